@@ -1,5 +1,6 @@
-//! How many 16-byte commands three replica cores decide a second, on one core: in one thread, with memory in the
-//! place of disks and queues in the place of a network. Nothing is executed; messages are not encoded, batches are.
+//! How many 16-byte commands three replica cores decide per second, on one CPU core: in one thread, with
+//! memory in the place of disks and queues in the place of a network. Nothing is executed; batches are
+//! encoded, messages are not.
 //!
 //! `cargo run --release -p synod-replica --example decided_per_second [SECONDS] [PROTOCOL] [plain]`
 //!
@@ -78,7 +79,7 @@ impl Cluster {
                 }
                 Action::Deadline(at) => self.deadlines[index] = at,
                 Action::TakeSnapshot => {
-                    // Nothing is executed, so there is nothing to write: only the log is cut.
+                    // Nothing is executed, so there is no snapshot to write; only the log is trimmed.
                     let slot = self.replicas[index].status().protocol.decided;
                     self.inboxes[index]
                         .push_back(Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 1 })));
@@ -90,7 +91,7 @@ impl Cluster {
         self.inboxes[index].extend(executed.map(|slot| Event::Executed { slot, clock: Duration::ZERO }));
     }
 
-    /// One burst of each replica.
+    /// Lets each replica handle one burst of messages.
     fn round(&mut self) {
         let now = self.now();
         for index in 0..3 {
@@ -147,7 +148,7 @@ fn main() {
             };
             cluster.replicas[leader].step(now, event, &mut cluster.actions);
         }
-        // Until the leader has decided them; the others hear of it with the next proposals.
+        // The round ends when the leader has decided them; the others learn it with the next proposals.
         let mine = cluster.decided[leader] + 2048;
         while cluster.decided[leader] < mine {
             cluster.round();

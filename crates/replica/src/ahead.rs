@@ -1,4 +1,4 @@
-//! Decided slots that came before those in front of them did.
+//! Decided slots that arrived before slots with lower numbers did.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,16 +6,16 @@ use synod_wire::Slot;
 
 use crate::decided::Decided;
 
-/// Slots without gaps between them are a run; there are at most so many.
+/// Slots without gaps between them are a run; there are at most this many runs.
 const RUNS_MAX: usize = 1024;
 
-/// As many slots have room whatever their size: an answer to a question has at least one.
+/// This many slots are accepted whatever their size, since an answer to a question has at least one slot.
 pub const SLOTS_MIN: usize = 16;
 
-/// See the module.
+/// Decided slots that arrived before slots with lower numbers did.
 #[derive(Debug, Default)]
 pub struct Ahead {
-    /// By their first slots; no two overlap, and none is empty.
+    /// The runs by their first slots; no two overlap, and none is empty.
     runs: BTreeMap<Slot, VecDeque<Decided>>,
     slots: usize,
     bytes: usize,
@@ -26,7 +26,7 @@ fn end((first, run): (&Slot, &VecDeque<Decided>)) -> Slot {
 }
 
 impl Ahead {
-    /// Bytes of what is here.
+    /// Bytes of the slots that are here.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -36,14 +36,14 @@ impl Ahead {
         self.slots
     }
 
-    /// Takes what is new of consecutive slots, if there is room; whether any was. What is needed next, that is the slot
-    /// behind `decided`, always has room: it is not here for long.
+    /// Takes what is new among consecutive slots, if there is room; returns whether anything was taken. There
+    /// is always room for the slot after `decided`, which is needed next: it is not here for long.
     pub fn insert(&mut self, from: Slot, batches: Vec<Decided>, decided: Slot, bytes_max: usize) -> bool {
         let before = self.runs.range(..=from).next_back().map_or(from, end);
         let first = from.max(before).max(decided.next());
-        let behind = self.runs.range(first..).next().map_or(u64::MAX, |(slot, _)| slot.0);
+        let after = self.runs.range(first..).next().map_or(u64::MAX, |(slot, _)| slot.0);
         let skip = usize::try_from(first.0 - from.0).unwrap_or(usize::MAX);
-        let take = usize::try_from(behind - first.0).unwrap_or(usize::MAX);
+        let take = usize::try_from(after - first.0).unwrap_or(usize::MAX);
         let new: VecDeque<Decided> = batches.into_iter().skip(skip).take(take).collect();
         let bytes: usize = new.iter().map(Decided::size).sum();
         let fits = self.slots + new.len() <= SLOTS_MIN
@@ -62,12 +62,12 @@ impl Ahead {
         true
     }
 
-    /// What stands in a slot, if it is the first that is here.
+    /// The content of a slot, if it is the first slot that is here.
     pub fn front(&self, slot: Slot) -> Option<&Decided> {
         self.runs.first_key_value().filter(|(first, _)| **first == slot)?.1.front()
     }
 
-    /// Forgets slots through this one.
+    /// Drops the slots through this one.
     pub fn drop_through(&mut self, slot: Slot) {
         while let Some(entry) = self.runs.first_entry().filter(|entry| *entry.key() <= slot) {
             let (first, mut run) = entry.remove_entry();
@@ -80,13 +80,13 @@ impl Ahead {
         }
     }
 
-    /// If a slot is here: the one behind its run.
+    /// The slot after the run of `slot`; `None` if `slot` is not here.
     pub fn end_of(&self, slot: Slot) -> Option<Slot> {
         self.runs.range(..=slot).next_back().map(end).filter(|end| *end > slot)
     }
 
-    /// The first slot from this one on that is here.
-    pub fn begins_behind(&self, slot: Slot) -> Option<Slot> {
+    /// The first slot that is here, from this one on.
+    pub fn first_from(&self, slot: Slot) -> Option<Slot> {
         self.runs.range(slot..).next().map(|(first, _)| *first)
     }
 }
@@ -109,7 +109,7 @@ mod tests {
             let mut ahead = Ahead::default();
             let mut decided = Slot::ZERO;
             let mut told = Vec::new();
-            // The last piece covers what others cut off, so it comes a second time at the end.
+            // The last piece covers what other pieces cut off, so it comes a second time at the end.
             let order = pieces.iter().cycle().skip(first).take(pieces.len()).chain([&(5, 16), &(1, 16)]);
             for &(from, through) in order {
                 ahead.insert(Slot(from), slots(from..=through), decided, usize::MAX);
@@ -133,7 +133,7 @@ mod tests {
         assert!(!ahead.insert(Slot(4), slots(4..=5), Slot(0), usize::MAX), "it is here");
         assert_eq!(ahead.end_of(Slot(2)), None);
         assert_eq!(ahead.end_of(Slot(3)), Some(Slot(6)));
-        assert_eq!(ahead.begins_behind(Slot(6)), Some(Slot(8)));
+        assert_eq!(ahead.first_from(Slot(6)), Some(Slot(8)));
         assert!(ahead.front(Slot(1)).is_none());
         ahead.drop_through(Slot(8));
         assert_eq!(ahead.front(Slot(9)).unwrap().ballots.proposed.round, 9);

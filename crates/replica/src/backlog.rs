@@ -1,15 +1,16 @@
-//! What this replica has taken in and its threads have not dealt with yet: decided batches that are not executed, records
-//! that are not on stable storage, and messages that wait for these records. Each is bounded in bytes.
+//! What this replica has taken in and its threads have not dealt with yet: decided batches that are not executed,
+//! records that are not on stable storage, and messages that wait for these records. Each is bounded in bytes.
 //!
 //! - **Batches and records.** Beyond their bounds the replica is backlogged: it proposes, accepts, learns and fetches
-//!   nothing until half of it is done. What it had accepted before may still be decided and come on top. What its
-//!   protocol was sent meanwhile is dropped; its leader hears of that once there is room again
-//!   ([`PeerMessage::Missed`](crate::PeerMessage::Missed)), and sends it again at once.
-//! - **Messages.** While a disk does not answer, peers go on asking, and every answer waits: a promise may hold a page of
-//!   a megabyte, and is asked for again every retransmission. The bound is kept by not sending what does not fit. A
-//!   message that is not sent is a lost message, which every protocol survives: it may not promise anything by *not*
-//!   speaking, and who waits for an answer asks again. To give up the newest message rather than the oldest costs
-//!   nothing: all of them wait for the same disk.
+//!   nothing until half of the backlog is done. What it had accepted before may still be decided and be added to it. It
+//!   drops the messages that its protocol is sent meanwhile; when there is room again, it tells its leader so
+//!   ([`PeerMessage::Missed`](crate::PeerMessage::Missed)), which sends them again at once.
+//! - **Messages.** While a disk does not answer, peers go on asking, and every answer waits: a promise may
+//!   hold a page of
+//!   a megabyte, and a candidate asks for it again with every retransmission. A message that does not fit the bound is
+//!   not sent. That is a lost message, which every protocol survives: silence may not promise anything, and a replica
+//!   that waits for an answer asks again. Dropping the newest message rather than the oldest costs nothing, since all
+//!   of them wait for the same disk.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ use synod_wire::{Lsn, Slot};
 
 use crate::Settings;
 
-/// Sizes in the order in which they came, each with the mark at which it is done.
+/// Sizes in the order in which they came, each with the mark at which its item is done.
 #[derive(Debug)]
 struct Amounts<M> {
     entries: VecDeque<(M, u64)>,
@@ -40,7 +41,8 @@ impl<M: Copy + Ord> Amounts<M> {
         }
     }
 
-    /// Everything with a mark up to this one is done. What stands behind a later mark is done with that one.
+    /// Takes note that everything with a mark up to this one is done. An item that stands after one with a
+    /// later mark is done with that one.
     fn done(&mut self, through: M) {
         while let Some(&(mark, bytes)) = self.entries.front()
             && mark <= through
@@ -51,7 +53,7 @@ impl<M: Copy + Ord> Amounts<M> {
     }
 }
 
-/// What waits in a replica, in bytes, and whether it is too much.
+/// What waits in a replica, in bytes, and whether that is too much.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     unexecuted: Amounts<Slot>,
@@ -59,14 +61,14 @@ pub(crate) struct Backlog {
     held: Amounts<Lsn>,
     /// Records through this one are on stable storage.
     durable: Lsn,
-    /// Messages that were not sent because too much was held.
+    /// How many messages were not sent because too many bytes were held.
     given_up: u64,
-    /// Whether it is so much that nothing more is taken in.
+    /// Whether the replica takes in nothing more, because too much waits.
     too_much: bool,
 }
 
 impl Backlog {
-    /// Nothing is waiting, and records through this one are durable.
+    /// A backlog in which nothing waits, where records through `durable` are on stable storage.
     pub(crate) fn new(durable: Lsn) -> Backlog {
         Backlog {
             unexecuted: Amounts::default(),
@@ -78,32 +80,33 @@ impl Backlog {
         }
     }
 
-    /// A batch of this size is decided and has to be executed.
+    /// Takes note that a batch of this size is decided and has to be executed.
     pub(crate) fn delivered(&mut self, slot: Slot, bytes: u64) {
         self.unexecuted.add(slot, bytes);
     }
 
-    /// Everything through this slot is executed.
+    /// Takes note that everything through this slot is executed.
     pub(crate) fn executed(&mut self, slot: Slot) {
         self.unexecuted.done(slot);
     }
 
-    /// A record of this size has to be written.
+    /// Takes note that a record of this size has to be written.
     pub(crate) fn appended(&mut self, lsn: Lsn, bytes: u64) {
         self.undurable.add(lsn, bytes);
     }
 
-    /// Records through this one are on stable storage.
+    /// Takes note that records through this one are on stable storage.
     pub(crate) fn durable(&mut self, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
         self.undurable.done(lsn);
         self.held.done(lsn);
     }
 
-    /// Whether a message of this size may be sent, if it has to wait for a record; it counts as held then.
+    /// Whether a message of this size, which waits for record `after`, may be sent. If so, and if it has to
+    /// wait, it counts as held from now on.
     pub(crate) fn may_hold(&mut self, after: Lsn, bytes: u64, settings: &Settings) -> bool {
         let waits = after > self.durable;
-        // One may always wait, however large it is: otherwise it would never be sent.
+        // One message may always wait, however large it is: otherwise it would never be sent.
         let bounded = !settings.consensus.has(Bug::HoldWithoutBound);
         if waits && bounded && self.held.bytes > 0 && self.held.bytes + bytes > settings.held_bytes_max {
             self.given_up += 1;
@@ -115,7 +118,8 @@ impl Backlog {
         true
     }
 
-    /// Looks whether it has become too much, or has shrunk to half of that since; true if that has changed.
+    /// Looks whether the backlog has become too large, or has shrunk to half of its bounds after that;
+    /// returns whether this has changed.
     pub(crate) fn changes(&mut self, settings: &Settings) -> bool {
         let share = if self.too_much { 2 } else { 1 };
         let slots = self.unexecuted.entries.len() as u64;
@@ -126,12 +130,12 @@ impl Backlog {
         std::mem::replace(&mut self.too_much, too_much) != too_much
     }
 
-    /// Whether nothing more should be taken in.
+    /// Whether the replica should take in nothing more.
     pub(crate) fn is_too_much(&self) -> bool {
         self.too_much
     }
 
-    /// Whether the news that records are durable makes room.
+    /// Whether there is room once more records are durable.
     pub(crate) fn waits_for_disk(&self) -> bool {
         self.too_much || self.given_up > 0 && self.held.bytes > 0
     }
@@ -151,7 +155,7 @@ impl Backlog {
         self.held.bytes
     }
 
-    /// Messages that were not sent because too much was held.
+    /// How many messages were not sent because too many bytes were held.
     pub(crate) fn given_up(&self) -> u64 {
         self.given_up
     }

@@ -1,16 +1,17 @@
 //! Fetching what this replica missed: decided slots from several peers at a time, or a snapshot from one.
 //!
-//! What is missing is cut into segments (Ng 2020, sections 4.1 and 4.4: pull). Each is asked of one peer: one that has
-//! it, as far as is known, and rather of a follower than of the leader, whose outgoing links carry the proposals. A
-//! replica that lags itself serves what it has. Answers that come before those in front of them wait in [`Ahead`]. A
-//! segment without an answer is asked of another peer, and what an answer leaves out is asked for again.
+//! What is missing is cut into segments (Ng 2020, sections 4.1 and 4.4: pull). Each segment is asked of one
+//! peer that has it as far as this replica knows, and of a follower rather than of the leader, whose outgoing
+//! links carry the proposals. A replica that lags itself serves what it has. Answers that come before those
+//! with lower slots wait in [`Ahead`]. A segment without an answer is asked of another peer, and what an
+//! answer leaves out is asked for again.
 //!
-//! Where links work in one direction only, or only some of them do, most peers may be out of reach, and whoever is heard
-//! need not be: to try one after the other would take longer than an election. So a peer that does not answer is followed
-//! by the leader: if this replica is needed for a quorum, the two reach each other.
+//! Where links work in one direction only, or only some of them work, most peers may be out of reach, even peers
+//! that this replica hears: to try one after the other would take longer than an election. So after a peer that
+//! does not answer, the leader is asked next: if this replica is needed for a quorum, the two reach each other.
 //!
-//! A snapshot comes from one peer, piece by piece: files of the same slot may differ between replicas in how that slot
-//! was delivered, so pieces of several do not make one.
+//! A snapshot comes from one peer, piece by piece: the snapshots of two replicas at the same slot may differ
+//! in how that slot was delivered, so pieces of several do not make one.
 
 mod peers;
 #[cfg(test)]
@@ -27,7 +28,7 @@ use crate::{
 };
 use peers::{Keeps, Peer, Rank, SLOW_MAX};
 
-/// What is to be asked of a peer.
+/// What a peer is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Decided slots.
@@ -36,23 +37,24 @@ pub enum Ask {
     Chunk { slot: Slot, offset: u64 },
 }
 
-/// How patient a replica is, and how much it asks for at a time.
+/// How long a replica waits before it asks, and how much it asks for at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Slots that are missing for no longer than this are probably on their way.
+    /// Slots that have been missing for less than this are probably on their way.
     pub patience: Duration,
-    /// What is not answered for so long is asked of another peer.
+    /// What is not answered for this long is asked of another peer.
     pub retry: Duration,
-    /// What a peer lacks now it may have after so long: it is asked again, if nobody is more likely to have it...
+    /// A peer that said that it lacks a slot is asked again after this time, if no other is more likely to
+    /// have the slot.
     pub fresh: Duration,
-    /// ...and after so long as if it had said nothing; or as if it had not left a question unanswered.
+    /// After this time it no longer matters that a peer lacked a slot, or left a question unanswered.
     pub forget: Duration,
     /// Bytes of batches in an answer; one batch may be larger.
     pub answer_bytes: usize,
 }
 
 impl Pace {
-    /// Bytes of batches that may wait for those in front of them.
+    /// Bytes of batches that may wait for slots with lower numbers.
     fn ahead_bytes_max(&self) -> usize {
         self.answer_bytes.saturating_mul(SEGMENTS_MAX)
     }
@@ -66,31 +68,33 @@ pub struct Arrived {
     pub batches: Vec<Decided>,
 }
 
-/// See the module.
+/// What a replica lacks, which peers may have it, and what it has asked them for.
 #[derive(Debug)]
 pub struct CatchUp {
     peers: Vec<Peer>,
-    /// Whom to prefer among equals.
+    /// The index of the peer that is preferred among equals.
     turn: usize,
-    /// Since when decisions have been missing that are known to exist.
+    /// The time since which decisions have been missing that are known to exist.
     missing_since: Option<Time>,
-    /// The last slot that was delivered and that is decided elsewhere when that was last looked at, and when that was.
+    /// The last slot that was delivered, and the last slot known to be decided elsewhere, at the last look,
+    /// and when that was.
     seen: Slot,
     elsewhere: Slot,
     looked_at: Time,
     /// Slots through this one are asked for.
     goal: Slot,
-    /// The last answer helped: what is still missing is not on its way by itself.
+    /// Whether the last answer brought something new: then what is still missing is not on its way by itself.
     hurry: bool,
-    /// When something came unasked.
+    /// When the last new slot came without having been asked for.
     pushed_at: Time,
     questions: Vec<Question>,
-    /// The last one asked for what is needed next did not answer, so that it is the leader's turn.
+    /// Whether the last peer that was asked for the slot that is needed next did not answer, so that the
+    /// leader is asked next.
     leader_next: bool,
     ahead: Ahead,
-    /// Runs of slots that this replica holds itself, behind others that it lacks.
+    /// Runs of slots that this replica holds itself, after others that it lacks.
     held: VecDeque<Range<Slot>>,
-    /// About the bytes of a slot, as the last answer had them.
+    /// About how many bytes a slot takes, as the last answer showed.
     slot_bytes: usize,
     snapshot: Option<Receiving>,
 }
@@ -110,43 +114,44 @@ struct Receiving {
     info: SnapshotInfo,
     /// Bytes received and written.
     offset: u64,
-    /// A piece is being written, or the whole is being installed.
+    /// Whether a piece is being written, or the whole snapshot is being installed.
     busy: bool,
-    /// When the next piece was asked for.
+    /// When the next piece was asked for, if it was.
     asked_at: Option<Time>,
-    /// How often that was in vain.
+    /// How many times in a row it was asked for without an answer.
     failures: u32,
 }
 
-/// Those of this replica's group and those of the group that it does not know yet.
+/// At most this many peers are known: members of this replica's group, and members of a later group that it
+/// does not know yet.
 const PEERS_MAX: usize = 4 * GROUP_MEMBERS_MAX;
 
-/// A sender of a snapshot that does not answer so often is given up.
+/// A sender of a snapshot that has left this many questions in a row unanswered is given up at the next.
 const PIECE_FAILURES_MAX: u32 = 3;
 
-/// Segments that are asked for or wait for those in front of them. Each may be a single slot.
+/// At most this many segments are asked for or wait for slots with lower numbers. Each may be a single slot.
 pub const SEGMENTS_MAX: usize = ahead::SLOTS_MIN;
 
-/// Slots of a segment, however small they are.
+/// The most slots of a segment, however small they are.
 const SEGMENT_SLOTS_MAX: usize = 8192;
 
-/// Slots of a segment, if so many are missing, however many peers could share them.
+/// The fewest slots of a segment, if so many are missing, however many peers could share them.
 const SEGMENT_SLOTS_MIN: u64 = 64;
 
-/// The bytes of a slot as long as none has come.
+/// The assumed bytes of a slot as long as none has come.
 const SLOT_BYTES: usize = 4096;
 
-/// Questions to one peer at a time: one is answered while the next is on its way.
+/// The most questions to one peer at a time: it answers one while the next is on its way.
 const QUESTIONS_PER_PEER: usize = 2;
 
-/// What came of a piece of a snapshot.
+/// What the replica does with a piece of a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Not the one that was asked for.
+    /// It ignores the piece, which is not the one that it asked for.
     Unexpected,
-    /// Write it.
+    /// It writes the piece.
     Write,
-    /// The sender does not have the snapshot any more.
+    /// It gives the snapshot up, which the sender does not have any more.
     Gone,
 }
 
@@ -171,9 +176,9 @@ impl CatchUp {
         }
     }
 
-    // Who can be asked.
+    // Which peers can be asked.
 
-    /// Whom to ask from now on.
+    /// Makes these the peers that can be asked.
     pub fn set_peers(&mut self, ids: &[ReplicaId]) {
         self.peers.retain(|peer| ids.contains(&peer.id));
         ids.iter().for_each(|&id| self.add(id));
@@ -189,13 +194,13 @@ impl CatchUp {
         self.peers.iter_mut().find(|peer| peer.id == id)
     }
 
-    /// A peer that is ahead speaks: it can be asked too, also if this replica, which lags, does not know it yet. All
-    /// whom it does know may be gone.
+    /// Takes note that a peer which is ahead speaks. It can be asked, even if this replica, which lags, does
+    /// not know it as a member yet: all the members that it knows may be gone.
     pub fn heard(&mut self, id: ReplicaId) {
         self.add(id);
     }
 
-    /// A peer says which slots it keeps: from the first to the last.
+    /// Takes note that a peer says that it keeps the slots from `first` to `last`.
     pub fn told(&mut self, id: ReplicaId, first: Slot, last: Slot, now: Time) {
         let elsewhere = self.elsewhere.max(last);
         if let Some(peer) = self.peer(id) {
@@ -203,17 +208,18 @@ impl CatchUp {
         }
     }
 
-    /// A peer has to be asked for what it has, although it might have come by itself. What others send comes first.
+    /// Takes note that a peer will not send what it has by itself, although it could have, so that it has to
+    /// be asked. While other peers send slots, nothing is asked for.
     pub fn sends_nothing(&mut self, now: Time, pace: &Pace) {
         self.hurry |= now >= self.pushed_at + pace.patience;
     }
 
-    /// A session to a peer began or ended.
+    /// Takes note that a session to a peer began or ended.
     pub fn linked(&mut self, id: ReplicaId, up: bool) {
         if let Some(peer) = self.peer(id) {
             (peer.down, peer.silent_since, peer.slow) = (!up, None, 0);
         }
-        // What was asked in the last session, or its answer, may be lost.
+        // What was asked in the last session may be lost, and so may its answer.
         self.questions.retain(|question| question.peer != id);
     }
 
@@ -222,14 +228,15 @@ impl CatchUp {
         self.peers.iter().any(|peer| peer.id == id && peer.down)
     }
 
-    /// This replica holds these runs of slots itself, in order, behind others that it lacks: they are not asked for.
+    /// Takes note that this replica holds these runs of slots itself, in order, after others that it lacks:
+    /// they are not asked for.
     pub fn holds(&mut self, runs: VecDeque<Range<Slot>>) {
         self.held = runs;
     }
 
     // Asking.
 
-    /// Looks at how far this replica is, and says whom to ask for what.
+    /// Takes note of how far this replica is, and returns which peers to ask for what.
     pub fn next(
         &mut self,
         now: Time,
@@ -268,7 +275,7 @@ impl CatchUp {
         self.ask_segments(now, decided, leader, pace)
     }
 
-    /// Nothing is missing, or nobody can be asked.
+    /// Forgets the questions, since nothing is missing or no peer can be asked.
     fn rest(&mut self) {
         self.missing_since = None;
         self.questions.clear();
@@ -291,16 +298,16 @@ impl CatchUp {
         for _ in 0..SEGMENTS_MAX {
             from = self.first_open(from);
             let waiting = self.ahead.bytes().div_ceil(pace.answer_bytes.max(1)).min(self.ahead.len());
-            // What is needed next is asked for in any case: the rest waits for it.
+            // The slot that is needed next is asked for in any case, since everything else waits for it.
             let full = self.questions.len() + waiting >= SEGMENTS_MAX && from != decided.next();
             if from > self.goal || full {
                 break;
             }
             let asked = self.questions.iter().map(|question| question.from);
             let held = self.held.iter().map(|run| run.start).find(|&begins| begins > from);
-            let here = self.ahead.begins_behind(from).into_iter().chain(held);
+            let here = self.ahead.first_from(from).into_iter().chain(held);
             let next = asked.filter(|&begins| begins > from).chain(here).min();
-            // Segments become shorter towards the end, so that all peers are done at about the same time.
+            // Segments become shorter towards the end, so that all peers finish at about the same time.
             let share = (self.goal.0 - from.0 + 1).div_ceil(shares).max(SEGMENT_SLOTS_MIN);
             let mut through = Slot(from.0.saturating_add(len.min(share) - 1)).min(self.goal);
             through = next.map_or(through, |next| through.min(next.prev()));
@@ -322,7 +329,7 @@ impl CatchUp {
         asks
     }
 
-    /// The first slot from this one on that neither is here nor was asked for.
+    /// The first slot from this one on that is neither here nor asked for.
     fn first_open(&self, mut slot: Slot) -> Slot {
         loop {
             let asked =
@@ -333,22 +340,24 @@ impl CatchUp {
                 .or_else(|| self.ahead.end_of(slot))
                 .or_else(held)
             {
-                Some(behind) => slot = behind,
+                Some(after) => slot = after,
                 None => return slot,
             }
         }
     }
 
-    /// Whom to ask for a slot, if anybody: one of those who come first, unless all of them are busy.
+    /// The index of the peer to ask for a slot: one of those with the best rank that is not busy; `None` if
+    /// there is none.
     fn choose(&self, slot: Slot, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> Option<usize> {
         let rank = |peer: &Peer| match peer.rank(slot, leader, now, pace)? {
-            // A question finds out what it has.
+            // A question shows what the peer has.
             Rank::Unknown => Some(Rank::Has),
             rank => Some(rank),
         };
         let first = self.peers.iter().filter_map(rank).min()?;
         if first >= Rank::Silent {
-            // All others say all the time that they do not keep it, so that only those who do not answer would be asked.
+            // All other peers keep saying that they do not have the slot any more, so that only peers that do
+            // not answer would be asked.
             let busy = |peer: &Peer| self.questions.iter().any(|question| question.peer == peer.id);
             let follows = |peer: &Peer| peer.keeps_what_follows(slot, now, pace) && !busy(peer);
             let others = self.peers.iter().enumerate().filter(|(_, peer)| follows(peer));
@@ -362,9 +371,10 @@ impl CatchUp {
             let most = if peer.has(slot) && first <= Rank::Leads { QUESTIONS_PER_PEER } else { 1 };
             let place = (index + self.peers.len() - self.turn % self.peers.len()) % self.peers.len();
             let order = match peer.keeps {
-                // Who has less is asked for what it has: others can be asked for the rest.
+                // Of the peers that have the slot, the one that has fewer slots after it is asked: others can
+                // be asked for the rest.
                 Some(keeps) if peer.has(slot) => keeps.last.0,
-                // Who is further may have a snapshot of what it does not keep any more.
+                // A peer that is further may have a snapshot of what it does not keep any more.
                 Some(keeps) => u64::MAX - keeps.last.0,
                 None => u64::MAX,
             };
@@ -373,7 +383,7 @@ impl CatchUp {
         idle.min().map(|(.., index)| index)
     }
 
-    /// When [`CatchUp::next`] should be called again.
+    /// When [`CatchUp::next`] should be called the next time.
     pub fn deadline(&self, pace: &Pace) -> Option<Time> {
         if let Some(receiving) = &self.snapshot {
             return receiving.asked_at.map(|at| at + pace.retry);
@@ -382,7 +392,7 @@ impl CatchUp {
             return Some(due);
         }
         let due = self.missing_since? + pace.patience;
-        // If nobody could be asked: later somebody may have what is missing.
+        // If no peer could be asked, one may have what is missing later.
         let later = self.looked_at + pace.fresh.max(Duration::from_millis(1));
         Some(if self.looked_at < due { due } else { later })
     }
@@ -391,11 +401,12 @@ impl CatchUp {
     fn due(&self, question: &Question, retry: Duration) -> Time {
         let peer = self.peers.iter().find(|peer| peer.id == question.peer);
         let (answered_at, slow) = peer.map_or((Time::ZERO, 0), |peer| (peer.answered_at, peer.slow));
-        // Answers come one after the other.
+        // A peer answers one question after the other.
         question.at.max(answered_at) + retry * (1 + slow)
     }
 
-    /// Gives up questions that were not answered in time: they or their answers may be lost, or the peer gone.
+    /// Gives up questions that were not answered in time: the question or the answer may be lost, or the peer
+    /// may be gone.
     fn time_out(&mut self, now: Time, decided: Slot, leader: Option<ReplicaId>, retry: Duration) {
         let overdue: Vec<usize> = (0..self.questions.len())
             .rev()
@@ -412,16 +423,17 @@ impl CatchUp {
         }
     }
 
-    // Slots.
+    // Arriving slots.
 
-    /// Decided slots came as an answer, from a peer that keeps slots from the first to the last of `keeps`.
+    /// Takes decided slots that came as an answer, from a peer that keeps the slots from the first to the
+    /// last of `keeps`.
     pub fn fetched(&mut self, now: Time, arrived: Arrived, keeps: (Slot, Slot), decided: Slot, pace: &Pace) {
         let Arrived { peer, first, .. } = arrived;
         self.told(peer, keeps.0, keeps.1, now);
         let asked =
             self.questions.iter().position(|question| question.peer == peer && question.from == first);
         if let Some(index) = asked {
-            // Answers come in the order of the questions: those to what it was asked before are lost.
+            // A peer answers in the order of the questions, so answers to earlier questions are lost.
             let mut place = 0;
             self.questions.retain(|question| {
                 place += 1;
@@ -442,7 +454,8 @@ impl CatchUp {
         }
     }
 
-    /// Decided slots came unasked, from a peer that keeps what follows them through `last`.
+    /// Takes decided slots that came without having been asked for, from a peer that keeps what follows them
+    /// through `last`.
     pub fn pushed(&mut self, now: Time, arrived: Arrived, last: Slot, decided: Slot, pace: &Pace) {
         let earlier =
             self.peer(arrived.peer).and_then(|peer| peer.keeps).map_or(Slot(u64::MAX), |keeps| keeps.first);
@@ -452,7 +465,7 @@ impl CatchUp {
         }
     }
 
-    /// Keeps what is new until it is its turn; whether anything was.
+    /// Keeps what is new until it is its turn; returns whether anything was new.
     fn take(&mut self, arrived: Arrived, decided: Slot, pace: &Pace) -> bool {
         let Arrived { peer, first, batches } = arrived;
         let (count, bytes) = (batches.len(), batches.iter().map(Decided::size).sum::<usize>());
@@ -466,22 +479,22 @@ impl CatchUp {
         new
     }
 
-    /// What was decided in a slot, if it came and everything before it was taken.
+    /// What was decided in a slot, if that has come and everything before it was taken.
     pub fn front(&self, slot: Slot) -> Option<&Decided> {
         self.ahead.front(slot)
     }
 
-    /// Slots through this one are delivered.
+    /// Takes note that slots through this one are delivered.
     pub fn delivered(&mut self, slot: Slot) {
         self.ahead.drop_through(slot);
     }
 
-    /// Bytes of batches that wait for those in front of them.
+    /// Bytes of batches that wait for slots with lower numbers.
     pub fn ahead_bytes(&self) -> usize {
         self.ahead.bytes()
     }
 
-    /// From how many peers slots or a snapshot come.
+    /// How many peers slots or a snapshot come from.
     pub fn sources(&self) -> usize {
         let asked = |peer: &&Peer| self.questions.iter().any(|question| question.peer == peer.id);
         let slots = self.peers.iter().filter(|peer| peer.helped || asked(peer)).count();
@@ -490,7 +503,8 @@ impl CatchUp {
 
     // Snapshots.
 
-    /// A peer has a snapshot instead of what it was asked for, or `unasked`. True if it is taken.
+    /// Takes note that a peer offers a snapshot, instead of slots that it was asked for or `unasked`. Returns
+    /// whether the snapshot is to be fetched.
     pub fn offered(
         &mut self,
         from: ReplicaId,
@@ -499,7 +513,7 @@ impl CatchUp {
         unasked: bool,
         now: Time,
     ) -> bool {
-        // Which question is answered is not said: the first of them.
+        // An offer does not say which question it answers: it is taken to be the first one.
         let answered = self.questions.iter().position(|question| question.peer == from);
         let answered = answered.map(|index| self.questions.remove(index).from);
         if let Some(peer) = self.peer(from).filter(|_| answered.is_some()) {
@@ -508,7 +522,7 @@ impl CatchUp {
         if self.snapshot.is_some() || answered.is_none() && !unasked {
             return false;
         }
-        // It does not keep that slot, and nothing that the snapshot covers, for all that is known.
+        // As far as is known, the peer keeps neither that slot nor anything that the snapshot covers.
         let gone = answered.unwrap_or_default().max(info.slot);
         let last = self.peer(from).and_then(|peer| peer.keeps).map_or(gone, |keeps| keeps.last);
         self.told(from, gone.next(), last.max(gone), now);
@@ -526,7 +540,8 @@ impl CatchUp {
             self.questions.iter().filter(of_it).any(|question| next <= question.through)
         };
         if self.peers.iter().any(|peer| answers(peer) && (peer.has(next) || asked(peer))) {
-            // Somebody keeps more than this one does, or may, and will be asked. (One that is silent may never answer.)
+            // Another peer keeps more than this one, or may keep more, and will be asked. (A silent peer may
+            // never answer.)
             return false;
         }
         self.questions.clear();
@@ -536,7 +551,7 @@ impl CatchUp {
         true
     }
 
-    /// The next piece to ask for, if it is time to.
+    /// The next piece to ask for, if it is time to ask.
     fn next_piece(&mut self, now: Time, retry: Duration) -> Option<(ReplicaId, Ask)> {
         let receiving = self.snapshot.as_mut()?;
         if receiving.asked_at.is_some_and(|at| now >= at + retry) {
@@ -558,7 +573,7 @@ impl CatchUp {
         Some((receiving.peer, Ask::Chunk { slot: receiving.info.slot, offset: receiving.offset }))
     }
 
-    /// A piece of a snapshot came.
+    /// Says what to do with a piece of a snapshot that has come.
     pub fn piece(&mut self, from: ReplicaId, slot: Slot, offset: u64, total: u64, len: usize) -> Piece {
         let Some(receiving) = &mut self.snapshot else { return Piece::Unexpected };
         let asked = receiving.asked_at.is_some() && receiving.peer == from;
@@ -575,7 +590,7 @@ impl CatchUp {
         Piece::Write
     }
 
-    /// A piece was written: true if it was the last.
+    /// Takes note that a piece was written; returns whether it was the last.
     pub fn written(&mut self, slot: Slot, end: u64) -> bool {
         let Some(receiving) = self.snapshot.as_mut().filter(|receiving| receiving.info.slot == slot) else {
             return false;
@@ -585,7 +600,7 @@ impl CatchUp {
         receiving.busy
     }
 
-    /// The snapshot was installed, or could not be: then others are asked first.
+    /// Takes note that the snapshot was installed, or could not be. If it could not, other peers are asked first.
     pub fn snapshot_done(&mut self, installed: bool, now: Time) {
         let Some(receiving) = self.snapshot.take() else { return };
         if !installed && let Some(peer) = self.peer(receiving.peer) {

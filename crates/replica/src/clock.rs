@@ -1,36 +1,37 @@
 //! The replicated clock, by which idle sessions of clients expire: replicated state that leaders move through the log.
 //!
-//! It may be slow, and is never fast: after an event of the log it shows at most the time that truly went by since the
-//! log began, as the fastest clock of a replica measures it. So nothing that is said to last for a while by this clock
-//! ends early. A [`Tick`] says from which instant to which the clock goes, and moves only a clock that shows the
-//! former. The argument, by induction over the ticks that moved it, with T(t) for the time that truly went by until t:
+//! The clock may be slow, and is never fast: after an event of the log it shows at most the time that truly
+//! went by since the log began, as the fastest clock of a replica measures it. So nothing that is said to
+//! last for a while by this clock ends early. A [`Tick`] names the instant at which the clock stands and the
+//! one to which it goes on, and moves only a clock that shows the former. The argument is by induction over
+//! the ticks that moved the clock, with T(t) for the time that truly went by until t:
 //!
 //! - A leader has seen the clock show `from` at a moment s, so `from` <= T(s).
 //! - It proposes the tick at a moment p, and `by` is what its own clock measured from s to p, or less. So `from + by` <=
 //!   T(p), and the tick takes effect later than that.
 //!
-//! This does not need to know who leads: a tick that a paused leader, a lost session or a new leader's Phase 1 brings
-//! late finds a clock that shows something else, and does nothing; and of two leaders that measure the same time one
-//! moves the clock.
+//! The argument does not need to know who leads: a tick that comes late from a paused leader, from a lost
+//! session or through a new leader's Phase 1 finds a clock that shows something else, and does nothing; and
+//! of two leaders that measure the same time, only one moves the clock.
 //!
-//! Besides, a tick is bounded: while a whole group is stopped, or no tick is decided for longer, the clock stands still
-//! and the sessions of clients that could not ask meanwhile do not all expire at once.
+//! A tick is also bounded: while a whole group is stopped, or no tick is decided for longer, the clock stands
+//! still, and the sessions of clients that could not ask meanwhile do not all expire at once.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use synod_wire::Time;
 
-/// A tick is at most so many intervals long.
+/// The longest tick, in intervals.
 const INTERVALS_MAX: u32 = 2;
 
-/// What a leader says about the replicated clock: the payload of
-/// [`CommandKind::AdvanceClock`](synod_wire::CommandKind). In milliseconds since the log began.
+/// What a leader says about the replicated clock, in milliseconds since the log began: the payload of
+/// [`CommandKind::AdvanceClock`](synod_wire::CommandKind).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
     /// What the clock must show.
     pub from: u64,
-    /// How far it goes on.
+    /// How far the clock goes on.
     pub by: u64,
 }
 
@@ -58,7 +59,7 @@ impl Tick {
 /// What one replica knows of the replicated clock, and when it proposes a tick.
 #[derive(Debug)]
 pub(crate) struct ClockView {
-    /// What the clock shows, in milliseconds, and a moment at which so much time had truly gone by.
+    /// What the clock shows, in milliseconds, and a moment by which so much time had truly gone by.
     shown: Option<(u64, Time)>,
     /// What the clock will show if the last tick proposed here takes effect, and when that was proposed.
     proposed: Option<(u64, Time)>,
@@ -71,17 +72,17 @@ impl ClockView {
         ClockView { shown: None, proposed: None, ticked_at: now }
     }
 
-    /// Commands were executed; afterwards the clock shows this.
+    /// Takes note that commands were executed, after which the clock shows `clock`.
     pub(crate) fn shows(&mut self, clock: Duration, now: Time) {
         let clock = millis(clock);
         if self.shown.is_none_or(|(shown, _)| shown != clock) {
-            // Whoever's tick it was: so much had gone by when this replica proposed the same.
+            // If this replica proposed the same, so much time had gone by then, whichever replica's tick took effect.
             let own = self.proposed.filter(|(proposed, _)| *proposed == clock);
             self.shown = Some(own.unwrap_or((clock, now)));
         }
     }
 
-    /// Another replica leads, or this one.
+    /// Takes note that another replica leads now, or this one.
     pub(crate) fn leader_changed(&mut self, now: Time) {
         self.ticked_at = now;
     }
@@ -91,8 +92,8 @@ impl ClockView {
         self.ticked_at + interval
     }
 
-    /// The tick to propose now. Without having seen the clock it is one that moves nothing: once it is executed, the
-    /// clock has been seen.
+    /// The tick to propose now. If this replica has not seen the clock, the tick moves nothing; once it is
+    /// executed, the replica has seen the clock.
     pub(crate) fn tick(&mut self, now: Time, interval: Duration, bounded: bool) -> Tick {
         self.ticked_at = now;
         let Some((from, at)) = self.shown else { return Tick { from: 0, by: 0 } };
@@ -131,13 +132,13 @@ mod tests {
         view.shows(Duration::ZERO, at(31));
         assert_eq!(view.due(30 * S), at(60));
         assert_eq!(view.tick(at(60), 30 * S, true), Tick { from: 0, by: 29_000 });
-        // It takes effect a second later: what went by meanwhile is in the next one.
+        // The tick takes effect a second later: what went by meanwhile is in the next one.
         view.shows(29 * S, at(61));
         assert_eq!(view.tick(at(90), 30 * S, true), Tick { from: 29_000, by: 30_000 });
-        // That one was lost, and another leader moved the clock.
+        // That tick was lost, and another leader moved the clock.
         view.shows(40 * S, at(95));
         assert_eq!(view.tick(at(120), 30 * S, true), Tick { from: 40_000, by: 25_000 });
-        // After a pause of a quarter of an hour.
+        // This is after a pause of a quarter of an hour.
         assert_eq!(view.tick(at(1_000), 30 * S, true), Tick { from: 40_000, by: 60_000 });
     }
 }

@@ -1,4 +1,4 @@
-//! Decided slots that others may need.
+//! Decided slots that other replicas may need.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use synod_wire::{Ballots, Batch, Slot};
 /// What was decided in a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decided {
-    /// In which ballots it was proposed and decided there, as the protocol said when it delivered it.
+    /// The ballots in which it was proposed and in which it was decided, as the protocol said when it delivered it.
     pub ballots: Ballots,
     /// The batch.
     pub batch: Batch,
@@ -18,35 +18,35 @@ impl Decided {
         (self.ballots, self.batch)
     }
 
-    /// About the bytes that it takes in a message: an empty batch takes some too.
+    /// About how many bytes it takes in a message: an empty batch takes some too.
     pub(crate) fn size(&self) -> usize {
         self.batch.bytes().len() + 40
     }
 }
 
-/// The decided batches behind the last trim, in memory: references to buffers that were received or sent.
+/// The decided batches after the last trim, in memory, as references to buffers that were received or sent.
 #[derive(Debug)]
 pub struct DecidedLog {
     first: Slot,
     batches: VecDeque<Decided>,
     bytes: u64,
-    /// Of the present epoch's slots through the last one.
+    /// The highest ballots of the current epoch's slots through the last one.
     ballots: Ballots,
 }
 
 impl DecidedLog {
-    /// Nothing yet; the present epoch's slots before `first` were decided in `ballots`.
+    /// An empty log that begins with `first`; the slots of the current epoch before that were decided in `ballots`.
     pub fn new(first: Slot, ballots: Ballots) -> DecidedLog {
         DecidedLog { first, batches: VecDeque::new(), bytes: 0, ballots }
     }
 
-    /// Of the present epoch's slots through the last one: [`Ballots::ZERO`] if there is none.
+    /// The highest ballots of the current epoch's slots through the last one; [`Ballots::ZERO`] if there are none.
     pub fn ballots(&self) -> Ballots {
         self.ballots
     }
 
-    /// The last slot ended its epoch. Ballots of different epochs cannot be compared, and what is before an epoch counts
-    /// as lower than anything in it.
+    /// Takes note that the last slot ended its epoch. Ballots of different epochs cannot be compared, and
+    /// what is before an epoch counts as lower than anything in it.
     pub fn begin_epoch(&mut self) {
         self.ballots = Ballots::ZERO;
     }
@@ -80,7 +80,7 @@ impl DecidedLog {
         }
     }
 
-    /// Drops what a snapshot through `snapshot` covers, but for the last `slots` slots or `bytes` bytes of it.
+    /// Drops what a snapshot through `snapshot` covers, except the last `slots` slots or `bytes` bytes of it.
     pub fn trim(&mut self, snapshot: Slot, slots: u64, bytes: u64) {
         while self.first <= snapshot
             && !self.batches.is_empty()
@@ -97,18 +97,18 @@ impl DecidedLog {
         }
     }
 
-    /// A snapshot through `slot` was installed.
+    /// Takes note that a snapshot through `slot` was installed, which `ballots` goes with.
     pub fn restart_after(&mut self, slot: Slot, ballots: Ballots) {
         *self = DecidedLog::new(slot.next(), ballots);
     }
 
-    /// The first slot that is held; the one behind [`DecidedLog::last`] if none is.
+    /// The first slot that is held; the one after [`DecidedLog::last`] if none is.
     pub fn first(&self) -> Slot {
         self.first
     }
 
-    /// Consecutive batches from a slot on and through another, `bytes_max` bytes of them and at least one. `None` if
-    /// the first is not held any more.
+    /// Consecutive batches from one slot through another: at most `bytes_max` bytes, but at least one batch.
+    /// `None` if the first is not held any more.
     pub fn range(&self, from: Slot, through: Slot, bytes_max: usize) -> Option<Vec<Decided>> {
         let skip = usize::try_from(from.0.checked_sub(self.first.0)?).ok()?;
         let count = through.0.saturating_add(1).saturating_sub(from.0);
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(range(&log, 11, 99, 1), Some(0));
         log.trim(Slot(8), 3, u64::MAX);
         assert_eq!(range(&log, 5, 99, 1), None);
-        assert_eq!(range(&log, 6, 99, 1), Some(1), "three slots behind the snapshot are kept");
+        assert_eq!(range(&log, 6, 99, 1), Some(1), "three slots before the snapshot are kept");
         log.trim(Slot(8), 3, 0);
         assert_eq!(range(&log, 8, 99, 1), None, "bytes bound it as well");
         assert_eq!(range(&log, 9, 99, 1), Some(1), "what no snapshot covers stays");

@@ -1,9 +1,10 @@
-//! Who belongs to a group and how it orders: replicated state, which [changes](crate::Change) in the log replace.
+//! Which replicas belong to a group, and how it orders: replicated state, which [changes](crate::Change) in
+//! the log replace.
 //!
-//! A group's life is a sequence of **epochs**. An epoch fixes which protocol orders, and who votes. A decided change
-//! that alters either ends the epoch: it is the **stop-sign** of Ng 2020 (section 2.4.3), the next epoch begins with
-//! the slot behind it, and whatever the old epoch decides after it is void. A protocol that changes voters itself does
-//! so within its epoch; see `voters.rs`.
+//! A group's life is a sequence of **epochs**. An epoch fixes which protocol orders, and which replicas vote.
+//! A decided change that alters either ends the epoch: it is the **stop-sign** of Ng 2020 (section 2.4.3),
+//! the next epoch begins with the slot after it, and whatever the old epoch decides after it is void. A
+//! protocol that changes voters itself does so within its epoch; see `voters.rs`.
 
 use bytes::Bytes;
 use synod_consensus::{Bug, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
@@ -11,84 +12,84 @@ use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Sl
 
 use crate::Limits;
 
-/// What the members of a group are known by.
+/// How people and other programs know a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberInfo {
     /// The name, for people; empty until the member has told it.
     pub name: String,
-    /// Where other replicas reach it, such as `http://10.0.0.1:2380`.
+    /// URLs at which other replicas reach it, such as `http://10.0.0.1:2380`.
     pub peer_urls: Vec<String>,
-    /// Where clients reach it; empty until the member has told it.
+    /// URLs at which clients reach it; empty until the member has told them.
     pub client_urls: Vec<String>,
 }
 
 /// Whether a member votes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It does.
+    /// It votes.
     Voter,
     /// It follows the log and does not vote.
     Learner(Goal),
 }
 
-/// What a learner is there for.
+/// What a learner is meant to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// To stay one until it is promoted.
+    /// It stays a learner until it is promoted.
     Learn,
-    /// To vote as soon as it has caught up.
+    /// It votes as soon as it has caught up.
     Vote,
-    /// To take the place of this member as soon as it has caught up.
+    /// It takes the place of this member as soon as it has caught up.
     Replace(ReplicaId),
 }
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its id, which no other member had or will have.
+    /// Its id, which no other member ever had or will have.
     pub id: ReplicaId,
-    /// What it is known by.
+    /// Its name and addresses.
     pub info: MemberInfo,
     /// Whether it votes.
     pub standing: Standing,
-    /// The life of the replica that this epoch was begun for, after it had lost its memory; 0 if none was.
+    /// If this epoch began to admit a replica again that had lost its memory: the life of that replica. Otherwise 0.
     pub readmitted: Incarnation,
 }
 
-/// See the module.
+/// The members of a group, its protocol, and what else all its replicas must have alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Grows by one with every change. A change names the version that it was made for.
+    /// Grows by one with every change. A change names the version for which it was made.
     pub version: u64,
-    /// The present epoch.
+    /// The current epoch.
     pub epoch: Epoch,
-    /// The slot with which it began.
+    /// The slot with which the current epoch began.
     pub first: Slot,
-    /// What orders in this epoch.
+    /// The protocol that orders in this epoch.
     pub protocol: ProtocolKind,
-    /// How it finds its leader.
+    /// How the protocol finds its leader.
     pub election: ElectionKind,
-    /// What else is the same for all that order.
+    /// Options of the protocol that all voters must have alike.
     pub overrides: Overrides,
-    /// What all replicas bound alike.
+    /// Limits that all replicas must have alike.
     pub limits: Limits,
     /// The members, by id.
     pub members: Vec<Member>,
-    /// Those whom the last change removed: they are told of it, and may still be asked for what they know.
+    /// The members that the last change removed: they are told of it, and may still be asked for what they know.
     pub former: Vec<Member>,
-    /// While voters change within the epoch: who voted before. A majority of these is needed as well, and nothing
-    /// else can change. Empty otherwise.
+    /// While the voters change within the epoch, the replicas that voted before. A majority of these is
+    /// needed as well, and nothing else can change. Empty otherwise.
     pub outgoing: Vec<ReplicaId>,
-    /// The id of the next member.
+    /// The id that the next member gets.
     pub next_id: ReplicaId,
 }
 
 impl Group {
-    /// A group as it begins: all vote. Of the options it keeps what all that order must have alike; its limits are the
-    /// defaults.
+    /// A group as it begins: all members vote. It takes from the options what all voters must have alike; its
+    /// limits are the defaults.
     ///
     /// # Panics
-    /// If two have the same id: whoever reads a configuration checks that first.
+    /// If two members have the same id. The code that reads a configuration checks that first.
     #[must_use]
     pub fn first(options: &Options, members: impl IntoIterator<Item = (ReplicaId, MemberInfo)>) -> Group {
         let voter = |(id, info)| Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) };
@@ -117,30 +118,30 @@ impl Group {
         Group::first(options, ids.into_iter().map(|id| (id, MemberInfo::default())))
     }
 
-    /// The group with other limits, before it begins.
+    /// The group with other limits, which is possible only before it begins.
     #[must_use]
     pub fn limited(self, limits: Limits) -> Group {
         Group { limits, ..self }
     }
 
-    /// A member, if there is one of this id.
+    /// The member with this id, if there is one.
     #[must_use]
     pub fn member(&self, id: ReplicaId) -> Option<&Member> {
         self.members.iter().find(|member| member.id == id)
     }
 
-    /// Whether this replica votes.
+    /// Whether the replica `id` votes.
     #[must_use]
     pub fn votes(&self, id: ReplicaId) -> bool {
         self.member(id).is_some_and(|member| member.standing == Standing::Voter)
     }
 
-    /// Those who vote.
+    /// The members that vote.
     pub fn voters(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.members.iter().filter(|member| member.standing == Standing::Voter).map(|member| member.id)
     }
 
-    /// Those who learn.
+    /// The members that learn.
     pub fn learners(&self) -> impl Iterator<Item = (ReplicaId, Goal)> + '_ {
         self.members.iter().filter_map(|member| match member.standing {
             Standing::Learner(goal) => Some((member.id, goal)),
@@ -148,14 +149,15 @@ impl Group {
         })
     }
 
-    /// All whom a replica may talk to: members and those who were members until the last change.
+    /// The replicas that a replica may talk to: the members, and the members that the last change removed.
     pub fn known(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().chain(&self.former)
     }
 
-    /// The options of the present epoch. What two sides of a message must agree on is the group's, whatever this replica
-    /// was started with: while two modes of decision are mixed, say, a follower that counts votes by itself acknowledges
-    /// a write before a leader that takes itself for the first to know would answer a read with it.
+    /// The options of the current epoch. What both ends of a message must agree on is taken from the group,
+    /// whatever this replica was started with. Mixed modes of decision would be wrong, for example: a
+    /// follower that counts votes itself would acknowledge a write before a leader that believes that it
+    /// decides first would answer a read with that write.
     #[must_use]
     pub fn options(&self, local: &Options) -> Options {
         let mut options = Options { protocol: self.protocol, election: self.election, ..local.clone() };
@@ -230,7 +232,7 @@ pub(crate) fn read_limits(reader: &mut Reader) -> Result<Limits, DecodeError> {
     Limits::default().with(&text).map_err(|_| DecodeError::Undefined { field: "limits", value: 0 })
 }
 
-/// Reads one of a few names.
+/// Reads one name out of a few.
 pub(crate) fn read_name<T: std::str::FromStr>(
     reader: &mut Reader,
     field: &'static str,

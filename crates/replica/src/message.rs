@@ -1,8 +1,9 @@
-//! What replicas say to each other: the protocol's messages, and those of what surrounds it.
+//! What replicas say to each other: the protocol's messages, and the messages of what surrounds it.
 //!
-//! A message that does not fit a frame would be lost in one session after the other, and what it is about would never come
-//! to pass. So every message has an upper bound, [`Settings::message_bytes_max`](crate::Settings::message_bytes_max), which
-//! is compared with what a frame holds when a replica starts, and with what a peer takes when it connects:
+//! A message that does not fit a frame would be lost in one session after the other, and what it is about
+//! would never happen. So every message has an upper bound,
+//! [`Settings::message_bytes_max`](crate::Settings::message_bytes_max), which is compared with what a frame
+//! holds when a replica starts, and with what a peer takes when it connects:
 //!
 //! | message | holds at most |
 //! | --- | --- |
@@ -25,16 +26,16 @@ use crate::{Mark, decided::Decided};
 /// A message from one replica to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerMessage {
-    /// The ordering protocol's own.
+    /// A message of the ordering protocol.
     Protocol {
-        /// The epoch of the instance that sent it, and that it is for.
+        /// The epoch of the instance that sent it, and for which it is meant.
         epoch: Epoch,
-        /// What it says.
+        /// The protocol's message.
         message: Message,
     },
-    /// How far the sender is: leaders tell it to those who do not vote, those tell it to everybody, who can be asked for
-    /// what they lack answer with it, and so is a message from an epoch that is over. A voter that enters an epoch in
-    /// which it was spoken to before tells it to those who spoke.
+    /// How far the sender is. Leaders send it to replicas that do not vote, and those send it to all peers. A replica
+    /// that can be asked for what the receiver lacks answers with it, and a message from an epoch that is over is
+    /// answered with it. A voter that enters an epoch in which peers had already spoken to it sends it to them.
     Standing {
         /// Its epoch.
         epoch: Epoch,
@@ -42,38 +43,40 @@ pub enum PeerMessage {
         kept: Slot,
         /// Slots through this one are decided.
         decided: Slot,
-        /// Who leads, as far as the sender knows.
+        /// The leader, as far as the sender knows.
         view: LeaderView,
-        /// It answers `SeekLeader`: the sender hears that leader, or leads.
+        /// Whether this answers `SeekLeader`: if so, the sender hears that leader, or leads.
         sought: bool,
     },
-    /// What the sender has decided, as fingerprints tell it; see [`crate::History`]. Not spoken before version 5.
+    /// What the sender has decided, as fingerprints; see [`crate::History`]. Versions before 5 do not have
+    /// this message.
     History {
-        /// What was decided through this slot is not in the fingerprints.
+        /// The fingerprints do not contain what was decided through this slot.
         since: Slot,
-        /// Fingerprints: the newest one and some before it.
+        /// The fingerprints: the newest one, and some before it.
         marks: Vec<Mark>,
     },
-    /// To the leader: the sender's protocol could not take in what came, and dropped some of it; now it can. What was
-    /// sent to it before may be lost, as when a session begins.
+    /// To the leader: the sender's protocol could not take in what came, and dropped some of it; now it can.
+    /// What was sent to it before may be lost, as when a session begins.
     Missed {
         /// The epoch of the instance that dropped it.
         epoch: Epoch,
     },
-    /// To voters: the sender misses its leader; who hears it? Answered with `Standing`, or not at all.
+    /// To voters: the sender misses its leader, and asks which replicas hear it. A voter that does answers
+    /// with `Standing`; the others do not answer.
     SeekLeader,
-    /// For the leader, or an answer of the leader.
+    /// A message for the leader, or an answer of the leader.
     Direct(Routed),
-    /// The same by way of a voter that reaches both. That one passes it on, unless it was passed on before.
+    /// The same by way of a voter that reaches both replicas. The voter passes it on, unless it was passed on before.
     Relayed {
-        /// Whom it comes from.
+        /// The replica that it comes from.
         origin: ReplicaId,
-        /// Whom it is for.
+        /// The replica that it is for.
         to: ReplicaId,
-        /// What it says.
+        /// The message itself.
         message: Routed,
     },
-    /// Send what was decided in these slots.
+    /// Asks for what was decided in these slots.
     Fetch {
         /// The first slot wanted.
         from: Slot,
@@ -86,12 +89,12 @@ pub enum PeerMessage {
         from: Slot,
         /// The first slot that the sender keeps.
         kept: Slot,
-        /// The last slot that it keeps.
+        /// The last slot that the sender keeps.
         decided: Slot,
         /// The batches; empty if the sender has none from that slot on.
         batches: Vec<Decided>,
     },
-    /// Decided batches of consecutive slots, for a replica that joins and did not ask.
+    /// Decided batches of consecutive slots, for a joining replica that did not ask for them.
     Pushed {
         /// The slot of the first batch.
         from: Slot,
@@ -100,15 +103,15 @@ pub enum PeerMessage {
         /// The batches.
         batches: Vec<Decided>,
     },
-    /// Answers `Fetch` when the slots are not kept any more: there is a snapshot. Or a replica that joins lacks them and
-    /// did not ask.
+    /// Offers a snapshot. Answers `Fetch` when the sender does not keep the slots any more, or goes to a
+    /// joining replica that lacks them and did not ask.
     SnapshotOffer {
         /// The snapshot holds everything through this slot.
         slot: Slot,
         /// Its size in bytes.
         total: u64,
     },
-    /// Send a piece of the snapshot.
+    /// Asks for a piece of the snapshot.
     FetchChunk {
         /// The snapshot's slot.
         slot: Slot,
@@ -121,41 +124,41 @@ pub enum PeerMessage {
         slot: Slot,
         /// Where the piece begins, in bytes.
         offset: u64,
-        /// The snapshot's size in bytes; 0: the sender does not have it any more.
+        /// The snapshot's size in bytes; 0 if the sender does not have the snapshot any more.
         total: u64,
         /// The piece.
         bytes: Bytes,
     },
 }
 
-/// What a replica has for the leader, and what the leader answers: it may come by way of another voter.
+/// What a replica sends the leader, or what the leader answers; it may come by way of another voter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routed {
-    /// To the leader: order this batch.
+    /// To the leader: asks it to order this batch.
     Forward(Batch),
-    /// Answers a `Forward` of a change of voters: too few of those who would vote answer the leader, which does not
-    /// propose it.
+    /// Answers a `Forward` of a change of voters: the leader does not propose the change, because too few of
+    /// the replicas that would vote answer it.
     TurnedDown {
         /// The session of the command.
         session: SessionId,
         /// Its number in the session.
         sequence: u64,
     },
-    /// To the leader: from which slot on is a read that starts now linearizable?
+    /// To the leader: asks from which slot on a read that starts now is linearizable.
     ReadIndex {
-        /// Comes back with the answer.
+        /// A number that comes back with the answer.
         token: u64,
     },
     /// Answers `ReadIndex`; `None` if the sender does not lead.
     ReadIndexAnswer {
-        /// The question's.
+        /// The token of the question.
         token: u64,
         /// The slot.
         slot: Option<Slot>,
     },
 }
 
-/// What goes before a message of the protocol: the kind and the epoch.
+/// Bytes that go before a message of the protocol: the kind and the epoch.
 pub(crate) const PROTOCOL_HEAD_BYTES: usize = 9;
 
 const PROTOCOL: u8 = 1;
@@ -180,11 +183,11 @@ const HISTORY_VERSION: u16 = 5;
 /// Bytes of a fingerprint with its slot.
 const MARK_BYTES: usize = 16;
 
-/// Bytes that anything but batches and pieces of snapshots takes in a message at most, roughly.
+/// About the most bytes that everything except batches and pieces of snapshots takes in a message.
 const OTHER_BYTES: u64 = 256;
 
 impl PeerMessage {
-    /// About the bytes that it takes in memory while it waits to be sent; not less than in a frame.
+    /// About how many bytes the message takes in memory while it waits to be sent; not less than in a frame.
     pub(crate) fn weight(&self) -> u64 {
         let contents = match self {
             PeerMessage::Protocol { message, .. } => message.batch_bytes(),
@@ -200,7 +203,7 @@ impl PeerMessage {
         contents + OTHER_BYTES
     }
 
-    /// Whether a replica that speaks this version knows what this is; otherwise nothing is sent to it.
+    /// Whether a replica that speaks this version knows this message; otherwise it is not sent to that replica.
     #[must_use]
     pub fn is_spoken_in(&self, version: u16) -> bool {
         version >= HISTORY_VERSION || !matches!(self, PeerMessage::History { .. })
@@ -212,8 +215,8 @@ impl PeerMessage {
         self.encode_in(MESSAGES_VERSION)
     }
 
-    /// The bytes for a frame to a replica that speaks this version. What a later version adds stands at the end; a
-    /// version that this build does not know is spoken only where a test says so, and then adds one number.
+    /// The bytes for a frame to a replica that speaks this version. What a later version adds stands at the end;
+    /// a version that this build does not know is spoken only where a test says so, and then adds one number.
     #[must_use]
     pub fn encode_in(&self, version: u16) -> Encoded {
         let mut writer = Writer::new();
@@ -306,7 +309,7 @@ impl PeerMessage {
     /// Reads what [`PeerMessage::encode_in`] wrote in this version.
     ///
     /// # Errors
-    /// The bytes are no message of that version.
+    /// The bytes are not a message of that version.
     pub fn decode_in(version: u16, bytes: Bytes) -> Result<PeerMessage, DecodeError> {
         let mut reader = Reader::new(bytes);
         let message = match reader.u8("message")? {
@@ -416,7 +419,7 @@ impl Routed {
                 let slot = reader.slot("slot")?;
                 Ok(Routed::ReadIndexAnswer { token, slot: known.then_some(slot) })
             }
-            // A message of a protocol speaks for the replica at the other end of a session: it is not relayed.
+            // A message of a protocol speaks for the replica at the other end of a session, so it is not relayed.
             value => Err(DecodeError::Undefined { field: "message", value: value.into() }),
         }
     }
@@ -443,7 +446,7 @@ mod tests {
     use synod_consensus::Options;
     use synod_wire::{Ballot, Ballots, BatchBuilder};
 
-    /// The largest of each kind that is no protocol's.
+    /// The largest message of each kind other than the protocol's.
     #[test]
     fn no_message_is_larger_than_settings_and_limits_say() {
         let batch = |len: usize| {
@@ -549,9 +552,9 @@ mod tests {
         }
     }
 
-    /// What a protocol says speaks for the replica at the other end of the session.
+    /// A message of a protocol speaks for the replica at the other end of the session.
     #[test]
-    fn no_message_of_a_protocol_and_no_envelope_is_taken_out_of_an_envelope() {
+    fn messages_of_a_protocol_and_relayed_messages_are_not_relayed() {
         for inner in [PROTOCOL, STANDING, RELAYED, FETCH] {
             let mut writer = Writer::new();
             writer.u8(RELAYED);

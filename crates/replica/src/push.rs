@@ -1,13 +1,15 @@
-//! Eager transfer of state: members send what a joining replica lacks without being asked (Ng 2020, sections 4.1 and
-//! 4.4).
+//! Eager transfer of state: members send a joining replica what it lacks without being asked (Ng 2020,
+//! sections 4.1 and 4.4).
 //!
-//! A replica that does not vote yet tells all voters how far it is. Each of them sends it its share of the slots behind
-//! that: every so many slots are one segment, and segments go round among the voters without the leader, whose outgoing
-//! links carry the proposals. So nobody has to ask who sends what. What is on its way is bounded, and the receiver's
-//! word that it has got so far makes room for more. Who leads and who is there may look different from different places:
-//! what everybody or nobody sends, or what is lost, the receiver fetches after a while (`catch_up.rs`).
+//! A replica that does not vote yet tells all voters how far it is. Each voter sends it a share of the slots
+//! after that: [`SEGMENT_SLOTS`] slots are one segment, and the segments go round among the voters without
+//! the leader, whose outgoing links carry the proposals. So the voters need not agree on who sends what. What
+//! is on its way is bounded, and the receiver makes room for more by telling how far it has come. Two voters
+//! may see different leaders and different voters that are up: what all of them or none of them sends, or
+//! what is lost, the receiver fetches after a while (`catch_up.rs`).
 //!
-//! Where the slots are not kept any more, the first in the round offers its snapshot; the pieces are fetched.
+//! Where the slots are not kept any more, the first voter in the round offers its snapshot, whose pieces the
+//! receiver fetches.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,21 +20,21 @@ use crate::{Action, PeerMessage, Replica, StateTransfer, decided::Decided};
 /// Slots of a segment.
 const SEGMENT_SLOTS: u64 = 16;
 
-/// Messages on their way to a replica.
+/// The most messages on their way to one replica.
 const MESSAGES_MAX: usize = 256;
 
-/// They hold at most so many times the bytes of an answer to a replica that asks.
+/// They hold at most this many times the bytes of one answer to a replica that asks.
 const ANSWERS_MAX: usize = 4;
 
 /// What is sent to one replica.
 #[derive(Debug)]
 struct Push {
-    /// How far it was when it last said so, and when that was.
+    /// How far the receiver was when it last said so, and when that was.
     acknowledged: Slot,
     heard_at: Time,
-    /// What this replica has to send of the slots through this one was sent.
+    /// This replica has sent its share of the slots through this one.
     sent: Slot,
-    /// On their way, as far as is known: the last slot of each message, and its bytes.
+    /// The messages on their way, as far as is known: the last slot of each, and its bytes.
     under_way: VecDeque<(Slot, usize)>,
     bytes: usize,
 }
@@ -42,10 +44,10 @@ impl Push {
         Push { acknowledged, heard_at: now, sent: acknowledged, under_way: VecDeque::new(), bytes: 0 }
     }
 
-    /// The receiver has everything through a slot.
+    /// Takes note that the receiver has everything through a slot.
     fn acknowledge(&mut self, slot: Slot, now: Time) {
         if slot < self.acknowledged {
-            // It began anew, without what it had.
+            // The receiver started again, without what it had.
             *self = Push::new(slot, now);
             return;
         }
@@ -67,13 +69,13 @@ impl Push {
     }
 }
 
-/// Everybody whom this replica sends something unasked.
+/// The replicas to which this one sends slots without being asked.
 #[derive(Debug, Default)]
 pub(crate) struct Pushes {
     to: BTreeMap<ReplicaId, Push>,
 }
 
-/// The last slot of the segment of a slot, and whose share it is, as a place in the round.
+/// The last slot of the segment that a slot is in, and the place in the round of the voter whose share that segment is.
 fn share(slot: Slot, sharers: usize) -> (Slot, usize) {
     let segment = slot.0 / SEGMENT_SLOTS;
     let sharer = usize::try_from(segment % sharers as u64).expect("less than their number");
@@ -81,7 +83,7 @@ fn share(slot: Slot, sharers: usize) -> (Slot, usize) {
 }
 
 impl Replica {
-    /// A replica that joins says how far it is: it is sent more, or told what it can ask for.
+    /// Takes note of how far a joining replica says it is: it is then sent more, or told what it can ask for.
     pub(crate) fn heard_joining(
         &mut self,
         now: Time,
@@ -90,7 +92,7 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         if self.settings.state_transfer == StateTransfer::Pull {
-            // It can ask here too. What the leader has it is told anyway.
+            // It can ask this replica too. Of what the leader has it is told anyway.
             if decided < self.decided.last() && !self.leads() {
                 self.answer_standing(now, from, actions);
             }
@@ -110,7 +112,7 @@ impl Replica {
         }
     }
 
-    /// Who sends something to a replica, in the order of the round.
+    /// The voters that send slots to a replica, in the order of the round.
     fn sharers(&self, to: ReplicaId) -> Vec<ReplicaId> {
         let able = |id: &ReplicaId| *id != to && !self.catch_up.is_down(*id);
         let mut sharers: Vec<ReplicaId> = self.group.voters().filter(able).collect();
@@ -120,7 +122,7 @@ impl Replica {
         sharers
     }
 
-    /// Sends what others lack, as far as there is room.
+    /// Sends what joining replicas lack, as far as there is room.
     pub(crate) fn push_state(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.pushes.to.is_empty() {
             return;
@@ -165,7 +167,7 @@ mod tests {
     const NOW: Time = Time::ZERO;
 
     #[test]
-    fn every_slot_is_somebodys_share() {
+    fn every_slot_is_the_share_of_one_voter() {
         for sharers in 1..=5 {
             let mut counts = vec![0; sharers];
             let mut slot = Slot(1);

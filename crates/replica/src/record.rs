@@ -1,4 +1,4 @@
-//! What a replica writes down: the records of its protocol, each with the epoch that it belongs to, and its own.
+//! The records that a replica writes: those of its protocol, each with the epoch that it belongs to, and its own.
 
 use bytes::Bytes;
 use synod_consensus::Record;
@@ -9,50 +9,50 @@ use crate::Group;
 /// A record of a replica's write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogRecord {
-    /// The protocol's.
+    /// A record of the protocol.
     Protocol {
         /// The epoch of the instance that wrote it.
         epoch: Epoch,
-        /// What it wrote.
+        /// The protocol's record.
         record: Record,
     },
-    /// The replica entered an epoch. Everything before the epoch's first slot was decided when this was written, with
-    /// the values that the log or a snapshot holds.
+    /// The replica entered an epoch. Everything before the epoch's first slot was decided when this was
+    /// written, with the values that the log or a snapshot holds.
     Entered {
         /// The group as it is in this epoch.
         group: Group,
-        /// Whether an earlier life may have voted in it.
+        /// Whether an earlier life may have voted in the epoch.
         amnesia: bool,
     },
-    /// An epoch ended with this slot. Written before it is written that the next one was entered, whose protocol may
-    /// replace the states of this one, and with them in which ballot its slots were decided.
+    /// An epoch ended with this slot. This is written before `Entered` of the next epoch, whose protocol may
+    /// replace the states of this epoch, and with them the ballots in which its slots were decided.
     Ended {
         /// The slot of the change that ended it.
         slot: Slot,
-        /// Of its slots through that one.
+        /// The highest ballots of the epoch's slots through that one.
         ballots: Ballots,
     },
-    /// A snapshot covers slots through this one, whose records may be gone. If that snapshot is lost, what it held
-    /// comes from the other replicas before this one takes part again.
+    /// A snapshot covers slots through this one, whose records may be gone. If that snapshot is lost, what it
+    /// held has to come from other replicas before this replica takes part again.
     Trimmed(Slot),
-    /// A replica that takes no part in ordering learned what was decided.
+    /// A replica that takes no part in ordering learned what was decided in a slot.
     Learned {
-        /// Where.
+        /// The slot.
         slot: Slot,
-        /// As it was delivered.
+        /// The ballots with which it was delivered.
         ballots: Ballots,
-        /// What.
+        /// The batch.
         batch: Batch,
     },
-    /// An earlier log, of which records were lost, proves that this was decided; see `salvage.rs`.
+    /// An earlier log, of which records were lost, proves what was decided in a slot; see `salvage.rs`.
     Decided {
-        /// In this epoch: it counts if the slot belongs to it.
+        /// The epoch of the decision, which counts if the slot belongs to this epoch.
         epoch: Epoch,
-        /// Where.
+        /// The slot.
         slot: Slot,
-        /// As it was delivered, or could have been.
+        /// The ballots with which it was delivered, or could have been.
         ballots: Ballots,
-        /// What.
+        /// The batch.
         batch: Batch,
     },
 }
@@ -68,11 +68,11 @@ const DECIDED: u8 = 6;
 const STATE_ENTERED: u8 = 200;
 const STATE_TRIMMED: u8 = 201;
 
-/// Bytes that anything but batches takes in a record, roughly.
+/// About the most bytes that everything except batches takes in a record.
 const OTHER_BYTES: u64 = 256;
 
 impl LogRecord {
-    /// About the bytes that it takes in memory while it waits to be written.
+    /// About how many bytes the record takes in memory while it waits to be written.
     pub(crate) fn weight(&self) -> u64 {
         let batches = match self {
             LogRecord::Protocol { record, .. } => record.batch_bytes(),
@@ -82,8 +82,8 @@ impl LogRecord {
         batches + OTHER_BYTES
     }
 
-    /// How long the log must keep it. The states of an older epoch need not be kept: that epoch is over, and only
-    /// what it decided still counts.
+    /// How long the log must keep the record. The states of an older epoch need not be kept: that epoch is
+    /// over, and only what it decided still counts.
     #[must_use]
     pub fn keep(&self) -> Keep {
         match self {

@@ -1,4 +1,4 @@
-//! What can be set about a replica beside its protocol.
+//! The settings of a replica besides those of its protocol.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,13 +6,13 @@ use synod_consensus::{MESSAGE_HEAD_BYTES, Options};
 
 use crate::{Limits, message::PROTOCOL_HEAD_BYTES};
 
-/// How a replica that joins a group comes by what was decided before.
+/// How a joining replica gets what was decided before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateTransfer {
     /// It asks for it, several replicas at a time.
     #[default]
     Pull,
-    /// Those who vote send it unasked; what is lost on the way it asks for after a while.
+    /// The voters send it without being asked; what is lost on the way the joining replica asks for after a while.
     Eager,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for StateTransfer {
     }
 }
 
-/// A word that stands for no way of state transfer.
+/// A word that names no way of state transfer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown state transfer '{0}'; accepted: pull, eager")]
 pub struct UnknownTransfer(String);
@@ -42,61 +42,64 @@ impl FromStr for StateTransfer {
     }
 }
 
-/// Settings of a replica. What all replicas of a group must have alike is in the [`Group`](crate::Group), and that
-/// counts: here it is only what a group begins with.
+/// Settings of a replica. What all replicas of a group must have alike is in the [`Group`](crate::Group),
+/// whose values count: here it is only what a group begins with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The ordering protocol and its options. Protocol, election and decision are the group's.
+    /// The ordering protocol and its options. The group says which protocol, election and mode of decision are used.
     pub consensus: Options,
-    /// The group's limits, as it begins.
+    /// The limits with which the group begins.
     pub limits: Limits,
-    /// A batch is closed when another command would make it larger (Santos 2012: BSZ). One larger command is
-    /// a batch of its own. 1 makes every command a batch.
+    /// A batch is closed when another command would make it larger than this (Santos 2012: BSZ). A single
+    /// command that is larger is a batch of its own; with 1, every command is.
     pub batch_bytes_max: usize,
     /// A batch that waits for more commands is closed this long after its first (Santos 2012: Δ_B).
     pub batch_delay_max: Duration,
     /// Bytes of commands that may wait for a decision; more are refused.
     pub queue_bytes_max: usize,
-    /// Batches that a follower may have on their way to the leader; not more than the leader's window.
+    /// Batches that a follower may have on their way to the leader, which is not more than the leader's window.
     pub forward_window_max: usize,
-    /// A request without a decision for this long fails; see also [`Settings::leaderless_timeout`].
+    /// A request that is not decided for this long fails; see also [`Settings::leaderless_timeout`].
     pub request_timeout: Duration,
-    /// A snapshot is due after so many slots, but a large one only when the log has grown by as much as it has (four times
-    /// as much of each while a peer fetches the last one)...
+    /// A snapshot is due after this many slots, but a large one only when the log has grown by as much as the
+    /// snapshot has (four times as much of each while a peer fetches the last snapshot).
     pub snapshot_slots: u64,
-    /// ...or after so many bytes of batches.
+    /// A snapshot is due after this many bytes of batches in any case (four times as many while a peer
+    /// fetches the last one).
     pub snapshot_log_bytes: u64,
-    /// Decided slots that are kept in memory behind a snapshot, for replicas that lag.
+    /// Decided slots before a snapshot that are kept in memory, for replicas that lag.
     pub keep_slots: u64,
     /// Bytes of batches that are kept for the same purpose.
     pub keep_bytes: u64,
-    /// Decided batches are kept beyond that if no snapshot covers them, up to this many bytes; a replica that lags
-    /// further behind then has to wait for a snapshot.
+    /// Decided batches are kept beyond that if no snapshot covers them, up to this many bytes; a replica that
+    /// lags further then has to wait for a snapshot.
     pub kept_bytes_max: u64,
     /// Bytes of batches in one answer to a replica that lags.
     pub fetch_bytes_max: usize,
-    /// How a replica that joins comes by what was decided before; the same on all replicas, or it only asks.
+    /// How a joining replica gets what was decided before. Replicas must have this alike; where they differ,
+    /// the replica only asks.
     pub state_transfer: StateTransfer,
     /// Bytes of a snapshot in one message.
     pub chunk_bytes_max: usize,
-    /// Decided slots that may wait for execution; beyond that, nothing new is proposed or accepted.
+    /// Decided slots that may wait for execution; beyond that, the replica proposes and accepts nothing new.
     pub backlog_slots_max: u64,
     /// The same in bytes of batches.
     pub backlog_bytes_max: u64,
-    /// Bytes of records that may wait to become durable; beyond that, nothing new is proposed or accepted.
+    /// Bytes of records that may wait to become durable; beyond that, the replica proposes and accepts nothing new.
     pub undurable_bytes_max: u64,
-    /// Bytes of messages that may wait for records to become durable; one that does not fit is not sent. Where there is no
-    /// room for a message to each peer, those that come last hear of nothing until it is said again.
+    /// Bytes of messages that may wait for records to become durable; a message that does not fit is not sent.
+    /// If there is no room for a message to each peer, the last peers do not get it until it is sent again.
     pub held_bytes_max: u64,
-    /// A learner that lacks at most so many decided slots has caught up: it may be promoted.
+    /// A learner that lacks at most this many decided slots has caught up, and may be promoted.
     pub caught_up_slots: u64,
     /// How often a leader advances the replicated clock, by which idle sessions expire.
     pub clock_interval: Duration,
 }
 
 impl Settings {
-    /// The largest message that a replica with these settings sends, in bytes, in a group with these limits. Pages hold
-    /// as much as their bound allows or one batch, whichever is more; see [`PeerMessage`](crate::PeerMessage).
+    /// The largest message, in bytes, that a replica with these settings sends in a group with these limits.
+    /// A page holds as much as its bound allows or one batch, whichever is more; see
+    /// [`PeerMessage`](crate::PeerMessage).
     #[must_use]
     pub fn message_bytes_max(&self, limits: &Limits) -> usize {
         let page = self.fetch_bytes_max.max(self.chunk_bytes_max);
@@ -105,8 +108,8 @@ impl Settings {
         own.max(protocols.saturating_add(PROTOCOL_HEAD_BYTES))
     }
 
-    /// For how long a request waits at a replica that hears of no leader: three fifths of the request time-out, so that
-    /// a client with the same time-out is told why.
+    /// How long a request waits at a replica that hears of no leader: three fifths of the request time-out,
+    /// so that a client with the same time-out is told the reason.
     #[must_use]
     pub fn leaderless_timeout(&self) -> Duration {
         self.request_timeout * 3 / 5

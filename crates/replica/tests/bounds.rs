@@ -20,7 +20,7 @@ const MIB: usize = 1 << 20;
 struct Bench {
     replica: Replica,
     now: Time,
-    /// Everything that it wanted done since this was last taken.
+    /// The actions that the replica returned since this was last cleared.
     actions: Vec<Action>,
     requests: u64,
 }
@@ -55,7 +55,7 @@ impl Bench {
         self.step(Event::Request { request, kind: CommandKind::Apply, session: None, payload });
     }
 
-    /// Everything that was written so far is on stable storage.
+    /// Tells the replica that everything that it has written is on stable storage.
     fn sync(&mut self) {
         let last = self.actions.iter().filter_map(|action| match action {
             Action::Append { lsn, .. } => Some(*lsn),
@@ -66,7 +66,7 @@ impl Bench {
         }
     }
 
-    /// Bytes of the frames that wait for a record behind this one.
+    /// Bytes of the frames that wait for a record after this one.
     fn held(&self, durable: Lsn) -> usize {
         let frames = self.actions.iter().map(|action| match action {
             Action::Send { message, after, .. } if *after > durable => message.encode().len(),
@@ -75,7 +75,7 @@ impl Bench {
         frames.sum()
     }
 
-    /// Orders and executes a command. If a snapshot is due then, it is taken: its slot.
+    /// Orders and executes a command. If a snapshot is due then, takes it and returns its slot.
     fn execute_one(&mut self) -> Option<Slot> {
         self.actions.clear();
         self.request(1);
@@ -96,7 +96,7 @@ fn a_slow_executor_pushes_back_by_bytes_before_it_does_by_slots() {
         Settings { backlog_bytes_max: 8 * MIB as u64, queue_bytes_max: 4 * MIB, ..Settings::default() };
     let mut bench = Bench::start(settings, R1, 1, Vec::new());
     bench.sync();
-    // Decided at once, since there is nobody else; nothing is executed.
+    // The only member decides at once; nothing is executed.
     for _ in 0..100 {
         bench.request(MIB);
         bench.sync();
@@ -118,7 +118,7 @@ fn a_slow_executor_pushes_back_by_bytes_before_it_does_by_slots() {
         slots.max().unwrap_or_default()
     };
 
-    // The executor catches up: what waited goes on.
+    // The executor catches up, and what waited goes on.
     for _ in 0..20 {
         let slot = executed(&bench.actions);
         bench.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
@@ -136,7 +136,7 @@ fn batch(len: usize) -> Batch {
     builder.finish()
 }
 
-/// In epoch 1, r2 says this to r1.
+/// An event in which r2 says this to r1 in epoch 1.
 fn says(message: Message) -> Event {
     Event::Receive { from: R2, message: PeerMessage::Protocol { epoch: Epoch(1), message: message.into() } }
 }
@@ -152,7 +152,7 @@ fn answers_that_wait_for_a_stalled_disk_are_bounded_and_come_when_it_goes_on() {
     let mut bench = Bench::start(settings, R1, 3, records);
     bench.sync();
 
-    // The disk stalls now. A candidate asks for a promise again and again, and each answer holds a page of a megabyte.
+    // The disk stalls now. A candidate repeats its question for a promise, and each answer holds a page of a megabyte.
     let candidacy = Ballot { round: 9, replica: R2 };
     let prepare = || says(Message::Prepare { ballot: candidacy, from: Slot(1) });
     (0..1_000).for_each(|_| bench.step(prepare()));
@@ -163,7 +163,7 @@ fn answers_that_wait_for_a_stalled_disk_are_bounded_and_come_when_it_goes_on() {
     assert!(status.held_bytes <= held_bytes_max as u64 && status.sends_given_up > 900, "{status:?}");
     assert!(status.waits_for_disk, "the news that the disk goes on is wanted at once");
 
-    // It goes on: what was held leaves, and the next question is answered.
+    // The disk goes on: what was held leaves, and the next question is answered.
     bench.sync();
     assert_eq!(bench.replica.status().held_bytes, 0);
     bench.actions.clear();
@@ -174,8 +174,8 @@ fn answers_that_wait_for_a_stalled_disk_are_bounded_and_come_when_it_goes_on() {
 }
 
 #[test]
-fn who_takes_no_part_in_ordering_answers_other_replicas_reads_at_once_and_keeps_none() {
-    // It is no member: no protocol runs here.
+fn a_replica_that_does_not_order_answers_reads_of_others_at_once_and_keeps_none() {
+    // This replica is not a member, so no protocol runs here.
     let mut bench = Bench::start(Settings::default(), ReplicaId(9), 3, Vec::new());
     bench.actions.clear();
     for token in 1..=2_000 {
@@ -196,7 +196,7 @@ fn a_snapshot_that_a_peer_fetches_is_replaced_later_but_not_never() {
     let timeout = settings.consensus.election_timeout;
     let mut bench = Bench::start(settings, R1, 1, Vec::new());
     bench.sync();
-    // How many slots until the next snapshot is taken, if a peer asks for a piece of the last one now and then.
+    // How many slots until the next snapshot is taken, if a peer asks for a piece of the last one at times.
     let mut until_next = |fetched: Option<Slot>| {
         for slots in 1..100 {
             if let Some(slot) = fetched {
@@ -212,7 +212,7 @@ fn a_snapshot_that_a_peer_fetches_is_replaced_later_but_not_never() {
     };
     let (first, _) = until_next(None);
     let (second, alone) = until_next(None);
-    // The clock takes a slot now and then.
+    // The clock takes a slot at times.
     assert!((8..=10).contains(&alone), "after {alone}");
     let (_, fetched) = until_next(Some(second));
     assert!((35..=40).contains(&fetched), "after {fetched}");
@@ -220,9 +220,9 @@ fn a_snapshot_that_a_peer_fetches_is_replaced_later_but_not_never() {
     assert!((8..=10).contains(&another), "what is gone already keeps nothing: after {another}");
 }
 
-/// A peer that installs what it fetched needs the log behind it.
+/// A peer that installs the snapshot that it fetched needs the log after it.
 #[test]
-fn the_log_behind_a_snapshot_that_a_peer_fetched_stays_until_it_has_that_too() {
+fn the_log_after_a_snapshot_that_a_peer_fetched_stays_until_the_peer_has_it() {
     let settings = Settings { snapshot_slots: 10, batch_bytes_max: 1, ..Settings::default() };
     let timeout = settings.consensus.election_timeout;
     // How many slots until the next snapshot is taken, if a peer asks for slots in the end.
@@ -254,9 +254,9 @@ fn the_log_behind_a_snapshot_that_a_peer_fetched_stays_until_it_has_that_too() {
     assert!((30..=40).contains(&until_next(true)));
 }
 
-/// While slots are decided, who answers is ahead of whom it hears, and would be answered in turn.
+/// While slots are decided, a replica that answers is ahead of the one it hears, and would be answered in turn.
 #[test]
-fn who_is_behind_is_told_so_at_most_twice_a_heartbeat() {
+fn a_lagging_replica_is_told_so_at_most_twice_a_heartbeat() {
     let settings = Settings::default();
     let heartbeat = settings.consensus.heartbeat_interval;
     let mut bench = Bench::start(settings, R1, 1, Vec::new());

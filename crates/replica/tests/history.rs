@@ -1,4 +1,4 @@
-//! What a replica makes of others that have decided something else.
+//! What a replica does about others that have decided something else.
 
 use synod_consensus::Options;
 use synod_replica::{
@@ -34,7 +34,7 @@ fn last(letters: &str) -> Vec<Mark> {
     marks(letters).into_iter().take(1).collect()
 }
 
-/// The note of a replica in which these were decided.
+/// The recorded history of a replica that decided these.
 fn noted(letters: &str) -> History {
     History::noted(Slot::ZERO, marks(letters)).unwrap()
 }
@@ -60,7 +60,7 @@ fn started(voters: u64, snapshot: Option<Installed>, letters: &str) -> Replica {
     Replica::start(Settings::default(), R1, group, recovered, Time::ZERO, &mut Vec::new())
 }
 
-/// r1 of so many, which has decided these.
+/// The replica r1 of this many voters, which has decided these.
 fn replica(voters: u64, letters: &str) -> Replica {
     started(voters, None, letters)
 }
@@ -80,7 +80,7 @@ fn forks(actions: &[Action]) -> Vec<Fork> {
     actions.iter().filter_map(fork).collect()
 }
 
-/// What a replica tells another.
+/// The fingerprints that a replica tells another.
 fn told_to(actions: &[Action], id: ReplicaId) -> Option<Vec<Mark>> {
     actions.iter().find_map(|action| match action {
         Action::Send { to, message: PeerMessage::History { marks, .. }, .. } if to.includes(id) => {
@@ -96,7 +96,7 @@ fn is_answered(replica: &mut Replica, from: ReplicaId) -> bool {
 }
 
 #[test]
-fn those_who_agree_are_heard_wherever_they_are() {
+fn replicas_that_agree_are_heard_wherever_they_are() {
     let mut one = replica(3, "abc");
     for told in [last("ab"), marks("abcde"), last("abcde"), Vec::new()] {
         assert!(is_told(&mut one, R2, told).is_empty(), "nothing follows");
@@ -105,14 +105,14 @@ fn those_who_agree_are_heard_wherever_they_are() {
 }
 
 #[test]
-fn one_that_decided_something_else_is_not_heard_and_is_told_why() {
+fn a_replica_that_decided_something_else_is_not_heard_and_is_told_why() {
     let mut one = replica(3, "abc");
     let actions = is_told(&mut one, R2, marks("axyz"));
     let (ours, theirs) = (last("ab")[0].fingerprint, last("ax")[0].fingerprint);
     let fork = Fork { with: R2, agreed: Slot(1), slot: Slot(2), ours, theirs, alone: false };
     assert_eq!(forks(&actions), [fork]);
     let told = told_to(&actions, R2).expect("it may not know yet");
-    assert!(told.contains(&last("ab")[0]), "the slot that it named, since it may be behind: {told:?}");
+    assert!(told.contains(&last("ab")[0]), "the slot that it named, since it may lag: {told:?}");
     assert!(!is_answered(&mut one, R2) && is_answered(&mut one, R3));
     assert!(is_told(&mut one, R2, marks("axyz")).is_empty(), "that was said");
     assert_eq!(is_told(&mut one, R2, last("a")).len(), 1, "another life of it, which has less");
@@ -120,10 +120,10 @@ fn one_that_decided_something_else_is_not_heard_and_is_told_why() {
 }
 
 #[test]
-fn one_that_differs_does_not_count_again_because_of_what_both_had_before() {
+fn a_replica_that_differs_stays_unheard_whatever_both_had_before() {
     let mut one = replica(3, "abc");
     is_told(&mut one, R2, marks("abx"));
-    // It has gone on, and of what it tells now only an older slot is known here.
+    // The other replica has gone on, and of what it tells now only an older slot is known here.
     let beside = marks("abxyz").into_iter().filter(|mark| mark.slot != Slot(3)).collect();
     assert!(is_told(&mut one, R2, beside).is_empty());
     assert!(!is_answered(&mut one, R2));
@@ -133,7 +133,7 @@ fn one_that_differs_does_not_count_again_because_of_what_both_had_before() {
 }
 
 #[test]
-fn one_that_no_majority_agrees_with_is_alone() {
+fn a_replica_that_no_majority_agrees_with_is_alone() {
     for (voters, differing, alone) in
         [(2, 1, true), (3, 1, false), (3, 2, true), (4, 2, true), (5, 2, false), (5, 3, true)]
     {
@@ -145,7 +145,7 @@ fn one_that_no_majority_agrees_with_is_alone() {
 }
 
 #[test]
-fn everybody_is_told_once_a_time_out_and_one_that_comes_at_once() {
+fn all_are_told_once_per_time_out_and_a_new_peer_at_once() {
     let mut one = replica(3, "abc");
     let mut actions = Vec::new();
     one.step(Time::ZERO, Event::Link { peer: R3, link: synod_consensus::Link::Up }, &mut actions);
@@ -171,7 +171,7 @@ fn what_an_earlier_life_knew_is_told_and_stays() {
     assert_eq!(told_to(&actions, R2).unwrap()[..2], marks("ab"));
     assert!(!forks(&is_told(&mut one, R2, marks("ax"))).is_empty(), "r2 decided something else there");
 
-    // r2 starts as well, and its note ends at another slot: either tells one that the other's note has.
+    // r2 starts as well, and its history ends at another slot: each tells a fingerprint that the other's history has.
     for (ours, theirs) in [("ab", "acd"), ("acd", "ab"), ("abbbbb", "acd")] {
         let (mut one, mut two) = (replica(3, ""), replica(3, ""));
         one.remember(noted(ours), &mut Vec::new());
@@ -185,7 +185,7 @@ fn what_an_earlier_life_knew_is_told_and_stays() {
         assert!(known || knows, "{ours} and {theirs}");
     }
 
-    // Of r3 it learns something else before it hears that.
+    // It learns something else of r3 before it hears that.
     for (letter, differs) in [("x", true), ("b", false)] {
         let mut one = replica(3, "a");
         one.remember(noted("ab"), &mut Vec::new());
@@ -214,8 +214,8 @@ fn a_snapshot_brings_the_history_that_it_covers() {
     assert_eq!(one.history().end(), last("abc")[0]);
     assert!(!forks(&is_told(&mut one, R2, last("ax"))).is_empty(), "also before the snapshot");
 
-    let mut behind = replica(3, "a");
+    let mut lagging = replica(3, "a");
     let mut actions = Vec::new();
-    behind.step(Time::ZERO, Event::SnapshotInstalled(Some(installed)), &mut actions);
-    assert_eq!(behind.history().end(), last("ab")[0]);
+    lagging.step(Time::ZERO, Event::SnapshotInstalled(Some(installed)), &mut actions);
+    assert_eq!(lagging.history().end(), last("ab")[0]);
 }

@@ -1,4 +1,4 @@
-//! What a replica passes on between another one and the leader, and what it does not.
+//! What a replica passes on between another replica and the leader, and what it does not pass on.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl Bench {
         Bench { replica, now }
     }
 
-    /// What it sends because of an event.
+    /// What the replica sends because of an event.
     fn step(&mut self, event: Event) -> Vec<(ReplicaId, PeerMessage)> {
         let mut actions = Vec::new();
         self.replica.step(self.now, event, &mut actions);
@@ -60,7 +60,7 @@ impl Bench {
         self.step(Event::Receive { from, message })
     }
 
-    /// So much time passes.
+    /// Lets so much time pass.
     fn pass(&mut self, millis: u64) -> Vec<(ReplicaId, PeerMessage)> {
         self.now += Duration::from_millis(millis);
         self.step(Event::Timer)
@@ -110,7 +110,7 @@ fn the_answer_to_a_relayed_question_goes_back_by_the_way_that_it_came_with_the_a
     let mut bench = Bench::start(R2);
     let message = Routed::ReadIndex { token: 77 };
     let answers = bench.receive(R4, PeerMessage::Relayed { origin: R3, to: R2, message });
-    // It does not lead.
+    // The replica does not lead.
     let message = Routed::ReadIndexAnswer { token: 77, slot: None };
     assert_eq!(answers, [(R4, PeerMessage::Relayed { origin: R2, to: R3, message })]);
 }
@@ -148,7 +148,7 @@ fn a_replica_that_misses_its_leader_goes_by_another_way_until_it_hears_it_again(
     };
     assert_eq!(bench.receive(R4, hears_leader()), [], "one way is enough");
 
-    // Its question stays unanswered, so the other one is tried.
+    // Its question stays unanswered, so it asks the other voter.
     let asks = |sent: &[(ReplicaId, PeerMessage)]| -> Vec<ReplicaId> {
         let asked = sent.iter().filter(|(_, message)| {
             matches!(

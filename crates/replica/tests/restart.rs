@@ -1,4 +1,4 @@
-//! What a replica makes of its log when it starts.
+//! What a replica concludes from its log when it starts.
 
 use std::time::Duration;
 
@@ -57,23 +57,23 @@ fn accepted_from_slot_1(texts: &[&str]) -> LogRecord {
     LogRecord::Protocol { epoch: Epoch(1), record: record.into() }
 }
 
-/// r1 had entered an epoch that begins with slot 2, and starts without a snapshot: what it executes at once.
-fn executed(behind: Option<LogRecord>) -> Vec<Slot> {
-    started(2, &["proposed by r1"], behind).into_iter().map(|(slot, _)| slot).collect()
+/// What r1 executes at once if it had entered an epoch that begins with slot 2, and starts without a snapshot.
+fn executed(after: Option<LogRecord>) -> Vec<Slot> {
+    started(2, &["proposed by r1"], after).into_iter().map(|(slot, _)| slot).collect()
 }
 
-/// The same where r1 accepted these, and the epoch that it had entered begins with slot `first`.
-fn started(first_slot: u64, texts: &[&str], behind: Option<LogRecord>) -> Vec<(Slot, Batch)> {
+/// The same if r1 accepted these, and the epoch that it had entered begins with slot `first`.
+fn started(first_slot: u64, texts: &[&str], after: Option<LogRecord>) -> Vec<(Slot, Batch)> {
     let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
     let second = Group { version: 2, epoch: Epoch(2), first: Slot(first_slot), ..first.clone() };
     let mut records = vec![accepted_from_slot_1(texts)];
-    records.extend(behind);
+    records.extend(after);
     records.push(LogRecord::Entered { group: second, amnesia: false });
     executed_from(first, records)
 }
 
-/// Raft accepted three entries in epoch 1, by one record, and epoch 2 begins behind them. In between, these slots were
-/// learned to be decided otherwise. What is executed at once.
+/// What is executed at once if Raft accepted three entries in epoch 1, by one record, epoch 2 begins after
+/// them, and these slots were learned to be decided otherwise in between.
 fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
     let second = Group { version: 2, epoch: Epoch(2), first: Slot(4), ..first.clone() };
@@ -97,7 +97,7 @@ fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     executed_from(first, records)
 }
 
-/// What the log holds of an epoch that is over was written before the one in which something is missing began.
+/// What the log holds of an epoch that is over was written before the epoch began in which something is missing.
 #[test]
 fn what_was_forgotten_in_the_present_epoch_says_nothing_of_the_one_before() {
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
@@ -116,7 +116,7 @@ fn what_was_forgotten_in_the_present_epoch_says_nothing_of_the_one_before() {
     assert_eq!(executed_from(first, records), [(Slot(1), batch("a")), (Slot(2), batch("b"))]);
 }
 
-/// The records written that say through which slot the log may forget.
+/// The slots of the written records that say through which slot the log may forget.
 fn trimmed(actions: &[Action]) -> Vec<Slot> {
     let slot_of = |action: &Action| match action {
         Action::Append { record: LogRecord::Trimmed(slot), .. } => Some(*slot),
@@ -150,12 +150,12 @@ fn what_was_learned_counts_for_its_slot_and_the_rest_of_a_record_that_holds_it_f
     assert_eq!(executed_from_one_record(&[2, 3]), [a.clone(), otherwise(2), otherwise(3)]);
     assert_eq!(executed_from_one_record(&[3]), [a.clone(), b, otherwise(3)]);
     let cut = executed_from_one_record(&[2]);
-    assert_eq!(cut, [a, otherwise(2)], "what stands behind an entry that was replaced never was decided");
+    assert_eq!(cut, [a, otherwise(2)], "what stands after an entry that was replaced never was decided");
 }
 
 #[test]
 fn a_snapshot_that_is_lost_may_have_held_something_else_than_the_log() {
-    // A snapshot was installed that covered slot 1, where the others had decided something else.
+    // A snapshot was installed that covered slot 1, where the other replicas had decided something else.
     assert_eq!(executed(Some(LogRecord::Trimmed(Slot(1)))), []);
 }
 
@@ -175,7 +175,7 @@ fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_plac
     assert!(!replica.may_vote(), "slots 4 and 5 are still to come from others");
 }
 
-/// Its own epoch is silent, and of the later one it understands only that there is one.
+/// The replica's own epoch is silent, and of the later epoch it understands only that there is one.
 #[test]
 fn without_memory_in_an_epoch_that_is_over_a_replica_asks_for_all_that_its_peers_have() {
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
@@ -224,7 +224,7 @@ fn a_start_writes_what_its_snapshot_covers_if_a_crash_came_before() {
 }
 
 #[test]
-fn who_is_ahead_is_not_taken_for_one_that_was_removed() {
+fn a_replica_that_is_ahead_is_not_taken_for_a_removed_one() {
     let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
     let recovered = recovered(Vec::new());
     let (now, r7, mut actions) = (Time::ZERO, ReplicaId(7), Vec::new());
@@ -239,11 +239,12 @@ fn who_is_ahead_is_not_taken_for_one_that_was_removed() {
         actions.iter().any(answer)
     };
     assert!(answered(Slot::ZERO), "removed, as far as this replica knows");
-    // It may have joined since, and would answer one that is behind, and so on.
+    // The sender may have joined since, and would answer a replica that lags, and so on.
     assert!(!answered(Slot(9)));
 }
 
-/// An earlier life of r1 lost its log in epoch 1, and its protocol wrote whether it still had to learn what it had said.
+/// The log if an earlier life of r1 lost its log in epoch 1, where its protocol wrote whether it still had to
+/// learn what it had said.
 fn without_memory_in_epoch_1(first: &Group, states: &[bool]) -> Vec<LogRecord> {
     let mut records = vec![LogRecord::Entered { group: first.clone(), amnesia: true }];
     let protocol = first.protocol;
@@ -272,7 +273,7 @@ fn snapshot_of_epoch_2(first: &Group) -> Installed {
     }
 }
 
-/// Whether the replica writes down that it may have voted in epoch 2 and forgotten it.
+/// Whether the replica writes that it may have voted in epoch 2 and forgotten it.
 fn says_it_forgot_epoch_2(actions: &[Action]) -> bool {
     let says = |action: &Action| match action {
         Action::Append { record: LogRecord::Entered { group, amnesia }, .. } if group.epoch == Epoch(2) => {
@@ -283,10 +284,10 @@ fn says_it_forgot_epoch_2(actions: &[Action]) -> bool {
     actions.iter().find_map(says).expect("it enters epoch 2")
 }
 
-/// A life without memory installed a snapshot of a later epoch, in which a life before it may have voted, and crashed
-/// before it wrote that it entered that epoch.
+/// A life without memory installed a snapshot of a later epoch, in which a life before it may have voted, and
+/// crashed before it wrote that it entered that epoch.
 #[test]
-fn amnesia_is_not_forgotten_behind_a_snapshot_of_a_later_epoch() {
+fn amnesia_is_not_forgotten_after_a_snapshot_of_a_later_epoch() {
     for &(_, protocol) in ProtocolKind::ALL {
         let first = Group::of(&Options::of(protocol), [1, 2, 3].map(ReplicaId));
         for states in [&[][..], &[true]] {
@@ -301,7 +302,8 @@ fn amnesia_is_not_forgotten_behind_a_snapshot_of_a_later_epoch() {
     }
 }
 
-/// The snapshot was lost as well, so that the protocol does not run before another one comes, of the next epoch.
+/// The snapshot was lost as well, so the protocol does not run before another snapshot comes, which is of the
+/// next epoch.
 #[test]
 fn amnesia_of_which_only_the_protocols_records_know_goes_on_to_the_next_epoch() {
     for &(_, protocol) in ProtocolKind::ALL {
@@ -318,9 +320,10 @@ fn amnesia_of_which_only_the_protocols_records_know_goes_on_to_the_next_epoch() 
     }
 }
 
-/// A life of r1 came to an epoch before it wrote that it entered it, by a snapshot or by learning the change that led there.
+/// A life of r1 came to an epoch before it wrote that it entered it, by a snapshot or by learning the change
+/// that led there.
 #[test]
-fn what_multipaxos_has_learned_again_it_knows_in_the_next_epoch() {
+fn multipaxos_knows_in_the_next_epoch_what_it_has_learned_again() {
     let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
     let change = Change::Readmit { id: ReplicaId(2), life: Incarnation(5) };
     let request = ChangeRequest { expected: first.version, change };
@@ -328,9 +331,9 @@ fn what_multipaxos_has_learned_again_it_knows_in_the_next_epoch() {
     builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
     let (ballot, batch) = (Ballot { round: 1, replica: ReplicaId(2) }, builder.finish());
     let learned = LogRecord::Learned { slot: Slot(1), ballots: Ballots::both(ballot), batch };
-    for (behind, snapshot) in [(None, Some(snapshot_of_epoch_2(&first))), (Some(learned), None)] {
+    for (after, snapshot) in [(None, Some(snapshot_of_epoch_2(&first))), (Some(learned), None)] {
         let mut records = without_memory_in_epoch_1(&first, &[true, false]);
-        records.extend(behind);
+        records.extend(after);
         let recovered = Recovered { snapshot, ..recovered(records) };
         let mut actions = Vec::new();
         let (settings, now) = (Settings::default(), Time::ZERO);
@@ -340,9 +343,10 @@ fn what_multipaxos_has_learned_again_it_knows_in_the_next_epoch() {
     }
 }
 
-/// Raft's term of an epoch that is over is gone from the log, and an entry tells only in which term it was proposed.
+/// Raft's term of an epoch that is over is gone from the log, and an entry tells only the term in which it
+/// was proposed.
 #[test]
-fn a_restart_names_no_lower_ballot_for_what_an_epoch_that_is_over_decided() {
+fn a_restart_names_no_lower_ballot_for_decisions_of_an_earlier_epoch() {
     let ballot = |round| Ballot { round, replica: R1 };
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
     let second = Group { version: 2, epoch: Epoch(2), first: Slot(3), ..first.clone() };

@@ -30,7 +30,8 @@ fn group(protocol: ProtocolKind) -> Group {
     Group::of(&Options::of(protocol), [R1, R2, R3])
 }
 
-/// What a follower of ballot 1 writes when it hears of a slot, and that those before it are decided.
+/// The record that a follower of ballot 1 writes when it hears of a slot, and that the slots through
+/// `decided` are decided.
 fn accepted(protocol: ProtocolKind, slot: u64, decided: u64) -> LogRecord {
     let (slot, decided, value) = (Slot(slot), Slot(decided), batch(&format!("{slot}")));
     let record = match protocol {
@@ -67,7 +68,7 @@ fn slots(records: &[LogRecord]) -> Vec<u64> {
 const PROTOCOLS: [ProtocolKind; 3] =
     [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft];
 
-/// The log of a follower that heard of the slots one by one, which lacks these records.
+/// The log of a follower that heard of the slots one by one, without these records.
 fn lacking(protocol: ProtocolKind, lost: &[u64]) -> Vec<(Lsn, LogRecord)> {
     let records = (1..=10).map(|slot| (Lsn(slot), accepted(protocol, slot, slot - 1)));
     records.filter(|(lsn, _)| !lost.contains(&lsn.0)).collect()
@@ -77,7 +78,7 @@ fn lacking(protocol: ProtocolKind, lost: &[u64]) -> Vec<(Lsn, LogRecord)> {
 fn what_the_rest_of_the_log_proves_is_kept() {
     for protocol in PROTOCOLS {
         let kept = |lost: &[u64]| slots(&salvage(lacking(protocol, lost), Slot::ZERO));
-        // That slot 10 was decided nothing says. That slot k - 1 was decided record k says.
+        // Record k says that slot k - 1 was decided; no record says it of slot 10.
         assert_eq!(kept(&[]), [1, 2, 3, 4, 5, 6, 7, 8, 9], "{protocol}");
         assert_eq!(kept(&[1]), [2, 3, 4, 5, 6, 7, 8, 9], "{protocol}");
         assert_eq!(kept(&[5]), [1, 2, 3, 6, 7, 8, 9], "{protocol}: record 5 may have replaced slot 4");
@@ -124,7 +125,7 @@ struct Run {
 }
 
 impl Run {
-    /// r1 begins without memory from what it kept.
+    /// Starts r1 without memory from what it kept.
     fn start(group: Group, records: Vec<LogRecord>) -> Run {
         let recovered = Recovered {
             last_lsn: Lsn(records.len() as u64),
@@ -156,7 +157,7 @@ impl Run {
         }
     }
 
-    /// r2, which has decided through `last`, answers about slots from `from` on.
+    /// Has r2, which has decided through `last`, answer about slots from `from` on.
     fn answer(&mut self, from: u64, last: u64, batches: &[Batch]) {
         let decided = |batch: &Batch| Decided { ballots: Ballots::both(ballot(1)), batch: batch.clone() };
         let batches = batches.iter().map(decided).collect();
@@ -167,7 +168,7 @@ impl Run {
         self.note(actions);
     }
 
-    /// A second passes.
+    /// Lets a second pass.
     fn wait(&mut self) {
         self.now += std::time::Duration::from_secs(1);
         let mut actions = Vec::new();
@@ -181,7 +182,8 @@ impl Run {
     }
 }
 
-/// The rest is delivered from the own log when what was missing has come; until then the protocol does not run.
+/// The rest is delivered from the replica's own log when what was missing has come; until then the protocol
+/// does not run.
 #[test]
 fn only_what_is_missing_is_asked_for() {
     for protocol in PROTOCOLS {
@@ -198,7 +200,7 @@ fn only_what_is_missing_is_asked_for() {
         assert_eq!(run.executed(), [1, 2, 3, 4, 5, 6, 7, 8, 9], "{protocol}");
         let values: Vec<_> = run.executed.iter().map(|(_, value)| value.clone()).collect();
         assert_eq!(values, (1..=9).map(|slot| batch(&slot.to_string())).collect::<Vec<_>>());
-        // What came from others is written, and nothing a second time.
+        // What came from other replicas is written, and nothing is written a second time.
         assert_eq!(slots(&run.written), [2, 3, 6, 7], "{protocol}");
         let runs = |record: &LogRecord| matches!(record, LogRecord::Protocol { .. });
         assert!(run.written.iter().any(runs), "{protocol}: now it does");
@@ -206,7 +208,7 @@ fn only_what_is_missing_is_asked_for() {
     }
 }
 
-/// The next start finds the gaps closed by what was learned meanwhile.
+/// The next start finds that what was learned meanwhile has closed the gaps.
 #[test]
 fn a_second_start_needs_nothing_again() {
     let mut records = salvage(lacking(ProtocolKind::MultiPaxos, &[3]), Slot::ZERO);
@@ -218,9 +220,9 @@ fn a_second_start_needs_nothing_again() {
     assert_eq!(again.asked, BTreeSet::new());
 }
 
-/// An epoch may decide slots behind its end. They are void, and only when the end is known does that show.
+/// An epoch may decide slots after its end. They are void, which shows only when the end is known.
 #[test]
-fn what_an_epoch_decided_behind_its_end_is_not_taken() {
+fn what_an_epoch_decided_after_its_end_is_not_taken() {
     let first = group(ProtocolKind::MultiPaxos);
     let request = ChangeRequest { expected: first.version, change: Change::Remove(R3) };
     let mut builder = BatchBuilder::new();

@@ -1,9 +1,9 @@
-//! How long a new member takes to get what was decided, in virtual time: from one follower, from all of them, and sent
-//! unasked. Replicas without faults, memory in the place of disks, and a network in which all that a replica sends goes
-//! through one line of a certain rate.
+//! How long a new member takes to get what was decided, in virtual time: from one follower, from all of them,
+//! and sent without being asked. The replicas are without faults, memory takes the place of disks, and in the
+//! network all that a replica sends goes through one line of a certain rate.
 //!
-//! `cargo test -p synod-replica --test state_transfer -- --nocapture` prints the figures. They are the same in every
-//! run and on every machine.
+//! `cargo test -p synod-replica --test state_transfer -- --nocapture` prints the figures. They are the same
+//! in every run and on every machine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,20 +18,20 @@ use synod_replica::{
 };
 use synod_wire::{CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-/// What a replica can send a second, to all others together: 100 Mbit/s.
+/// What a replica can send per second, to all others together: 100 Mbit/s.
 const RATE: f64 = 100e6 / 8.0;
-/// The way from one replica to another.
+/// The latency from one replica to another.
 const DELAY: Duration = Duration::from_millis(1);
-/// Slots that the new member lacks, each of one command.
+/// Slots that the new member lacks, with one command each.
 const SLOTS: u64 = 4000;
 
-/// Whom the new member reaches.
+/// Which replicas the new member reaches.
 #[derive(Clone, Copy, PartialEq)]
 enum Reach {
     All,
-    /// The leader and one follower.
+    /// It reaches the leader and one follower.
     One,
-    /// All, but one follower neither hears nor answers it, and nobody can tell.
+    /// It reaches all, but one follower neither hears nor answers it, and no replica can tell.
     NotOne,
 }
 
@@ -42,7 +42,8 @@ struct World {
     number: u64,
     replicas: BTreeMap<ReplicaId, Replica>,
     deadlines: BTreeMap<ReplicaId, Time>,
-    /// When what a replica has sent so far is through its line; while there is none, everything arrives at once.
+    /// When the last byte that a replica has sent so far is through its line; while this is `None`,
+    /// everything arrives at once.
     lines: Option<BTreeMap<ReplicaId, Time>>,
     /// Bytes of decided slots that each replica sent.
     sent: BTreeMap<ReplicaId, usize>,
@@ -50,7 +51,7 @@ struct World {
 }
 
 impl World {
-    /// Replicas that have decided so many slots.
+    /// Makes a world of replicas that have decided so many slots.
     fn new(voters: u64, slots: u64, command_bytes: usize, state_transfer: StateTransfer) -> World {
         let settings = Settings {
             state_transfer,
@@ -110,7 +111,7 @@ impl World {
         }
     }
 
-    /// Who leads, once somebody does.
+    /// The leader, once there is one.
     fn leader(&mut self) -> ReplicaId {
         let leads = |replica: &Replica| replica.status().protocol.role == Role::Leader;
         self.run_until(|world| world.replicas.values().any(leads));
@@ -131,7 +132,7 @@ impl World {
         let end = self.now + Duration::from_secs(600);
         while !done(self) {
             let ((time, _), (of, event)) =
-                self.queue.pop_first().expect("somebody always waits for something");
+                self.queue.pop_first().expect("a replica always waits for something");
             assert!(time < end, "nothing comes of it");
             self.now = self.now.max(time);
             if matches!(event, Event::Timer) && self.deadlines.get(&of) != Some(&time) {
@@ -191,7 +192,7 @@ impl World {
         self.at(arrives, to, Event::Receive { from, message });
     }
 
-    /// A new member joins; how long it takes until it has everything.
+    /// Lets a new member join; returns how long it takes until it has everything.
     fn join(&mut self, reach: Reach) -> Duration {
         let leader = self.leader();
         let group = self.replicas[&leader].group().clone();
@@ -232,7 +233,7 @@ fn decided(replica: &Replica) -> Slot {
     replica.status().protocol.decided
 }
 
-/// Several followers together send faster than one, and the leader hardly anything.
+/// Several followers together send faster than one, and the leader sends hardly anything.
 #[test]
 fn several_followers_are_faster_than_one_and_spare_the_leader() {
     for command_bytes in [100, 1000, 16_000] {
@@ -262,7 +263,8 @@ fn several_followers_are_faster_than_one_and_spare_the_leader() {
                 all
             });
             let followers = (voters - 1) as u32;
-            // Not quite so many times as fast: whoever joins finds out who has what, and the last piece is one's alone.
+            // It is not quite that many times as fast: the new member first finds out which replica has what,
+            // and one replica alone sends the last piece.
             if command_bytes >= 1000 {
                 for several in [pull, eager] {
                     assert!(

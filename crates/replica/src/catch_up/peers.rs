@@ -1,51 +1,52 @@
-//! Those who can be asked, and how likely each is to help.
+//! The peers that can be asked, and how likely each is to help.
 
 use synod_wire::{ReplicaId, Slot, Time};
 
 use super::Pace;
 
-/// Somebody who can be asked.
+/// A peer that can be asked.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) id: ReplicaId,
     pub(super) keeps: Option<Keeps>,
-    /// There is no session to it.
+    /// Whether there is no session to it.
     pub(super) down: bool,
     /// When it left a question unanswered, if it has answered none since.
     pub(super) silent_since: Option<Time>,
-    /// How many answers came late, less those that came in time: it gets so much more time.
+    /// How many of its answers came late, less those that came in time. For each, it gets another time-out to
+    /// answer in.
     pub(super) slow: u32,
     /// When its last answer came.
     pub(super) answered_at: Time,
-    /// Something of what was missing came from it.
+    /// Whether something of what was missing came from it.
     pub(super) helped: bool,
 }
 
-/// What a peer said that it keeps.
+/// The slots that a peer said it keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keeps {
     pub(super) first: Slot,
     pub(super) last: Slot,
-    /// When it said so, and what was known to be decided then: of later slots it says nothing.
+    /// When it said so, and the last slot that was then known to be decided: it said nothing of later slots.
     pub(super) at: Time,
     pub(super) elsewhere: Slot,
 }
 
-/// How likely a peer is to help with a slot; the first are asked first.
+/// How likely a peer is to help with a slot; the likeliest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     Has,
-    /// It has said nothing of that slot, or not for long.
+    /// It has said nothing of that slot, or has not said it for long.
     Unknown,
-    /// It surely has it, and enough to send.
+    /// It leads, so it surely has the slot, but also has enough to send.
     Leads,
-    /// It lacked it a while ago.
+    /// It lacked the slot a while ago.
     Lacked,
     Silent,
     Down,
 }
 
-/// Bounds [`Peer::slow`].
+/// The upper bound of [`Peer::slow`].
 pub(super) const SLOW_MAX: u32 = 3;
 
 impl Peer {
@@ -75,8 +76,8 @@ impl Peer {
         self.silent_since.is_some_and(|since| now < since + pace.forget)
     }
 
-    /// Whether it keeps only what is behind a slot: it may offer a snapshot of that, but only if it is asked. One that has
-    /// just answered is not.
+    /// Whether it keeps only what comes after a slot. It may offer a snapshot of that slot, but only if it is
+    /// asked, and a peer that has just answered is not asked.
     pub(super) fn keeps_what_follows(&self, slot: Slot, now: Time, pace: &Pace) -> bool {
         !self.down
             && !self.is_silent(now, pace)
@@ -84,12 +85,12 @@ impl Peer {
             && self.keeps.is_some_and(|keeps| slot < keeps.first)
     }
 
-    /// Whether it is one of those who are asked first.
+    /// Whether it is one of the peers that are asked first.
     pub(super) fn helps(&self, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> bool {
         !self.down && !self.is_silent(now, pace) && leader != Some(self.id)
     }
 
-    /// How likely it is to help with a slot; `None` if it has just said that it can not.
+    /// How likely it is to help with a slot; `None` if it has just said that it cannot.
     pub(super) fn rank(&self, slot: Slot, leader: Option<ReplicaId>, now: Time, pace: &Pace) -> Option<Rank> {
         let speaks_of = |keeps: &Keeps| slot < keeps.first || slot <= keeps.elsewhere;
         let lacked = self.keeps.filter(|keeps| !self.has(slot) && speaks_of(keeps));

@@ -22,7 +22,7 @@ fn slots(from: u64, through: u64) -> (u64, u64) {
     (from, through)
 }
 
-/// What is asked, as (peer, first slot, last slot).
+/// The questions for slots, as (peer, first slot, last slot).
 fn asked(asks: &[(ReplicaId, Ask)]) -> Vec<(u64, (u64, u64))> {
     let slots = asks.iter().filter_map(|(to, ask)| match ask {
         Ask::Slots { from, through } => Some((to.0, (from.0, through.0))),
@@ -38,7 +38,7 @@ fn batches(from: u64, through: u64) -> Vec<Decided> {
     (from..=through).map(decided).collect()
 }
 
-/// A replica that catches up.
+/// A replica that lags and catches up.
 struct Laggard {
     catch_up: CatchUp,
     decided: Slot,
@@ -66,7 +66,7 @@ impl Laggard {
         })
     }
 
-    /// An answer with these slots of a peer that keeps those.
+    /// Takes an answer with these slots from a peer that keeps the slots of `keeps`.
     fn fetched(&mut self, ms: u64, peer: ReplicaId, from: u64, through: u64, keeps: (u64, u64)) {
         let arrived = Arrived { peer, first: Slot(from), batches: batches(from, through) };
         let keeps = (Slot(keeps.0), Slot(keeps.1));
@@ -98,7 +98,7 @@ fn missing_slots_are_asked_for_after_a_while_and_of_others_after_a_time_out() {
     assert_eq!(laggard.next(15), [(2, slots(7, 9))], "not of the leader");
     assert_eq!(laggard.next(20), []);
     assert_eq!(laggard.catch_up.deadline(&PACE), Some(at(115)));
-    assert_eq!(laggard.next(115), [(1, slots(7, 9))], "of the leader if somebody does not answer");
+    assert_eq!(laggard.next(115), [(1, slots(7, 9))], "of the leader if a peer does not answer");
     laggard.fetched(216, R1, 7, 8, (1, 9));
     assert_eq!(laggard.decided, Slot(8));
     assert_eq!(laggard.next(216), [(3, slots(9, 9))], "the rest is asked for at once");
@@ -141,7 +141,7 @@ fn segments_are_asked_of_several_at_once_and_taken_in_order() {
 }
 
 #[test]
-fn who_lags_is_asked_for_what_it_has_and_the_leader_for_what_nobody_else_has() {
+fn a_lagging_peer_is_asked_for_what_it_has_and_the_leader_for_the_rest() {
     let mut laggard = Laggard::new(&[R1, R2, R3], 0, 30, AT_ONCE);
     laggard.catch_up.elsewhere = Slot(30);
     laggard.catch_up.told(R2, Slot(1), Slot(7), at(0));
@@ -163,7 +163,7 @@ fn who_lags_is_asked_for_what_it_has_and_the_leader_for_what_nobody_else_has() {
 }
 
 #[test]
-fn what_waits_for_slots_in_front_of_it_is_bounded() {
+fn what_waits_for_lower_slots_is_bounded() {
     let mut laggard = Laggard::new(&[R1, R2, R3], 0, 10_000, AT_ONCE);
     laggard.catch_up.told(R3, Slot(1), Slot(10_000), at(0));
     // r2 does not answer, and has the first segment.
@@ -199,7 +199,7 @@ fn an_ended_session_takes_its_questions_with_it() {
 }
 
 #[test]
-fn whoever_is_ahead_can_be_asked() {
+fn every_peer_that_is_ahead_can_be_asked() {
     let mut laggard = Laggard::new(&[], 1, 9, AT_ONCE);
     assert_eq!(laggard.next(0), [], "nobody is known");
     laggard.catch_up.heard(ReplicaId(7));
@@ -227,7 +227,7 @@ fn what_is_pushed_need_not_be_asked_for() {
 }
 
 #[test]
-fn who_sends_nothing_is_asked_at_once() {
+fn a_peer_that_sends_nothing_is_asked_at_once() {
     let mut laggard = Laggard::new(&[R1, R2, R3], 0, 40, PACE);
     assert_eq!(laggard.next(0), [], "it might come");
     laggard.catch_up.told(R2, Slot(1), Slot(40), at(1));
@@ -274,14 +274,14 @@ fn a_sender_of_a_snapshot_that_falls_silent_is_given_up() {
     assert_eq!(asked, 1 + PIECE_FAILURES_MAX as usize);
     assert_eq!(laggard.next(500), [(1, slots(2, 9))]);
     assert!(laggard.offered(501, R1, 8, false));
-    // Nor is one whose file is gone asked for it again.
+    // Nor is a peer whose file is gone asked for the snapshot again.
     assert!(laggard.chunk(501).is_some());
     assert_eq!(laggard.catch_up.piece(R1, Slot(8), 0, 0, 0), Piece::Gone);
     assert!(laggard.catch_up.receiving().is_none());
 }
 
 #[test]
-fn no_snapshot_is_taken_while_somebody_keeps_the_slots() {
+fn no_snapshot_is_taken_while_a_peer_keeps_the_slots() {
     let mut laggard = Laggard::new(&[R1, R2, R3], 1, 9, AT_ONCE);
     laggard.catch_up.told(R3, Slot(1), Slot(6), at(0));
     laggard.catch_up.linked(R3, false);
@@ -290,7 +290,7 @@ fn no_snapshot_is_taken_while_somebody_keeps_the_slots() {
     laggard.catch_up.linked(R3, true);
     assert!(!laggard.offered(1, R2, 8, false));
     assert_eq!(laggard.next(1)[0], (3, slots(2, 6)), "a follower that lags");
-    // It has forgotten them meanwhile.
+    // r3 has dropped these slots meanwhile.
     assert!(laggard.offered(2, R3, 7, false));
     assert_eq!(laggard.chunk(2), Some((3, 0)));
 }
@@ -303,17 +303,18 @@ fn a_snapshot_is_taken_also_while_an_answer_with_later_slots_is_on_its_way() {
     let asked = laggard.next(0);
     assert!(asked.iter().any(|&(peer, (from, _))| (peer, from) == (2, 2)), "{asked:?}");
     assert!(asked.iter().any(|&(peer, (from, _))| peer == 3 && from > 16), "{asked:?}");
-    // It has forgotten them meanwhile, and nobody else keeps what comes next.
+    // r2 has dropped these slots meanwhile, and no other peer keeps what comes next.
     assert!(laggard.offered(1, R2, 16, false));
 }
 
-/// What is needed first is asked of one that never answers. Whenever that is given up, the others have just said that they do
-/// not keep it: again and again they have a snapshot instead of what they are asked for meanwhile.
+/// The slot that is needed first is asked of a peer that never answers. Whenever that question is given up,
+/// the other peers have just said that they do not keep the slot: they keep offering a snapshot instead of
+/// what they are asked for meanwhile.
 #[test]
-fn a_snapshot_is_taken_while_one_that_never_answers_is_asked() {
+fn a_snapshot_is_taken_while_a_peer_that_never_answers_is_asked() {
     let mut laggard = Laggard::new(&[R1, R2, R3], 0, 60, AT_ONCE);
     laggard.catch_up.slot_bytes = usize::MAX;
-    // The leader would be asked second.
+    // A leader would be asked second.
     laggard.leader = None;
     let mut answers: Vec<(u64, ReplicaId)> = Vec::new();
     let taken = (0..1_000).any(|ms| {
@@ -333,15 +334,15 @@ fn a_snapshot_is_taken_while_one_that_never_answers_is_asked() {
 }
 
 #[test]
-fn an_unasked_offer_is_for_those_who_expect_one() {
+fn an_unsolicited_offer_is_taken_only_where_it_is_expected() {
     let mut laggard = Laggard::new(&[R1, R2], 1, 9, AT_ONCE);
     assert!(!laggard.offered(0, R2, 1, true), "it holds nothing new");
     assert!(laggard.offered(0, R2, 8, true));
     assert!(!laggard.offered(0, R1, 9, true), "one at a time");
 }
 
-/// Peers that keep different slots, answers that are lost, late or cut short: everything comes, in order, each slot
-/// once, as long as somebody has it; and nobody is asked for what it said it does not have.
+/// Peers keep different slots, and answers are lost, late or cut short. Everything comes, in order, each slot
+/// once, as long as a peer has it; and no peer is asked for what it said that it does not have.
 #[test]
 fn everything_comes_whatever_is_lost() {
     for seed in 0..200_u64 {
@@ -354,7 +355,7 @@ fn everything_comes_whatever_is_lost() {
         let goal = 50 + draw(400);
         let pace = if draw(2) == 0 { PACE } else { AT_ONCE };
         let mut laggard = Laggard::new(&ids, 0, goal, pace);
-        // The first, which leads, has everything.
+        // The first peer, which leads, has everything.
         let mut keeps: Vec<(u64, u64)> = ids.iter().map(|_| (1 + draw(30), draw(goal) + 1)).collect();
         keeps[0] = (1, goal);
         let mut answers: Vec<(u64, ReplicaId, u64, u64)> = Vec::new();
@@ -367,7 +368,7 @@ fn everything_comes_whatever_is_lost() {
             for (_, peer, from, through) in due {
                 let has = keeps[peer.0 as usize - 1];
                 if from < has.0 {
-                    // Its snapshot is too old to be of use.
+                    // The peer's snapshot is too old to help.
                     assert!(!laggard.offered(ms, peer, 0, false));
                     continue;
                 }
@@ -393,9 +394,9 @@ fn everything_comes_whatever_is_lost() {
     }
 }
 
-/// Those who have less than this replica answer, too; they must not keep it from those who have a snapshot.
+/// Peers that have less than this replica answer, too; they must not keep it from asking those that have a snapshot.
 #[test]
-fn where_nobody_keeps_what_is_missing_who_is_further_is_asked() {
+fn where_no_peer_keeps_what_is_missing_the_one_that_is_further_is_asked() {
     let mut laggard = Laggard::new(&[R2, R3], 9, 15, AT_ONCE);
     laggard.leader = None;
     assert_eq!(laggard.next(0), [(2, slots(10, 15))]);
@@ -406,14 +407,15 @@ fn where_nobody_keeps_what_is_missing_who_is_further_is_asked() {
     assert!(laggard.offered(8, R3, 14, false));
 }
 
-/// A peer that goes on answering puts off when an answer is overdue; what it did not answer must not wait for ever.
+/// A peer that goes on answering puts off the time when an answer is overdue; what it did not answer must not
+/// wait forever.
 #[test]
-fn who_says_all_the_time_that_it_keeps_later_slots_is_asked_before_one_that_is_silent() {
+fn a_peer_that_keeps_only_later_slots_is_asked_before_a_silent_one() {
     let mut laggard = Laggard::new(&[R2, R3], 9, 60, PACE);
     laggard.leader = None;
     let mut asked = Vec::new();
     for ms in 0..600 {
-        // R3 is gone, and nobody can tell.
+        // r3 is gone, and no replica can tell.
         laggard.catch_up.told(R2, Slot(50), Slot(60), at(ms));
         let asks = laggard.next(ms);
         for &(_, (from, through)) in asks.iter().filter(|(peer, _)| *peer == 2) {
