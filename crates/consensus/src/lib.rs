@@ -25,6 +25,7 @@ mod members;
 mod message;
 pub mod multipaxos;
 mod options;
+mod outside;
 mod overrides;
 mod planted;
 mod progress_watch;
@@ -47,6 +48,7 @@ pub use members::{MEMBERS_MAX, Members, ReplicaSet, VoterSets};
 pub use message::{Body, Logged};
 pub use multipaxos::Decision;
 pub use options::{MESSAGE_HEAD_BYTES, Options, Restart, UnknownName};
+pub use outside::{NotRegistered, Outside, OutsideMessage, OutsideRecord, Registered, Start};
 pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
 pub use proofs::{Proofs, Prove};
@@ -54,4 +56,4 @@ pub use protocol::{
     ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Status, To,
 };
 pub use raft::{Entries, Entry};
-pub use registry::{ElectionKind, Message, ProtocolKind, Record};
+pub use registry::{ElectionKind, Message, ProtocolKind, Record, Survives};

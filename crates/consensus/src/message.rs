@@ -74,7 +74,16 @@ impl Message {
     pub fn encode(&self, writer: &mut Writer) {
         let (tag, body) = self.tagged();
         writer.u8(tag);
+        if let Message::Outside(message) = self {
+            message.encode_name(writer);
+        }
         body.encode(writer);
+    }
+
+    /// What it says, if it is a message of that type of a protocol from outside.
+    #[must_use]
+    pub fn outside<M: 'static>(&self) -> Option<&M> {
+        if let Message::Outside(message) = self { message.get() } else { None }
     }
 
     /// Reads what [`Message::encode`] wrote.
@@ -138,7 +147,16 @@ impl Record {
     pub fn encode(&self, writer: &mut Writer) {
         let (tag, body) = self.tagged();
         writer.u8(tag);
+        if let Record::Outside(record) = self {
+            record.encode_name(writer);
+        }
         body.encode(writer);
+    }
+
+    /// What it says, if it is a record of that type of a protocol from outside.
+    #[must_use]
+    pub fn outside<R: 'static>(&self) -> Option<&R> {
+        if let Record::Outside(record) = self { record.get() } else { None }
     }
 
     /// Reads what [`Record::encode`] wrote.

@@ -131,7 +131,7 @@ impl Options {
     /// message that holds batches is a page of them: as much as a page's bound allows, or one batch.
     #[must_use]
     pub fn message_bytes_max(&self, batch_bytes_max: usize) -> usize {
-        let pages = ProtocolKind::ALL.iter().map(|(_, protocol)| (protocol.profile().page_bytes_max)(self));
+        let pages = ProtocolKind::known().map(|(_, protocol)| (protocol.profile().page_bytes_max)(self));
         pages.fold(batch_bytes_max, usize::max).saturating_add(MESSAGE_HEAD_BYTES)
     }
 

@@ -87,7 +87,7 @@ impl Proofs {
     }
 
     /// From here on the log holds these in consecutive slots.
-    pub(crate) fn hold<'a>(&mut self, first: Slot, batches: impl IntoIterator<Item = (Ballot, &'a Batch)>) {
+    pub fn hold<'a>(&mut self, first: Slot, batches: impl IntoIterator<Item = (Ballot, &'a Batch)>) {
         let held = batches.into_iter().map(|(ballot, batch)| (ballot, batch.clone()));
         let first_counts = self.has(crate::Bug::RepairKeepsReplaced);
         for (slot, held) in (first.0..).map(Slot).zip(held) {
@@ -117,7 +117,7 @@ impl Proofs {
     }
 
     /// What the log holds through this slot is decided, in `ballots` of the one in which it was proposed.
-    pub(crate) fn decide(&mut self, through: Slot, ballots: impl Fn(Ballot) -> Ballots) {
+    pub fn decide(&mut self, through: Slot, ballots: impl Fn(Ballot) -> Ballots) {
         let behind = self.held.split_off(&through.next());
         let held = std::mem::replace(&mut self.held, behind);
         for (slot, (ballot, batch)) in held {
@@ -127,7 +127,7 @@ impl Proofs {
     }
 
     /// A peer told that this is decided.
-    pub(crate) fn learn(&mut self, slot: Slot, ballots: Ballots, batch: &Batch) {
+    pub fn learn(&mut self, slot: Slot, ballots: Ballots, batch: &Batch) {
         self.held.remove(&slot);
         self.decided.insert(slot, (ballots, batch.clone()));
     }

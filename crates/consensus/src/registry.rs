@@ -1,15 +1,17 @@
-//! The protocols that there are: a line for each.
+//! The protocols that there are: a line for each. Those that stand elsewhere are registered, see [`crate::Outside`].
 //!
 //! Everything else that a protocol is stands in its folder: its messages and records with their encoding
 //! ([`Body`], [`Logged`]), how people read them ([`crate::Describe`]), what they claim to the checks ([`crate::Claims`],
 //! [`crate::Facts`]), what they prove ([`crate::Prove`]), what can be set (`Tuning`), which bugs can be planted (`Bug`), and its
 //! [`Profile`]. ARCHITECTURE.md says how to add one.
 
+use std::{fmt, str::FromStr};
+
 use synod_wire::{DecodeError, Reader, Time};
 
 use crate::{
-    Body, Bug, Effects, Logged, Members, Options, Protocol, Restart, election, options::choice,
-    overrides::Key,
+    Body, Bug, Effects, Logged, Members, Options, OutsideMessage, OutsideRecord, Protocol, Registered,
+    Restart, UnknownName, election, options::choice, outside, overrides::Key,
 };
 
 /// The table. Each line: the name in configurations, the first byte of messages and records (4 is that of elections), the
@@ -31,14 +33,32 @@ pub(crate) use protocols;
 
 macro_rules! registry {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
-        choice! {
-            /// How slots are ordered.
-            ProtocolKind, "protocol" { $($(#[$doc])* $kind = $name,)+ }
+        /// How slots are ordered.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum ProtocolKind {
+            $($(#[$doc])* $kind,)+
+            /// A protocol that does not stand in this crate.
+            Outside(Registered),
         }
 
         impl ProtocolKind {
+            /// The protocols of this crate, by their names in configurations.
+            pub const ALL: &'static [(&'static str, ProtocolKind)] = &[$(($name, ProtocolKind::$kind),)+];
+
             pub(crate) fn profile(self) -> &'static Profile {
-                match self { $(ProtocolKind::$kind => &$crate::$folder::PROFILE,)+ }
+                match self {
+                    $(ProtocolKind::$kind => &$crate::$folder::PROFILE,)+
+                    ProtocolKind::Outside(outside) => outside.profile(),
+                }
+            }
+
+            /// The name in configurations.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(ProtocolKind::$kind => $name,)+
+                    ProtocolKind::Outside(outside) => outside.name(),
+                }
             }
         }
 
@@ -48,6 +68,8 @@ macro_rules! registry {
             $(#[doc = concat!("Of ", $name, ".")] $kind($crate::$folder::Message),)+
             /// Of an election, whichever protocol it elects for.
             Election(election::Message),
+            /// Of a protocol from outside.
+            Outside(OutsideMessage),
         }
 
         impl Message {
@@ -56,6 +78,7 @@ macro_rules! registry {
                 match self {
                     $(Message::$kind(message) => ($tag, message),)+
                     Message::Election(message) => (ELECTION, message),
+                    Message::Outside(message) => (OUTSIDE, message.body()),
                 }
             }
 
@@ -63,6 +86,7 @@ macro_rules! registry {
                 match tag {
                     $($tag => $crate::$folder::Message::decode(reader).map(Message::$kind),)+
                     ELECTION => election::Message::decode(reader).map(Message::Election),
+                    OUTSIDE => OutsideMessage::decode(reader).map(Message::Outside),
                     value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
                 }
             }
@@ -72,17 +96,23 @@ macro_rules! registry {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Record {
             $(#[doc = concat!("Of ", $name, ".")] $kind($crate::$folder::Record),)+
+            /// Of a protocol from outside.
+            Outside(OutsideRecord),
         }
 
         impl Record {
             /// The byte that says whose record it is, and the record.
             pub(crate) fn tagged(&self) -> (u8, &dyn Logged) {
-                match self { $(Record::$kind(record) => ($tag, record),)+ }
+                match self {
+                    $(Record::$kind(record) => ($tag, record),)+
+                    Record::Outside(record) => (OUTSIDE, record.body()),
+                }
             }
 
             pub(crate) fn decode_tagged(tag: u8, reader: &mut Reader) -> Result<Record, DecodeError> {
                 match tag {
                     $($tag => $crate::$folder::Record::decode(reader).map(Record::$kind),)+
+                    OUTSIDE => OutsideRecord::decode(reader).map(Record::Outside),
                     value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
                 }
             }
@@ -107,6 +137,25 @@ macro_rules! registry {
 protocols!(registry);
 
 const ELECTION: u8 = 4;
+/// What follows begins with the protocol's name.
+const OUTSIDE: u8 = 255;
+
+impl fmt::Display for ProtocolKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ProtocolKind {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<ProtocolKind, UnknownName> {
+        let found = ProtocolKind::known().find(|(name, _)| *name == text);
+        found.map(|(_, kind)| kind).ok_or_else(|| {
+            UnknownName::new("protocol", text, ProtocolKind::known().map(|(name, _)| name).collect())
+        })
+    }
+}
 
 impl From<election::Message> for Message {
     fn from(message: election::Message) -> Message {
@@ -125,6 +174,8 @@ choice! {
         Ballot = "ballot",
         /// Raft's own: a replica that misses the leader for a time drawn at random asks for votes, after a rehearsal.
         Randomized = "randomized",
+        /// There is none: a protocol from outside needs no leader, or always has the same.
+        None = "none",
     }
 }
 
@@ -138,6 +189,8 @@ pub(crate) struct Profile {
     pub(crate) recovers_itself: bool,
     /// See [`ProtocolKind::has_terms`].
     pub(crate) has_terms: bool,
+    /// See [`ProtocolKind::survives`].
+    pub(crate) survives: Survives,
     /// The largest page of batches in one of its messages, in bytes, if no batch is larger.
     pub(crate) page_bytes_max: fn(&Options) -> usize,
     /// The options that it heeds and that a group can fix, see [`crate::Overrides`].
@@ -150,7 +203,33 @@ pub(crate) struct Profile {
     pub(crate) start: fn(Options, Members, Restart, Time, &mut Effects) -> Box<dyn Protocol>,
 }
 
+/// What a protocol survives beside lost messages, cuts, and crashes of replicas that start again: it never decides two
+/// things, and serves again once nothing goes wrong any more. Tests ask no more of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Survives {
+    /// Replicas that lose their logs or a part of them, be it with a disk or since they do not wait for it.
+    pub lost_logs: bool,
+    /// Replicas that never start again, as long as a quorum is left.
+    pub lost_replicas: bool,
+}
+
+impl Survives {
+    /// All of it.
+    pub const ALL: Survives = Survives { lost_logs: true, lost_replicas: true };
+}
+
 impl ProtocolKind {
+    /// All that this program knows, by their names: those of this crate, and those that were registered.
+    pub fn known() -> impl Iterator<Item = (&'static str, ProtocolKind)> {
+        ProtocolKind::ALL.iter().copied().chain(outside::kinds())
+    }
+
+    /// What it survives.
+    #[must_use]
+    pub fn survives(self) -> Survives {
+        self.profile().survives
+    }
+
     /// Whether the protocol changes who votes within an epoch ([`crate::Control::ChangeVoters`]).
     #[must_use]
     pub fn changes_voters_itself(self) -> bool {

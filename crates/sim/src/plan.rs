@@ -421,8 +421,18 @@ impl Plan {
         plan.fit_for_its_durability()
     }
 
-    /// Without what cannot happen to replicas that never start again, and with an operator who replaces them.
+    /// Without what its protocol does not survive, and what cannot happen to replicas that never start again, which an operator
+    /// replaces.
     fn fit_for_its_durability(mut self) -> Plan {
+        let survives = self.settings.consensus.protocol.survives();
+        if !survives.lost_logs {
+            let weights = &mut self.faults.weights;
+            (weights.lose_log, weights.restore, weights.wipe) = (0, 0, 0);
+            self.durability = Durability::Sync;
+        }
+        if !survives.lost_replicas && !self.durability.may_restart() {
+            self.durability = Durability::Memory;
+        }
         if self.durability.may_restart() {
             return self;
         }

@@ -26,6 +26,9 @@ pub enum DecodeError {
     /// A checksum does not match.
     #[error("checksum of {0} does not match")]
     Checksum(&'static str),
+    /// They are of a protocol from outside that this program does not have.
+    #[error("a protocol that is named {0:?} is not registered in this program")]
+    Unregistered(String),
 }
 
 /// An encoded message or record: buffers to be written one after the other, and the checksum of them all.

@@ -119,14 +119,14 @@ impl Clone for Box<dyn Election> {
 /// The election that the options name, as it is after a start.
 ///
 /// # Panics
-/// If the options name `randomized`, which is a part of Raft: options are checked against
+/// If the options name `randomized`, which is a part of Raft, or none: options are checked against
 /// [`crate::ProtocolKind::elections`].
 #[must_use]
 pub fn start(options: &Options, members: Members, incarnation: Incarnation, now: Time) -> Box<dyn Election> {
     match options.election {
         ElectionKind::Rotating => Box::new(Rotating::new(options, members, now)),
         ElectionKind::Ballot => Box::new(BallotLeaderElection::new(options, members, incarnation, now)),
-        ElectionKind::Randomized => {
+        ElectionKind::Randomized | ElectionKind::None => {
             unreachable!("a configuration is checked against `ProtocolKind::elections`")
         }
     }

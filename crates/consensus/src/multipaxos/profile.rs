@@ -6,7 +6,7 @@ use crate::{
     Bug, ElectionKind,
     options::choice,
     overrides::{Key, Shared},
-    registry::Profile,
+    registry::{Profile, Survives},
 };
 
 choice! {
@@ -35,6 +35,7 @@ pub(crate) const PROFILE: Profile = Profile {
     changes_voters_itself: false,
     recovers_itself: true,
     has_terms: false,
+    survives: Survives::ALL,
     page_bytes_max: |options| options.promise_bytes_max,
     keys: &[Key {
         name: "decision",

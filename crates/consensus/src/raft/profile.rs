@@ -2,7 +2,10 @@
 
 use super::Raft;
 use super::planted::Bug as Own;
-use crate::{Bug, ElectionKind, registry::Profile};
+use crate::{
+    Bug, ElectionKind,
+    registry::{Profile, Survives},
+};
 
 /// What can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,7 @@ pub(crate) const PROFILE: Profile = Profile {
     changes_voters_itself: true,
     recovers_itself: false,
     has_terms: true,
+    survives: Survives::ALL,
     page_bytes_max: |options| options.raft.append_bytes_max,
     keys: &[],
     options_to_try: &["window-max=2"],

@@ -5,7 +5,7 @@ use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     overrides::{Key, ON_OFF, on_off},
-    registry::Profile,
+    registry::{Profile, Survives},
 };
 
 /// The optimisations (Ng 2020, sections 4.4.3 and 7.1), each to be switched off so that its
@@ -60,6 +60,7 @@ pub(crate) const PROFILE: Profile = Profile {
     changes_voters_itself: false,
     recovers_itself: false,
     has_terms: false,
+    survives: Survives::ALL,
     page_bytes_max: |options| options.promise_bytes_max,
     keys: &[
         switch!("batched-accepts", batched_accepts),

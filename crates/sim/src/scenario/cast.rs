@@ -18,14 +18,15 @@ pub struct Cast {
     in_all: bool,
 }
 
-/// Every cast: each protocol with each election that it works with.
+/// Every cast: each protocol with each election that it works with. Protocols from outside are registered before anybody
+/// asks for casts.
 pub static CASTS: LazyLock<Vec<Cast>> = LazyLock::new(|| {
     let cast = |protocol: ProtocolKind, election: ElectionKind| {
         let in_all = election == protocol.elections()[0];
         let name = if in_all { protocol.to_string() } else { format!("{protocol}+{election}") };
         Cast { name: name.leak(), protocol, election, in_all }
     };
-    let protocols = ProtocolKind::ALL.iter().map(|(_, protocol)| *protocol);
+    let protocols = ProtocolKind::known().map(|(_, protocol)| protocol);
     protocols
         .flat_map(|protocol| protocol.elections().iter().map(move |&election| cast(protocol, election)))
         .collect()

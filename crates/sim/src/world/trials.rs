@@ -32,7 +32,7 @@ fn serves_within(election: ElectionKind) -> Option<u32> {
     match election {
         ElectionKind::Ballot => Some(4),
         ElectionKind::Rotating => Some(8),
-        ElectionKind::Randomized => None,
+        ElectionKind::Randomized | ElectionKind::None => None,
     }
 }
 
