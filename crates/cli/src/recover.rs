@@ -23,26 +23,27 @@ use crate::{
 
 /// Arguments of `synod recover`.
 ///
-/// A quorum that comes back, however late, needs none of this: start its replicas again. If it is lost for good, take
-/// the survivor that is furthest (`synod wal verify DIR` of each shows the last slot), run this on its data directory
-/// while no replica runs, start it, and add the others anew with empty data directories.
+/// A quorum that comes back, however late, needs none of this: start its replicas again. If it is lost
+/// permanently, take the survivor that is furthest (`synod wal verify DIR` of each shows the last slot), run
+/// this on its data directory while no replica runs, start the survivor, and add the other replicas again
+/// with empty data directories.
 #[derive(Clone, Debug, Args)]
 pub struct RecoverArgs {
     /// Make a new cluster of which this replica is the only member.
     #[arg(long, required = true)]
     force_new_cluster: bool,
-    /// The survivor's data directory. It is kept under another name.
+    /// The survivor's data directory. The old contents are kept under another name.
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
     /// The survivor's name in the new cluster [default: as before].
     #[arg(long)]
     name: Option<String>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
 }
 
-/// What has to be typed.
+/// The text that the operator has to type.
 const CONSENT: &str = "force new cluster";
 
 pub fn run(args: RecoverArgs) -> Result<(), Failure> {
@@ -89,7 +90,7 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How to start the survivor, at the addresses that the group knew.
+/// The command that starts the survivor at the addresses that the group knew.
 fn command(name: &str, data_dir: &Path, peer_urls: &[String], client_urls: &[String]) -> String {
     let mut line = format!("synod serve --name {name} --data-dir {}", data_dir.display());
     for (whose, urls) in [("peer", peer_urls), ("client", client_urls)] {

@@ -94,7 +94,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     fs::write(&file, "decision = 'both'\n").unwrap();
     refused(&serve(&[], None), 2, &["synod.toml", "decision = both", "accepted: leader, all"]);
     fs::remove_file(&file).unwrap();
-    refused(&serve(&[], None), 2, &["synod.toml", "can not be read"]);
+    refused(&serve(&[], None), 2, &["synod.toml", "cannot be read"]);
 }
 
 #[test]

@@ -1,16 +1,16 @@
-//! Batches of consecutive slots: what leaves together.
+//! Batches of consecutive slots, which are sent together.
 
 use std::sync::Arc;
 
 use synod_wire::{Batch, DecodeError, Reader, Slot, Writer};
 
-/// Batches of consecutive slots. Shared: the log and all followers are given the same ones.
+/// Batches of consecutive slots. They are shared: the log and the messages to all followers hold the same ones.
 pub type Batches = Arc<[Batch]>;
 
-/// Bytes that a batch takes in a message beside its own.
+/// Bytes that a batch takes in a message besides its own.
 const BATCH_HEADER_BYTES: usize = 8;
 
-/// The last of the slots that these fill from `first` on; the one before `first` if there are none.
+/// The last of the slots that these values fill from `first` on; the slot before `first` if there are none.
 pub(crate) fn last_of<T>(first: Slot, values: &[T]) -> Slot {
     Slot(first.0.saturating_add(values.len() as u64).saturating_sub(1))
 }
@@ -20,7 +20,7 @@ pub(crate) fn see_run(first: Slot, batches: &[Batch], see: &mut dyn FnMut(Slot, 
     (first.0..).map(Slot).zip(batches).for_each(|(slot, batch)| see(slot, batch));
 }
 
-/// How many of these, from the first on, fit a message of so many bytes; at least one, if there is one.
+/// How many of these batches, from the first on, fit a message of so many bytes; at least one, if there is one.
 pub(crate) fn fitting<'a>(batches: impl Iterator<Item = &'a Batch>, bytes_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |batch: &&Batch| {
@@ -38,7 +38,7 @@ pub(crate) fn write_batches(writer: &mut Writer, batches: &[Batch]) {
 
 pub(crate) fn read_batches(reader: &mut Reader) -> Result<Batches, DecodeError> {
     let count = reader.u32("batch count")?;
-    // Not reserved up front: the count is not to be believed before the batches are there.
+    // No space is reserved for the count, which is not to be believed before the batches are there.
     let mut batches = Vec::new();
     for _ in 0..count {
         batches.push(reader.batch("batch")?);
@@ -46,8 +46,8 @@ pub(crate) fn read_batches(reader: &mut Reader) -> Result<Batches, DecodeError> 
     Ok(batches.into())
 }
 
-/// Batches of consecutive slots from `first` on, as a record holds them: at least one, and none behind the last slot
-/// that there can be.
+/// Batches of consecutive slots from `first` on, as a record holds them: at least one, and none after the
+/// last possible slot.
 pub(crate) fn read_run(reader: &mut Reader, first: Slot) -> Result<Batches, DecodeError> {
     let batches = read_batches(reader)?;
     let count = batches.len() as u64;
@@ -77,7 +77,7 @@ mod tests {
         assert!(read(1, 0).is_err());
     }
 
-    /// What the messages of MultiPaxos and Sequence Paxos that hold batches are bounded by.
+    /// The bound of the messages of MultiPaxos and Sequence Paxos that hold batches.
     #[test]
     fn a_page_in_a_message_has_the_bytes_that_it_may_have() {
         let batch = |len: usize| {

@@ -1,37 +1,38 @@
-//! What messages claim and what records remember, in words that checks understand.
+//! What messages claim and what records remember, in terms that checks understand.
 //!
-//! A check of the simulator knows ballots, promises and votes, or terms and logs; it knows no protocol. Each protocol says
-//! here, by two traits that its folder implements, what its own messages and records mean in these words. One that has
-//! ballots which are chosen slot by slot, or sequence by sequence, speaks in [`Claim`]s and [`Fact`]s; one that has terms
-//! and logs in [`TermClaim`]s and [`TermFact`]s.
+//! A check of the simulator knows ballots, promises and votes, or terms and logs; it does not know any
+//! protocol. Each protocol implements two traits in its folder that say what its own messages and records
+//! mean in these terms. A protocol whose ballots are chosen slot by slot, or sequence by sequence, uses
+//! [`Claim`]s and [`Fact`]s; one that has terms and logs uses [`TermClaim`]s and [`TermFact`]s.
 
 use synod_wire::{Ballot, Batch, Incarnation, ReplicaId, Slot};
 
 use crate::{Batches, raft::Entries};
 
-/// What a message claims. Whatever a protocol does not say, it is not held to.
+/// What a message claims. A check does not expect a protocol to keep what it does not claim.
 pub trait Claims {
-    /// Of promises, proposals and votes.
+    /// Claims about promises, proposals and votes.
     fn claims(&self) -> Vec<Claim<'_>> {
         Vec::new()
     }
 
-    /// Of terms and logs.
+    /// Claims about terms and logs.
     fn term_claims(&self) -> Vec<TermClaim<'_>> {
         Vec::new()
     }
 
-    /// Of who remembers what, with a protocol that lets a replica without its log vote again in the same epoch.
+    /// Claims about what replicas remember, for a protocol in which a replica that lost its log may vote
+    /// again in the same epoch.
     fn recovery(&self) -> Option<Recovery> {
         None
     }
 
-    /// The page of a promise that the message is, with a protocol whose promises come in pages.
+    /// The page of a promise that the message is, for a protocol whose promises come in pages.
     fn promise_page(&self) -> Option<PromisePage> {
         None
     }
 
-    /// The ballot of a candidate that the message answers, with a promise or a vote, be it given or refused.
+    /// The ballot of a candidate that the message answers, with a promise or a vote, whether given or refused.
     fn answers(&self, candidate: ReplicaId) -> Option<Ballot> {
         self.promise_page().map(|page| page.ballot).filter(|ballot| ballot.replica == candidate)
     }
@@ -39,17 +40,18 @@ pub trait Claims {
 
 /// What a record remembers.
 pub trait Facts {
-    /// Of promises and votes.
+    /// What it remembers of promises and votes.
     fn fact(&self) -> Fact {
         Fact::Nothing
     }
 
-    /// Of terms and logs.
+    /// What it remembers of terms and logs.
     fn term_fact(&self) -> TermFact {
         TermFact::Nothing
     }
 
-    /// Of who remembers what, with a protocol that lets a replica without its log vote again in the same epoch.
+    /// What it says about what replicas remember, for a protocol in which a replica that lost its log may
+    /// vote again in the same epoch.
     fn recollection(&self) -> Option<Recollection> {
         None
     }
@@ -60,55 +62,55 @@ pub trait Facts {
 pub enum Claim<'a> {
     /// The sender asks to lead.
     Candidate(Ballot),
-    /// The sender will not follow lower ballots, and has accepted nothing but `accepted` in the slots from `from`
-    /// on and before `next`, apart from those through `decided`.
+    /// The sender will not follow lower ballots. Of the slots from `from` on and before `next`, except those
+    /// through `decided`, it has accepted nothing but `accepted`.
     Promise {
-        /// What is promised.
+        /// The promised ballot.
         ballot: Ballot,
-        /// The first slot that it speaks of.
+        /// The first slot that the promise speaks of.
         from: Slot,
         /// Slots through this one are decided.
         decided: Slot,
-        /// The first slot that it does not speak of any more; `None` if it speaks of all.
+        /// The first slot that the promise does not speak of any more; `None` if it speaks of all.
         next: Option<Slot>,
-        /// What was accepted, and in which ballot.
+        /// What the sender accepted: each slot with the ballot and the batch.
         accepted: Vec<(Slot, Ballot, &'a Batch)>,
     },
     /// The sender will not follow lower ballots, and has accepted no sequence of a higher rank than this one.
     PromiseSequence {
-        /// What is promised.
+        /// The promised ballot.
         ballot: Ballot,
         /// What the sender has.
         has: Extent,
     },
     /// The sender leads, and proposes.
     Propose {
-        /// In which ballot.
+        /// The ballot of the proposal.
         ballot: Ballot,
-        /// Where.
+        /// The slot of the proposal.
         slot: Slot,
-        /// What.
+        /// The proposed batch.
         batch: &'a Batch,
         /// Slots through this one are decided.
         decided: Slot,
     },
     /// The sender has accepted the proposal.
     Vote {
-        /// Of this ballot.
+        /// The ballot of the proposal.
         ballot: Ballot,
-        /// Where.
+        /// The slot of the proposal.
         slot: Slot,
     },
     /// The sender has accepted what was proposed in all slots through `last`.
     VoteThrough {
-        /// In this ballot.
+        /// The ballot of the proposals.
         ballot: Ballot,
         /// The last slot.
         last: Slot,
     },
     /// The sender leads, and knows the slots through `decided` to be decided.
     Leads {
-        /// In which ballot.
+        /// The ballot in which it leads.
         ballot: Ballot,
         /// The last of the decided slots.
         decided: Slot,
@@ -116,7 +118,7 @@ pub enum Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The sender leads, and proposes these batches in consecutive slots.
+    /// The claims of a leader that proposes these batches in consecutive slots.
     pub fn proposals(ballot: Ballot, from: Slot, decided: Slot, batches: &Batches) -> Vec<Claim<'_>> {
         let proposal = |(slot, batch)| Claim::Propose { ballot, slot, batch, decided };
         let mut claims = vec![Claim::Leads { ballot, decided }];
@@ -125,7 +127,7 @@ impl Claim<'_> {
     }
 }
 
-/// What a replica has accepted of a sequence, in short (Ng 2020: n_a, |v_a| and l_d).
+/// A summary of the sequence that a replica has accepted (Ng 2020: n_a, |v_a| and l_d).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// The ballot of the sequence that it accepted last.
@@ -137,7 +139,8 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Among those that promised, the one with the highest rank has everything that can have been chosen.
+    /// The rank of the sequence: of the replicas that promised, the one with the highest rank has everything
+    /// that can have been chosen.
     #[must_use]
     pub fn rank(&self) -> (Ballot, Slot) {
         (self.accepted_in, self.last)
@@ -147,90 +150,91 @@ impl Extent {
 /// What a record remembers about ballots.
 #[derive(Clone, Debug)]
 pub enum Fact {
-    /// No lower ballot is followed.
+    /// The replica follows no lower ballot.
     Promised(Ballot),
-    /// These proposals were accepted, in `first` and the slots behind it.
+    /// These proposals were accepted, in `first` and the slots after it.
     Accepted {
-        /// In which ballot.
+        /// The ballot of the proposals.
         ballot: Ballot,
-        /// The slot of the first.
+        /// The slot of the first batch.
         first: Slot,
-        /// What.
+        /// The accepted batches.
         batches: Batches,
     },
     /// A peer told that this was decided.
     Learned {
-        /// Where.
+        /// The decided slot.
         slot: Slot,
-        /// What.
+        /// The decided batch.
         batch: Batch,
     },
     /// The accepted sequence goes on.
     Extended {
         /// The ballot of the sequence.
         ballot: Ballot,
-        /// The slot of the first of these; behind it nothing else is held.
+        /// The slot of the first of these batches; nothing else is held after them.
         start: Slot,
-        /// What.
+        /// The batches.
         batches: Batches,
     },
     /// Elements that may become a part of the accepted sequence.
     Staged {
         /// The ballot of that sequence.
         ballot: Ballot,
-        /// As in `Adopted`.
+        /// The same as in `Adopted`.
         start: Slot,
-        /// The slot of the first of these.
+        /// The slot of the first of these batches.
         from: Slot,
-        /// What.
+        /// The batches.
         batches: Batches,
     },
-    /// What is held before `start`, then staged elements through `from`, then these, are accepted in this ballot.
+    /// What is held before `start`, then the staged elements up to `from`, then these batches are accepted in
+    /// this ballot.
     Adopted {
         /// The ballot of the sequence from now on.
         ballot: Ballot,
-        /// What is held before it stays.
+        /// The first slot whose content is replaced; what is held before it stays.
         start: Slot,
         /// The slot of the first of `batches`.
         from: Slot,
         /// Slots through this one are decided.
         decided: Slot,
-        /// What.
+        /// The batches.
         batches: Batches,
     },
-    /// Nothing that is checked.
+    /// The record remembers nothing that is checked.
     Nothing,
 }
 
-/// What a message claims about terms. A term has one leader at most, so a term with its leader is a ballot.
+/// What a message claims about terms. A term has at most one leader, so a term with its leader is a ballot.
 #[derive(Clone, Debug)]
 pub enum TermClaim<'a> {
-    /// The sender asks for votes, and has given itself its own.
+    /// The sender asks for votes, and has voted for itself.
     Candidate {
-        /// In this term.
+        /// The term of the election.
         term: u64,
     },
     /// The sender gives its vote to the receiver.
     Grants {
-        /// In this term.
+        /// The term of the election.
         term: u64,
     },
     /// The sender leads, and knows the slots through `commit` to be committed.
     Leads {
-        /// In which term.
+        /// The leader's term.
         ballot: Ballot,
         /// The last of the committed slots.
         commit: Slot,
     },
     /// The sender's log has this entry.
     Entry {
-        /// Where.
+        /// The slot of the entry.
         slot: Slot,
         /// The term in which it was proposed.
         ballot: Ballot,
-        /// The term of the entry in front of it.
+        /// The term of the entry before it.
         before: Ballot,
-        /// What.
+        /// The batch of the entry.
         batch: &'a Batch,
     },
     /// The sender's log equals the leader's through a slot.
@@ -245,67 +249,67 @@ pub enum TermClaim<'a> {
 /// What a record remembers about terms.
 #[derive(Clone, Debug)]
 pub enum TermFact {
-    /// The current term, and who got this replica's vote in it.
+    /// The current term, and the replica that this one voted for in it.
     Term {
-        /// No message of a lower one is obeyed.
+        /// The term: messages of a lower one are not obeyed.
         term: u64,
-        /// Nobody yet if it is absent.
+        /// The replica that this one voted for; `None` if it has not voted yet.
         voted_for: Option<ReplicaId>,
     },
-    /// Entries took the place of all from a slot on.
+    /// Entries replaced everything from a slot on.
     Entries {
-        /// The slot of the first.
+        /// The slot of the first entry.
         start: Slot,
-        /// What.
+        /// The entries.
         entries: Entries,
-        /// Slots through this one are decided; if none is behind it, a peer told these entries.
+        /// Slots through this one are decided. If no entry is after it, a peer told these entries.
         decided: Slot,
     },
     /// The entries from a slot on were removed.
     Truncated {
-        /// The slot.
+        /// The first slot whose entry was removed.
         from: Slot,
     },
     /// Records before this one were lost: what the log holds may have been replaced by them.
     Lost,
-    /// Nothing that is checked.
+    /// The record remembers nothing that is checked.
     Nothing,
 }
 
-/// What a record says about who remembers what.
+/// What a record says about what replicas remember.
 #[derive(Clone, Debug)]
 pub enum Recollection {
-    /// No lower ballot is followed.
+    /// The replica follows no lower ballot.
     Promised(Ballot),
-    /// The latest lives of others that the replica knows of.
+    /// The latest lives of other replicas that the replica knows of.
     Lives(Vec<(ReplicaId, Incarnation)>),
     /// Whether the replica knows all that it may have promised and accepted.
     Whole(bool),
 }
 
-/// What a message is to a replica that lost its log and wants to vote again, and to a candidate that must not count what
-/// such a replica has forgotten.
+/// What a message means for a replica that lost its log and wants to vote again, and for a candidate that
+/// must not count what such a replica has forgotten.
 #[derive(Clone, Copy, Debug)]
 pub enum Recovery {
-    /// A candidate wants to hear about the slots from `first` on.
+    /// A candidate asks about the slots from `first` on.
     PageWanted {
-        /// The slot.
+        /// The first slot that it asks about.
         first: Slot,
     },
-    /// A life promises, and tells of the slots from `first` on, and before `next` if there is more.
+    /// A life promises, and tells of the slots from `first` on, and before `next` if there are more.
     Page {
-        /// What is promised.
+        /// The promised ballot.
         ballot: Ballot,
-        /// The first slot.
+        /// The first slot of the page.
         first: Slot,
-        /// Where the next page begins.
+        /// The slot with which the next page begins; `None` if this is the last page.
         next: Option<Slot>,
         /// The life of the sender.
         life: Incarnation,
     },
     /// A replica that lost its log asks others what it must know.
     Asks,
-    /// The answer.
+    /// The sender answers such a question.
     Answers {
         /// The life that asked.
         asker: Incarnation,
@@ -317,11 +321,11 @@ pub enum Recovery {
 /// A page of a promise.
 #[derive(Clone, Copy, Debug)]
 pub struct PromisePage {
-    /// What is promised.
+    /// The promised ballot.
     pub ballot: Ballot,
-    /// The slot from which on it was asked for.
+    /// The slot from which on the candidate asked.
     pub first: Slot,
-    /// What its sender has delivered, and need not hold any more.
+    /// The last slot that the sender has delivered, and so need not hold any more.
     pub delivered: Slot,
     /// Whether other pages follow.
     pub more: bool,

@@ -1,17 +1,17 @@
-//! Peers whose process has ended: their system closes the connections to them at once, and refuses new ones, long before
-//! their silence would tell.
+//! Peers whose process has ended: their system closes the connections to them at once and refuses new ones,
+//! long before their silence would reveal it.
 //!
-//! A follower that is refused where its leader used to listen, and has reached nobody there after a short **grace**, takes
-//! the leader for gone. It rehearses an election without waiting for the rest of the time-out, and is willing to let
-//! others try, whatever it heard from the leader before. Each election says what that means for it.
+//! A follower that is refused where its leader used to listen, and has reached no process there after a short
+//! **grace** period, takes the leader for gone. It rehearses an election without waiting for the rest of the time-out,
+//! and lets others try, whatever it heard from the leader before. Each election says what that means for it.
 //!
-//! A session that merely ends says nothing: a leader that lives accepts the next one, however many connections a switch resets
-//! and however long a round trip takes.
+//! The mere end of a session says nothing: a living leader accepts the next one, however many connections a
+//! switch resets and however long a round trip takes.
 //!
-//! **No leader that works is deposed by it**, even if the refusal is somebody else's doing. A follower answers its leader through
-//! its session to it. So where a quorum takes the leader for gone at one time, every quorum contains somebody that cannot
-//! answer it: it decides nothing, and confirms no read, until one of the sessions begins again. For this the consent to a
-//! rehearsal counts only until the next question.
+//! **No working leader is deposed by this**, even if a third party refuses the connections. A follower answers
+//! its leader through its session to it. So if a quorum takes the leader for gone at one time, every quorum
+//! contains a replica that cannot answer it: the leader decides nothing and confirms no read until one of the
+//! sessions begins again. For this reason the consent to a rehearsal counts only until the next question.
 //!
 //! As with a time-out, a wrong guess costs time, never data.
 
@@ -21,15 +21,16 @@ use synod_wire::{ReplicaId, Time};
 
 use crate::{Link, MEMBERS_MAX};
 
-/// The grace is this part of the election time-out, 25 ms by default: about as long as it takes until all have been refused, since
-/// a peer is dialled again after 5 to 10 ms.
+/// The grace period is this part of the election time-out, 25 ms by default: about as long as it takes until
+/// all followers have been refused, since a peer is dialled again after 5 to 10 ms.
 const GRACES_PER_TIMEOUT: u32 = 40;
 
 /// Which peers refuse connections, and since when.
 #[derive(Clone, Debug)]
 pub(crate) struct Departures {
     grace: Duration,
-    /// Peers whose session has not begun again since.
+    /// The peers that refuse connections and whose session has not begun again, each with the time of the
+    /// first refusal.
     refused: Vec<(ReplicaId, Time)>,
 }
 
@@ -38,13 +39,13 @@ impl Departures {
         Departures { grace: election_timeout / GRACES_PER_TIMEOUT, refused: Vec::new() }
     }
 
-    /// What became of the session to a peer.
+    /// Takes note of what happened to the session to a peer.
     pub(crate) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         match link {
             Link::Up => self.refused.retain(|&(id, _)| id != peer),
             Link::Refused if self.refuses(peer) => {}
             Link::Refused => {
-                // Those that were removed long ago go first.
+                // The oldest entry is dropped first: peers that were removed long ago are the oldest.
                 if self.refused.len() >= MEMBERS_MAX {
                     self.refused.remove(0);
                 }
@@ -59,12 +60,12 @@ impl Departures {
         self.refused.iter().any(|&(id, _)| id == peer)
     }
 
-    /// How long a peer that refuses connections may take to come back.
+    /// How long a peer that refuses connections has to come back.
     pub(crate) fn grace(&self) -> Duration {
         self.grace
     }
 
-    /// From when on a peer is taken for gone, unless it comes back before. `None`: nothing speaks for that.
+    /// When a peer will be taken for gone, unless it comes back before; `None` if it refuses no connections.
     pub(crate) fn gone_at(&self, peer: ReplicaId) -> Option<Time> {
         self.refused.iter().find(|(id, _)| *id == peer).map(|&(_, since)| since + self.grace)
     }

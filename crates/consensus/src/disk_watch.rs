@@ -1,8 +1,9 @@
 //! What is on its way to the disk: how many slots, and since when.
 //!
-//! A leader yields, and nobody tries to lead, while a record has been on its way for longer than an election time-out, whatever
-//! the protocol and the election. Only the protocol's own records count, and load is counted in slots: the distance between two
-//! positions in the log says nothing, since others write to it too.
+//! A leader yields, and a replica does not try to lead, while one of its records has been on its way for
+//! longer than an election time-out, whatever the protocol and the election. Only the protocol's own records
+//! count, and the load is counted in slots: the distance between two positions in the log says nothing, since
+//! others write to the log too.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -11,18 +12,18 @@ use synod_wire::{Lsn, Time};
 /// The records of a protocol that are not durable yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DiskWatch {
-    /// The oldest record, and since when it has been on its way.
+    /// The oldest record that is not durable, and since when it has been on its way.
     oldest: Option<(Lsn, Time)>,
     /// The newest record.
     newest: Lsn,
-    /// How many slots each record holds, in the order of the log, of those that hold some.
+    /// Of the records that hold slots: how many slots each holds, in the order of the log.
     held: VecDeque<(Lsn, u64)>,
     /// How many slots they hold together.
     slots: u64,
 }
 
 impl DiskWatch {
-    /// The records behind `before` through `last` were appended, if any.
+    /// Takes note that the records after `before` through `last`, if any, were appended.
     pub(crate) fn appended(&mut self, before: Lsn, last: Lsn, now: Time) {
         if last > before {
             self.oldest.get_or_insert((before.next(), now));
@@ -30,7 +31,7 @@ impl DiskWatch {
         }
     }
 
-    /// A record was appended that holds this many slots.
+    /// Takes note that a record was appended that holds this many slots.
     pub(crate) fn given(&mut self, lsn: Lsn, slots: u64) {
         if slots > 0 {
             self.held.push_back((lsn, slots));
@@ -38,8 +39,8 @@ impl DiskWatch {
         }
     }
 
-    /// Records through this one are durable. If more came in while the oldest was written, they count from now: at most one
-    /// write too late.
+    /// Takes note that records through this one are durable. If more came in while the oldest was written,
+    /// their time counts from now on, which is too late by at most one write.
     pub(crate) fn durable(&mut self, lsn: Lsn, now: Time) {
         if self.oldest.is_some_and(|(oldest, _)| oldest <= lsn) {
             self.oldest = (self.newest > lsn).then_some((self.newest, now));
@@ -55,8 +56,8 @@ impl DiskWatch {
         self.slots
     }
 
-    /// Whether no record has been waiting for longer than `timeout`. A disk that hangs is noticed only once something
-    /// is written to it.
+    /// Whether no record has been waiting for longer than `timeout`. A disk that hangs is noticed only once
+    /// something is written to it.
     pub(crate) fn answers(&self, now: Time, timeout: Duration) -> bool {
         self.oldest.is_none_or(|(_, since)| now.since(since) <= timeout)
     }

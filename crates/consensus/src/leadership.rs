@@ -1,4 +1,5 @@
-//! What every leader does beside ordering: it says that it lives, tells the others what is decided, and confirms reads.
+//! What every leader does besides ordering: it says that it lives, tells the others what is decided, and
+//! confirms reads.
 
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use crate::{Bug, Effect, Effects, LeaderView, Options, ReadToken, read_rounds::R
 pub(crate) struct Leadership {
     /// A read must see everything through this slot: an earlier leader may have decided it.
     floor: Slot,
-    /// The others were told that slots through this one are decided.
+    /// The other replicas were told that slots through this one are decided.
     announced: Slot,
-    /// When the others are to be told what is decided now, unless a proposal tells them before.
+    /// When the other replicas have to be told what is decided, unless a proposal tells them before.
     announce_at: Time,
     /// The last slot whose decision another replica waits for.
     awaited: Slot,
@@ -22,7 +23,8 @@ pub(crate) struct Leadership {
 }
 
 impl Leadership {
-    /// Begins at `now`, with slots through `decided` decided. Others may wait for what earlier leaders left through `floor`.
+    /// A leadership that begins at `now`, with slots through `decided` decided. Other replicas may wait for
+    /// what earlier leaders proposed through `floor`.
     pub(crate) fn begin(now: Time, decided: Slot, floor: Slot) -> Leadership {
         Leadership {
             floor,
@@ -34,26 +36,26 @@ impl Leadership {
         }
     }
 
-    /// When there is something to do, though nothing happens.
+    /// When the leader has to do something even if nothing happens.
     pub(crate) fn tick_at(&self) -> Time {
         self.heartbeat_at.min(self.announce_at)
     }
 
     // Announcements.
 
-    /// Another replica waits for the decision of this slot.
+    /// Takes note that another replica waits for the decision of this slot.
     pub(crate) fn awaits(&mut self, slot: Slot) {
         self.awaited = slot;
     }
 
-    /// A message told the others that slots through this one are decided.
+    /// Takes note that a message told the others that slots through this one are decided.
     pub(crate) fn told(&mut self, through: Slot) {
         self.announced = self.announced.max(through);
     }
 
-    /// Whether the others are to be told now that slots through this one are decided, which no proposal told them: at once
-    /// if one of them waits for it, otherwise after `delay_max`, since under load the next proposal tells them. They count
-    /// as told then.
+    /// Whether to tell the others now that slots through this one are decided, which no proposal told them:
+    /// at once if one of them waits for it, otherwise after `delay_max`, since under load the next proposal
+    /// tells them. If so, they count as told.
     pub(crate) fn announces(&mut self, now: Time, through: Slot, delay_max: Duration) -> bool {
         let news = self.announced < through;
         if news {
@@ -69,13 +71,13 @@ impl Leadership {
 
     // Heartbeats.
 
-    /// Whether this leader slept through an election time-out: its process was stopped, or its machine moved. It does not
-    /// know any more whether it leads, and must find out before it does anything else.
+    /// Whether this leader slept through an election time-out, because its process was stopped or its machine
+    /// moved. It does not know any more whether it leads, and must find out before it does anything else.
     pub(crate) fn overslept(&self, now: Time, timeout: Duration) -> bool {
         now.since(self.heartbeat_at) > timeout
     }
 
-    /// Whether a heartbeat is due; the next one is, after `interval`.
+    /// Whether a heartbeat is due; if so, the next one is due after `interval`.
     pub(crate) fn is_heartbeat_due(&mut self, now: Time, interval: Duration) -> bool {
         let due = now >= self.heartbeat_at;
         if due {
@@ -84,7 +86,7 @@ impl Leadership {
         due
     }
 
-    /// A heartbeat leaves, which tells the others what is decided; its number.
+    /// Takes note that a heartbeat leaves, which tells the others what is decided; returns its number.
     pub(crate) fn beats(&mut self, me: ReplicaId, decided: Slot) -> u64 {
         self.told(decided);
         self.rounds.begin(me)
@@ -92,18 +94,20 @@ impl Leadership {
 
     // Reads.
 
-    /// Whether a read need not wait for any decision: everything that an earlier leader may have decided is.
+    /// Whether a read need not wait for any decision, because everything that an earlier leader may have
+    /// decided is decided here.
     pub(crate) fn knows_all_before(&self, decided: Slot) -> bool {
         decided >= self.floor
     }
 
-    /// The slot that a read must see that comes now. Whatever was decided before it came must be visible to it: nobody can
-    /// know of a decision of this leader before the leader does, and for those of earlier leaders there is the floor.
+    /// The slot that a read must see that comes now. Whatever was decided before it came must be visible to
+    /// it: no replica can know of a decision of this leader before the leader does, and the floor covers the
+    /// decisions of earlier leaders.
     pub(crate) fn read_slot(&self, decided: Slot) -> Slot {
         decided.max(self.floor)
     }
 
-    /// A read came, which must see everything through `slot`. It waits until a quorum has answered a heartbeat.
+    /// Adds a read, which must see everything through `slot`. It waits until a quorum has answered a heartbeat.
     pub(crate) fn read(&mut self, token: ReadToken, slot: Slot, options: &Options, effects: &mut Effects) {
         if options.has(Bug::ReadWithoutConfirmation) {
             effects.push(Effect::ReadIndex { token, slot: Some(slot) });
@@ -116,13 +120,13 @@ impl Leadership {
 /// What the replica around a protocol was told last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reported {
-    /// Who leads.
+    /// Which replica leads.
     pub(crate) view: LeaderView,
     deadline: Option<Time>,
 }
 
 impl Reported {
-    /// Tells who leads, if that has changed.
+    /// Tells which replica leads, if that has changed.
     pub(crate) fn leader(&mut self, view: LeaderView, effects: &mut Effects) {
         if self.view != view {
             self.view = view;
@@ -130,7 +134,7 @@ impl Reported {
         }
     }
 
-    /// Asks to be woken at this instant, unless it was asked before.
+    /// Asks to be woken at this time, unless that was asked before.
     pub(crate) fn deadline(&mut self, deadline: Time, effects: &mut Effects) {
         if self.deadline != Some(deadline) {
             self.deadline = Some(deadline);
@@ -138,7 +142,7 @@ impl Reported {
         }
     }
 
-    /// The deadline that was asked for is over: it is asked for again, also for the same instant.
+    /// Takes note that the time that was asked for is over: it can then be asked for again, even for the same time.
     pub(crate) fn woken(&mut self) {
         self.deadline = None;
     }

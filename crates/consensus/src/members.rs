@@ -1,4 +1,4 @@
-//! Who votes, and what a quorum is.
+//! Which replicas vote, and which sets of them are a quorum.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ pub const MEMBERS_MAX: usize = 63;
 /// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VoterSets {
-    /// Shared, and small where it stands: there is room for them in every entry of a log, and nearly no entry has any.
+    /// Shared, and small in each place that holds it: every entry of a log has room for voters, and hardly
+    /// any entry has them.
     halves: Arc<Halves>,
 }
 
@@ -23,13 +24,13 @@ struct Halves {
 }
 
 impl VoterSets {
-    /// One group.
+    /// A configuration with one group of voters.
     #[must_use]
     pub fn simple(voters: Vec<ReplicaId>) -> VoterSets {
         VoterSets::joint(voters, Vec::new())
     }
 
-    /// The group to be, and the one that was. Each is put in order, and nobody counts twice.
+    /// A joint configuration of the future group and the former group. Each is sorted, without duplicates.
     #[must_use]
     pub fn joint(mut incoming: Vec<ReplicaId>, mut outgoing: Vec<ReplicaId>) -> VoterSets {
         for half in [&mut incoming, &mut outgoing] {
@@ -39,13 +40,13 @@ impl VoterSets {
         VoterSets { halves: Arc::new(Halves { incoming, outgoing }) }
     }
 
-    /// Who votes once the change, if there is one, is complete.
+    /// The replicas that vote once the change, if there is one, is complete.
     #[must_use]
     pub fn incoming(&self) -> &[ReplicaId] {
         &self.halves.incoming
     }
 
-    /// During a change, who voted before it; otherwise empty.
+    /// The replicas that voted before a change that is under way; empty if there is none.
     #[must_use]
     pub fn outgoing(&self) -> &[ReplicaId] {
         &self.halves.outgoing
@@ -63,7 +64,7 @@ impl VoterSets {
         self.incoming().binary_search(&id).is_ok() || self.outgoing().binary_search(&id).is_ok()
     }
 
-    /// Everybody who votes, in ascending order.
+    /// All replicas that vote, in ascending order.
     #[must_use]
     pub fn all(&self) -> Vec<ReplicaId> {
         let mut all: Vec<_> = self.incoming().iter().chain(self.outgoing()).copied().collect();
@@ -72,28 +73,29 @@ impl VoterSets {
         all
     }
 
-    /// Whether these replicas decide: a majority of each group.
+    /// Whether these replicas are a quorum: a majority of each group.
     pub fn is_quorum(&self, mut has: impl FnMut(ReplicaId) -> bool) -> bool {
         self.quorum_value(|id| u64::from(has(id))) >= 1
     }
 
-    /// The largest number that a quorum reaches, each replica having reached `value`.
+    /// The largest number that a quorum reaches, where each replica has reached `value`.
     pub fn quorum_value(&self, value: impl FnMut(ReplicaId) -> u64) -> u64 {
         self.quorum_value_with(0, value)
     }
 
-    /// [`VoterSets::quorum_value`], if `missing` votes are taken for given in each group. Only a planted bug does that.
+    /// [`VoterSets::quorum_value`] if `missing` votes in each group are assumed to be given. Only a planted
+    /// bug does that.
     pub(crate) fn quorum_value_with(&self, missing: usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
         let mut of = |half: &[ReplicaId]| reached_by(half, majority(half.len()) - missing, &mut value);
         match (self.incoming().is_empty(), self.outgoing().is_empty()) {
             (false, true) => of(self.incoming()),
             (false, false) => of(self.incoming()).min(of(self.outgoing())),
-            // Nobody: never made by a leader, and nothing is decided by nobody.
+            // A configuration without voters, which no leader ever makes, decides nothing.
             (true, _) => 0,
         }
     }
 
-    /// A planted bug: the two groups taken for one.
+    /// The two groups taken for one, which is a planted bug.
     pub(crate) fn union(&self) -> VoterSets {
         VoterSets::simple(self.all())
     }
@@ -103,7 +105,7 @@ fn majority(of: usize) -> usize {
     of / 2 + 1
 }
 
-/// The largest number that `count` of these replicas reach, each having reached `value`.
+/// The largest number that `count` of these replicas reach, where each has reached `value`.
 fn reached_by(ids: &[ReplicaId], count: usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
     debug_assert!(count <= ids.len(), "so many there are");
     if count == 0 {
@@ -118,8 +120,8 @@ fn reached_by(ids: &[ReplicaId], count: usize, mut value: impl FnMut(ReplicaId) 
     values[ids.len() - count]
 }
 
-/// The voting members of a group, in ascending order, as one replica sees them: it may be one of them, or only observe.
-/// While a change is under way they are those of both groups.
+/// The voting members of a group, in ascending order, as one replica sees them, which may be one of them or
+/// only observe. While a change is under way they are those of both groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
     voters: VoterSets,
@@ -127,7 +129,7 @@ pub struct Members {
     incoming: ReplicaSet,
     outgoing: ReplicaSet,
     me: ReplicaId,
-    /// All but this replica.
+    /// All members except this replica.
     peers: Arc<[ReplicaId]>,
 }
 
@@ -135,8 +137,8 @@ impl Members {
     /// A group of these members, as seen by `me`.
     ///
     /// # Panics
-    /// If `me` is not a member, a member is named twice, or there are more than [`MEMBERS_MAX`]: a configuration is
-    /// checked for that when it is read.
+    /// If `me` is not a member, if a member is named twice, or if there are more than [`MEMBERS_MAX`]. The
+    /// code that reads a configuration checks that first.
     #[must_use]
     pub fn new(ids: impl IntoIterator<Item = ReplicaId>, me: ReplicaId) -> Members {
         let ids: Vec<_> = ids.into_iter().collect();
@@ -147,8 +149,8 @@ impl Members {
         members
     }
 
-    /// The replicas that vote, as seen by `me`, which need not vote (yet): then it only follows. For protocols that change
-    /// voters themselves.
+    /// The replicas that vote, as seen by `me`, which need not vote (yet) and then only follows. For
+    /// protocols that change voters themselves.
     ///
     /// # Panics
     /// If one of the groups has more than [`MEMBERS_MAX`] members.
@@ -171,7 +173,7 @@ impl Members {
         self.me
     }
 
-    /// This replica's place, from 0.
+    /// This replica's place among the members, from 0.
     ///
     /// # Panics
     /// If this replica only observes.
@@ -180,24 +182,24 @@ impl Members {
         self.index(self.me).expect("this replica is a member")
     }
 
-    /// The members as they are for everybody.
+    /// The voters, which are the same as seen by any replica.
     #[must_use]
     pub fn voters(&self) -> &VoterSets {
         &self.voters
     }
 
-    /// All members, this replica among them unless it only observes.
+    /// All members, including this replica unless it only observes.
     #[must_use]
     pub fn ids(&self) -> &[ReplicaId] {
         &self.ids
     }
 
-    /// All members but this replica.
+    /// All members except this replica.
     pub fn peers(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.peers.iter().copied()
     }
 
-    /// To all members but this replica.
+    /// The receivers of a message to all members except this replica.
     #[must_use]
     pub fn to_peers(&self) -> To {
         To::Each(Arc::clone(&self.peers))
@@ -209,19 +211,19 @@ impl Members {
         self.ids.len()
     }
 
-    /// A member's place, from 0.
+    /// A member's place among the members, from 0.
     #[must_use]
     pub fn index(&self, id: ReplicaId) -> Option<usize> {
         self.ids.binary_search(&id).ok()
     }
 
-    /// Whether these replicas decide: a majority of the members, or of each group while a change is under way.
+    /// Whether these replicas are a quorum: a majority of the members, or of each group while a change is under way.
     #[must_use]
     pub fn is_quorum(&self, set: ReplicaSet) -> bool {
         self.is_quorum_with(0, set)
     }
 
-    /// [`Members::is_quorum`], if `missing` votes are taken for given in each group. Only a planted bug does that.
+    /// [`Members::is_quorum`] if `missing` votes in each group are assumed to be given. Only a planted bug does that.
     pub(crate) fn is_quorum_with(&self, missing: usize, set: ReplicaSet) -> bool {
         let has = |half: ReplicaSet| set.intersection(half).len() + missing >= majority(half.len());
         has(self.incoming) && (self.outgoing.is_empty() || has(self.outgoing))
@@ -233,20 +235,20 @@ impl Members {
         !self.is_quorum(self.those(|id| !self.contains(set, id)))
     }
 
-    /// The largest number that a quorum of the members reaches, each having reached `value`.
+    /// The largest number that a quorum of the members reaches, where each has reached `value`.
     #[must_use]
     pub fn quorum_value(&self, value: impl FnMut(ReplicaId) -> u64) -> u64 {
         self.voters.quorum_value(value)
     }
 
-    /// The members of whom this is true.
+    /// The members for which this is true.
     #[must_use]
     pub fn those(&self, mut is_so: impl FnMut(ReplicaId) -> bool) -> ReplicaSet {
         let bits = self.ids.iter().enumerate().map(|(index, &id)| u128::from(is_so(id)) << index);
         ReplicaSet(bits.sum())
     }
 
-    /// A set of one; empty if the replica is no member.
+    /// The set of this one member; empty if the replica is not a member.
     #[must_use]
     pub fn only(&self, id: ReplicaId) -> ReplicaSet {
         ReplicaSet(self.index(id).map_or(0, |index| 1 << index))
@@ -267,25 +269,25 @@ const _: () =
     assert!(2 * MEMBERS_MAX <= u128::BITS as usize, "a bit for each, also while a change is under way");
 
 impl ReplicaSet {
-    /// Who is in either of two sets.
+    /// The replicas that are in either of two sets.
     #[must_use]
     pub fn union(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 | other.0)
     }
 
-    /// Who is in both of two sets.
+    /// The replicas that are in both of two sets.
     #[must_use]
     pub fn intersection(self, other: ReplicaSet) -> ReplicaSet {
         ReplicaSet(self.0 & other.0)
     }
 
-    /// How many are in it.
+    /// How many replicas are in it.
     #[must_use]
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether nobody is in it.
+    /// Whether no replica is in it.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
@@ -300,8 +302,8 @@ mod tests {
         Members::new((1..=n).map(ReplicaId), ReplicaId(1))
     }
 
-    /// Any two quorums share a member, and a set meets every quorum if it shares a member with each: against all pairs of
-    /// subsets.
+    /// Checks against all pairs of subsets that any two quorums share a member, and that a set meets every
+    /// quorum if it shares a member with each.
     #[test]
     fn quorums_intersect() {
         for n in 1..=7 {
@@ -338,7 +340,7 @@ mod tests {
         2 * (of & has).count_ones() > of.count_ones()
     }
 
-    /// All pairs of groups of at most six replicas, against all sets of supporters.
+    /// Checks all pairs of groups of at most six replicas against all sets of supporters.
     #[test]
     fn a_quorum_is_a_majority_of_each_group() {
         for incoming in 1..64u32 {
@@ -356,7 +358,7 @@ mod tests {
         }
     }
 
-    /// The value of a quorum against its definition: the largest that a quorum has reached.
+    /// Checks the value of a quorum against its definition: the largest value that a quorum has reached.
     #[test]
     fn the_value_of_a_quorum_is_the_largest_that_one_reaches() {
         let mut seed = 7u64;
@@ -373,7 +375,7 @@ mod tests {
         }
     }
 
-    /// What joint consensus rests on: a quorum of the joint configuration meets every quorum of both.
+    /// The fact that joint consensus rests on: a quorum of the joint configuration meets every quorum of both groups.
     #[test]
     fn joint_quorums_meet_those_before_and_after() {
         let (old, new) = (0b00111u32, 0b11100u32);

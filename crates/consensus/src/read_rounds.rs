@@ -6,7 +6,7 @@ use synod_wire::{ReplicaId, Slot};
 
 use crate::{Effect, Effects, ReadToken};
 
-/// Reads that may wait for a quorum; each stands for all that one replica asked at a time.
+/// The most reads that may wait for a quorum; each stands for all that one replica asked at a time.
 const READS_MAX: usize = 4096;
 
 /// A leader's heartbeats, which are numbered, and the reads that wait for answers to them.
@@ -17,9 +17,9 @@ const READS_MAX: usize = 4096;
 pub(crate) struct ReadRounds {
     /// The last heartbeat that was sent.
     round: u64,
-    /// For each member, the last that it answered.
+    /// The last heartbeat that each member answered.
     answered: BTreeMap<ReplicaId, u64>,
-    /// Reads, each with the heartbeat that has to be answered by a quorum and the slot that it must see.
+    /// The waiting reads, each with the heartbeat that a quorum has to answer and the slot that the read must see.
     reads: VecDeque<(u64, ReadToken, Slot)>,
 }
 
@@ -29,36 +29,36 @@ impl ReadRounds {
         self.round
     }
 
-    /// Another heartbeat leaves; its number. The leader itself answers it at once.
+    /// Begins the next heartbeat and returns its number. The leader itself answers it at once.
     pub(crate) fn begin(&mut self, me: ReplicaId) -> u64 {
         self.round += 1;
         self.answered.insert(me, self.round);
         self.round
     }
 
-    /// A member answered a heartbeat.
+    /// Takes note that a member answered a heartbeat.
     pub(crate) fn answered(&mut self, from: ReplicaId, round: u64) {
         let last = self.answered.entry(from).or_default();
         *last = (*last).max(round);
     }
 
-    /// A member is gone, and its answers with it.
+    /// Forgets the answers of a member that is gone.
     pub(crate) fn forget(&mut self, member: ReplicaId) {
         self.answered.remove(&member);
     }
 
-    /// A read came, which must see everything through this slot.
+    /// Adds a read, which must see everything through this slot.
     pub(crate) fn ask(&mut self, token: ReadToken, slot: Slot) {
         if self.reads.len() >= READS_MAX {
-            // A leader that reaches no quorum is asked again and again: who asked first has given up long ago.
+            // A leader that reaches no quorum is asked repeatedly: the client of the oldest read has given up long ago.
             self.reads.pop_front();
         }
         self.reads.push_back((self.round + 1, token, slot));
     }
 
-    /// Answers the reads that a quorum has confirmed. `quorum_value` finds the largest number that a quorum reaches,
-    /// given what each member has reached. True if a heartbeat should leave now: reads wait for the next, and none is
-    /// under way.
+    /// Answers the reads that a quorum has confirmed. `quorum_value` finds the largest number that a quorum
+    /// reaches, given what each member has reached. Returns whether a heartbeat should be sent now, because
+    /// reads wait for the next one and none is under way.
     pub(crate) fn confirm(
         &mut self,
         quorum_value: impl FnOnce(&dyn Fn(ReplicaId) -> u64) -> u64,
@@ -77,7 +77,7 @@ impl ReadRounds {
         confirmed == self.round && !self.reads.is_empty()
     }
 
-    /// This replica leads no more.
+    /// Fails all reads, since this replica does not lead any more.
     pub(crate) fn fail(&mut self, effects: &mut Effects) {
         for (_, token, _) in self.reads.drain(..) {
             effects.push(Effect::ReadIndex { token, slot: None });
@@ -106,7 +106,7 @@ mod tests {
             Leader { rounds: ReadRounds::default(), members, effects: Effects::new(Lsn::ZERO) }
         }
 
-        /// Whether a heartbeat should leave, and the reads that are answered.
+        /// Whether a heartbeat should be sent, and the reads that are answered.
         fn confirm(&mut self) -> (bool, Vec<(u64, Option<u64>)>) {
             let members = &self.members;
             let more = self.rounds.confirm(|round_of| members.quorum_value(round_of), &mut self.effects);

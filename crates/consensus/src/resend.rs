@@ -1,4 +1,4 @@
-//! When something is to be sent again.
+//! When something has to be sent again.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ pub(crate) struct Resend {
 }
 
 impl Resend {
-    /// Something was sent just now.
+    /// The schedule of something that was sent just now.
     pub(crate) fn first(now: Time, wait: Duration) -> Resend {
         Resend { at: now + wait, wait }
     }
 
-    /// Something is to be sent at once.
+    /// The schedule of something that has to be sent at once.
     pub(crate) fn at_once(now: Time, wait: Duration) -> Resend {
         Resend { at: now, wait: wait / 2 }
     }
 
-    /// The next time.
+    /// The next time at which it has to be sent.
     pub(crate) fn at(&self) -> Time {
         self.at
     }
 
-    /// Whether it is due; if so, the next time is set.
+    /// Whether it has to be sent now; if so, sets the next time.
     pub(crate) fn is_due(&mut self, now: Time, wait_max: Duration) -> bool {
         let due = now >= self.at;
         if due {

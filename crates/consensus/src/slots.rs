@@ -1,10 +1,10 @@
-//! A stretch of the log in memory, addressed by slot.
+//! A section of the log in memory, addressed by slot.
 
 use std::collections::VecDeque;
 
 use synod_wire::Slot;
 
-/// Values for consecutive slots from [`Slots::first`] on. Slots behind the end read as the default.
+/// Values for consecutive slots from [`Slots::first`] on. Slots after the last one read as the default.
 #[derive(Clone, Debug)]
 pub struct Slots<T> {
     first: Slot,
@@ -12,7 +12,7 @@ pub struct Slots<T> {
 }
 
 impl<T: Default> Slots<T> {
-    /// Nothing yet; the first slot will be `first`.
+    /// A section without values, whose first slot will be `first`.
     pub fn new(first: Slot) -> Slots<T> {
         Slots { first, values: VecDeque::new() }
     }
@@ -36,10 +36,10 @@ impl<T: Default> Slots<T> {
         self.values.get(self.index(slot)?)
     }
 
-    /// The value at a slot, made if it is not held yet.
+    /// The value at a slot, which is created if it is not held yet.
     ///
     /// # Panics
-    /// If the slot lies before the first.
+    /// If the slot is before the first one.
     pub fn entry(&mut self, slot: Slot) -> &mut T {
         let index = self.index(slot).expect("the slot was not dropped yet");
         while index >= self.values.len() {
@@ -48,14 +48,14 @@ impl<T: Default> Slots<T> {
         &mut self.values[index]
     }
 
-    /// The values of slots that are held, of those from `first` through `last`.
+    /// The values of the slots from `first` through `last` that are held.
     pub fn range_mut(&mut self, first: Slot, last: Slot) -> impl Iterator<Item = &mut T> {
         let first = self.index(first.max(self.first)).unwrap_or(0).min(self.values.len());
         let end = self.index(last.min(self.last()).next()).unwrap_or(0).clamp(first, self.values.len());
         self.values.range_mut(first..end)
     }
 
-    /// Adds the value of the slot behind the last one.
+    /// Adds the value of the slot after the last one.
     pub fn push(&mut self, value: T) {
         self.values.push_back(value);
     }

@@ -9,7 +9,7 @@ use crate::batches::last_of;
 pub(crate) struct Staged {
     ballot: Ballot,
     start: Slot,
-    /// The first of them; behind `start` if those before it are trimmed.
+    /// The first slot of the pages; after `start` if earlier pages are trimmed.
     first: Slot,
     batches: Vec<Batch>,
 }
@@ -25,8 +25,8 @@ impl Staged {
         self.batches.extend_from_slice(batches);
     }
 
-    /// The pages before `from`, and where they begin. If pages are missing although they lie behind the base, what is
-    /// returned leaves a gap.
+    /// Takes the pages before `from` out, and returns them with the slot where they begin. If pages after the
+    /// base are missing, the result leaves a gap.
     pub(crate) fn take(&mut self, ballot: Ballot, start: Slot, from: Slot, base: Slot) -> (Slot, Vec<Batch>) {
         if from == start {
             return (from, Vec::new());

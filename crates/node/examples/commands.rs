@@ -1,5 +1,5 @@
-//! Commands a second and latency of three replicas in this process, over TCP on the loopback interface, without
-//! gRPC: what the runtime itself costs.
+//! Commands per second and latency of three replicas in this process, over TCP on the loopback interface,
+//! without gRPC: the cost of the runtime itself.
 //!
 //! `cargo run --release -p synod-node --example commands -- [sync|async|memory] [CLIENTS] [SECONDS] [thread|inline]`
 

@@ -1,9 +1,9 @@
-//! What one flipped bit in a replica's log costs: three replicas in this process, on real files and over TCP on the
-//! loopback interface, fill their logs; one is stopped, its log is harmed, and it is started again. Counted are the bytes
-//! that the others send it until it has everything again.
+//! The cost of one flipped bit in a replica's log. Three replicas in this process, on real files and over TCP
+//! on the loopback interface, fill their logs; one is stopped, its log is damaged, and it is started again.
+//! The program counts the bytes that the others send it until it has everything again.
 //!
-//! `cargo run --release -p synod-node --example repair -- [PROTOCOL] [MEBIBYTES]`; takes about six times the log in memory, and
-//! eight times on the disk (under `TMPDIR`).
+//! `cargo run --release -p synod-node --example repair -- [PROTOCOL] [MEBIBYTES]`; takes about six times the
+//! log in memory, and eight times on the disk (under `TMPDIR`).
 
 use std::{
     fs::File,
@@ -68,13 +68,13 @@ enum Harm {
     Nothing,
     /// A bit flips at this share of the log.
     Flip(f64),
-    /// The log is gone: what a flipped bit came to before logs were repaired.
+    /// The log is gone, which was also the cost of a flipped bit before logs were repaired.
     Gone,
 }
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Commands are as large as a batch, and each is one.
+/// Commands are as large as a batch, so each is a batch.
 const COMMAND_BYTES: usize = 60 << 10;
 
 fn main() -> Result<(), Failure> {
@@ -94,7 +94,7 @@ fn main() -> Result<(), Failure> {
         let mut config = Config::new(ClusterId(7), member.id, members.clone(), dir.path().join(&member.name));
         config.listen = vec![member.address.parse()?];
         config.settings.consensus = Options::of(protocol);
-        // The log is all that there is.
+        // There are no snapshots, so all data is in the log.
         (config.settings.snapshot_slots, config.settings.snapshot_log_bytes) = (u64::MAX, u64::MAX);
         config.settings.kept_bytes_max = u64::MAX;
         Ok(Node::start_blocking(config, Sum::default())?)
@@ -189,7 +189,7 @@ fn flip(wal: &Path, share: f64) -> io::Result<()> {
     for (path, bytes) in written {
         if at < bytes {
             let file = File::options().read(true).write(true).open(path)?;
-            // Behind the head of the segment and of its first record.
+            // The place is after the head of the segment and that of its first record.
             let place = (HEADER + at.max(100)) as u64;
             let mut byte = [0];
             file.read_exact_at(&mut byte, place)?;

@@ -1,4 +1,4 @@
-//! Work that blocks, for asynchronous callers: it is done by a thread of its own, so that no thread of a runtime waits.
+//! Blocking work for asynchronous callers: a thread of its own does it, so that no thread of a runtime waits.
 
 use std::{
     io,
@@ -8,20 +8,20 @@ use std::{
 use synod_sync::thread;
 use tokio::sync::oneshot;
 
-/// What `work` returns. If the future is dropped, the work is done to its end all the same, and what it returns is dropped.
+/// Returns what `work` returns. If the future is dropped, the work is still done to its end, and its result is dropped.
 ///
 /// # Errors
 /// The system gives no thread. The work was not begun, and what it holds was dropped.
 ///
 /// # Panics
-/// If the work does.
+/// If the work panics.
 pub(crate) async fn apart<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let (done, result) = oneshot::channel();
     let run = move || {
-        // Nobody may wait for it any more.
+        // The future may have been dropped, and then the result is too.
         let _ = done.send(catch_unwind(AssertUnwindSafe(work)));
     };
     thread::Builder::new().name(name.to_owned()).spawn(run)?;

@@ -1,13 +1,13 @@
-//! The way to the protocol's thread for asynchronous tasks, which must not wait.
+//! How asynchronous tasks, which must not wait, reach the protocol's thread.
 
 use synod_replica::RequestError;
 use synod_sync::channel::{Receiver, Sender, TrySendError, unbounded};
 
 use crate::protocol::Input;
 
-/// Where tasks leave what the protocol's thread is to do. The queue in front of that thread has a fixed length, and who
-/// finds it full has to wait; what tasks bring goes around it then. That is bounded as well, since each request has a place
-/// in the admission.
+/// Where tasks leave what the protocol's thread has to do. The queue of that thread has a fixed length, and a
+/// sender has to wait when it is full; then the input of a task goes around the queue. That is bounded as
+/// well, since each request has a place in the admission.
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
     queue: Sender<Input>,
@@ -15,13 +15,14 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// A way to the thread that takes from `queue`, and what that thread has to take as well after each look at its queue.
+    /// The inputs for the thread that takes from `queue`, and the receiver that the thread has to look at
+    /// after each look at its queue.
     pub(crate) fn new(queue: Sender<Input>) -> (Inputs, Receiver<Input>) {
         let (around, beside) = unbounded();
         (Inputs { queue, around }, beside)
     }
 
-    /// Hands something over without waiting; false if nobody takes it any more.
+    /// Hands something over without waiting; returns false if the thread has ended.
     pub(crate) fn send(&self, input: Input) -> bool {
         let input = match self.queue.try_send(input) {
             Ok(()) => return true,
@@ -31,7 +32,8 @@ impl Inputs {
         if self.around.send(input).is_err() {
             return false;
         }
-        // If the queue is still full, the thread has yet to take from it, and looks here after that. If not, it is woken.
+        // If the queue is still full, the thread has yet to take from it, and looks here after that. If not,
+        // this wakes the thread.
         !matches!(self.queue.try_send(Input::Wake), Err(TrySendError::Disconnected(_)))
     }
 
@@ -62,7 +64,7 @@ mod tests {
         assert!(matches!(beside.try_recv(), Ok(Input::Stop)));
         assert!(taken.is_empty());
 
-        // It took what was in its queue just before something went around it.
+        // The thread took what was in its queue just before something went around it.
         inputs.around.send(Input::Stop).unwrap();
         assert!(inputs.send(Input::Wake));
         assert!(matches!(taken.try_recv(), Ok(Input::Wake)));

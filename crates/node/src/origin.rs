@@ -12,23 +12,24 @@ use synod_wire::{ClusterId, DecodeError, Format, Reader, ReplicaId, Writer, Writ
 
 use crate::apart::apart;
 
-/// What a replica must know to begin or to join, and who is a member: kept in its data directory from its first start on,
-/// written again with each change of the group, and given to those who ask for it ([`Origin::ask`]).
+/// What a replica must know to begin or to join, and which members there are. It is kept in the data
+/// directory from the first start on, written again with each change of the group, and given to programs that
+/// ask for it ([`Origin::ask`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The cluster.
     pub cluster: ClusterId,
-    /// The group with which the log begins: the same at all replicas of the cluster.
+    /// The group with which the log begins, which is the same at all replicas of the cluster.
     pub first: Group,
-    /// The latest group that is known: where to find somebody who knows the log, and who may hold more of it.
+    /// The latest known group: its members know the log, and may hold more of it.
     pub present: Group,
 }
 
-/// Leads the encoding. Version 2 and before did not say who can read it.
+/// The first part of the encoding. Version 2 and earlier ones did not say which versions can read them.
 const FORMAT: Format = Format::first(3);
 
 impl Origin {
-    /// Of a cluster that begins.
+    /// The origin of a new cluster.
     #[must_use]
     pub fn new(cluster: ClusterId, first: Group) -> Origin {
         Origin { cluster, present: first.clone(), first }
@@ -48,7 +49,7 @@ impl Origin {
     /// Reads what [`Origin::encode`] wrote.
     ///
     /// # Errors
-    /// The bytes are something else, or of another version of this program.
+    /// The bytes are something else, or come from another version of this program.
     pub fn decode(bytes: Bytes) -> Result<Origin, DecodeError> {
         let mut reader = Reader::new(bytes);
         let written = Written::unpacked(reader.u32("version of the group")?);
@@ -65,8 +66,8 @@ impl Origin {
         Ok(Origin { cluster, first, present })
     }
 
-    /// Asks replicas, each at its `host:port`, which cluster they belong to and who is in it. All are asked one after
-    /// the other, within `timeout` in all; of several answers the one counts that knows the latest group.
+    /// Asks replicas, each at its `host:port`, which cluster they belong to and which members it has. All are
+    /// asked one after the other, within `timeout` in all; the answer that knows the latest group counts.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -81,7 +82,7 @@ impl Origin {
             .map_err(|error| AskError::Silent(vec![format!("no thread to ask: {error}")]))?
     }
 
-    /// [`Origin::ask`] for callers that are not asynchronous: it blocks for at most `timeout`.
+    /// Does what [`Origin::ask`] does for callers that are not asynchronous: it blocks for at most `timeout`.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -125,16 +126,16 @@ impl Origin {
         if self.present.version > group.version { &self.present } else { group }
     }
 
-    /// The addresses of the other members of `group`, and, as long as it is older than what was told, of those who were
-    /// told.
+    /// The addresses of the other members of `group`, and, as long as `group` is older than the group that
+    /// was told, of the members of that one.
     pub(crate) fn members(&self, group: &Group, me: ReplicaId) -> Vec<Peer> {
         let told = self.present.members.iter().filter(|_| self.present.version > group.version);
-        // Newer addresses first: of one replica the first counts.
+        // Newer addresses come first: of several addresses of one replica the first counts.
         addresses(told.chain(&group.members), me)
     }
 }
 
-/// The addresses of those whom the last change of `group` removed.
+/// The addresses of the members that the last change of `group` removed.
 pub(crate) fn former(group: &Group, me: ReplicaId) -> Vec<Peer> {
     addresses(&group.former, me)
 }
@@ -172,24 +173,24 @@ fn address(member: &Member) -> Option<&str> {
     (!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(address)
 }
 
-/// Why nobody told what a replica must know to join.
+/// Why no replica told what a replica must know to join.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// Nobody gave an answer that makes sense; what each of them said instead.
+    /// No replica gave an answer that makes sense; the texts say what came instead.
     #[error("no replica answers: {}", .0.join("; "))]
     Silent(Vec<String>),
     /// Two replicas belong to different clusters: the address and the cluster of each.
     #[error("{} belongs to cluster {}, {} to cluster {}", one.0, one.1, other.0, other.1)]
     Divided {
-        /// One of them.
+        /// The address and cluster of one replica.
         one: (String, ClusterId),
-        /// The other one.
+        /// The address and cluster of the other.
         other: (String, ClusterId),
     },
 }
 
-/// Whether a data directory holds what its replica began with, so that it can start without being told.
+/// Whether a data directory holds what its replica began with, so that it can start without being told that.
 #[must_use]
 pub fn is_begun(data_dir: &Path) -> bool {
     data_dir.join("group").exists()
@@ -227,7 +228,7 @@ mod tests {
     #[test]
     fn who_joins_talks_to_those_who_are_there_and_later_to_those_in_its_log() {
         let mut origin = origin();
-        // What was told speaks of a member that has left since.
+        // The group that was told contains a member that has left since.
         origin.first.members[1].info.peer_urls = vec!["http://old:1/".into()];
         let peers = |group: &Group| {
             let peers = origin.members(group, ReplicaId(3));
@@ -237,7 +238,7 @@ mod tests {
         let leave = ChangeRequest { expected: 2, change: Change::Remove(ReplicaId(1)) };
         let later = origin.present.apply(Slot(9), &leave).unwrap();
         assert_eq!(peers(&later), [(2, "b:1".into())]);
-        // The one that left is still told, for a while.
+        // The member that left stays a peer for a while.
         assert_eq!(former(&later, ReplicaId(3)), [Peer { id: ReplicaId(1), address: "a:1".into() }]);
     }
 

@@ -1,5 +1,5 @@
-//! What a program that embeds replicas relies on: no thread of a runtime is blocked, and a state machine is told what it
-//! needs.
+//! What a program that embeds replicas relies on: no thread of a runtime is blocked, and a state machine is
+//! told what it needs.
 
 mod common;
 
@@ -19,7 +19,7 @@ use common::{Group, append, block, tape, until};
 use synod_node::{Config, Ended, Node};
 use synod_replica::{Context, Frozen, RequestError, SessionCommand, StateMachine};
 
-/// Counts commands. The first one takes until it is told to end.
+/// Counts commands. The first one is executed until it is told to end.
 struct Slow {
     gate: Receiver<()>,
     passed: bool,
@@ -75,10 +75,11 @@ fn watchdog(open: &Sender<()>) -> impl Fn() + use<> {
 
 #[test]
 fn no_task_waits_for_a_full_queue() {
-    // More than the queue of the protocol's thread takes.
+    // These are more than the queue of the protocol's thread takes.
     const COMMANDS: u64 = 9_000;
     let tune = |config: &mut Config| {
-        // Commands are executed on the protocol's thread, which therefore takes nothing for as long as the first one takes.
+        // Commands are executed on the protocol's thread, which therefore takes nothing for as long as the
+        // first one is executed.
         config.executor_thread = false;
         config.settings.request_timeout = Duration::from_secs(120);
     };
@@ -93,7 +94,7 @@ fn no_task_waits_for_a_full_queue() {
                 tokio::spawn(async move { handle.execute(Bytes::from_static(b"a")).await })
             })
             .collect();
-        // They all run before this timer.
+        // All of them run before this timer ends.
         tokio::time::sleep(Duration::from_millis(200)).await;
         finished();
         for command in commands {
@@ -149,11 +150,11 @@ fn a_panic_of_the_state_machine_ends_the_replica_and_those_who_wait_are_told() {
     });
 }
 
-/// Remembers what it is told with commands.
+/// Remembers what it is told together with commands.
 #[derive(Default)]
 struct Diary {
     lines: String,
-    /// For whether replies are wanted, which differs between replicas.
+    /// Counts how often a reply was wanted, which differs between replicas.
     wanted: Arc<AtomicU64>,
 }
 
@@ -203,12 +204,12 @@ fn all_replicas_tell_their_state_machines_the_same_with_a_command() {
     assert_eq!((lines[1][0], lines[1][2]), (&*second.to_string(), &*format!("Some({session:?})")));
     assert_ne!(lines[0][1], lines[1][1], "the clock stands still");
     assert!(nodes.iter().all(|node| tape(&node.handle()) == diary));
-    // The default fingerprint is one of what a snapshot holds.
+    // The default fingerprint is a checksum of the contents of a snapshot.
     until("the replicas agree", || {
         let digests: Vec<_> = nodes.iter().map(|node| block(node.handle().digest()).unwrap()).collect();
         digests.windows(2).all(|pair| pair[0] == pair[1])
     });
-    // The one without a session is answered here alone; the session keeps the other reply on every replica.
+    // The command without a session is answered here alone; the session keeps the other reply on every replica.
     assert_eq!(wanted.iter().map(|wanted| wanted.load(SeqCst)).collect::<Vec<_>>(), [2, 1, 1]);
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }

@@ -1,4 +1,4 @@
-//! What a replica may do after a loss that began as the only one: that depends on who came since.
+//! What a replica that began as the only one may do after a loss, which depends on the replicas that joined since.
 
 mod common;
 
@@ -44,10 +44,10 @@ fn join(group: &Group, of: &Node, id: u64, goal: Goal) -> Node {
     node
 }
 
-/// It began alone and its log never said otherwise, or said so only in what is lost. It must not take itself for the only
-/// one, neither decide by itself nor refuse to learn from the others.
+/// The founder began alone, and its log never said otherwise, or said so only in what is lost. It must not
+/// assume that it is the only one: it may neither decide by itself nor refuse to learn from the others.
 #[test]
-fn a_founder_that_lost_its_log_learns_from_those_who_came() {
+fn a_founder_that_lost_its_log_learns_from_the_members_that_joined() {
     let memory: fn(&mut Config) = |config| config.durability = Durability::Memory;
     let raft: fn(&mut Config) = |config| config.settings.consensus.protocol = ProtocolKind::Raft;
     for tune in [memory, raft] {
@@ -79,7 +79,7 @@ fn a_founder_that_lost_its_log_learns_from_those_who_came() {
     }
 }
 
-/// A learner may hold what the only voter lost: if that went on, they would follow two histories.
+/// A learner may hold what the only voter lost: if the voter went on, the two would follow different histories.
 #[test]
 fn the_only_voter_does_not_go_on_before_a_learner_that_may_hold_more() {
     let group = Group::new(2, |config| config.durability = Durability::Memory);
@@ -93,10 +93,10 @@ fn the_only_voter_does_not_go_on_before_a_learner_that_may_hold_more() {
     learner.stop_blocking().unwrap();
 }
 
-/// What its log knew of one that was removed is lost with it. That one may never have heard of its removal, and must not
-/// be taken for a new member whose id is the same.
+/// What the founder's log knew of a removed replica is lost with the log. The removed replica may never have
+/// heard of its removal, and must not be taken for a new member with the same id.
 #[test]
-fn who_is_alone_again_and_forgets_the_others_begins_a_new_cluster() {
+fn a_replica_that_is_alone_again_and_forgets_the_others_needs_a_new_cluster() {
     let group = Group::new(2, |config| config.durability = Durability::Memory);
     let first = start(founder(&group)).unwrap();
     let other = join(&group, &first, 2, Goal::Vote);
@@ -116,9 +116,9 @@ fn who_is_alone_again_and_forgets_the_others_begins_a_new_cluster() {
     append(&first.handle(), "b");
 }
 
-/// Who never had others goes on, as often as it forgets.
+/// A replica that was always the only one goes on, however often it forgets.
 #[test]
-fn who_was_always_alone_goes_on() {
+fn a_replica_that_was_always_alone_goes_on() {
     let group = Group::new(1, |config| config.durability = Durability::Memory);
     for text in ["a", "b"] {
         let first = start(founder(&group)).unwrap();
@@ -129,7 +129,7 @@ fn who_was_always_alone_goes_on() {
 
 /// A start that ended between two files can leave a group beside the log that the log never came to.
 #[test]
-fn who_came_is_written_down_whatever_stood_there() {
+fn new_members_are_written_down_whatever_stood_there() {
     let group = Group::new(2, |_| {});
     start(founder(&group)).unwrap().stop_blocking().unwrap();
     let path = group.dir.path().join("r1");

@@ -1,4 +1,4 @@
-//! What replicas make of peers that are not what they should be, or not what they were.
+//! What replicas do about peers that are not what they should be, or not what they were.
 
 mod common;
 
@@ -21,8 +21,8 @@ use synod_replica::RequestError;
 use synod_transport::{Event, Peer, Transport, VERSION, VERSION_OLDEST};
 use synod_wire::{ClusterId, Incarnation, ReplicaId, Writer};
 
-/// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// More time than anything takes on a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_message_that_does_not_decode_ends_the_session() {
@@ -41,13 +41,13 @@ fn a_message_that_does_not_decode_ends_the_session() {
         Ok(())
     };
     let transport = Transport::start(other, sink).unwrap();
-    let wait = |wanted: fn(&Event) -> bool| while !wanted(&events.recv_timeout(PATIENCE).unwrap()) {};
+    let wait = |wanted: fn(&Event) -> bool| while !wanted(&events.recv_timeout(WAIT_MAX).unwrap()) {};
     wait(|event| matches!(event, Event::Up { .. }));
     let mut nonsense = Writer::new();
     nonsense.bytes(b"what no version says");
     transport.sender().send(one.id, nonsense.finish());
     wait(|event| matches!(event, Event::Down { .. }));
-    // It is no reason to shut the peer out for good.
+    // The refusal does not shut the peer out permanently.
     wait(|event| matches!(event, Event::Up { .. }));
 }
 
@@ -82,7 +82,7 @@ fn one_that_lost_everything_and_one_that_was_never_there_are_no_majority() {
     let told = |id| {
         Node::start_blocking(Config { begin_without_all: true, ..group.config(id) }, Tape::default()).unwrap()
     };
-    // The operator says that two are enough, and one of them is not to be believed later.
+    // The operator says that two replicas are enough, and one of them is not to be believed later.
     let nodes = [told(1), told(2)];
     until("a leader", || nodes[0].handle().status().leader.is_some());
     append(&nodes[0].handle(), "kept");
@@ -114,7 +114,7 @@ fn a_data_directory_that_was_restored_from_a_copy_is_found_out_and_learns_again(
     nodes[2] = Some(group.start(3));
     append(&nodes[2].as_ref().unwrap().handle(), "b");
     drop(nodes);
-    // The others forget what is only in memory, too.
+    // The other replicas forget what is only in memory, too.
     fs::remove_dir_all(&data).unwrap();
     fs::rename(&backup, &data).unwrap();
 

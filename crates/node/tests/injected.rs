@@ -73,13 +73,13 @@ fn commands_are_ordered_while_the_network_is_cut_and_after_it_is_healed() {
         let digests = handles.iter().map(|handle| block(handle.digest()).unwrap()).collect::<Vec<_>>();
         digests.iter().all(|digest| *digest == digests[0])
     });
-    // Nobody has acknowledged what the leader ordered while it was alone.
+    // No replica has acknowledged what the leader ordered while it was alone.
     let all = tape(&handles[cut]);
     assert!(all.starts_with("abb"), "{all}");
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }
 
-/// All of it is in memory, so nothing but these disks can know what was written.
+/// All data is in memory, so only these disks can know what was written.
 #[test]
 fn a_power_failure_takes_nothing_that_was_acknowledged() {
     let group = Group::new(3);

@@ -30,9 +30,9 @@ use synod_sync::{
 };
 use synod_wire::{ClusterId, ReplicaId, Slot, Writer};
 
-/// Far more than anything here takes.
+/// Far more time than anything here takes.
 const LONG: Duration = Duration::from_secs(120);
-/// Where nothing is lost, nothing waits for a timer: if time must pass, somebody sleeps who has something to do.
+/// Where nothing is lost, no step waits for a timer: if time must pass, a thread sleeps that has something to do.
 const AT_ONCE: Duration = Duration::ZERO;
 
 fn seeds(few: Range<u64>) -> Range<u64> {
@@ -54,12 +54,12 @@ fn config(id: u64, count: u64, seed: u64) -> Config {
     config.settings.consensus.protocol =
         [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft][seed as usize / 8 % 3];
     config.settings.snapshot_log_bytes = 4_000;
-    // With odd seeds time passes as it likes.
+    // With odd seeds time passes freely.
     config.settings.request_timeout = Duration::from_secs(100_000);
-    // Otherwise it is time that fills batches.
+    // Otherwise batches are closed when time has passed.
     config.settings.batch_delay_max = Duration::ZERO;
     if count == 1 && seed / 32 % 2 > 0 {
-        // Disk and execution fall behind, and the replica waits for them.
+        // The disk and the executor lag, and the replica waits for them.
         config.settings.backlog_slots_max = 2;
         config.settings.undurable_bytes_max = 2_000;
     }
@@ -85,12 +85,12 @@ impl Play {
         let start = |id| Node::start_blocking(config(id, count, self.seed), Tape::default()).unwrap();
         self.nodes = (1..=count).map(start).collect();
         let leads = |node: &Node| node.handle().status().role == Role::Leader;
-        // Who votes alone needs nothing but its disk.
+        // A replica that is the only voter needs nothing but its disk.
         let at_most = if count == 1 && is_strict(self.seed) { AT_ONCE } else { LONG };
         self.until("a leader", at_most, || self.nodes.iter().any(leads));
     }
 
-    /// Meanwhile nobody ends by itself, as one does in which something fails.
+    /// Waits until this is reached. Meanwhile no replica may end by itself, as a replica does in which something fails.
     fn until(&self, what: &str, at_most: Duration, reached: impl Fn() -> bool) {
         pass_until(what, at_most, || {
             for node in &self.nodes {
@@ -104,7 +104,7 @@ impl Play {
         self.nodes[at as usize % self.nodes.len()].handle()
     }
 
-    /// Clients write, and read what they wrote, at any replica, all at a time.
+    /// Runs clients at the same time, each of which writes at any replica, and reads what it wrote.
     fn clients(&self, count: u64, each: u64) {
         let done = Arc::new(AtomicUsize::new(0));
         for client in 0..count {
@@ -112,7 +112,7 @@ impl Play {
             let written = Arc::clone(&self.written);
             thread::spawn(move || {
                 for number in 0..each {
-                    // Some fill a segment of the log.
+                    // Some of these fill a segment of the log.
                     let text = format!("<{client}.{number}{}>", "-".repeat([0, 10, 6000][draw(3) as usize]));
                     block_on(handle.execute(Bytes::from(text.clone()))).expect("a replica has ended");
                     written.lock().unwrap().push(text.clone());
@@ -126,7 +126,7 @@ impl Play {
         self.until("all clients have their answers", at_most, || done.load(SeqCst) == count as usize);
     }
 
-    /// Everybody has everything that was acknowledged, once and in the same order.
+    /// Checks that every replica has everything that was acknowledged, once and in the same order.
     fn agree(&self) {
         let written = self.written.lock().unwrap().clone();
         self.until("all have what was acknowledged", LONG, || {
@@ -139,7 +139,7 @@ impl Play {
         });
     }
 
-    /// All stop, whatever goes on, and in time.
+    /// Checks that all replicas stop in time, whatever they are doing.
     fn stop(&mut self) {
         let ended = Arc::new(AtomicUsize::new(0));
         let count = self.nodes.len();
@@ -154,7 +154,7 @@ impl Play {
     }
 }
 
-/// All take part: each was welcomed by all others, and knows it.
+/// All replicas take part: each was welcomed by all others, and knows it.
 fn first_start(seed: u64) {
     let mut play = Play::start(seed, 3);
     play.until("all have met", LONG, || {
@@ -163,7 +163,7 @@ fn first_start(seed: u64) {
     play.stop();
 }
 
-/// A log that is opened and closed again soon, while the thread that prepares its segments is at work.
+/// A log that is opened and soon closed again, while the thread that prepares its segments is at work.
 fn log_alone(seed: u64) {
     new_disk(seed);
     let done = Arc::new(AtomicUsize::new(0));
@@ -197,8 +197,8 @@ fn one_replica(seed: u64) {
     play.stop();
 }
 
-/// Replicas are stopped while clients still write: everybody gets an answer, and what was acknowledged is there after the
-/// next start.
+/// Replicas are stopped while clients still write: every client gets an answer, and what was acknowledged is
+/// there after the next start.
 fn stopped_at_work(seed: u64) {
     let count = if seed % 3 == 0 { 3 } else { 1 };
     let mut play = Play::start(seed, count);
@@ -245,7 +245,7 @@ fn a_log_closes_whatever_its_other_thread_does() {
 
 #[test]
 fn replicas_of_a_new_cluster_all_meet() {
-    // The seed 202 was the first in which one that was met was forgotten again.
+    // Seed 202 was the first in which a peer that had been met was forgotten again.
     explore::run(seeds(0..250), None, first_start);
 }
 
@@ -254,7 +254,7 @@ fn three_replicas_keep_what_they_promise() {
     explore::run(seeds(0..30), None, three_replicas);
 }
 
-/// Connections break while clients write: what was acknowledged stays, and everybody gets it.
+/// Connections break while clients write: what was acknowledged stays, and every replica gets it.
 fn cut_connections(seed: u64) {
     let mut play = Play::start(seed, 3);
     let answered = Arc::new(AtomicUsize::new(0));
@@ -290,10 +290,10 @@ fn replicas_that_are_stopped_at_work_lose_nothing() {
     explore::run(seeds(0..100), None, stopped_at_work);
 }
 
-/// Some seed notices the error, with these words.
+/// Checks that some seed finds the planted error, and fails with these words.
 fn noticed(error: Planted, few: Range<u64>, test: fn(u64), words: &str) {
     for seed in few.clone() {
-        // What fails leaves a thread of the system in which no other run can begin.
+        // A failed run leaves its thread of the system in a state in which no other run can begin.
         let run = move || explore::run(seed..seed + 1, Some(error), test);
         let Err(panic) = std::thread::spawn(run).join() else { continue };
         let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();

@@ -23,7 +23,7 @@ const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
 const CLUSTER: ClusterId = ClusterId(7);
 
-/// The slots that are kept matter here, not what is in them.
+/// A state machine that does nothing: the slots that are kept matter here, not what is in them.
 #[derive(Clone)]
 struct Nothing;
 
@@ -55,7 +55,7 @@ impl StateMachine for Nothing {
     }
 }
 
-/// r1 votes, and r2 is there to.
+/// A group in which r1 votes and r2 is to vote.
 fn with_learner() -> Group {
     let alone = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
     let change = Change::Add { info: MemberInfo::default(), goal: Goal::Vote };
@@ -92,8 +92,8 @@ fn cluster_in(path: &Path) -> ClusterId {
     DataDir::read(path).unwrap().unwrap().identity.cluster
 }
 
-/// Between the renames there was a moment without a data directory, and a supervisor that starts the replica again then
-/// got an empty one.
+/// At one time there was a moment without a data directory between the renames, and a supervisor that started
+/// the replica again in it got an empty one.
 #[test]
 fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     let folder = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     assert!(force_new_cluster(&config, Nothing, |_| false).unwrap().is_none(), "it can be read");
 }
 
-/// The new directory was made beside the link, or had no name at all.
+/// At one time the new directory was made beside the link, or had no name at all.
 #[test]
 fn the_directory_may_be_named_in_a_roundabout_way() {
     for way in ["link", "r1/wal/.."] {
@@ -137,7 +137,8 @@ fn the_directory_may_be_named_in_a_roundabout_way() {
     }
 }
 
-/// It was refused only when the new directory was there, which then kept every start from the old one.
+/// At one time a mount point was refused only when the new directory was there, which then prevented every
+/// start from the old one.
 #[test]
 fn a_mount_point_is_refused_before_anything_is_written() {
     let config = Config::new(CLUSTER, R1, Vec::new(), "/proc".into());
@@ -151,7 +152,7 @@ fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     let path = folder.path().join("r1");
     let config = survivor(&path);
     let aside = folder.path().join(format!("r1.old-{CLUSTER}"));
-    // What an earlier attempt made, under either of its names.
+    // An earlier attempt left this, under either of its names.
     for left in [DataDir::replacement(&path), aside.clone()] {
         drop(DataDir::open(&left, ClusterId(99), ReplicaId(3), "n1", Durability::Sync).unwrap());
     }
@@ -160,7 +161,7 @@ fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     assert_eq!((cluster_in(&path), cluster_in(&aside)), (plan.new_cluster, CLUSTER));
     assert!(!DataDir::replacement(&path).exists());
 
-    // The data of this very cluster are nobody's leftovers.
+    // The data of this very cluster are not left over from an attempt.
     std::fs::remove_dir_all(&path).unwrap();
     std::fs::rename(&aside, &path).unwrap();
     drop(DataDir::open(&aside, CLUSTER, R1, "n1", Durability::Sync).unwrap());
@@ -168,7 +169,7 @@ fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     assert!(error.contains("exists already"), "{error}");
 }
 
-/// r1 promoted r2, which acknowledged that, and what came behind it; then r1 was gone.
+/// r1 promoted r2, which acknowledged that and what came after it; then r1 was gone.
 #[test]
 fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
     let folder = tempfile::tempdir().unwrap();

@@ -108,14 +108,14 @@ fn corrupt(log: &Path, share: f64) {
         .collect();
     segments.sort();
     let mut bytes = std::fs::read(&segments[0]).unwrap();
-    // Records follow the header's page. Well before the tail, which is what a crash leaves half-written.
+    // Records follow the header's page. The place is well before the tail, which a crash may leave half-written.
     let end = bytes.iter().rposition(|&byte| byte != 0).unwrap() - 40;
     let at = 4096 + ((end - 4096) as f64 * share) as usize;
     bytes[at..at + 40].fill(0xff);
     std::fs::write(&segments[0], bytes).unwrap();
 }
 
-/// How many slots a log that was repaired has from the one before it, and how many came from others.
+/// How many slots a repaired log kept from the log before it, and how many came from other replicas.
 fn kept_and_fetched(log: &Path) -> (usize, usize) {
     let (mut kept, mut fetched) = (0, 0);
     synod_storage::inspect::dump(log, |entry| {
@@ -130,7 +130,8 @@ fn kept_and_fetched(log: &Path) -> (usize, usize) {
     (kept, fetched)
 }
 
-/// One after the other, at the beginning of the log, in its middle and at its end; then all three agree, and go on.
+/// Damages one log after the other, at its beginning, in its middle and at its end; then all three replicas
+/// agree, and go on.
 fn damaged_logs_are_repaired(tune: fn(&mut Config)) {
     let group = Group::new(3, tune);
     let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
@@ -144,7 +145,7 @@ fn damaged_logs_are_repaired(tune: fn(&mut Config)) {
         let log = group.dir.path().join(format!("r{id}/wal"));
         corrupt(&log, share);
         let node = nodes[id - 1].insert(group.start(id as u64));
-        // Before its first step it tells nothing.
+        // Before its first step, a replica tells nothing.
         let votes = |status: NodeStatus| status.epoch > Epoch(0) && !status.without_memory;
         until("it votes again", || votes(node.handle().status()));
         assert_eq!(tape(&node.handle()), expected);
@@ -203,7 +204,8 @@ fn a_replica_with_a_corrupt_log_learns_from_its_peers_before_it_votes() {
     assert_eq!(tape(&third.handle()), format!("{}!", "z".repeat(30)));
 }
 
-/// Nobody can bring back what the log held behind the last snapshot: an operator has to agree to do without.
+/// No other replica can bring back what the log held after the last snapshot, so an operator has to agree to
+/// do without it.
 #[test]
 fn a_sole_replica_without_its_log_starts_only_if_it_is_told() {
     let mut group = Group::new(1, |config| config.settings.snapshot_slots = 10);
@@ -229,7 +231,7 @@ fn a_sole_replica_without_its_log_starts_only_if_it_is_told() {
     assert!(kept.len() >= 10 && kept.bytes().all(|byte| byte == b's'), "{kept}");
     append(&node.handle(), "?");
     node.stop_blocking().unwrap();
-    // Once is enough.
+    // The operator has to agree only once.
     group.tune = tune;
     assert_eq!(tape(&group.start(1).handle()), format!("{kept}?"));
 }
@@ -262,14 +264,14 @@ fn a_crash_stop_replica_starts_once_and_is_replaced() {
         }
     };
     refused(&group);
-    // With another durability as well: what the earlier life promised is forgotten all the same.
+    // This holds with another durability as well: what the earlier life promised is forgotten all the same.
     group.tune = |config| config.durability = Durability::Sync;
     refused(&group);
     append(&nodes[0].handle(), "n");
     assert_eq!(tape(&nodes[1].handle()), "mn");
 }
 
-/// The port may be taken, say. Nothing was said, so nothing is forgotten.
+/// The port may be taken, for example. The replica said nothing, so it forgot nothing.
 #[test]
 fn a_crash_stop_replica_that_never_came_to_run_may_start() {
     let group = Group::new(1, |config| config.durability = Durability::CrashStop);
@@ -305,7 +307,7 @@ fn a_configuration_that_makes_no_sense_is_refused_with_a_reason() {
     assert!(error.contains("exceeds the 67108864 of a frame; lower"), "{error}");
 }
 
-/// Commands that the replica has taken from its clients so far.
+/// How many commands the replica has taken from its clients so far.
 fn taken(node: &Node) -> u64 {
     let mut registry = prometheus_client::registry::Registry::default();
     registry.register_collector(Box::new(node.metrics()));
@@ -318,12 +320,12 @@ fn taken(node: &Node) -> u64 {
 #[test]
 fn requests_that_are_withdrawn_keep_their_places_until_their_commands_are_done() {
     let group = Group::new(3, |config| {
-        // Room for 64 small commands.
+        // There is room for 64 small commands.
         config.settings.queue_bytes_max = 64 << 10;
         config.settings.request_timeout = Duration::from_secs(1);
     });
     for gathers in [false, true] {
-        // Without the others nothing is decided. After a start all places are free.
+        // Without the other replicas nothing is decided. After a start all places are free.
         let node = group.start(1);
         let before = taken(&node);
         block(async {
@@ -335,7 +337,7 @@ fn requests_that_are_withdrawn_keep_their_places_until_their_commands_are_done()
                 let sent = std::future::poll_fn(|cx| std::task::Poll::Ready(request.as_mut().poll(cx))).await;
                 assert!(sent.is_pending(), "it is sent or waits for its place, and is withdrawn now");
             }
-            // It has to wait until those before it are given up.
+            // This command has to wait until the commands before it are given up.
             assert_eq!(handle.execute(Bytes::from_static(b"y")).await, Err(RequestError::NoLeader));
             handing_over.abort();
         });

@@ -1,4 +1,4 @@
-//! A group in one process, as somebody who tries the library starts it.
+//! A group in one process, started as by a person who tries the library.
 
 use std::{io, thread, time::Duration};
 
@@ -38,7 +38,7 @@ async fn a_leader_that_is_stopped_has_handed_over_before() {
             None => thread::sleep(Duration::from_millis(5)),
         }
     };
-    // A successor lags for a moment where the last decision is still on its way to it.
+    // A successor lags for a moment, as long as the last decision is on its way to it.
     let others: Vec<usize> = (0..3).filter(|&index| index != leader).collect();
     for &other in &others {
         replicas.handle(other).query("caught up".into()).await.unwrap();

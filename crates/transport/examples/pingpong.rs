@@ -1,9 +1,9 @@
-//! Round trips and throughput between two replicas over loopback, beside bare TCP sockets in the same run.
+//! Round trips and throughput between two replicas over loopback, compared with bare TCP sockets in the same run.
 //!
 //! `cargo run --release -p synod-transport --example pingpong`
 //!
-//! Both replicas live in this process, so they share its cores. In a round trip over the transport four threads take
-//! turns (a sender and a receiver on each side); over bare sockets it is two. Nothing is stored.
+//! Both replicas live in this process, so they share its cores. In a round trip over the transport four
+//! threads take turns (a sender and a receiver on each side); over bare sockets it is two. Nothing is stored.
 
 use std::{
     io::{Read, Write},
@@ -28,7 +28,7 @@ const PONG: ReplicaId = ReplicaId(2);
 const ROUND_TRIPS: usize = 30_000;
 const WARM_UP: usize = 2_000;
 const ROUND_TRIP_BYTES: usize = 64;
-/// Bytes that are under way at most while throughput is measured.
+/// The most bytes that are under way while throughput is measured.
 const WINDOW_BYTES: usize = 16 << 20;
 const DURATION: Duration = Duration::from_secs(2);
 
@@ -95,7 +95,7 @@ fn start_one(
         match event {
             Event::Received { .. } => received(own.get().expect("set before anything is sent")),
             Event::Up { .. } => _ = up.send(()),
-            // The other one is shut down.
+            // The other replica is shut down.
             Event::Down { .. } | Event::Refused { .. } => {}
         }
         Ok(())
@@ -108,7 +108,7 @@ fn transport_round_trips() -> Result<Vec<Duration>> {
     let (done, answered) = mpsc::channel();
     let body = message(ROUND_TRIP_BYTES);
     let (next, echo) = (body.clone(), body.clone());
-    // The answer causes the next question in the receiver thread itself, as in a protocol that lives there.
+    // The answer causes the next question in the receiver thread itself, as in a protocol that runs there.
     let ping = move |sender: &TcpSender| {
         if done.send(Instant::now()).is_ok() {
             sender.send(PONG, next.clone());
@@ -151,7 +151,7 @@ fn bare_round_trips() -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// Frames a second, and how many left in one write.
+/// Frames per second, and how many of them left in one write.
 fn transport_throughput(size: usize) -> Result<(f64, f64)> {
     let received = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&received);
@@ -178,7 +178,7 @@ fn transport_throughput(size: usize) -> Result<(f64, f64)> {
     Ok((rate, per_write))
 }
 
-/// Bytes a second, written in pieces of `size` and read in large ones, without checksums.
+/// Bytes per second, written in pieces of `size` and read in large ones, without checksums.
 fn bare_throughput(size: usize) -> Result<f64> {
     let (mut from, mut to) = pair()?;
     let reader = thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! The first bytes on a connection: who is calling whom, in which version they speak, and whether that is welcome.
+//! The first bytes on a connection: which replica calls which, which version they speak, and whether the
+//! caller is welcome.
 //!
 //! ```text
 //! call     := "SYNO" | newest u16 | kind u16 | oldest u16 | length u16 | fields | crc u32
@@ -16,18 +17,20 @@
 //!               | began u64 | count * began u64    from version 5 on, by its own newest version
 //! ```
 //!
-//! Integers are little-endian. The checksums cover everything before them: of the rest, its length and fields; of an
-//! answer, the length and the bytes. The verdict is 0 for "welcome", or the number of a [`Refusal`].
+//! Integers are little-endian. The checksums cover everything before them: of the rest, its length and fields;
+//! of an answer, the length and the bytes. The verdict is 0 for "welcome", or the number of a [`Refusal`].
 //!
-//! **Versions.** A caller names the oldest and the newest version that it speaks, and the acceptor takes the highest
-//! that both do: the verdict of a welcome names it, and the session's messages are written in it. The verdict of a
-//! refusal names the newest version of the acceptor. What is drawn above is the same in every version from 4 on, with
-//! this freedom: fields may get longer at their end, and a reader that does not know what stands there ignores it. Callers
-//! of versions 1 to 3 named one version only, and no length; they get a verdict of the same form.
+//! **Versions.** A caller names the oldest and the newest version that it speaks, and the acceptor takes the
+//! highest that both speak: the verdict of a welcome names it, and the session's messages are written in it.
+//! The verdict of a refusal names the newest version of the acceptor. The layout above is the same in every
+//! version from 4 on, with this freedom: fields may get longer at their end, and a reader that does not know
+//! what stands there ignores it. Callers of versions 1 to 3 named one version only, and no length; they get a
+//! verdict of the same form.
 //!
-//! A replica is (id, birth): one that lost its data and comes back under its old id shows another birth, has forgotten
-//! what it promised, and is refused, by the caller as by the acceptor. So is one whose data directory was restored
-//! from a copy, which its introduction shows ([`synod_wire::Acquaintance::meet`]).
+//! A replica is (id, birth). A replica that lost its data and comes back under its old id shows another
+//! birth, has forgotten what it promised, and is refused, by the caller as by the acceptor. So is a replica
+//! whose data directory was restored from a copy, which its introduction shows
+//! ([`synod_wire::Acquaintance::meet`]).
 
 use std::{fmt, io, ops::RangeInclusive, time::Duration};
 
@@ -53,17 +56,17 @@ const KIND_HELLO: u16 = 0;
 const KIND_INQUIRY: u16 = 1;
 /// The part of a call that every version has.
 const PREFIX_BYTES: usize = 8;
-/// What stands in front of the fields of a call.
+/// What stands before the fields of a call.
 const CALL_HEAD_BYTES: usize = 12;
 const VERDICT_BYTES: usize = 24;
-/// No fields are longer.
+/// The most bytes of all fields together.
 const FIELDS_BYTES_MAX: usize = 4096;
 /// What stands between the verdict and the bytes of an answer.
 const ANSWER_HEAD_BYTES: usize = 8;
 /// How long a refused caller gets to read the refusal and hang up.
 const REFUSAL_LINGER: Duration = Duration::from_millis(200);
 
-/// Which replica it is, apart from its id, and in which of its lives.
+/// Which replica a caller or acceptor is, apart from its id, and in which of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
     pub(crate) birth: u64,
@@ -82,12 +85,12 @@ impl Life {
     }
 }
 
-/// Who calls.
+/// The kind of a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// A replica that wants to send frames, and the version to do it in.
+    /// A replica that wants to send frames, with the version in which it will send them.
     Replica(Hello, u16),
-    /// Somebody who wants the answer to the inquiry, and nothing else; and the version of that.
+    /// A program that wants only the answer to the inquiry, with the version of that.
     Inquirer(u16),
 }
 
@@ -100,7 +103,7 @@ pub(crate) struct Hello {
     pub(crate) who: Introduction,
 }
 
-/// What a welcomed caller learns.
+/// What an acceptor tells a caller that it welcomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
     /// The version of the session.
@@ -110,18 +113,18 @@ pub(crate) struct Welcome {
     pub(crate) frame_bytes_max: usize,
 }
 
-/// The lesson for whoever starts a replica without its data.
+/// What an operator has to do who starts a replica without its data.
 pub(crate) const OTHER_BIRTH: &str = "a replica of this id with other data was seen before; a replica that lost its \
-     data can not come back under its old id, since it forgot what it promised: replace it (`synod member replace`)";
+     data cannot come back under its old id, since it forgot what it promised: replace it (`synod member replace`)";
 
-/// The lesson where a copy of a data directory is used.
+/// What an operator has to do where a copy of a data directory is used.
 pub(crate) const OUTLIVED: &str =
     "its data directory was restored from a copy, or another process uses a copy of it";
 
 /// Why a caller is turned away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The versions that the acceptor speaks, if it said so.
+    /// The acceptor speaks none of the caller's versions; the range is what it speaks, if it said so.
     Version(Option<RangeInclusive<u16>>),
     OtherCluster,
     UnknownReplica,
@@ -130,10 +133,10 @@ pub(crate) enum Refusal {
     OtherBirth,
     Busy,
     NoAnswer,
-    /// It is the replica that was seen, and forgot some of what it told.
+    /// The caller is the replica that was seen, and has forgotten some of what it told.
     Outlived(Stranger),
     Unwritten,
-    /// A number that this version does not know.
+    /// The reason has a number that this version does not know.
     Other(u16),
 }
 
@@ -142,7 +145,7 @@ const MISMATCHES: [Mismatch; 4] =
     [Mismatch::Superseded, Mismatch::Copied, Mismatch::Forked, Mismatch::Shorter];
 
 impl Refusal {
-    /// The refusal of somebody who is not the replica that was seen.
+    /// The refusal of a caller that is not the replica that was seen.
     pub(crate) fn of(stranger: Stranger) -> Refusal {
         if stranger.mismatch == Mismatch::OtherBirth {
             Refusal::OtherBirth
@@ -167,7 +170,7 @@ impl Refusal {
         }
     }
 
-    /// What there is to say beside the number.
+    /// What the refusal says besides its number.
     fn fields(&self) -> Fields {
         let mut fields = Fields::default();
         match self {
@@ -184,7 +187,7 @@ impl Refusal {
         fields
     }
 
-    /// Reads a refusal by an acceptor whose newest version is `newest`.
+    /// Reads the refusal of an acceptor whose newest version is `newest`.
     fn read(code: u16, newest: u16, fields: &mut FieldReader<'_>) -> Refusal {
         match code {
             1 => Refusal::Version(fields.half_word().ok().map(|oldest| oldest..=newest)),
@@ -293,7 +296,7 @@ pub(crate) fn inquire(stream: &TcpStream, timeout: Duration) -> Result<Bytes, Ha
     Ok(bytes.into())
 }
 
-/// Waits for a caller to say who it is. A caller that speaks none of `versions` is told so.
+/// Waits for a caller to introduce itself. A caller that speaks none of `versions` is told so.
 pub(crate) fn receive(
     stream: &TcpStream,
     me: Incarnation,
@@ -371,10 +374,10 @@ pub(crate) fn answer(
     Ok(())
 }
 
-/// Tells the caller why it is turned away, if it will listen.
+/// Tells the caller why it is turned away, if it listens.
 ///
-/// The connection is closed only after the caller closed it, or a moment later: closing a socket that has unread
-/// bytes resets the connection, and the caller could lose the answer.
+/// The connection is closed only after the caller has closed it, or a moment later: closing a socket that has
+/// unread bytes resets the connection, and the caller could lose the answer.
 pub(crate) fn refuse(
     stream: &TcpStream,
     refusal: &Refusal,
@@ -441,7 +444,7 @@ impl Fields {
     }
 }
 
-/// Reads fields one after the other. What a later version added behind them is left.
+/// Reads fields one after the other. What a later version added after them is left unread.
 #[derive(Debug)]
 struct FieldReader<'a>(&'a [u8]);
 
@@ -559,7 +562,7 @@ fn encode_welcome(me: &Welcome) -> Vec<u8> {
     bytes
 }
 
-/// What an acceptor says that welcomes.
+/// The verdict of an acceptor that welcomes the caller.
 #[derive(Debug)]
 struct Verdict {
     version: u16,
@@ -577,7 +580,7 @@ fn read_verdict(
     let version = u16::from_le_bytes([bytes[4], bytes[5]]);
     let verdict = u16::from_le_bytes([bytes[6], bytes[7]]);
     if verdict != 0 {
-        // Acceptors of older versions say no more, and the reason stands without it.
+        // Acceptors of older versions say no more, and the reason is complete without the rest.
         let rest = read_rest(stream, deadline).unwrap_or_default();
         return Err(HandshakeError::Refused(Refusal::read(verdict, version, &mut FieldReader(&rest))));
     }
@@ -739,7 +742,7 @@ mod tests {
         assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Inquirer(VERSION));
         let started = Instant::now();
         let bytes = Bytes::from(vec![3; ANSWER_BYTES_MAX]);
-        // As many as it takes to fill the buffers of the system.
+        // It takes this many to fill the buffers of the system.
         let stuck = (0..50).find_map(|_| answer(&acceptor, &me(), &bytes, Duration::from_millis(100)).err());
         assert!(matches!(stuck, Some(HandshakeError::Timeout(_))), "{stuck:?}");
         assert!(started.elapsed() < LONG);

@@ -1,33 +1,39 @@
 //! Messages between replicas: what a replica asks of a [`Network`], and frames over TCP.
 //!
-//! A [`Transport`] carries message bodies from this replica to its peers and back. It knows nothing about what is
-//! in them. Its promise is that of `Link` inputs in the protocols:
+//! A [`Transport`] carries message bodies from this replica to its peers and back. It knows nothing about
+//! their contents. Its promise is that of `Link` inputs in the protocols:
 //!
-//! - **Sessions.** Every replica dials every peer and sends on that connection only; it receives on those that it
-//!   accepts. [`Event::Up`] and [`Event::Down`] tell of the connection that this replica dialled.
-//! - **Within a session, bodies arrive whole, intact, once, in the order in which they were sent and without a
-//!   gap.** Of an ended session a suffix may be lost. A queue that overflows ends the session, so that this holds
-//!   even then. What was still queued leaves in the next session; so the first frames of a session may have been
-//!   sent before its `Up` was noticed.
-//! - **Sending never blocks and never fails.** Every queue is bounded; protocols send again what still matters.
-//!   Receiving may block, in the sink; TCP then pushes back.
-//! - **Bad input harms nobody.** Strangers, other clusters, other versions, replaced lives of a peer, malformed,
-//!   oversized or corrupted frames, and bodies that the owner of the transport cannot read, cost that connection, and
-//!   leave one log line.
+//! - **Sessions.** Every replica dials every peer and sends on that connection only; it receives on those
+//!   that it accepts.
+//!   [`Event::Up`] and [`Event::Down`] tell of the connection that this replica dialled.
+//! - **Within a session, bodies arrive whole, intact, once, in the order in which they were sent and without
+//!   a gap.** Of an
+//!   ended session a suffix may be lost. A queue that overflows ends the session, so that this holds even then. What was
+//!   still queued leaves in the next session; so the first frames of a session may have been sent before its `Up` was noticed.
+//! - **Sending never blocks and never fails.** Every queue is bounded; protocols send again what still
+//!   matters. Receiving may
+//!   block, in the sink; TCP then pushes back.
+//! - **Bad input costs only its connection.** Strangers, other clusters, other versions, replaced lives of a
+//!   peer, malformed,
+//!   oversized or corrupted frames, and bodies that the owner of the transport cannot read end that connection, and leave one
+//!   log line.
 //! - **Peers come, go and move while it runs** ([`TcpSender::set_peers`]); those that stay notice nothing.
-//! - **A replica is its id and its birth**, a number that is as old as its data. One that comes back under its id
-//!   with other data is refused, and one that forgot what it told, if [`Config::recognise`] says so. Every frame says
-//!   how far the sender's log is durable, and so does a quiet connection once a second.
+//! - **A replica is its id and its birth**, a number that is as old as its data. A replica that comes back
+//!   under its id with
+//!   other data is refused, and so is one that forgot what it told, if [`Config::recognise`] says so. Every frame says how far
+//!   the sender's log is durable, and so does a quiet connection once per second.
 //! - **Two versions in one group.** Each session speaks the highest version that both sides know.
-//! - **Whoever knows an address can ask** ([`inquire`]), which is how a replica that is to join learns whom it joins.
+//! - **Any program that knows an address can ask** ([`inquire`]). A replica that is about to join learns in
+//!   this way which
+//!   cluster it joins.
 //!
 //! # Threads
 //!
-//! As in Santos 2012 (section 9.4), each peer has one sender thread and one receiver thread, with blocking I/O:
-//! nobody shares a loop with a slow peer. A sleeping third thread a peer waits in `read` on the outgoing
-//! connection, where nothing ever arrives, to notice the peer's death at once. One more thread accepts, and one starts
-//! and ends the threads of peers that come and go. Calling [`TcpSender::send`] does no I/O, and wakes the sender thread
-//! only if that one sleeps; [`TcpSender::set_peers`] waits for nothing either.
+//! As in Santos 2012 (section 9.4), each peer has one sender thread and one receiver thread, with blocking
+//! I/O, so that a slow peer shares its loop with no other. A third thread per peer sleeps in `read` on the
+//! outgoing connection, where nothing ever arrives, to notice the peer's death at once. One more thread
+//! accepts, and one starts and ends the threads of peers that come and go. Calling [`TcpSender::send`] does no
+//! I/O, and wakes the sender thread only if that one sleeps; [`TcpSender::set_peers`] does not wait, either.
 
 #![cfg(unix)]
 

@@ -49,7 +49,7 @@ pub struct DevArgs {
     /// Start a replica again a second after it died. Otherwise it stays dead, so that the effect can be seen.
     #[arg(long)]
     restart: bool,
-    /// What the replicas say, as for `serve`. That a peer can not be reached is no news here.
+    /// What the replicas say, as for `serve`. That a peer cannot be reached is no news here.
     #[arg(long, value_name = "LEVEL", default_value = "warn,synod_transport=error")]
     log_level: String,
     #[command(flatten)]
@@ -96,7 +96,7 @@ fn passed_on(given: &ArgMatches) -> Vec<OsString> {
 }
 
 async fn supervise(plan: &Plan, restart: bool) -> Result<(), Failure> {
-    let unheard = |error| Failure::failed(format!("signals can not be received: {error}"));
+    let unheard = |error| Failure::failed(format!("signals cannot be received: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(unheard)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(unheard)?;
     let (stop, stopping) = value::channel(false);

@@ -35,7 +35,7 @@ impl Folder {
             let made = tempfile::Builder::new().prefix("synod-").tempdir();
             return made
                 .map(Folder::Removed)
-                .map_err(|error| Failure::failed(format!("a temporary folder can not be made: {error}")));
+                .map_err(|error| Failure::failed(format!("a temporary folder cannot be made: {error}")));
         }
         Ok(Folder::Kept(data.to_owned()))
     }
@@ -223,7 +223,7 @@ impl Plan {
         for port in wanted {
             TcpListener::bind(("127.0.0.1", port)).map_err(|error| {
                 Failure::failed(format!(
-                    "port {port} can not be used: {error}. Stop what listens there, or choose other ports: \
+                    "port {port} cannot be used: {error}. Stop what listens there, or choose other ports: \
                      --base-port 7000"
                 ))
             })?;

@@ -38,7 +38,7 @@ pub async fn keep(
 ) {
     loop {
         let (how, returns) = match start(&plan) {
-            Err(error) => (format!("{} can not be started: {error}", plan.program.display()), false),
+            Err(error) => (format!("{} cannot be started: {error}", plan.program.display()), false),
             Ok(mut child) => {
                 // Waiting for a process would close its standard input.
                 let lifeline = child.stdin.take();
@@ -100,7 +100,7 @@ fn describe(status: io::Result<ExitStatus>, restart: bool) -> (String, bool) {
     const USAGE: i32 = 2;
     match status {
         Ok(status) => (status.to_string(), restart && status.code() != Some(USAGE)),
-        Err(error) => (format!("it can not be waited for: {error}"), false),
+        Err(error) => (format!("it cannot be waited for: {error}"), false),
     }
 }
 

@@ -82,7 +82,7 @@ pub fn txn(format: Format, response: &TxnResponse) -> Result<(), Failure> {
             }
             Response::ResponseRange(range) => get_lines(&mut out, GetStyle::default(), range),
             Response::ResponseDeleteRange(delete) => del_lines(&mut out, delete),
-            // `synod txn` can not send one.
+            // `synod txn` cannot send one.
             Response::ResponseTxn(_) => {}
         }
     }

@@ -43,7 +43,7 @@ struct Lines<'a, R> {
 
 impl<R: BufRead> Lines<'_, R> {
     fn list<T>(&mut self, title: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
-        let unreadable = |error: io::Error| format!("the transaction can not be read: {error}");
+        let unreadable = |error: io::Error| format!("the transaction cannot be read: {error}");
         if let Some(prompt) = &mut self.prompt {
             writeln!(prompt, "{title}").and_then(|()| prompt.flush()).map_err(unreadable)?;
         }

@@ -187,7 +187,7 @@ fn begun(
 fn warn_of_another_cluster(args: &ServeArgs, cluster: ClusterId, warnings: &mut Vec<String>) {
     let told = !args.cluster.initial_cluster.is_empty();
     let begins = args.cluster.initial_cluster_state == ClusterState::New;
-    // A replica that joined, or whose cluster was made anew by `recover`, is not of the cluster that its
+    // A replica that joined, or whose cluster was made again by `recover`, is not of the cluster that its
     // flags would begin.
     if told && begins && initial_members(args).is_ok_and(|members| cluster_id(args, &members) != cluster) {
         warnings.push(format!(
@@ -303,7 +303,7 @@ fn client_urls(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<Strin
     let urls = if advertised.is_empty() { &args.member.listen_client_urls } else { advertised };
     let wildcards = urls.iter().filter(|url| units::authority(url).is_ok_and(units::is_wildcard));
     warnings.extend(wildcards.map(|url| {
-        format!("clients that ask for the members are told {url}, to which they can not connect; set --advertise-client-urls")
+        format!("clients that ask for the members are told {url}, to which they cannot connect; set --advertise-client-urls")
     }));
     Ok(urls.clone())
 }

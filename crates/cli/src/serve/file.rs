@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// The arguments for the entries of the file. `given` are the user's.
 pub fn arguments(path: &Path, given: &ArgMatches) -> Result<Vec<OsString>, Failure> {
     let wrong = |why: String| Failure::usage(format!("{}: {why}", path.display()));
-    let text = fs::read_to_string(path).map_err(|error| wrong(format!("can not be read: {error}")))?;
+    let text = fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
     let entries = entries(&text).map_err(wrong)?;
     let set_elsewhere = |key: &str| {
         let source = given.value_source(&key.replace('-', "_"));

@@ -1,4 +1,4 @@
-//! The first start of a replica that joins a cluster: whom it joins, and as whom.
+//! The first start of a replica that joins a cluster: it finds out which cluster it joins, and with which id.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -13,28 +13,28 @@ use synod_wire::ReplicaId;
 use super::units;
 use crate::failure::Failure;
 
-/// How long the others may all be silent before the replica gives up.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// Between two rounds of questions.
+/// How long all the other replicas may be silent before this one gives up.
+const WAIT_MAX: Duration = Duration::from_secs(15);
+/// The pause between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a replica that joins says of itself, and whom it may ask.
+/// What a joining replica says of itself, and which replicas it may ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joining {
-    /// Its name.
+    /// The name of this replica.
     pub name: String,
-    /// Where the others reach it.
+    /// The URL at which the other replicas reach this one.
     pub peer_url: String,
-    /// `host:port` of the others.
+    /// The `host:port` of each other replica.
     pub others: Vec<String>,
 }
 
-/// Asks the others until one answers, and finds this replica among the members.
+/// Asks the other replicas until one answers, and finds this replica among the members.
 pub fn join(joining: &Joining, stop: &AtomicBool) -> Result<(ReplicaId, Origin), Failure> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     tracing::info!(others = joining.others.join(","), "asking who belongs to the cluster");
     let origin = loop {
-        match Origin::ask_blocking(joining.others.iter().map(String::as_str), PATIENCE) {
+        match Origin::ask_blocking(joining.others.iter().map(String::as_str), WAIT_MAX) {
             Ok(origin) => break origin,
             Err(error @ AskError::Divided { .. }) => {
                 return Err(Failure::failed(format!("--initial-cluster: {error}")));
@@ -61,7 +61,7 @@ fn find(joining: &Joining, origin: &Origin) -> Result<ReplicaId, Failure> {
     };
     let has_name = |member: &&Member| member.info.name == *name;
     let members = || group.members.iter();
-    // One that replaces another may have its address, so the youngest counts.
+    // A replica that replaces another may have its address, so the youngest counts.
     let found = members().rev().find(has_url).or_else(|| members().rev().find(has_name));
     let Some(member) = found else {
         let removed = group.former.iter().any(|member| has_url(&member) || has_name(&member));
@@ -78,7 +78,7 @@ fn find(joining: &Joining, origin: &Origin) -> Result<ReplicaId, Failure> {
     if member.standing == Standing::Voter {
         return Err(Failure::failed(format!(
             "{name} at {peer_url} votes in the cluster already, so it had data once, and they are not in its data \
-             directory. A replica that lost its data can not come back under its old id, since it forgot what it \
+             directory. A replica that lost its data cannot come back under its old id, since it forgot what it \
              promised. If they are elsewhere, correct --data-dir; if they are lost, replace it:\n  synod member \
              replace {} {name} --peer-urls {peer_url}",
             member.info.name,
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(ask(&joined, "b", "http://b:1/"), Ok(2));
         let named = changed(&first, Change::Add { info: info("b", "http://b:1"), goal: Goal::Vote });
         assert_eq!(ask(&named, "b", "http://elsewhere:1"), Ok(2));
-        // One that replaces another at the same address.
+        // This member replaces another at the same address.
         let goal = Goal::Replace(ReplicaId(1));
         let replacing = changed(&first, Change::Add { info: info("a", "http://a:1"), goal });
         assert_eq!(ask(&replacing, "a", "http://a:1"), Ok(2));

@@ -1,8 +1,8 @@
-//! What a running replica does about its own membership: it tells the group its name and where clients reach it, and
+//! What a running replica does about its own membership: it tells the group its name and its client URLs, and
 //! it finds out if it was removed while it was away.
 //!
-//! Names and client URLs are published through the log, as etcd does: each replica knows its own only, and all must
-//! begin with the same group.
+//! Names and client URLs are published through the log, as etcd does: each replica knows only its own, and
+//! all must begin with the same group.
 
 use std::{
     sync::{
@@ -20,18 +20,18 @@ use synod_wire::{ClusterId, ReplicaId};
 use super::units;
 use crate::failure::Failure;
 
-/// Between two looks.
+/// The time between two looks.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(100);
-/// Between two attempts to publish; it doubles up to the last.
+/// The time between two attempts to publish, which doubles up to `RETRY_MAX`.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How long a replica is without a leader before it asks the others whether it is still a member, and how often it
-/// asks again.
+/// How long a replica is without a leader before it asks the others whether it is still a member, and how
+/// long it waits between two such questions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(5);
-/// How long all answers may take.
+/// How long all answers together may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What there is to look after.
+/// A replica, and what its membership has to say about it.
 #[derive(Debug)]
 pub struct Membership {
     pub handle: Handle,
@@ -41,7 +41,7 @@ pub struct Membership {
     pub client_urls: Vec<String>,
 }
 
-/// The thread, as the rest of the process sees it.
+/// A handle on the thread that looks after the membership.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     removed: Arc<AtomicBool>,
@@ -54,14 +54,14 @@ impl Watch {
         self.removed.load(Ordering::Acquire)
     }
 
-    /// Ends the thread soon.
+    /// Tells the thread to end soon.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 }
 
 impl Membership {
-    /// Begins to look after it, on a thread of its own.
+    /// Begins to look after the membership, on a thread of its own.
     pub fn start(self) -> Result<Watch, Failure> {
         let watch = Watch::default();
         let seen = watch.clone();
@@ -101,7 +101,8 @@ impl Membership {
                         tracing::info!(name = self.name, clients = self.client_urls.join(","), "published");
                     }
                     Err(ChangeError::Request(RequestError::Stopping)) => return,
-                    // Others publish too: the group as it is then will do. A change without a quorum times out.
+                    // Another replica may publish at the same time, and a change without a quorum times out:
+                    // it is tried again with the group as it is then.
                     Err(
                         ChangeError::Refused(
                             Refusal::Stale { .. } | Refusal::NothingToDo | Refusal::Unsettled,
@@ -120,7 +121,7 @@ impl Membership {
         }
     }
 
-    /// What the group does not know, or not any more.
+    /// What the group does not know of this replica, or knows no longer, with the version of the group.
     fn news(&self) -> Option<(u64, Change)> {
         let group = self.handle.group();
         let known = &group.member(self.me)?.info;
@@ -129,7 +130,8 @@ impl Membership {
         (info != *known).then_some((group.version, Change::Update { id: self.me, info }))
     }
 
-    /// Asks the others. Only a group that is later than this replica's, and to which its id was known, says anything.
+    /// Asks the other replicas whether this one was removed. Only the answer with a later group than this
+    /// replica's, to which its id was known, counts.
     fn was_removed(&self) -> bool {
         let group = self.handle.group();
         let others = group.known().filter(|member| member.id != self.me);

@@ -1,4 +1,4 @@
-//! The running replica as the server sees it: names of one crate for those of the other.
+//! The running replica as the server sees it: the types of one crate translated to those of the other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,14 +13,14 @@ use synod_server::{
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
 
-/// Between two looks whether another replica leads.
+/// The time between two looks whether another replica leads.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(10);
-/// Between two requests to hand the leadership over, should the first have come to nothing.
+/// The time between two requests to hand the leadership over, in case the first had no effect.
 const TRANSFER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a change that names no version is made again for a group that has changed meanwhile.
 const CHANGE_ATTEMPTS_MAX: u32 = 10;
 
-/// A handle on the node, and what it was configured with.
+/// A handle on the node, and the configuration that the server needs.
 #[derive(Clone, Debug)]
 pub struct Served {
     handle: Handle,
@@ -141,7 +141,7 @@ impl Replica for Served {
             troubles.push(trouble.to_owned());
         }
         let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
-        // Those that were removed not long ago may still be connected.
+        // Members that were removed a short time ago may still be connected.
         let members = |id| group.members.iter().any(|member| member.id == id);
         let peers = status.peers.iter().filter(|peer| members(peer.id)).map(|peer| PeerStatus {
             replica: peer.id,
@@ -181,7 +181,7 @@ impl Replica for Served {
 
     async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
         for attempt in 1.. {
-            // Whatever the answer: after it the group here is no older than this call.
+            // The answer does not matter: after it the group here is no older than this call.
             self.handle.query(Bytes::new()).await.map_err(error)?;
             let group = self.handle.group();
             if let Some(expected) = expected.filter(|&expected| expected != group.version) {
@@ -223,7 +223,7 @@ impl Replica for Served {
     }
 }
 
-/// A change as the log holds it, made for this group.
+/// A change in the form in which the log holds it, made for this group.
 fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_replica::Change, ChangeError> {
     use synod_replica::Change as Core;
     let unacceptable = |error: &dyn std::fmt::Display| ChangeError::Unacceptable(error.to_string());
@@ -258,7 +258,7 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
                 .map_or(Ok(group.protocol), str::parse)
                 .map_err(|error| unacceptable(&error))?;
             let elections = protocol.elections();
-            // Another protocol brings its own election along, the same one keeps what it has.
+            // Another protocol brings its own election; the same protocol keeps the one it has.
             let usual = if protocol == group.protocol { group.election } else { elections[0] };
             let election =
                 election.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
@@ -318,7 +318,7 @@ fn error(error: synod_replica::RequestError) -> RequestError {
     use synod_replica::RequestError as Core;
     match error {
         Core::NoLeader => RequestError::NoLeader,
-        // In all three the command may have been executed and this client gets no reply to it.
+        // In all three cases the command may have been executed, and this client gets no reply to it.
         Core::Timeout | Core::OutcomeUnknown | Core::Superseded => RequestError::Timeout,
         Core::Overloaded | Core::TooFarAhead => RequestError::Overloaded,
         Core::NotCaughtUp => RequestError::NotCaughtUp,

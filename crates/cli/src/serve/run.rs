@@ -38,12 +38,12 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long another process may hold on to the data directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs a replica until it is told to stop or can not go on.
+/// Runs a replica until it is told to stop or cannot go on.
 pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let process = ProcessMetrics::now();
     let checked = super::config::check(args).map_err(Failure::usage)?;
     log::start(&args.log)?;
-    // Before anything is started, so that an early signal is not lost.
+    // This comes before anything is started, so that an early signal is not lost.
     let stop = stop_requests(args.exit_with_stdin).map_err(Failure::failed)?;
     checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked, args);
@@ -78,7 +78,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
     let queue_bytes_max = config.settings.queue_bytes_max as u64;
     let node = start(config, &stop)?;
-    // Who joins may have been told of a group that its own log does not reach yet.
+    // A joining replica may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
     let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
     if let Err(refusal) = check_name(&fixed.name, fixed.me, &group) {
@@ -110,7 +110,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let watch = membership.start()?;
 
     until_stopped(node, server, &stop, &watch).map_err(|reason| {
-        tracing::error!(%reason, "the replica can not go on");
+        tracing::error!(%reason, "the replica cannot go on");
         Failure::failed(format!(
             "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right \
              what is wrong with {}, then start it again.",
@@ -121,7 +121,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for the end and brings it about in order; an error is why the replica could not go on.
+/// Waits for the end and shuts down in order; an error says why the replica could not go on.
 fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -> Result<(), Ended> {
     let handle = node.handle();
     let removed = || handle.is_retired() || watch.is_removed();
@@ -131,17 +131,17 @@ fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -
     }
     watch.stop();
     if failed.is_some() {
-        // The replica first: it will not answer the requests under way any more, and says so to them.
+        // The replica stops first: it will not answer the requests under way any more, and says so to them.
         let outcome = node.stop_blocking();
         server.stop();
         return outcome;
     }
     if removed() {
         tracing::warn!(
-            "this replica was removed from the cluster: it ends. Its data directory is of no use to the cluster any \
-             more; to come back, delete it and add the replica again"
+            "this replica was removed from the cluster: it ends. The cluster does not need its data directory \
+             any more; to come back, delete it and add the replica again"
         );
-        // Clients that were told of others a moment ago may still be on their way.
+        // Clients that were told of other replicas a moment ago may still be on their way to them.
         thread::sleep(GRACE);
     }
     tracing::info!("stopping: requests under way are finished, then the log is closed");
@@ -164,8 +164,8 @@ fn describe(checked: &Checked, args: &ServeArgs) {
     );
 }
 
-/// A replica may take another name, but not one that another member has: nobody could tell them apart by it. (One that is
-/// added in the place of another begins with that one's name.)
+/// A replica may take another name, but not one that another member has, since the name could not tell them
+/// apart. (A replica that is added to replace another begins with that one's name.)
 fn check_name(name: &str, me: ReplicaId, group: &Group) -> Result<(), Failure> {
     let own = group.member(me).map_or("", |member| member.info.name.as_str());
     let other = group.members.iter().find(|member| member.id != me && member.info.name == name);
@@ -179,7 +179,8 @@ fn check_name(name: &str, me: ReplicaId, group: &Group) -> Result<(), Failure> {
     }
 }
 
-/// Starts the replica. One that was told to stop a moment ago may still be closing its log; it is waited for.
+/// Starts the replica. If another process of it, which was told to stop a moment ago, is still closing its
+/// log, waits for it.
 fn start(config: synod_node::Config, stop: &AtomicBool) -> Result<Node, Failure> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut said = false;
@@ -206,7 +207,7 @@ fn start_failure(error: StartError) -> Failure {
     }
 }
 
-/// Becomes true on SIGTERM, on SIGINT and, if asked for, at the end of standard input.
+/// A flag that becomes true on SIGTERM, on SIGINT and, if asked for, at the end of standard input.
 fn stop_requests(exit_with_stdin: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -219,7 +220,7 @@ fn stop_requests(exit_with_stdin: bool) -> io::Result<Arc<AtomicBool>> {
         runtime.block_on(async {
             terminate_or_interrupt(&mut terminate, &mut interrupt).await;
             signalled.store(true, Ordering::Release);
-            // Whoever asks twice does not want to wait for requests under way.
+            // An operator who asks twice does not want to wait for requests under way.
             terminate_or_interrupt(&mut terminate, &mut interrupt).await;
             eprintln!("asked to stop for the second time: not waiting for anything");
             std::process::exit(1);

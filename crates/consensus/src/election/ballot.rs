@@ -1,82 +1,37 @@
-//! Ballot leader election: replicas ask each other in rounds of heartbeats whom they hear and follow, and elect only
-//! who is connected to a quorum (Ng 2020, section 2.4.1 and Algorithm 3, with the corrections E3 to E9 of its errata).
+//! Ballot leader election: replicas ask each other in rounds of heartbeats whom they hear and follow, and
+//! elect only a replica that is connected to a quorum (Ng 2020, section 2.4.1 and Algorithm 3, with the
+//! corrections E3 to E9 of its errata).
 //!
-//! # What is kept of the source, and what is not
-//!
-//! Kept: rounds of requests and replies; ballots that are unique and only grow; a reply that carries the replier's own
-//! ballot (E4); nothing without answers of a majority, `n / 2 + 1` with this replica (E3); requests at the start (E6);
-//! a round that grows with late replies, once a round, up to a bound, and shrinks slowly (E7); after a restart, and
-//! whenever the protocol promises, every ballot that is promised is known (E8, E9).
-//!
-//! Not kept: in the source a replica that misses the leader's ballot in one round raises its own, and whoever has the
-//! highest is elected. With partial connectivity that does not end: in the chain A-B-C, leader A does not hear C, C
-//! does not hear A, and each would raise its ballot above the other's for ever. The thesis' successor, the library
-//! OmniPaxos, adds to each reply whom the replier follows and whether it is content with that. The idea is taken
-//! from there; the rules are ours:
-//!
-//! - A reply counts until `patience` rounds after it came, about one election timeout: a lost message changes nothing.
-//!   One that took longer than about an election timeout does not count at all.
-//! - A **leader** is *happy* while replies of a quorum, its own included, follow its ballot or a lower one. So is one
-//!   that has just begun, for `patience` rounds; or that tries to in Phase 1, for twice as many after the last progress,
-//!   since a message and its answer may take one election timeout.
-//!   Neither is one happy that leads and decides nothing although it should; it goes on leading until somebody else is
-//!   promised a higher ballot, and makes no bid itself.
+//! - A reply counts until `patience` rounds after it came, which is about one election time-out: a lost message changes
+//!   nothing. A reply that took longer than about an election time-out does not count at all.
+//! - A **leader** is *happy* while replies of a quorum, its own included, follow its ballot or a lower one. A
+//!   replica that
+//!   has just begun to lead is happy for `patience` rounds, and one that is in Phase 1 for twice as many after its last
+//!   progress, since a message and its answer may take one election time-out. A leader that decides nothing although it
+//!   should is not happy; it goes on leading until another replica is promised a higher ballot, and makes no bid itself.
 //! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy. A leader that is gone
 //!   ([`Departures`]) is not heard any more, at once; and the next rounds are short, as far as replies do not come late.
 //! - A replica that is connected to a quorum, is not happy, and has *no happy neighbour*, **bids**: it shows a ballot
-//!   above all that it knows to be promised. If after [`BID_ROUNDS`] rounds a quorum has answered requests that were
-//!   sent since, still nobody is happy, and no neighbour shows a higher bid, it suggests its bid to the protocol.
-//!   Bids that are made at about the same time have equal counters, so that **priority** decides among them, then the
-//!   replica's number: leadership goes to the same place whoever noticed first.
-//! - Whose **disk does not answer** does not bid, and gives up a Phase 1. Nor does a replica bid that is **so far behind**
-//!   that it could not lead before it has caught up, while the owner of the ballot that it follows is there: that one may
-//!   decide nothing, and serves reads all the same.
-//! - A replica that **gave up** does not bid while it abstains: for so long that the others notice (`patience`), bid, and
-//!   are seen (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before anything is
-//!   decided in between.
-//! - Until something is decided, a replica that gave up also **takes turns**: it does not bid while it sees the bid of a
+//!   above all that it knows to be promised. It suggests its bid to the protocol if after [`BID_ROUNDS`] rounds a quorum
+//!   has answered requests that were sent since, still no neighbour is happy, and none shows a higher bid. Bids that are
+//!   made at about the same time have equal counters, so that **priority** decides between them, then the replica's
+//!   number: leadership goes to the same place whichever replica noticed first.
+//! - A replica whose **disk does not answer** does not bid, and gives up a Phase 1. A replica that **lags so
+//!   far** that it
+//!   could not lead before it has caught up does not bid while the owner of the ballot that it follows is there: that one
+//!   may decide nothing, and serves reads all the same.
+//! - A replica that **gave up** does not bid while it abstains: for long enough that the others notice
+//!   (`patience`), bid,
+//!   and are seen (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before anything
+//!   is decided in between.
+//! - Until something is decided, a replica that gave up also **takes turns**: it does not bid while it sees
+//!   the bid of a
 //!   replica whose last try is older than its own, and not before such a bid would have been seen. It would win by its
 //!   priority or its number, and fail again.
 //!
 //! The lowest eight bits of a ballot's round are the priority of its owner, the rest is the counter.
 //!
-//! # Why somebody leads, and stays
-//!
-//! Links are taken in both directions: a reply shows that both work. "Stable" is said of what follows while
-//! connectivity stays as it is.
-//!
-//! **Somebody leads, if somebody is connected to a quorum.** Suppose that nobody leads. After `patience` rounds no
-//! owner of a ballot is happy, hence no follower, since a follower's happiness comes from its leader directly and not
-//! from hearsay that could go round in circles. Then all that are connected to a quorum bid. The highest bid sees no
-//! higher one. It is above everything that its quorum has promised, since a reply tells that (`leader`), so Phase 1
-//! succeeds. If the protocol finds that it cannot lead after all (too far behind, or its disk hangs), it gives up and
-//! abstains, and the next highest bid sees no higher one.
-//!
-//! **Everybody that bids gets a turn, as long as nothing is decided.** Of all that bid, the one whose last try is the
-//! oldest gives way to nobody. What is known of tries only grows, and a replica that does not bid shows its own last try;
-//! so two that give way to each other, since each knows too little of the other, stop bidding and learn better. That
-//! somebody tries to lead and seems to get on with it is no reason to forget who failed: only a decision is.
-//!
-//! **It stays.** Let L lead, happy, and let X be connected to a quorum without hearing L. X's quorum and the quorum
-//! that follows L have a member Z in common. Z hears L and follows it, hence is happy; X hears Z. So X does not bid.
-//! X may have bid at the same time as L: then either X sees Z happy, or Z's promise to L, before its own bid is old
-//! enough, or its Phase 1 is refused where its ballot is lower, or it wins once where it is higher. Bids that overlap
-//! are at most as many as replicas.
-//!
-//! The cases in which elections by time-out alone fail:
-//!
-//! - *Quorum-loss* (the leader keeps a link to a hub, everybody else hears only the hub): the leader has no quorum of
-//!   replies, so it stops being happy and leading, although it is heard. The hub, which follows it, stops being happy
-//!   with it; the others hear no leader. Only the hub is connected to a quorum, so only it bids.
-//! - *Constrained election* (only a replica that lags is connected to a quorum): nothing here depends on the length of
-//!   a log. The hub is elected, and Phase 1 brings it what it misses.
-//! - *Chained* (A-B-C, A leads): C does not hear A, but B is happy; nothing happens. In a longer chain some replica that
-//!   is connected to a quorum is elected, and every other one has a happy neighbour, as above.
-//! - *Driftwood 2023, section 2.3.5* (five replicas; R1-R3, R1-R4 and R2-R5 cut; R1 leads): R1 has a quorum in R2 and
-//!   R5. R3 and R4 miss R1, are connected to a quorum, and hear that R2 or R5 is happy. Nothing happens.
-//! - *Flapping links*: a replica that is cut off can not bid, having no quorum, so it does not come back with a higher
-//!   ballot. A link that flaps faster than `patience` goes unnoticed, one that does so more slowly makes a follower
-//!   unhappy, whose neighbours are happy.
+//! `docs/elections.md` says what differs from the source, and has the argument that some replica leads and stays.
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
@@ -85,16 +40,16 @@ use crate::{Bug, Effects, Link, Members, Options, ReplicaSet, departures::Depart
 
 use std::time::Duration;
 
-/// A bid must be so many rounds old. Replicas that miss the same leader bid within one round of each other, since they
-/// asked it within one round; the request that is sent at the end of that round sees all their bids.
+/// A bid must be this many rounds old. Replicas that miss the same leader bid within one round of each other,
+/// since they asked it within one round; the request that is sent at the end of that round sees all their bids.
 const BID_ROUNDS: u64 = 2;
-/// After so many rounds without anybody happy, the bids that were made at once are seen.
+/// After this many rounds without a happy replica, the bids that were made at once are seen.
 const SEEN_ROUNDS: u64 = BID_ROUNDS + 2;
-/// So many rounds are short once the leader is gone: enough for bids that are made, seen and tried, twice.
+/// This many rounds are short once the leader is gone: enough for bids that are made, seen and tried, twice.
 const SHORT_ROUNDS: u64 = 2 * SEEN_ROUNDS;
-/// After so many rounds without a late reply, rounds get shorter again.
+/// After this many rounds without a late reply, rounds get shorter again.
 const CALM_ROUNDS: u64 = 16;
-/// Who gives up again and again abstains at most 2^2 times as long as at first.
+/// A replica that keeps giving up abstains for at most 2^2 times as long as the first time.
 const DOUBLINGS_MAX: u32 = 2;
 /// The bits of a ballot's round that hold its owner's priority.
 const PRIORITY_BITS: u32 = 8;
@@ -107,33 +62,35 @@ pub struct BallotLeaderElection {
     heartbeat_interval: Duration,
     election_timeout: Duration,
     planted: Option<Bug>,
-    /// Numbers requests; grows also from one life to the next, so that no reply is taken for one of this life.
+    /// The number of the latest request. It also grows from one life to the next, so that a reply to an
+    /// earlier life is not taken for one to this life.
     round: u64,
     /// When this round ends.
     ends: Time,
-    /// How long a round lasts, in [`BallotLeaderElection::shortest`] and [`BallotLeaderElection::longest`].
+    /// How long a round lasts, between [`BallotLeaderElection::shortest`] and
+    /// [`BallotLeaderElection::longest`].
     delay: Duration,
-    /// Whether a reply came late in this round, and rounds since that happened last.
+    /// Whether a reply came late in this round, and the number of rounds since that happened last.
     late: bool,
     calm: u64,
-    /// For each member, its latest reply.
+    /// The latest reply of each member.
     heard: Vec<Option<Heard>>,
-    /// The ballot in which this replica tried to lead last.
+    /// The last ballot in which this replica tried to lead.
     own: Ballot,
-    /// Whether it still does.
+    /// What this replica claims in `own`, if it still leads or tries to lead in it.
     claim: Option<Claim>,
     /// The highest ballot that is promised or followed here.
     leader: Ballot,
-    /// The highest ballot known to be promised or followed anywhere; bids do not count.
+    /// The highest ballot that any replica is known to have promised or to follow; bids do not count.
     highest: Ballot,
     bid: Option<Bid>,
     /// The bid that may be tried now.
     suggestion: Option<Ballot>,
-    /// Whether this replica could lead: its disk answers.
+    /// Whether this replica could lead, because its disk answers.
     fit: bool,
-    /// Slots through this one are known to be decided somewhere.
+    /// Slots through this one are known to be decided by some replica.
     decided: Slot,
-    /// Whether this replica is too far behind to lead.
+    /// Whether this replica lags too far to lead.
     lags: bool,
     /// How often this replica gave up, or was replaced as a leader that decided nothing, since `decided` last grew.
     failures: u32,
@@ -144,27 +101,27 @@ pub struct BallotLeaderElection {
     /// For each member, the highest ballot in which it is known to have tried to lead.
     tried: Vec<Ballot>,
     departures: Departures,
-    /// The ballot whose owner was found to be gone, until it comes back, and in which round...
+    /// The ballot whose owner was found to be gone, until the owner comes back, and the round in which that was found.
     missed: Option<(Ballot, u64)>,
-    /// ...and how many rounds are short because of that,
+    /// How many of the next rounds are short because of that.
     short_rounds: u64,
-    /// how short.
+    /// How long a short round lasts.
     short: Duration,
 }
 
 /// A member's reply.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
-    /// The round of the request...
+    /// The round of the request.
     round: u64,
-    /// ...and the one in which the reply came.
+    /// The round in which the reply came.
     came: u64,
     ballot: Ballot,
     leader: Ballot,
     happy: bool,
 }
 
-/// This replica leads in `own`, or tries to.
+/// This replica leads in `own`, or tries to lead in it.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     leads: bool,
@@ -177,12 +134,12 @@ struct Claim {
 #[derive(Clone, Copy, Debug)]
 struct Bid {
     ballot: Ballot,
-    /// The round at whose end it was made.
+    /// The round at whose end the bid was made.
     since: u64,
 }
 
 impl BallotLeaderElection {
-    /// An election that knows nothing yet; its first round begins at the first timer.
+    /// An election that has heard nothing yet; its first round begins at the first timer.
     #[must_use]
     pub fn new(
         options: &Options,
@@ -229,7 +186,7 @@ impl BallotLeaderElection {
         self.planted == Some(bug)
     }
 
-    /// The owner of this ballot tried to lead in it.
+    /// Takes note that the owner of this ballot tried to lead in it.
     fn note_try(&mut self, ballot: Ballot) {
         if let Some(index) = self.members.index(ballot.replica) {
             self.tried[index] = self.tried[index].max(ballot);
@@ -237,10 +194,11 @@ impl BallotLeaderElection {
     }
 
     fn reply(&self, round: u64) -> Message {
-        // A leader that has just refused a connection may be gone. To say so early changes nothing by itself: a bid
-        // takes rounds in which nobody is happy.
+        // A leader that has just refused a connection may be gone. To say so early changes nothing by itself:
+        // a bid takes rounds in which no replica is happy.
         let happy = self.is_happy() && !self.departures.refuses(self.leader.replica);
-        // Who is happy shows no bid, though it may have made one in this round: it would be taken for a leader.
+        // A happy replica shows no bid, though it may have made one in this round: the bid would be taken for
+        // a leader's ballot.
         let ballot = match self.bid {
             _ if self.has(Bug::ElectionEchoesHighest) => self.leader,
             Some(bid) if !happy => bid.ballot,
@@ -253,18 +211,18 @@ impl BallotLeaderElection {
         Message::HeartbeatRequest { round: self.round, highest: self.highest }
     }
 
-    /// When the owner of the ballot that is followed will be missed, as things stand.
+    /// When the owner of the ballot that is followed will be missed, if nothing changes.
     fn misses_leader_at(&self) -> Option<Time> {
         let is_missed = self.missed.is_some_and(|(missed, _)| missed == self.leader);
         self.departures.gone_at(self.leader.replica).filter(|_| !is_missed)
     }
 
-    /// The round in which the owner of a ballot was missed that is not back.
+    /// The round in which the owner of a ballot was missed, if it is not back.
     fn missed_in(&self) -> u64 {
         self.missed.map_or(0, |(_, round)| round)
     }
 
-    /// The owner of the ballot that is followed is gone.
+    /// Takes note that the owner of the ballot that is followed is gone.
     fn miss_leader(&mut self) {
         self.missed = Some((self.leader, self.round));
         self.late = false;
@@ -287,21 +245,21 @@ impl BallotLeaderElection {
         }
     }
 
-    /// The length of a round in a network that answers at once: the interval of heartbeats, but some rounds fit into
-    /// an election timeout, and not too many.
+    /// The length of a round in a network that answers at once: the interval of heartbeats, within bounds
+    /// that make some rounds fit into an election time-out, and not too many.
     fn shortest(&self) -> Duration {
         let timeout = self.election_timeout;
         let shortest = self.heartbeat_interval.clamp(timeout / 20, timeout / 5);
         shortest.max(Duration::from_nanos(1))
     }
 
-    /// The longest round; [`BallotLeaderElection::shortest`] is shorter.
+    /// The longest length of a round; [`BallotLeaderElection::shortest`] is the shortest.
     fn longest(&self) -> Duration {
         (self.election_timeout / 4).max(self.shortest())
     }
 
-    /// For how many rounds a reply counts. At the end of that time, about an election timeout has passed since the
-    /// request.
+    /// For how many rounds a reply counts. At the end of that time, about an election time-out has passed
+    /// since the request.
     fn patience(&self) -> u64 {
         let rounds = self.election_timeout.as_nanos().div_ceil(self.delay.as_nanos());
         (u64::try_from(rounds).expect("at most 20").saturating_sub(1)).max(2)
@@ -328,7 +286,7 @@ impl BallotLeaderElection {
         self.claim.filter(|_| self.own == self.leader)
     }
 
-    /// See [`BallotLeaderElection`]'s file.
+    /// Whether this replica is happy, as the head of this file defines it.
     fn is_happy(&self) -> bool {
         if let Some(claim) = self.claims() {
             return self.works(claim) && !claim.stalls;
@@ -339,24 +297,25 @@ impl BallotLeaderElection {
         })
     }
 
-    /// Whether a leader has followers, or it is too early to judge, as it is of somebody in Phase 1.
+    /// Whether a leader has followers, or it is too early to judge, as it is of a replica in Phase 1.
     fn works(&self, claim: Claim) -> bool {
         self.is_young(claim) || (claim.leads && self.has_followers())
     }
 
-    /// Whether it is too early to judge a leader by its followers, or somebody in Phase 1 by its progress.
+    /// Whether it is too early to judge a leader by its followers, or a replica in Phase 1 by its progress.
     fn is_young(&self, claim: Claim) -> bool {
         let rounds = if claim.leads { self.patience() } else { self.phase_1_rounds() };
         self.round - claim.since < rounds && (claim.leads || self.fit)
     }
 
-    /// For how many rounds somebody in Phase 1 may make no progress.
+    /// For how many rounds a replica in Phase 1 may make no progress.
     fn phase_1_rounds(&self) -> u64 {
-        // The disk that hangs is not noticed, either.
+        // With this bug, the disk that hangs is not noticed, either.
         if self.has(Bug::ElectionOfHungDisk) { self.patience() } else { 2 * self.patience() }
     }
 
-    /// Whether this replica, which gave up and has seen no decision since, leaves it to somebody whose last try is older.
+    /// Whether this replica, which gave up and has seen no decision since, lets another go first whose last
+    /// try is older.
     fn gives_way(&self) -> bool {
         let goes_first = |(id, heard): (ReplicaId, Heard)| {
             let bids = !heard.happy && heard.ballot > heard.leader.max(self.leader);
@@ -365,7 +324,7 @@ impl BallotLeaderElection {
         self.failures > 0 && (self.round < self.content_at + SEEN_ROUNDS || self.fresh().any(goes_first))
     }
 
-    /// Whether this replica could not lead, and one is there that it follows, or did.
+    /// Whether this replica could not lead, and the leader that it follows, or followed, is there.
     fn leaves_it_to_its_leader(&self) -> bool {
         let is_there = |(id, heard): (ReplicaId, Heard)| {
             id == self.leader.replica && heard.ballot == self.leader && heard.leader == self.leader
@@ -373,12 +332,12 @@ impl BallotLeaderElection {
         self.lags && self.fresh().any(is_there)
     }
 
-    /// Whether a quorum follows this replica, or would.
+    /// Whether a quorum follows this replica, or would follow it.
     fn has_followers(&self) -> bool {
         self.is_quorum(self.fresh().filter(|(_, heard)| heard.leader <= self.own).map(|(id, _)| id))
     }
 
-    /// At the end of a round: bids, suggests the bid, or takes it back.
+    /// Bids at the end of a round, suggests the bid, or takes it back.
     fn consider(&mut self, now: Time) {
         self.suggestion = None;
         let ignores = self.has(Bug::ElectionIgnoresHappiness);
@@ -393,7 +352,7 @@ impl BallotLeaderElection {
         let leads = self.claims().is_some_and(|claim| claim.leads);
         let waits =
             leads || self.round < self.abstains_until || self.gives_way() || self.leaves_it_to_its_leader();
-        // A group of one has nobody to wait for.
+        // In a group of one there is no reply to wait for.
         let alone = self.members.count() == 1;
         if content || waits || !self.fit || !self.is_quorum(self.fresh().map(|(id, _)| id)) {
             self.bid = None;
@@ -421,7 +380,7 @@ impl BallotLeaderElection {
         self.highest = self.highest.max(ballot);
         self.note_try(ballot);
         if ballot != self.own {
-            // Whatever this replica led or tried is over, and nobody's failure, unless it came to nothing.
+            // What this replica led or tried is over, which counts as a failure only if it decided nothing.
             let stalled = self.claim.take().is_some_and(|claim| claim.stalls);
             self.failures += u32::from(stalled);
         }
@@ -436,8 +395,8 @@ impl Election for BallotLeaderElection {
         Box::new(self.clone())
     }
 
-    // The own ballot starts low: if the leader lives it is heard, and nothing changes; otherwise the next bid is above what
-    // was promised (E8).
+    // The replica's own ballot starts low. If the leader lives, it is heard, and nothing changes; otherwise
+    // the next bid is above what was promised (E8).
     fn restarted(&mut self, promised: Ballot) {
         if !self.has(Bug::ElectionForgetsPromise) {
             self.leader = self.leader.max(promised);
@@ -459,22 +418,22 @@ impl Election for BallotLeaderElection {
                 if round > self.round || round < known || self.round - round > self.patience() + 1 {
                     return;
                 }
-                // A round that was cut short makes no reply late.
+                // A reply is not late because a round was cut short.
                 self.late |= round < self.round && round > self.missed_in();
                 self.highest = self.highest.max(leader);
                 self.note_try(leader);
-                // Anything higher is a bid.
+                // A ballot above the followed one is a bid.
                 if ballot <= leader {
                     self.note_try(ballot);
                 }
                 self.heard[index] = Some(Heard { round, came: self.round, ballot, leader, happy });
-                // Whoever follows its own ballot leads, or tries to; a bid, which may still show when another leader
-                // has made its bidder happy, is not to be followed.
+                // A replica that follows its own ballot leads, or tries to. A bid is not to be followed; it
+                // may still show when another leader has made its bidder happy.
                 if happy && ballot == leader && ballot.replica == from && ballot > self.leader {
                     self.follow(ballot);
                 }
             }
-            // Of another election.
+            // These messages are of another election.
             Message::Rehearse { .. } | Message::RehearseReply { .. } => {}
         }
     }
@@ -504,7 +463,7 @@ impl Election for BallotLeaderElection {
             self.short *= 2;
         }
         if self.claim.is_some_and(|claim| !claim.leads && !self.is_young(claim)) {
-            // Whatever is in the way of Phase 1, somebody else may have it easier.
+            // Whatever prevents Phase 1 here, it may not be in the way of another replica.
             self.gave_up(now);
         }
         self.consider(now);
@@ -562,7 +521,7 @@ impl Election for BallotLeaderElection {
         self.claim = Some(Claim { leads: true, stalls: false, since: self.round });
     }
 
-    // Phase 1 makes progress.
+    // Called when Phase 1 makes progress.
     fn answered(&mut self, _: ReplicaId, _: Time) {
         let round = self.round;
         if let Some(claim) = self.claim.as_mut().filter(|claim| !claim.leads) {

@@ -1,5 +1,5 @@
-//! Groups of elections that hear each other over chosen links, without a protocol: a try succeeds at once if a quorum
-//! of neighbours has promised nothing higher.
+//! Groups of elections that hear each other over chosen links, without a protocol: a try succeeds at once if
+//! a quorum of neighbours has promised nothing higher.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use super::{Advice, BallotLeaderElection, Election, Message};
 use crate::{Effect, Effects, ElectionKind, Link, Members, Options};
 
 const TIMEOUT: Duration = Duration::from_millis(1000);
-/// Time goes on in steps of a tenth of a round.
+/// Time advances in steps of a tenth of a round.
 const STEP: Duration = Duration::from_millis(10);
 
 struct Group {
     now: Time,
-    /// `None`: crashed.
+    /// The elections of the replicas; `None` for a crashed one.
     elections: Vec<Option<BallotLeaderElection>>,
     leads: Vec<bool>,
-    /// Pairs that hear each other.
+    /// The pairs of replicas that hear each other.
     links: Vec<(usize, usize)>,
-    /// Those whose Phase 1 gets promises and never ends.
+    /// The replicas whose Phase 1 gets promises and never ends.
     hopeless: Vec<usize>,
-    /// What each was last told to try; it only grows (B1).
+    /// The ballot that each replica was last told to try; it only grows (B1).
     tried: Vec<Ballot>,
-    /// How often somebody began to lead.
+    /// How often a replica began to lead.
     changes: usize,
 }
 
@@ -59,7 +59,7 @@ impl Group {
         self.leads[of] = false;
     }
 
-    /// What becomes of the session of one to another.
+    /// Tells a replica what happened to its session to another.
     fn session(&mut self, of: usize, to: usize, link: Link) {
         let mut effects = Effects::new(Lsn::ZERO);
         if let Some(election) = &mut self.elections[of] {
@@ -78,7 +78,7 @@ impl Group {
         others.collect()
     }
 
-    /// One step for everybody; those with a higher number a little later.
+    /// Makes one step for all replicas; those with a higher number a little later.
     fn step(&mut self) {
         self.now += STEP;
         for of in 0..self.elections.len() {
@@ -130,7 +130,7 @@ impl Group {
         let mut promised = 1;
         for to in neighbours {
             let election = self.elections[to].as_mut().expect("it is up");
-            // B3, as far as neighbours know: it is above all that they promised.
+            // B3, as far as the neighbours know: the ballot is above all that they promised.
             if ballot > self.tried[to] {
                 election.promised(ballot, Time::ZERO);
                 self.tried[to] = ballot;
@@ -161,7 +161,7 @@ impl Group {
 
 #[test]
 fn every_minority_may_be_down() {
-    // TV10 is the case of three with one down.
+    // TV10 is the case of three replicas with one down.
     for count in 1..=7 {
         let mut group = Group::new(&vec![0; count]);
         for of in 0..(count - 1) / 2 {
@@ -202,7 +202,7 @@ fn a_leader_that_closes_its_connections_is_missed_at_once() {
         group.crash(leader);
         let crashed = group.now;
         for of in 0..leader {
-            // Not all notice it at the same time.
+            // The replicas do not notice it at the same time.
             group.session(of, leader, Link::Refused);
             group.step();
         }
@@ -222,7 +222,7 @@ fn sessions_that_end_and_begin_again_depose_no_leader_whom_others_hear() {
         group.run(2);
         for _ in 0..20 {
             group.session(0, 2, Link::Refused);
-            // Its requests do not arrive, either.
+            // The leader's requests do not arrive, either.
             group.links = vec![(0, 1), (1, 2)];
             (0..away).for_each(|_| group.step());
             group.links = all_links(3);
@@ -253,8 +253,8 @@ fn a_ballot_is_ordered_by_counter_then_priority_then_replica() {
     assert!(low.next_ballot(high.next_ballot(Ballot::ZERO)) > high.next_ballot(Ballot::ZERO));
 }
 
-/// Any links that stay: whoever leads after four timeouts, somebody does if anybody reaches a quorum, and nobody else
-/// ever does again.
+/// Checks every set of links that stays as it is: four time-outs later, some replica leads if any reaches a
+/// quorum, and after that no other replica ever leads.
 #[test]
 fn whatever_links_are_left_the_leader_reaches_a_quorum_and_stays() {
     for count in [3, 4, 5] {
@@ -376,7 +376,8 @@ fn replies_of_another_life_or_repeated_do_not_count() {
     };
     let first = 3 << 32;
     for number in 1..8 {
-        // The same replier twice, one of an earlier life, one that was never asked, one that is no member.
+        // The same replier twice, a reply to an earlier life, one that was never asked for, and one from a
+        // replica that is not a member.
         let replies =
             [(2, first + number), (2, first + number), (3, number), (4, first + 99), (9, first + number)];
         assert_eq!(round(&mut one, number, &replies), None);
@@ -396,7 +397,7 @@ fn everybody_has_a_turn_however_many_fail() {
         group.hopeless = (0..5).filter(|&of| of != able).collect();
         group.run(16);
         assert_eq!(group.leaders(), [able]);
-        // What failed before comes first again once something was decided.
+        // Once something was decided, the replica that failed before comes first again.
         group.hopeless.clear();
         group.crash(able);
         group.run(8);
@@ -425,7 +426,8 @@ impl Asked {
         (asked, own)
     }
 
-    /// One round, in which r2 shows this ballot, and both others follow that one; whether the replica would try to lead.
+    /// Plays one round, in which r2 shows this ballot and both others follow that one; returns whether the
+    /// replica would try to lead.
     fn round(&mut self, ballot: Ballot, leader: Ballot) -> bool {
         self.now += TIMEOUT;
         let mut effects = Effects::new(Lsn::ZERO);
@@ -457,7 +459,7 @@ fn who_gave_up_abstains_for_a_while_and_gives_way_to_bidders_who_did_not_try_sin
     let bid_of_r2 = |counter: u64| Ballot { round: counter << 8, replica: ReplicaId(2) };
     let low_bid = bid_of_r2(2);
     assert!((0..100).all(|_| !asked.round(low_bid, own)), "r2 did not try yet");
-    // r2 tried; now it bids again.
+    // r2 has tried; now it bids again.
     let next_bid = bid_of_r2(3);
     assert!(own < low_bid && low_bid < next_bid);
     assert!((0..10).any(|_| asked.round(next_bid, low_bid)), "now it is lower, and comes second");

@@ -1,4 +1,4 @@
-//! What elections say to each other; protocols carry it.
+//! What elections say to each other. Protocols carry these messages.
 
 use synod_wire::{Ballot, DecodeError, Reader, Writer};
 
@@ -8,39 +8,40 @@ use crate::{Body, Claims, Class};
 /// ([`super::Rotating`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Ballot: "Do you hear me, and whom do you follow?"
+    /// Ballot leader election: "Do you hear me, and which leader do you follow?"
     HeartbeatRequest {
         /// The asker's round.
         round: u64,
         /// The highest ballot that the asker knows to be led or promised.
         highest: Ballot,
     },
-    /// The answer. (Ng 2020, Algorithm 3, has only the first two fields.)
+    /// Answers `HeartbeatRequest`. (Ng 2020, Algorithm 3, has only the first two fields.)
     HeartbeatReply {
         /// The round of the request.
         round: u64,
-        /// The ballot in which the replier leads, tries to, or wants to; or did so last. Its **own**, not one that
-        /// it knows of: otherwise a dead leader would be reported alive for ever (E4).
+        /// The ballot in which the replier leads, tries to lead, or wants to lead; or the last such ballot.
+        /// It is the replier's **own** ballot, not one that it knows of: otherwise a dead leader would be
+        /// reported alive forever (E4).
         ballot: Ballot,
-        /// The highest ballot that the replier has promised or takes to be led: it follows no lower one.
+        /// The highest ballot that the replier has promised or believes to be led: it follows no lower one.
         leader: Ballot,
         /// Whether the replier knows a leader that it hears and that has a quorum; see
         /// [`super::BallotLeaderElection`].
         happy: bool,
     },
-    /// Rotating: "Would you let me try to lead?" Nothing follows from it.
+    /// Rotating election: "Would you let me try to lead?" The receiver changes nothing because of it.
     Rehearse {
         /// The ballot in which the asker would try.
         ballot: Ballot,
     },
-    /// The answer, for the moment.
+    /// Answers `Rehearse`, for the moment.
     RehearseReply {
-        /// The question's.
+        /// The ballot of the question.
         ballot: Ballot,
-        /// Whether the replier knows of nobody who should lead instead.
+        /// Whether the replier knows of no replica that should lead instead.
         willing: bool,
-        /// The highest ballot that the replier has promised, or heard of: an asker whose ballot is not above it asks
-        /// again with a higher one.
+        /// The highest ballot that the replier has promised or heard of: an asker whose ballot is not above
+        /// it asks again with a higher one.
         highest: Ballot,
     },
 }
@@ -50,7 +51,7 @@ const HEARTBEAT_REPLY: u8 = 2;
 const REHEARSE: u8 = 3;
 const REHEARSE_REPLY: u8 = 4;
 
-// Elections claim nothing that is checked: safety does not rest on them.
+// Safety does not rest on elections, so their messages claim nothing that is checked.
 impl Claims for Message {}
 
 impl Body for Message {

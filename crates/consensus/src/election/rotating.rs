@@ -1,35 +1,21 @@
-//! Rotating leadership: round v belongs to member (v - 1) mod n, and the next in line takes over from a leader
-//! that falls silent (Santos 2012, sections 7.4 and 9.5; there, "view v is led by v mod n").
+//! Rotating leadership: round v belongs to member (v - 1) mod n, and the next in line takes over from a
+//! leader that falls silent (Santos 2012, sections 7.4 and 9.5; there, "view v is led by v mod n").
 //!
-//! The thesis leaves open what happens when the next in line is gone too. Here a member that is d places behind
-//! the silent leader waits d - 1 **staggers** longer than the first, so that exactly one replica tries first and
-//! every live one tries in the end. Tries that fail make the time-out longer, up to four times, until a leader
-//! is heard again: so a time-out that is too short for the network corrects itself.
+//! The thesis leaves open what happens when the next in line is gone too. Here a member that comes d places
+//! after the silent leader waits d - 1 **staggers** longer than the first, so that exactly one replica tries
+//! first and every live one tries in the end. Tries that fail make the time-out longer, up to four times,
+//! until a leader is heard again: so a time-out that is too short for the network corrects itself.
 //!
-//! # The rehearsal
+//! Before a member tries, it **rehearses**: it asks the others whether they would let it try (PreVote; Ongaro
+//! 2014, section 9.6). Only with a quorum of willing members, itself included, does it try. A member is
+//! **willing** unless
 //!
-//! In the thesis a member that misses the leader tries at once, and its higher round ends the work of a leader that
-//! everybody else hears: one lost link is enough. So a member first asks the others whether they would let it try
-//! (PreVote; Ongaro 2014, section 9.6). A member is **willing** unless
-//!
-//! - it has heard a leader, or promised somebody a round, within the last time-out, and that one is not gone
+//! - it has heard a leader, or promised a round to another replica, within the last time-out, and that one is not gone
 //!   ([`Departures`]), or
-//! - it leads, a quorum answered it within the last time-out, and it decides what it is there to decide, or
+//! - it leads, a quorum answered it within the last time-out, and it decides what it has to decide, or
 //! - it has promised a higher round; then the answer names that round, and the asker asks again above it.
 //!
-//! Only with a quorum of willing members, itself included, does a member try.
-//!
-//! **A working leader stays.** A leader works while a quorum hears it and answers it. Every quorum of willing members
-//! would share a member with that one, which hears the leader and reaches it, or is the leader. So neither a replica that comes back,
-//! nor one that hears nobody, nor one that nobody hears, nor one that misses only the leader ends its work.
-//!
-//! **A leader is replaced.** A leader that no quorum answers gives up after a time-out, one that cannot be heard by a
-//! quorum is not answered by one, and one that is gone is heard by nobody. Of one that decides nothing a follower that
-//! waits for a decision takes no sign (`progress_watch.rs`). A time-out later nobody has a reason to be
-//! unwilling, apart from a promise to somebody who tries, which counts for one time-out; and for another one with each page
-//! that is told of a long promise, at both ends of it, as a try that is ended before its last page begins again with the
-//! first. Pages are finite, and one that is told twice counts once. Who reaches a quorum in
-//! both directions has its answers one round trip later.
+//! `docs/elections.md` has the argument that a working leader stays, and that another one is replaced.
 
 use std::time::Duration;
 
@@ -38,12 +24,12 @@ use synod_wire::{Ballot, Lsn, ReplicaId, Time};
 use super::{Advice, Election, Message};
 use crate::{Bug, Effects, Link, Members, Options, departures::Departures};
 
-/// Failed tries after which the time-out grows no more: 2^2 times the configured one.
+/// After this many failed tries the time-out grows no more: it is then 2^2 times the configured one.
 const DOUBLINGS_MAX: u32 = 2;
-/// The others are asked again this often in a time-out, while they are not willing; sooner at first where the leader is
-/// gone, since not all notice that at the same time.
+/// How often per time-out the others are asked again while they are not willing. Where the leader is gone,
+/// they are asked again sooner at first, since not all notice that at the same time.
 const REHEARSALS_PER_TIMEOUT: u32 = 4;
-/// The short pauses double so often; the last is longer than the usual one.
+/// The short pauses double this often; the last one is longer than the usual pause.
 const PAUSE_DOUBLINGS_MAX: u32 = 4;
 
 /// The state of the failure detector of one replica.
@@ -52,46 +38,49 @@ pub struct Rotating {
     members: Members,
     timeout: Duration,
     planted: Option<Bug>,
-    /// When the current round gave its last sign of life, or began, or this replica gave up: its patience began then.
+    /// When the current round gave its last sign of life, or began, or this replica gave up: from then on
+    /// this replica waits.
     since: Time,
-    /// When somebody last gave a sign of life as a leader, or was promised a round. `None`: nobody is known to lead.
+    /// When a leader last gave a sign of life, or a replica was promised a round; `None` if no replica is
+    /// known to lead.
     sign: Option<Time>,
     /// Tries of this replica since it last heard a leader.
     failures: u32,
     /// Whether this replica tries to lead, in the highest ballot that it has promised.
     tries: bool,
-    /// Whether this replica leads...
+    /// Whether this replica leads.
     leads: bool,
-    /// ...and since when, or since when it has run.
+    /// When it began to lead or, if it does not lead, when it started.
     led_since: Time,
     /// For each member, when it last answered this replica.
     answered: Vec<Option<Time>>,
-    /// Whether it leads, and decides nothing although it should.
+    /// Whether this replica leads, and decides nothing although it should.
     stalls: bool,
-    /// Whether this replica could lead: its disk answers.
+    /// Whether this replica could lead, because its disk answers.
     fit: bool,
-    /// The highest ballot that anybody is known to have promised.
+    /// The highest ballot that any replica is known to have promised.
     highest: Ballot,
     rehearsal: Option<Rehearsal>,
-    /// When the others are asked again, at the earliest...
+    /// The earliest time at which the others are asked again.
     ask_at: Time,
-    /// ...and how often they were since the owner of the current round was there, up to [`PAUSE_DOUBLINGS_MAX`].
+    /// How often they were asked since the owner of the current round was there, up to
+    /// [`PAUSE_DOUBLINGS_MAX`].
     asked: u32,
-    /// Who owns the round that was promised last.
+    /// The owner of the round that was promised last.
     owner: Option<ReplicaId>,
     departures: Departures,
 }
 
-/// This replica asks the others whether they would let it try.
+/// The questions of this replica whether the others would let it try.
 #[derive(Clone, Debug)]
 struct Rehearsal {
     ballot: Ballot,
-    /// For each member, when it said last that it is willing.
+    /// For each member, when it last said that it is willing.
     willing: Vec<Option<Time>>,
 }
 
 impl Rotating {
-    /// A detector that has just heard a leader: there may be one.
+    /// A detector that acts as if it had just heard a leader, since there may be one.
     #[must_use]
     pub fn new(options: &Options, members: Members, now: Time) -> Rotating {
         Rotating {
@@ -128,13 +117,13 @@ impl Rotating {
         let behind = u32::try_from(distance - 1).expect("at most the number of members");
         let silent = self.since + patience + self.timeout / 2 * behind;
         match self.owner.and_then(|owner| self.departures.gone_at(owner)) {
-            // A replica whose tries fail goes back to being patient.
+            // A replica whose tries fail waits for the whole time-out again.
             Some(gone_at) if self.failures == 0 => silent.min(gone_at + self.departures.grace() * behind),
             _ => silent,
         }
     }
 
-    /// Whether a leader, or somebody who tries, should be left alone.
+    /// Whether there is a leader, or a replica that tries to lead, that should be left alone.
     fn has_leader(&self, now: Time) -> bool {
         if self.leads {
             return self.reaches_quorum(now) && !self.stalls;
@@ -142,7 +131,7 @@ impl Rotating {
         self.sign.is_some_and(|sign| now.since(sign) < self.timeout) && !self.owner_is_gone(now)
     }
 
-    /// Whether a quorum, this replica included, answered within the last time-out.
+    /// Whether a quorum, including this replica, answered within the last time-out.
     fn reaches_quorum(&self, now: Time) -> bool {
         let recent = |answered: Option<Time>| {
             now.since(answered.unwrap_or_default().max(self.led_since)) <= self.timeout
@@ -160,19 +149,19 @@ impl Election for Rotating {
         Box::new(self.clone())
     }
 
-    /// The replica starts again, or begins to vote, and has promised this ballot before.
+    /// Called when the replica starts again, or begins to vote, and has promised this ballot before.
     fn restarted(&mut self, promised: Ballot) {
         self.highest = self.highest.max(promised);
         self.owner = Some(promised.replica);
     }
 
-    /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
+    /// At the first start of a group no replica can have led before, so this one does not wait for a whole time-out.
     fn expect_no_leader(&mut self) {
         self.since = self.since - self.timeout * 3 / 4;
         self.sign = None;
     }
 
-    /// A message of a rehearsal arrived from a member.
+    /// Called when a message of a rehearsal arrives from a member.
     fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
         let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
             return;
@@ -191,7 +180,7 @@ impl Election for Rotating {
                     rehearsal.willing[index] = willing.then_some(now);
                 }
             }
-            // Of another election.
+            // These messages are of another election.
             Message::HeartbeatRequest { .. } | Message::HeartbeatReply { .. } => {}
         }
     }
@@ -207,7 +196,7 @@ impl Election for Rotating {
         self.fit = fit;
     }
 
-    /// The leader of the current round gave a sign of life.
+    /// Called when the leader of the current round gives a sign of life.
     fn heard_leader(&mut self, now: Time) {
         self.since = now;
         self.sign = Some(now);
@@ -215,7 +204,8 @@ impl Election for Rotating {
         self.rehearsal = None;
     }
 
-    /// This replica promised a ballot, which may be its own: its owner gets a whole time-out to show that it leads.
+    /// Called when this replica promises a ballot, which may be its own: the owner gets a whole time-out to
+    /// show that it leads.
     fn promised(&mut self, ballot: Ballot, now: Time) {
         self.since = now;
         self.sign = Some(now);
@@ -227,7 +217,7 @@ impl Election for Rotating {
         self.rehearsal = None;
     }
 
-    /// This replica gave up leading, or trying to: it comes last in line, and lets others try at once.
+    /// Called when this replica gives up leading, or trying to: it comes last in line, and lets others try at once.
     fn gave_up(&mut self, now: Time) {
         self.since = now;
         self.sign = None;
@@ -236,17 +226,17 @@ impl Election for Rotating {
         self.rehearsal = None;
     }
 
-    /// Whether this replica, which leads, decides nothing although it should.
+    /// Called with whether this replica, which leads, decides nothing although it should.
     fn stalls(&mut self, stalls: bool) {
         self.stalls = stalls;
     }
 
-    /// This replica tries to lead.
+    /// Called when this replica tries to lead.
     fn tried(&mut self) {
         self.failures += 1;
     }
 
-    /// This replica begins to lead: the time to hear from a quorum starts now.
+    /// Called when this replica begins to lead: the time to hear from a quorum starts now.
     fn leads(&mut self, now: Time) {
         (self.tries, self.leads) = (false, true);
         self.led_since = now;
@@ -255,8 +245,8 @@ impl Election for Rotating {
         self.rehearsal = None;
     }
 
-    /// A member answered this replica. If it tries to lead, that is a sign of life of its round: what a quorum has to tell
-    /// may be longer than what can be told in a time-out.
+    /// Called when a member answers this replica. If this replica tries to lead, that is a sign of life of
+    /// its round: what a quorum has to tell may be longer than what can be told in a time-out.
     fn answered(&mut self, from: ReplicaId, now: Time) {
         if let Some(index) = self.members.index(from) {
             self.answered[index] = Some(now);
@@ -276,13 +266,13 @@ impl Election for Rotating {
     fn next_ballot(&self, above: Ballot) -> Ballot {
         let n = self.members.count() as u64;
         let mine = self.members.my_index() as u64 + 1;
-        // The smallest round > above.round with round ≡ mine (mod n).
+        // This is the smallest round > above.round with round ≡ mine (mod n).
         let round = above.round + 1 + (mine + n - (above.round + 1) % n) % n;
         Ballot { round, replica: self.members.me() }
     }
 
-    /// The ballot in which this replica should try to lead now, if it should: its patience is over, and a quorum is
-    /// willing. Asks those who have not said so.
+    /// The ballot in which this replica should try to lead now, if it should: it has waited long enough, and
+    /// a quorum is willing. Asks the members that have not said so.
     fn candidacy(&mut self, now: Time, current: Ballot, effects: &mut Effects) -> Option<Ballot> {
         let current = current.max(self.highest);
         if now < self.try_at(current) {
@@ -296,7 +286,7 @@ impl Election for Rotating {
             self.ask_at = now + if is_gone { pause.min(short) } else { pause };
             self.asked = (self.asked + 1).min(PAUSE_DOUBLINGS_MAX);
             if is_gone && let Some(rehearsal) = &mut self.rehearsal {
-                // Those that took the leader for gone may have reached it again.
+                // Members that took the leader for gone may have reached it again.
                 rehearsal.willing.fill(None);
             }
         }
@@ -357,7 +347,7 @@ mod tests {
     const T: Duration = Duration::from_millis(1000);
     const R1_LED: Ballot = Ballot { round: 1, replica: ReplicaId(1) };
 
-    /// What somebody is asked, or answers.
+    /// The questions and answers in these effects.
     fn said(effects: &mut Effects) -> Vec<(u64, Message)> {
         let messages = |effect| match effect {
             Effect::Send { to, message: crate::Message::Election(message), .. } => {
@@ -429,7 +419,7 @@ mod tests {
         two.answered(ReplicaId(1), t(390));
         assert_eq!(two.try_at(ballot), t(690));
         assert!(!is_willing(&mut two, t(489), 3, 3) && is_willing(&mut two, t(490), 3, 3), "it tries itself");
-        // Who leads, or promised another, is not concerned.
+        // This does not concern a replica that leads, or that promised another.
         for round in [3, 6] {
             let other = Ballot { round, replica: ReplicaId(3) };
             two.promised(other, t(500));
@@ -535,7 +525,7 @@ mod tests {
             follower.promised(R1_LED, t(100));
             follower.heard_leader(t(200));
             follower.link(t(210), ReplicaId(1), Link::Refused, &mut Effects::new(Lsn::ZERO));
-            // It had said that before.
+            // The leader had said that before.
             follower.heard_leader(t(211));
             follower
         });

@@ -1,16 +1,16 @@
-//! Which lives of replicas are over.
+//! The lives of replicas that are over.
 
 use std::collections::BTreeMap;
 
 use synod_wire::{Incarnation, ReplicaId};
 
-/// The latest life of each member, as far as one replica knows. What a replica promised or answered in an earlier life
-/// does not count: it may have forgotten that. See `recovery.rs`.
+/// The latest life of each member, as far as one replica knows. What a replica promised or answered in an
+/// earlier life does not count: it may have forgotten that. See `recovery.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lives(BTreeMap<ReplicaId, Incarnation>);
 
 impl Lives {
-    /// Notes that a replica lives this life, or has lived it. True if that is news.
+    /// Takes note that a replica lives this life, or has lived it; returns whether that is new.
     pub(super) fn note(&mut self, replica: ReplicaId, life: Incarnation) -> bool {
         let known = self.0.entry(replica).or_default();
         let news = life > *known;
@@ -23,7 +23,7 @@ impl Lives {
         self.0.get(&replica).is_none_or(|known| life >= *known)
     }
 
-    /// For a message or a record: by replica, in ascending order.
+    /// The lives for a message or a record: by replica, in ascending order.
     pub(super) fn list(&self) -> Vec<(ReplicaId, Incarnation)> {
         self.0.iter().map(|(&replica, &life)| (replica, life)).collect()
     }

@@ -1,4 +1,4 @@
-//! What MultiPaxos replicas say to each other, and what each writes down.
+//! What MultiPaxos replicas say to each other, and the records that each writes.
 //!
 //! | here | Santos 2012, section 7 |
 //! | --- | --- |
@@ -35,16 +35,16 @@ pub enum Message {
         first: Slot,
         /// Slots through this one are decided, those proposed in `ballot` with what was proposed.
         decided: Slot,
-        /// What is proposed in `first` and the slots behind it.
+        /// What is proposed in `first` and the slots after it.
         batches: Batches,
     },
     /// Phase 2b, for consecutive slots.
     Accepted {
         /// The ballot of the proposals.
         ballot: Ballot,
-        /// The slot of the first of them...
+        /// The slot of the first proposal.
         first: Slot,
-        /// ...and of the last.
+        /// The slot of the last proposal.
         last: Slot,
     },
     /// Slots through `through` are decided, those proposed in `ballot` with what was proposed there.
@@ -54,21 +54,21 @@ pub enum Message {
         /// The last slot of the decided prefix.
         through: Slot,
     },
-    /// The leader lives. Also asks whether the receiver still follows it, which is what a linearizable read
+    /// The leader lives, and asks whether the receiver still follows it, which is what a linearizable read
     /// needs to know.
     Heartbeat {
         /// The leader's ballot.
         ballot: Ballot,
-        /// As in `Decided`.
+        /// The same as in `Decided`.
         decided: Slot,
-        /// Grows with every question.
+        /// The number of the question, which grows with every question.
         round: u64,
     },
     /// The sender still follows `ballot`.
     HeartbeatAck {
         /// The leader's ballot.
         ballot: Ballot,
-        /// The question that is answered.
+        /// The number of the question that is answered.
         round: u64,
     },
     /// The receiver's ballot is too low: the sender promised `promised`.
@@ -94,40 +94,40 @@ pub enum Message {
         incarnation: Incarnation,
         /// The highest ballot that the sender of the answer promised.
         promised: Ballot,
-        /// If it leads in that ballot: no slot from this one on was proposed yet.
+        /// The first slot that the sender has not proposed in yet, if it leads in that ballot.
         next_slot: Option<Slot>,
-        /// The latest lives of replicas that the sender knows of: a replica that forgot is told again.
+        /// The latest lives of replicas that the sender knows of, which a replica that forgot them learns again.
         lives: Vec<(ReplicaId, Incarnation)>,
     },
 }
 
-/// See [`Message::Promise`].
+/// The contents of [`Message::Promise`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The ballot that is promised.
     pub ballot: Ballot,
-    /// The page begins at this slot, as asked.
+    /// The slot with which the page begins, as the candidate asked.
     pub from: Slot,
     /// Slots through this one are decided, and not reported.
     pub decided: Slot,
     /// What the sender accepted in slots of this page, in slot order.
     pub accepted: Vec<AcceptedValue>,
-    /// Where the next page begins; `None` if this is the last.
+    /// The slot with which the next page begins; `None` if this is the last.
     pub next: Option<Slot>,
     /// The sender's own life.
     pub incarnation: Incarnation,
-    /// The latest lives of replicas that the sender knows of: promises of earlier ones are void.
+    /// The latest lives of replicas that the sender knows of: promises of earlier lives are void.
     pub lives: Vec<(ReplicaId, Incarnation)>,
 }
 
 /// A value that an acceptor accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptedValue {
-    /// Where.
+    /// The slot.
     pub slot: Slot,
-    /// In which ballot.
+    /// The ballot in which it was accepted.
     pub ballot: Ballot,
-    /// What.
+    /// The value.
     pub batch: Batch,
 }
 
@@ -348,16 +348,16 @@ fn read_lives(reader: &mut Reader) -> Result<Vec<(ReplicaId, Incarnation)>, Deco
 pub enum Record {
     /// No lower ballot may be answered any more.
     Promised(Ballot),
-    /// Values were accepted in consecutive slots: what one message brought is one record. Each replaces what was
-    /// accepted in its slot before.
+    /// Values were accepted in consecutive slots: what one message brought is one record. Each value replaces
+    /// what was accepted in its slot before.
     Accepted {
-        /// In which ballot.
+        /// The ballot in which they were accepted.
         ballot: Ballot,
         /// The slot of the first batch.
         first: Slot,
         /// When this was written, slots through this one were decided, with the values that the log holds.
         decided: Slot,
-        /// What was accepted in `first` and the slots behind it; at least one.
+        /// What was accepted in `first` and the slots after it; at least one batch.
         batches: Batches,
     },
     /// A peer told what was decided in this slot; it replaces what was accepted there.
@@ -381,7 +381,7 @@ impl Logged for Record {
             Record::Promised(_) => Keep::State(STATE_PROMISED),
             Record::Lives(_) => Keep::State(STATE_LIVES),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
-            // Of a run that a snapshot covers in part, replay ignores that part.
+            // If a snapshot covers a part of the record, replay ignores that part.
             Record::Accepted { first, batches, .. } => Keep::Slot(last_of(*first, batches)),
             Record::Learned(value) => Keep::Slot(value.slot),
         }

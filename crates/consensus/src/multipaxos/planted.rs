@@ -1,6 +1,6 @@
 //! Bugs of MultiPaxos that a test can plant; see [`crate::Bug`].
 
-/// A known way to get it wrong.
+/// A known mistake in an implementation of MultiPaxos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// A decided slot is delivered although one before it is not decided.
@@ -9,10 +9,10 @@ pub enum Bug {
     DropAcceptedValue,
     /// A follower takes an announced decision for the value that it accepted in an older ballot.
     DecideAcrossBallots,
-    /// A promise whose pages are of several lives of its sender counts as one.
+    /// A promise counts as one although its pages are of several lives of its sender.
     MixLivesOfPromise,
-    /// A replica that recovers counts an answer although its sender has lost its log since, and does not remember in
-    /// which life the others answered.
+    /// A replica that recovers counts an answer although its sender has lost its log since, and does not
+    /// remember in which life the others answered.
     CountOutlivedAnswer,
     /// A new leader takes the reported value with the lowest ballot instead of the highest.
     AdoptLowestBallot,

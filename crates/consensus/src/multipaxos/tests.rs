@@ -1,5 +1,5 @@
-//! One replica at a time, stepped by hand: what it says, and what must be durable first. How replicas behave
-//! together is the business of `scenarios/` and of the simulator.
+//! One replica at a time, stepped by hand: what it says, and what must be durable first. `scenarios/` and the
+//! simulator check how replicas behave together.
 
 mod recovery;
 
@@ -30,7 +30,7 @@ fn batch(text: &str) -> Batch {
     builder.finish()
 }
 
-/// Ballots that are easily told in advance.
+/// Options under which ballots are easily known in advance.
 fn options() -> Options {
     Options { election: ElectionKind::Rotating, ..Options::default() }
 }
@@ -57,7 +57,7 @@ impl One {
         one
     }
 
-    /// What a burst of inputs brings about.
+    /// The effects of a burst of inputs.
     fn burst(&mut self, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         inputs.into_iter().for_each(|input| self.protocol.step(self.now, input, &mut self.effects));
         self.protocol.flush(self.now, &mut self.effects);
@@ -76,7 +76,7 @@ impl One {
         self.step(Input::Durable(self.effects.last_lsn()))
     }
 
-    /// Time passes. If this replica asks whether it may try to lead, another one is willing.
+    /// Lets time pass. If this replica asks whether it may try to lead, another one is willing.
     fn wait(&mut self, wait: Duration) -> Vec<Effect> {
         self.now += wait;
         let mut effects = self.step(Input::Timer);
@@ -96,7 +96,8 @@ impl One {
         effects
     }
 
-    /// Lets the election suggest a ballot, whichever election it is, and its record become durable; the ballot.
+    /// Lets the election suggest a ballot, whichever election it is, and the record of that ballot become
+    /// durable; returns the ballot.
     fn led_by_bid_or_rehearsal(&mut self) -> Ballot {
         loop {
             let effects = self.wait(Duration::from_millis(100));
@@ -146,8 +147,8 @@ fn promise(ballot: Ballot, accepted: Vec<AcceptedValue>) -> Message {
     })
 }
 
-/// What a life of another replica answers to this one, which lost its log: what it promised, and its first unproposed slot
-/// if it leads.
+/// What a life of another replica answers to this one, which lost its log: what it promised, and its first
+/// unproposed slot if it leads.
 fn answer(life: u64, round: u64, next_slot: Option<Slot>, lives: &[(ReplicaId, Incarnation)]) -> Message {
     Message::RecoverAnswer {
         asker: Incarnation(7),
@@ -172,7 +173,7 @@ fn proposal(text: &str) -> Input {
     Input::Propose { batch: batch(text), awaited: true }
 }
 
-/// What is sent to a replica, and after which record.
+/// The messages that are sent to a replica, each with the record that must be durable first.
 fn sent(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
     let of = |effect: &Effect| match effect {
         Effect::Send { to, message: crate::Message::MultiPaxos(message), after } if to.includes(whom) => {
@@ -191,7 +192,7 @@ fn delivered(effects: &[Effect]) -> Vec<(u64, Batch)> {
     effects.iter().filter_map(of).collect()
 }
 
-/// The record that holds this effect's append.
+/// The number of the record in these effects that `wanted` accepts.
 fn appended(effects: &[Effect], wanted: impl Fn(&Record) -> bool) -> Lsn {
     let of = |effect: &Effect| match effect {
         Effect::Append { lsn, record: crate::Record::MultiPaxos(record) } if wanted(record) => Some(*lsn),
@@ -206,7 +207,7 @@ fn run(ballot: Ballot, first: u64, batches: &[&str], decided: u64) -> Record {
     Record::Accepted { ballot, first: Slot(first), decided: Slot(decided), batches }
 }
 
-/// The first and the last slot of the records of accepted values.
+/// The first and the last slot of each record of accepted values.
 fn runs(effects: &[Effect]) -> Vec<(u64, u64)> {
     let of = |effect: &Effect| match effect {
         Effect::Append {
@@ -345,7 +346,7 @@ fn promises_come_in_pages() {
 #[test]
 fn a_page_of_a_promise_holds_as_much_as_fits() {
     let len = batch("x").bytes().len();
-    // Each value takes 32 bytes beside its batch.
+    // Each value takes 32 bytes besides its batch.
     let four = 3 * (len + 32) + len;
     for (promise_bytes_max, values) in [(four, 4), (four - 1, 3)] {
         let mut acceptor = One::start(R2, &Options { promise_bytes_max, ..options() }, Vec::new(), false);
@@ -401,7 +402,7 @@ fn a_leader_that_slept_gives_up_before_it_does_anything_else() {
         leader.receive(R2, promise(ballot, Vec::new()));
         assert_eq!(leader.protocol.status().role, Role::Leader, "{election}");
         leader.now += Duration::from_secs(900);
-        // Nothing that comes first is an excuse: a read, a late vote, or the end of a burst.
+        // Nothing that comes first is an excuse: not a read, a late vote, or the end of a burst.
         let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(1))));
         assert_eq!(leader.protocol.status().role, Role::Follower, "{election}");
         let refused = |effect: &Effect| matches!(effect, Effect::ReadIndex { slot: None, .. });
@@ -534,7 +535,7 @@ fn a_replica_whose_disk_hangs_takes_in_only_so_much() {
     }
     assert!(follower.effects.last_lsn() < Lsn(1000), "{}", follower.effects.last_lsn());
 
-    // However many slots a record holds.
+    // This holds however many slots a record has.
     let mut follower = One::new(R2);
     let taken: u64 = (0..1000)
         .map(|n| {

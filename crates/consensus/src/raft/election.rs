@@ -1,14 +1,15 @@
-//! Who leads: randomized time-outs, rehearsed and real votes, handing leadership over.
+//! How Raft finds a leader: randomized time-outs, rehearsed and real votes, and handing leadership over.
 //!
-//! A replica that hears no leader for a time drawn from [T, 2T) first **rehearses** an election (PreVote, Ongaro 2014,
-//! section 9.6): who would vote for it? Nothing changes by that. A vote, rehearsed or real, is given only by who has
-//! not heard a leader for T itself, so a replica that was cut off or removed disturbs nobody; and a leader that does not
-//! hear from a quorum within T steps down (`leader.rs`), so that such votes can always be got once the leader is gone.
-//! The exception is an election that the leader asked for ([`Message::TimeoutNow`]).
+//! A replica that hears no leader for a time drawn from [T, 2T) first **rehearses** an election (PreVote,
+//! Ongaro 2014, section 9.6): it asks which voters would vote for it. That changes nothing. A voter gives its
+//! vote, rehearsed or real, only if it has not heard a leader for T itself, so a replica that was cut off or
+//! removed disturbs no other; and a leader that does not hear from a quorum within T steps down
+//! (`leader.rs`), so that such votes can always be had once the leader is gone. The exception is an election
+//! that the leader asked for ([`Message::TimeoutNow`]).
 //!
-//! For a leader whose process has ended ([`Departures`]) nobody waits for the rest of T: the voters rehearse one after the other,
-//! the next behind the leader first, T / 4 apart, so that votes are not split. That happens once. If it comes to nothing, a
-//! replica is as patient as if nothing were known.
+//! If the leader's process has ended ([`Departures`]), the voters do not wait for the rest of T: they
+//! rehearse one after the other, the next after the leader first, T / 4 apart, so that votes are not split.
+//! That happens once. If no leader comes of it, the voters wait as if nothing were known.
 
 use std::time::Duration;
 
@@ -24,24 +25,25 @@ pub(super) struct Patience {
     /// The state of a generator of pseudo-random numbers (splitmix64).
     random: u64,
     ends_at: Time,
-    /// When a leader of the present term gave its last sign of life...
+    /// When a leader of the current term gave its last sign of life.
     heard: Option<Time>,
-    /// ...and which one.
+    /// The leader that gave it.
     leader: Option<ReplicaId>,
     /// The highest priority of a voter, as the last leader said.
     priority_max: u8,
-    /// Campaigns of this replica that came to nothing since it last heard a leader.
+    /// Failed campaigns of this replica since it last heard a leader.
     failures: u32,
     departures: Departures,
-    /// The time-out ends then already, since the leader's process has ended.
+    /// The time-out ends at this time already, since the leader's process has ended.
     hastened_to: Option<Time>,
-    /// The leader of which a time-out ended sooner, until it is back.
+    /// The leader whose departure made a time-out end sooner, until the leader is back.
     missed: Option<ReplicaId>,
 }
 
-/// Where the leader is gone, each voter leaves this part of the time-out to the one in front of it.
+/// If the leader is gone, each voter leaves this part of the time-out to the voter before it.
 const TURNS_PER_TIMEOUT: u32 = 4;
-/// Failed campaigns after which the span that time-outs are drawn from grows no more: 2^2 times the usual one.
+/// After this many failed campaigns the span that time-outs are drawn from grows no more: it is then 2^2
+/// times the usual one.
 const DOUBLINGS_MAX: u32 = 2;
 
 impl Patience {
@@ -60,7 +62,8 @@ impl Patience {
         }
     }
 
-    /// What became of the session to a peer. `rank`: how many voters are in front of this replica, if that peer leads.
+    /// Takes note of what happened to the session to a peer. If that peer leads, `rank` voters come before
+    /// this replica.
     pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link, priority: u8, rank: u32) {
         self.departures.link(now, peer, link);
         if link == Link::Up && self.missed == Some(peer) {
@@ -76,7 +79,7 @@ impl Patience {
         self.departures.refuses(peer)
     }
 
-    /// If the leader is gone, or will be once the grace is over, the time-out ends soon; once.
+    /// Makes the time-out end soon if the leader is gone, or will be once the grace period is over; only once.
     fn hasten(&mut self, priority: u8, rank: u32) {
         let leader = self.leader.filter(|_| self.missed != self.leader);
         let gone_at = leader.and_then(|leader| self.departures.gone_at(leader));
@@ -97,17 +100,17 @@ impl Patience {
         self.priority_max = priority;
     }
 
-    /// A new time-out begins. Where priorities are set, those of the highest draw from the first half of [T, 2T), the
-    /// others from a span of the same length that begins later, the later the lower their priority. After campaigns that
-    /// came to nothing the span is longer: where messages take long, candidates that begin within half a round trip of
-    /// each other split the votes.
+    /// Begins a new time-out. Where priorities are set, the replicas of the highest priority draw from the
+    /// first half of [T, 2T), the others from a span of the same length that begins later, the later the
+    /// lower their priority. After failed campaigns the span is longer: where messages take long, candidates
+    /// that begin within half a round trip of each other split the votes.
     pub(super) fn begin(&mut self, now: Time, priority: u8) {
         let (base, span) = self.span(priority);
         let span = span * 2u32.pow(self.failures.min(DOUBLINGS_MAX));
         self.ends_at = now + base + self.drawn_from(span);
     }
 
-    /// When time-outs end at the earliest after they began, and how far from there they are spread.
+    /// The shortest length of a time-out, and how far its end is spread from there.
     fn span(&self, priority: u8) -> (Duration, Duration) {
         let missing = u32::from(self.priority_max.saturating_sub(priority));
         match self.priority_max {
@@ -116,13 +119,14 @@ impl Patience {
         }
     }
 
-    /// A campaign came to nothing.
+    /// Takes note that a campaign failed.
     pub(super) fn failed(&mut self) {
         self.failures += 1;
     }
 
-    /// At the first start of a group nobody can have led before: do not wait for a whole time-out. Where priorities
-    /// are set, those of the highest draw from the second quarter of it, and nobody else before the sixth eighth.
+    /// Shortens the first time-out of a new group, in which no replica can have led before. Where priorities
+    /// are set, the replicas of the highest priority draw from the second quarter of it, and the others end
+    /// theirs no sooner than the sixth eighth.
     pub(super) fn begin_early(&mut self, now: Time, priority: u8) {
         let (quarter, eighth) = (self.timeout / 4, self.timeout / 8);
         let missing = u32::from(self.priority_max.saturating_sub(priority));
@@ -144,19 +148,19 @@ impl Patience {
         Duration::from_nanos(z % span)
     }
 
-    /// The leader of the term gave a sign of life.
+    /// Takes note that the leader of the term gave a sign of life.
     pub(super) fn heard_leader(&mut self, now: Time, leader: ReplicaId, priority: u8, rank: u32) {
-        // Drawing for each message would be a waste: the end is drawn anew once it has come nearer.
+        // Drawing for each message would be a waste: the end is drawn again once it has come nearer.
         if self.heard != Some(now) {
             (self.heard, self.leader) = (Some(now), Some(leader));
             self.failures = 0;
             self.begin(now, priority);
-            // It may have said that before its process ended.
+            // The leader may have said that before its process ended.
             self.hasten(priority, rank);
         }
     }
 
-    /// The time-out has ended. If it did so early, the leader may still turn out to live.
+    /// Takes note that the time-out has ended. If it did so early, the leader may still turn out to live.
     fn has_ended(&mut self, now: Time) {
         if now < self.ends_at {
             (self.missed, self.hastened_to) = (self.leader, None);
@@ -182,7 +186,7 @@ pub(super) struct Candidate {
     /// The term in which it wants to lead.
     term: u64,
     rehearsal: bool,
-    /// The leader asked for this election.
+    /// Whether the leader asked for this election.
     transfer: bool,
     pub(super) granted: Vec<ReplicaId>,
     resend: Resend,
@@ -195,8 +199,8 @@ impl Candidate {
 }
 
 impl Raft {
-    /// The first election of a group, or of an epoch, is ahead. Who votes alone has nobody to wait for, however often
-    /// it was elected before.
+    /// Prepares for the first election of a group, or of an epoch. A replica that is the only voter has no
+    /// other to wait for, however often it was elected before.
     pub(super) fn expect_no_leader(&mut self, now: Time, effects: &mut Effects) {
         let me = self.members.me();
         if self.voters().is_quorum(|id| id == me) {
@@ -213,7 +217,8 @@ impl Raft {
         }
     }
 
-    /// Before there was a leader, who tells everybody the highest priority, those who have one do.
+    /// Tells the peers this replica's priority, if it has one, before there is a leader that tells all
+    /// replicas the highest.
     pub(super) fn tell_priority(&self, peers: &[ReplicaId], effects: &mut Effects) {
         let priority = self.options.priority;
         if self.term == 0 && priority > 0 && self.may_stand() && !matches!(self.state, State::Recovering) {
@@ -221,38 +226,38 @@ impl Raft {
         }
     }
 
-    /// Before there was a leader, somebody says that it should come first.
+    /// Handles the message of a replica that says, before there is a leader, that it should come first.
     pub(super) fn on_priority(&mut self, now: Time, from: ReplicaId, priority: u8) {
         if self.term == 0 && self.voters().contains(from) && priority > self.patience.priority_max() {
             self.patience.set_priority_max(priority);
-            // A rehearsal ends here, too: nothing has come of it yet.
+            // A rehearsal ends here, too: it has had no effect yet.
             self.state = State::Follower;
             self.patience.begin_early(now, self.options.priority);
         }
     }
 
-    /// The time-out has passed without a leader, or without enough votes.
+    /// Acts when the time-out has passed without a leader, or without enough votes.
     pub(super) fn run_out_of_patience(&mut self, now: Time, effects: &mut Effects) {
         self.patience.has_ended(now);
         if !self.may_stand() {
-            // Whoever leads may not know that somebody listens.
+            // The leader may not know that this replica listens.
             self.state = State::Follower;
             self.patience.begin(now, self.options.priority);
             return self.send_to(self.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
         if !self.disk.answers(now, self.options.election_timeout) {
-            // Nobody could be told of a vote that does not become durable.
+            // This replica could tell no other of a vote that does not become durable.
             return self.patience.begin(now, self.options.priority);
         }
         if matches!(self.state, State::Candidate(_)) {
             self.patience.failed();
-            // Once without success: others may have changed who votes, and this replica is not among them any more.
+            // The last campaign failed: the voters may have changed, so that this replica is not among them any more.
             self.send_to(self.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
         self.campaign(now, true, false, effects);
     }
 
-    /// What became of the session to a peer.
+    /// Takes note of what happened to the session to a peer.
     pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         let priority = self.options.priority;
         self.patience.link(now, peer, link, priority, self.rank_behind(peer));
@@ -262,7 +267,8 @@ impl Raft {
         }
     }
 
-    /// How many voters come between a leader and this replica, in the order of their numbers, which begins again at its end.
+    /// How many voters come between a leader and this replica, in the order of their numbers, where the first
+    /// follows the last.
     pub(super) fn rank_behind(&self, leader: ReplicaId) -> u32 {
         let me = self.members.me();
         let in_front = |&id: &ReplicaId| match me > leader {
@@ -273,7 +279,7 @@ impl Raft {
         u32::try_from(between).expect("a group is small")
     }
 
-    /// Asks for votes: whether they would be given, or in earnest.
+    /// Asks for votes, in a rehearsal or in a real election.
     pub(super) fn campaign(&mut self, now: Time, rehearsal: bool, transfer: bool, effects: &mut Effects) {
         if !self.may_stand() {
             self.state = State::Follower;
@@ -291,7 +297,7 @@ impl Raft {
         self.count_votes(now, effects);
     }
 
-    /// Whether this replica asks who would vote for it, which changes nothing yet.
+    /// Whether this replica asks which voters would vote for it, which changes nothing yet.
     pub(super) fn rehearses(&self) -> bool {
         matches!(&self.state, State::Candidate(candidate) if candidate.rehearsal)
     }
@@ -307,7 +313,7 @@ impl Raft {
         })
     }
 
-    /// Asks those who have not granted their vote. The question speaks of the own term, vote and log.
+    /// Asks the voters that have not granted their vote. The question contains this replica's term, vote and log.
     fn ask_for_votes(&self, effects: &mut Effects) {
         let State::Candidate(candidate) = &self.state else { return };
         let Some(question) = self.vote_question() else { return };
@@ -316,7 +322,7 @@ impl Raft {
         self.send_to(missing, question, self.vote_lsn(), effects);
     }
 
-    /// What has to be durable before a message about a vote leaves: the term, with the vote.
+    /// The record that has to be durable before a message about a vote leaves: the one of the term, with the vote.
     fn vote_lsn(&self) -> Lsn {
         if self.options.has(super::Bug::VoteBeforeDurable) { Lsn::ZERO } else { self.term_lsn }
     }
@@ -327,14 +333,14 @@ impl Raft {
         let State::Candidate(candidate) = &mut self.state else { return };
         if candidate.resend.is_due(now, wait_max) {
             if candidate.rehearsal {
-                // Those that had no leader for a moment have one again, perhaps.
+                // The voters that had no leader for a moment may have one again.
                 candidate.granted = vec![me];
             }
             self.ask_for_votes(effects);
         }
     }
 
-    /// A session to a voter began: the question may be lost.
+    /// Asks a voter again when a session to it begins, since the question may be lost.
     pub(super) fn resend_vote_to(&self, peer: ReplicaId, effects: &mut Effects) {
         if let Some(question) = self.vote_question()
             && self.voters().contains(peer)
@@ -347,7 +353,7 @@ impl Raft {
         let &Message::Vote { term, rehearsal, transfer, last, last_ballot } = question else { return };
         let leads = matches!(&self.state, State::Leader(leader) if !leader.stalls);
         if !transfer && term > self.term && (leads || self.patience.has_leader(now)) {
-            // The leader is well. Not answering is what makes the asker wait.
+            // The leader is well. The missing answer makes the asker wait.
             return;
         }
         let up_to_date = if self.options.has(super::Bug::VoteByLength) {
@@ -356,7 +362,7 @@ impl Raft {
             (last_ballot, last) >= (self.log.last_ballot(), self.log.last())
         };
         if rehearsal {
-            // Nobody could be told of a vote that does not become durable.
+            // This replica could tell no other of a vote that does not become durable.
             let answers = self.disk.answers(now, self.options.election_timeout);
             let granted = term > self.term && up_to_date && answers;
             let term = if granted { term } else { self.term };
@@ -411,7 +417,7 @@ impl Raft {
     pub(super) fn count_votes(&mut self, now: Time, effects: &mut Effects) {
         let State::Candidate(candidate) = &self.state else { return };
         if !candidate.rehearsal && self.durable < self.term_lsn {
-            // The own vote counts like any other.
+            // The vote for itself counts like any other, once it is durable.
             return;
         }
         let granted = |id| candidate.granted.contains(&id);
@@ -430,9 +436,9 @@ impl Raft {
         }
     }
 
-    /// What the leader of a term decided was learned from a peer: if this replica is a candidate in that term, it has lost. Its
-    /// votes must not count any longer: that leader may have changed who votes, and voters that are new since then have
-    /// not voted in this term.
+    /// Ends a campaign when this replica has learned from a peer what the leader of a term decided: if it is
+    /// a candidate in that term, it has lost. Its votes must not count any longer: that leader may have
+    /// changed the voters, and voters that are new since then have not voted in this term.
     pub(super) fn heed_winner(&mut self, now: Time, decided_in: Ballot, effects: &mut Effects) {
         let lost = match &self.state {
             State::Candidate(candidate) => !candidate.rehearsal && candidate.term == decided_in.round,
@@ -443,7 +449,7 @@ impl Raft {
         }
     }
 
-    /// The leader, who is well, wants this replica to lead.
+    /// Handles the message of a leader that is well and wants this replica to lead.
     pub(super) fn on_timeout_now(
         &mut self,
         now: Time,
@@ -457,7 +463,7 @@ impl Raft {
         }
     }
 
-    /// A replica that does not vote, or no longer, would like to be told what is decided.
+    /// Handles the message of a replica that does not vote, or no longer, and wants to be told what is decided.
     pub(super) fn on_follow(&mut self, now: Time, from: ReplicaId, effects: &mut Effects) {
         let last: Slot = self.log.last();
         let State::Leader(leader) = &mut self.state else { return };
@@ -523,7 +529,7 @@ mod tests {
             patience.link(t(150), leader, Link::Up, 0, rank);
             assert!(patience.has_leader(t(151)) && patience.ends_at() == silent, "it is back");
             patience.link(t(200), leader, Link::Refused, 0, rank);
-            // It had said that before.
+            // The leader had said that before.
             patience.heard_leader(t(201), leader, 0, rank);
             let end = t(225 + turn);
             assert_eq!(patience.ends_at(), end);
@@ -559,7 +565,7 @@ mod tests {
             assert!(others.min().unwrap() >= last + T / 8);
             assert!(early(max, 0).all(|wait| wait <= T));
         }
-        // Of two that draw the same, the one with the lower priority waits longer.
+        // Of two replicas that draw the same, the one with the lower priority waits longer.
         assert!(early(3, 0).zip(early(3, 1)).all(|(lower, higher)| lower > higher));
         assert!(early(3, 1).zip(early(3, 2)).all(|(lower, higher)| lower > higher));
         assert!(early(0, 0).all(|wait| (T / 4..T * 3 / 4).contains(&wait)));

@@ -6,7 +6,7 @@ use super::{Entries, Entry, Message, Raft, State};
 use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
 impl Raft {
-    /// Handles the term of a leader's message; false if it is too low to be obeyed.
+    /// Handles the term of a leader's message; returns false if the term is too low to be obeyed.
     pub(super) fn follow(
         &mut self,
         now: Time,
@@ -15,7 +15,7 @@ impl Raft {
         effects: &mut Effects,
     ) -> bool {
         if ballot.replica != from {
-            // Only its leader speaks in a term.
+            // Only the leader of a term speaks in it.
             return false;
         }
         if ballot.round < self.term {
@@ -27,10 +27,10 @@ impl Raft {
         }
         let stalls = self.leader_stalls(now, ballot);
         if stalls && self.rehearses() {
-            // It is obeyed, and this replica goes on asking who would vote for itself.
+            // This replica obeys the message, and goes on asking which voters would vote for it.
             return true;
         }
-        // Another of the same term has won: no test of its log, it has a quorum's votes (E26).
+        // Another candidate of the same term has won. Its log is not compared, since it has a quorum's votes (E26).
         self.state = State::Follower;
         if !stalls {
             let rank = if self.patience.is_refused_by(from) { self.rank_behind(from) } else { 0 };
@@ -40,8 +40,8 @@ impl Raft {
         true
     }
 
-    /// Whether this replica accepted something in this ballot that nobody is known to have decided, and nothing was decided
-    /// for long.
+    /// Whether this replica accepted something in this ballot that is not known to be decided, and nothing
+    /// was decided for long.
     fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
         let known = self.decided_elsewhere.max(self.decided);
         let waits = self.log.last_ballot() == ballot && self.log.last() > known;
@@ -70,8 +70,8 @@ impl Raft {
                 // Not answering is always safe. The leader sends it again, or it comes by catch-up.
                 return;
             }
-            // Only what is in conflict goes: the message may be an old one, and what stands behind it may have been
-            // acknowledged (E27).
+            // Only what is in conflict is removed: the message may be an old one, and what stands after it
+            // may have been acknowledged (E27).
             self.truncate(Slot(prev.0 + 1 + held as u64), effects);
             let rest = if held == 0 { entries } else { entries[held..].into() };
             self.append(rest, (self.decided, self.decided_in), effects);
@@ -90,11 +90,11 @@ impl Raft {
         self.log.ballot_at(slot) == Some(entry.ballot)
     }
 
-    /// Unless the log has the entry `prev` of this term: where the two logs may still agree. Whatever term is in
-    /// conflict there is skipped as a whole (Ng 2020, section 10.1).
+    /// Where the two logs may still agree, unless the log has the entry `prev` of this term. The whole term
+    /// that is in conflict there is skipped (Ng 2020, section 10.1).
     fn conflict(&self, prev: Slot, prev_ballot: Ballot) -> Option<(Slot, Ballot)> {
         if prev <= self.decided {
-            // The leader has every decided entry, and these are.
+            // The leader has every decided entry, and these are decided.
             return None;
         }
         let hint = match self.log.ballot_at(prev) {
@@ -105,7 +105,8 @@ impl Raft {
         Some((hint, self.log.ballot_at(hint).unwrap_or_default()))
     }
 
-    /// The leader has committed slots through this one. Only what is known to be in its log as well can be meant.
+    /// Takes note that the leader has committed slots through this one. The message can only mean what is
+    /// known to be in the leader's log as well.
     pub(super) fn on_commit(&mut self, commit: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(commit);
         self.deliver_through(commit.min(self.verified), self.reported.view.ballot, effects);

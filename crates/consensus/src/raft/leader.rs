@@ -1,4 +1,4 @@
-//! Leading: replication, commitment, heartbeats, read confirmation, handing over.
+//! How Raft leads: replication, commitment, heartbeats, read confirmation, and handing over.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,32 +11,32 @@ use super::{
 };
 use crate::{Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, leadership::Leadership, resend::Resend};
 
-/// A learner that is silent for so many election time-outs is not tracked any more.
+/// A learner that is silent for this many election time-outs is not tracked any more.
 const LEARNER_TIMEOUTS: u32 = 4;
 
 /// A replica that won an election.
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
-    /// What is before its end begins with the no-op at the start of this term: once that is committed, so is everything
+    /// Its floor is the slot of the no-op at the start of this term: once that is committed, so is everything
     /// before it.
     pub(super) duties: Leadership,
-    /// The other voters, and those that only follow.
+    /// What is known of the other voters, and of the replicas that only follow.
     peers: BTreeMap<ReplicaId, Progress>,
-    /// The last tracking that was begun.
+    /// The number of the last tracking that was begun.
     session: u64,
-    /// Whether it decides nothing although it should: then another that could lead may try.
+    /// Whether it decides nothing although it should: then another replica that could lead may try.
     pub(super) stalls: bool,
     transfer: Option<Transfer>,
 }
 
-/// Leadership is being handed over; nothing is proposed meanwhile.
+/// A hand-over of leadership, during which nothing is proposed.
 #[derive(Clone, Debug)]
 struct Transfer {
     to: ReplicaId,
-    /// If it does not lead by then, this replica goes on leading.
+    /// If the other replica does not lead by then, this one goes on leading.
     until: Time,
-    /// Once it has everything and was asked to lead: when it is asked again.
+    /// When the other replica, which has everything and was asked to lead, is asked again.
     asked: Option<Resend>,
 }
 
@@ -53,31 +53,31 @@ impl Leader {
         self.duties.tick_at().min(transfer).min(resend)
     }
 
-    /// Whether a replica follows closely enough to vote without holding the others up.
+    /// Whether a replica follows closely enough to vote without delaying the others.
     pub(super) fn has_caught_up(&self, id: ReplicaId, first_held: Slot) -> bool {
         let follows =
             |progress: &Progress| progress.mode == Mode::Pipeline && progress.matched.next() >= first_held;
         self.peers.get(&id).is_some_and(follows)
     }
 
-    /// A replica obeys no leader of a term below this one.
+    /// Takes note that a replica obeys no leader of a term below this one.
     pub(super) fn is_behind(&mut self, id: ReplicaId, term: u64) {
         if let Some(peer) = self.peers.get_mut(&id).filter(|_| term > self.ballot.round) {
             peer.term_ahead = peer.term_ahead.max(Some(term));
         }
     }
 
-    /// The term of a replica that is above this leader's.
+    /// The term of a replica, if it is above this leader's.
     pub(super) fn term_ahead(&self, id: ReplicaId) -> Option<u64> {
         self.peers.get(&id).and_then(|peer| peer.term_ahead)
     }
 
-    /// Whether a replica answered in this term, not longer ago than this.
+    /// Whether a replica answered in this term within the last `timeout`.
     pub(super) fn is_answered_by(&self, id: ReplicaId, now: Time, timeout: Duration) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.answers && now.since(peer.heard) <= timeout)
     }
 
-    /// Who of these has the longest log.
+    /// The replica with the longest log among these.
     pub(super) fn most_advanced(&self, of: &[ReplicaId]) -> Option<ReplicaId> {
         let known = of.iter().filter_map(|&id| Some((self.peers.get(&id)?.matched, id)));
         known.max().map(|(_, id)| id)
@@ -88,7 +88,7 @@ impl Leader {
         self.peers.insert(id, Progress::new(self.session, last, learner, now));
     }
 
-    /// A replica that does not vote follows. True if that is new.
+    /// Tracks a replica that does not vote and follows; returns whether it is new.
     pub(super) fn track_learner(&mut self, id: ReplicaId, last: Slot, now: Time) -> bool {
         let news = !self.peers.contains_key(&id) && self.peers.len() < MEMBERS_MAX;
         if news {
@@ -128,7 +128,7 @@ impl Raft {
         self.lead_on(now, effects);
     }
 
-    /// Tracks all who vote; those who do no longer are tracked anew, as learners, until they fall silent.
+    /// Tracks all voters. Replicas that do not vote any more are tracked again, as learners, until they fall silent.
     pub(super) fn track_voters(&mut self, now: Time) {
         let (last, me) = (self.log.last(), self.members.me());
         let voters = self.log.configuration().voters.all();
@@ -147,7 +147,7 @@ impl Raft {
         }
     }
 
-    /// What a burst of inputs proposes is written, and leaves, at its end.
+    /// Proposes a batch. What a burst of inputs proposes is written, and leaves, at its end.
     pub(super) fn propose(&mut self, batch: Batch, awaited: bool) {
         if self.room() == 0 {
             return;
@@ -161,7 +161,7 @@ impl Raft {
     }
 
     /// Sends every follower what it lacks, as far as the bounds on unanswered messages allow; what waits leaves
-    /// together. The followers' disks work while this one does: the own log counts once it is durable.
+    /// together. The followers' disks work while this replica's disk does: its own log counts once it is durable.
     pub(super) fn replicate(&mut self, now: Time, effects: &mut Effects) {
         let Raft { options, log, decided, state: State::Leader(leader), .. } = self else { return };
         let (ballot, commit) = (leader.ballot, *decided);
@@ -217,7 +217,7 @@ impl Raft {
         let (last, resend_after) = (self.log.last_written(), self.options.retransmit_after);
         let Some(progress) = self.answered(now, from, ballot, session) else { return };
         if through > last {
-            // Nobody has more of this term than its leader sent.
+            // No replica has more of this term than its leader sent.
             return;
         }
         let advanced = through > progress.matched;
@@ -249,13 +249,13 @@ impl Raft {
         }
         match agree {
             Some(slot) => progress.probe(slot.min(prev.prev()).next()),
-            // Further back than this log is known: `replicate` sees that.
+            // The conflict is further back than this log is known, which `replicate` finds out.
             None => progress.probe(Slot(1)),
         }
     }
 
-    /// Commits what a quorum has. Only entries of the own term are counted: one of an older term may be held by a
-    /// quorum, and yet be replaced by a leader that has a later one (E28; Ongaro 2014, figure 3.7).
+    /// Commits what a quorum has. Only entries of the leader's own term are counted: a quorum may hold an entry
+    /// of an older term, and yet a leader that has a later one may replace it (E28; Ongaro 2014, figure 3.7).
     pub(super) fn commit(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let (me, stable) = (self.members.me(), self.stable);
@@ -305,7 +305,8 @@ impl Raft {
         effects.send_each(untold, Message::Commit { ballot, through }, Lsn::ZERO);
     }
 
-    /// A leader that overslept gives up. One that orders alone has nobody to give up for.
+    /// Gives up if this leader overslept. A leader that orders alone does not give up, since there is no
+    /// other to do it for.
     pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let overslept = leader.duties.overslept(now, self.options.election_timeout);
@@ -316,8 +317,8 @@ impl Raft {
         }
     }
 
-    /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
-    /// answered, says that it lives.
+    /// What a leader does whenever its timer fires: it steps down if it cannot lead, sends again what was not
+    /// answered, and says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
         let waits = !self.is_congested() && self.log.last() > self.decided;
@@ -337,7 +338,7 @@ impl Raft {
             !silent
         });
         if leader.transfer.as_ref().is_some_and(|transfer| now >= transfer.until) {
-            // It did not work: this replica accepts proposals again.
+            // The hand-over did not work, so this replica accepts proposals again.
             leader.transfer = None;
         }
         leader.peers.values_mut().for_each(|progress| progress.probe_if_overdue(now, timeout));
@@ -400,7 +401,7 @@ impl Raft {
         self.confirm_reads(effects);
     }
 
-    /// A session to a peer began: what was sent to it before may be lost.
+    /// Sends again what may be lost, when a session to a peer begins.
     pub(super) fn resend_to(&mut self, peer: ReplicaId, effects: &mut Effects) {
         self.resend_vote_to(peer, effects);
         let State::Leader(leader) = &mut self.state else { return };
@@ -456,7 +457,8 @@ impl Raft {
         self.confirm_reads(effects);
     }
 
-    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks on behalf of the others.
+    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks the followers for
+    /// the other reads.
     fn confirm_reads(&mut self, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
         let voters = &self.log.configuration().voters;

@@ -1,28 +1,29 @@
-//! Who votes, and changing that: joint consensus, or one replica at a time.
+//! Which replicas vote, and changing that: by joint consensus, or one replica at a time.
 //!
-//! A configuration counts from the moment it is appended, on each replica that appends it, and no longer once it is
-//! truncated. A change from old to new goes through an entry under which every decision and every election needs a
-//! majority of both (Ng 2020, section 2.5.1; E29 tells why "from append" and not "from commit"). Once that entry is
-//! committed, whoever leads appends the new configuration alone.
+//! A configuration counts from the moment it is appended, on each replica that appends it, and no longer once
+//! it is truncated. A change from old to new goes through an entry under which every decision and every
+//! election needs a majority of both (Ng 2020, section 2.5.1; E29 explains why "from append" and not "from
+//! commit"). Once that entry is committed, the current leader appends the new configuration alone.
 //!
-//! A single replica may be added or removed in one step, since any majority of the one group meets any majority of the
-//! other. That, and overlapping changes in general, are only safe if a leader begins no change before it has committed
-//! an entry of its own term: otherwise two leaders can decide by majorities that do not meet, each of its own
-//! uncommitted configuration.
+//! A single replica may be added or removed in one step, since any majority of the one group meets any
+//! majority of the other. That, and overlapping changes in general, are only safe if a leader begins no
+//! change before it has committed an entry of its own term: otherwise two leaders can decide by majorities
+//! that do not meet, each of its own uncommitted configuration.
 //!
-//! # Two who know it
+//! # Two layers that know the voters
 //!
-//! The replica layer names the voters that come with a batch ([`Control::ChangeVoters`](crate::Control::ChangeVoters)),
-//! and every replica finds the same ones when it delivers that batch. For that to be the same at last, everything
-//! that comes with voters is taken **one at a time**: while such an entry is in the log and not delivered, the next
-//! one is refused. So what the leader had delivered when it proposed a batch, is what counts where it is decided: between
-//! the two there is nothing else that speaks of voters. That includes batches that change something else about the
-//! group, since they decide whether the next one counts. What this module adds by itself is [`Batch::settling`], which
-//! every replica recognises.
+//! The replica layer names the voters that come with a batch
+//! ([`Control::ChangeVoters`](crate::Control::ChangeVoters)), and every replica finds the same ones when it
+//! delivers that batch. For that to be the same in the end, everything that comes with voters is taken **one at
+//! a time**: while such an entry is in the log and not delivered, the next one is refused. So what the leader
+//! had delivered when it proposed a batch is what counts where it is decided: nothing else between the two
+//! speaks of voters. That includes batches that change something else about the group, since they decide whether
+//! the next one counts. What this module adds by itself is [`Batch::settling`], which every replica recognises.
 //!
-//! In return the replica layer can say who votes behind any decided slot. An entry that was fetched from a peer comes
-//! with its voters, and a snapshot with those of its slot ([`Control::Learn`](crate::Control::Learn),
-//! [`Control::Installed`](crate::Control::Installed), [`Members::seen_by`](crate::Members::seen_by)).
+//! In return the replica layer can say which replicas vote after any decided slot. An entry that was fetched
+//! from a peer comes with its voters, and a snapshot with those of its slot
+//! ([`Control::Learn`](crate::Control::Learn), [`Control::Installed`](crate::Control::Installed),
+//! [`Members::seen_by`](crate::Members::seen_by)).
 
 use synod_wire::{Batch, ReplicaId, Time};
 
@@ -30,7 +31,7 @@ use super::{Message, Raft, State, messages::Entry};
 use crate::{ChangeRefused, Effect, Effects, VoterSets};
 
 impl Raft {
-    /// Who votes, as far as this replica's log goes.
+    /// The voters, as far as this replica's log goes.
     pub(super) fn voters(&self) -> &VoterSets {
         &self.log.configuration().voters
     }
@@ -39,9 +40,9 @@ impl Raft {
         self.voters().contains(self.members.me())
     }
 
-    /// Whether this replica may stand for election. One that is removed by an entry that is not known to be committed
-    /// still may: perhaps nobody else has that entry, and then nobody else's log is up to date (Ongaro 2014, section
-    /// 4.2.2). It does not count itself.
+    /// Whether this replica may stand for election. A replica that is removed by an entry that is not known
+    /// to be committed still may: perhaps no other replica has that entry, and then no other log is up to
+    /// date (Ongaro 2014, section 4.2.2). It does not count itself.
     pub(super) fn may_stand(&self) -> bool {
         self.votes() || self.log.configuration_at(self.decided).voters.contains(self.members.me())
     }
@@ -64,14 +65,15 @@ impl Raft {
         }
     }
 
-    /// A learner is to vote and obeys no leader of this term: a change that reached it and was never decided let it vote in
-    /// a later one. It cannot go back, since that vote may count. So this leader, which has everything, goes on in a term
-    /// above that one, if a quorum lets it; the change is asked for again.
+    /// Begins an election if a learner is to vote and obeys no leader of this term, because a change that
+    /// reached it and was never decided let it vote in a later one. The learner cannot go back, since that
+    /// vote may count. So this leader, which has everything, goes on in a term above that one, if a quorum
+    /// lets it; the change has to be asked for again.
     fn overtake(&mut self, now: Time, id: ReplicaId, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let Some(term) = leader.term_ahead(id) else { return };
         self.enter_term(now, term, None, effects);
-        // The others need not have missed a leader.
+        // The others do not need to have missed a leader.
         self.campaign(now, false, true, effects);
     }
 
@@ -97,17 +99,17 @@ impl Raft {
 
     fn append_configuration(&mut self, now: Time, batch: Batch, voters: VoterSets, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
-        // All wait for it: it is announced at once.
+        // All replicas wait for it, so it is announced at once.
         leader.duties.awaits(self.log.last().next());
         let entry = Entry { ballot: leader.ballot, batch, voters: Some(voters) };
         self.log.push(entry);
-        // It counts from now on: so does the record.
+        // The configuration counts from now on, and so does its record.
         self.write(effects);
         self.track_voters(now);
     }
 
-    /// Goes on with a change whose entry is committed: leaves the joint configuration, or, if this leader is not in
-    /// the new one, leaves office.
+    /// Goes on with a change whose entry is committed: leaves the joint configuration or, if this leader is
+    /// not in the new one, gives up leading.
     pub(super) fn advance_change(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let current = self.log.configuration();
@@ -119,7 +121,8 @@ impl Raft {
             return self.append_configuration(now, Batch::settling(), voters, effects);
         }
         if !self.votes() {
-            // Who stays hears that the change is complete, and who has everything need not wait for a time-out.
+            // The replicas that stay hear that the change is complete, and one that has everything need not
+            // wait for a time-out.
             let ballot = leader.ballot;
             let heir = leader.most_advanced(current.voters.incoming());
             self.tell_commit(effects);

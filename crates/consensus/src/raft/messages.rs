@@ -1,4 +1,4 @@
-//! What Raft replicas say to each other, and what each writes down.
+//! What Raft replicas say to each other, and the records that each writes.
 //!
 //! | here | Ongaro 2014, Ng 2020 section 10.1 |
 //! | --- | --- |
@@ -20,63 +20,64 @@ use crate::{Body, Class, Logged, MEMBERS_MAX, VoterSets, batches::last_of};
 pub struct Entry {
     /// The term in which it was proposed, with its leader.
     pub ballot: Ballot,
-    /// What is proposed.
+    /// The batch that is proposed.
     pub batch: Batch,
-    /// Who votes from this entry on, if it changes that.
+    /// The voters from this entry on, if it changes them.
     pub voters: Option<VoterSets>,
 }
 
-/// Entries for consecutive slots. Shared: the log, its record and the messages to all followers are given the same ones.
+/// Entries for consecutive slots. They are shared: the log, its record and the messages to all followers hold
+/// the same ones.
 pub type Entries = Arc<[Entry]>;
 
-/// Who votes from a slot on.
+/// The voters from a slot on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// The entry that says so; the start of the epoch for the first configuration.
+    /// The slot of the entry that names them; the start of the epoch for the first configuration.
     pub slot: Slot,
     /// That entry's term.
     pub ballot: Ballot,
-    /// Who votes.
+    /// The voters.
     pub voters: VoterSets,
 }
 
 /// A message between two Raft replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The sender wants to lead.
+    /// The sender asks for a vote, since it wants to lead.
     Vote {
-        /// In this term.
+        /// The term in which it wants to lead.
         term: u64,
-        /// Only asks whether the receiver would grant it; changes nothing.
+        /// Whether the sender only asks if the receiver would grant the vote, which changes nothing.
         rehearsal: bool,
-        /// The leader asked the sender to take over: do not hold on to that leader.
+        /// Whether the leader asked the sender to take over: the receiver then does not hold on to that leader.
         transfer: bool,
-        /// The last entry of the sender's log ...
+        /// The last entry of the sender's log.
         last: Slot,
-        /// ... and its term.
+        /// The term of that entry.
         last_ballot: Ballot,
     },
     /// Answers `Vote`.
     VoteReply {
-        /// The term of the question if it is granted, otherwise the sender's.
+        /// The term of the question if the vote is granted, otherwise the sender's.
         term: u64,
-        /// As in the question.
+        /// The same as in the question.
         rehearsal: bool,
-        /// Whether the vote is (or would be) given.
+        /// Whether the vote is given, or would be given.
         granted: bool,
     },
     /// Entries for the receiver's log.
     Append {
         /// The leader's term.
         ballot: Ballot,
-        /// Which tracking of the receiver by this leader this belongs to: one that leaves and comes back is
-        /// tracked anew, and answers to the old one mean nothing.
+        /// The number of the leader's tracking of the receiver that this belongs to. A replica that leaves
+        /// and comes back is tracked again, and answers that belong to the earlier tracking do not count.
         session: u64,
         /// The slot before the first of `entries`.
         prev: Slot,
         /// The term of the leader's entry there.
         prev_ballot: Ballot,
-        /// Entries for the slots behind it; empty in a probe.
+        /// The entries for the slots after it; empty in a probe.
         entries: Entries,
         /// The leader has committed slots through this one.
         commit: Slot,
@@ -85,7 +86,7 @@ pub enum Message {
     AppendReply {
         /// The leader's term.
         ballot: Ballot,
-        /// As in `Append`.
+        /// The same as in `Append`.
         session: u64,
         /// The slot.
         through: Slot,
@@ -94,13 +95,13 @@ pub enum Message {
     Conflict {
         /// The leader's term.
         ballot: Ballot,
-        /// As in `Append`.
+        /// The same as in `Append`.
         session: u64,
         /// The `prev` that does not fit.
         prev: Slot,
-        /// Where the logs may still agree: the sender's last entry before the conflicting term ...
+        /// Where the logs may still agree: the sender's last entry before the conflicting term.
         hint: Slot,
-        /// ... and its term.
+        /// The term of that entry.
         hint_ballot: Ballot,
     },
     /// The leader has committed slots through this one.
@@ -114,9 +115,9 @@ pub enum Message {
     Heartbeat {
         /// The leader's term.
         ballot: Ballot,
-        /// Committed through this slot.
+        /// The leader has committed slots through this one.
         commit: Slot,
-        /// Grows with every question.
+        /// The number of the question, which grows with every question.
         round: u64,
         /// The highest priority of a voter that the leader knows.
         priority_max: u8,
@@ -125,9 +126,9 @@ pub enum Message {
     HeartbeatAck {
         /// The leader's term.
         ballot: Ballot,
-        /// The question that is answered.
+        /// The number of the question that is answered.
         round: u64,
-        /// What the sender has delivered.
+        /// The last slot that the sender has delivered.
         decided: Slot,
         /// The sender's own priority.
         priority: u8,
@@ -137,19 +138,19 @@ pub enum Message {
         /// The sender's term.
         term: u64,
     },
-    /// The leader wants the receiver, who has everything, to lead at once.
+    /// The leader wants the receiver, which has everything, to lead at once.
     TimeoutNow {
         /// The leader's term.
         ballot: Ballot,
     },
-    /// In the first election of a group, or of an epoch, no leader has said yet which priority is the highest: so
-    /// those who have one say so.
+    /// The sender has a priority. It says so in the first election of a group, or of an epoch, when no leader
+    /// has said yet which priority is the highest.
     Priority {
-        /// The sender's.
+        /// The sender's priority.
         priority: u8,
     },
-    /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be told what is
-    /// decided.
+    /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be
+    /// told what is decided.
     Follow,
 }
 
@@ -175,7 +176,7 @@ fn write_entries(writer: &mut Writer, entries: &[Entry]) {
     entries.iter().for_each(|entry| entry.encode(writer));
 }
 
-/// Entries for the slots behind `prev`, which exist.
+/// Reads entries for the slots after `prev`; fails if there are no such slots.
 fn read_entries(reader: &mut Reader, prev: Slot) -> Result<Entries, DecodeError> {
     let count = reader.u32("entry count")?;
     if prev.0.checked_add(count.into()).is_none_or(|last| last == u64::MAX) {
@@ -184,7 +185,7 @@ fn read_entries(reader: &mut Reader, prev: Slot) -> Result<Entries, DecodeError>
     if count == 1 {
         return Ok([Entry::decode(reader)?].into());
     }
-    // The count is not trusted: nothing is reserved for it.
+    // The count is not trusted: no space is reserved for it.
     let entries: Result<Vec<_>, _> = (0..count).map(|_| Entry::decode(reader)).collect();
     Ok(entries?.into())
 }
@@ -377,37 +378,38 @@ impl Body for Message {
 
 /// What a replica must remember across a crash.
 ///
-/// Replay: the records of entries, in order, build the log; **a record replaces everything from its first slot on**.
-/// Which entries were replaced must stay known for as long as their own records may exist, so a truncation is also a
-/// record of its own, which is kept as long as they are. So records that a snapshot covers may go one by one: what the
-/// rest build has no entry that was replaced, and every entry behind the snapshot.
+/// Replay: the records of entries, in order, build the log; **a record replaces everything from its first
+/// slot on**. The fact that entries were replaced must stay known for as long as their own records may exist,
+/// so a truncation is also a record of its own, which is kept as long as they are. So records that a snapshot
+/// covers may be dropped one by one: what the others build has no entry that was replaced, and every entry
+/// after the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The current term, and who got this replica's vote in it.
+    /// The current term, and the replica that this one voted for in it.
     Term {
-        /// The term; no message of a lower one is obeyed.
+        /// The term: messages of a lower one are not obeyed.
         term: u64,
-        /// The vote; none yet if it is absent.
+        /// The replica that this one voted for; `None` if it has not voted yet.
         voted_for: Option<ReplicaId>,
     },
     /// Entries were appended.
     Entries {
-        /// The slot of the first.
+        /// The slot of the first entry.
         start: Slot,
-        /// What; at least one.
+        /// The entries, at least one.
         entries: Entries,
-        /// When this was written, slots through this one were decided, with the entries that the log holds; not
-        /// less than the last slot if a peer told that these entries are decided...
+        /// When this was written, slots through this one were decided, with the entries that the log holds.
+        /// It is not less than the last slot if a peer told that these entries are decided.
         decided: Slot,
-        /// ...and no higher ballot than this decided them.
+        /// No higher ballot than this decided them.
         decided_in: Ballot,
     },
     /// The entries from a slot on were removed.
     Truncated {
-        /// The slot.
+        /// The first slot whose entry was removed.
         from: Slot,
-        /// No record before this one holds an entry behind this slot. It may be forgotten only together with all of
-        /// them: otherwise a restart would take what was removed for a part of the log.
+        /// No record before this one holds an entry after this slot. This record may be forgotten only
+        /// together with all of them: otherwise a restart would take what was removed for a part of the log.
         last: Slot,
     },
     /// Whether this replica lost a log, and so never votes. `false` is also the first record of a new log.

@@ -9,44 +9,45 @@ use crate::resend::Resend;
 /// How entries are sent to a follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Where its log agrees with the leader's is not known: one message at a time.
+    /// It is not known where the follower's log agrees with the leader's: one message is sent at a time.
     Probe,
-    /// It is: entries are sent without waiting for answers, as far as the bounds allow.
+    /// That is known: entries are sent without waiting for answers, as far as the bounds allow.
     Pipeline,
-    /// It needs entries that the leader no longer holds. It hears how far decisions go, fetches them from anybody, and
-    /// says how far it got.
+    /// The follower needs entries that the leader no longer holds. It hears how far decisions go, fetches
+    /// them from any peer, and says how far it has come.
     CatchUp,
 }
 
-/// See the module.
+/// What a leader knows of one follower's log, and how much it may send there.
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
-    /// Names this tracking in messages: answers to an earlier one of the same replica mean nothing.
+    /// The number of this tracking in messages: answers that belong to an earlier tracking of the same
+    /// replica do not count.
     pub(super) session: u64,
-    /// Its log equals the leader's through this slot, durably.
+    /// The follower's log equals the leader's through this slot, durably.
     pub(super) matched: Slot,
     /// The next slot to send.
     pub(super) next: Slot,
     pub(super) mode: Mode,
-    /// Messages without an answer: the last slot of each, and its bytes.
+    /// The messages without an answer: the last slot of each, and its bytes.
     inflight: VecDeque<(Slot, usize)>,
     inflight_bytes: usize,
     resend: Option<Resend>,
-    /// When it last gave a sign of life in this term; before the first, since when it is waited for.
+    /// When the follower last gave a sign of life in this term; before the first, since when the leader waits for one.
     pub(super) heard: Time,
-    /// Whether it has given one.
+    /// Whether it has given a sign of life in this term.
     pub(super) answers: bool,
-    /// The term that it is in, if that is above the leader's.
+    /// The follower's term, if that is above the leader's.
     pub(super) term_ahead: Option<u64>,
-    /// The committed prefix that it was told.
+    /// The committed prefix that the follower was told.
     pub(super) told: Slot,
     pub(super) priority: u8,
-    /// Whether it only follows.
+    /// Whether the replica only follows.
     pub(super) learner: bool,
 }
 
 impl Progress {
-    /// Of a replica about which nothing is known: its log is first compared behind `last`.
+    /// The progress of a replica about which nothing is known: its log is first compared after `last`.
     pub(super) fn new(session: u64, last: Slot, learner: bool, now: Time) -> Progress {
         Progress {
             session,
@@ -65,7 +66,7 @@ impl Progress {
         }
     }
 
-    /// It gives a sign of life.
+    /// Takes note that the follower gives a sign of life.
     pub(super) fn lives(&mut self, now: Time) {
         (self.heard, self.answers) = (now, true);
     }
@@ -82,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// A message with entries through `last` leaves.
+    /// Takes note that a message with entries through `last` leaves.
     pub(super) fn sent(&mut self, last: Slot, bytes: usize, now: Time, resend_after: Duration) {
         self.inflight.push_back((last, bytes));
         self.inflight_bytes += bytes;
@@ -92,7 +93,7 @@ impl Progress {
         self.resend.get_or_insert_with(|| Resend::first(now, resend_after));
     }
 
-    /// The follower's log equals the leader's through a slot.
+    /// Takes note that the follower's log equals the leader's through a slot.
     pub(super) fn matches(&mut self, through: Slot, now: Time, resend_after: Duration) {
         let advanced = through > self.matched;
         self.matched = self.matched.max(through);
@@ -113,14 +114,14 @@ impl Progress {
         }
     }
 
-    /// Compares again, from `next` on.
+    /// Compares the logs again, from `next` on.
     pub(super) fn probe(&mut self, next: Slot) {
         self.mode = Mode::Probe;
         self.next = next.max(self.matched.next());
         self.forget_inflight();
     }
 
-    /// It needs what the leader no longer holds.
+    /// Takes note that the follower needs what the leader no longer holds.
     pub(super) fn must_catch_up(&mut self) {
         self.mode = Mode::CatchUp;
         self.forget_inflight();
@@ -137,7 +138,7 @@ impl Progress {
         self.resend.as_ref().map_or(Time::NEVER, Resend::at)
     }
 
-    /// Goes back to what is known if nothing came back for too long.
+    /// Goes back to what is known if no answer came for too long.
     pub(super) fn probe_if_overdue(&mut self, now: Time, wait_max: Duration) {
         if self.resend.as_mut().is_some_and(|resend| resend.is_due(now, wait_max)) {
             self.probe(if self.mode == Mode::Pipeline { self.matched.next() } else { self.next });

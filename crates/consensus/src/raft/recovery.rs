@@ -2,9 +2,9 @@
 //!
 //! # What the records need not say
 //!
-//! A life begins behind a slot through which everything is decided and executed. The replica layer knows that slot's term
-//! and who votes behind it, so only what stands behind it has to be in the records. An entry that a peer told of has
-//! its voters like any other ([`Control::Learn`](crate::Control::Learn)).
+//! A life begins after a slot through which everything is decided and executed. The replica layer knows that
+//! slot's term and the voters after it, so only what stands after it has to be in the records. An entry that
+//! a peer told of has its voters like any other ([`Control::Learn`](crate::Control::Learn)).
 //!
 //! # Amnesia
 //!
@@ -22,7 +22,7 @@ use crate::{Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Rest
 #[derive(Default)]
 struct Replayed {
     entries: BTreeMap<Slot, (Entry, bool)>,
-    /// The last slot for which there is a record, also if its entry was removed.
+    /// The last slot for which there is a record, even if its entry was removed.
     recorded: Slot,
     term: u64,
     voted_for: Option<ReplicaId>,
@@ -44,10 +44,10 @@ impl Raft {
         let replayed = replay(restart.records, &options);
         let (base, ballot) = (restart.base, restart.base_ballots.proposed);
         let mut log = Log::new(Configuration { slot: base, ballot, voters: members.voters().clone() });
-        // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than the one
-        // in the log. Then what the log holds there and behind it was never decided, as in `learn`.
+        // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than
+        // the one in the log. Then what the log holds there and after it was never decided, as in `learn`.
         let replaced = replayed.entries.get(&base).is_some_and(|(entry, _)| entry.ballot != ballot);
-        // A hole: records are gone without a snapshot that covers them.
+        // This is a hole: records are gone without a snapshot that covers them.
         let behind = replayed.entries.into_iter().filter(|(slot, _)| *slot > base && !replaced);
         let behind: Vec<_> = behind.collect();
         let hole = behind.first().is_some_and(|(slot, _)| *slot != base.next());
@@ -59,7 +59,7 @@ impl Raft {
             }
             log.push(entry);
         }
-        // Their records are there; in memory they go by pages.
+        // Their records exist; in memory they are written in pages.
         log.write(options.raft.append_bytes_max, |_, _| Lsn::ZERO);
         log.set_recorded(replayed.recorded);
         let decided = if amnesia {
@@ -67,7 +67,8 @@ impl Raft {
         } else {
             replayed.decided.max(restart.decided).max(base).min(log.last())
         };
-        // An epoch that is over tells that more was decided. The replica had promised the ballot of that.
+        // The replica layer may know that more was decided, in an epoch that is over. This replica had promised
+        // the ballot of that.
         let promised = Ballot { round: replayed.term, replica: ReplicaId(u64::MAX) };
         let told = if decided > replayed.decided { promised } else { Ballot::ZERO };
         let decided_in = replayed.decided_in.max(restart.base_ballots.decided).max(told);
@@ -103,14 +104,14 @@ impl Raft {
             replica.state = State::Recovering;
         }
         if amnesia {
-            // It neither leads nor votes.
+            // A replica that may have lost records neither leads nor votes.
         } else if replica.term == 0 && restart.head_start {
             replica.campaign(now, false, false, effects);
         } else {
             replica.expect_no_leader(now, effects);
         }
         if !amnesia && !replica.may_stand() {
-            // Whoever leads need not find out by itself that somebody listens.
+            // The leader need not find out by itself that this replica listens.
             replica.send_to(replica.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
         replica.report_leader(effects);
@@ -118,7 +119,7 @@ impl Raft {
         replica
     }
 
-    /// Only what is decided, and who leads; nothing is answered.
+    /// Takes only what is decided, and which replica leads; answers nothing.
     pub(super) fn receive_while_recovering(
         &mut self,
         from: ReplicaId,
@@ -136,7 +137,7 @@ impl Raft {
         }
     }
 
-    /// A peer told what was decided in a slot.
+    /// Takes note of what a peer says was decided in a slot.
     pub(super) fn learn(&mut self, slot: Slot, entry: Entry, decided_in: Ballot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if slot != self.decided.next() || self.is_congested() {
@@ -145,7 +146,7 @@ impl Raft {
         self.write(effects);
         if self.log.ballot_at(slot) != Some(entry.ballot) {
             self.assert_no_leader();
-            // What stands here was never decided, nor what stands behind it: the logs that hold it differ from
+            // What stands here was never decided, nor what stands after it: the logs that hold it differ from
             // every leader's log from the term of the decided entry on. So no leader counted it.
             self.truncate(slot, effects);
             self.append([entry].into(), (slot, decided_in), effects);
@@ -153,14 +154,15 @@ impl Raft {
         self.deliver_through(slot, decided_in, effects);
     }
 
-    /// Leader Append-Only (Ongaro 2014, figure 3.2): the log of a leader has what was decided in its term or before it,
-    /// and a replica that learns of a later term does not lead any more.
+    /// Leader Append-Only (Ongaro 2014, figure 3.2): the log of a leader has what was decided in its term or
+    /// before it, and a replica that learns of a later term does not lead any more.
     fn assert_no_leader(&self) {
         let leads = matches!(self.state, State::Leader(_));
         debug_assert!(!leads || self.options.planted.is_some(), "a leader never changes its log");
     }
 
-    /// A snapshot covers everything through the slot of `base`, as of which that counts.
+    /// Takes note that a snapshot covers everything through the slot of `base`, from which on that
+    /// configuration counts.
     pub(super) fn installed(&mut self, base: Configuration, decided_in: Ballot, effects: &mut Effects) {
         let slot = base.slot;
         if slot <= self.decided {
@@ -168,7 +170,7 @@ impl Raft {
         }
         self.write(effects);
         if self.log.ballot_at(slot) == Some(base.ballot) {
-            // What stands behind it continues it.
+            // What stands after it continues it.
             self.log.release(slot.next());
             self.log.forget_before(slot);
             self.log.forget_configurations_before(slot);
@@ -207,7 +209,7 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
             Record::Truncated { from, .. } => {
                 replayed.entries.split_off(&from);
             }
-            // Once forgetful, always: no later record takes it back.
+            // Once a replica has lost records, no later record takes that back.
             Record::Amnesia(lost) => replayed.amnesia |= lost,
         }
     }
@@ -215,13 +217,13 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
 }
 
 impl Prove for Record {
-    /// What it proves, with what the log holds, if records are lost.
+    /// What the record proves, with what the log holds, if records are lost.
     fn prove(&self, proofs: &mut Proofs) {
         match self {
             Record::Entries { start, entries, decided, decided_in } => {
                 proofs.cut(*start);
                 proofs.hold(*start, entries.iter().map(|entry| (entry.ballot, &entry.batch)));
-                // These entries are among them if a peer told them.
+                // These entries are among the decided ones if a peer told them.
                 proofs.decide(*decided, |proposed| Ballots { proposed, decided: *decided_in });
             }
             Record::Truncated { from, .. } => proofs.cut(*from),
@@ -236,13 +238,13 @@ mod tests {
     use crate::{Effect, Input, Logged, ProtocolKind};
     use synod_wire::{Batch, Incarnation, Keep};
 
-    /// A follower's disk, and what its log should be.
+    /// A follower's disk, and the log that it should give.
     struct Disk {
         records: Vec<Record>,
         /// The terms of slots 1 and on.
         terms: Vec<u64>,
         decided: u64,
-        /// Records of slots through this one may be gone: a snapshot covers them.
+        /// Records of slots through this one may be gone, since a snapshot covers them.
         trimmed: u64,
     }
 
@@ -255,8 +257,9 @@ mod tests {
     }
 
     impl Disk {
-        /// Several terms, of which each appends some entries somewhere behind what is decided, in one message; a start
-        /// from what the disk holds now and then, behind a snapshot, with or without the records that it covers.
+        /// The disk after several terms, each of which appends some entries in one message after what is
+        /// decided; at times the replica starts again from what the disk holds, after a snapshot, with or
+        /// without the records that the snapshot covers.
         fn of(mut random: impl FnMut(u64) -> u64) -> Disk {
             let mut disk = Disk { records: Vec::new(), terms: Vec::new(), decided: 0, trimmed: 0 };
             let mut raft = disk.start(0);
@@ -300,7 +303,7 @@ mod tests {
             }
         }
 
-        /// The last record did not get there, if it holds entries that are not known to be decided.
+        /// Loses the last record, if it holds entries that are not known to be decided.
         fn tear(&mut self) {
             if let Some(Record::Entries { start, .. }) = self.records.last()
                 && start.0 > self.decided
@@ -332,8 +335,8 @@ mod tests {
         }
     }
 
-    /// A record may hold entries that a snapshot covers beside others, and records that say what became of the former
-    /// may be gone.
+    /// A record may hold entries that a snapshot covers together with others, and records that say what
+    /// happened to the former may be gone.
     #[test]
     fn whichever_records_a_snapshot_lets_go_the_rest_build_the_log_behind_it() {
         let mut seed = 11u64;

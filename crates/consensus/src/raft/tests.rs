@@ -1,5 +1,5 @@
-//! One replica at a time, stepped by hand: what it says, and what must be durable first. How replicas behave
-//! together is the business of `scenarios/` and of the simulator.
+//! One replica at a time, stepped by hand: what it says, and what must be durable first. `scenarios/` and the
+//! simulator check how replicas behave together.
 
 mod voters;
 
@@ -103,7 +103,7 @@ impl One {
         one
     }
 
-    /// A follower of r1 acknowledges through a slot. Trackings are numbered in the order of replicas.
+    /// Has a follower of r1 acknowledge through a slot. Trackings are numbered in the order of replicas.
     fn matched(&mut self, from: ReplicaId, session: u64, through: u64) -> Vec<Effect> {
         let ballot = self.protocol.status().view.ballot;
         self.receive(from, Message::AppendReply { ballot, session, through: Slot(through) })
@@ -179,7 +179,7 @@ fn a_vote_is_remembered_across_a_restart() {
     assert!(matches!(sent(&stale, R2)[..], [(Message::Stale { term: 4 }, _)]));
 }
 
-/// E25: by the last entry's term first, then by length; not "both at least as large".
+/// E25: logs are compared by the last entry's term first, then by length; not "both at least as large".
 #[test]
 fn logs_are_compared_by_their_last_term_and_then_by_length() {
     let records = vec![
@@ -239,7 +239,7 @@ fn first_try(one: &mut One, input: Input) -> Duration {
         Effect::Deadline(at) => Some(at),
         _ => None,
     });
-    deadline.expect("its patience begins anew").since(one.now)
+    deadline.expect("its time-out begins again").since(one.now)
 }
 
 #[test]
@@ -462,7 +462,7 @@ fn a_burst_that_is_larger_than_a_message_is_several_records() {
     assert_eq!(records(&effects).iter().map(len).collect::<Vec<_>>(), [2, 2, 1], "1 MiB each");
 }
 
-/// Not even a burst that ends otherwise loses what it began.
+/// A burst that ends with something else does not lose what it began, either.
 #[test]
 fn what_a_leader_proposed_is_written_before_what_ends_its_term() {
     let mut leader = One::elected();
@@ -523,7 +523,7 @@ fn a_leader_that_slept_gives_up_before_it_does_anything_else() {
 fn a_read_waits_for_a_quorum_and_for_the_start_of_the_term() {
     let mut leader = One::elected();
     let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
-    // The first heartbeat was not answered yet, and an answer to it proves nothing about now.
+    // The first heartbeat was not answered yet, and an answer to it proves nothing about the current time.
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { .. })));
     let ack = |round| Message::HeartbeatAck { ballot: ballot(1, R1), round, decided: Slot(1), priority: 0 };
     let effects = leader.receive(R2, ack(1));
@@ -683,7 +683,7 @@ fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
         let mut effects: Vec<_> = one.effects.drain().collect();
         for _ in 0..4 {
             effects.extend(one.wait(T * 2));
-            // The vote for itself, then the no-op of the term.
+            // The first is the vote for itself, the second the no-op of the term.
             effects.extend(one.durable());
             effects.extend(one.durable());
         }
@@ -729,7 +729,7 @@ fn a_follower_whose_disk_hangs_takes_in_only_so_much() {
     }
     assert!(follower.effects.last_lsn() < Lsn(1000), "{}", follower.effects.last_lsn());
 
-    // However many entries a message holds.
+    // This holds however many entries a message has.
     let mut follower = One::new(R2);
     let mut taken = 0;
     for prev in (0..10_000).step_by(100) {

@@ -1,16 +1,16 @@
-//! The acceptor and learner: promises, takes the leader's sequence over and appends to it, and asks to be told again
-//! when it may have missed something.
+//! The acceptor and learner of Sequence Paxos: it promises, takes over the leader's sequence and appends to
+//! it, and asks for a `Prepare` when it may have missed something.
 
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptSync, Extent, Message, Prepare, Promise, Record, SequencePaxos, State};
 use crate::{Batches, Bug, Effects, LeaderView, Protocol, batches::last_of, resend::Resend};
 
-/// How far a follower is with the leader of its ballot (Ng 2020: the second half of the state; the specification's
-/// section 5 adds RECOVER).
+/// How far a follower has come with the leader of its ballot (Ng 2020: the second half of the state; the
+/// specification's section 5 adds RECOVER).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It may have missed something: only a `Prepare` helps.
+    /// It may have missed something, and only a `Prepare` helps.
     Recover,
     /// It has promised, and waits for the sequence.
     Prepare,
@@ -25,17 +25,18 @@ pub(super) struct Follower {
     /// When a leader is asked for a `Prepare`, unless it brings this replica to [`Phase::Accept`] before: soon if this
     /// replica needs one, but only after an election time-out while the leader prepares it or sends it pages.
     ask: Resend,
-    /// Asking is of no use before slots through this one are decided here.
+    /// If the leader has dropped what this replica lacks: it need not ask before slots through this one are
+    /// decided here. Otherwise 0.
     behind: Slot,
-    /// The pages that are there of a sequence that is not whole yet.
+    /// The pages that have come of a sequence that is not whole yet.
     staging: Option<Staging>,
     /// The last page of its promise that this replica was asked for.
     told: Slot,
-    /// What was accepted since the last `Accepted` left.
+    /// Whether something was accepted since the last `Accepted` left.
     accepted_due: bool,
 }
 
-/// Pages of an `AcceptSync`.
+/// The pages of an `AcceptSync` that have come.
 #[derive(Clone, Debug)]
 struct Staging {
     start: Slot,
@@ -67,7 +68,8 @@ impl SequencePaxos {
         }
     }
 
-    /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
+    /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in a
+    /// lower one ends.
     pub(super) fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         debug_assert!(ballot > self.promised, "promises only grow");
         self.step_down(effects);
@@ -79,7 +81,7 @@ impl SequencePaxos {
         }
     }
 
-    /// Handles the ballot of a leader's message; false if it is too low to be obeyed.
+    /// Handles the ballot of a leader's message; returns false if the ballot is too low to be obeyed.
     pub(super) fn follow(
         &mut self,
         now: Time,
@@ -97,8 +99,8 @@ impl SequencePaxos {
         true
     }
 
-    /// Whether this replica accepted something in this ballot that nobody is known to have decided, and nothing was decided
-    /// for long.
+    /// Whether this replica accepted something in this ballot that is not known to be decided, and nothing
+    /// was decided for long.
     fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
         let known = self.decided_elsewhere.max(self.log.decided());
         let waits = self.accepted_in == ballot && self.log.last() > known;
@@ -107,7 +109,7 @@ impl SequencePaxos {
 
     fn obeys(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
         if ballot.replica != from {
-            // Only its owner speaks in a ballot.
+            // Only the owner of a ballot speaks in it.
             return false;
         }
         if ballot < self.promised {
@@ -128,11 +130,12 @@ impl SequencePaxos {
         if known && self.has(super::Bug::RefusePrepareAgain) {
             return;
         }
-        // The same ballot is fine: its owner asks again because something may be lost (E16).
+        // The same ballot is accepted, too: its owner asks again because something may be lost (E16).
         let timeout = self.options.election_timeout;
         let State::Follower(follower) = &mut self.state else { return };
-        // Who accepts in this ballot goes on. It holds a prefix of the leader's sequence, whatever was lost, and what comes
-        // next says where it belongs. Without slots in an `Accept` this would be unsafe (E17).
+        // A follower that accepts in this ballot goes on. It holds a prefix of the leader's sequence,
+        // whatever was lost, and what comes next says where it belongs. Without slots in an `Accept` this
+        // would be unsafe (E17).
         if follower.phase == Phase::Recover {
             follower.phase = Phase::Prepare;
             follower.staging = None;
@@ -140,12 +143,13 @@ impl SequencePaxos {
         // The owner of the ballot sends again what is not answered.
         follower.ask = Resend::first(now, timeout);
         if prepare.page > follower.told {
-            // It has the page before this one: it gets on.
+            // The candidate has the page before this one: it makes progress.
             follower.told = prepare.page;
             self.election.promised(prepare.ballot, now);
         }
         let promise = self.promise_page(&prepare);
-        // It speaks of the promise and of everything accepted: of records up to the present end of the log.
+        // The answer speaks of the promise and of everything accepted, that is of all records up to the
+        // present end of the log.
         let early = self.has(Bug::VoteBeforeDurable);
         effects.send(from, promise, if early { Lsn::ZERO } else { effects.last_lsn() });
     }
@@ -178,7 +182,7 @@ impl SequencePaxos {
         })
     }
 
-    /// Asks for a `Prepare` if there is reason to, now and then.
+    /// Asks for a `Prepare` if this replica needs one and it is time to ask.
     pub(super) fn ask_for_prepare(&mut self, now: Time, effects: &mut Effects) {
         let wait_max = self.options.election_timeout;
         let State::Follower(follower) = &mut self.state else { return };
@@ -192,7 +196,7 @@ impl SequencePaxos {
         }
     }
 
-    /// Something was missed: what comes is of no use before the leader has asked what is here.
+    /// Takes note that something was missed: what comes cannot be used before the leader has asked what is here.
     fn recover(&mut self, now: Time, effects: &mut Effects) {
         let retransmit_after = self.options.retransmit_after;
         let State::Follower(follower) = &mut self.state else { return };
@@ -203,13 +207,13 @@ impl SequencePaxos {
         }
     }
 
-    /// The leader has dropped what this replica lacks.
+    /// Handles the message that the leader has dropped what this replica lacks.
     pub(super) fn on_behind(&mut self, now: Time, through: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
             if self.log.last() >= through {
-                // Not any more: the leader answers a promise that came before what it sent.
+                // This replica does not lack it any more: the leader answers a promise that was sent before that.
                 return self.accepted(effects);
             }
             follower.phase = Phase::Recover;
@@ -218,7 +222,7 @@ impl SequencePaxos {
         self.caught_up(now, effects);
     }
 
-    /// Asks again once what the leader has dropped was learned elsewhere.
+    /// Asks for a `Prepare` once what the leader has dropped was learned elsewhere.
     pub(super) fn caught_up(&mut self, now: Time, effects: &mut Effects) {
         let decided = self.log.decided();
         let retransmit_after = self.options.retransmit_after;
@@ -237,11 +241,11 @@ impl SequencePaxos {
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
             if from > self.log.last().next() {
-                // A page of an `AcceptSync` that is not needed any more.
+                // This is a page of an `AcceptSync` that is not needed any more.
                 return self.accepted(effects);
             }
-            // It comes twice, or the answer was lost, or the leader asked again what is here: what is new in it counts
-            // as in an `Accept`.
+            // The message comes twice, or its answer was lost, or the leader asked again what is here: what
+            // is new in it counts as in an `Accept`.
             self.on_accept(now, ballot, from, &batches, effects);
             return self.on_decided(ballot, decided, effects);
         }
@@ -252,14 +256,14 @@ impl SequencePaxos {
         let gap = start > self.log.last().next() || start == Slot::ZERO;
         let too_far = last_of(from, &batches).0.saturating_sub(start.0) > span_max;
         if gap || too_far || from < start {
-            // Not what this replica's promise asked for. It asks again in a while.
+            // This is not what this replica's promise asked for. It asks again after a while.
             return;
         }
-        // In one ballot the sequence only grows: pages that are there stay good when it begins again.
+        // In one ballot the sequence only grows: pages that have come stay valid when the `AcceptSync` begins again.
         let staged = follower.staging.take().filter(|staging| staging.start == start);
         let mut staging = staged.unwrap_or(Staging { start, batches: Vec::new() });
         if staging.next() != from {
-            // A page that is there already, or one that is too early.
+            // This page has come before, or it is too early.
             let next = staging.next();
             follower.staging = Some(staging);
             effects.send(ballot.replica, Message::SyncNext { ballot, start, from: next }, Lsn::ZERO);
@@ -277,7 +281,7 @@ impl SequencePaxos {
         }
         follower.phase = Phase::Accept;
         if self.accepted_in == ballot {
-            // In its own ballot nothing is given up: only what is new counts.
+            // In the ballot that this replica accepted in nothing is given up: only what is new counts.
             let known = self.log.last();
             let skip = usize::try_from(known.next().0 - start.0).unwrap_or(usize::MAX);
             let rest: Batches = staging.batches.into_iter().skip(skip).collect();
@@ -289,8 +293,8 @@ impl SequencePaxos {
         self.accepted(effects);
     }
 
-    /// Takes over the sequence of a ballot: what is held before `start`, then `elements`, of which those before `from`
-    /// are staged already. One record makes it so (E20).
+    /// Takes over the sequence of a ballot: what is held before `start`, then `elements`, of which those
+    /// before `from` are staged already. A single record does all of it (E20).
     pub(super) fn adopt(
         &mut self,
         ballot: Ballot,
@@ -304,7 +308,7 @@ impl SequencePaxos {
         let decided = self.log.decided();
         let covers = self.recorded;
         if self.has(super::Bug::TornAdoption) {
-            // The ballot first, as if it meant nothing without the sequence.
+            // With this bug the ballot comes first, as if it meant nothing without the sequence.
             let batches = Batches::default();
             let start = self.log.last().next();
             effects.append(Record::Adopted { ballot, start, from: start, decided, covers, batches }.into());
@@ -315,7 +319,7 @@ impl SequencePaxos {
         self.replace(start, elements);
     }
 
-    /// Changes the sequence behind `start`; what is decided stays.
+    /// Replaces the sequence from `start` on; what is decided stays.
     pub(super) fn replace(&mut self, start: Slot, elements: &[Batch]) {
         self.log.truncate(start.prev());
         let known = self.log.last().next().0 - start.0;
@@ -323,7 +327,7 @@ impl SequencePaxos {
         elements.iter().skip(skip).for_each(|batch| self.log.push(batch.clone()));
     }
 
-    /// Appends to the accepted sequence, in its own ballot.
+    /// Extends the accepted sequence, in its own ballot.
     pub(super) fn append(&mut self, ballot: Ballot, batches: &Batches, effects: &mut Effects) {
         if batches.is_empty() {
             return;
@@ -367,7 +371,7 @@ impl SequencePaxos {
         self.accepted(effects);
     }
 
-    /// The leader is to be told what is accepted: at once, or with whatever else this burst brings.
+    /// Has the leader told what is accepted: at once, or together with whatever else this burst brings.
     fn accepted(&mut self, effects: &mut Effects) {
         let latest = self.options.sequence_paxos.latest_accepted;
         let State::Follower(follower) = &mut self.state else { return };
@@ -387,7 +391,7 @@ impl SequencePaxos {
         }
     }
 
-    /// The leader of `ballot` announced that its sequence is decided through a slot.
+    /// Handles the announcement of the leader of `ballot` that its sequence is decided through a slot.
     pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
         let State::Follower(follower) = &self.state else { return };

@@ -1,7 +1,7 @@
-//! What Sequence Paxos replicas say to each other, and what each writes down.
+//! What Sequence Paxos replicas say to each other, and the records that each writes.
 //!
-//! Slots take the place of the lengths of Ng 2020: "the sequence through slot l" has length l. All are absolute,
-//! so that what was said at different times can be compared (errata E17 and E22).
+//! Slots take the place of the lengths of Ng 2020: "the sequence through slot l" has length l. All are
+//! absolute, so that what was said at different times can be compared (errata E17 and E22).
 
 use synod_wire::{Ballot, Ballots, Batch, DecodeError, Keep, Reader, Slot, Writer};
 
@@ -18,26 +18,26 @@ pub enum Message {
     Prepare(Prepare),
     /// Answers `Prepare`.
     Promise(Promise),
-    /// The receiver's sequence is to become that of the sender, in one step.
+    /// The receiver's sequence has to become that of the sender, in one step.
     AcceptSync(AcceptSync),
-    /// A page of an `AcceptSync` that is not the last is there; send the one that begins at `from`.
+    /// Asks for the page of an `AcceptSync` that begins at `from`; the pages before it have come.
     SyncNext {
         /// The leader's ballot.
         ballot: Ballot,
-        /// As in the `AcceptSync`.
+        /// The same as in the `AcceptSync`.
         start: Slot,
-        /// Where the next page begins.
+        /// The slot with which the next page begins.
         from: Slot,
     },
     /// The next elements of the sequence.
     Accept {
         /// The leader's ballot.
         ballot: Ballot,
-        /// Where they go: whoever has nothing in the slot before must not take them (E17).
+        /// The first slot of the elements: a receiver that has nothing in the slot before must not take them (E17).
         start: Slot,
         /// The sequence through this slot is decided, as far as it was proposed in `ballot`.
         decided: Slot,
-        /// What goes into `start` and the slots behind it.
+        /// The elements for `start` and the slots after it.
         batches: Batches,
     },
     /// The sender has accepted the sequence of `ballot` through `last`.
@@ -54,34 +54,34 @@ pub enum Message {
         /// The last slot decided.
         through: Slot,
     },
-    /// The sender may have missed something: whoever leads in no lower ballot should send it a `Prepare`.
+    /// The sender may have missed something: a leader in `promised` or a higher ballot should send it a `Prepare`.
     PrepareReq {
-        /// What the sender has promised.
+        /// The ballot that the sender has promised.
         promised: Ballot,
     },
-    /// The receiver is so far behind that the leader has dropped what it lacks. It should learn the slots through
-    /// `through` from whoever has them, and then ask for a `Prepare`.
+    /// The receiver lags so far that the leader has dropped what it lacks. It should learn the slots through
+    /// `through` from replicas that have them, and then ask for a `Prepare`.
     Behind {
         /// The leader's ballot.
         ballot: Ballot,
         /// Slots through this one are decided.
         through: Slot,
     },
-    /// The leader lives. Also asks whether the receiver still follows it, which is what a linearizable read
+    /// The leader lives, and asks whether the receiver still follows it, which is what a linearizable read
     /// needs to know.
     Heartbeat {
         /// The leader's ballot.
         ballot: Ballot,
-        /// As in `Decide`.
+        /// The same as in `Decide`.
         decided: Slot,
-        /// Grows with every question.
+        /// The number of the question, which grows with every question.
         round: u64,
     },
     /// The sender still follows `ballot`.
     HeartbeatAck {
         /// The leader's ballot.
         ballot: Ballot,
-        /// The question that is answered.
+        /// The number of the question that is answered.
         round: u64,
     },
     /// The receiver's ballot is too low: the sender promised `promised`.
@@ -96,48 +96,49 @@ pub enum Message {
     },
 }
 
-/// See [`Message::Prepare`].
+/// The contents of [`Message::Prepare`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepare {
     /// The ballot of the sender.
     pub ballot: Ballot,
-    /// What it has.
+    /// What the sender has.
     pub has: Extent,
-    /// For the next page of an answer, where it begins; slot 0: the first page.
+    /// The slot with which the wanted page of the answer begins; 0 for the first page.
     pub page: Slot,
 }
 
-/// See [`Message::Promise`].
+/// The contents of [`Message::Promise`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
     /// The ballot that is promised.
     pub ballot: Ballot,
     /// What the sender has: its own decided slot, not that of the `Prepare` (E2).
     pub has: Extent,
-    /// As in the `Prepare`.
+    /// The same as in the `Prepare`.
     pub page: Slot,
-    /// If the sender's sequence may hold something that the candidate lacks, the elements from `start` on.
+    /// The slot of the first of `batches`.
     pub start: Slot,
-    /// See `start`. One page of them, so that no answer is unbounded.
+    /// If the sender's sequence may hold something that the candidate lacks, its elements from `start` on:
+    /// one page of them, so that no answer is unbounded.
     pub batches: Batches,
-    /// Whether there are more behind this page.
+    /// Whether there are more elements after this page.
     pub more: bool,
 }
 
-/// See [`Message::AcceptSync`].
+/// The contents of [`Message::AcceptSync`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptSync {
     /// The leader's ballot.
     pub ballot: Ballot,
     /// The receiver keeps what it has before this slot; everything else is replaced.
     pub start: Slot,
-    /// This page begins here.
+    /// The slot with which this page begins.
     pub from: Slot,
-    /// Its elements.
+    /// The elements of this page.
     pub batches: Batches,
-    /// Whether there is another page: then nothing is accepted yet.
+    /// Whether there is another page: if so, nothing is accepted yet.
     pub more: bool,
-    /// As in `Accept`.
+    /// The same as in `Accept`.
     pub decided: Slot,
 }
 
@@ -316,52 +317,52 @@ impl Body for Message {
 pub enum Record {
     /// No lower ballot may be answered any more (Ng 2020: n_prom).
     Promised(Ballot),
-    /// The accepted sequence went on: behind `start` nothing was held.
+    /// The accepted sequence was extended: nothing was held from `start` on.
     Accepted {
         /// The ballot of the sequence.
         ballot: Ballot,
-        /// Where the batches go.
+        /// The slot of the first of the batches.
         start: Slot,
         /// When this was written, slots through this one were decided, with the values that the log holds.
         decided: Slot,
-        /// What was accepted.
+        /// The accepted batches.
         batches: Batches,
     },
-    /// A page of a new sequence that is not whole yet: without the `Adopted` that names it, it means nothing.
+    /// A page of a new sequence that is not whole yet. It means nothing without the `Adopted` that names it.
     Staged {
         /// The ballot of the sequence.
         ballot: Ballot,
-        /// As in the `Adopted`.
+        /// The same as in the `Adopted`.
         start: Slot,
-        /// The page begins here.
+        /// The slot with which the page begins.
         from: Slot,
-        /// The page.
+        /// The elements of the page.
         batches: Batches,
     },
-    /// The accepted ballot and the accepted sequence changed, both at once (erratum E20): what was held before
-    /// `start` stays, the staged pages of this ballot and `start` follow up to `from`, then come `batches`.
-    /// Whatever else was held behind `start` is gone.
+    /// The accepted ballot and the accepted sequence changed, both at once (erratum E20): what was held
+    /// before `start` stays, the staged pages of this ballot and `start` follow up to `from`, then come
+    /// `batches`. Whatever else was held from `start` on is gone.
     Adopted {
         /// The ballot of the sequence from now on.
         ballot: Ballot,
-        /// What lies before it stays.
+        /// The first slot whose content is replaced; what is held before it stays.
         start: Slot,
-        /// Where `batches` begin.
+        /// The slot of the first of `batches`.
         from: Slot,
-        /// As in `Accepted`.
+        /// The same as in `Accepted`.
         decided: Slot,
-        /// No record before this one holds a slot behind this one. It may be forgotten only together with all of
-        /// them: otherwise a restart would take what it cut off for a part of its sequence.
+        /// No record before this one holds a slot after this one. This record may be forgotten only together
+        /// with all of them: otherwise a restart would take what it cut off for a part of its sequence.
         covers: Slot,
         /// The last page.
         batches: Batches,
     },
-    /// A peer told what was decided in this slot, and that is something else than what was accepted there, or a higher
-    /// ballot decided it than the one in which it was accepted.
+    /// A peer told what was decided in this slot, and that is something else than what was accepted there, or
+    /// a higher ballot decided it than the one in which it was accepted.
     Learned {
         /// The slot. Those before it were decided when this was written.
         slot: Slot,
-        /// As that peer delivered it: a restart must not make them lower.
+        /// The ballots with which that peer delivered it: a restart must not make them lower.
         ballots: Ballots,
         /// What was decided.
         batch: Batch,

@@ -1,4 +1,4 @@
-//! Starting: from an intact log, or with one that may have lost records.
+//! How Sequence Paxos starts: from an intact log, or from one that may have lost records.
 
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -41,7 +41,7 @@ impl SequencePaxos {
         let records: Vec<Record> = restart.records.into_iter().filter_map(own).collect();
         let lost = !replica.replay(records, restart.decided, restart.amnesia, effects);
         if born || lost {
-            // What this life does not know, no later one knows.
+            // What this life does not know, no later life knows.
             effects.append(Record::Amnesia(lost).into());
         }
         if !lost || replica.has(Bug::VoteWithAmnesia) {
@@ -52,8 +52,8 @@ impl SequencePaxos {
         replica
     }
 
-    /// Takes part. A leader may have sent something to an earlier life that this one does not have: until it has
-    /// asked, nothing of what it sends can be used.
+    /// Takes part again. A leader may have sent something to an earlier life that this one does not have:
+    /// until the leader has asked, nothing of what it sends can be used.
     fn rejoin(&mut self, head_start: bool, now: Time, effects: &mut Effects) {
         let follower: Follower = self.new_follower(now);
         self.state = State::Follower(follower);
@@ -63,7 +63,7 @@ impl SequencePaxos {
             self.broadcast(Message::PrepareReq { promised: self.promised }, Lsn::ZERO, effects);
         } else {
             self.election.expect_no_leader();
-            // Who votes alone has nobody to wait for, either.
+            // A replica that is the only voter has no other to wait for, either.
             if alone || head_start && self.options.sequence_paxos.head_start {
                 let ballot = self.election.next_ballot(self.promised);
                 self.become_candidate(now, ballot, effects);
@@ -77,8 +77,8 @@ impl SequencePaxos {
         }
     }
 
-    /// Takes in the records of earlier lives. False if this replica may have forgotten something: records may be
-    /// missing, now or in one of those lives, or the snapshot that covered trimmed ones is not there any more.
+    /// Takes in the records of earlier lives. Returns false if this replica may have forgotten something: records may
+    /// be missing, now or in one of those lives, or the snapshot that covered trimmed ones is not there any more.
     fn replay(
         &mut self,
         records: Vec<Record>,
@@ -116,10 +116,10 @@ impl SequencePaxos {
                 Record::Staged { ballot, start, from, batches } => staged.add(ballot, start, from, &batches),
                 Record::Adopted { ballot, start, from, decided, batches, .. } => {
                     self.decide_through(decided, effects);
-                    // Pages through the base may be trimmed; then the rest begins behind it.
+                    // Pages through the base may be trimmed; then the rest begins after it.
                     let (first, mut elements) = staged.take(ballot, start, from, base);
                     elements.extend(batches.iter().cloned());
-                    // What lies before the start stays, what lies behind it goes.
+                    // What is before the start stays, what is after it goes.
                     self.log.truncate(start.prev());
                     whole &= self.replay_elements(ballot, first, &elements);
                 }
@@ -141,8 +141,8 @@ impl SequencePaxos {
         whole
     }
 
-    /// Who accepted in a ballot had promised it, also where the record of the promise is gone: of an epoch that is over
-    /// only what it decided is kept.
+    /// Takes note that this replica had promised a ballot in which it accepted, even if the record of the
+    /// promise is gone: of an epoch that is over only what it decided is kept.
     fn replay_accepted_in(&mut self, ballot: Ballot) {
         self.accepted_in = self.accepted_in.max(ballot);
         if !self.has(Bug::ForgetPromise) {
@@ -150,7 +150,7 @@ impl SequencePaxos {
         }
     }
 
-    /// Takes elements over in their place, and drops what was behind it. False if there is a gap before them.
+    /// Puts elements in their place, and drops what was after them. Returns false if there is a gap before them.
     fn replay_elements(&mut self, ballot: Ballot, start: Slot, elements: &[Batch]) -> bool {
         self.replay_accepted_in(ballot);
         self.recorded = self.recorded.max(last_of(start, elements));
@@ -164,7 +164,7 @@ impl SequencePaxos {
         true
     }
 
-    /// With records missing, only what peers said to be decided can be believed: of what was accepted in a slot, a
+    /// Takes only what peers said to be decided, since records are missing: of what was accepted in a slot, a
     /// newer value may be among those that are lost.
     fn replay_learned(&mut self, records: Vec<Record>, effects: &mut Effects) {
         for record in records {
@@ -183,7 +183,8 @@ impl SequencePaxos {
         self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
     }
 
-    /// Not a vote, and not an answer to a leader that counts who follows it: only what is decided, and who leads.
+    /// Takes only what is decided, and which replica leads. It neither votes nor answers a leader that counts
+    /// which replicas follow it.
     pub(super) fn receive_while_recovering(
         &mut self,
         from: ReplicaId,
@@ -205,8 +206,8 @@ impl SequencePaxos {
 }
 
 impl Prove for Record {
-    /// What it proves, with what the log holds, if records are lost. Each says through which slot all was decided before
-    /// it, in no ballot above that of the sequence.
+    /// What the record proves, with what the log holds, if records are lost. Each record says through which
+    /// slot all was decided before it was written, in no ballot above that of the sequence.
     fn prove(&self, proofs: &mut Proofs) {
         let decide = |proofs: &mut Proofs, through| {
             let ballots = Ballots::both(proofs.sequence());

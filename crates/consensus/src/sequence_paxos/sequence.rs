@@ -1,4 +1,4 @@
-//! The accepted sequence in memory: v_a of Ng 2020, without what nobody needs any more.
+//! The accepted sequence in memory: v_a of Ng 2020, without the elements that are not needed any more.
 
 use std::collections::VecDeque;
 
@@ -6,8 +6,8 @@ use synod_wire::{Batch, Slot};
 
 use crate::batches::{Batches, fitting};
 
-/// Elements of consecutive slots up to [`Sequence::last`]. Those through [`Sequence::decided`] never change any
-/// more; a front part of them may be dropped.
+/// Elements of consecutive slots up to [`Sequence::last`]. Those through [`Sequence::decided`] never change
+/// any more; the first of them may be dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Sequence {
     /// The first slot that is held, or that would be.
@@ -17,7 +17,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Everything through `base` is decided, and not held.
+    /// A sequence of which everything through `base` is decided, and not held.
     pub(super) fn new(base: Slot) -> Sequence {
         Sequence { first: base.next(), elements: VecDeque::new(), decided: base }
     }
@@ -44,13 +44,13 @@ impl Sequence {
         self.elements.push_back(batch);
     }
 
-    /// Cuts off everything behind a slot, but nothing that is decided.
+    /// Cuts off everything after a slot, but nothing that is decided.
     pub(super) fn truncate(&mut self, last: Slot) {
         let keep = last.max(self.decided).0.saturating_sub(self.first.0 - 1);
         self.elements.truncate(usize::try_from(keep).unwrap_or(usize::MAX));
     }
 
-    /// The slot turns out to be decided with this batch; all before it are decided.
+    /// Takes note that the slot, and all slots before it, are decided, and that the slot holds this batch.
     pub(super) fn set_decided(&mut self, slot: Slot, batch: Batch) {
         debug_assert_eq!(slot, self.decided.next());
         if slot > self.last() {
@@ -62,13 +62,13 @@ impl Sequence {
         self.decided = slot;
     }
 
-    /// The next slot is decided as it was accepted; what it holds.
+    /// Takes note that the next slot is decided as it was accepted; returns the slot and what it holds.
     pub(super) fn decide_next(&mut self) -> (Slot, Batch) {
         self.decided = self.decided.next();
         (self.decided, self.get(self.decided).expect("accepted before it is decided").clone())
     }
 
-    /// A snapshot holds everything through this slot.
+    /// Takes note that a snapshot holds everything through this slot.
     pub(super) fn installed(&mut self, slot: Slot) {
         while self.first <= slot && self.elements.pop_front().is_some() {
             self.first = self.first.next();
@@ -84,8 +84,8 @@ impl Sequence {
         }
     }
 
-    /// A page: elements from a slot on, none behind `last`, of at most so many bytes and slots, and at least one if
-    /// there is one.
+    /// A page: elements from a slot on, none after `last`, of at most so many bytes and slots, and at least
+    /// one if there is one.
     pub(super) fn page(&self, from: Slot, last: Slot, bytes_max: usize, slots_max: usize) -> Batches {
         let skip = usize::try_from(from.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX);
         let count = usize::try_from(last.0.saturating_sub(from.0) + 1).unwrap_or(usize::MAX);

@@ -1,5 +1,5 @@
-//! A few replicas, stepped by hand: what they say, and what must be durable first. How they behave when much goes wrong
-//! is the business of `scenarios/` and of the simulator.
+//! A few replicas, stepped by hand: what they say, and what must be durable first. `scenarios/` and the
+//! simulator check how they behave when much goes wrong.
 
 mod recovery;
 mod steps;
@@ -19,7 +19,7 @@ const B: usize = 1;
 const C: usize = 2;
 
 fn options() -> Options {
-    // Who leads is decided by hand.
+    // The tests decide by hand which replica leads.
     Options { election: ElectionKind::Rotating, ..Options::of(ProtocolKind::SequencePaxos) }
 }
 
@@ -48,7 +48,7 @@ fn text(batch: &Batch) -> String {
 
 struct Node {
     replica: SequencePaxos,
-    /// What is on its disk, which is as fast as can be.
+    /// The records on its disk, which writes at once.
     records: Vec<Record>,
     /// What it has delivered, from slot 1 on, in this life.
     delivered: String,
@@ -139,7 +139,7 @@ impl Cluster {
         self.settle(of, effects);
     }
 
-    /// The one leads, and the other is the quorum with it; both know.
+    /// Makes `of` lead with `with` as the rest of the quorum; both know that.
     fn elect(&mut self, of: usize, with: usize, round: u64) {
         self.campaign(of, round);
         self.pass(of, with);
@@ -152,7 +152,7 @@ impl Cluster {
         self.step(of, Input::Propose { batch: batch(text), awaited: true });
     }
 
-    /// What is under way from one to another.
+    /// The messages that are under way from one replica to another.
     fn waiting(&self, from: usize, to: usize) -> Vec<&Message> {
         let meant = self.wire.iter().filter(|(a, b, _)| (*a, *b) == (from, to));
         meant.map(|(_, _, message)| message).collect()
@@ -165,7 +165,7 @@ impl Cluster {
         taken.into_iter().map(|(_, _, message)| message).collect()
     }
 
-    /// Delivers what is under way from one to another now.
+    /// Delivers what is now under way from one replica to another.
     fn pass(&mut self, from: usize, to: usize) {
         for message in self.take(from, to) {
             self.hand(from, to, message);
@@ -186,7 +186,7 @@ impl Cluster {
         self.wire.clear();
     }
 
-    /// Delivers everything between two replicas, and what they answer.
+    /// Delivers everything between two replicas, including what they answer.
     fn talk(&mut self, one: usize, other: usize) {
         for _ in 0..100 {
             self.pass(one, other);
@@ -204,7 +204,7 @@ impl Cluster {
         self.step(of, Input::Timer);
     }
 
-    /// Ends a life and begins the next with so many of its records.
+    /// Ends a life, and begins the next one with so many of its records.
     fn restart(&mut self, of: usize, records: usize, amnesia: bool) {
         let mut kept = std::mem::take(&mut self.nodes[of].records);
         kept.truncate(records);
@@ -217,7 +217,7 @@ impl Cluster {
         &self.nodes[of].delivered
     }
 
-    /// A peer tells what a ballot decided.
+    /// Has a peer tell what a ballot decided.
     fn learn(&mut self, of: usize, decided_in: Ballot, slot: u64, text: &str) {
         let (slot, ballots, batch) = (Slot(slot), Ballots::both(decided_in), batch(text));
         self.step(of, Input::Control(Control::Learn { slot, ballots, batch, voters: None }));

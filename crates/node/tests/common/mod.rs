@@ -14,7 +14,7 @@ use synod_node::{Config, Handle, MemberAddress, Node, StartError};
 use synod_replica::{Context, Frozen, StateMachine};
 use synod_wire::{ClusterId, ReplicaId};
 
-/// Remembers every command, in order.
+/// A state machine that remembers every command, in order.
 #[derive(Clone, Default)]
 pub struct Tape(pub Vec<u8>);
 

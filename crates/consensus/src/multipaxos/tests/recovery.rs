@@ -50,8 +50,8 @@ fn a_promise_of_a_life_whose_log_was_lost_does_not_count() {
     assert_eq!(candidate.protocol.status().role, Role::Leader);
 }
 
-/// r3, which lost its log, has answers of the first lives of r1, which leads, and of r2, and nothing to learn. Only its disk
-/// is not that far.
+/// r3, which lost its log, has answers of the first lives of r1, which leads, and of r2, and nothing to
+/// learn. Only its disk has not come that far.
 fn about_to_vote() -> One {
     let mut one = One::start(R3, &Options::default(), Vec::new(), true);
     one.effects.drain();

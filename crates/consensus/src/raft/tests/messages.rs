@@ -1,4 +1,4 @@
-//! What messages and records look like on the wire and on disk.
+//! The format of messages and records on the wire and on disk.
 
 use super::*;
 use crate::{message::fixed, raft::log::voters_bytes};
@@ -97,7 +97,7 @@ fn entries_without_slots_and_slots_without_entries_are_refused() {
     }
 }
 
-/// Only as a whole: of what else stands there, nobody said that it is decided.
+/// It counts only as a whole: of the other slots no peer said that they are decided.
 #[test]
 fn a_record_is_a_decision_if_its_last_entry_is_decided() {
     let entry = Entry { ballot: Ballot::ZERO, batch: Batch::noop(), voters: None };

@@ -1,4 +1,4 @@
-//! What messages and records look like on the wire and on disk.
+//! The format of messages and records on the wire and on disk.
 
 use super::*;
 use crate::Claims;

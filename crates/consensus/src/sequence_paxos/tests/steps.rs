@@ -7,7 +7,7 @@ use crate::{
     sequence_paxos::{Extent, Prepare, Promise, Tuning},
 };
 
-/// One step without a disk: what it wants.
+/// The effects of one step without a disk.
 fn wants(cluster: &mut Cluster, of: usize, inputs: Vec<Input>) -> Vec<Effect> {
     let mut effects = cluster.effects(of);
     for input in inputs {
@@ -45,7 +45,7 @@ fn propose(text: &str) -> Input {
     Input::Propose { batch: batch(text), awaited: true }
 }
 
-/// A leads and B follows, with this many proposals before them.
+/// A cluster in which A leads and B follows, with this many proposals before.
 fn led(options: Options) -> Cluster {
     let mut cluster = Cluster::new(3, options);
     cluster.elect(A, B, 1);
@@ -73,7 +73,7 @@ fn a_candidate_is_told_what_may_differ_behind_what_both_have() {
     for text in ["a", "b", "c"] {
         cluster.propose(A, text);
     }
-    // Accepted, and nobody knows that it is decided.
+    // They are accepted, but not known to be decided.
     cluster.pass(A, B);
     let accepted_in = cluster.replica(B).accepted_in;
     let mut told = |round: u64, has: Extent| {
@@ -82,7 +82,7 @@ fn a_candidate_is_told_what_may_differ_behind_what_both_have() {
         let [(Message::Promise(promise), _)] = &sends(&effects, C)[..] else { panic!("{effects:?}") };
         (promise.start, promise.batches.iter().map(text).collect::<String>())
     };
-    // What it accepted in a lower ballot counts for nothing from the first slot on that is not decided there.
+    // What it accepted in a lower ballot does not count from the first slot on that is not decided there.
     let has = Extent { accepted_in: Ballot::ZERO, last: Slot(9), decided: Slot(1) };
     assert_eq!(told(2, has), (Slot(2), "bc".to_owned()));
     let has = Extent { accepted_in, last: Slot(2), decided: Slot(1) };
@@ -155,7 +155,7 @@ fn the_leaders_own_acceptance_counts_once_it_is_durable() {
     let accepted = Message::Accepted { ballot: ballot(1, A), last: Slot(1) };
     assert!(!delivers(&wants(&mut cluster, A, vec![receive(B, accepted.clone())])));
     assert!(delivers(&wants(&mut cluster, A, vec![Input::Durable(last_append(&effects))])));
-    // Nor is it needed where others are a quorum.
+    // Nor is it needed where other replicas are a quorum.
     let mut cluster = led(options());
     wants(&mut cluster, A, vec![propose("x")]);
     wants(&mut cluster, A, vec![receive(B, accepted.clone())]);
@@ -283,7 +283,7 @@ fn long_suffixes_come_in_pages_and_count_only_as_a_whole() {
     }
     cluster.pass(A, B);
     cluster.lose_all();
-    // The candidate lacks all of it, asks for page after page, and leads only then.
+    // The candidate lacks all of it, asks for page after page, and leads only after the last.
     cluster.campaign(C, 2);
     cluster.pass(C, B);
     cluster.pass(B, C);
@@ -294,7 +294,7 @@ fn long_suffixes_come_in_pages_and_count_only_as_a_whole() {
     let pages = cluster.nodes[C].records.iter().filter(|record| matches!(record, Record::Staged { .. }));
     assert_eq!(pages.count(), 2, "and a last one that makes them count");
     cluster.lose_all();
-    // So does a follower, and a page that comes twice changes nothing.
+    // A follower does so, too, and a page that comes twice changes nothing.
     cluster.link(C, A);
     cluster.pass(C, A);
     cluster.pass(A, C);
@@ -369,7 +369,8 @@ fn a_new_leaders_heartbeat_is_enough_to_join_it() {
     assert_eq!(cluster.replica(C).extent().accepted_in, ballot(1, A));
 }
 
-/// A leads and has five elements, one to a page, of which neither B nor C has any. Time stands still.
+/// A cluster in which A leads and has five elements, one to a page, of which neither B nor C has any. Time
+/// stands still.
 fn led_with_pages() -> Cluster {
     let mut cluster = led(Options { promise_bytes_max: 1, ..options() });
     ["a", "b", "c", "d", "e"].into_iter().for_each(|text| cluster.propose(A, text));
@@ -411,7 +412,7 @@ fn a_question_or_a_promise_more_does_not_begin_again_with_the_first_page() {
     cluster.pass(A, B);
     cluster.pass(B, A);
     assert_eq!(pages(&cluster, B), [3]);
-    // The page is lost, and those that are sent again. The question is heard in the end.
+    // The page is lost, and so are those that are sent again. The question arrives in the end.
     for round in 0..3 {
         let ack = Message::HeartbeatAck { ballot: ballot(1, A), round };
         cluster.hand(B, A, ack);
@@ -438,7 +439,7 @@ fn a_follower_that_waited_a_time_out_for_a_page_is_heard_the_first_time() {
     cluster.pass(A, B);
     cluster.pass(B, A);
     cluster.pass(A, B);
-    // Its disk is full of the first page: it takes in no other one for a while.
+    // Its disk has the first page to write, so it takes in no other one for a while.
     let latency = Duration::from_millis(10);
     cluster.now += latency;
     cluster.pass(B, A);
@@ -463,14 +464,14 @@ fn a_follower_that_accepts_goes_on_when_it_is_asked_again() {
     cluster.pass(A, B);
     let [Message::Promise(promise)] = cluster.waiting(B, A)[..] else { panic!() };
     assert_eq!(promise.has.last, Slot(0));
-    // It was not lost.
+    // The message was not lost.
     cluster.hand(A, B, accept);
     assert_eq!(cluster.replica(B).extent().last, Slot(1));
     cluster.propose(A, "y");
     cluster.talk(A, B);
     assert_eq!((cluster.delivered(A), cluster.replica(B).extent().last), ("xy", Slot(2)));
 
-    // What it lacks it is sent, also if that is lost and a later one is not.
+    // It is sent what it lacks, even if that is lost and a later message is not.
     cluster.propose(A, "z");
     cluster.lose_all();
     cluster.link(A, B);
@@ -580,7 +581,7 @@ fn a_leader_goes_on_while_pages_arrive_and_no_longer() {
     cluster.link(A, B);
     cluster.pass(A, B);
     cluster.pass(B, A);
-    // Nothing is decided for much longer than a leader of no use has.
+    // Nothing is decided for much longer than a leader without progress is allowed.
     for page in 1..=16 {
         assert_eq!(pages(&cluster, B), [page]);
         cluster.pass(A, B);
