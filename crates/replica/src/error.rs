@@ -9,15 +9,15 @@ pub enum RequestError {
     /// The learner that was to be promoted has not caught up yet; nothing was proposed.
     #[error("the learner has not caught up yet")]
     NotCaughtUp,
-    /// Too few of those who would vote answer the leader; it did not propose the change. (If the change was sent to an
-    /// earlier leader as well, it may still be made.)
+    /// Too few of the replicas that would vote answer the leader; it did not propose the change. (If the
+    /// change was sent to an earlier leader as well, it may still be made.)
     #[error("too few of those who would vote answer the leader")]
     Unhealthy,
-    /// This replica heard of no leader for three fifths of the request time-out: too few replicas run, or reach each
-    /// other. The command was not executed.
+    /// This replica heard of no leader for three fifths of the request time-out: too few replicas run, or
+    /// they do not reach each other. The command was not executed.
     #[error("no leader")]
     NoLeader,
-    /// No decision within the request time-out. The command may be executed later, at most once.
+    /// The command was not decided within the request time-out. It may be executed later, at most once.
     #[error("timed out; the outcome is unknown")]
     Timeout,
     /// The command was executed, but this replica does not know the result: it caught up by a snapshot.
@@ -27,14 +27,14 @@ pub enum RequestError {
     /// cached more bytes of replies than they may. It is not executed again.
     #[error("executed before, and the reply is gone")]
     ReplyGone,
-    /// Too much is waiting. The command was not executed.
+    /// Too many requests are waiting. The command was not executed.
     #[error("too many requests are waiting")]
     Overloaded,
     /// The payload is larger than a command may be. The command was not executed.
     #[error("request is too large")]
     TooLarge,
     /// The session is not known: it was idle for too long, or too many others were opened since. Whether
-    /// commands without an answer were executed can not be told any more.
+    /// commands without an answer were executed can no longer be told.
     #[error("session is not known or has expired")]
     SessionExpired,
     /// The session has said before that it does not wait for this command any more. It is not executed now.
@@ -52,12 +52,12 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// Whether the command may have been executed, or may still be. `false` is certain: a client may send the command again
-    /// without a session. After `true` it may do so only if executing it twice does no harm, or with the same number in
-    /// the same session.
+    /// Whether the command may have been executed, or may still be. `false` is certain: a client may send the
+    /// command again without a session. After `true` it may do so only if executing it twice does no harm, or
+    /// with the same number in the same session.
     ///
-    /// Of a command that was sent before, this speaks of the request that failed, not of the earlier ones; and a query never
-    /// changes anything.
+    /// If a command was sent more than once, this is about the request that failed, not about the earlier
+    /// ones. A query never changes anything.
     #[must_use]
     pub fn may_have_executed(&self) -> bool {
         match self {
@@ -66,12 +66,12 @@ impl RequestError {
             | RequestError::Overloaded
             | RequestError::TooLarge
             | RequestError::TooFarAhead => false,
-            // A change that an earlier leader was sent may still be made.
+            // A change that was also sent to an earlier leader may still be made.
             RequestError::Unhealthy
             | RequestError::Timeout
             | RequestError::OutcomeUnknown
             | RequestError::ReplyGone
-            // The session cannot tell any more what became of it.
+            // The session can no longer tell whether the command was executed.
             | RequestError::SessionExpired
             | RequestError::Stale
             | RequestError::Superseded

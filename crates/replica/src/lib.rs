@@ -1,14 +1,14 @@
 //! What surrounds an ordering protocol in a replica: pure, like the protocol itself.
 //!
 //! A [`Replica`] takes commands of clients, makes batches of them, has them ordered by a
-//! [`synod_consensus::Protocol`], and says which decided batch to execute next. It routes to the leader, confirms
-//! linearizable reads, helps replicas that lag and lets itself be helped, and decides when a snapshot is due. An
-//! [`Executor`] applies decided batches to a [`StateMachine`], each command once.
+//! [`synod_consensus::Protocol`], and says which decided batch to execute next. It routes to the leader,
+//! confirms linearizable reads, helps replicas that lag, is helped when it lags itself, and decides when a
+//! snapshot is due. An [`Executor`] applies decided batches to a [`StateMachine`], each command once.
 //!
-//! Both are pure: they take [`Event`]s and batches and answer with [`Action`]s and outcomes. `synod-node` carries
-//! the actions out with threads, sockets and files; `synod-sim` does it with a seed.
+//! Both are pure: they take [`Event`]s and batches and answer with [`Action`]s and outcomes. `synod-node`
+//! carries the actions out with threads, sockets and files; `synod-sim` does it with a seed.
 //!
-//! | file | story |
+//! | file | contents |
 //! | --- | --- |
 //! | `replica.rs` | events in, actions out |
 //! | `batcher.rs`, `proposals.rs` | the way of a command to its slot |
@@ -17,14 +17,14 @@
 //! | `clock.rs` | the replicated clock |
 //! | `reads.rs` | linearizable reads without a log write |
 //! | `relay.rs` | a way to the leader by another voter |
-//! | `catch_up.rs`, `ahead.rs` | what this replica missed: whom to ask for what |
-//! | `transfer.rs`, `push.rs`, `decided.rs` | state from one replica to another: asked for, sent unasked, kept |
-//! | `group.rs`, `change.rs` | who belongs to the group and what orders; changes of that |
-//! | `limits.rs` | what all replicas of a group bound alike |
+//! | `catch_up.rs`, `ahead.rs` | what this replica missed: which peers to ask for what |
+//! | `transfer.rs`, `push.rs`, `decided.rs` | state from one replica to another: asked for, sent without being asked, kept |
+//! | `group.rs`, `change.rs` | the members of the group and the protocol that orders; changes of these |
+//! | `limits.rs` | limits that all replicas of a group have alike |
 //! | `voters.rs` | changes of voters within an epoch; learners |
 //! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
 //! | `history.rs` | whether two replicas have decided the same |
-//! | `record.rs` | what a replica writes down |
+//! | `record.rs` | the records that a replica writes |
 //! | `salvage.rs` | what is kept of a log that lacks records |
 //! | `message.rs` | what replicas say to each other |
 

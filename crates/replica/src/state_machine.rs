@@ -1,4 +1,4 @@
-//! What a user replicates.
+//! The state machine, which a program that embeds replicas provides.
 
 use std::{
     fmt,
@@ -12,19 +12,19 @@ use synod_wire::{SessionId, Slot};
 /// A deterministic state machine: the same commands in the same order give the same state and the same replies
 /// on every machine. It must not read a clock, a random number, the environment or a randomly hashed map.
 ///
-/// Methods run on one thread, in slot order. Every command is applied exactly once, also when clients retry.
+/// Methods run on one thread, in slot order. Every command is applied exactly once, even when clients send it again.
 pub trait StateMachine: Send + 'static {
-    /// Applies a command and answers it. A command that makes no sense is answered with an error of the state
-    /// machine's own encoding; it must not panic, since every replica would. Where [`Context::reply_wanted`] is false, what
-    /// is returned is thrown away.
+    /// Applies a command and answers it. A command that makes no sense is answered with an error in the state
+    /// machine's own encoding; it must not panic, since it would on every replica. Where
+    /// [`Context::reply_wanted`] is false, the reply is thrown away.
     fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes;
 
     /// Answers a query from the present state without changing it.
     fn query(&self, query: &Bytes) -> Bytes;
 
-    /// The same for a query whose answer may be large, or take long: it is asked between two commands, so what takes more than
-    /// microseconds should be left to [`Answer::Pieces`], which are made by other threads while commands go on being
-    /// applied. Worth writing where there are such queries.
+    /// Does the same for a query whose answer may be large, or take long. It is called between two commands,
+    /// so what takes more than microseconds should be left to [`Answer::Pieces`], which other threads make
+    /// while commands go on being applied. State machines with such queries should implement it.
     fn answer(&self, query: &Bytes) -> Answer {
         Answer::Whole(self.query(query))
     }
@@ -34,13 +34,13 @@ pub trait StateMachine: Send + 'static {
     /// while commands go on being applied.
     fn freeze(&self) -> Box<dyn Frozen>;
 
-    /// Replaces the state with one that [`Frozen::write_to`] wrote, perhaps an earlier version of this program.
-    /// On an error the old state is still in place.
+    /// Replaces the state with one that [`Frozen::write_to`] wrote, perhaps in an earlier version of this
+    /// program. On an error the old state is still in place.
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()>;
 
-    /// A fingerprint of the state: equal states have equal digests on every machine. Used to check that
-    /// replicas agree; it may be slow. By default it is one of what [`Frozen::write_to`] writes, which must be the same bytes
-    /// for the same state then.
+    /// A fingerprint of the state: equal states have equal digests on every machine. It is used to check that
+    /// replicas agree, and may be slow. The default is a fingerprint of what [`Frozen::write_to`] writes,
+    /// which must then be the same bytes for the same state.
     fn digest(&self) -> u64 {
         let mut sum = Fingerprint::EMPTY;
         self.freeze().write_to(&mut sum).expect("a fingerprint takes everything");
@@ -48,31 +48,31 @@ pub trait StateMachine: Send + 'static {
     }
 }
 
-/// What a state machine is told with a command. All but [`Context::reply_wanted`] is the same on every replica, so the state
-/// may depend on it.
+/// What a state machine is told with a command. Everything except [`Context::reply_wanted`] is the same on
+/// every replica, so the state may depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Context {
-    /// The slot in which the command was decided. Several commands may be in one.
+    /// The slot in which the command was decided. One slot may hold several commands.
     pub slot: Slot,
-    /// What the replicated clock shows: how much time went by since the log began, or less. It never goes back, and goes on
-    /// about every [`Settings::clock_interval`](crate::Settings::clock_interval).
+    /// What the replicated clock shows: the time that went by since the log began, or less. It never goes
+    /// back, and advances about every [`Settings::clock_interval`](crate::Settings::clock_interval).
     pub time: Duration,
-    /// The session in which a client numbered the command; none for commands without one.
+    /// The session in which a client numbered the command; `None` for commands without one.
     pub session: Option<SessionId>,
-    /// Whether somebody waits for the reply, or a session keeps it. It is false on most replicas, for most commands, and on
-    /// all of them when they read their logs again, so **the state must not depend on it**.
+    /// Whether a client waits for the reply, or a session keeps it. It is false on most replicas for most
+    /// commands, and on all replicas when they read their logs again, so **the state must not depend on it**.
     pub reply_wanted: bool,
 }
 
 impl Context {
-    /// Of a command in this slot, at time 0, without a session, with a reply.
+    /// The context of a command in this slot, at time 0, without a session, with a reply.
     #[must_use]
     pub fn new(slot: Slot) -> Context {
         Context { slot, time: Duration::ZERO, session: None, reply_wanted: true }
     }
 
-    /// The same where nobody waits for the reply.
+    /// The same context, without a wanted reply.
     #[must_use]
     pub fn without_reply(self) -> Context {
         Context { reply_wanted: false, ..self }
@@ -101,16 +101,16 @@ impl Write for Fingerprint {
 
 /// The answer to a query.
 pub enum Answer {
-    /// All of it.
+    /// The whole answer.
     Whole(Bytes),
-    /// To be made piece by piece, from a state that was frozen as it was; put behind each other, the pieces are the answer. A
-    /// piece may be empty, where there was much to look through. None should take more than some milliseconds to make, nor
-    /// have more than some ten thousand bytes unless it must. Dropped, the rest is not made.
+    /// Pieces that are made one by one, from a frozen state; their concatenation is the answer. A piece may be
+    /// empty, where there was much to look through. No piece should take more than some milliseconds to make,
+    /// nor have more than some ten thousand bytes unless it must. If this is dropped, the rest is not made.
     Pieces(Box<dyn Iterator<Item = Bytes> + Send>),
 }
 
 impl Answer {
-    /// All of it in one, however large it is; made now.
+    /// The whole answer in one piece, however large it is, made now.
     #[must_use]
     pub fn whole(self) -> Bytes {
         match self {
@@ -134,7 +134,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A state as it was at one slot.
+/// A state as it was after one slot.
 pub trait Frozen: Send {
     /// Writes the state in a form that [`StateMachine::restore`] reads.
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()>;

@@ -7,24 +7,24 @@ use fastrand::Rng;
 pub struct Odds(u32);
 
 impl Odds {
-    /// It does not happen.
+    /// Something that does not happen.
     pub const NEVER: Odds = Odds(0);
-    /// It always happens.
+    /// Something that always happens.
     pub const ALWAYS: Odds = Odds(1_000_000);
 
-    /// So many times in a hundred.
+    /// Something that happens this many times in a hundred.
     #[must_use]
     pub const fn percent(percent: u32) -> Odds {
         Odds(percent * 10_000)
     }
 
-    /// So many times in a million.
+    /// Something that happens this many times in a million.
     #[must_use]
     pub const fn per_million(parts: u32) -> Odds {
         Odds(parts)
     }
 
-    /// Whether it happens this time. What never happens draws no number.
+    /// Whether it happens this time. If it never happens, no number is drawn.
     pub fn hit(self, rng: &mut Rng) -> bool {
         self.0 > 0 && rng.u32(0..1_000_000) < self.0
     }

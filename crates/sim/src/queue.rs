@@ -1,11 +1,11 @@
-//! What is going to happen: one queue for the whole world.
+//! The events that are going to happen: one queue for the whole world.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 use crate::clock::Moment;
 
-/// Events in the order of their instants, those of one instant in the order in which they were added. So the order
-/// is total, and a run is repeatable.
+/// Events in the order of their instants, and those of one instant in the order in which they were added. So
+/// the order is total, and a run is repeatable.
 #[derive(Debug)]
 pub struct EventQueue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,

@@ -1,4 +1,4 @@
-//! What happened, for people.
+//! What happened in a run, for people.
 
 use std::collections::VecDeque;
 
@@ -7,14 +7,14 @@ use crate::clock::Moment;
 /// Where the lines of a run go.
 #[derive(Debug, Default)]
 pub enum Trace {
-    /// Nowhere; then they are not even made.
+    /// They go nowhere, and are not even made.
     #[default]
     Off,
     /// The last lines are kept.
     Last {
         /// The lines, oldest first.
         lines: VecDeque<String>,
-        /// How many are kept.
+        /// How many lines are kept.
         max: usize,
     },
     /// All lines are kept, without their instants.

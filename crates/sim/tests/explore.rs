@@ -1,4 +1,4 @@
-//! Exploration is tested: small configurations are gone through completely, and bugs that are planted are found.
+//! Tests of exploration: small configurations are explored completely, and bugs that are planted are found.
 
 use synod_consensus::{Bug, Options, ProtocolKind, multipaxos, raft};
 use synod_sim::{
@@ -6,7 +6,7 @@ use synod_sim::{
     explore::{Bounds, Count, Incomplete, Report, Walks, explore, explore_with, options, walk, walk_with},
 };
 
-/// Nothing goes wrong but what is named beside it.
+/// Bounds under which nothing goes wrong except what a test names besides them.
 const CALM: Bounds = Bounds {
     replicas: 3,
     commands: 1,
@@ -21,8 +21,8 @@ const CALM: Bounds = Bounds {
     states_max: 2_000_000,
 };
 
-/// Explores everything: every state is right, and there are so many at least. What bounds a search might also end it
-/// too early.
+/// Explores everything, and checks that every state is right, and that there are at least so many: an error
+/// in what bounds a search might end it too early.
 fn everything(protocol: ProtocolKind, bounds: Bounds, states_min: usize) -> Count {
     let report = explore(protocol, bounds, &mut |_| ());
     if let Some(found) = &report.found {
@@ -50,7 +50,7 @@ fn sequence_paxos_holds_in_every_state() {
     everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, crashes: 1, losses: 1, ..CALM }, 30_000);
     everything(ProtocolKind::SequencePaxos, Bounds { replicas: 2, catch_ups: 2, ..CALM }, 100);
     everything(ProtocolKind::SequencePaxos, Bounds { commands: 0, waits: 1, ..CALM }, 70_000);
-    // A follower asks the leader for its sequence once in a while: the second time only if that goes by.
+    // A follower asks the leader for its sequence at intervals: the second time only if it waits.
     let waits = Bounds { replicas: 2, commands: 0, crashes: 1, ..CALM };
     let without = everything(ProtocolKind::SequencePaxos, waits, 100);
     let with = everything(ProtocolKind::SequencePaxos, Bounds { waits: 1, ..waits }, 100);
@@ -64,7 +64,7 @@ fn raft_holds_in_every_state() {
     everything(ProtocolKind::Raft, Bounds { replicas: 2, catch_ups: 2, crashes: 1, ..CALM }, 1_000);
 }
 
-/// Explores a protocol with a bug until that is found.
+/// Explores a protocol with a bug until the bug is found.
 fn find(protocol: ProtocolKind, bug: Bug, bounds: Bounds) -> Report {
     let planted = Options { planted: Some(bug), ..options(protocol) };
     explore_with(planted, bounds, &mut |_| ())

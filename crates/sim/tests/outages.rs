@@ -1,5 +1,5 @@
-//! Whatever single fault lasts, somebody serves again within a bounded number of election time-outs, for every protocol
-//! and election. (`planted_bugs.rs` sees that this finds what it is there for.)
+//! Whatever single fault lasts, some replica serves again within a bounded number of election time-outs, for
+//! every protocol and election. (`planted_bugs.rs` checks that this test finds what it is meant to find.)
 
 use synod_sim::{
     outage::{election_timeout, measure, rows},

@@ -9,14 +9,14 @@ use synod_sim::{
 
 const PROTOCOL: ProtocolKind = ProtocolKind::MultiPaxos;
 
-/// What happens with Raft: other protocols change voters by a new epoch, unless they come to be Raft.
+/// Situations that occur with Raft: other protocols change voters by a new epoch, unless the group changes to Raft.
 const WITHIN_AN_EPOCH: [&str; 2] = ["changes of voters within an epoch", "joint changes"];
 
-/// What happens in families of their own.
+/// Situations that occur in families of their own.
 const WHERE_LOGS_ROT: [&str; 4] =
     ["logs repaired", "slots kept of damaged logs", "logs that failed", "starts that failed"];
 
-/// Every seed passes, and enough happens in them: a world in which nothing happens would pass, too.
+/// Checks that every seed passes, and that enough happens in them: a world in which nothing happens would pass, too.
 fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
     let mut coverage = Coverage::default();
     let (mut events, mut operations, mut commands) = (0, 0, 0);
@@ -138,8 +138,8 @@ fn invariants_are_named_and_traced_to_their_sources() {
     assert!(Invariant::ALL.iter().all(|invariant| invariant.source().contains(':')));
 }
 
-/// Both ends of a link lose all their data, and a datagram of the time before comes late. The seed was taken for a
-/// violation, since the datagram counted as one of the replica that was begun again.
+/// Both ends of a link lose all their data, and a datagram of the time before comes late. A check once took
+/// the seed for a violation, since the datagram counted as one of the replica that was begun again.
 #[test]
 fn what_was_said_under_another_birth_is_not_heard() {
     let plan = Plan::draw(577, PROTOCOL);

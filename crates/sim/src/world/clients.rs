@@ -1,8 +1,8 @@
-//! Clients: who asks what of whom, what they hear, and the history of it all.
+//! Clients: which client asks which replica for what, what it hears, and the history of all that.
 //!
-//! A **direct** client gives up an operation that is not answered in time: whether it happened is not known. A
-//! **session** client asks again, elsewhere, with the same sequence number, until it knows. Both have workers that
-//! do one operation after the other; a session's workers share its numbers.
+//! A **direct** client gives up an operation that is not answered in time: whether it happened is not known.
+//! A **session** client asks again, elsewhere, with the same sequence number, until it knows. Both have
+//! workers that do one operation after the other; a session's workers share its numbers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,14 +55,14 @@ pub(crate) struct Heard {
 pub(super) enum Response {
     Reply(Bytes),
     Failed(RequestError),
-    /// There was no connection: the question was not heard.
+    /// There was no connection, so the question was not heard.
     Refused,
     /// The connection broke.
     Broken,
 }
 
 impl Response {
-    /// Whether a replica said it. What a broken connection means, a client finds by itself.
+    /// Whether a replica sent it. What a broken connection means, a client finds out by itself.
     pub(super) fn travels(&self) -> bool {
         matches!(self, Response::Reply(_) | Response::Failed(_))
     }
@@ -75,26 +75,26 @@ pub(super) struct Done {
     pub(super) payload: Bytes,
     pub(super) invoked: u64,
     pub(super) returned: Option<(u64, Answer)>,
-    /// It did not happen, or changes nothing and was not answered.
+    /// Whether the operation did not happen, or changes nothing and was not answered.
     pub(super) void: bool,
 }
 
 #[derive(Debug, Default)]
 struct Worker {
-    /// The operation under way, in the history.
+    /// The index in the history of the operation under way.
     op: Option<usize>,
-    /// Its number in the session.
+    /// The operation's number in the session.
     sequence: u64,
-    /// Grows with every attempt.
+    /// The number of the current attempt, which grows with every attempt.
     attempt: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Session {
-    /// The client has none and wants none.
+    /// The client has no session and wants none.
     Unwanted,
     Closed,
-    /// This worker opens it.
+    /// This worker opens the session.
     Opening(usize),
     Open {
         id: SessionId,
@@ -104,16 +104,17 @@ enum Session {
 
 #[derive(Debug)]
 struct Client {
-    /// The replica that it asks.
+    /// The replica that the client asks.
     home: usize,
     session: Session,
-    /// Numbers that it waits for.
+    /// The numbers that the client waits for.
     outstanding: BTreeSet<u64>,
     workers: Vec<Worker>,
-    /// The revisions at which it saw keys changed last.
+    /// The revision at which the client last saw each key changed.
     known: BTreeMap<Key, i64>,
     revision: i64,
-    /// A probe stays with its replica until it has written and read there.
+    /// What the client still has to do if it is a probe, which stays with its replica until it has written
+    /// and read there.
     probe: Option<Probe>,
 }
 
@@ -145,7 +146,7 @@ pub(crate) struct Clients {
     pub(super) requests: BTreeMap<RequestId, Pending>,
     pub(super) reads: BTreeMap<ReadId, Pending>,
     pub(super) rng: Rng,
-    /// In a script: what was asked in each attempt.
+    /// What was asked in each attempt, in a script.
     pub(super) scripted: BTreeMap<u64, Scripted>,
 }
 
@@ -153,15 +154,15 @@ pub(crate) struct Clients {
 #[derive(Debug)]
 pub(super) struct Scripted {
     pub(super) text: String,
-    /// `None`: it opens a session.
+    /// The operation; `None` if the script opens a session.
     pub(super) op: Option<Op>,
 }
 
 /// How long a question or an answer travels.
 pub(super) const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
-/// From here on a value counts as large.
+/// A value of this size or more counts as large.
 const LARGE_VALUE_BYTES: usize = 2_000;
-/// Wait before asking again after a refusal.
+/// How long a client waits before it asks again after a refusal.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 impl Clients {
@@ -189,7 +190,7 @@ impl Clients {
         }
     }
 
-    /// Operations, and those among them whose outcome is unknown.
+    /// How many operations there were, and how many of them have an unknown outcome.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let unknown = |done: &&Done| !done.void && done.returned.is_none();
         (self.history.len(), self.history.iter().filter(unknown).count())
@@ -255,7 +256,7 @@ impl Client {
 }
 
 impl World {
-    /// All workers begin to think.
+    /// Has all workers begin to think.
     pub(super) fn begin_asking(&mut self) {
         for client in 0..self.clients.clients.len() {
             for worker in 0..self.clients.clients[client].workers.len() {
@@ -269,7 +270,7 @@ impl World {
         self.queue.push(self.now + wait, Happening::Think { client, worker });
     }
 
-    /// A worker goes on: with a new operation, or with the one that is not answered yet.
+    /// Has a worker go on: with a new operation, or with the one that is not answered yet.
     pub(super) fn think(&mut self, index: usize, worker: usize) -> Checked {
         let plan = &self.plan.clients;
         let clients = &mut self.clients;
@@ -324,7 +325,7 @@ impl World {
         Ok(())
     }
 
-    /// A worker asks a replica: its operation, or for a session.
+    /// Has a worker ask a replica: to execute its operation, or to open a session.
     fn attempt(&mut self, index: usize, worker: usize) {
         let clients = &mut self.clients;
         clients.asked += 1;
@@ -366,7 +367,7 @@ impl World {
         self.queue.push(patience, Happening::Impatient { client: index, worker, attempt });
     }
 
-    /// A client hears something.
+    /// Handles what a client hears.
     pub(super) fn heard(&mut self, heard: Heard) -> Checked {
         let Heard { client: index, worker, attempt, response } = heard;
         if response.travels() {
@@ -431,7 +432,8 @@ impl World {
         let client = &mut self.clients.clients[index];
         let in_session = matches!(client.session, Session::Open { .. });
         if error == RequestError::OutcomeUnknown && client.probe == Some(Probe::Write) {
-            // It was executed. A replica that lives on snapshots, since nobody keeps slots, hears no more of its writes.
+            // The write was executed. A replica that lives on snapshots, since no peer keeps the slots, hears
+            // no more of its writes.
             client.probe = Some(Probe::Read);
         }
         match error {
@@ -453,7 +455,7 @@ impl World {
         Ok(())
     }
 
-    /// The attempt certainly did nothing; an earlier attempt of a session client may have.
+    /// Handles an attempt that certainly did nothing; an earlier attempt of a session client may have done something.
     fn not_done(&mut self, index: usize, worker: usize) {
         let clients = &mut self.clients;
         let client = &mut clients.clients[index];
@@ -465,7 +467,7 @@ impl World {
         self.move_on(index, worker);
     }
 
-    /// An earlier attempt was executed, and what it was answered is gone: there is nothing more to ask.
+    /// Handles the answer that an earlier attempt was executed and its reply is gone: there is nothing more to ask.
     fn executed_unseen(&mut self, index: usize, worker: usize) {
         let client = &mut self.clients.clients[index];
         client.outstanding.remove(&client.workers[worker].sequence);
@@ -473,7 +475,8 @@ impl World {
         self.think_later(index, worker, self.plan.clients.think);
     }
 
-    /// Nobody knows what the attempt did. A session client asks again; a direct one does something else.
+    /// Handles an attempt of which it is not known what it did. A session client asks again; a direct one
+    /// does something else.
     fn unknown(&mut self, index: usize, worker: usize) {
         let client = &mut self.clients.clients[index];
         if client.session == Session::Unwanted {
@@ -482,7 +485,7 @@ impl World {
         self.move_on(index, worker);
     }
 
-    /// To another replica, and then on with whatever there is to do.
+    /// Has a worker turn to another replica, and then go on with whatever it has to do.
     fn move_on(&mut self, index: usize, worker: usize) {
         let clients = &mut self.clients;
         let client = &mut clients.clients[index];
@@ -493,7 +496,7 @@ impl World {
         self.think_later(index, worker, RETRY);
     }
 
-    /// The session is gone, and with it all knowledge of what is outstanding.
+    /// Ends a session, and with it all knowledge of what is outstanding.
     fn session_ends(&mut self, index: usize) {
         let client = &mut self.clients.clients[index];
         client.session = Session::Closed;
@@ -519,7 +522,7 @@ impl World {
         Ok(())
     }
 
-    /// Each member gets a client that writes and reads there, and tries until it succeeds.
+    /// Gives each member a client that writes and reads there, and tries until it succeeds.
     pub(super) fn begin_probing(&mut self) {
         self.clients.probed_from = self.clients.clients.len();
         self.probe_members();
@@ -530,7 +533,7 @@ impl World {
         self.clients.clients.iter().skip(self.clients.probed_from)
     }
 
-    /// Those who became members since get such a client, too.
+    /// Gives replicas that have become members since such a client, too.
     pub(super) fn probe_members(&mut self) {
         let group = self.reference.group();
         let members: Vec<usize> = group.members.iter().map(|member| self.index(member.id)).collect();

@@ -15,7 +15,7 @@ use crate::{
 const SEARCH_STEPS_MAX: usize = 2_000_000;
 
 impl World {
-    /// Looks for a linearization. True if the search was given up.
+    /// Looks for a linearization. Returns true if the search was given up.
     pub(super) fn check_history(&mut self) -> Result<bool, Violation> {
         let history = &self.clients.history;
         let hint = self.hints();
@@ -46,8 +46,8 @@ impl World {
         }
     }
 
-    /// The probable place of an operation: of a command, its place in the log; of a read, the place after the command that
-    /// made the revision that it saw.
+    /// The probable place of an operation: the place of a command is its place in the log; the place of a
+    /// read is after the command that made the revision that it saw.
     fn hints(&self) -> impl Fn(&Done) -> u64 {
         let mut made = BTreeMap::new();
         for done in self.clients.history.iter().filter(|done| !done.op.is_read()) {
@@ -63,7 +63,7 @@ impl World {
             let after = || made.range(..=seen?).next_back().map(|(_, place)| place * 2 + 1);
             match (&done.returned, done.op.is_read()) {
                 (_, true) => after().unwrap_or(0),
-                // It is not in the log: probably it never happened.
+                // The command is not in the log: it probably never happened.
                 (None, false) => place.unwrap_or(u64::MAX),
                 (Some(_), false) => place.unwrap_or(0),
             }

@@ -1,9 +1,9 @@
-//! Who replicas are to each other: what a transport does when a session begins, with the rules that it uses.
+//! How replicas know each other: what a transport does when a session begins, with the rules that it uses.
 //!
-//! Beside its log and its snapshots a machine has the files of `synod-storage` that say which lives it had and whom it
-//! met. A fault may put a copy of all of it, taken earlier, in the place of what is there ([`World::restore`]), or take
-//! everything away ([`World::wipe`]). Two processes with copies of one directory are played one after the other: what a
-//! copy replaces is itself a copy from then on.
+//! Besides its log and its snapshots a machine has the files of `synod-storage` that say which lives it had
+//! and which replicas it met. A fault may put a copy of all of it, taken earlier, in the place of what is
+//! there ([`World::restore`]), or take everything away ([`World::wipe`]). Two processes with copies of one
+//! directory are played one after the other: what a copy replaces is itself a copy from then on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use crate::{
     network::Wire,
 };
 
-/// The files that say who a replica is, and whom it knows.
+/// The files that say which replica this is, and which replicas it knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(super) birth: u64,
@@ -31,15 +31,15 @@ pub(crate) struct Files {
     since: Incarnation,
     outlived: Incarnation,
     book: BTreeMap<ReplicaId, Acquaintance>,
-    /// Who has welcomed this replica.
+    /// The replicas that have welcomed this one.
     welcomed: BTreeSet<ReplicaId>,
     met_all: bool,
-    /// What the replica knew to be decided when that was written last.
+    /// What the replica knew to be decided when this was last written.
     pub(super) reached: Option<History>,
 }
 
 impl Files {
-    /// Of a directory that is made now.
+    /// The files of a directory that is made now.
     pub(crate) fn new(birth: u64) -> Files {
         Files {
             birth,
@@ -55,7 +55,7 @@ impl Files {
         }
     }
 
-    /// A life begins and draws a nonce; whether it must begin without memory.
+    /// Begins a life, which draws a nonce; returns whether it must begin without memory.
     pub(crate) fn begin(&mut self, nonce: u64) -> bool {
         let outlived = std::mem::take(&mut self.outlived);
         self.incarnation = Incarnation(self.incarnation.max(outlived).0 + 1);
@@ -66,12 +66,12 @@ impl Files {
         outlived > Incarnation(0)
     }
 
-    /// The life that began last remembers nothing.
+    /// Takes note that the life that began last remembers nothing.
     pub(crate) fn begin_without_memory(&mut self) {
         self.since = self.incarnation;
     }
 
-    /// The log with which the life that began last begins ends with this record.
+    /// Takes note that the log with which the last life began ends with this record.
     pub(crate) fn begin_log(&mut self, last: Lsn) {
         self.began.insert(self.incarnation, last);
     }
@@ -93,28 +93,28 @@ impl Files {
         }
     }
 
-    /// Whether each of these has welcomed this replica once.
+    /// Whether each of these replicas has ever welcomed this one.
     pub(crate) fn has_met(&mut self, all: impl Iterator<Item = ReplicaId>) -> bool {
         self.met_all |= { all }.all(|id| self.welcomed.contains(&id));
         self.met_all
     }
 
-    /// Whether this one has.
+    /// Whether the replica `id` has welcomed this one.
     pub(super) fn is_welcomed_by(&self, id: ReplicaId) -> bool {
         self.welcomed.contains(&id)
     }
 }
 
 impl World {
-    /// The replicas with which the group began, but for one of them. Nobody, for one that joined.
+    /// The replicas with which the group began, except this one; none if this one joined later.
     pub(super) fn others_at_first(&self, of: usize) -> impl Iterator<Item = ReplicaId> + use<> {
         let replicas = if of < self.plan.replicas { self.plan.replicas as u64 } else { 0 };
         (1..=replicas).map(ReplicaId).filter(move |id| id.0 != of as u64 + 1)
     }
 
-    /// A replica reaches another: whether each of them takes the other for the one that it knows.
+    /// Has a replica reach another; returns whether each of them takes the other for the one that it knows.
     pub(super) fn shake_hands(&mut self, from: usize, to: usize) -> bool {
-        // The one that is called may be taken for somebody else by the caller, and does not hear of it.
+        // The caller may take the one that is called for another replica, and the called one does not hear of it.
         let welcome = self.recognises(to, from) && self.recognises(from, to);
         if welcome {
             self.is_welcomed(from, to);
@@ -133,15 +133,15 @@ impl World {
         }
     }
 
-    /// Whether messages of a replica are heard by another one, which recognised its present life or the one that it had
-    /// before it ended.
+    /// Whether messages of a replica are heard by another one, which recognised its present life or the one
+    /// that it had before it ended.
     pub(super) fn is_heard(&self, of: usize, from: usize) -> bool {
         let life = self.machines[of].life.as_ref();
         life.is_some_and(|life| life.recognised.get(&from) == Some(&self.machines[from].lives))
     }
 
-    /// Whether this is the birth under which a replica knows another: a session is one of two births, so what was sent in
-    /// an earlier one is not heard in it, however late it comes.
+    /// Whether this is the birth under which a replica knows another. A session is one of two births, so what
+    /// was sent in an earlier one is not heard in it, however late it comes.
     pub(super) fn knows_birth(&self, of: usize, peer: usize, birth: u64) -> bool {
         let known = self.machines[of].files.book.get(&self.machines[peer].id);
         known.is_some_and(|known| known.birth == birth)
@@ -179,7 +179,7 @@ impl World {
         cfg!(feature = "planted-bugs") && self.plan.settings.consensus.planted == Some(bug)
     }
 
-    /// Those who hear each other know how far the other's log is durable, as frames and silence tell.
+    /// Lets replicas that hear each other know how far the other's log is durable, as frames and silence tell.
     pub(super) fn spread_marks(&mut self) {
         for from in 0..self.machines.len() {
             for to in (0..self.machines.len()).filter(|&to| to != from) {
@@ -199,7 +199,8 @@ impl World {
         }
     }
 
-    /// A message of a protocol counts with a replica: each that ever counts under an id is of one birth.
+    /// Checks, when a message of a protocol counts with a replica, that all messages that ever count under an
+    /// id are of one birth.
     pub(super) fn counts(&mut self, from: usize, birth: u64) -> Checked {
         let id = self.machines[from].id;
         let first = *self.births.entry(id).or_insert(birth);
@@ -208,7 +209,7 @@ impl World {
         })
     }
 
-    /// A peer has seen a later life than this one: it ends, and the next begins without memory.
+    /// Ends a life because a peer has seen a later one; the next life begins without memory.
     pub(super) fn outlived(&mut self, of: usize, life: u64) {
         if self.machines[of].in_life(life).is_none() {
             return;
@@ -219,8 +220,8 @@ impl World {
         self.queue.push(self.now + wait, Happening::Restart { of });
     }
 
-    /// The first time, a replica's disk is copied. Later the copy takes the place of what is there, if all others would
-    /// notice: where nobody of a quorum heard the later life, nobody can.
+    /// Copies a replica's disk the first time. Later it puts the copy in the place of what is there, if all
+    /// others would notice: if no replica of a quorum heard the later life, none can.
     pub(super) fn restore(&mut self, of: usize) {
         let machine = &mut self.machines[of];
         if machine.wiped {
@@ -269,27 +270,27 @@ impl World {
         self.machines.iter().enumerate().all(notices)
     }
 
-    /// Whether most of those with whom the group began would vote, were this one of them wiped: it would not, nor would who
-    /// has still to meet it for the first time.
+    /// Whether most of the replicas with which the group began would vote if this one of them were wiped: it
+    /// would not vote, and neither would a replica that has still to meet it for the first time.
     fn may_be_wiped(&self, of: usize) -> bool {
         let first = 0..self.plan.replicas;
         let out = |at: &usize| self.would_be_out(*at, Some(of));
         first.contains(&of) && first.clone().filter(out).count() <= (self.plan.replicas - 1) / 2
     }
 
-    /// Whether a replica may end that must not start again: not one for which others wait, for the first time or to vote.
+    /// Whether a replica that must not start again may end: not if others wait for it, for the first time or to vote.
     pub(super) fn may_stop(&self, of: usize) -> bool {
         let met = |at: usize| self.machines[at].stopped || self.machines[at].files.met_all;
         let joins = self.reference.group().learners().any(|(id, _)| id == self.machines[of].id);
         (0..self.plan.replicas).all(met) && !joins
     }
 
-    /// Whether a replica is out until an operator does something: it was wiped, or has still to meet one that was.
+    /// Whether a replica is out until an operator acts, because it was wiped or has still to meet one that was.
     pub(super) fn is_out(&self, of: usize) -> bool {
         self.would_be_out(of, None)
     }
 
-    /// Whether it is, or would be if this one were wiped.
+    /// Whether it is out, or would be if the replica `were` were wiped.
     fn would_be_out(&self, at: usize, were: Option<usize>) -> bool {
         let gone = |other: &usize| {
             let machine = &self.machines[*other];
@@ -301,7 +302,7 @@ impl World {
         gone(&at) || first.contains(&at) && !files.met_all && !first.filter(gone).all(met)
     }
 
-    /// A replica loses everything that it had, and is started as if it never was.
+    /// Takes everything that a replica had, and starts it as if it had never existed.
     pub(super) fn wipe(&mut self, of: usize) {
         if !self.may_lose(of) || self.machines[of].wiped || !self.may_be_wiped(of) {
             return;

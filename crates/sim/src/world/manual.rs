@@ -1,7 +1,7 @@
-//! A world that a script moves, step by step: nothing is random, no message arrives by itself.
+//! A world that a script moves, step by step: nothing is random, and no message arrives by itself.
 //!
-//! Disks answer at once unless they are stalled, batches are executed at once, and time stands still until the
-//! script lets it pass.
+//! Disks answer at once unless they are stalled, batches are executed at once, and time stands still until
+//! the script lets it pass.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -21,7 +21,7 @@ use crate::{
     network::{Loss, Packet},
 };
 
-/// More messages than any script's story needs.
+/// This is more than the messages of any script.
 const DELIVERIES_MAX: usize = 2_000;
 
 /// One replica, as a script's `status` shows it.
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Every message arrives so much later than it was sent; what is under way already counts as sent now.
+    /// Has every message arrive `latency` later than it was sent; what is under way already counts as sent now.
     fn deliver_late_until(&mut self, end: Moment, latency: Duration) -> Checked {
         let mut due: BTreeMap<(usize, usize), VecDeque<Moment>> = BTreeMap::new();
         loop {
@@ -158,9 +158,9 @@ impl World {
         messages.map(|message| message.map_or_else(|_| unreadable(), seen)).collect()
     }
 
-    /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries something. If it asks
-    /// others whether it may try to lead, they are taken to be willing, and it does not look for a way to the leader that
-    /// it misses: time stands still for the others.
+    /// Sets a replica's clock forward to its deadline, so that it finds a leader silent, or retries
+    /// something. If it asks others whether it may try to lead, they are taken to be willing, and it does not
+    /// look for another way to the leader that it misses: time stands still for the others.
     pub(crate) fn let_time_out(&mut self, of: usize) -> Checked {
         let now = self.now;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
@@ -198,7 +198,7 @@ impl World {
         Ok(())
     }
 
-    /// What a replica is, if it is up.
+    /// What `status` shows of a replica, if it is up.
     pub(crate) fn view(&self, of: usize) -> Option<View> {
         let machine = &self.machines[of];
         let status = machine.life.as_ref()?.replica.status();
@@ -243,7 +243,7 @@ impl World {
         self.machines[of].disk.stall(true);
     }
 
-    /// A stalled disk makes durable what was written so far, and stalls again.
+    /// Has a stalled disk make durable what was written so far, and stall again.
     pub(crate) fn sync(&mut self, of: usize) -> Checked {
         let life = self.machines[of].lives;
         let disk = &mut self.machines[of].disk;
@@ -257,12 +257,12 @@ impl World {
         self.settle()
     }
 
-    /// A replica that is down loses its log. `snapshots`: and its snapshots as well.
+    /// Takes the log of a replica that is down and, if `snapshots` says so, its snapshots as well.
     pub(crate) fn lose_log(&mut self, of: usize, snapshots: bool) {
         self.machines[of].disk.lose_log(snapshots);
     }
 
-    /// Lets so much time pass that everybody forgets a leader; no message arrives.
+    /// Lets so much time pass that all replicas forget a leader; no message arrives.
     pub(crate) fn let_patience_end(&mut self) -> Checked {
         self.pass(self.plan.settings.consensus.election_timeout)
     }
@@ -283,7 +283,7 @@ impl World {
         self.settle()
     }
 
-    /// A session ends, and the machine at the other end refuses another.
+    /// Ends a session, and has the machine at the other end refuse another.
     pub(crate) fn refuse(&mut self, (from, to): (usize, usize)) -> Checked {
         self.end_session_as(from, to, Link::Refused);
         self.settle()
