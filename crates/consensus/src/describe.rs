@@ -60,6 +60,8 @@ classes! {
     Recovery = "recovery",
     /// Who should lead.
     Election = "election",
+    /// Which batches there are, and who holds them.
+    Dissemination = "dissemination",
 }
 
 /// Consecutive slots.

@@ -11,7 +11,8 @@
 //! 2. [`Members`], [`VoterSets`] and [`ReplicaSet`]: what a quorum is.
 //! 3. [`multipaxos`], [`sequence_paxos`], [`raft`]: the protocols; each folder has the same files.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
-//! 5. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`: which
+//! 5. [`dissemination`]: how batches reach all replicas, if not by the leader.
+//! 6. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`: which
 //!    protocols there are.
 
 mod batches;
@@ -19,6 +20,7 @@ mod claims;
 mod departures;
 mod describe;
 mod disk_watch;
+pub mod dissemination;
 pub mod election;
 mod leadership;
 mod members;
@@ -44,6 +46,7 @@ pub use claims::{
     Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact,
 };
 pub use describe::{BatchText, Class, Describe};
+pub use dissemination::Dissemination;
 pub use members::{MEMBERS_MAX, Members, ReplicaSet, VoterSets};
 pub use message::{Body, Logged};
 pub use multipaxos::Decision;
@@ -53,7 +56,8 @@ pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
 pub use proofs::{Proofs, Prove};
 pub use protocol::{
-    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Status, To,
+    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Route,
+    Status, To,
 };
 pub use raft::{Entries, Entry};
 pub use registry::{ElectionKind, Message, ProtocolKind, Record, Survives};

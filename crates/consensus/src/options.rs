@@ -1,10 +1,13 @@
 //! What can be chosen about a protocol, and how a protocol is made from that choice.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use synod_wire::{Ballots, Incarnation, Slot, Time};
+use synod_wire::{Ballots, Delivered, Incarnation, Slot, Time};
 
-use crate::{Bug, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, registry::protocols};
+use crate::{
+    Bug, Dissemination, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, dissemination,
+    registry::protocols,
+};
 
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -68,6 +71,8 @@ macro_rules! options {
             pub protocol: ProtocolKind,
             /// How it finds a leader.
             pub election: ElectionKind,
+            /// How batches reach all replicas.
+            pub dissemination: Dissemination,
             /// Who leads if several could begin to at the same time: the highest priority, then the highest number. A leader
             /// is not replaced because of it. Elections in a fixed order (`rotating`) know no priorities; with `randomized`
             /// ones the highest priority waits the shortest.
@@ -96,6 +101,7 @@ macro_rules! options {
                 Options {
                     protocol: ProtocolKind::MultiPaxos,
                     election: ElectionKind::Ballot,
+                    dissemination: Dissemination::Leader,
                     priority: 0,
                     heartbeat_interval: Duration::from_millis(100),
                     election_timeout: Duration::from_millis(1000),
@@ -164,6 +170,8 @@ pub struct Restart {
     pub incarnation: Incarnation,
     /// This replica led the epoch before, so it is the first to try to lead this one (Ng 2020, section 4.4.3).
     pub head_start: bool,
+    /// Which batches were delivered through `base`.
+    pub delivered: Arc<Delivered>,
 }
 
 impl Restart {
@@ -179,6 +187,7 @@ impl Restart {
             amnesia: false,
             incarnation,
             head_start: false,
+            delivered: Arc::default(),
         }
     }
 }
@@ -194,6 +203,9 @@ impl Options {
         now: Time,
         effects: &mut Effects,
     ) -> Box<dyn Protocol> {
+        if self.dissemination == Dissemination::Balanced {
+            return dissemination::start(self, members, restart, now, effects);
+        }
         let known = restart.base_ballots.decided;
         let start = self.protocol.profile().start;
         let mut protocol = start(self.clone(), members, restart, now, effects);

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-use crate::{Options, ProtocolKind};
+use crate::{Dissemination, Options, ProtocolKind};
 
 /// What can be fixed: the key, what is accepted, and how it is set.
 pub(crate) struct Key {
@@ -32,15 +32,31 @@ const WINDOW_MAX: usize = 4096;
 const VALUE_BYTES_MAX: usize = 16;
 
 /// What every protocol heeds.
-const COMMON: &[Key] = &[Key {
-    name: "window-max",
-    accepted: "1 to 4096 slots",
-    set: |options, value| {
-        let slots = value.parse().ok().filter(|slots| (1..=WINDOW_MAX).contains(slots));
-        slots.map(|slots| options.window_max = slots).is_some()
+const COMMON: &[Key] = &[
+    Key {
+        name: "window-max",
+        accepted: "1 to 4096 slots",
+        set: |options, value| {
+            let slots = value.parse().ok().filter(|slots| (1..=WINDOW_MAX).contains(slots));
+            slots.map(|slots| options.window_max = slots).is_some()
+        },
+        shared: None,
     },
-    shared: None,
-}];
+    Key {
+        name: DISSEMINATION,
+        accepted: "leader, balanced",
+        set: |options, value| value.parse().map(|how| options.dissemination = how).is_ok(),
+        shared: Some(Shared {
+            value: |options| {
+                let how = options.dissemination;
+                (how != Dissemination::default()).then(|| how.to_string())
+            },
+            unset: |options| options.dissemination = Dissemination::default(),
+        }),
+    },
+];
+
+const DISSEMINATION: &str = "dissemination";
 
 /// The keys that a protocol heeds.
 fn heeded(protocol: ProtocolKind) -> impl Iterator<Item = &'static Key> {
@@ -122,6 +138,13 @@ impl Overrides {
         let shared = |key: &Key| Some((key.name, (key.shared.as_ref()?.value)(options)?));
         let values = heeded(options.protocol).filter_map(shared).collect();
         Overrides { values }
+    }
+
+    /// How batches reach all replicas.
+    #[must_use]
+    pub fn dissemination(&self) -> Dissemination {
+        let how = self.values.get(DISSEMINATION).and_then(|value| value.parse().ok());
+        how.unwrap_or_default()
     }
 
     /// Forgets what these options say of what is the group's to fix.

@@ -100,6 +100,8 @@ macro_rules! bugs {
             /// Repair keeps the value that was held first, though a later ballot replaced it.
             RepairKeepsReplaced,
             $(#[doc = concat!("Of ", $name, " alone.")] $kind($crate::$folder::Bug),)+
+            /// Of dissemination by all replicas.
+            Dissemination($crate::dissemination::Bug),
         }
 
         $(
@@ -150,6 +152,17 @@ impl Bug {
 
     /// Those of a log that waits for the disk with promises and not with votes.
     pub const VIEW: &'static [Bug] = &[Bug::PromiseUnsynced, Bug::ForgetLostVotes];
+
+    /// Those of dissemination by all replicas.
+    pub const DISSEMINATION: &'static [Bug] = &[
+        Bug::Dissemination(crate::dissemination::Bug::ProposeUnstable),
+        Bug::Dissemination(crate::dissemination::Bug::AcknowledgeBeforeDurable),
+        Bug::Dissemination(crate::dissemination::Bug::HoldUnrecorded),
+        Bug::Dissemination(crate::dissemination::Bug::VoteWithoutBatch),
+        Bug::Dissemination(crate::dissemination::Bug::TrimHeld),
+        Bug::Dissemination(crate::dissemination::Bug::DeliverTwice),
+        Bug::Dissemination(crate::dissemination::Bug::ForgetReproposed),
+    ];
 
     /// Those of what is kept of a damaged log.
     pub const REPAIR: &'static [Bug] =

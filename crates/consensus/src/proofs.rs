@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use synod_wire::{Ballot, Ballots, Batch, Slot};
+use synod_wire::{Ballot, Ballots, Batch, BatchId, Slot};
 
 use crate::{Record, staged::Staged};
 
@@ -28,6 +28,8 @@ pub struct Proofs {
     /// Pages of a sequence that is not whole yet.
     pub(crate) staged: Staged,
     decided: BTreeMap<Slot, (Ballots, Batch)>,
+    /// Batches for which references may stand.
+    batches: BTreeMap<BatchId, Batch>,
     /// Which bug is planted.
     #[cfg(feature = "planted-bugs")]
     planted: Option<crate::Bug>,
@@ -83,7 +85,22 @@ impl Proofs {
         if self.has(crate::Bug::RepairBelievesVotes) {
             self.decide(Slot(u64::MAX - 1), Ballots::both);
         }
+        // A reference whose batch is lost says no more than a gap.
+        let batches = &self.batches;
+        let whole = |batch: &mut Batch| {
+            let Some(id) = batch.id().filter(|_| batch.is_reference()) else { return true };
+            let held = batches.get(&id).filter(|held| batch.stands_for(held));
+            held.map(|held| *batch = held.clone()).is_some()
+        };
+        self.decided.retain(|_, (_, batch)| whole(batch));
         self.decided
+    }
+
+    /// The log holds a batch for which references may stand: that is true whatever else is lost.
+    pub(crate) fn hold_batch(&mut self, batch: &Batch) {
+        if let Some(id) = batch.id() {
+            self.batches.insert(id, batch.clone());
+        }
     }
 
     /// From here on the log holds these in consecutive slots.

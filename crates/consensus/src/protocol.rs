@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 
 use crate::{Bug, Message, Options, Record, VoterSets};
 
@@ -93,8 +93,29 @@ pub trait Protocol: std::fmt::Debug + Send {
     /// back longer.
     fn flush(&mut self, now: Time, effects: &mut Effects);
 
-    /// How many batches this replica may propose now; zero unless it leads and its window has room.
+    /// How many batches this replica may propose now; zero unless commands go here ([`Protocol::route`]) and its window has
+    /// room.
     fn room(&self) -> usize;
+
+    /// Where the commands of this replica's clients go: to the leader, unless a protocol takes them anywhere.
+    fn route(&self) -> Route {
+        let Status { role, view, .. } = self.status();
+        match view.leader {
+            _ if role == Role::Leader => Route::Here,
+            Some(leader) => Route::To(leader),
+            None => Route::Nowhere,
+        }
+    }
+
+    /// Who sees to it that the replicated clock goes on, that learners are told of decisions, and that they are promoted:
+    /// the leader, where there is one.
+    fn caretaker(&self) -> Option<ReplicaId> {
+        self.status().view.leader
+    }
+
+    /// Shows every batch that this replica, which leads, has in its log and did not deliver. A wrapper does not propose these
+    /// again; what is not shown may be proposed twice, and counts once ([`Delivered`]).
+    fn for_each_proposal(&self, _see: &mut dyn FnMut(&Batch)) {}
 
     /// Whether executing or the disk is so far behind that nothing more should be taken in. A protocol may drop what
     /// it is sent meanwhile, and need not remember that it did: the replica around it asks the leader to send it again.
@@ -144,6 +165,17 @@ pub enum Input {
     Timer,
     /// A request of the replica around the protocol.
     Control(Control),
+}
+
+/// Where commands go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// They are proposed here.
+    Here,
+    /// To this replica, which proposes them.
+    To(ReplicaId),
+    /// Nobody takes them at the moment.
+    Nowhere,
 }
 
 /// What became of the session to a peer.
@@ -204,6 +236,8 @@ pub enum Control {
         ballots: Ballots,
         /// Who votes as of this slot.
         voters: VoterSets,
+        /// Which batches were delivered through the slot.
+        delivered: Arc<Delivered>,
     },
     /// A snapshot through this slot is on stable storage; the log may forget slots through it once what the
     /// protocol appends now is durable.
@@ -428,6 +462,16 @@ impl Effects {
         after: Lsn,
     ) {
         self.send(To::Each(to.into_iter().collect()), message, after);
+    }
+
+    /// How many effects there are.
+    pub(crate) fn mark(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Takes out the effects that came since `mark`, in order: a wrapper edits what the protocol in it added.
+    pub(crate) fn split_off(&mut self, mark: usize) -> Vec<Effect> {
+        self.list.split_off(mark)
     }
 
     /// Any other effect.

@@ -11,11 +11,11 @@ use synod_wire::{DecodeError, Reader, Time};
 
 use crate::{
     Body, Bug, Effects, Logged, Members, Options, OutsideMessage, OutsideRecord, Protocol, Registered,
-    Restart, UnknownName, election, options::choice, outside, overrides::Key,
+    Restart, UnknownName, dissemination, election, options::choice, outside, overrides::Key,
 };
 
-/// The table. Each line: the name in configurations, the first byte of messages and records (4 is that of elections), the
-/// folder.
+/// The table. Each line: the name in configurations, the first byte of messages and records (4 is that of elections, 5 that of
+/// dissemination), the folder.
 macro_rules! protocols {
     ($make:ident) => {
         $make! {
@@ -68,6 +68,8 @@ macro_rules! registry {
             $(#[doc = concat!("Of ", $name, ".")] $kind($crate::$folder::Message),)+
             /// Of an election, whichever protocol it elects for.
             Election(election::Message),
+            /// Of dissemination, whichever protocol orders what is disseminated.
+            Dissemination(dissemination::Message),
             /// Of a protocol from outside.
             Outside(OutsideMessage),
         }
@@ -78,6 +80,7 @@ macro_rules! registry {
                 match self {
                     $(Message::$kind(message) => ($tag, message),)+
                     Message::Election(message) => (ELECTION, message),
+                    Message::Dissemination(message) => (DISSEMINATION, message),
                     Message::Outside(message) => (OUTSIDE, message.body()),
                 }
             }
@@ -86,6 +89,7 @@ macro_rules! registry {
                 match tag {
                     $($tag => $crate::$folder::Message::decode(reader).map(Message::$kind),)+
                     ELECTION => election::Message::decode(reader).map(Message::Election),
+                    DISSEMINATION => dissemination::Message::decode(reader).map(Message::Dissemination),
                     OUTSIDE => OutsideMessage::decode(reader).map(Message::Outside),
                     value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
                 }
@@ -96,6 +100,8 @@ macro_rules! registry {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Record {
             $(#[doc = concat!("Of ", $name, ".")] $kind($crate::$folder::Record),)+
+            /// Of dissemination, whichever protocol orders what is disseminated.
+            Dissemination(dissemination::Record),
             /// Of a protocol from outside.
             Outside(OutsideRecord),
         }
@@ -105,6 +111,7 @@ macro_rules! registry {
             pub(crate) fn tagged(&self) -> (u8, &dyn Logged) {
                 match self {
                     $(Record::$kind(record) => ($tag, record),)+
+                    Record::Dissemination(record) => (DISSEMINATION, record),
                     Record::Outside(record) => (OUTSIDE, record.body()),
                 }
             }
@@ -112,6 +119,7 @@ macro_rules! registry {
             pub(crate) fn decode_tagged(tag: u8, reader: &mut Reader) -> Result<Record, DecodeError> {
                 match tag {
                     $($tag => $crate::$folder::Record::decode(reader).map(Record::$kind),)+
+                    DISSEMINATION => dissemination::Record::decode(reader).map(Record::Dissemination),
                     OUTSIDE => OutsideRecord::decode(reader).map(Record::Outside),
                     value => Err(DecodeError::Undefined { field: "protocol", value: value.into() }),
                 }
@@ -137,6 +145,7 @@ macro_rules! registry {
 protocols!(registry);
 
 const ELECTION: u8 = 4;
+const DISSEMINATION: u8 = 5;
 /// What follows begins with the protocol's name.
 const OUTSIDE: u8 = 255;
 
@@ -154,6 +163,18 @@ impl FromStr for ProtocolKind {
         found.map(|(_, kind)| kind).ok_or_else(|| {
             UnknownName::new("protocol", text, ProtocolKind::known().map(|(name, _)| name).collect())
         })
+    }
+}
+
+impl From<dissemination::Message> for Message {
+    fn from(message: dissemination::Message) -> Message {
+        Message::Dissemination(message)
+    }
+}
+
+impl From<dissemination::Record> for Record {
+    fn from(record: dissemination::Record) -> Record {
+        Record::Dissemination(record)
     }
 }
 

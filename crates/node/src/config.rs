@@ -132,7 +132,7 @@ impl Config {
         if ids.len() > synod_consensus::MEMBERS_MAX {
             return Err(ConfigError::TooManyMembers(ids.len()));
         }
-        if let Some(&id) = ids.iter().find(|id| id.0 == 0 || id.0 > synod_replica::session::REPLICA_ID_MAX) {
+        if let Some(&id) = ids.iter().find(|id| id.0 == 0 || id.0 > synod_wire::REPLICA_ID_MAX) {
             return Err(ConfigError::Id(id));
         }
         if ids.len() == 2 && !self.durability.keeps_promises(Ending::Process) {

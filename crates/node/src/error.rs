@@ -3,9 +3,9 @@
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use synod_consensus::MEMBERS_MAX;
-use synod_replica::{LimitError, Refusal, RequestError, session::REPLICA_ID_MAX};
+use synod_replica::{LimitError, Refusal, RequestError};
 use synod_storage::{Damage, Durability, Loss, StorageError};
-use synod_wire::{DecodeError, Lsn, ReplicaId};
+use synod_wire::{DecodeError, Lsn, REPLICA_ID_MAX, ReplicaId};
 
 /// What is wrong with a [`Config`](crate::Config).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

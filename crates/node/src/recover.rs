@@ -300,6 +300,7 @@ fn decide_accepted<S: StateMachine>(
         amnesia: false,
         incarnation,
         head_start: true,
+        delivered: std::sync::Arc::clone(executor.history().delivered()),
     };
     let mut now = beginning();
     let mut effects = Effects::new(synod_wire::Lsn::ZERO);

@@ -10,14 +10,14 @@ use synod_consensus::ProtocolKind;
 use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;
 use synod_storage::{DataDir, Durability, PeerBook};
-use synod_transport::{VERSION, VERSION_OLDEST};
+use synod_transport::VERSION;
 use synod_wire::{ClusterId, ReplicaId};
 
 const CLUSTER: ClusterId = ClusterId(7);
 const PROTOCOLS: [ProtocolKind; 3] =
     [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft];
 /// Messages of that version do not tell histories.
-const WITHOUT_HISTORY: u16 = VERSION_OLDEST;
+const WITHOUT_HISTORY: u16 = 4;
 
 fn stop(nodes: impl IntoIterator<Item = Node>) {
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
@@ -41,8 +41,8 @@ struct Forked {
 }
 
 impl Forked {
-    fn start(&self, id: u64, newest: u16) -> Node {
-        let versions = VERSION_OLDEST..=newest;
+    fn start(&self, id: u64, version: u16) -> Node {
+        let versions = version..=version;
         let mut config = Config { versions, ..self.group.config(id) };
         config.settings.request_timeout = Duration::from_secs(1);
         Node::start_blocking(config, Tape::default()).unwrap()

@@ -3,10 +3,12 @@
 //! A batch is closed when it is full or when its first command has waited for the batch delay. One improvement:
 //! while the window has room and nothing is being batched, a command leaves at once, together with whatever came
 //! in the same burst; the delay only ever applies to batches that had to wait for room.
+//!
+//! A closed batch has a name ([`BatchId`]): the session of this life of the replica, and a number.
 
 use std::{collections::VecDeque, time::Duration};
 
-use synod_wire::{Batch, BatchBuilder, COMMAND_HEADER_BYTES, CommandKind, SessionId, Time};
+use synod_wire::{Batch, BatchBuilder, BatchId, COMMAND_HEADER_BYTES, CommandKind, SessionId, Time};
 
 use crate::RequestId;
 
@@ -51,6 +53,8 @@ pub struct Entry<'a> {
 #[derive(Debug)]
 pub struct Closed {
     pub batch: Batch,
+    /// Its number among the batches of this life.
+    pub number: u64,
     pub waiters: Vec<Waiter>,
     /// When its first command came.
     pub born: Time,
@@ -59,6 +63,10 @@ pub struct Closed {
 /// The batch that is open, and those that wait for room.
 #[derive(Debug)]
 pub struct Batcher {
+    /// The session of this life, which names its batches.
+    session: SessionId,
+    /// Of the next batch.
+    number: u64,
     bytes_max: usize,
     delay_max: Duration,
     builder: BatchBuilder,
@@ -71,11 +79,13 @@ pub struct Batcher {
 }
 
 impl Batcher {
-    pub fn new(bytes_max: usize, delay_max: Duration) -> Batcher {
+    pub fn new(session: SessionId, bytes_max: usize, delay_max: Duration) -> Batcher {
         Batcher {
+            session,
+            number: 1,
             bytes_max,
             delay_max,
-            builder: BatchBuilder::new(),
+            builder: BatchBuilder::identified(),
             waiters: Vec::new(),
             born: Time::ZERO,
             waited: false,
@@ -94,13 +104,13 @@ impl Batcher {
         self.builder.len() + self.closed_bytes
     }
 
-    /// Adds a command.
-    pub fn push(&mut self, now: Time, entry: Entry<'_>) {
+    /// Adds a command. `lowest` is the lowest number of a batch that was taken and is still waited for.
+    pub fn push(&mut self, now: Time, entry: Entry<'_>, lowest: Option<u64>) {
         let len = COMMAND_HEADER_BYTES + entry.payload.len();
         // A change of the group is a batch of its own.
         let alone = entry.kind == CommandKind::Reconfigure;
         if !self.builder.is_empty() && (alone || self.builder.len() + len > self.bytes_max) {
-            self.close();
+            self.close(lowest);
         }
         if self.builder.is_empty() {
             self.born = now;
@@ -110,22 +120,27 @@ impl Batcher {
         self.builder.push_as(kind, session, sequence, lowest_outstanding, payload);
         self.waiters.push(waiter);
         if alone {
-            self.close();
+            self.close(lowest);
         }
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, lowest: Option<u64>) {
         self.closed_bytes += self.builder.len();
         let waiters = std::mem::take(&mut self.waiters);
-        self.closed.push_back(Closed { batch: self.builder.finish(), waiters, born: self.born });
+        let (origin, number) = (self.session, self.number);
+        self.number += 1;
+        let first_closed = self.closed.front().map(|closed| closed.number);
+        let floor = lowest.into_iter().chain(first_closed).fold(number, u64::min);
+        let batch = self.builder.finish_as(BatchId { origin, number }, floor);
+        self.closed.push_back(Closed { batch, number, waiters, born: self.born });
     }
 
-    /// The next batch to propose, now that there is room for one.
-    pub fn take(&mut self, now: Time) -> Option<Closed> {
+    /// The next batch to propose, now that there is room for one. For `lowest` see [`Batcher::push`].
+    pub fn take(&mut self, now: Time, lowest: Option<u64>) -> Option<Closed> {
         let full = self.builder.len() >= self.bytes_max;
         let ready = !self.waited || full || now >= self.born + self.delay_max;
         if self.closed.is_empty() && !self.builder.is_empty() && ready {
-            self.close();
+            self.close(lowest);
         }
         let closed = self.closed.pop_front()?;
         self.closed_bytes -= closed.batch.bytes().len();
@@ -150,7 +165,7 @@ impl Batcher {
     /// Takes out the batches whose first command came at or before `born_max`.
     pub fn expire(&mut self, born_max: Time) -> Vec<Closed> {
         if !self.builder.is_empty() && self.born <= born_max {
-            self.close();
+            self.close(None);
         }
         let mut expired = Vec::new();
         while self.closed.front().is_some_and(|closed| closed.born <= born_max) {
@@ -171,48 +186,72 @@ impl Batcher {
 mod tests {
     use super::*;
     use crate::RequestId;
+    use synod_wire::IDENTITY_BYTES;
+
+    fn batcher(bytes_max: usize, delay_max: Duration) -> Batcher {
+        Batcher::new(SessionId(9), bytes_max, delay_max)
+    }
 
     fn push(batcher: &mut Batcher, now: Time, payload: &[u8]) {
         let waiter = Waiter::Own { sequence: 1, request: Some(RequestId(1)) };
         let kind = CommandKind::Apply;
         let session = SessionId(1);
-        batcher.push(now, Entry { kind, session, sequence: 1, lowest_outstanding: 1, payload, waiter });
+        batcher.push(now, Entry { kind, session, sequence: 1, lowest_outstanding: 1, payload, waiter }, None);
     }
 
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
     fn a_lone_command_leaves_at_once() {
-        let mut batcher = Batcher::new(1000, MS * 50);
+        let mut batcher = batcher(1000, MS * 50);
         push(&mut batcher, Time::ZERO, b"a");
-        assert_eq!(batcher.take(Time::ZERO).unwrap().waiters.len(), 1);
-        assert!(batcher.take(Time::ZERO).is_none());
+        assert_eq!(batcher.take(Time::ZERO, None).unwrap().waiters.len(), 1);
+        assert!(batcher.take(Time::ZERO, None).is_none());
     }
 
     #[test]
     fn a_batch_that_had_no_room_waits_until_its_delay_is_over_or_it_is_full() {
-        let mut batcher = Batcher::new(100, MS * 50);
+        let mut batcher = batcher(100 + IDENTITY_BYTES, MS * 50);
         push(&mut batcher, Time::ZERO, b"a");
         batcher.end_burst();
         push(&mut batcher, Time::ZERO + MS, b"b");
-        assert!(batcher.take(Time::ZERO + MS).is_none());
+        assert!(batcher.take(Time::ZERO + MS, None).is_none());
         assert_eq!(batcher.deadline(), Some(Time::ZERO + MS * 50), "the delay counts from the first command");
-        assert_eq!(batcher.take(Time::ZERO + MS * 50).unwrap().waiters.len(), 2);
+        assert_eq!(batcher.take(Time::ZERO + MS * 50, None).unwrap().waiters.len(), 2);
 
         push(&mut batcher, Time::ZERO, b"a");
         batcher.end_burst();
         push(&mut batcher, Time::ZERO, &[0; 80]);
-        assert_eq!(batcher.take(Time::ZERO).unwrap().waiters.len(), 1, "the second did not fit");
-        assert_eq!(batcher.bytes(), 80 + COMMAND_HEADER_BYTES);
+        assert_eq!(batcher.take(Time::ZERO, None).unwrap().waiters.len(), 1, "the second did not fit");
+        assert_eq!(batcher.bytes(), 80 + COMMAND_HEADER_BYTES + IDENTITY_BYTES);
     }
 
     #[test]
     fn a_command_larger_than_a_batch_is_a_batch() {
-        let mut batcher = Batcher::new(1, MS);
+        let mut batcher = batcher(1, MS);
         push(&mut batcher, Time::ZERO, b"one");
         push(&mut batcher, Time::ZERO, b"two");
-        assert_eq!(batcher.take(Time::ZERO).unwrap().waiters.len(), 1);
-        assert_eq!(batcher.take(Time::ZERO).unwrap().waiters.len(), 1);
+        assert_eq!(batcher.take(Time::ZERO, None).unwrap().waiters.len(), 1);
+        assert_eq!(batcher.take(Time::ZERO, None).unwrap().waiters.len(), 1);
         assert_eq!(batcher.bytes(), 0);
+    }
+
+    #[test]
+    fn batches_are_numbered_and_say_below_which_number_nothing_is_waited_for() {
+        let mut batcher = batcher(1, MS);
+        let named = |closed: Closed| (closed.batch.id().unwrap().number, closed.batch.floor());
+        [b"a", b"b", b"c"].into_iter().for_each(|payload| push(&mut batcher, Time::ZERO, payload));
+        let first = batcher.take(Time::ZERO, None).unwrap();
+        assert_eq!((first.number, named(first)), (1, (1, 1)));
+        assert_eq!(
+            named(batcher.take(Time::ZERO, Some(1)).unwrap()),
+            (2, 1),
+            "the first was still to be taken"
+        );
+        assert_eq!(
+            named(batcher.take(Time::ZERO, Some(2)).unwrap()),
+            (3, 2),
+            "it is closed when it is taken"
+        );
     }
 }

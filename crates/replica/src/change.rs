@@ -127,7 +127,7 @@ impl Group {
         let mut next = Group { version: current + 1, former: Vec::new(), ..self.clone() };
         match next.alter(&request.change)? {
             Concerns::Members => {}
-            Concerns::Voters if self.protocol.changes_voters_itself() => {
+            Concerns::Voters if self.changes_voters_itself() => {
                 next.outgoing = self.voters_before(&next);
             }
             Concerns::Voters | Concerns::Ordering => {
@@ -179,7 +179,7 @@ impl Group {
                 Ok(Concerns::Members)
             }
             Change::Readmit { id, life } => {
-                let learners_too = self.protocol.changes_voters_itself();
+                let learners_too = self.changes_voters_itself();
                 let member = self.member_mut(*id)?;
                 let takes_part = member.standing == Standing::Voter || learners_too;
                 if member.readmitted >= *life || !takes_part {

@@ -38,13 +38,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
 use synod_consensus::{
     Bug, Control, Effect, Effects, Input, LeaderView, Link, Members, Record, Restart, Role, Status, VoterSets,
 };
-use synod_wire::{Ballot, Ballots, Batch, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, BatchId, CommandKind, Epoch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, LogRecord, PeerMessage, Refusal, Replica,
@@ -159,10 +160,20 @@ impl Audience {
 }
 
 /// Records may be missing among these: the value that a slot had last may have been in one of them, so only those that
-/// say by themselves what was decided can be believed.
+/// say by themselves what was decided can be believed. One that refers to a batch that is missing says nothing.
 fn distrust(by_epoch: &mut BTreeMap<Epoch, Vec<Record>>) {
     for records in by_epoch.values_mut() {
-        records.retain(|record| !matches!(record.keep(), Keep::Slot(_)) || record.is_decision());
+        let mut held: BTreeSet<BatchId> = BTreeSet::new();
+        for record in records.iter().filter(|record| matches!(record, Record::Dissemination(_))) {
+            record.body().for_each_batch(&mut |_, batch| held.extend(batch.id()));
+        }
+        records.retain(|record| {
+            let mut whole = true;
+            record.body().for_each_batch(&mut |_, batch| {
+                whole &= !batch.is_reference() || batch.id().is_some_and(|id| held.contains(&id));
+            });
+            !matches!(record.keep(), Keep::Slot(_)) || record.is_decision() && whole
+        });
     }
 }
 
@@ -227,6 +238,7 @@ impl Replica {
                 let (slot, epoch) = (self.decided.last().next(), self.group.epoch);
                 let salvaged = || Some(self.known.salvaged.take(slot, epoch)?.into_parts());
                 let Some((ballots, batch)) = learned.remove(&slot).or_else(salvaged) else { break };
+                let batch = self.as_delivered(batch);
                 self.deliver(now, slot, ballots, batch, actions);
             }
             // A snapshot that is lost may have come from another replica, and have covered other values than the log
@@ -326,6 +338,7 @@ impl Replica {
             amnesia: self.known.amnesia,
             incarnation: self.incarnation,
             head_start: false,
+            delivered: Arc::clone(self.history.delivered()),
         }
     }
 
@@ -664,7 +677,7 @@ impl Replica {
     /// Whom to tell how far this replica is.
     fn listeners(&self) -> Vec<ReplicaId> {
         let others = |id: &ReplicaId| *id != self.me;
-        if self.leads() {
+        if self.takes_care() {
             return self.group.learners().map(|(id, _)| id).filter(others).collect();
         }
         if self.protocol.is_some() && self.group.counts(self.me) || self.audience.retired {
@@ -709,7 +722,7 @@ impl Replica {
         let options = &self.settings.consensus;
         // A replica that is sent slots without asking says what it got: then more is sent, or it is promoted. (What it said a while
         // ago is never all that there is, even if the log goes on only now and then.)
-        let soon = self.leads() || self.is_pushed_to() || self.is_to_vote();
+        let soon = self.takes_care() || self.is_pushed_to() || self.is_to_vote();
         if soon && self.decided.last() > self.audience.told {
             options.announce_delay_max
         } else {

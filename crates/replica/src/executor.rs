@@ -14,9 +14,10 @@ use crate::{
 };
 
 /// Of what a snapshot holds besides the state machine. Version 4 and before did not say who can read it; version 5 has no
-/// fingerprints of what was decided.
-const FORMAT: Format = Format { oldest: WITHOUT_HISTORY, ..Format::first(6) };
+/// fingerprints of what was decided, and version 6 no names of the batches that were.
+const FORMAT: Format = Format { oldest: WITHOUT_HISTORY, ..Format::first(7) };
 const WITHOUT_HISTORY: u32 = 5;
+const WITHOUT_NAMES: u32 = 6;
 
 /// Bytes that are gathered before they are given to a snapshot file.
 const WRITE_BYTES: usize = 64 << 10;
@@ -217,6 +218,9 @@ impl<S: StateMachine> Executor<S> {
             }
             // One that is not alone in its batch was not made by this program.
             CommandKind::Reconfigure | CommandKind::Settle => encode_reply(&Err(Refusal::Malformed)),
+            CommandKind::Identity | CommandKind::Reference => {
+                unreachable!("what names a batch is none of its commands")
+            }
         }
     }
 
@@ -284,7 +288,7 @@ impl<S: StateMachine> Executor<S> {
         let group = Group::decode(reader.bytes("group").map_err(invalid)?).map_err(invalid)?;
         let history = match written.version {
             ..=WITHOUT_HISTORY => History::unknown(applied),
-            _ => History::decode(&mut reader).map_err(invalid)?,
+            version => History::decode(&mut reader, version > WITHOUT_NAMES).map_err(invalid)?,
         };
         reader.finish().map_err(invalid)?;
         if history.end().slot != applied {
@@ -302,12 +306,15 @@ impl<S: StateMachine> Executor<S> {
         Ok(())
     }
 
-    /// A fingerprint of the state machine, the sessions and the group.
+    /// A fingerprint of the state machine, the sessions, the group and the names of delivered batches.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut sum = Sum(crc32fast::Hasher::new());
         let machine = self.machine.digest();
-        let parts = [machine.to_le_bytes().to_vec(), self.group.encode().to_bytes().to_vec()];
+        let mut names = Writer::new();
+        self.history.delivered().encode(&mut names);
+        let names = names.finish().to_bytes().to_vec();
+        let parts = [machine.to_le_bytes().to_vec(), self.group.encode().to_bytes().to_vec(), names];
         parts.iter().for_each(|part| sum.0.update(part));
         self.sessions.freeze().write_to(&mut sum).expect("a sum takes everything");
         // Two 32-bit halves: the checksum of everything, and the machine's own digest folded.
@@ -351,9 +358,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{Limits, SessionLimits, session::replica_session};
+    use crate::{Limits, SessionLimits};
     use synod_consensus::Options;
-    use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId};
+    use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId, replica_session};
 
     /// Appends what it is told; the reply is the length.
     #[derive(Debug, Default, PartialEq)]

@@ -25,10 +25,10 @@
 //! start together, and have decided nothing since, find a slot that both know, although their notes end at different ones:
 //! otherwise an election would come before they can compare, and its ballot would say which history goes on.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use synod_consensus::Bug;
-use synod_wire::{Batch, DecodeError, Lsn, Reader, ReplicaId, Slot, Time, Writer};
+use synod_wire::{Batch, DecodeError, Delivered, Lsn, Reader, ReplicaId, Slot, Time, Writer};
 
 use crate::{Action, PeerMessage, Replica};
 
@@ -50,7 +50,7 @@ pub struct Mark {
     pub fingerprint: u64,
 }
 
-/// What was decided through a slot, as fingerprints tell it.
+/// What was decided through a slot, as fingerprints tell it, and the names of the batches that were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     /// What was decided through this slot is not in the sums: [`Slot::ZERO`], unless a snapshot of a version without
@@ -59,6 +59,8 @@ pub struct History {
     end: Mark,
     /// See [`History::push`].
     marks: BTreeMap<Slot, u64>,
+    /// Which batches these were. A note of an earlier life does not tell it.
+    delivered: Arc<Delivered>,
 }
 
 /// Two replicas that decided different things.
@@ -120,7 +122,8 @@ impl History {
     /// Nothing is known of what was decided through `slot`.
     #[must_use]
     pub fn unknown(slot: Slot) -> History {
-        History { since: slot, end: Mark { slot, fingerprint: 0 }, marks: BTreeMap::new() }
+        let end = Mark { slot, fingerprint: 0 };
+        History { since: slot, end, marks: BTreeMap::new(), delivered: Arc::default() }
     }
 
     /// What a note tells: its sums begin behind `since`, and these are some of them, the newest among them. `None` if there
@@ -130,13 +133,20 @@ impl History {
         let marks: BTreeMap<Slot, u64> =
             marks.into_iter().map(|mark| (mark.slot, mark.fingerprint)).collect();
         let (&slot, &fingerprint) = marks.last_key_value()?;
-        Some(History { since, end: Mark { slot, fingerprint }, marks })
+        let end = Mark { slot, fingerprint };
+        Some(History { since, end, marks, delivered: Arc::default() })
     }
 
     /// What was decided through this slot is not in the fingerprints.
     #[must_use]
     pub fn since(&self) -> Slot {
         self.since
+    }
+
+    /// Which batches were decided.
+    #[must_use]
+    pub fn delivered(&self) -> &Arc<Delivered> {
+        &self.delivered
     }
 
     /// The newest fingerprint.
@@ -168,6 +178,7 @@ impl History {
         let sum = self.end.fingerprint.wrapping_add(fingerprint(slot, batch));
         self.end = Mark { slot, fingerprint: sum };
         self.marks.insert(slot, sum);
+        Arc::make_mut(&mut self.delivered).deliver(batch);
         if let Some(dropped) = slot.0.checked_sub(span(slot, DENSE)) {
             self.marks.remove(&Slot(dropped));
         }
@@ -210,15 +221,18 @@ impl History {
             writer.slot(mark.slot);
             writer.u64(mark.fingerprint);
         }
+        self.delivered.encode(writer);
     }
 
-    pub(crate) fn decode(reader: &mut Reader) -> Result<History, DecodeError> {
+    /// `named`: the names of batches are there as well. Before there were names, none was delivered.
+    pub(crate) fn decode(reader: &mut Reader, named: bool) -> Result<History, DecodeError> {
         let since = reader.slot("since")?;
         let end = Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? };
         let count = reader.u32("fingerprints")?;
         let mark = |_| Ok((reader.slot("slot")?, reader.u64("fingerprint")?));
         let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
-        Ok(History { since, end, marks })
+        let delivered = if named { Delivered::decode(reader)? } else { Delivered::default() };
+        Ok(History { since, end, marks, delivered: Arc::new(delivered) })
     }
 }
 
@@ -286,7 +300,8 @@ impl Replica {
     /// What a snapshot says of the slots that it covers.
     pub(crate) fn of_snapshot(&self, history: History) -> History {
         if self.has(Bug::ForgetHistoryInSnapshot) {
-            return History { since: Slot::ZERO, ..History::unknown(history.end.slot) };
+            let History { end, delivered, .. } = history;
+            return History { since: Slot::ZERO, delivered, ..History::unknown(end.slot) };
         }
         history
     }
@@ -407,7 +422,7 @@ mod tests {
         let mut writer = Writer::new();
         history.encode(&mut writer);
         let mut reader = Reader::new(writer.finish().to_bytes());
-        let restored = History::decode(&mut reader).unwrap();
+        let restored = History::decode(&mut reader, true).unwrap();
         reader.finish().unwrap();
         restored
     }

@@ -9,7 +9,7 @@
 
 use std::{fmt, time::Duration};
 
-use synod_wire::{BATCH_BYTES_MAX, COMMAND_HEADER_BYTES};
+use synod_wire::{BATCH_BYTES_MAX, COMMAND_HEADER_BYTES, IDENTITY_BYTES};
 
 use crate::SessionLimits;
 
@@ -43,7 +43,7 @@ impl Default for Limits {
 pub const REQUEST_BYTES_MIN: usize = 4 << 10;
 
 /// The largest bound on commands.
-pub const REQUEST_BYTES_MAX: usize = BATCH_BYTES_MAX - COMMAND_HEADER_BYTES;
+pub const REQUEST_BYTES_MAX: usize = BATCH_BYTES_MAX - IDENTITY_BYTES - COMMAND_HEADER_BYTES;
 
 /// The largest bound on answers: 64 MiB.
 pub const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -174,7 +174,7 @@ impl Limits {
     /// The largest batch, in bytes.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        self.request_bytes_max + COMMAND_HEADER_BYTES
+        self.request_bytes_max + IDENTITY_BYTES + COMMAND_HEADER_BYTES
     }
 }
 
@@ -190,7 +190,7 @@ impl fmt::Display for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_wire::{BatchBuilder, SessionId};
+    use synod_wire::{BatchBuilder, BatchId, SessionId};
 
     #[test]
     fn they_are_written_read_and_changed_one_by_one() {
@@ -211,9 +211,10 @@ mod tests {
     #[test]
     fn a_batch_has_room_for_the_largest_request_and_no_more() {
         let limits = Limits { request_bytes_max: 4096, ..Limits::default() };
-        let mut builder = BatchBuilder::new();
+        let mut builder = BatchBuilder::identified();
         builder.push(SessionId(1), 1, 1, &vec![0; limits.request_bytes_max]);
-        assert_eq!(builder.finish().bytes().len(), limits.batch_bytes_max());
+        let batch = builder.finish_as(BatchId { origin: SessionId(2), number: 1 }, 1);
+        assert_eq!(batch.bytes().len(), limits.batch_bytes_max());
     }
 
     #[test]
@@ -225,7 +226,7 @@ mod tests {
         );
         let expected = "\"0\" is not a value of limit max-txn-ops; accepted: 1 to 4294967295";
         assert_eq!(why("max-txn-ops=0"), expected);
-        assert!(why("max-request-bytes=1GiB").contains("accepted: 4096 to 33554403"));
+        assert!(why("max-request-bytes=1GiB").contains("accepted: 4096 to 33554374"));
         assert!(Limits { txn_ops_max: 0, ..Limits::default() }.check().is_err());
     }
 }

@@ -4,20 +4,31 @@
 //! again whenever somebody new leads. That can order it twice; the session table executes it once.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
-use synod_wire::{Ballot, Batch, SessionId, Time};
+use synod_wire::{Ballot, Batch, BatchId, Delivered, Epoch, SessionId, Time};
 
 use crate::batcher::{Closed, Waiter};
+
+/// Who sees to it that a batch is ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taker {
+    /// The leader of this ballot.
+    Leader(Ballot),
+    /// The protocol that runs here in this epoch, whoever leads.
+    Here(Epoch),
+}
 
 /// A batch on its way.
 #[derive(Debug)]
 struct Outstanding {
     closed: Closed,
-    /// The ballot whose leader has it, and when it was sent there.
-    sent: Option<(Ballot, Time)>,
+    /// Whether it is a change of the group, which the leader takes in any case.
+    changes_group: bool,
+    /// Who has it, and when it was given there.
+    sent: Option<(Taker, Time)>,
     /// How often it was sent to that leader again.
     repeats: u32,
 }
@@ -32,18 +43,13 @@ impl Outstanding {
     }
 }
 
-/// What tells a batch from others: its first command and its checksum.
-type Key = (SessionId, u64, u32);
-
-fn key(batch: &Batch) -> Option<Key> {
-    let first = batch.commands().next()?;
-    Some((first.session, first.sequence, batch.crc()))
-}
-
-/// See the module.
-#[derive(Debug, Default)]
+/// The batches on their way.
+#[derive(Debug)]
 pub struct Proposals {
-    outstanding: VecDeque<Outstanding>,
+    /// The session of this life, which names its batches.
+    session: SessionId,
+    /// By number, which is the order in which they were made.
+    outstanding: BTreeMap<u64, Outstanding>,
     bytes: usize,
     /// The first sequence number of the own session in each outstanding batch.
     own_first: BTreeSet<u64>,
@@ -52,7 +58,7 @@ pub struct Proposals {
     forwarded_bytes: usize,
     /// Those that are queued here or in flight: when a follower, out of patience, sends one again, ordering it
     /// again would only make the others wait longer.
-    ordering: BTreeSet<Key>,
+    ordering: BTreeSet<BatchId>,
 }
 
 fn own_first(closed: &Closed) -> Option<u64> {
@@ -63,6 +69,24 @@ fn own_first(closed: &Closed) -> Option<u64> {
 }
 
 impl Proposals {
+    /// Nothing is on its way yet in this life, whose session this is.
+    pub fn new(session: SessionId) -> Proposals {
+        Proposals {
+            session,
+            outstanding: BTreeMap::new(),
+            bytes: 0,
+            own_first: BTreeSet::new(),
+            forwarded: VecDeque::new(),
+            forwarded_bytes: 0,
+            ordering: BTreeSet::new(),
+        }
+    }
+
+    /// The lowest number of a batch that is outstanding.
+    pub fn lowest_number(&self) -> Option<u64> {
+        self.outstanding.first_key_value().map(|(&number, _)| number)
+    }
+
     /// Bytes of batches that are outstanding.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -70,7 +94,7 @@ impl Proposals {
 
     /// Everybody who waits for a batch that is outstanding.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.outstanding.iter().flat_map(|batch| &batch.closed.waiters)
+        self.outstanding.values().flat_map(|batch| &batch.closed.waiters)
     }
 
     /// Bytes of followers' batches that are queued here.
@@ -90,61 +114,77 @@ impl Proposals {
 
     /// Batches sent to the leader of `ballot` and not delivered yet.
     pub fn with_leader(&self, ballot: Ballot) -> usize {
-        self.outstanding.iter().filter(|batch| batch.sent.is_some_and(|(sent, _)| sent == ballot)).count()
+        let taker = Taker::Leader(ballot);
+        self.outstanding.values().filter(|batch| batch.sent.is_some_and(|(sent, _)| sent == taker)).count()
     }
 
-    /// Adds a batch that was just sent to the leader of `ballot`.
-    pub fn add(&mut self, closed: Closed, ballot: Ballot, now: Time) {
+    /// Adds a batch. It was just given to this one, or to nobody yet.
+    pub fn add(&mut self, closed: Closed, taker: Option<Taker>, now: Time) {
         self.bytes += closed.batch.bytes().len();
         self.own_first.extend(own_first(&closed));
-        self.outstanding.push_back(Outstanding { closed, sent: Some((ballot, now)), repeats: 0 });
+        let (number, sent) = (closed.number, taker.map(|taker| (taker, now)));
+        let changes_group = closed.batch.reconfiguration().is_some();
+        self.outstanding.insert(number, Outstanding { closed, changes_group, sent, repeats: 0 });
     }
 
-    /// A batch to send again: one that the leader of `ballot` does not have, or was sent to it longer than
-    /// `retry` ago. It counts as sent now.
-    pub fn resend(&mut self, ballot: Ballot, now: Time, retry: Duration) -> Option<Batch> {
-        let elsewhere = |batch: &Outstanding| batch.sent.is_none_or(|(sent, _)| sent != ballot);
+    /// A batch to send, or to send again: one that this one does not have, or was given to it longer than `retry` ago. It
+    /// counts as given now. `changes`: whether a change of the group is wanted, or only such (`Some(true)`), or none.
+    pub fn resend(
+        &mut self,
+        taker: Taker,
+        changes: Option<bool>,
+        now: Time,
+        retry: Duration,
+    ) -> Option<Batch> {
+        let elsewhere = |batch: &Outstanding| batch.sent.is_none_or(|(sent, _)| sent != taker);
         let overdue = |batch: &Outstanding| batch.retry_at(retry).is_some_and(|at| now >= at);
-        let batch = self.outstanding.iter_mut().find(|batch| elsewhere(batch) || overdue(batch))?;
+        let mut wanted = self
+            .outstanding
+            .values_mut()
+            .filter(|batch| changes.is_none_or(|changes| changes == batch.changes_group));
+        let batch = wanted.find(|batch| elsewhere(batch) || overdue(batch))?;
         batch.repeats = if elsewhere(batch) { 0 } else { batch.repeats + 1 };
-        batch.sent = Some((ballot, now));
+        batch.sent = Some((taker, now));
         Some(batch.closed.batch.clone())
     }
 
     /// Whether a batch was sent to the leader of `ballot`, and again whenever it was time to, longer than `retry` ago.
     pub fn is_overdue(&self, ballot: Ballot, now: Time, retry: Duration) -> bool {
         let overdue = |batch: &Outstanding| {
-            batch.sent.is_some_and(|(sent, _)| sent == ballot)
+            batch.sent.is_some_and(|(sent, _)| sent == Taker::Leader(ballot))
                 && batch.retry_at(retry).is_some_and(|at| now >= at)
         };
-        self.outstanding.iter().any(overdue)
+        self.outstanding.values().any(overdue)
     }
 
     /// The outstanding change of the group with this place in its session.
     pub fn change(&self, session: SessionId, sequence: u64) -> Option<Batch> {
-        let batches = self.outstanding.iter().map(|outstanding| &outstanding.closed.batch);
+        let batches = self.outstanding.values().map(|outstanding| &outstanding.closed.batch);
         let mut changes = batches.filter(|batch| batch.reconfiguration().is_some());
-        changes.find(|batch| key(batch).is_some_and(|key| (key.0, key.1) == (session, sequence))).cloned()
+        let asked = |batch: &Batch| {
+            batch.commands().any(|command| (command.session, command.sequence) == (session, sequence))
+        };
+        changes.find(|batch| asked(batch)).cloned()
     }
 
-    /// What was sent may be lost.
+    /// What was sent to a leader may be lost.
     pub fn forget_sent(&mut self) {
-        self.outstanding.iter_mut().for_each(|batch| batch.sent = None);
+        let to_leader = |batch: &&mut Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
+        self.outstanding.values_mut().filter(to_leader).for_each(|batch| batch.sent = None);
     }
 
-    /// When the next batch is to be sent again.
+    /// When the next batch is to be sent to the leader again.
     pub fn retry_at(&self, retry: Duration) -> Option<Time> {
-        self.outstanding.iter().filter_map(|batch| batch.retry_at(retry)).min()
+        let to_leader = |batch: &&Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
+        self.outstanding.values().filter(to_leader).filter_map(|batch| batch.retry_at(retry)).min()
     }
 
     /// This batch is decided: if it is one of ours, who waits for it.
     pub fn delivered(&mut self, batch: &Batch) -> Option<Closed> {
-        if let Some(key) = key(batch) {
-            self.ordering.remove(&key);
-        }
-        let same = |ours: &Outstanding| ours.closed.batch.crc() == batch.crc() && ours.closed.batch == *batch;
-        let index = self.outstanding.iter().position(same)?;
-        self.remove(index)
+        let id = batch.id()?;
+        self.ordering.remove(&id);
+        let ours = id.origin == self.session && !batch.is_reference();
+        if ours { self.remove(id.number) } else { None }
     }
 
     /// This batch is not going to be proposed here: if it is one of ours, who waits for it.
@@ -152,8 +192,8 @@ impl Proposals {
         self.delivered(batch)
     }
 
-    fn remove(&mut self, index: usize) -> Option<Closed> {
-        let Outstanding { closed, .. } = self.outstanding.remove(index)?;
+    fn remove(&mut self, number: u64) -> Option<Closed> {
+        let Outstanding { closed, .. } = self.outstanding.remove(&number)?;
         self.bytes -= closed.batch.bytes().len();
         if let Some(first) = own_first(&closed) {
             self.own_first.remove(&first);
@@ -163,24 +203,22 @@ impl Proposals {
 
     /// The arrival of the oldest command.
     pub fn oldest(&self) -> Option<Time> {
-        self.outstanding.iter().map(|batch| batch.closed.born).min()
+        self.outstanding.values().map(|batch| batch.closed.born).min()
     }
 
     /// Gives up the batches whose first command came at or before `born_max`.
     pub fn expire(&mut self, born_max: Time) -> Vec<Closed> {
-        let mut expired = Vec::new();
-        while let Some(index) = self.outstanding.iter().position(|batch| batch.closed.born <= born_max) {
-            expired.extend(self.remove(index));
-        }
-        expired
+        let old = self.outstanding.iter().filter(|(_, batch)| batch.closed.born <= born_max);
+        let old: Vec<u64> = old.map(|(&number, _)| number).collect();
+        old.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
     /// A follower wants this batch ordered. Beyond `bytes_max` it is dropped, unless it is the only one; the follower
     /// sends it again.
     pub fn forwarded(&mut self, batch: Batch, bytes_max: usize) {
-        let Some(key) = key(&batch) else { return };
+        let Some(id) = batch.id() else { return };
         let fits = self.forwarded.is_empty() || self.forwarded_bytes + batch.bytes().len() <= bytes_max;
-        if fits && self.ordering.insert(key) {
+        if fits && self.ordering.insert(id) {
             self.forwarded_bytes += batch.bytes().len();
             self.forwarded.push_back(batch);
         }
@@ -196,7 +234,14 @@ impl Proposals {
     /// A snapshot took the place of slots that were not delivered here: what is in flight may have been decided in one of
     /// them, and nothing will tell.
     pub fn skipped(&mut self) {
-        self.ordering = self.forwarded.iter().filter_map(key).collect();
+        self.ordering = self.forwarded.iter().filter_map(Batch::id).collect();
+    }
+
+    /// Batches of followers that would be void if they were ordered are not going to be.
+    pub fn drop_void(&mut self, delivered: &Delivered) {
+        self.ordering.retain(|&id| !delivered.voids(id));
+        self.forwarded.retain(|batch| batch.id().is_none_or(|id| !delivered.voids(id)));
+        self.forwarded_bytes = self.forwarded.iter().map(|batch| batch.bytes().len()).sum();
     }
 
     /// This replica does not lead any more: followers send their batches to the next leader.
@@ -212,20 +257,20 @@ mod tests {
     use super::*;
     use synod_wire::BatchBuilder;
 
-    fn batch(sequence: u64) -> Batch {
-        let mut builder = BatchBuilder::new();
-        builder.push(SessionId(1), sequence, 1, &[0; 100]);
-        builder.finish()
+    fn batch(number: u64) -> Batch {
+        let mut builder = BatchBuilder::identified();
+        builder.push(SessionId(1), number, 1, &[0; 100]);
+        builder.finish_as(BatchId { origin: SessionId(1), number }, 1)
     }
 
     #[test]
     fn what_is_outstanding_counts_until_it_is_delivered() {
-        let mut proposals = Proposals::default();
+        let mut proposals = Proposals::new(SessionId(1));
         let len = batch(1).bytes().len();
         for sequence in [1, 2] {
             let waiters = vec![Waiter::Own { sequence, request: None }];
-            let closed = Closed { batch: batch(sequence), waiters, born: Time::ZERO };
-            proposals.add(closed, Ballot::ZERO, Time::ZERO);
+            let closed = Closed { batch: batch(sequence), number: sequence, waiters, born: Time::ZERO };
+            proposals.add(closed, Some(Taker::Leader(Ballot::ZERO)), Time::ZERO);
         }
         assert_eq!((proposals.bytes(), proposals.lowest_own()), (2 * len, Some(1)));
         assert!(proposals.delivered(&batch(1)).is_some());
@@ -236,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_followers_batch_is_queued_once_and_one_always_has_room() {
-        let mut proposals = Proposals::default();
+        let mut proposals = Proposals::new(SessionId(1));
         proposals.forwarded(batch(1), 10);
         proposals.forwarded(batch(2), 10);
         assert_eq!(proposals.take_forwarded(), Some(batch(1)), "however large it is");
@@ -249,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_a_snapshot_may_have_covered_is_not_taken_to_be_in_flight_forever() {
-        let mut proposals = Proposals::default();
+        let mut proposals = Proposals::new(SessionId(1));
         proposals.forwarded(batch(1), 1_000);
         proposals.take_forwarded();
         proposals.forwarded(batch(2), 1_000);

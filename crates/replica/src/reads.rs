@@ -12,7 +12,7 @@ use std::{
 use synod_consensus::ReadToken;
 use synod_wire::{Incarnation, Slot, Time};
 
-use crate::{ReadId, relay::Route};
+use crate::{ReadId, relay::Way};
 
 /// Questions under way at a time: one is answered while the next collects.
 const ROUNDS_MAX: usize = 2;
@@ -31,7 +31,7 @@ struct Round {
 #[derive(Debug)]
 struct Remote {
     /// The way back.
-    route: Route,
+    route: Way,
     /// The asker's own token.
     token: u64,
     asked: Time,
@@ -43,7 +43,7 @@ pub enum Asker {
     /// A client of this replica.
     Here,
     /// Another replica: the way back, and the token that it gave the question.
-    Peer(Route, u64),
+    Peer(Way, u64),
 }
 
 /// Reads that may wait here; more are refused.
@@ -103,7 +103,7 @@ impl Reads {
     }
 
     /// Another replica asks; `None` if too many questions wait already: it asks again.
-    pub fn ask_for(&mut self, route: Route, token: u64, now: Time) -> Option<ReadToken> {
+    pub fn ask_for(&mut self, route: Way, token: u64, now: Time) -> Option<ReadToken> {
         if self.remote.len() >= REMOTE_MAX {
             return None;
         }
@@ -118,12 +118,12 @@ impl Reads {
     }
 
     /// The protocol that was to answer other replicas is no more: who asked, each with its token.
-    pub fn fail_remote(&mut self) -> Vec<(Route, u64)> {
+    pub fn fail_remote(&mut self) -> Vec<(Way, u64)> {
         std::mem::take(&mut self.remote).into_values().map(|remote| (remote.route, remote.token)).collect()
     }
 
     /// Gives up the questions of other replicas that came at or before `asked_max`; who asked, each with its token.
-    pub fn expire_remote(&mut self, asked_max: Time) -> Vec<(Route, u64)> {
+    pub fn expire_remote(&mut self, asked_max: Time) -> Vec<(Way, u64)> {
         let expired = self.remote.extract_if(.., |_, remote| remote.asked <= asked_max);
         expired.map(|(_, remote)| (remote.route, remote.token)).collect()
     }

@@ -25,7 +25,7 @@ use crate::{Action, PeerMessage, Replica, message::Routed};
 
 /// How a message goes from here to another replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct Way {
     /// The replica that it is for.
     pub to: ReplicaId,
     /// The voter that passes it on; `None`: it goes directly.
@@ -100,7 +100,7 @@ impl Replica {
     /// Looks for a way to the leader if this replica misses it, and goes back to the direct one if it does not.
     pub(crate) fn find_way(&mut self, now: Time, actions: &mut Vec<Action>) {
         let before = self.relay.via;
-        if self.route().is_some() && self.is_answer_overdue(now) {
+        if self.way().is_some() && self.is_answer_overdue(now) {
             self.relay.not_answered(now);
         }
         if self.misses_leader(now) {
@@ -123,13 +123,13 @@ impl Replica {
     }
 
     /// How what is for the leader goes there.
-    pub(crate) fn route(&self) -> Option<Route> {
+    pub(crate) fn way(&self) -> Option<Way> {
         match self.relay.guide() {
-            Some(guide) => Some(Route { to: guide.leader, via: Some(guide.id) }),
+            Some(guide) => Some(Way { to: guide.leader, via: Some(guide.id) }),
             // What waits for a session waits here, and is known not to have left.
             None => {
                 let reached = |&to: &ReplicaId| to == self.me || !self.catch_up.is_down(to);
-                self.view.leader.filter(reached).map(|to| Route { to, via: None })
+                self.view.leader.filter(reached).map(|to| Way { to, via: None })
             }
         }
     }
@@ -226,7 +226,7 @@ impl Replica {
             return;
         }
         if to == self.me && origin != self.me {
-            let back = Route { to: origin, via: Some(from).filter(|&from| from != origin) };
+            let back = Way { to: origin, via: Some(from).filter(|&from| from != origin) };
             self.routed(now, back, message, actions);
         } else if from == origin && self.group.member(origin).is_some() && self.group.member(to).is_some() {
             if let Routed::ReadIndexAnswer { slot, .. } = message
@@ -241,8 +241,8 @@ impl Replica {
     }
 
     /// Sends something for the leader, or the leader's answer.
-    pub(crate) fn send_on(&self, route: Route, message: Routed, actions: &mut Vec<Action>) {
-        let Route { to, via } = route;
+    pub(crate) fn send_on(&self, route: Way, message: Routed, actions: &mut Vec<Action>) {
+        let Way { to, via } = route;
         let action = match via {
             None => Action::Send { to: to.into(), message: PeerMessage::Direct(message), after: Lsn::ZERO },
             Some(via) => {

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken};
+use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Route};
 use synod_wire::{
     Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
+    replica_session,
 };
 
 use crate::{
@@ -24,11 +25,11 @@ use crate::{
     },
     history::Forks,
     message::Routed,
-    proposals::Proposals,
+    proposals::{Proposals, Taker},
     push::Pushes,
     reads::{Asker, READS_MAX, Reads},
-    relay::{Relay, Route},
-    session::{is_replica, replica_session},
+    relay::{Relay, Way},
+    session::is_replica,
     transfer::Fetched,
 };
 
@@ -110,15 +111,16 @@ impl Replica {
         };
         let base = info.map_or(Slot::ZERO, |info| info.slot);
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
+        let session = replica_session(me, incarnation, nonce);
         let mut replica = Replica {
-            session: replica_session(me, incarnation, nonce),
+            session,
             known: Known::new(&group, amnesia, !met_all),
             audience: Audience::default(),
             protocol: None,
             effects: Effects::new(last_lsn),
             view: LeaderView::default(),
-            batcher: Batcher::new(settings.batch_bytes_max, settings.batch_delay_max),
-            proposals: Proposals::default(),
+            batcher: Batcher::new(session, settings.batch_bytes_max, settings.batch_delay_max),
+            proposals: Proposals::new(session),
             stopping: false,
             offered: None,
             held_back: None,
@@ -410,7 +412,7 @@ impl Replica {
             }
             PeerMessage::SeekLeader => self.leader_sought(now, from, actions),
             PeerMessage::Direct(message) => {
-                self.routed(now, Route { to: from, via: None }, message, actions);
+                self.routed(now, Way { to: from, via: None }, message, actions);
             }
             PeerMessage::Relayed { origin, to, message } => {
                 self.relayed(now, from, (origin, to), message, actions);
@@ -443,7 +445,7 @@ impl Replica {
     }
 
     /// Something for the leader, or an answer of the leader, whichever way it came; `back` is the way back.
-    pub(crate) fn routed(&mut self, now: Time, back: Route, message: Routed, actions: &mut Vec<Action>) {
+    pub(crate) fn routed(&mut self, now: Time, back: Way, message: Routed, actions: &mut Vec<Action>) {
         match message {
             Routed::Forward(batch) => {
                 if self.leads() && self.would_be_stuck(now, &batch) {
@@ -471,6 +473,11 @@ impl Replica {
 
     pub(crate) fn leads(&self) -> bool {
         self.view.leader == Some(self.me)
+    }
+
+    /// Whether this replica does what one replica has to do for all; see [`Protocol::caretaker`].
+    pub(crate) fn takes_care(&self) -> bool {
+        self.protocol.as_ref().and_then(|protocol| protocol.caretaker()) == Some(self.me)
     }
 
     fn request(
@@ -514,7 +521,8 @@ impl Replica {
             return;
         }
         let waiter = Waiter::Client { session, sequence };
-        self.batcher.push(now, Entry { kind, session, sequence, lowest_outstanding, payload, waiter });
+        let entry = Entry { kind, session, sequence, lowest_outstanding, payload, waiter };
+        self.batcher.push(now, entry, self.proposals.lowest_number());
     }
 
     fn own_outstanding(&self) -> u64 {
@@ -532,8 +540,8 @@ impl Replica {
         self.next_sequence += 1;
         let waiter = Waiter::Own { sequence, request };
         let lowest_outstanding = self.lowest_own().min(sequence);
-        self.batcher
-            .push(now, Entry { kind, session: self.session, sequence, lowest_outstanding, payload, waiter });
+        let entry = Entry { kind, session: self.session, sequence, lowest_outstanding, payload, waiter };
+        self.batcher.push(now, entry, self.proposals.lowest_number());
     }
 
     /// The lowest command of the own session that may still be executed.
@@ -545,25 +553,40 @@ impl Replica {
         self.proposals.lowest_own().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
     }
 
+    /// Whether commands are proposed here, whoever leads. Changes of the group go to the leader in any case.
+    pub(crate) fn proposes_without_leading(&self) -> bool {
+        self.group.disseminates() && self.protocol.as_ref().is_some_and(|it| it.route() == Route::Here)
+    }
+
     /// Proposes, or sends to the leader, what waits, as far as there is room.
     fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
         let ballot = self.view.ballot;
-        if !self.leads() {
-            return self.forward(now, ballot, actions);
+        if self.leads() {
+            self.order_as_leader(now, ballot, actions);
+        } else {
+            self.forward(now, ballot, actions);
         }
+        if self.proposes_without_leading() {
+            self.propose_commands(now, actions);
+        }
+    }
+
+    fn order_as_leader(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
+        let anywhere = self.proposes_without_leading();
+        let (leader, changes) = (Taker::Leader(ballot), anywhere.then_some(true));
         while self.room() > 0 {
             let held_back = self.held_back.take();
             // What a leader proposed the protocol keeps proposing, as long as it leads.
-            let mut again = || self.proposals.resend(ballot, now, std::time::Duration::MAX);
+            let mut again = || self.proposals.resend(leader, changes, now, std::time::Duration::MAX);
             let forwarded = |batch| (batch, true);
             let own = |batch| (batch, false);
             let next = held_back
                 .or_else(|| again().map(own))
                 .or_else(|| self.proposals.take_forwarded().map(forwarded))
                 .or_else(|| {
-                    let closed = self.batcher.take(now)?;
+                    let closed = if anywhere { None } else { self.take_batch(now) }?;
                     let batch = closed.batch.clone();
-                    self.proposals.add(closed, ballot, now);
+                    self.proposals.add(closed, Some(leader), now);
                     Some(own(batch))
                 });
             let Some((batch, awaited)) = next else { break };
@@ -574,21 +597,50 @@ impl Replica {
         }
     }
 
+    /// Proposes the commands of this replica's own clients where every replica does. The protocol keeps proposing them as
+    /// long as the epoch lasts.
+    fn propose_commands(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let here = Taker::Here(self.known.running);
+        while self.protocol.as_ref().is_some_and(|protocol| protocol.room() > 0) {
+            let again = self.proposals.resend(here, Some(false), now, std::time::Duration::MAX);
+            let batch = match again {
+                Some(batch) => batch,
+                None => {
+                    let Some(closed) = self.take_batch(now) else { break };
+                    let change = closed.batch.reconfiguration().is_some();
+                    let batch = closed.batch.clone();
+                    self.proposals.add(closed, (!change).then_some(here), now);
+                    if change {
+                        continue;
+                    }
+                    batch
+                }
+            };
+            self.input(now, Input::Propose { batch, awaited: false }, actions);
+        }
+    }
+
+    fn take_batch(&mut self, now: Time) -> Option<Closed> {
+        self.batcher.take(now, self.proposals.lowest_number())
+    }
+
     /// How many batches may be proposed here now.
     fn room(&self) -> usize {
         self.protocol.as_ref().filter(|_| !self.stopping).map_or(0, |protocol| protocol.room())
     }
 
     fn forward(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
-        let Some(route) = self.route() else { return };
-        let retry = self.forward_retry();
-        while let Some(batch) = self.proposals.resend(ballot, now, retry) {
+        let Some(route) = self.way() else { return };
+        let (leader, retry) = (Taker::Leader(ballot), self.forward_retry());
+        // A replica that takes no part in ordering sends all that it has to the leader.
+        let anywhere = self.proposes_without_leading();
+        while let Some(batch) = self.proposals.resend(leader, anywhere.then_some(true), now, retry) {
             self.send_on(route, Routed::Forward(batch), actions);
         }
-        while self.may_forward(ballot) {
-            let Some(closed) = self.batcher.take(now) else { break };
+        while !anywhere && self.may_forward(ballot) {
+            let Some(closed) = self.take_batch(now) else { break };
             let batch = closed.batch.clone();
-            self.proposals.add(closed, ballot, now);
+            self.proposals.add(closed, Some(leader), now);
             self.send_on(route, Routed::Forward(batch), actions);
         }
     }
@@ -627,6 +679,9 @@ impl Replica {
         self.slots_since_snapshot += 1;
         self.bytes_since_snapshot += batch.bytes().len() as u64;
         let ours = self.proposals.delivered(&batch);
+        if self.group.disseminates() {
+            self.proposals.drop_void(self.history.delivered());
+        }
         let requests = ours.map_or_else(Vec::new, |closed| self.requests_of(&closed));
         let changed = self.group.behind(slot, &batch);
         actions.push(Action::Execute { slot, ballots, batch, requests });
@@ -678,7 +733,10 @@ impl Replica {
             return;
         }
         self.missed = false;
-        if let Some(to) = self.view.leader.filter(|&leader| leader != self.me) {
+        if self.proposes_without_leading() {
+            let others: Vec<_> = self.group.voters().filter(|&id| id != self.me).collect();
+            actions.extend(others.into_iter().map(|to| self.tell_missed(to)));
+        } else if let Some(to) = self.view.leader.filter(|&leader| leader != self.me) {
             actions.push(self.tell_missed(to));
         }
     }
@@ -701,7 +759,7 @@ impl Replica {
     /// Lets the replicated clock go on, by which idle sessions of clients expire.
     fn advance_clock(&mut self, now: Time) {
         let interval = self.settings.clock_interval;
-        if self.leads() && now >= self.clock.due(interval) {
+        if self.takes_care() && now >= self.clock.due(interval) {
             let tick = self.clock.tick(now, interval, !self.has(Bug::ClockCountsTwice));
             self.own_command(now, None, CommandKind::AdvanceClock, &tick.encode());
         }
@@ -744,7 +802,7 @@ impl Replica {
         if self.reads.overdue(now, self.forward_retry()) {
             self.reads.ask_again();
         }
-        let Some(route) = self.route() else { return };
+        let Some(route) = self.way() else { return };
         if let Some(token) = self.reads.ask(now) {
             if route.to == self.me {
                 self.input(now, Input::Control(Control::ReadIndex(token)), actions);
@@ -764,7 +822,7 @@ impl Replica {
     }
 
     /// Tells other replicas that their questions are not answered here, so that they ask elsewhere.
-    fn refuse_reads(&mut self, asked: Vec<(Route, u64)>, actions: &mut Vec<Action>) {
+    fn refuse_reads(&mut self, asked: Vec<(Way, u64)>, actions: &mut Vec<Action>) {
         for (route, token) in asked {
             self.send_on(route, Routed::ReadIndexAnswer { token, slot: None }, actions);
         }
@@ -819,14 +877,19 @@ impl Replica {
             deadlines.extend(self.catch_up.deadline(&self.pace()));
         }
         deadlines.extend(self.standing_at());
-        if self.leads() {
+        if self.takes_care() {
             deadlines.push(self.clock.due(self.settings.clock_interval));
+        }
+        if self.leads() || self.proposes_without_leading() {
             if self.room() > 0 && self.held_back.is_none() {
                 deadlines.extend(self.batcher.deadline());
             }
-        } else if self.route().is_some() {
+        }
+        if self.leads() {
+            // What it proposed the protocol proposes again by itself.
+        } else if self.way().is_some() {
             deadlines.extend(self.proposals.retry_at(self.forward_retry()));
-            if self.may_forward(self.view.ballot) {
+            if !self.proposes_without_leading() && self.may_forward(self.view.ballot) {
                 deadlines.extend(self.batcher.deadline());
             }
         }

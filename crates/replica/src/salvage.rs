@@ -144,6 +144,14 @@ impl Salvaged {
 }
 
 impl Replica {
+    /// What the next slot delivers, of which a damaged log says that this batch, or a reference to it, was decided in it. The
+    /// reference does not count if the batch was delivered before.
+    pub(crate) fn as_delivered(&self, batch: Batch) -> Batch {
+        let void = batch.id().is_some_and(|id| self.history.delivered().voids(id));
+        let reference = batch.reference().filter(|_| void && batch.reconfiguration().is_none());
+        reference.filter(|_| self.group.disseminates()).unwrap_or(batch)
+    }
+
     /// Takes what the own log holds of slots whose turn has come.
     pub(crate) fn take_salvaged(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut taken = false;
@@ -153,6 +161,7 @@ impl Replica {
                 break;
             };
             taken = true;
+            let batch = self.as_delivered(batch);
             self.deliver(now, slot, ballots, batch, actions);
             self.carry_out(now, actions);
             // What waits there may have been void.

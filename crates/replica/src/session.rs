@@ -26,42 +26,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Incarnation, ReplicaId, SessionId, Slot};
+use synod_wire::{Life, ReplicaId, SessionId, Slot};
 
 use crate::Tick;
 
-const REPLICA_FLAG: u64 = 1 << 63;
-const INCARNATION_BITS: u32 = 28;
-const NONCE_BITS: u32 = 20;
-const LIFE_BITS: u32 = INCARNATION_BITS + NONCE_BITS;
-
-/// The largest replica id whose session can be named.
-pub const REPLICA_ID_MAX: u64 = (1 << (63 - LIFE_BITS)) - 1;
-
-/// The session of one life of a replica: its number, and some bits of the nonce that it drew. Two lives with the same
-/// number, of which one began on a copy of the other's disk, so have two sessions: the command of one is not taken for
-/// one of the other that was executed. The table serves the one that it holds for later, and refuses the other.
-///
-/// # Panics
-/// If the id exceeds [`REPLICA_ID_MAX`], which is checked where it is configured, or the life exceeds 28 bits, which is
-/// ten restarts a second for most of a year.
-#[must_use]
-pub fn replica_session(replica: ReplicaId, incarnation: Incarnation, nonce: u64) -> SessionId {
-    assert!(replica.0 <= REPLICA_ID_MAX && incarnation.0 < 1 << INCARNATION_BITS, "{replica} {incarnation}");
-    let life = incarnation.0 << NONCE_BITS | nonce & ((1 << NONCE_BITS) - 1);
-    SessionId(REPLICA_FLAG | replica.0 << LIFE_BITS | life)
-}
-
 /// Whether this is a replica's session, which no client may use.
 pub(crate) fn is_replica(session: SessionId) -> bool {
-    as_replica(session).is_some()
-}
-
-/// The replica and its life; later lives are greater.
-fn as_replica(session: SessionId) -> Option<(ReplicaId, u64)> {
-    let id = session.0 & !REPLICA_FLAG;
-    let parts = (ReplicaId(id >> LIFE_BITS), id & ((1 << LIFE_BITS) - 1));
-    (session.0 & REPLICA_FLAG != 0).then_some(parts)
+    session.of_replica().is_some()
 }
 
 /// Bounds of the table: a part of the [`Limits`](crate::Limits) that belong to the group.
@@ -178,7 +149,7 @@ struct ClientSession {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     /// The latest life of each, as its session names it.
-    replicas: BTreeMap<ReplicaId, Arc<(u64, Window)>>,
+    replicas: BTreeMap<ReplicaId, Arc<(Life, Window)>>,
     clients: BTreeMap<SessionId, Arc<ClientSession>>,
     last_opened: u64,
     /// The replicated clock: it advances when leaders say so, through the log.
@@ -305,7 +276,7 @@ impl SessionTable {
     ) -> Verdict {
         let floor = lowest_outstanding.saturating_sub(1);
         let distance = sequence.saturating_sub(lowest_outstanding);
-        if let Some((replica, life)) = as_replica(session) {
+        if let Some((replica, life)) = session.of_replica() {
             let too_far = distance >= self.limits.replica_outstanding_max;
             let (latest, window) = Arc::make_mut(self.sessions.replicas.entry(replica).or_default());
             if life < *latest {
@@ -347,7 +318,7 @@ impl SessionTable {
 
     /// A command that was to be executed was, with this reply.
     pub fn executed(&mut self, session: SessionId, sequence: u64, reply: &Bytes) {
-        if let Some((replica, _)) = as_replica(session) {
+        if let Some((replica, _)) = session.of_replica() {
             let entry = self.sessions.replicas.get_mut(&replica).expect("checked just before");
             Arc::make_mut(entry).1.insert(sequence);
             return;
@@ -427,7 +398,7 @@ impl Sessions {
         for (replica, session) in &self.replicas {
             let (life, window) = &**session;
             put_u64(out, replica.0)?;
-            put_u64(out, *life)?;
+            put_u64(out, life.0)?;
             window.write_to(out)?;
         }
         put_count(out, self.clients.len())?;
@@ -460,7 +431,7 @@ impl Sessions {
         };
         for _ in 0..take_u32(input)? {
             let replica = ReplicaId(take_u64(input)?);
-            let life = take_u64(input)?;
+            let life = Life(take_u64(input)?);
             sessions.replicas.insert(replica, Arc::new((life, Window::read_from(input)?)));
         }
         for _ in 0..take_u32(input)? {
@@ -547,6 +518,7 @@ fn take_bytes(input: &mut dyn Read) -> io::Result<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use synod_wire::{Incarnation, replica_session};
 
     fn run(table: &mut SessionTable, session: SessionId, sequence: u64, lowest: u64) -> Verdict {
         let verdict = table.check(session, sequence, lowest, Slot(1));

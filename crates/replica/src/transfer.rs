@@ -245,7 +245,8 @@ impl Replica {
             self.adopt_snapshot(now, info, actions);
             self.adopt_group(now, group, actions);
             let voters = self.group.voter_sets();
-            let installed = Control::Installed { slot: info.slot, ballots, voters };
+            let delivered = std::sync::Arc::clone(self.history.delivered());
+            let installed = Control::Installed { slot: info.slot, ballots, voters, delivered };
             self.input(now, Input::Control(installed), actions);
         } else {
             self.adopt_snapshot(now, info, actions);

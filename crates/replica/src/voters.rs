@@ -28,7 +28,7 @@
 //!   present life: a stop-sign, like a change of the protocol, also with Raft.
 
 use bytes::Bytes;
-use synod_consensus::{ChangeRefused, Control, Input, LeaderView, Members, VoterSets};
+use synod_consensus::{ChangeRefused, Control, Dissemination, Input, LeaderView, Members, VoterSets};
 use synod_wire::{Batch, ReplicaId, SessionId, Slot, Time};
 
 use crate::{Action, Change, ChangeRequest, Goal, Group, Refusal, Replica, RequestError};
@@ -55,11 +55,24 @@ impl Group {
     /// that counts in it.
     #[must_use]
     pub fn voters_behind(&self, slot: Slot, batch: &Batch) -> Option<VoterSets> {
-        if !self.protocol.changes_voters_itself() {
+        if !self.changes_voters_itself() {
             return None;
         }
         let next = self.behind(slot, batch)?.ok().filter(|next| next.epoch == self.epoch);
         Some(next.as_ref().unwrap_or(self).voter_sets())
+    }
+
+    /// Whether voters change within an epoch. Not where every replica disseminates batches: a quorum that holds one is a
+    /// quorum of the voters with which the epoch began.
+    #[must_use]
+    pub fn changes_voters_itself(&self) -> bool {
+        self.protocol.changes_voters_itself() && !self.disseminates()
+    }
+
+    /// Whether every replica disseminates the batches of its own clients, and a leader orders their names.
+    #[must_use]
+    pub fn disseminates(&self) -> bool {
+        self.overrides.dissemination() == Dissemination::Balanced
     }
 
     /// Those whose majorities decide.
@@ -78,7 +91,7 @@ impl Group {
     /// changes voters itself.
     #[must_use]
     pub fn voting(&self, me: ReplicaId) -> Option<Members> {
-        let learns = self.protocol.changes_voters_itself() && self.member(me).is_some();
+        let learns = self.changes_voters_itself() && self.member(me).is_some();
         (learns || self.counts(me)).then(|| Members::seen_by(me, self.voter_sets()))
     }
 
@@ -203,7 +216,7 @@ impl Replica {
     /// A leader promotes the learners that are there to vote and have caught up.
     pub(crate) fn promote_learners(&mut self, now: Time) {
         let busy = self.stopping || !self.group.outgoing.is_empty();
-        if !self.leads() || busy || now < self.audience.asked_at + self.ask_interval() {
+        if !self.takes_care() || busy || now < self.audience.asked_at + self.ask_interval() {
             return;
         }
         let learners = self.group.learners().filter(|&(_, goal)| goal != Goal::Learn);

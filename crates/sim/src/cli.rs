@@ -16,7 +16,7 @@ use std::{
 };
 
 use clap::Args;
-use synod_consensus::{ElectionKind, ProtocolKind};
+use synod_consensus::{Dissemination, ElectionKind, ProtocolKind};
 
 use crate::{
     chart::{self, Chart, WindowArgs},
@@ -45,6 +45,9 @@ pub struct RunArgs {
     /// The election; by default each seed draws one of the protocol's.
     #[arg(long)]
     pub election: Option<ElectionKind>,
+    /// How batches reach all replicas: leader or balanced; by default each seed draws it.
+    #[arg(long)]
+    pub dissemination: Option<Dissemination>,
     /// The family of all seeds: general, bridge, sleep, recovery, change, disk or files; by default each seed
     /// draws one of the first five.
     #[arg(long)]
@@ -320,20 +323,28 @@ pub fn run(args: &RunArgs) -> ExitCode {
 fn plan(args: &RunArgs, seed: u64) -> Plan {
     let election = args.election.unwrap_or_else(|| Plan::draw_election(seed, args.protocol));
     let family = args.family.unwrap_or_else(|| Family::of(seed));
-    Plan::draw_general(seed, args.protocol, election).of_family(family)
+    let plan = Plan::draw_general(seed, args.protocol, election).of_family(family);
+    match args.dissemination {
+        Some(dissemination) => plan.disseminated(dissemination),
+        None => plan,
+    }
 }
 
 /// Writes a chart of a seed, which is run once more for it.
 fn chart_seed(args: &RunArgs, seed: u64, path: &Path) -> Result<(), String> {
     let plan = plan(args, seed);
     let (result, recorded) = run::record(&plan, args.window.of_run());
-    let (protocol, election, family) = (args.protocol, plan.settings.consensus.election, plan.family);
+    let (protocol, family) = (args.protocol, plan.family);
+    let (election, dissemination) = (plan.settings.consensus.election, plan.settings.consensus.dissemination);
     let end = seed.saturating_add(1);
     let chart = Chart {
         title: format!("seed {seed}, {protocol}"),
-        about: vec![format!("Election {election}, family {family}, {} replicas at first.", plan.replicas)],
+        about: vec![format!(
+            "Election {election}, dissemination {dissemination}, family {family}, {} replicas at first.",
+            plan.replicas
+        )],
         command: Some(format!(
-            "synod sim run --protocol {protocol} --election {election} --family {family} --seeds {seed}..{end} --html {}",
+            "synod sim run --protocol {protocol} --election {election} --dissemination {dissemination} --family {family} --seeds {seed}..{end} --html {}",
             path.display()
         )),
         violation: result.err().map(|violation| violation.to_string()),

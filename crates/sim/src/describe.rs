@@ -207,6 +207,9 @@ pub fn batch(batch: &Batch) -> String {
     if batch.is_noop() {
         return "no-op".to_owned();
     }
+    if let Some(id) = batch.id().filter(|_| batch.is_reference()) {
+        return format!("[{id}]");
+    }
     let commands = batch.commands().map(|entry| {
         let text = match entry.kind {
             CommandKind::Apply => command(&entry.payload),
@@ -217,6 +220,9 @@ pub fn batch(batch: &Batch) -> String {
                 Err(_) => "unreadable change".to_owned(),
             },
             CommandKind::Settle => return "the change of voters is complete".to_owned(),
+            CommandKind::Identity | CommandKind::Reference => {
+                unreachable!("what names a batch is none of its commands")
+            }
         };
         // The sessions of replicas have large numbers, which tell a reader nothing.
         let of_client = entry.session.0 >> 63 == 0;

@@ -5,7 +5,9 @@ mod families;
 use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{Decision, ElectionKind, Options, ProtocolKind, multipaxos, raft, sequence_paxos};
+use synod_consensus::{
+    Decision, Dissemination, ElectionKind, Options, ProtocolKind, multipaxos, raft, sequence_paxos,
+};
 use synod_replica::{Limits, REQUEST_BYTES_MIN, SessionLimits, Settings, StateTransfer};
 
 use crate::{
@@ -342,6 +344,23 @@ impl Plan {
         pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), protocol.elections())
     }
 
+    /// How batches are disseminated with a seed: in a quarter of all seeds by every replica.
+    #[must_use]
+    pub fn draw_dissemination(seed: u64) -> Dissemination {
+        pick(
+            &mut Rng::with_seed(seed ^ 0xd1_55_e0),
+            &[Dissemination::Balanced, Dissemination::Leader, Dissemination::Leader, Dissemination::Leader],
+        )
+    }
+
+    /// The same plan with another dissemination.
+    #[must_use]
+    pub fn disseminated(mut self, dissemination: Dissemination) -> Plan {
+        self.settings.consensus.dissemination = dissemination;
+        self.own.iter_mut().for_each(|settings| settings.consensus.dissemination = dissemination);
+        self
+    }
+
     /// What a seed draws for a protocol with an election.
     #[must_use]
     pub fn draw_with(seed: u64, protocol: ProtocolKind, election: ElectionKind) -> Plan {
@@ -359,6 +378,7 @@ impl Plan {
         let mut settings = draw_settings(rng, protocol, network.delay_max);
         settings.consensus.election = election;
         // It is drawn separately, so that the rest of a seed's plan does not depend on it.
+        settings.consensus.dissemination = Plan::draw_dissemination(seed);
         settings.state_transfer =
             pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
 
@@ -382,7 +402,8 @@ impl Plan {
         // Changes are drawn last, and for every second seed: the others show a group that never changes.
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
         let mut durability = draw_durability(seed, durability);
-        if protocol == ProtocolKind::Raft && draw_raft(seed, &mut settings) {
+        let balanced = settings.consensus.dissemination == Dissemination::Balanced;
+        if protocol == ProtocolKind::Raft && draw_raft(seed, &mut settings) && !balanced {
             // Stop-signs would prevent changes of voters within an epoch.
             (changes.orders, changes.readmit, changes.spares) = (false, Odds::NEVER, SPARES_MAX);
             faults.weights.change *= 2;

@@ -7,7 +7,7 @@ use std::{
     sync::Once,
 };
 
-use synod_consensus::{ElectionKind, ProtocolKind};
+use synod_consensus::{Dissemination, ElectionKind, ProtocolKind};
 
 use crate::{
     chart::{Recorder, Window},
@@ -28,6 +28,8 @@ pub struct Failure {
     pub seed: u64,
     /// The family of its plan.
     pub family: Family,
+    /// How its batches reached all replicas.
+    pub dissemination: Dissemination,
     /// The violation.
     pub violation: Violation,
     /// The dangerous situations that the run had reached by then.
@@ -37,7 +39,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The report, with the command that replays the run. An election is given if the seed did not draw it.
+    /// The report, with the command that replays the run. An election, or a dissemination, is given if the seed did not
+    /// draw it.
     #[must_use]
     pub fn report(&self, protocol: ProtocolKind, election: Option<ElectionKind>) -> String {
         let mut text = String::new();
@@ -48,9 +51,14 @@ impl Failure {
         let _ = writeln!(text, "seed {seed} violates {violation}");
         let end = seed.saturating_add(1);
         let election = election.map_or(String::new(), |election| format!(" --election {election}"));
+        let drawn = Plan::draw_dissemination(*seed);
+        let dissemination = Some(self.dissemination).filter(|how| *how != drawn);
+        let dissemination = dissemination.map_or(String::new(), |how| format!(" --dissemination {how}"));
         let family = Some(self.family).filter(|family| *family != Family::of(*seed));
         let family = family.map_or(String::new(), |family| format!(" --family {family}"));
-        let again = format!("synod sim run --protocol {protocol}{election}{family} --seeds {seed}..{end}");
+        let again = format!(
+            "synod sim run --protocol {protocol}{election}{dissemination}{family} --seeds {seed}..{end}"
+        );
         let _ = writeln!(text, "chart:  {again} --html seed-{seed}.html");
         let _ = write!(text, "replay: {again} --trace");
         text
@@ -70,7 +78,8 @@ pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
                 detail: format!("a run with the same seed went another way; the first one: {first}"),
             },
         };
-        Box::new(Failure { seed, family: plan.family, violation, reached, trace })
+        let dissemination = plan.settings.consensus.dissemination;
+        Box::new(Failure { seed, family: plan.family, dissemination, violation, reached, trace })
     })
 }
 
@@ -78,7 +87,8 @@ pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
 pub fn run_with_trace(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     let (result, reached, trace) = attempt(plan, Trace::Print);
     result.map_err(|violation| {
-        Box::new(Failure { seed: plan.seed, family: plan.family, violation, reached, trace })
+        let (seed, dissemination) = (plan.seed, plan.settings.consensus.dissemination);
+        Box::new(Failure { seed, family: plan.family, dissemination, violation, reached, trace })
     })
 }
 

@@ -1,9 +1,16 @@
 //! Batches of commands: what the log orders.
 //!
 //! ```text
-//! batch    := command*
-//! command  := session u64 | sequence u64 | lowest_outstanding u64 | kind u8 | length u32 | payload
+//! batch     := identity? command* | reference
+//! command   := session u64 | sequence u64 | lowest_outstanding u64 | kind u8 | length u32 | payload
+//! identity  := a command of kind Identity without a payload
+//! reference := a command of kind Reference, whose payload is checksum u32 | length u32 of the batch that it names
 //! ```
+//!
+//! The identity of a batch has the form of a command, so whatever walks over a batch walks over it: its session is the
+//! origin's, its sequence the number of the batch, and its lowest outstanding one is the [`Batch::floor`].
+
+use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -11,6 +18,12 @@ use crate::{DecodeError, SessionId};
 
 /// Bytes that a command takes in a batch beside its payload.
 pub const COMMAND_HEADER_BYTES: usize = 29;
+
+/// Bytes that the identity of a batch takes in it.
+pub const IDENTITY_BYTES: usize = COMMAND_HEADER_BYTES;
+
+/// Bytes of a batch that is a reference.
+const REFERENCE_BYTES: usize = COMMAND_HEADER_BYTES + 8;
 
 /// No batch is larger, in bytes. A frame between replicas (64 MiB) has room for one and for what goes with it.
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
@@ -28,6 +41,10 @@ pub enum CommandKind {
     Reconfigure,
     /// The group: a change of voters that was under way within an epoch is complete. It is alone in its batch.
     Settle,
+    /// Nobody: it says which batch this is, and comes first in it.
+    Identity,
+    /// Nobody: it stands for another batch, and is alone in its own.
+    Reference,
 }
 
 impl CommandKind {
@@ -38,14 +55,36 @@ impl CommandKind {
             2 => CommandKind::AdvanceClock,
             3 => CommandKind::Reconfigure,
             4 => CommandKind::Settle,
+            5 => CommandKind::Identity,
+            6 => CommandKind::Reference,
             value => return Err(DecodeError::Undefined { field: "command kind", value: value.into() }),
         })
     }
 }
 
+/// Names a batch. No two batches of a cluster have the same name: each life of a replica has a session of its own, and
+/// numbers its batches in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId {
+    /// The session of the life of the replica that made the batch ([`crate::replica_session`]).
+    pub origin: SessionId,
+    /// Its place among the batches of that life; the first is 1.
+    pub number: u64,
+}
+
+impl fmt::Display for BatchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.origin.of_replica() {
+            Some((replica, life)) => write!(f, "{replica}/{}#{}", life.incarnation(), self.number),
+            None => write!(f, "{}#{}", self.origin, self.number),
+        }
+    }
+}
+
 /// Commands encoded once into one buffer with one checksum; shared, never copied.
 ///
-/// A batch without commands is the **no-op** that a new leader puts into slots that must hold something.
+/// A batch without commands and without an identity is the **no-op** that a new leader puts into slots that must hold
+/// something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     bytes: Bytes,
@@ -103,11 +142,69 @@ impl Batch {
     /// The payload of the batch's command, if it is the only one and of kind [`CommandKind::Reconfigure`].
     #[must_use]
     pub fn reconfiguration(&self) -> Option<Bytes> {
-        let header = self.bytes.get(..COMMAND_HEADER_BYTES)?;
+        let at = self.commands_at();
+        let header = self.bytes.get(at..at + COMMAND_HEADER_BYTES)?;
         let len = u32::from_le_bytes(header[25..29].try_into().expect("4 bytes")) as usize;
-        let alone = COMMAND_HEADER_BYTES + len == self.bytes.len();
+        let alone = at + COMMAND_HEADER_BYTES + len == self.bytes.len();
         (header[24] == CommandKind::Reconfigure as u8 && alone)
-            .then(|| self.bytes.slice(COMMAND_HEADER_BYTES..))
+            .then(|| self.bytes.slice(at + COMMAND_HEADER_BYTES..))
+    }
+
+    /// The name of the batch, or of the batch that this reference stands for. A no-op, and what a leader adds by itself,
+    /// has none.
+    #[must_use]
+    pub fn id(&self) -> Option<BatchId> {
+        let named = matches!(self.first_kind()?, CommandKind::Identity | CommandKind::Reference);
+        named.then(|| BatchId { origin: SessionId(self.word(0)), number: self.word(8) })
+    }
+
+    /// The lowest number of a batch that the origin of this one still waited for when it made it: whatever it numbered
+    /// lower is delivered or given up.
+    #[must_use]
+    pub fn floor(&self) -> u64 {
+        if self.id().is_some() { self.word(16) } else { 0 }
+    }
+
+    /// Whether it stands for another batch, and has no commands itself.
+    #[must_use]
+    pub fn is_reference(&self) -> bool {
+        self.first_kind() == Some(CommandKind::Reference)
+    }
+
+    /// What stands for this batch in the log where batches travel apart from their order: the same wherever it is made.
+    /// `None` for what has no name, which has to be ordered as it is, and for what is a reference.
+    #[must_use]
+    pub fn reference(&self) -> Option<Batch> {
+        let id = self.id().filter(|_| !self.is_reference())?;
+        let mut bytes = BytesMut::with_capacity(REFERENCE_BYTES);
+        put_header(&mut bytes, CommandKind::Reference, (id.origin, id.number, self.floor()), 8);
+        bytes.put_u32_le(self.crc);
+        bytes.put_u32_le(u32::try_from(self.bytes.len()).expect("a batch is smaller than 4 GiB"));
+        Some(Batch { crc: crc32fast::hash(&bytes), bytes: bytes.freeze() })
+    }
+
+    /// Whether this reference stands for that batch.
+    #[must_use]
+    pub fn stands_for(&self, batch: &Batch) -> bool {
+        self.is_reference() && batch.reference().is_some_and(|reference| reference.bytes == self.bytes)
+    }
+
+    fn first_kind(&self) -> Option<CommandKind> {
+        CommandKind::from_byte(*self.bytes.get(24)?).ok()
+    }
+
+    /// A number in the first header; there is one.
+    fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("8 bytes"))
+    }
+
+    /// Where the commands begin that somebody executes.
+    fn commands_at(&self) -> usize {
+        match self.first_kind() {
+            Some(CommandKind::Identity) => IDENTITY_BYTES,
+            Some(CommandKind::Reference) => self.bytes.len(),
+            _ => 0,
+        }
     }
 
     /// CRC-32 of the encoded commands.
@@ -123,8 +220,15 @@ impl Batch {
         while rest > 0 {
             let header = bytes.get(at..at + COMMAND_HEADER_BYTES).ok_or(DecodeError::Truncated("command"))?;
             let len = u32::from_le_bytes(header[25..29].try_into().expect("4 bytes")) as usize;
-            CommandKind::from_byte(header[24])?;
             let whole = COMMAND_HEADER_BYTES + len;
+            let in_place = match CommandKind::from_byte(header[24])? {
+                CommandKind::Identity => at == 0 && len == 0,
+                CommandKind::Reference => at == 0 && len == 8 && whole == bytes.len(),
+                _ => true,
+            };
+            if !in_place {
+                return Err(DecodeError::Undefined { field: "identity of a batch", value: at as u64 });
+            }
             rest = rest.checked_sub(whole).ok_or(DecodeError::Truncated("command payload"))?;
             at += whole;
         }
@@ -137,9 +241,9 @@ impl Batch {
         crc32fast::hash(&self.bytes) == self.crc
     }
 
-    /// The commands, in order.
+    /// The commands, in order. Neither the identity nor a reference is one.
     pub fn commands(&self) -> impl Iterator<Item = Command> + '_ {
-        let mut at = 0;
+        let mut at = self.commands_at();
         std::iter::from_fn(move || {
             let header = self.bytes.get(at..at + COMMAND_HEADER_BYTES)?;
             let word = |i: usize| u64::from_le_bytes(header[i..i + 8].try_into().expect("8 bytes"));
@@ -158,11 +262,23 @@ impl Batch {
     }
 }
 
+/// `numbers`: session, sequence and lowest outstanding.
+fn put_header(bytes: &mut BytesMut, kind: CommandKind, numbers: (SessionId, u64, u64), len: u32) {
+    let (session, sequence, lowest_outstanding) = numbers;
+    bytes.put_u64_le(session.0);
+    bytes.put_u64_le(sequence);
+    bytes.put_u64_le(lowest_outstanding);
+    bytes.put_u8(kind as u8);
+    bytes.put_u32_le(len);
+}
+
 /// Collects commands into a [`Batch`].
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
     bytes: BytesMut,
     commands: usize,
+    /// Whether the batches are to have a name, for which room is left in front.
+    identified: bool,
 }
 
 impl BatchBuilder {
@@ -170,6 +286,12 @@ impl BatchBuilder {
     #[must_use]
     pub fn new() -> BatchBuilder {
         BatchBuilder::default()
+    }
+
+    /// An empty builder of batches that have a name ([`BatchBuilder::finish_as`]).
+    #[must_use]
+    pub fn identified() -> BatchBuilder {
+        BatchBuilder { identified: true, ..BatchBuilder::default() }
     }
 
     /// Adds a command for the state machine; see [`Command`] for the fields.
@@ -190,17 +312,17 @@ impl BatchBuilder {
         payload: &[u8],
     ) {
         assert!(lowest_outstanding <= sequence, "a command that is sent is outstanding");
-        self.bytes.reserve(COMMAND_HEADER_BYTES + payload.len());
-        self.bytes.put_u64_le(session.0);
-        self.bytes.put_u64_le(sequence);
-        self.bytes.put_u64_le(lowest_outstanding);
-        self.bytes.put_u8(kind as u8);
-        self.bytes.put_u32_le(u32::try_from(payload.len()).expect("a payload is smaller than 4 GiB"));
+        let len = u32::try_from(payload.len()).expect("a payload is smaller than 4 GiB");
+        self.bytes.reserve(IDENTITY_BYTES + COMMAND_HEADER_BYTES + payload.len());
+        if self.identified && self.bytes.is_empty() {
+            self.bytes.put_bytes(0, IDENTITY_BYTES);
+        }
+        put_header(&mut self.bytes, kind, (session, sequence, lowest_outstanding), len);
         self.bytes.put_slice(payload);
         self.commands += 1;
     }
 
-    /// Encoded bytes so far.
+    /// Encoded bytes so far, with those of the identity.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -218,7 +340,23 @@ impl BatchBuilder {
         self.commands
     }
 
-    /// The batch; the builder is empty again.
+    /// The batch, with this name; `floor` is its [`Batch::floor`]. The builder is empty again.
+    ///
+    /// # Panics
+    /// If the builder is not one of [`BatchBuilder::identified`], or nothing was added.
+    pub fn finish_as(&mut self, id: BatchId, floor: u64) -> Batch {
+        assert!(
+            self.identified && self.commands > 0,
+            "room was left for the identity of a batch that is one"
+        );
+        assert!(floor <= id.number, "the origin waits for the batch that it makes");
+        let mut identity = BytesMut::with_capacity(IDENTITY_BYTES);
+        put_header(&mut identity, CommandKind::Identity, (id.origin, id.number, floor), 0);
+        self.bytes[..IDENTITY_BYTES].copy_from_slice(&identity);
+        self.finish()
+    }
+
+    /// The batch, without a name; the builder is empty again.
     pub fn finish(&mut self) -> Batch {
         self.commands = 0;
         let bytes = self.bytes.split().freeze();
@@ -271,6 +409,51 @@ mod tests {
         assert!(!change.is_settling() && !Batch::noop().is_settling());
         let again = Batch::from_parts(settling.bytes().clone(), settling.crc()).unwrap();
         assert!(again.is_settling());
+    }
+
+    fn named(number: u64, floor: u64, payloads: &[&[u8]]) -> Batch {
+        let mut builder = BatchBuilder::identified();
+        for (payload, sequence) in payloads.iter().zip(1..) {
+            builder.push(SessionId(1), sequence, 1, payload);
+        }
+        builder.finish_as(BatchId { origin: SessionId(9), number }, floor)
+    }
+
+    #[test]
+    fn a_name_stands_in_front_of_the_commands_and_is_none() {
+        let batch = named(7, 5, &[b"a", b"b"]);
+        assert_eq!((batch.id().unwrap().number, batch.floor()), (7, 5));
+        assert_eq!(batch.commands().map(|command| command.payload).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(batch.is_intact() && !batch.is_reference() && !batch.is_noop());
+        assert_eq!(Batch::from_parts(batch.bytes().clone(), batch.crc()), Ok(batch));
+        let mut builder = BatchBuilder::identified();
+        builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, b"change");
+        let change = builder.finish_as(BatchId { origin: SessionId(9), number: 1 }, 1);
+        assert_eq!(change.reconfiguration().unwrap(), "change");
+        assert!(Batch::noop().id().is_none() && Batch::settling().id().is_none());
+    }
+
+    #[test]
+    fn a_reference_stands_for_one_batch() {
+        let (batch, other) = (named(7, 5, &[b"a"]), named(7, 5, &[b"b"]));
+        let reference = batch.reference().unwrap();
+        assert_eq!((reference.id(), reference.floor()), (batch.id(), 5));
+        assert!(reference.is_reference() && reference.is_intact() && reference.reference().is_none());
+        assert!(reference.stands_for(&batch) && !reference.stands_for(&other) && !batch.stands_for(&batch));
+        assert_eq!(reference.commands().count(), 0);
+        assert_eq!(Batch::from_parts(reference.bytes().clone(), reference.crc()), Ok(reference));
+        assert!(Batch::noop().reference().is_none());
+    }
+
+    #[test]
+    fn an_identity_stands_in_front_or_nowhere() {
+        let named = named(1, 1, &[b"a"]);
+        for extra in [named.clone(), named.reference().unwrap()] {
+            let bytes = [named.bytes().as_ref(), extra.bytes()].concat();
+            assert!(Batch::from_parts(bytes.into(), 0).is_err());
+        }
+        let bytes = [named.reference().unwrap().bytes().as_ref(), named.bytes()].concat();
+        assert!(Batch::from_parts(bytes.into(), 0).is_err());
     }
 
     #[test]

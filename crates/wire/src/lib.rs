@@ -9,20 +9,27 @@
 
 /// The newest version of what replicas say to each other that this build speaks. Grows whenever a message is encoded in
 /// another way.
-pub const MESSAGES_VERSION: u16 = 5;
-/// The oldest version that this build speaks as well, so that replicas can be replaced one after the other.
-pub const MESSAGES_VERSION_OLDEST: u16 = 4;
+pub const MESSAGES_VERSION: u16 = 6;
+/// The oldest version that this build speaks as well, so that replicas can be replaced one after the other. Version 5 and
+/// before knew no identity of batches, so no replica of that time could take this one's.
+pub const MESSAGES_VERSION_OLDEST: u16 = 6;
 
 mod batch;
 mod codec;
+mod delivered;
 mod id;
 mod identity;
+mod session;
 mod time;
 mod version;
 
-pub use batch::{BATCH_BYTES_MAX, Batch, BatchBuilder, COMMAND_HEADER_BYTES, Command, CommandKind};
+pub use batch::{
+    BATCH_BYTES_MAX, Batch, BatchBuilder, BatchId, COMMAND_HEADER_BYTES, Command, CommandKind, IDENTITY_BYTES,
+};
 pub use codec::{DecodeError, Encoded, Reader, Writer};
+pub use delivered::Delivered;
 pub use id::{Ballot, Ballots, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
 pub use identity::{Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Introduction, Mismatch, Stranger};
+pub use session::{Life, REPLICA_ID_MAX, replica_session};
 pub use time::Time;
 pub use version::{FILE_HEAD_BYTES, Format, VersionError, Written};

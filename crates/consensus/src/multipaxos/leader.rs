@@ -59,6 +59,11 @@ impl Leader {
         self.duties.tick_at().min(self.resend_at)
     }
 
+    /// What it took and did not propose yet.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Batch> {
+        self.waiting.iter()
+    }
+
     /// The slot for what is proposed next.
     pub(super) fn next_slot(&self) -> Slot {
         Slot(self.proposed.0 + self.waiting.len() as u64 + 1)

@@ -232,6 +232,14 @@ impl Protocol for MultiPaxos {
         matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
     }
 
+    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
+        let State::Leader(leader) = &self.state else { return };
+        let waiting = leader.waiting();
+        // Also those that are decided behind a slot that is not.
+        let accepted = self.slots.iter().filter_map(|(_, instance)| instance.accepted.as_ref());
+        accepted.map(|accepted| &accepted.batch).chain(waiting).for_each(see);
+    }
+
     fn fork(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
     }

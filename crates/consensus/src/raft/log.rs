@@ -117,6 +117,11 @@ impl Log {
         })
     }
 
+    /// The entries behind all that have a record.
+    pub(super) fn unwritten(&self) -> &[Entry] {
+        &self.unwritten
+    }
+
     /// So many entries from a slot on. What was written together leaves together, and is then only shared.
     pub(super) fn share(&self, from: Slot, count: usize) -> Entries {
         match self.written.get(self.position(from)) {

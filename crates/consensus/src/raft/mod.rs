@@ -58,7 +58,7 @@ use election::{Candidate, Patience};
 use leader::Leader;
 use log::Log;
 use std::sync::Arc;
-use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
@@ -201,6 +201,13 @@ impl Protocol for Raft {
         leader.is_answered_by(voter, now, self.options.election_timeout)
     }
 
+    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
+        if matches!(self.state, State::Leader(_)) {
+            let written = self.log.from(self.decided.next());
+            written.chain(self.log.unwritten()).map(|entry| &entry.batch).for_each(see);
+        }
+    }
+
     fn fork(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
     }
@@ -270,7 +277,7 @@ impl Raft {
                 let entry = Entry { ballot: ballots.proposed, batch, voters };
                 self.learn(slot, entry, ballots.decided, effects);
             }
-            Control::Installed { slot, ballots, voters } => {
+            Control::Installed { slot, ballots, voters, .. } => {
                 self.heed_winner(now, ballots.decided, effects);
                 let base = Configuration { slot, ballot: ballots.proposed, voters };
                 self.installed(base, ballots.decided, effects);

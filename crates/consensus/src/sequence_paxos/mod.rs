@@ -225,6 +225,13 @@ impl Protocol for SequencePaxos {
         matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
     }
 
+    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
+        if matches!(self.state, State::Leader(_)) {
+            let undecided = (self.log.decided().0 + 1..=self.log.last().0).map(Slot);
+            undecided.filter_map(|slot| self.log.get(slot)).for_each(see);
+        }
+    }
+
     fn fork(&self) -> Box<dyn Protocol> {
         Box::new(self.clone())
     }

@@ -66,6 +66,12 @@ invariants! {
     ChosenStays = "chosen-stays", "Santos 2012, section 7.2: propose the one with the highest k'";
     /// Every delivered batch, and so every acknowledged command, was durably accepted by a quorum in one ballot.
     QuorumDurable = "quorum-durable", "docs/operating.md: what survives with each durability; Benz 2013, corrected";
+    /// Every record that refers to a batch comes after a record of the same log that holds the batch.
+    BatchesHeld = "batches-held", "docs/dissemination.md: an inner protocol never sees a reference whose batch is not here";
+    /// A leader proposes a reference only once a quorum of the voters has held its batch durably.
+    StableBeforeProposed = "stable-before-proposed", "Santos 2012, section 10.3.2: a stable id is held by f+1";
+    /// Within an epoch each batch is ordered by reference once.
+    OrderedOnce = "ordered-once", "Santos 2012, section 10.3.2: each stable id is proposed exactly once";
     /// A prefix that a replica announces as decided is decided.
     AnnouncedDecided = "announced-is-decided", "Santos 2012, section 7.2: the decision message";
     /// In a slot for which its own ballot proposed a batch, a leader announces only that batch as decided.

@@ -139,12 +139,13 @@ impl Watch {
         })
     }
 
-    /// Checks the replica after a step.
+    /// Checks the replica after a step. The window of an orderer is that of so many replicas.
     pub fn stepped(
         &mut self,
         status: &ReplicaStatus,
         held: Held,
         settings: &Settings,
+        windows: u64,
         batches_max: u64,
     ) -> Checked {
         let protocol = &status.protocol;
@@ -165,7 +166,7 @@ impl Watch {
             Invariant::OneLeader,
             || format!("{} leads in ballot {}, which is not its own", self.id, protocol.view.ballot),
         )?;
-        self.bounded(status, held, settings, batches_max)
+        self.bounded(status, held, settings, windows, batches_max)
     }
 
     /// The bytes of the session table's cached replies: of all sessions, and the most of one session.
@@ -189,12 +190,13 @@ impl Watch {
         status: &ReplicaStatus,
         held: Held,
         settings: &Settings,
+        windows: u64,
         batches_max: u64,
     ) -> Checked {
         let most_undurable = most_added(&mut self.undurable, status.undurable_bytes);
         let most_unexecuted = most_added(&mut self.unexecuted, status.unexecuted_bytes);
-        let ahead_max = settings.consensus.accept_ahead_max();
-        // A new leader takes over what others accepted, even if it lags.
+        let ahead_max = settings.consensus.accept_ahead_max() * windows;
+        // A new leader takes over what others accepted, also if it lags behind them.
         let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;

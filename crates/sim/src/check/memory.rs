@@ -143,7 +143,10 @@ impl Memory {
         let Memory { replicas, epochs } = self;
         let votes = epochs.get_mut(&epoch).expect("an epoch begins before anything happens in it");
         let recovery = message.body().recovery();
-        let may_speak = !votes.voters[replica].silent || matches!(recovery, Some(Recovery::Asks));
+        // What it says of batches that it holds rests on no promise and no vote.
+        let of_batches = matches!(message, Message::Dissemination(_));
+        let may_speak =
+            !votes.voters[replica].silent || of_batches || matches!(recovery, Some(Recovery::Asks));
         demand(may_speak, Invariant::SilentAmnesia, || {
             format!("r{} has lost its log, and speaks in epoch {epoch}", replica + 1)
         })?;

@@ -1,5 +1,6 @@
 //! What is checked while a world runs, and at its end.
 
+mod batches;
 mod groups;
 mod invariant;
 pub mod linear;
@@ -11,6 +12,7 @@ mod reference;
 mod terms;
 mod votes;
 
+pub(crate) use batches::Batches;
 pub(crate) use groups::Groups;
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};

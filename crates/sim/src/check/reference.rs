@@ -81,6 +81,12 @@ impl Reference {
         self.log.get(index_of(slot)).map_or(self.executor.group().epoch, |(_, epoch, _)| *epoch)
     }
 
+    /// Whether batches are ordered by reference now.
+    #[must_use]
+    pub fn disseminates(&self) -> bool {
+        self.executor.group().disseminates()
+    }
+
     /// The protocol that decided a slot, or would decide it now.
     #[must_use]
     pub fn protocol(&self, slot: Slot) -> ProtocolKind {

@@ -219,7 +219,8 @@ impl Votes {
     #[must_use]
     pub fn chosen_before(&self, epoch: Epoch, slot: Slot, batch: &Batch) -> Option<Epoch> {
         let mut before = self.epochs.range(..epoch);
-        before.find(|(_, votes)| votes.chosen(slot) == Some(batch)).map(|(&before, _)| before)
+        let is_it = |chosen: &Batch| chosen == batch || chosen.stands_for(batch);
+        before.find(|(_, votes)| votes.chosen(slot).is_some_and(is_it)).map(|(&before, _)| before)
     }
 
     /// A message of an epoch leaves a replica in one of its lives. Everything through `decided` is known to be decided.

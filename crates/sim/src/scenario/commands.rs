@@ -77,7 +77,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 ];
 
 /// The settings of `cluster`.
-const SETTINGS: &str = "protocol, election, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
+const SETTINGS: &str = "protocol, election, dissemination, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, undurable-bytes, state-transfer, clock-interval, \
                         latency";
 
@@ -418,6 +418,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
     match key {
         "protocol" => consensus.protocol = value.parse().map_err(|error| format!("{error}"))?,
         "election" => consensus.election = value.parse().map_err(|error| format!("{error}"))?,
+        "dissemination" => consensus.dissemination = value.parse().map_err(|error| format!("{error}"))?,
         "decision" => consensus.multipaxos.decision = value.parse().map_err(|error| format!("{error}"))?,
         "durability" => {
             plan.durability = value.parse().map_err(|error| format!("durability: {error}"))?;

@@ -42,6 +42,8 @@ impl World {
                     // What it writes is set aside, and tells nothing of what the replica said.
                     return Ok(());
                 }
+                let table = std::sync::Arc::clone(life.replica.history().delivered());
+                self.batches.appended(of, lsn, &record, |id| table.voids(id))?;
                 self.votes.appended(of, lsn, &record)?;
                 self.memory.appended(of, lsn, &record)?;
                 self.groups.appended(of, lsn, &record);
@@ -87,6 +89,11 @@ impl World {
                 let mark = Mark::Delivers { first };
                 self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
                 self.situations.see(&Sight::Delivers { of, first });
+                if first {
+                    let (epoch, by_reference) = (self.reference.epoch(slot), self.reference.disseminates());
+                    let by_reference = by_reference && batch.reconfiguration().is_none();
+                    self.batches.delivered(epoch, slot, by_reference, &batch)?;
+                }
                 self.reference.delivered(id, slot, &batch)?;
                 self.check_clock()?;
                 self.group_moves(slot)?;
@@ -236,6 +243,7 @@ impl World {
                 self.check_prefix(of, epoch)?;
             }
             self.votes.durable(of, lsn)?;
+            self.batches.durable(of, lsn);
             self.memory.durable(of, lsn)?;
             self.terms.durable(of, lsn)?;
         }

@@ -109,14 +109,15 @@ impl World {
             let ballot = self.votes.chosen_in(epoch, slot).unwrap_or_default();
             (self.votes.chosen(epoch, slot), ballots.decided < ballot)
         };
-        if chosen != Some(batch)
+        let is_it = |chosen: &Batch| chosen == batch || chosen.stands_for(batch);
+        if !chosen.is_some_and(is_it)
             && let Some(before) = self.votes.chosen_before(epoch, slot, batch)
         {
             return demand(false, Invariant::VoidAfterTheEnd, || {
                 format!("r{} delivers in slot {slot} what epoch {before} chose there, after its end", of + 1)
             });
         }
-        demand(chosen == Some(batch), Invariant::QuorumDurable, || {
+        demand(chosen.is_some_and(is_it), Invariant::QuorumDurable, || {
             format!("r{} delivers slot {slot}, which no quorum has durably accepted in one ballot", of + 1)
         })?;
         demand(!below, Invariant::DecidedBallot, || {

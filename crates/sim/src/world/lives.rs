@@ -59,6 +59,7 @@ impl World {
         let found = machine.disk.recover();
         machine.files.begin_log(found.last);
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost, amnesia)?;
+        self.batches.restarted(of, machine.disk.records());
         if !machine.copied {
             // By the number that the replica and its peers know, which a copy may have used before.
             let life = machine.files.incarnation.0;
@@ -360,7 +361,9 @@ impl World {
             life.whole_at = Some(machine.disk.last());
         }
         let status = life.replica.status();
-        life.watch.stepped(&status, life.holds, self.plan.settings_of(of), self.batches_max)?;
+        let group = life.replica.group();
+        let windows = if group.disseminates() { group.voters().count() as u64 } else { 1 };
+        life.watch.stepped(&status, life.holds, self.plan.settings_of(of), windows, self.batches_max)?;
         self.coverage.backlogs += u64::from(status.backlogged && !life.backlogged);
         life.backlogged = status.backlogged;
         self.coverage.sends_given_up += status.sends_given_up - life.sends_given_up;

@@ -44,7 +44,7 @@ use synod_wire::{ReplicaId, Slot};
 
 use crate::{
     chart::{Key, Mark, Recorder},
-    check::{Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
+    check::{Batches, Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
     clock::Moment,
     network::{Arrival, Loss, Network, Packet},
     plan::Plan,
@@ -139,6 +139,7 @@ pub struct World {
     groups: Groups,
     trials: Trials,
     votes: Votes,
+    batches: Batches,
     memory: Memory,
     terms: Terms,
     reference: Reference,
@@ -204,6 +205,8 @@ impl World {
         let first = lives::first_group(&plan);
         let mut votes = Votes::new(capacity);
         votes.epoch_begins(&first);
+        let mut batches = Batches::new(capacity);
+        batches.epoch_begins(&first);
         let mut memory = Memory::new(capacity);
         memory.epoch_begins(&first);
         let situations = Situations::new(&first, capacity);
@@ -228,6 +231,7 @@ impl World {
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
             votes,
+            batches,
             memory,
             terms,
             situations,

@@ -304,6 +304,7 @@ impl World {
         self.situations.see(&Sight::Regroups { slot, before: &before, group: &group });
         self.groups.begins(slot, group.clone())?;
         self.votes.epoch_begins(&group);
+        self.batches.epoch_begins(&group);
         self.memory.epoch_begins(&group);
         self.terms.epoch_begins(&group);
         self.operator.possible.retain(|(version, _)| *version >= group.version);
@@ -412,6 +413,8 @@ fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
 
 /// Options of a protocol, now and then.
 fn overrides(version: u64, protocol: ProtocolKind) -> Overrides {
-    let chosen = protocol.options_to_try().get(usize::try_from(version % 8).unwrap_or_default());
+    let choices = protocol.options_to_try().iter().chain(&["dissemination=balanced"]);
+    let chosen =
+        choices.cycle().nth(usize::try_from(version % 8).unwrap_or_default()).filter(|_| version % 4 < 3);
     chosen.map_or_else(Overrides::default, |text| text.parse().expect("these are accepted"))
 }

@@ -105,6 +105,7 @@ fn what_comes_by_catch_up_or_with_a_snapshot_says_who_votes() {
     assert_eq!(one.role(), Role::Learner);
     let voters = simple(&[R2, R3]);
     one.step(Input::Control(Control::Installed {
+        delivered: std::sync::Arc::default(),
         slot: Slot(50),
         ballots: Ballots::both(ballot(5, R2)),
         voters,

@@ -186,7 +186,12 @@ fn an_installed_snapshot_takes_the_place_of_what_it_covers() {
     let voters = VoterSets::simple((0..3).map(id).collect());
     let installed = |ballot| {
         let voters = voters.clone();
-        Input::Control(Control::Installed { slot: Slot(5), ballots: Ballots::both(ballot), voters })
+        Input::Control(Control::Installed {
+            slot: Slot(5),
+            ballots: Ballots::both(ballot),
+            voters,
+            delivered: Default::default(),
+        })
     };
     cluster.step(B, installed(ballot(1, A)));
     let has = cluster.replica(B).extent();

@@ -1,0 +1,253 @@
+//! What replicas say to each other about batches, and what they write down.
+
+use synod_wire::{Batch, BatchId, DecodeError, Keep, Reader, Slot, Writer};
+
+use super::Holdings;
+use crate::{
+    BatchText, Batches, Body, Claims, Class, Describe, Facts, Logged, Proofs, Prove,
+    batches::{read_batches, write_batches},
+};
+
+/// A message about batches (Santos 2012, Algorithm 10.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// FORWARD: batches, and what the sender holds durably that it has not said yet.
+    Forward {
+        /// The batches, each of which has a name.
+        batches: Batches,
+        /// The acknowledgements that go with them.
+        held: Holdings,
+    },
+    /// ACK: what the sender holds durably.
+    Held {
+        /// The batches.
+        held: Holdings,
+    },
+    /// RESENDFORWARD: the sender lacks these batches.
+    Lacks {
+        /// The batches.
+        lacked: Holdings,
+    },
+    /// Answers [`Message::Lacks`] where a batch is delivered, and is to be had as what was decided in its slot.
+    Delivered {
+        /// The sender has delivered all slots through this one.
+        decided: Slot,
+    },
+}
+
+const FORWARD: u8 = 1;
+const HELD: u8 = 2;
+const LACKS: u8 = 3;
+const DELIVERED: u8 = 4;
+
+// What replicas say of batches is no promise, proposal or vote. The simulator checks it by what the logs hold.
+impl Claims for Message {}
+
+impl Body for Message {
+    fn encode(&self, writer: &mut Writer) {
+        match self {
+            Message::Forward { batches, held } => {
+                writer.u8(FORWARD);
+                held.encode(writer);
+                write_batches(writer, batches);
+            }
+            Message::Held { held } => {
+                writer.u8(HELD);
+                held.encode(writer);
+            }
+            Message::Lacks { lacked } => {
+                writer.u8(LACKS);
+                lacked.encode(writer);
+            }
+            Message::Delivered { decided } => {
+                writer.u8(DELIVERED);
+                writer.slot(*decided);
+            }
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
+        Ok(match reader.u8("message about batches")? {
+            FORWARD => {
+                let held = Holdings::decode(reader)?;
+                let batches = read_batches(reader)?;
+                batches.iter().try_for_each(is_named)?;
+                Message::Forward { batches, held }
+            }
+            HELD => Message::Held { held: Holdings::decode(reader)? },
+            LACKS => Message::Lacks { lacked: Holdings::decode(reader)? },
+            DELIVERED => Message::Delivered { decided: reader.slot("decided")? },
+            value => {
+                return Err(DecodeError::Undefined { field: "message about batches", value: value.into() });
+            }
+        })
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        if let Message::Forward { batches, .. } = self {
+            batches.iter().for_each(see);
+        }
+    }
+
+    fn class(&self) -> Class {
+        Class::Dissemination
+    }
+}
+
+/// Only what a reference can stand for is disseminated.
+fn is_named(batch: &Batch) -> Result<(), DecodeError> {
+    match batch.reference() {
+        Some(_) => Ok(()),
+        None => Err(DecodeError::Undefined { field: "name of a batch", value: 0 }),
+    }
+}
+
+impl Describe for Message {
+    fn describe(&self, batch: BatchText<'_>) -> String {
+        match self {
+            Message::Forward { batches, held } => {
+                let named = |it: &Batch| format!("{} {}", it.id().expect("it has a name"), batch(it));
+                let batches: Vec<String> = batches.iter().map(named).collect();
+                let held = if held.is_empty() { String::new() } else { format!("; holds {}", runs(held)) };
+                format!("Forward {}{held}", batches.join(" | "))
+            }
+            Message::Held { held } => format!("Held {}", runs(held)),
+            Message::Lacks { lacked } => format!("Lacks {}", runs(lacked)),
+            Message::Delivered { decided } => format!("Delivered through slot {decided}"),
+        }
+    }
+}
+
+fn runs(holdings: &Holdings) -> String {
+    let run = |run: &super::Run| match run.last == run.first.number {
+        true => run.first.to_string(),
+        false => format!("{} to #{}", run.first, run.last),
+    };
+    holdings.runs().iter().map(run).collect::<Vec<_>>().join(", ")
+}
+
+/// A record about batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// This batch is held here. Where several records hold it, it is kept as long as the one that is kept longest.
+    Held {
+        /// The log keeps it until it is trimmed through this slot: that of its delivery, or one that is further ahead.
+        keep: Slot,
+        /// The batch.
+        batch: Batch,
+    },
+}
+
+const HELD_RECORD: u8 = 1;
+
+impl Logged for Record {
+    fn encode(&self, writer: &mut Writer) {
+        let Record::Held { keep, batch } = self;
+        writer.u8(HELD_RECORD);
+        writer.slot(*keep);
+        writer.batch(batch);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
+        match reader.u8("record about batches")? {
+            HELD_RECORD => {
+                let keep = reader.slot("kept through slot")?;
+                let batch = reader.batch("batch")?;
+                is_named(&batch)?;
+                Ok(Record::Held { keep, batch })
+            }
+            value => Err(DecodeError::Undefined { field: "record about batches", value: value.into() }),
+        }
+    }
+
+    fn keep(&self) -> Keep {
+        let Record::Held { keep, .. } = self;
+        Keep::Slot(*keep)
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+        let Record::Held { keep, batch } = self;
+        see(*keep, batch);
+    }
+
+    /// It says nothing of any slot, and is true whatever else was lost.
+    fn is_decision(&self) -> bool {
+        true
+    }
+
+    fn amnesia(&self) -> Option<bool> {
+        None
+    }
+}
+
+impl Describe for Record {
+    fn describe(&self, batch: BatchText<'_>) -> String {
+        let Record::Held { keep, batch: held } = self;
+        let id: BatchId = held.id().expect("it has a name");
+        format!("holds {id} until slot {keep}: {}", batch(held))
+    }
+}
+
+impl Facts for Record {}
+
+impl Prove for Record {
+    /// It proves no decision: it is what a proven reference stands for.
+    fn prove(&self, proofs: &mut Proofs) {
+        let Record::Held { batch, .. } = self;
+        proofs.hold_batch(batch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId, replica_session};
+
+    fn batch() -> Batch {
+        let mut builder = BatchBuilder::identified();
+        builder.push(SessionId(1), 1, 1, b"put");
+        builder.finish_as(id(2), 1)
+    }
+
+    fn id(number: u64) -> BatchId {
+        BatchId { origin: replica_session(ReplicaId(1), Incarnation(3), 7), number }
+    }
+
+    fn messages() -> Vec<Message> {
+        let held = || [id(1), id(2), id(4)].into_iter().collect();
+        vec![
+            Message::Forward { batches: [batch()].into(), held: held() },
+            Message::Held { held: held() },
+            Message::Lacks { lacked: held() },
+            Message::Delivered { decided: Slot(9) },
+        ]
+    }
+
+    #[test]
+    fn every_byte_is_where_earlier_versions_look_for_it() {
+        let records = [Record::Held { keep: Slot(9), batch: batch() }];
+        crate::message::fixed::check(include_str!("encoding.txt"), &messages(), &records);
+    }
+
+    #[test]
+    fn messages_and_records_come_back() {
+        crate::message::fixed::survive_the_wire_and_no_truncation_decodes(&messages());
+        crate::message::fixed::survive_the_disk(vec![Record::Held { keep: Slot(9), batch: batch() }]);
+    }
+
+    #[test]
+    fn what_has_no_name_is_refused() {
+        for unnamed in [Batch::noop(), Batch::settling(), batch().reference().unwrap()] {
+            let mut writer = Writer::new();
+            let forward = Message::Forward { batches: [unnamed].into(), held: Holdings::default() };
+            forward.encode(&mut writer);
+            assert!(Message::decode(&mut Reader::new(writer.finish().to_bytes())).is_err());
+        }
+    }
+
+    #[test]
+    fn people_read_names() {
+        let text = |_: &Batch| "put".to_owned();
+        assert_eq!(messages()[0].describe(&text), "Forward r1/3#2 put; holds r1/3#1 to #2, r1/3#4");
+    }
+}

@@ -1,0 +1,326 @@
+//! S-Paxos (Santos 2012, chapter 10): every replica disseminates batches, and a leader-based protocol orders their ids.
+//!
+//! [`Balanced`] wraps any ordering protocol. It gives the inner protocol references in the place of batches, and what
+//! the inner protocol decides it delivers as the batches that the references stand for. Nothing outside of it, and
+//! nothing inside, knows a difference.
+//!
+//! - A replica that is given a batch writes it down, sends it to all ([`Message::Forward`]), and acknowledges to all what
+//!   it holds durably, as they do ([`Message::Held`]). The leader proposes a reference once a quorum holds the batch.
+//! - **An inner protocol never sees a reference whose batch is not here**, written down before anything that the inner
+//!   protocol writes about it. A message that carries such a reference is parked until the batch has come. So a vote for
+//!   a reference is a vote for its batch, and all that the inner protocol proves of values holds for batches: through
+//!   crashes, damaged logs and recoveries. Safety does not rest on acknowledgements.
+//! - A batch is dropped once it is delivered: from then on the replica around the protocol has it, by slot. A replica that
+//!   lacks it by then learns what was decided.
+//! - **A reference that is decided twice counts once**, at all replicas in the same slot ([`synod_wire::Delivered`]). The
+//!   second time it is delivered as it is, and executes nothing.
+//!
+//! docs/dissemination.md has the argument, and where this differs from the document.
+
+mod holdings;
+mod messages;
+mod order;
+mod planted;
+mod spread;
+mod store;
+
+pub use holdings::{Holdings, Run};
+pub use messages::{Message, Record};
+pub use planted::Bug;
+
+use std::{collections::VecDeque, sync::Arc};
+
+use store::Store;
+use synod_wire::{Ballot, Batch, BatchId, Delivered, Lsn, ReplicaId, Slot, Time};
+
+use crate::{
+    Control, Effect, Effects, Input, Members, Options, Protocol, Restart, Role, Route, Status,
+    options::choice,
+};
+
+choice! {
+    /// How batches reach all replicas.
+    #[derive(Default)]
+    Dissemination, "dissemination" {
+        #[default]
+        /// The leader's proposals carry them.
+        Leader = "leader",
+        /// Each replica sends those of its own clients to all, and the leader orders their ids.
+        Balanced = "balanced",
+    }
+}
+
+/// Messages of the inner protocol that wait for batches.
+const PARKED_MAX: usize = 256;
+
+/// Bytes of batches that are not delivered, from which on no more is taken in. Each replica has no more than its window
+/// of batches under way; but a replica that starts again and again begins a new one each time.
+const HELD_BYTES_MAX: usize = 256 << 20;
+
+/// The log keeps a batch that is not delivered for so many slots behind the decided prefix. One that is delivered later is
+/// written again.
+const KEPT_AHEAD: u64 = 256;
+
+/// A replica that disseminates batches, around one that orders references.
+#[derive(Debug)]
+pub struct Balanced {
+    inner: Box<dyn Protocol>,
+    members: Members,
+    /// Those of the replica; the inner protocol has a larger window.
+    options: Options,
+    store: Store,
+    /// What was delivered.
+    table: Arc<Delivered>,
+    /// Batches were delivered since the store was last rid of what is void.
+    stale: bool,
+    /// Batches of this burst that leave with its end.
+    outgoing: Vec<Batch>,
+    /// What became durable here and was not acknowledged yet.
+    unacknowledged: Vec<BatchId>,
+    /// When the next acknowledgement of all that is held is due.
+    advertise_at: Time,
+    /// Messages of the inner protocol that wait for batches, in the order in which they came.
+    parked: VecDeque<Parked>,
+    /// What has no reference, and waits for room in the inner protocol's window.
+    unnamed: VecDeque<(Batch, bool)>,
+    /// In which ballot the inner protocol leads, and through which slot it must have delivered before it proposes.
+    leads: Option<(Ballot, Slot)>,
+    /// Slots through this one are decided somewhere.
+    elsewhere: Slot,
+    /// What the inner protocol asked for.
+    inner_deadline: Time,
+    deadline: Option<Time>,
+}
+
+/// A message of the inner protocol that carries references to batches that are not here.
+#[derive(Clone, Debug)]
+struct Parked {
+    from: ReplicaId,
+    message: crate::Message,
+    since: Time,
+}
+
+/// Whether a batch is ordered by its reference. A change of the group is ordered as it is: whoever orders must know what
+/// it says.
+fn by_reference(batch: &Batch) -> bool {
+    batch.id().is_some() && batch.reconfiguration().is_none()
+}
+
+/// Starts a replica with these options, which say that its batches are disseminated by all.
+pub(crate) fn start(
+    options: &Options,
+    members: Members,
+    restart: Restart,
+    now: Time,
+    effects: &mut Effects,
+) -> Box<dyn Protocol> {
+    let mut store = Store::new();
+    let table = Arc::clone(&restart.delivered);
+    let (mut records, mut held) = (Vec::new(), Vec::new());
+    for record in restart.records {
+        match record {
+            crate::Record::Dissemination(record) => held.push(record),
+            record => records.push(record),
+        }
+    }
+    for Record::Held { keep, batch } in held {
+        let id = batch.id().expect("what is held has a name");
+        if let Some(known) = store.get_mut(id) {
+            known.keep = known.keep.max(keep);
+        } else if !table.voids(id) {
+            store.hold(batch, keep, Lsn::ZERO, (now, options.retransmit_after));
+            store.held_by(id, members.me(), &members, 0);
+        }
+    }
+    let window_max = options.window_max * members.count();
+    let inner_options = Options { window_max, dissemination: Dissemination::Leader, ..options.clone() };
+    let mark = effects.mark();
+    let inner = inner_options.start(members.clone(), Restart { records, ..restart }, now, effects);
+    let mut balanced = Balanced {
+        inner,
+        members,
+        options: options.clone(),
+        store,
+        table,
+        stale: true,
+        outgoing: Vec::new(),
+        unacknowledged: Vec::new(),
+        advertise_at: now,
+        parked: VecDeque::new(),
+        unnamed: VecDeque::new(),
+        leads: None,
+        elsewhere: Slot::ZERO,
+        inner_deadline: Time::NEVER,
+        deadline: None,
+    };
+    balanced.edit(mark, effects);
+    Box::new(balanced)
+}
+
+impl Protocol for Balanced {
+    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        match input {
+            Input::Receive { from, message: crate::Message::Dissemination(message) } => {
+                if self.members.index(from).is_some() && from != self.members.me() {
+                    self.receive(now, from, message, effects);
+                }
+            }
+            Input::Receive { from, message } => self.receive_inner(now, from, message, effects),
+            Input::Propose { batch, awaited } => self.propose(now, batch, awaited, effects),
+            Input::Durable(lsn) => {
+                self.became_durable(lsn);
+                self.step_inner(now, input, effects);
+            }
+            Input::Link { peer, link } => {
+                if link.begins_again() {
+                    self.tell_again(now, peer, effects);
+                }
+                self.step_inner(now, input, effects);
+            }
+            Input::Timer => {
+                self.deadline = None;
+                if now >= self.inner_deadline {
+                    self.inner_deadline = Time::NEVER;
+                    self.step_inner(now, input, effects);
+                }
+            }
+            Input::Control(control) => self.control(now, control, effects),
+        }
+        self.take_parked(now, effects);
+    }
+
+    fn promised(&self) -> Ballot {
+        self.inner.promised()
+    }
+
+    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        let mark = effects.mark();
+        self.inner.promise(now, ballot, effects);
+        self.edit(mark, effects);
+    }
+
+    fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn flush(&mut self, now: Time, effects: &mut Effects) {
+        if std::mem::take(&mut self.stale) {
+            self.store.drop_void(&self.table);
+        }
+        self.order(now, effects);
+        self.repeat(now, effects);
+        self.spread(now, effects);
+        let mark = effects.mark();
+        self.inner.flush(now, effects);
+        self.edit(mark, effects);
+        self.ask_for_timer(effects);
+    }
+
+    /// Each replica has a window of its own: batches of its clients that are not delivered.
+    fn room(&self) -> usize {
+        if self.is_congested() { 0 } else { self.options.window_max.saturating_sub(self.store.own()) }
+    }
+
+    fn is_congested(&self) -> bool {
+        self.inner.is_congested() || self.store.bytes() > HELD_BYTES_MAX
+    }
+
+    fn route(&self) -> Route {
+        Route::Here
+    }
+
+    fn caretaker(&self) -> Option<ReplicaId> {
+        self.inner.caretaker()
+    }
+
+    fn status(&self) -> Status {
+        let status = self.inner.status();
+        Status {
+            decided_elsewhere: status.decided_elsewhere.max(self.elsewhere),
+            waits_for_disk: status.waits_for_disk || self.store.waits_for_disk(),
+            ..status
+        }
+    }
+
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        self.inner.answers(now, voter)
+    }
+
+    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
+        self.inner.for_each_proposal(see);
+    }
+
+    fn fork(&self) -> Box<dyn Protocol> {
+        Box::new(Balanced {
+            inner: self.inner.fork(),
+            members: self.members.clone(),
+            options: self.options.clone(),
+            store: self.store.clone(),
+            table: Arc::clone(&self.table),
+            outgoing: self.outgoing.clone(),
+            unacknowledged: self.unacknowledged.clone(),
+            parked: self.parked.clone(),
+            unnamed: self.unnamed.clone(),
+            ..*self
+        })
+    }
+}
+
+impl Balanced {
+    /// Gives the inner protocol an input, and makes its effects those of this replica.
+    fn step_inner(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        let mark = effects.mark();
+        self.inner.step(now, input, effects);
+        self.edit(mark, effects);
+    }
+
+    fn has(&self, bug: Bug) -> bool {
+        self.options.has(crate::Bug::Dissemination(bug))
+    }
+
+    /// Slots through this one are delivered.
+    fn decided(&self) -> Slot {
+        self.inner.status().decided
+    }
+
+    /// How long the log keeps a batch that is written now.
+    fn keep(&self) -> Slot {
+        Slot(self.decided().0.saturating_add(KEPT_AHEAD))
+    }
+
+    fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {
+        match control {
+            Control::Learn { slot, ballots, batch, voters } => {
+                let batch = self.learn(now, slot, batch, effects);
+                let learn = Control::Learn { slot, ballots, batch, voters };
+                self.step_inner(now, Input::Control(learn), effects);
+            }
+            Control::Installed { slot, ref delivered, .. } => {
+                if slot > self.decided() {
+                    self.table = Arc::clone(delivered);
+                    self.stale = true;
+                }
+                self.step_inner(now, Input::Control(control), effects);
+            }
+            Control::Trim(slot) => {
+                self.step_inner(now, Input::Control(control), effects);
+                self.keep_longer(slot, effects);
+            }
+            control => self.step_inner(now, Input::Control(control), effects),
+        }
+    }
+
+    fn ask_for_timer(&mut self, effects: &mut Effects) {
+        let deadline = self.inner_deadline.min(self.due());
+        if self.deadline != Some(deadline) {
+            self.deadline = Some(deadline);
+            effects.push(Effect::Deadline(deadline));
+        }
+    }
+
+    /// Whether the inner protocol leads, and in which ballot.
+    fn leading(&self) -> Option<Ballot> {
+        let status = self.inner.status();
+        (status.role == Role::Leader).then_some(status.view.ballot)
+    }
+}

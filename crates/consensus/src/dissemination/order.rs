@@ -1,0 +1,118 @@
+//! The leader proposes references; whoever delivers one delivers its batch.
+
+use std::collections::BTreeSet;
+
+use synod_wire::{Batch, BatchId, ReplicaId, Slot, Time};
+
+use super::{Balanced, Bug, KEPT_AHEAD, Record, by_reference};
+use crate::{Effect, Effects, Input};
+use std::sync::Arc;
+
+impl Balanced {
+    /// Proposes what a quorum holds, if this replica leads.
+    pub(super) fn order(&mut self, now: Time, effects: &mut Effects) {
+        let ballot = self.leading();
+        if ballot != self.leads.map(|(ballot, _)| ballot) {
+            self.leads = ballot.map(|ballot| (ballot, self.inner.status().decided_elsewhere));
+            match ballot {
+                Some(_) => self.begin_to_lead(),
+                // Whoever wants these ordered sends them to the next leader.
+                None => self.unnamed.clear(),
+            }
+        }
+        let Some((_, settled)) = self.leads else { return };
+        while self.inner.room() > 0
+            && let Some((batch, awaited)) = self.unnamed.pop_front()
+        {
+            self.step_inner(now, Input::Propose { batch, awaited }, effects);
+        }
+        // What was decided before this leader's time it must have delivered, so as to propose none of it again.
+        while self.decided() >= settled && self.inner.room() > 0 {
+            let Some(batch) = self.store.next_stable() else { break };
+            let reference = batch.reference().expect("what is stable has a name");
+            let id = reference.id().expect("a reference has a name");
+            if self.table.voids(id) {
+                continue;
+            }
+            let awaited = origin(id) != Some(self.members.me());
+            self.step_inner(now, Input::Propose { batch: reference, awaited }, effects);
+        }
+    }
+
+    /// A new leader has in its log what earlier ones may have decided; it proposes that again by itself, and nothing of it
+    /// a second time (Santos 2012: viewChangeFinished).
+    fn begin_to_lead(&mut self) {
+        let mut proposed: BTreeSet<BatchId> = BTreeSet::new();
+        self.inner.for_each_proposal(&mut |batch| proposed.extend(batch.id()));
+        if self.has(Bug::ForgetReproposed) {
+            proposed.clear();
+        }
+        self.store.begin_to_propose(&proposed, &self.members, self.unneeded_holders());
+    }
+
+    /// Makes the effects of the inner protocol since `mark` those of this replica.
+    pub(super) fn edit(&mut self, mark: usize, effects: &mut Effects) {
+        let mut rewritten = Vec::new();
+        for effect in effects.split_off(mark) {
+            match effect {
+                Effect::Deliver { slot, ballots, batch } => {
+                    let batch = self.resolve(slot, batch, &mut rewritten);
+                    effects.push(Effect::Deliver { slot, ballots, batch });
+                }
+                Effect::Deadline(deadline) => self.inner_deadline = deadline,
+                effect => effects.push(effect),
+            }
+        }
+        // Behind what the inner protocol has written: records are numbered in the order in which they are written.
+        for record in rewritten {
+            effects.append(record);
+        }
+    }
+
+    /// What a slot delivers.
+    fn resolve(&mut self, slot: Slot, decided: Batch, rewritten: &mut Vec<crate::Record>) -> Batch {
+        let void = decided.id().is_some_and(|id| self.table.voids(id));
+        let batch = match decided.id().filter(|_| decided.is_reference()) {
+            Some(id) if !void || self.has(Bug::DeliverTwice) => {
+                let again = self.store.get_or_recent(id).filter(|_| void).cloned();
+                let Some((batch, keep)) =
+                    again.map(|batch| (batch, slot)).or_else(|| self.store.take_delivered(id))
+                else {
+                    assert!(self.options.planted.is_some(), "the batch of a decided reference is here: {id}");
+                    return decided;
+                };
+                assert!(decided.stands_for(&batch), "two batches are called {id}");
+                if keep < slot && !self.has(Bug::TrimHeld) {
+                    rewritten.push(Record::Held { keep: slot, batch: batch.clone() }.into());
+                }
+                batch
+            }
+            _ => {
+                debug_assert!(!by_reference(&decided) || decided.is_reference(), "ordered by reference");
+                decided
+            }
+        };
+        Arc::make_mut(&mut self.table).deliver(&batch);
+        self.stale = true;
+        batch
+    }
+
+    /// The log is about to forget slots through this one: what is held and not delivered must stay.
+    pub(super) fn keep_longer(&mut self, trimmed: Slot, effects: &mut Effects) {
+        if self.has(Bug::TrimHeld) {
+            return;
+        }
+        let keep = Slot(self.decided().max(trimmed).0.saturating_add(KEPT_AHEAD));
+        for (_, known) in self.store.iter_mut().filter(|(_, known)| known.keep <= trimmed) {
+            if let Some(batch) = &known.batch {
+                known.keep = keep;
+                effects.append(Record::Held { keep, batch: batch.clone() }.into());
+            }
+        }
+    }
+}
+
+/// The replica that made a batch.
+fn origin(id: BatchId) -> Option<ReplicaId> {
+    id.origin.of_replica().map(|(replica, _)| replica)
+}

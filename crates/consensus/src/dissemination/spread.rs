@@ -1,0 +1,285 @@
+//! From each replica to all: batches, acknowledgements, and what is asked for again.
+
+use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Slot, Time};
+
+use super::{Balanced, Bug, HELD_BYTES_MAX, Holdings, Message, Record, by_reference};
+use crate::{Batches, Effects, Input, batches::fitting, resend::Resend};
+
+/// More batches than this are not known of at a time: more than the windows of all replicas hold.
+const KNOWN_MAX: usize = 1 << 16;
+
+impl Balanced {
+    // Sending.
+
+    /// A batch of this replica's clients, or what the leader is to order as it is.
+    pub(super) fn propose(&mut self, now: Time, batch: Batch, awaited: bool, effects: &mut Effects) {
+        if !by_reference(&batch) {
+            self.unnamed.push_back((batch, awaited));
+            return;
+        }
+        let id = batch.id().expect("a reference names it");
+        if self.table.voids(id) {
+            return;
+        }
+        if self.store.get(id).is_none() {
+            self.hold(now, batch.clone(), effects);
+        }
+        self.store.made(id);
+        self.outgoing.push(batch);
+    }
+
+    /// Writes a batch down.
+    fn hold(&mut self, now: Time, batch: Batch, effects: &mut Effects) {
+        let keep = self.keep();
+        let id = batch.id().expect("a batch that is disseminated has a name");
+        let mut lsn = Lsn::ZERO;
+        if !self.has(Bug::HoldUnrecorded) {
+            lsn = effects.append(Record::Held { keep, batch: batch.clone() }.into());
+        }
+        self.store.hold(batch, keep, lsn, (now, self.options.retransmit_after));
+        if lsn == Lsn::ZERO || self.has(Bug::AcknowledgeBeforeDurable) {
+            self.holds_durably(id);
+        }
+    }
+
+    /// Lets leave what this burst disseminates, and what was not acknowledged yet: with it, or by itself.
+    pub(super) fn spread(&mut self, now: Time, effects: &mut Effects) {
+        self.unacknowledged.sort_unstable();
+        self.unacknowledged.dedup();
+        let mut held: Holdings = self.unacknowledged.drain(..).collect();
+        let outgoing = std::mem::take(&mut self.outgoing);
+        let mut rest = &outgoing[..];
+        while !rest.is_empty() {
+            let (page, behind) = rest.split_at(fitting(rest.iter(), self.options.promise_bytes_max));
+            let (batches, held) = (page.into(), std::mem::take(&mut held));
+            effects.send(self.members.to_peers(), Message::Forward { batches, held }, Lsn::ZERO);
+            rest = behind;
+        }
+        // Whoever missed an acknowledgement hears all of them again after a while.
+        let all = now >= self.advertise_at;
+        if all {
+            held = self.store.holdings(&self.members);
+        }
+        if all || !held.is_empty() {
+            self.advertise_at = now + self.options.heartbeat_interval;
+        }
+        if !held.is_empty() {
+            effects.send(self.members.to_peers(), Message::Held { held }, Lsn::ZERO);
+        }
+    }
+
+    /// Sends again the own batches that somebody is not known to hold, and asks again for those that are not here.
+    pub(super) fn repeat(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.options.election_timeout;
+        let (mut again, mut lacked) = (Vec::new(), Vec::new());
+        let n = self.members.count();
+        for (id, known) in self.store.iter_mut() {
+            let wanted = known.batch.is_none() || known.own && known.holders.len() < n;
+            if wanted && known.resend.is_due(now, wait_max) {
+                match &known.batch {
+                    Some(batch) => again.push((batch.clone(), known.holders)),
+                    None => lacked.push(id),
+                }
+            }
+        }
+        for peer in self.members.peers().collect::<Vec<_>>() {
+            let lacks = |(_, holders): &&(Batch, _)| !self.members.contains(*holders, peer);
+            let batches: Vec<Batch> = again.iter().filter(lacks).map(|(batch, _)| batch.clone()).collect();
+            self.forward(peer, &batches, effects);
+        }
+        self.ask(&lacked, effects);
+    }
+
+    /// A session to a peer began: what it was sent before may be lost.
+    pub(super) fn tell_again(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
+        let members = &self.members;
+        let lacks =
+            self.store.iter().filter(|(_, known)| known.own && !members.contains(known.holders, peer));
+        let batches: Vec<Batch> = lacks.filter_map(|(_, known)| known.batch.clone()).collect();
+        self.forward(peer, &batches, effects);
+        let held = self.store.holdings(&self.members);
+        if !held.is_empty() {
+            effects.send(peer, Message::Held { held }, Lsn::ZERO);
+        }
+        let retry = self.options.retransmit_after;
+        for (_, known) in self.store.iter_mut().filter(|(_, known)| known.batch.is_none()) {
+            known.resend = Resend::first(now, retry);
+        }
+    }
+
+    fn forward(&self, to: ReplicaId, batches: &[Batch], effects: &mut Effects) {
+        let mut rest = batches;
+        while !rest.is_empty() {
+            let (page, behind) = rest.split_at(fitting(rest.iter(), self.options.promise_bytes_max));
+            let (batches, held): (Batches, _) = (page.into(), Holdings::default());
+            effects.send(to, Message::Forward { batches, held }, Lsn::ZERO);
+            rest = behind;
+        }
+    }
+
+    fn ask(&mut self, lacked: &[BatchId], effects: &mut Effects) {
+        let mut asked: Vec<(ReplicaId, BatchId)> = Vec::new();
+        for &id in lacked {
+            asked.extend(self.store.source(id, &self.members).map(|from| (from, id)));
+        }
+        asked.sort_unstable();
+        for of_one in asked.chunk_by(|(one, _), (other, _)| one == other) {
+            let lacked = of_one.iter().map(|&(_, id)| id).collect();
+            effects.send(of_one[0].0, Message::Lacks { lacked }, Lsn::ZERO);
+        }
+    }
+
+    /// When something is to be sent again.
+    pub(super) fn due(&self) -> Time {
+        let n = self.members.count();
+        let wanted = self
+            .store
+            .iter()
+            .filter(|(_, known)| known.batch.is_none() || known.own && known.holders.len() < n);
+        let resend = wanted.map(|(_, known)| known.resend.at()).min();
+        let advertise = (self.store.len() > 0).then_some(self.advertise_at);
+        resend.into_iter().chain(advertise).min().unwrap_or(Time::NEVER)
+    }
+
+    // Receiving.
+
+    pub(super) fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
+        match message {
+            Message::Forward { batches, held } => {
+                for batch in batches.iter() {
+                    self.on_batch(now, batch, effects);
+                }
+                self.on_held(now, from, &held);
+            }
+            Message::Held { held } => self.on_held(now, from, &held),
+            Message::Lacks { lacked } => self.on_lacks(from, &lacked, effects),
+            Message::Delivered { decided } => self.elsewhere = self.elsewhere.max(decided),
+        }
+    }
+
+    fn on_batch(&mut self, now: Time, batch: &Batch, effects: &mut Effects) {
+        let Some(id) = batch.id().filter(|_| by_reference(batch)) else { return };
+        if self.table.voids(id) {
+            return;
+        }
+        if self.store.get(id).is_some() {
+            // Whoever sent it again may have missed that it is here.
+            if self.store.is_held_by(id, self.members.me(), &self.members) {
+                self.unacknowledged.push(id);
+            }
+            return;
+        }
+        // What waits for it was taken in already.
+        let wanted = self.parked.iter().any(|parked| refers_to(&parked.message, id));
+        let full = self.inner.is_congested() || self.store.bytes() > HELD_BYTES_MAX;
+        if wanted || !full && self.store.len() < KNOWN_MAX {
+            self.hold(now, batch.clone(), effects);
+        }
+    }
+
+    fn on_held(&mut self, now: Time, from: ReplicaId, held: &Holdings) {
+        let patience = self.options.retransmit_after;
+        let missing = self.unneeded_holders();
+        for id in held.ids() {
+            if self.table.voids(id) || self.store.len() >= KNOWN_MAX && !self.store.knows(id) {
+                continue;
+            }
+            self.store.note(id, now, patience);
+            self.store.heard_of(id, from);
+            self.store.held_by(id, from, &self.members, missing);
+        }
+    }
+
+    fn on_lacks(&mut self, from: ReplicaId, lacked: &Holdings, effects: &mut Effects) {
+        let here: Vec<Batch> = lacked.ids().filter_map(|id| self.store.get_or_recent(id)).cloned().collect();
+        self.forward(from, &here, effects);
+        let gone = |id| self.store.get_or_recent(id).is_none() && self.table.voids(id);
+        if lacked.ids().any(gone) {
+            effects.send(from, Message::Delivered { decided: self.decided() }, Lsn::ZERO);
+        }
+    }
+
+    /// Records through this one are durable: what is held with them can be acknowledged.
+    pub(super) fn became_durable(&mut self, lsn: Lsn) {
+        for id in self.store.durable(lsn) {
+            self.holds_durably(id);
+        }
+    }
+
+    fn holds_durably(&mut self, id: BatchId) {
+        let missing = self.unneeded_holders();
+        self.store.held_by(id, self.members.me(), &self.members, missing);
+        self.unacknowledged.push(id);
+    }
+
+    /// A batch is proposed although so many holders are missing for a quorum.
+    pub(super) fn unneeded_holders(&self) -> usize {
+        if self.has(Bug::ProposeUnstable) { self.members.count() } else { 0 }
+    }
+
+    // References of the inner protocol.
+
+    /// A message of the inner protocol: it takes it once it may see every reference in it.
+    pub(super) fn receive_inner(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        message: crate::Message,
+        effects: &mut Effects,
+    ) {
+        let lacked = self.lacked_by(&message);
+        if lacked.is_empty() || self.has(Bug::VoteWithoutBatch) {
+            return self.step_inner(now, Input::Receive { from, message }, effects);
+        }
+        // One more than there is room for is lost, as any message may be; whoever sent it sends it again.
+        if self.parked.len() < super::PARKED_MAX && self.members.index(from).is_some() {
+            let patience = self.options.retransmit_after;
+            for id in lacked {
+                self.store.note(id, now, patience);
+                self.store.heard_of(id, from);
+            }
+            self.parked.push_back(super::Parked { from, message, since: now });
+        }
+    }
+
+    /// The batches to which a message refers and that are not here, though they may count when they are decided.
+    fn lacked_by(&self, message: &crate::Message) -> Vec<BatchId> {
+        let mut lacked = Vec::new();
+        message.body().for_each_batch(&mut |batch| {
+            let id = batch.id().filter(|_| batch.is_reference());
+            lacked.extend(id.filter(|&id| self.store.get(id).is_none() && !self.table.voids(id)));
+        });
+        lacked
+    }
+
+    /// Gives the inner protocol the messages whose batches have come.
+    pub(super) fn take_parked(&mut self, now: Time, effects: &mut Effects) {
+        let patience = self.options.election_timeout;
+        for _ in 0..self.parked.len() {
+            let Some(parked) = self.parked.pop_front() else { break };
+            if self.lacked_by(&parked.message).is_empty() {
+                let super::Parked { from, message, .. } = parked;
+                self.step_inner(now, Input::Receive { from, message }, effects);
+            } else if now < parked.since + patience {
+                self.parked.push_back(parked);
+            }
+        }
+    }
+
+    /// What was decided in a slot, as a peer said, in the form in which the inner protocol orders it; a batch that is
+    /// ordered by reference is written down first.
+    pub(super) fn learn(&mut self, now: Time, slot: Slot, batch: Batch, effects: &mut Effects) -> Batch {
+        let Some(reference) = batch.reference().filter(|_| by_reference(&batch)) else { return batch };
+        let id = batch.id().expect("it has a reference");
+        if slot > self.decided() && self.store.get(id).is_none() && !self.table.voids(id) {
+            self.hold(now, batch, effects);
+        }
+        reference
+    }
+}
+
+fn refers_to(message: &crate::Message, id: BatchId) -> bool {
+    let mut refers = false;
+    message.body().for_each_batch(&mut |batch| refers |= batch.id() == Some(id));
+    refers
+}

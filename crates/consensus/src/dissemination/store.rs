@@ -1,0 +1,330 @@
+//! The batches that are not delivered yet: which are here, and who else holds them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use synod_wire::{Batch, BatchId, Delivered, Lsn, ReplicaId, SessionId, Slot, Time};
+
+use super::Holdings;
+use crate::{Members, ReplicaSet, resend::Resend};
+
+/// Delivered batches that are kept for those who lag a little.
+const RECENT_MAX: usize = 256;
+/// At most so many bytes of them. The decided log of the replica around the protocol mostly holds the same buffers.
+const RECENT_BYTES_MAX: usize = 4 << 20;
+
+/// A batch that is known to be somewhere, and perhaps here.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    /// The batch, if it is here.
+    pub(super) batch: Option<Batch>,
+    /// Through which slot the own log keeps it.
+    pub(super) keep: Slot,
+    /// Who holds it durably.
+    pub(super) holders: ReplicaSet,
+    /// Whether this life made it.
+    pub(super) own: bool,
+    /// Whether this replica, which leads, has it in its log already.
+    proposed: bool,
+    /// When it is sent again, if it was made here, or asked for again, if it is not here.
+    pub(super) resend: Resend,
+    /// Whom to ask first: a replica that spoke of it.
+    source: Option<ReplicaId>,
+}
+
+impl Known {
+    /// `missing`: so many holders less than a quorum will do. Only a planted bug needs that.
+    fn may_be_proposed(&self, members: &Members, missing: usize) -> bool {
+        self.batch.is_some() && !self.proposed && members.is_quorum_with(missing, self.holders)
+    }
+}
+
+/// The batches that are not delivered yet, and a few that were delivered last.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    known: BTreeMap<BatchId, Known>,
+    /// How many of them this life made.
+    own: usize,
+    /// Bytes of those that are here.
+    bytes: usize,
+    /// Those that are here, held by a quorum, and not proposed by this leader.
+    stable: BTreeSet<BatchId>,
+    /// Those whose record is not durable yet, in the order of the log.
+    undurable: VecDeque<(Lsn, BatchId)>,
+    /// The origin whose turn was last.
+    turn: SessionId,
+    recent: BTreeMap<BatchId, Batch>,
+    /// The same, oldest first.
+    recent_order: VecDeque<BatchId>,
+    recent_bytes: usize,
+}
+
+impl Store {
+    pub(super) fn new() -> Store {
+        Store {
+            known: BTreeMap::new(),
+            own: 0,
+            bytes: 0,
+            stable: BTreeSet::new(),
+            undurable: VecDeque::new(),
+            turn: SessionId(0),
+            recent: BTreeMap::new(),
+            recent_order: VecDeque::new(),
+            recent_bytes: 0,
+        }
+    }
+
+    /// Bytes of the batches that are here and not delivered.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many batches are known of.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Batches of this life that are not delivered.
+    pub(super) fn own(&self) -> usize {
+        self.own
+    }
+
+    /// A batch that is here and not delivered.
+    pub(super) fn get(&self, id: BatchId) -> Option<&Batch> {
+        self.known.get(&id)?.batch.as_ref()
+    }
+
+    /// What is known of a batch.
+    pub(super) fn get_mut(&mut self, id: BatchId) -> Option<&mut Known> {
+        self.known.get_mut(&id)
+    }
+
+    /// A batch that is here, delivered or not.
+    pub(super) fn get_or_recent(&self, id: BatchId) -> Option<&Batch> {
+        self.get(id).or_else(|| self.recent.get(&id))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (BatchId, &mut Known)> {
+        self.known.iter_mut().map(|(&id, known)| (id, known))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (BatchId, &Known)> {
+        self.known.iter().map(|(&id, known)| (id, known))
+    }
+
+    /// What somebody knows of a batch. It is asked for after `patience`, unless it comes by itself.
+    pub(super) fn note(&mut self, id: BatchId, now: Time, patience: Duration) -> &mut Known {
+        self.known.entry(id).or_insert_with(|| Known {
+            batch: None,
+            keep: Slot::ZERO,
+            holders: ReplicaSet::default(),
+            own: false,
+            proposed: false,
+            resend: Resend::first(now, patience),
+            source: None,
+        })
+    }
+
+    /// A batch came, or was made here; the log will keep it through a slot once this record is durable.
+    pub(super) fn hold(&mut self, batch: Batch, keep: Slot, lsn: Lsn, known: (Time, Duration)) -> &mut Known {
+        let id = batch.id().expect("a batch that is disseminated has a name");
+        self.bytes += batch.bytes().len();
+        if lsn > Lsn::ZERO {
+            self.undurable.push_back((lsn, id));
+        }
+        let entry = self.note(id, known.0, known.1);
+        debug_assert!(entry.batch.is_none(), "a batch is taken in once");
+        (entry.batch, entry.keep) = (Some(batch), keep);
+        entry
+    }
+
+    /// This life made a batch, which is here.
+    pub(super) fn made(&mut self, id: BatchId) {
+        if let Some(known) = self.known.get_mut(&id).filter(|known| !known.own) {
+            known.own = true;
+            self.own += 1;
+        }
+    }
+
+    /// Somebody holds a batch durably. If a quorum does, and it is here, it may be proposed.
+    pub(super) fn held_by(&mut self, id: BatchId, who: ReplicaId, members: &Members, missing: usize) {
+        if let Some(known) = self.known.get_mut(&id) {
+            known.holders = known.holders.union(members.only(who));
+            if known.may_be_proposed(members, missing) {
+                self.stable.insert(id);
+            }
+        }
+    }
+
+    /// Names a replica that has a batch, or had it, so that it can be asked.
+    pub(super) fn heard_of(&mut self, id: BatchId, from: ReplicaId) {
+        if let Some(known) = self.known.get_mut(&id) {
+            known.source.get_or_insert(from);
+        }
+    }
+
+    /// Whom to ask for a batch that is not here, for the first time or again: who spoke of it, then the others in turn.
+    pub(super) fn source(&mut self, id: BatchId, members: &Members) -> Option<ReplicaId> {
+        let known = self.known.get_mut(&id)?;
+        let peers: Vec<ReplicaId> = members.peers().collect();
+        let asked = known.source.or_else(|| peers.first().copied())?;
+        let place = peers.iter().position(|&peer| peer == asked).map_or(0, |place| place + 1);
+        known.source = peers.get(place % peers.len().max(1)).copied();
+        Some(asked)
+    }
+
+    /// Records through this one are durable: which batches are with them.
+    pub(super) fn durable(&mut self, lsn: Lsn) -> Vec<BatchId> {
+        let mut durable = Vec::new();
+        while let Some(&(record, id)) = self.undurable.front()
+            && record <= lsn
+        {
+            self.undurable.pop_front();
+            if self.known.get(&id).is_some_and(|known| known.batch.is_some()) {
+                durable.push(id);
+            }
+        }
+        durable
+    }
+
+    /// What this replica holds durably of what is not delivered.
+    pub(super) fn holdings(&self, members: &Members) -> Holdings {
+        let me = members.me();
+        let held = |known: &Known| known.batch.is_some() && members.contains(known.holders, me);
+        self.iter().filter(|(_, known)| held(known)).map(|(id, _)| id).collect()
+    }
+
+    /// This replica begins to lead, and has these batches in its log: the others may be proposed if a quorum holds them.
+    pub(super) fn begin_to_propose(
+        &mut self,
+        proposed: &BTreeSet<BatchId>,
+        members: &Members,
+        missing: usize,
+    ) {
+        self.stable.clear();
+        for (&id, known) in &mut self.known {
+            known.proposed = proposed.contains(&id);
+            if known.may_be_proposed(members, missing) {
+                self.stable.insert(id);
+            }
+        }
+    }
+
+    /// The next batch to propose: of each origin in turn the oldest, so that no origin waits for another's.
+    pub(super) fn next_stable(&mut self) -> Option<&Batch> {
+        let behind = BatchId { origin: SessionId(self.turn.0.saturating_add(1)), number: 0 };
+        let next = self.stable.range(behind..).next().or_else(|| self.stable.first()).copied()?;
+        self.stable.remove(&next);
+        self.turn = next.origin;
+        let known = self.known.get_mut(&next)?;
+        known.proposed = true;
+        known.batch.as_ref()
+    }
+
+    /// Whether a batch is known of.
+    pub(super) fn knows(&self, id: BatchId) -> bool {
+        self.known.contains_key(&id)
+    }
+
+    /// Whether a replica is known to hold a batch durably.
+    pub(super) fn is_held_by(&self, id: BatchId, who: ReplicaId, members: &Members) -> bool {
+        self.known.get(&id).is_some_and(|known| members.contains(known.holders, who))
+    }
+
+    /// Whether a batch is to be acknowledged once its record is durable.
+    pub(super) fn waits_for_disk(&self) -> bool {
+        !self.undurable.is_empty()
+    }
+
+    /// A batch is delivered: the batch, and through which slot the log keeps it. It stays to be had for a while.
+    pub(super) fn take_delivered(&mut self, id: BatchId) -> Option<(Batch, Slot)> {
+        self.stable.remove(&id);
+        let known = self.known.remove(&id)?;
+        self.own -= usize::from(known.own);
+        let batch = known.batch?;
+        self.bytes -= batch.bytes().len();
+        self.recent_bytes += batch.bytes().len();
+        if self.recent.insert(id, batch.clone()).is_none() {
+            self.recent_order.push_back(id);
+        }
+        while self.recent_order.len() > RECENT_MAX || self.recent_bytes > RECENT_BYTES_MAX {
+            let Some(oldest) = self.recent_order.pop_front() else { break };
+            let dropped = self.recent.remove(&oldest);
+            self.recent_bytes -= dropped.map_or(0, |batch| batch.bytes().len());
+        }
+        Some((batch, known.keep))
+    }
+
+    /// Forgets what would be void if it were decided.
+    pub(super) fn drop_void(&mut self, table: &Delivered) {
+        let void = self.known.extract_if(.., |&id, _| table.voids(id));
+        for (id, known) in void {
+            self.bytes -= known.batch.map_or(0, |batch| batch.bytes().len());
+            self.own -= usize::from(known.own);
+            self.stable.remove(&id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_wire::{BatchBuilder, Incarnation, replica_session};
+
+    fn members() -> Members {
+        Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1))
+    }
+
+    fn id(origin: u64, number: u64) -> BatchId {
+        BatchId { origin: replica_session(ReplicaId(origin), Incarnation(1), 0), number }
+    }
+
+    fn batch(id: BatchId) -> Batch {
+        let mut builder = BatchBuilder::identified();
+        builder.push(SessionId(1), 1, 1, &[0; 100]);
+        builder.finish_as(id, 1)
+    }
+
+    fn hold(store: &mut Store, id: BatchId, holders: &[u64]) {
+        store.hold(batch(id), Slot(9), Lsn::ZERO, (Time::ZERO, Duration::ZERO));
+        holders.iter().for_each(|&who| store.held_by(id, ReplicaId(who), &members(), 0));
+    }
+
+    #[test]
+    fn what_a_quorum_holds_is_proposed_one_of_each_origin_in_turn() {
+        let mut store = Store::new();
+        (1..=3).for_each(|number| hold(&mut store, id(2, number), &[2, 3]));
+        hold(&mut store, id(3, 1), &[3, 1]);
+        hold(&mut store, id(3, 2), &[3, 3]);
+        store.begin_to_propose(&BTreeSet::from([id(2, 1)]), &members(), 0);
+        let next = std::iter::from_fn(|| store.next_stable().and_then(Batch::id));
+        assert_eq!(next.collect::<Vec<_>>(), [id(2, 2), id(3, 1), id(2, 3)], "one holder twice is one");
+    }
+
+    #[test]
+    fn bytes_count_until_a_batch_is_delivered_or_void_and_it_stays_to_be_had_for_a_while() {
+        let mut store = Store::new();
+        let size = batch(id(2, 1)).bytes().len();
+        (1..=3).for_each(|number| hold(&mut store, id(2, number), &[2]));
+        assert_eq!(store.bytes(), 3 * size);
+        assert_eq!(store.take_delivered(id(2, 3)), Some((batch(id(2, 3)), Slot(9))));
+        assert!(store.get(id(2, 3)).is_none() && store.get_or_recent(id(2, 3)).is_some());
+        let mut table = Delivered::default();
+        let mut builder = BatchBuilder::identified();
+        builder.push(SessionId(1), 1, 1, b"");
+        table.deliver(&builder.finish_as(id(2, 4), 2));
+        store.drop_void(&table);
+        assert_eq!((store.bytes(), store.len()), (size, 1), "the first is given up by its origin");
+    }
+
+    #[test]
+    fn who_spoke_of_a_batch_is_asked_first_and_then_the_others() {
+        let mut store = Store::new();
+        store.note(id(2, 1), Time::ZERO, Duration::ZERO);
+        store.heard_of(id(2, 1), ReplicaId(3));
+        let asked = std::iter::from_fn(|| store.source(id(2, 1), &members()));
+        assert_eq!(asked.take(3).collect::<Vec<_>>(), [3, 2, 3].map(ReplicaId));
+    }
+}
