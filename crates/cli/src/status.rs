@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_has_a_row_too() {
+    fn a_silent_replica_has_a_row_too() {
         let status = StatusResponse {
             name: "n1".into(),
             role: "leader".into(),

@@ -20,7 +20,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn a_short_run_kills_nobody_and_stays_within_its_memory() {
+fn a_short_run_kills_no_replica_and_stays_within_its_memory() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("attacks.md");
     let set = ["--set", "seconds=1", "--set", "small-keys=500", "--set", "ranges=200", "--set", "streams=50"];

@@ -111,7 +111,7 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn what_can_not_be_reached_or_read_is_a_failure() {
+fn what_cannot_be_reached_or_read_is_a_failure() {
     let nobody = format!("http://127.0.0.1:{}", free_ports(1)[0]);
     let began = Instant::now();
     let get = synod(&["get", "a", "--endpoints", &nobody, "--command-timeout", "60s"]);

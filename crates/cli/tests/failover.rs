@@ -21,7 +21,7 @@ fn ask(endpoints: &str, what: &[&str]) -> Output {
 }
 
 #[test]
-fn nobody_waits_for_the_silence_of_a_leader_whose_process_has_ended() {
+fn a_leader_whose_process_has_ended_is_replaced_without_waiting_for_its_silence() {
     for (protocol, election) in [("multipaxos", "ballot"), ("multipaxos", "rotating"), ("raft", "randomized")]
     {
         let folder = tempfile::tempdir().unwrap();

@@ -327,7 +327,7 @@ fn forget_the_removed(protocol: &str) {
 }
 
 #[test]
-fn a_new_cluster_serves_once_all_its_members_came_and_says_whom_it_waits_for() {
+fn a_new_cluster_serves_once_all_members_came_and_names_those_it_waits_for() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start_some(Path::new(SYNOD), folder.path(), 3, 2, &FLAGS);
     let two = cluster.endpoints()[..2].join(",");
@@ -429,7 +429,7 @@ fn so_it_does_with_raft() {
 }
 
 #[test]
-fn who_waits_for_others_that_lost_their_logs_says_so() {
+fn a_replica_that_waits_for_others_without_logs_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
     let three = cluster.endpoints();
@@ -457,7 +457,7 @@ fn who_waits_for_others_that_lost_their_logs_says_so() {
 }
 
 #[test]
-fn who_is_not_a_member_is_told_how_to_become_one() {
+fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 1, &FLAGS);
     let only = cluster.endpoints().remove(0);

@@ -160,7 +160,7 @@ async fn a_refusal_is_final() {
 }
 
 #[tokio::test]
-async fn when_nobody_answers_it_says_so_in_time() {
+async fn without_an_answer_the_client_says_so_in_time() {
     let mut pair = Pair::start();
     let client =
         Client::new(Config { request_timeout: Duration::from_millis(300), ..pair.config() }).unwrap();

@@ -152,7 +152,7 @@ async fn a_reply_that_is_gone_is_told_apart_and_its_command_was_executed() {
 }
 
 #[tokio::test]
-async fn when_nobody_answers_the_outcome_is_unknown() {
+async fn without_an_answer_the_outcome_is_unknown() {
     let pair = Pair::start();
     let config = Config { request_timeout: Duration::from_millis(500), ..pair.config() };
     let session = Session::open(config, 1).await.unwrap();

@@ -1,4 +1,4 @@
-//! What all that carry and keep messages and records must know of them, whichever protocol's they are.
+//! What code that carries and keeps messages and records needs to know of them, whichever protocol they are of.
 
 use synod_wire::{Batch, DecodeError, Keep, Reader, Slot, Writer};
 
@@ -17,10 +17,10 @@ pub trait Body: Describe + Claims {
     where
         Self: Sized;
 
-    /// Shows every batch that it carries.
+    /// Shows every batch that the message carries.
     fn for_each_batch(&self, _see: &mut dyn FnMut(&Batch)) {}
 
-    /// What it is for.
+    /// The purpose of the message.
     fn class(&self) -> Class;
 }
 
@@ -37,26 +37,28 @@ pub trait Logged: Describe + Facts + Prove {
     where
         Self: Sized;
 
-    /// How long the log must keep it.
+    /// How long the log must keep the record.
     fn keep(&self) -> Keep;
 
-    /// Shows every batch that it holds, with its slot.
+    /// Shows every batch that the record holds, with its slot.
     fn for_each_batch(&self, _see: &mut dyn FnMut(Slot, &Batch)) {}
 
-    /// Whether it says by itself that its slots were decided so; what was only accepted may have been replaced later.
+    /// Whether the record says by itself that its slots were decided so; what was only accepted may have been
+    /// replaced later.
     fn is_decision(&self) -> bool;
 
-    /// Whether it says that its replica must not vote since it lost a log (`Some(true)`), or that it knows, again or from the
-    /// start, all that it may have said in this epoch (`Some(false)`). The last such record of an epoch counts.
+    /// `Some(true)` if the record says that its replica must not vote since it lost a log; `Some(false)` if
+    /// it says that the replica knows, again or from the start, all that it may have said in this epoch. The
+    /// last such record of an epoch counts.
     fn amnesia(&self) -> Option<bool>;
 
-    /// The record as it would be if voters had never changed, where a log itself says so.
+    /// The record as it would be if voters had never changed, for a protocol whose log itself says that they did.
     fn without_voters(&self) -> Option<Record> {
         None
     }
 }
 
-/// Bytes that a batch takes beside its own, with its slot and ballots, in any message or record.
+/// Bytes that a batch takes in any message or record besides its own, including its slot and ballots.
 const BATCH_OVERHEAD_BYTES: u64 = 64;
 
 fn weight(batch: &Batch) -> u64 {
@@ -64,7 +66,7 @@ fn weight(batch: &Batch) -> u64 {
 }
 
 impl Message {
-    /// The message, whichever protocol's it is.
+    /// The message as that of any protocol.
     #[must_use]
     pub fn body(&self) -> &dyn Body {
         self.tagged().1
@@ -80,7 +82,7 @@ impl Message {
         body.encode(writer);
     }
 
-    /// What it says, if it is a message of that type of a protocol from outside.
+    /// The contents, if this is a message of that type of a protocol from outside.
     #[must_use]
     pub fn outside<M: 'static>(&self) -> Option<&M> {
         if let Message::Outside(message) = self { message.get() } else { None }
@@ -95,7 +97,7 @@ impl Message {
         Message::decode_tagged(tag, reader)
     }
 
-    /// Bytes of the batches that it carries, each with what goes with it; the rest of a message is small.
+    /// Bytes of the batches that the message carries, each with what belongs to it; the rest of a message is small.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
         let mut bytes = 0;
@@ -105,13 +107,13 @@ impl Message {
 }
 
 impl Record {
-    /// The record, whichever protocol's it is.
+    /// The record as that of any protocol.
     #[must_use]
     pub fn body(&self) -> &dyn Logged {
         self.tagged().1
     }
 
-    /// Bytes of the batches that it holds, each with what goes with it; the rest of a record is small.
+    /// Bytes of the batches that the record holds, each with what belongs to it; the rest of a record is small.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
         let mut bytes = 0;
@@ -119,25 +121,26 @@ impl Record {
         bytes
     }
 
-    /// See [`Logged::keep`].
+    /// How long the log must keep the record ([`Logged::keep`]).
     #[must_use]
     pub fn keep(&self) -> Keep {
         self.body().keep()
     }
 
-    /// See [`Logged::is_decision`].
+    /// Whether the record says by itself that its slots were decided so ([`Logged::is_decision`]).
     #[must_use]
     pub fn is_decision(&self) -> bool {
         self.body().is_decision()
     }
 
-    /// See [`Logged::amnesia`].
+    /// What the record says about a lost log ([`Logged::amnesia`]).
     #[must_use]
     pub fn amnesia(&self) -> Option<bool> {
         self.body().amnesia()
     }
 
-    /// The record as it would be if voters had never changed. For those who begin again after the others are gone for good.
+    /// The record as it would be if voters had never changed, for a replica that begins again after the
+    /// others are gone permanently.
     #[must_use]
     pub fn without_voters(self) -> Record {
         self.body().without_voters().unwrap_or(self)
@@ -153,7 +156,7 @@ impl Record {
         body.encode(writer);
     }
 
-    /// What it says, if it is a record of that type of a protocol from outside.
+    /// The contents, if this is a record of that type of a protocol from outside.
     #[must_use]
     pub fn outside<R: 'static>(&self) -> Option<&R> {
         if let Record::Outside(record) = self { record.get() } else { None }
@@ -194,7 +197,7 @@ mod tests {
         batches().iter().map(|batch| Entry { ballot: BALLOT, batch: batch.clone(), voters: None }).collect()
     }
 
-    /// Records that hold what was accepted, and such that hold what was decided.
+    /// Records that hold what was accepted, and records that hold what was decided.
     fn records() -> (Vec<Record>, Vec<Record>) {
         let (ballot, batches, decided) = (BALLOT, batches(), Slot(2));
         let (start, from, covers) = (Slot(3), Slot(4), Slot(9));
@@ -263,7 +266,7 @@ mod tests {
         ]
     }
 
-    /// How many bytes what is written takes beyond what was counted, or the other way round.
+    /// How many bytes the encoding takes beyond what was counted, or the other way round.
     fn miscounted(counted: u64, write: impl FnOnce(&mut Writer)) -> u64 {
         let mut writer = Writer::new();
         write(&mut writer);
@@ -292,14 +295,14 @@ mod tests {
     }
 }
 
-/// What is written to the wire and to disk, byte by byte.
+/// The encodings on the wire and on disk, byte by byte.
 #[cfg(test)]
 pub(crate) mod fixed {
     use std::fmt::{Debug, Write};
 
     use super::*;
 
-    /// Compares what messages and records of a protocol are encoded as with a text, which has a line for each.
+    /// Compares the encodings of a protocol's messages and records with a text, which has a line for each.
     pub(crate) fn check<M, R>(expected: &str, messages: &[M], records: &[R])
     where
         M: Clone + Debug + Into<Message>,
@@ -315,7 +318,7 @@ pub(crate) mod fixed {
         assert_eq!(found, expected, "what is written changed: other versions would not read it");
     }
 
-    /// Each message comes back from its encoding, and from no part of it.
+    /// Checks that each message comes back from its encoding, and from no part of it.
     pub(crate) fn survive_the_wire_and_no_truncation_decodes<M: Body + Debug + PartialEq>(messages: &[M]) {
         for message in messages {
             let mut writer = Writer::new();
@@ -331,7 +334,7 @@ pub(crate) mod fixed {
         }
     }
 
-    /// Each record comes back from its encoding.
+    /// Checks that each record comes back from its encoding.
     pub(crate) fn survive_the_disk<R: Into<Record>>(records: Vec<R>) {
         for record in records.into_iter().map(Into::into) {
             let mut writer = Writer::new();

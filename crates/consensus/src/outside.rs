@@ -1,9 +1,10 @@
-//! Protocols that do not stand in this crate.
+//! Protocols that are not part of this crate.
 //!
-//! A program that has a protocol of its own describes it once, as an [`Outside`], and registers it before it does anything
-//! else. From then on [`ProtocolKind`] knows its name like any other: options and groups name it, and servers, the
-//! simulator, the explorer and scenarios run it. Its messages and records travel and are kept under its name, in the
-//! encoding that it gives them; what they claim and remember is checked as that of the protocols of this crate is.
+//! A program that has a protocol of its own describes it once, as an [`Outside`], and registers it before it
+//! does anything else. From then on [`ProtocolKind`] knows its name like any other: options and groups name
+//! it, and servers, the simulator, the explorer and scenarios run it. Its messages and records travel and are
+//! kept under its name, in its own encoding; checks apply to what they claim and remember as they do to the
+//! protocols of this crate.
 //!
 //! What a protocol from outside cannot have: options of its own, terms ([`ProtocolKind::has_terms`]), changes of voters
 //! within an epoch, and a way to vote again in an epoch whose log was lost.
@@ -24,7 +25,7 @@ use crate::{
 /// The longest name of a protocol, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A protocol from outside this crate. It is a `static` of the program that has it.
+/// A protocol from outside this crate, as a `static` of the program that has it.
 pub struct Outside {
     name: &'static str,
     pub(crate) profile: Profile,
@@ -34,7 +35,7 @@ pub struct Outside {
     decode_record: fn(&mut Reader) -> Result<Arc<dyn AnyLogged>, DecodeError>,
 }
 
-/// Makes a replica, as it is after a start.
+/// A function that makes a replica, as it is after a start.
 pub type Start = fn(Options, Members, Restart, Time, &mut Effects) -> Box<dyn Protocol>;
 
 impl Outside {
@@ -73,10 +74,10 @@ impl Outside {
         }
     }
 
-    /// Makes the protocol known to the whole program. To register it again changes nothing.
+    /// Makes the protocol known to the whole program. Registering it again changes nothing.
     ///
     /// # Errors
-    /// If another protocol has its name, or the name is not one: of lower-case letters, digits and hyphens, 1 to 64.
+    /// If another protocol has its name, or the name is not 1 to 64 lower-case letters, digits and hyphens.
     pub fn register(&'static self) -> Result<ProtocolKind, NotRegistered> {
         let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if !(1..=NAME_BYTES_MAX).contains(&self.name.len()) || !self.name.bytes().all(is_fine) {
@@ -110,20 +111,20 @@ impl Outside {
         Err(NotRegistered::TooMany)
     }
 
-    /// A message, as it travels.
+    /// A message in the form in which it travels.
     ///
     /// # Panics
-    /// If that is not the type of this protocol's messages.
+    /// If `M` is not the type of this protocol's messages.
     #[must_use]
     pub fn message<M: Body + fmt::Debug + Send + Sync + 'static>(&'static self, message: M) -> Message {
         assert_eq!(TypeId::of::<M>(), self.messages, "a message of another protocol than {}", self.name);
         Message::Outside(OutsideMessage { of: self, body: Arc::new(message) })
     }
 
-    /// A record, as it is kept.
+    /// A record in the form in which it is kept.
     ///
     /// # Panics
-    /// If that is not the type of this protocol's records.
+    /// If `R` is not the type of this protocol's records.
     #[must_use]
     pub fn record<R: Logged + fmt::Debug + Send + Sync + 'static>(&'static self, record: R) -> Record {
         assert_eq!(TypeId::of::<R>(), self.records, "a record of another protocol than {}", self.name);
@@ -158,12 +159,12 @@ impl fmt::Debug for Outside {
     }
 }
 
-/// A protocol from outside that is registered: its place among them. Groups and options hold it, so it is small.
+/// A registered protocol from outside: its place among them. Groups and options hold it, so it is small.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Registered(u8);
 
 impl Registered {
-    /// The name in configurations.
+    /// The protocol's name in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.outside().name
@@ -193,12 +194,12 @@ pub enum NotRegistered {
     /// The name would not be one in configurations and names of files.
     #[error("{0:?} is no name for a protocol: 1 to 64 lower-case letters, digits and hyphens")]
     Malformed(&'static str),
-    /// So many protocols are registered that no other can be.
+    /// The maximum number of protocols is registered.
     #[error("256 protocols are registered already")]
     TooMany,
 }
 
-/// The protocols that were registered, in that order. A list that only grows is read without a lock.
+/// The registered protocols, in the order of their registration. A list that only grows is read without a lock.
 static FIRST: OnceLock<Box<Entry>> = OnceLock::new();
 
 struct Entry {
@@ -234,7 +235,7 @@ macro_rules! carried {
         }
 
         impl $name {
-            /// What it is, if it is that.
+            /// The contents, if they are of type `T`.
             #[must_use]
             pub fn get<T: 'static>(&self) -> Option<&T> {
                 let body: &dyn Any = &*self.body;
@@ -267,7 +268,7 @@ macro_rules! carried {
             }
         }
 
-        /// What is the same on the wire is the same.
+        /// Two are equal if their encodings are.
         impl PartialEq for $name {
             fn eq(&self, other: &$name) -> bool {
                 self.of == other.of && self.encoded() == other.encoded()

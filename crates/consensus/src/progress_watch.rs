@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_waits_and_decides_nothing_for_long_stalls() {
+    fn only_a_leader_that_waits_and_decides_nothing_for_long_stalls() {
         const T: Duration = Duration::from_secs(1);
         let mut watch = ProgressWatch::default();
         let mut stalls = |seconds, decided, waits| {

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn compaction_gives_back_what_nobody_can_read() {
+    fn compaction_frees_what_no_client_can_read() {
         let mut store = KvStore::new();
         for round in 0..100 {
             for key in ["a", "b", "c"] {

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_for_a_full_queue_and_the_thread_is_woken_for_what_went_around_it() {
+    fn no_task_waits_for_a_full_queue_and_the_thread_is_woken_for_what_went_around_it() {
         let (queue, taken) = bounded(1);
         let (inputs, beside) = Inputs::new(queue);
         assert!(inputs.send(Input::Wake));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_talks_to_those_who_are_there_and_later_to_those_in_its_log() {
+    fn a_joining_replica_talks_to_the_members_it_was_told_and_later_to_those_in_its_log() {
         let mut origin = origin();
         // The group that was told contains a member that has left since.
         origin.first.members[1].info.peer_urls = vec!["http://old:1/".into()];
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_said_with_the_address() {
+    fn a_missing_listener_is_reported_with_its_address() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let error = Origin::ask_blocking([nobody.as_str()], Duration::from_secs(2)).unwrap_err();
         assert!(error.to_string().contains(&nobody), "{error}");

@@ -134,7 +134,7 @@ async fn until_asked(node: &Node) {
 }
 
 #[test]
-fn a_panic_of_the_state_machine_ends_the_replica_and_those_who_wait_are_told() {
+fn a_panic_of_the_state_machine_ends_the_replica_and_waiting_clients_are_told() {
     let group = Group::new(1, |config| config.settings.request_timeout = Duration::from_secs(120));
     let (machine, _open, _) = Slow::new();
     block(async {

@@ -234,7 +234,7 @@ fn three_replicas(seed: u64) {
 }
 
 #[test]
-fn a_replica_alone_answers_everybody_without_waiting_for_a_timer() {
+fn a_replica_alone_answers_all_clients_without_waiting_for_a_timer() {
     explore::run(seeds(0..100), None, one_replica);
 }
 

@@ -72,7 +72,7 @@ async fn what_has_half_come_is_bounded_and_others_are_served() {
 /// The state machine decides how large the reply to a command in a session is, and the command is executed
 /// once. So the reply exists before its size is known.
 #[tokio::test]
-async fn replies_to_sessions_that_nobody_reads_are_bounded_and_asked_for_again() {
+async fn unread_replies_to_sessions_are_bounded_and_asked_for_again() {
     let server = serve(&small(), replica());
     let send = http2(&server).await;
     assert_eq!(call(&send, post(PUT), &put("k", 200 << 10)).await.grpc_status, "0");

@@ -343,7 +343,7 @@ async fn stopping_waits_for_requests_under_way() {
 }
 
 #[tokio::test]
-async fn stopping_does_not_wait_for_ever() {
+async fn stopping_does_not_wait_forever() {
     let config = Config { stop_timeout: Duration::from_millis(200), ..config() };
     let server = serve(&config, Slow { inner: replica(), delay: Duration::from_secs(3600) });
     let mut client = kv(&server).await;

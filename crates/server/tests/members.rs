@@ -138,7 +138,7 @@ async fn members_come_and_go_in_etcds_terms() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_is_refused_in_etcds_words() {
+async fn impossible_changes_are_refused_in_etcds_words() {
     let replica = Noting::new();
     let server = serve(&config(), replica.clone());
     let mut cluster = ClusterClient::new(connect(&server).await);

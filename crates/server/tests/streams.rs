@@ -303,7 +303,7 @@ async fn a_message_may_come_in_pieces() {
 }
 
 #[tokio::test]
-async fn an_answer_larger_than_the_window_waits_for_its_reader_and_nobody_else() {
+async fn an_answer_larger_than_the_window_waits_for_its_reader_and_delays_no_other() {
     let server = serve(&config(), replica());
     let value = Bytes::from((0..1_400_000u32).map(|i| (i % 251) as u8).collect::<Vec<_>>());
     let mut client = KvClient::new(connect(&server).await);
@@ -458,7 +458,7 @@ async fn stopping_does_not_wait_for_connections_without_requests() {
 
 /// However many large answers a client asks for, none is made before the client takes it, and other clients are served.
 #[tokio::test]
-async fn large_answers_that_nobody_takes_are_not_made() {
+async fn large_answers_that_no_client_takes_are_not_made() {
     let replica = Gated::new();
     let server = serve(&config(), replica.clone());
     let mut client = KvClient::new(connect(&server).await);
@@ -609,7 +609,7 @@ async fn an_answer_that_fails_breaks_off_and_gives_its_places_back() {
 
 /// One answer of each connection is in memory: only the execution of a command shows whether its answer is large.
 #[tokio::test]
-async fn answers_to_commands_that_nobody_takes_are_few() {
+async fn unread_answers_to_commands_are_few() {
     let replica = Gated::new();
     let server = serve(&config(), replica.clone());
     let mut client = KvClient::new(connect(&server).await);

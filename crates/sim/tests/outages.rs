@@ -10,7 +10,7 @@ use synod_sim::{
 const SEEDS: u64 = 1;
 
 #[test]
-fn somebody_serves_soon_whatever_lasts() {
+fn some_replica_serves_soon_whatever_lasts() {
     let timeout = election_timeout();
     for row in rows() {
         for &cast in CASTS.iter() {

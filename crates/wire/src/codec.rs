@@ -1,4 +1,4 @@
-//! Encoding by reference, decoding by slicing.
+//! Encoding without copying what is large, and decoding by slicing.
 //!
 //! Integers are little-endian and of fixed width: batches dominate what is sent, so a varint would save nothing.
 
@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{Ballot, Ballots, Batch, Lsn, ReplicaId, SessionId, Slot};
 
-/// Why bytes are not what they should be. It names the field, so that a log line can.
+/// Why bytes cannot be decoded. It names the field, so that a log line can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The input ends inside this field.
@@ -17,7 +17,7 @@ pub enum DecodeError {
     Undefined {
         /// The field's name.
         field: &'static str,
-        /// What it holds.
+        /// The value of the field.
         value: u64,
     },
     /// Bytes are left over.
@@ -26,12 +26,12 @@ pub enum DecodeError {
     /// A checksum does not match.
     #[error("checksum of {0} does not match")]
     Checksum(&'static str),
-    /// They are of a protocol from outside that this program does not have.
+    /// The bytes are of a protocol from outside that this program does not have.
     #[error("a protocol that is named {0:?} is not registered in this program")]
     Unregistered(String),
 }
 
-/// An encoded message or record: buffers to be written one after the other, and the checksum of them all.
+/// An encoded message or record: buffers to be written one after the other, and the checksum of all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Encoded {
     parts: Vec<Bytes>,
@@ -52,13 +52,13 @@ impl Encoded {
         self.len
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// CRC-32 (IEEE) of all parts in order. Shared buffers bring their own checksum, so it costs nothing again.
+    /// CRC-32 (IEEE) of all parts in order. Shared buffers bring their own checksum, which is not computed again.
     #[must_use]
     pub fn crc(&self) -> u32 {
         self.crc
@@ -184,7 +184,7 @@ impl Writer {
         }
     }
 
-    /// Ends the building.
+    /// Returns what was written.
     #[must_use]
     pub fn finish(mut self) -> Encoded {
         self.cut();
@@ -192,7 +192,7 @@ impl Writer {
     }
 }
 
-/// Reads what a [`Writer`] wrote, out of one buffer. What is large is sliced, not copied.
+/// Reads what a [`Writer`] wrote out of one buffer. Large fields are sliced, not copied.
 #[derive(Clone, Debug)]
 pub struct Reader {
     rest: Bytes,
@@ -281,7 +281,7 @@ impl Reader {
     }
 
     /// A batch; a slice of the input. Its commands are checked to be well formed. Its checksum is taken as
-    /// read, since whoever hands bytes to a `Reader` has checked the frame or record around them.
+    /// read, since the caller has checked the frame or record around the bytes.
     pub fn batch(&mut self, field: &'static str) -> Result<Batch, DecodeError> {
         let len = self.u32(field)? as usize;
         let crc = self.u32(field)?;

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_asks_the_others() {
+    fn a_joining_replica_asks_the_others() {
         let line = format!("--name b {THREE} --initial-cluster-state existing --data-dir /nowhere");
         let joining = checked(&line).unwrap().joining.unwrap();
         assert_eq!(joining.peer_url, "http://h2:1");

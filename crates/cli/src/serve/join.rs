@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_votes_or_was_removed_is_told_what_to_do() {
+    fn an_operator_whose_member_votes_or_was_removed_is_told_what_to_do() {
         let first = Group::first(&Options::default(), [(ReplicaId(1), info("a", "http://a:1"))]);
         let error = ask(&first, "a", "http://a:1").unwrap_err();
         assert!(error.contains("synod member replace a a --peer-urls http://a:1"), "{error}");

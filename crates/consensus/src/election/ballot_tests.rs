@@ -216,7 +216,7 @@ fn a_leader_that_closes_its_connections_is_missed_at_once() {
 }
 
 #[test]
-fn sessions_that_end_and_begin_again_depose_no_leader_whom_others_hear() {
+fn sessions_that_end_and_begin_again_depose_no_leader_that_others_hear() {
     for away in [1, 2, 3, 30, 300] {
         let mut group = Group::new(&[0; 3]);
         group.run(2);
@@ -293,7 +293,7 @@ fn a_link_that_flaps_changes_no_leader() {
 }
 
 #[test]
-fn who_gives_up_lets_another_lead_and_leads_where_nobody_else_can() {
+fn a_replica_that_gives_up_lets_others_lead_and_leads_where_no_other_can() {
     let mut group = Group::new(&[0; 3]);
     group.run(2);
     group.elections[2].as_mut().expect("it is up").gave_up(Time::ZERO);
@@ -309,7 +309,7 @@ fn who_gives_up_lets_another_lead_and_leads_where_nobody_else_can() {
 }
 
 #[test]
-fn a_leader_that_decides_nothing_stays_until_somebody_leads_who_is_not_far_behind() {
+fn a_leader_that_decides_nothing_stays_until_a_replica_leads_that_does_not_lag() {
     let mut group = Group::new(&[0; 3]);
     group.run(2);
     let lag = |group: &mut Group, of: usize, lags: bool| {
@@ -391,7 +391,7 @@ fn replies_of_another_life_or_repeated_do_not_count() {
 }
 
 #[test]
-fn everybody_has_a_turn_however_many_fail() {
+fn every_replica_has_a_turn_however_many_fail() {
     for able in 0..4 {
         let mut group = Group::new(&[0, 0, 0, 3, 9]);
         group.hopeless = (0..5).filter(|&of| of != able).collect();
@@ -449,7 +449,7 @@ impl Asked {
 }
 
 #[test]
-fn who_gave_up_abstains_for_a_while_and_gives_way_to_bidders_who_did_not_try_since() {
+fn a_replica_that_gave_up_abstains_and_gives_way_to_bidders_that_did_not_try_since() {
     // A time-out is at most twenty rounds; a bid takes a few.
     let (mut asked, own) = Asked::that_gave_up();
     let alone = (1..100).find(|_| asked.round(Ballot::ZERO, own)).expect("it tries again");

@@ -1,18 +1,18 @@
-//! Who should lead.
+//! Elections: which replica should lead.
 //!
-//! An election only ever *suggests*: safety rests on ballots and quorums alone, so a wrong suspicion costs time,
-//! never data. [`Rotating`] suspects silent leaders and passes leadership around in a fixed order.
-//! [`BallotLeaderElection`] asks around who follows whom. Both elect only replicas that are connected to a quorum, and
-//! neither ends the work of a leader that a quorum hears and answers.
+//! An election only ever *suggests* a leader: safety rests on ballots and quorums alone, so a wrong suspicion
+//! costs time, never data. [`Rotating`] suspects silent leaders and passes leadership around in a fixed
+//! order. [`BallotLeaderElection`] asks the replicas which leader each follows. Both elect only replicas that
+//! are connected to a quorum, and neither ends the work of a leader that a quorum hears and answers.
 //!
-//! A leader-based protocol owns an [`Election`] and tells it what it sees (`heard_leader`, `answered`, `promised`,
-//! ...). It asks [`Election::candidacy`] when a deadline has passed, or a message of the election has arrived, whether
-//! to try to lead, and in which ballot; a leader asks for [`Election::advice`]. An election has messages of its own,
-//! and may have deadlines: the protocol carries its messages ([`Election::receive`]), and calls [`Election::on_timer`]
-//! whenever its own timer has fired, having asked for a timer at [`Election::tick_at`] at the latest, also while it
-//! leads. A replica that must not vote runs no election: it neither answers nor asks, as if it were down. A replica
-//! whose disk does not answer answers others, but does not try to lead: nothing that it promises itself would ever
-//! become durable.
+//! A leader-based protocol owns an [`Election`] and tells it what it sees (`heard_leader`, `answered`,
+//! `promised`, ...). When a deadline has passed, or a message of the election has arrived, it asks
+//! [`Election::candidacy`] whether to try to lead, and in which ballot; a leader asks for
+//! [`Election::advice`]. An election has messages of its own, and may have deadlines: the protocol carries its
+//! messages ([`Election::receive`]), and calls [`Election::on_timer`] whenever its own timer has fired, having
+//! asked for a timer at [`Election::tick_at`] at the latest, even while it leads. A replica that must not vote
+//! runs no election: it neither answers nor asks, as if it were down. A replica whose disk does not answer
+//! answers others, but does not try to lead: nothing that it promises itself would ever become durable.
 
 mod ballot;
 #[cfg(test)]
@@ -36,28 +36,30 @@ pub enum Advice {
     Stay,
     /// Give up: another replica should try to lead.
     Yield,
-    /// Let this member lead, which is better placed. The leader asks that member to take over and goes on leading until it
-    /// does. The advice is followed each time that it is given.
+    /// Let this member lead, which is in a better position. The leader asks that member to take over and goes
+    /// on leading until it does. The advice is followed each time that it is given.
     HandTo(ReplicaId),
 }
 
-/// The election of one replica. An election answers the questions at the end; of what it is told it may ignore what it makes
-/// no use of.
+/// The election of one replica. The methods at the end are questions that an election answers; the others
+/// tell it something, which it may ignore.
 pub trait Election: std::fmt::Debug + Send {
-    /// The replica starts again, or begins to vote, and has promised this ballot before.
+    /// Tells that the replica starts again, or begins to vote, and has promised this ballot before.
     fn restarted(&mut self, _promised: Ballot) {}
 
-    /// At the first start of a group nobody can have led before: do not wait for a whole time-out.
+    /// Tells that no replica can have led before, at the first start of a group, so that there is no need to
+    /// wait for a whole time-out.
     fn expect_no_leader(&mut self) {}
 
-    /// A message of an election arrived from a member. A replica that does not lead asks [`Election::candidacy`] then.
+    /// Tells that a message of an election arrived from a member. A replica that does not lead asks
+    /// [`Election::candidacy`] then.
     fn receive(&mut self, _now: Time, _from: ReplicaId, _message: &Message, _effects: &mut Effects) {}
 
-    /// Something became of the session to a member. The replica asks [`Election::deadline`] then.
+    /// Tells what happened to the session to a member. The replica asks [`Election::deadline`] then.
     fn link(&mut self, _now: Time, _peer: ReplicaId, _link: Link, _effects: &mut Effects) {}
 
-    /// Does what is due. To be called whenever the protocol's timer has fired, before [`Election::candidacy`] or
-    /// [`Election::advice`]. `fit`: this replica could lead, since its disk answers.
+    /// Does what is due. It has to be called whenever the protocol's timer has fired, before [`Election::candidacy`]
+    /// or [`Election::advice`]. `fit` says that this replica could lead, since its disk answers.
     fn on_timer(&mut self, _now: Time, _fit: bool, _effects: &mut Effects) {}
 
     /// When [`Election::on_timer`] must be called at the latest, whatever the protocol does then.
@@ -65,30 +67,33 @@ pub trait Election: std::fmt::Debug + Send {
         Time::NEVER
     }
 
-    /// The leader of the current ballot gave a sign of life.
+    /// Tells that the leader of the current ballot gave a sign of life.
     fn heard_leader(&mut self, _now: Time) {}
 
-    /// This replica promised a ballot, which may be its own: its owner gets a while to show that it leads. To be called
-    /// again when that one was told another page of what was promised: it gets a while for the next one.
+    /// Tells that this replica promised a ballot, which may be its own: the owner gets a while to show that
+    /// it leads. It has to be called again when the owner was told another page of what was promised: the
+    /// owner gets a while for the next one.
     fn promised(&mut self, _ballot: Ballot, _now: Time) {}
 
-    /// This replica gave up leading, or trying to: it comes last in line.
+    /// Tells that this replica gave up leading, or trying to: it comes last in line.
     fn gave_up(&mut self, _now: Time) {}
 
-    /// Slots through this one are known to be decided, by some leader: somebody gets on. `lags`: this replica lags so far
-    /// that it could not lead before it has caught up.
+    /// Tells that slots through this one are known to be decided, so some leader makes progress. `lags` says
+    /// that this replica lags so far that it could not lead before it has caught up.
     fn decided(&mut self, _through: Slot, _lags: bool) {}
 
-    /// This replica leads, and decides nothing although it should, or does so again: another that could lead may try.
+    /// Tells that this replica leads and decides nothing although it should, so that another may try, or that
+    /// it decides again.
     fn stalls(&mut self, _stalls: bool) {}
 
-    /// This replica tries to lead; [`Election::promised`] tells in which ballot.
+    /// Tells that this replica tries to lead; [`Election::promised`] tells the ballot.
     fn tried(&mut self) {}
 
-    /// This replica begins to lead.
+    /// Tells that this replica begins to lead.
     fn leads(&mut self, _now: Time) {}
 
-    /// A member answered this replica, which leads or tries to. One that tries gets a while for the next answer.
+    /// Tells that a member answered this replica, which leads or tries to. A replica that tries gets a while
+    /// for the next answer.
     fn answered(&mut self, _from: ReplicaId, _now: Time) {}
 
     /// Whether a member has answered this replica, which leads, not longer ago than a leader may be silent.
@@ -106,7 +111,7 @@ pub trait Election: std::fmt::Debug + Send {
     /// When a replica that does not lead should ask [`Election::candidacy`] again, if it hears nothing before.
     fn deadline(&self, current: Ballot) -> Time;
 
-    /// The same election once more, for [`crate::Protocol::fork`].
+    /// A copy of the election, for [`crate::Protocol::fork`].
     fn fork(&self) -> Box<dyn Election>;
 }
 
@@ -132,7 +137,7 @@ pub fn start(options: &Options, members: Members, incarnation: Incarnation, now:
     }
 }
 
-/// An election for tests of the protocols that ask one: its replica may always try, and hears the same advice each time.
+/// An election for tests of the protocols that ask one: its replica may always try, and gets the same advice each time.
 #[cfg(test)]
 #[derive(Clone, Debug)]
 pub(crate) struct Advised {

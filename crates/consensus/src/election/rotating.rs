@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn who_tries_gets_time_with_each_answer() {
+    fn a_replica_that_tries_gets_time_with_each_answer() {
         let t = |percent: u32| Time::ZERO + T * percent / 100;
         let mut two = election(2);
         let ballot = Ballot { round: 2, replica: ReplicaId(2) };
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_silence_of_a_leader_whose_process_has_ended() {
+    fn a_leader_whose_process_has_ended_is_replaced_without_waiting_for_its_silence() {
         let t = |ms| Time::ZERO + Duration::from_millis(ms);
         let mut effects = Effects::new(Lsn::ZERO);
         let [mut two, mut three] = [2, 3].map(|me| {

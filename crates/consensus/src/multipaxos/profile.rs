@@ -1,4 +1,4 @@
-//! What is known of MultiPaxos before it runs, and what can be set.
+//! What is known of MultiPaxos before it runs, and its options.
 
 use super::MultiPaxos;
 use super::planted::Bug as Own;
@@ -10,23 +10,23 @@ use crate::{
 };
 
 choice! {
-    /// Who finds out that a slot is decided (Santos 2012, section 7.1.2). All replicas of an epoch must do it in the same
-    /// way: a leader of `Leader` answers reads as the first to know of a decision, which it is not if others count
-    /// votes too.
+    /// Which replicas find out that a slot is decided (Santos 2012, section 7.1.2). All replicas of an epoch
+    /// must do it in the same way: a leader of `Leader` answers reads as the first to know of a decision,
+    /// which it is not if others count votes too.
     #[derive(Default)]
     Decision, "decision" {
         #[default]
-        /// Acceptors answer the leader, which announces decisions: 3(n-1) messages a slot, fewer under load.
+        /// Acceptors answer the leader, which announces decisions: 3(n-1) messages per slot, fewer under load.
         Leader = "leader",
-        /// Acceptors tell everybody: one message delay less at followers, (n-1)(n+1) messages a slot.
+        /// Acceptors tell all replicas: one message delay less at followers, (n-1)(n+1) messages per slot.
         All = "all",
     }
 }
 
-/// What can be set.
+/// The options of MultiPaxos.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// Who finds out that a slot is decided.
+    /// Which replicas find out that a slot is decided.
     pub decision: Decision,
 }
 

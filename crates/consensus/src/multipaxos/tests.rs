@@ -359,7 +359,7 @@ fn a_page_of_a_promise_holds_as_much_as_fits() {
 }
 
 #[test]
-fn where_everybody_counts_votes_a_proposal_may_come_last() {
+fn where_all_replicas_count_votes_a_proposal_may_come_last() {
     let options = Options { multipaxos: Tuning { decision: Decision::All }, ..options() };
     let mut follower = One::start(R3, &options, Vec::new(), false);
     let accepted = accepted(1, 1);
@@ -423,7 +423,7 @@ fn a_leader_whose_disk_does_not_answer_steps_down() {
 }
 
 #[test]
-fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
+fn a_candidate_that_lags_far_lets_another_replica_lead() {
     let mut candidate = One::new(R1);
     candidate.wait(Duration::from_secs(1));
     candidate.durable();
@@ -435,7 +435,7 @@ fn a_candidate_that_is_far_behind_lets_somebody_else_lead() {
 }
 
 #[test]
-fn a_leader_that_lacks_what_nobody_hands_out_asks_again_what_was_accepted() {
+fn a_leader_that_lacks_what_no_peer_hands_out_asks_again_what_was_accepted() {
     let mut leader = One::new(R1);
     leader.wait(Duration::from_secs(1));
     leader.durable();
@@ -550,7 +550,7 @@ fn a_replica_whose_disk_hangs_takes_in_only_so_much() {
 }
 
 #[test]
-fn a_decision_that_nobody_waits_for_is_announced_with_the_next_message_or_after_a_while() {
+fn a_decision_without_a_waiting_replica_is_announced_with_the_next_message_or_later() {
     let mut leader = One::elected();
     leader.step(Input::Propose { batch: batch("x"), awaited: false });
     leader.durable();
@@ -595,7 +595,7 @@ fn messages_of_proposals_are_bounded() {
 }
 
 #[test]
-fn each_slot_is_proposed_again_to_those_who_have_not_answered_it() {
+fn each_slot_is_proposed_again_to_the_acceptors_that_have_not_answered() {
     let mut leader = One::elected();
     leader.burst(["a", "b", "c", "d"].map(proposal));
     leader.receive(R2, accepted(2, 2));

@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_silence_of_a_leader_whose_process_has_ended() {
+    fn a_leader_whose_process_has_ended_is_replaced_without_waiting_for_its_silence() {
         let leader = ReplicaId(1);
         let t = |ms| Time::ZERO + Duration::from_millis(ms);
         for (rank, turn) in [(0, 0), (1, 250), (2, 500)] {
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_first_election_nobody_else_comes_near_the_highest_priority() {
+    fn in_the_first_election_no_other_comes_near_the_highest_priority() {
         let early = |max, own| drawn_by(Patience::begin_early, max, own);
         for max in [1, 2, 255] {
             let last = early(max, max).max().unwrap();

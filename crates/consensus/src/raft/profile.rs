@@ -1,4 +1,4 @@
-//! What is known of Raft before it runs, and what can be set.
+//! What is known of Raft before it runs, and its options.
 
 use super::Raft;
 use super::planted::Bug as Own;
@@ -7,11 +7,11 @@ use crate::{
     registry::{Profile, Survives},
 };
 
-/// What can be set.
+/// The options of Raft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Messages with entries that one follower may have unanswered; at least 1. Entries that wait for an answer leave
-    /// together.
+    /// How many messages with entries one follower may have unanswered; at least 1. Entries that wait for an
+    /// answer leave together.
     pub inflight_max: usize,
     /// Bytes of batches in these messages; one message may always leave.
     pub inflight_bytes_max: usize,

@@ -338,7 +338,7 @@ mod tests {
     /// A record may hold entries that a snapshot covers together with others, and records that say what
     /// happened to the former may be gone.
     #[test]
-    fn whichever_records_a_snapshot_lets_go_the_rest_build_the_log_behind_it() {
+    fn whichever_records_a_snapshot_drops_the_rest_build_the_log_after_it() {
         let mut seed = 11u64;
         let mut random = move |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -206,7 +206,7 @@ fn logs_are_compared_by_their_last_term_and_then_by_length() {
 }
 
 #[test]
-fn who_hears_a_leader_votes_for_nobody_else_unless_the_leader_wishes() {
+fn a_voter_that_hears_a_leader_votes_for_no_other_unless_the_leader_wishes() {
     let mut follower = One::new(R3);
     follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![], 0));
     assert!(
@@ -621,7 +621,7 @@ fn a_restart_delivers_what_was_decided() {
 
 /// What was decided came as a snapshot while the protocol did not run.
 #[test]
-fn a_restart_gives_up_what_stands_behind_an_entry_that_was_replaced() {
+fn a_restart_gives_up_what_stands_after_an_entry_that_was_replaced() {
     let record = |slot, text| Record::Entries {
         start: Slot(slot),
         entries: [entry(1, R2, text)].into(),

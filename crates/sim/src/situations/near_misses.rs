@@ -149,7 +149,7 @@ fn a_pause_is_long_that_is_longer_than_a_leader_is_missed() {
 }
 
 #[test]
-fn a_link_that_works_in_one_direction_connects_nobody() {
+fn a_link_that_works_in_one_direction_does_not_connect() {
     let mut seen = paxos(3, 0);
     seen.see(&Sight::Cuts(&[(0, 2)]));
     assert!(seen.is(Situation::Bridge));
@@ -251,7 +251,7 @@ fn a_first_delivery_beside_no_lower_leader() {
 }
 
 #[test]
-fn a_read_at_one_that_nobody_has_outrun() {
+fn a_read_at_a_replica_that_no_other_has_outrun() {
     let read = |me: Face, other: Face| {
         let mut seen = paxos(3, 0);
         seen.steps(1, other);
@@ -465,7 +465,7 @@ fn learns(protocol: ProtocolKind, of: usize, face: Face, decided: Ballot) -> Vec
 }
 
 #[test]
-fn who_learns_from_above_or_not() {
+fn a_replica_learns_from_above_or_not() {
     use Situation::{
         CandidateLearns, CandidateLearnsHigher, FollowerLearnsHigher, LeaderLearns, LeaderLearnsHigher,
     };
@@ -481,7 +481,7 @@ fn who_learns_from_above_or_not() {
 }
 
 #[test]
-fn a_term_that_somebody_else_has_won() {
+fn a_term_that_another_candidate_has_won() {
     use Situation::CandidateLearnsWinner;
     let nobody = Ballot { round: 5, replica: ReplicaId::default() };
     let stands = Face { ballot: nobody, ..candidate(0, 5) };

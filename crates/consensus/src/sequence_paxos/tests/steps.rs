@@ -68,7 +68,7 @@ fn prepare_and_promise_wait_for_the_promise_record() {
 }
 
 #[test]
-fn a_candidate_is_told_what_may_differ_behind_what_both_have() {
+fn a_candidate_is_told_what_may_differ_after_what_both_have() {
     let mut cluster = led(options());
     for text in ["a", "b", "c"] {
         cluster.propose(A, text);
@@ -333,7 +333,7 @@ fn what_an_older_ballot_left_behind_is_cut_off_also_after_a_restart() {
 }
 
 #[test]
-fn a_follower_that_is_too_far_behind_learns_elsewhere_and_asks_again() {
+fn a_follower_that_lags_too_far_learns_elsewhere_and_asks_again() {
     let mut cluster = led(Options { window_max: 1, ..options() });
     let kept = cluster.options.accept_ahead_max() as usize;
     for slot in 0..kept + 10 {
@@ -480,7 +480,7 @@ fn a_follower_that_accepts_goes_on_when_it_is_asked_again() {
 }
 
 #[test]
-fn an_element_that_nobody_answers_is_sent_again() {
+fn an_element_that_no_follower_answers_is_sent_again() {
     let mut cluster = led(options());
     cluster.propose(A, "x");
     cluster.lose_all();
