@@ -13,9 +13,9 @@ pub struct SimArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum SimCommand {
-    /// Attack simulated clusters, one seed after the other, and check that nothing gives
+    /// Attack simulated clusters, one seed after the other, and check that they keep every promise
     Run(synod_sim::cli::RunArgs),
-    /// Go every way that a small configuration of a protocol can go, and check that nothing gives
+    /// Explore every possible run of a small configuration of a protocol, and check that it keeps every promise
     Explore(synod_sim::explore::cli::ExploreArgs),
     /// Play scenario scripts, and compare what happens with what they expect
     Scenario(synod_sim::cli::ScenarioArgs),

@@ -1,4 +1,4 @@
-//! `synod status`: every replica as it sees itself, side by side.
+//! `synod status`: every replica as it describes itself, side by side.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -23,17 +23,17 @@ pub struct StatusArgs {
 
 /// What one replica said.
 struct Asked {
-    /// Empty if nobody knows it.
+    /// The endpoint at which the replica was asked; empty if it is not known.
     endpoint: String,
     answer: Result<StatusResponse, Silence>,
 }
 
 /// Why a replica said nothing.
 struct Silence {
-    /// In a word or two.
+    /// Why, in a word or two.
     state: &'static str,
     why: String,
-    /// Its name, if that is known.
+    /// The replica's name, if it is known.
     name: String,
 }
 
@@ -48,7 +48,7 @@ impl From<Error> for Silence {
     }
 }
 
-/// A member that has never told where clients reach it.
+/// The row of a member that has never told where clients reach it.
 fn unstarted(member: &Member) -> Asked {
     let Member { id, name, .. } = member;
     let why = format!("member {id} ({name}) has not told its client URLs: it has not started yet");
@@ -61,7 +61,7 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
         let mut silent = Vec::new();
         if args.cluster {
             let members = args.client.client()?.member_list(false).await?.members;
-            // Before a new group has decided anything nobody has told its URLs: those that are given are asked.
+            // Before a new group has decided anything, no member has told its URLs: then the given endpoints are asked.
             if members.iter().any(|member| !member.client_ur_ls.is_empty()) {
                 silent.extend(members.iter().filter(|member| member.client_ur_ls.is_empty()).map(unstarted));
                 args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
@@ -73,12 +73,12 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
         let asked = asked.map(|(endpoint, answer)| Asked { endpoint, answer });
         Ok(asked.chain(silent).collect::<Vec<_>>())
     })?;
-    // How far the cluster is, as far as anybody asked knows.
+    // How far the cluster is, as far as any replica that was asked knows.
     let newest =
         asked.iter().filter_map(|asked| asked.answer.as_ref().ok()).map(|status| status.decided_slot);
     let newest = newest.max().unwrap_or(0);
     match args.client.write_out {
-        // Both are for people, and side by side needs columns.
+        // Both formats are for people, and the table side by side needs columns.
         Format::Simple | Format::Table => {
             output::print(narrow(&asked, newest, output::colours()).as_bytes())?
         }
@@ -96,7 +96,7 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
     }
 }
 
-/// What is the same at all replicas above what is not, in 80 columns.
+/// A list in 80 columns: first what is the same at all replicas, then what is not.
 fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
     let mut text = String::new();
     let mut told = |what: &str, value: &dyn Fn(&StatusResponse) -> String| {
@@ -145,7 +145,7 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
     text
 }
 
-/// What replicas say: once if they agree, and otherwise each with the names of those that say it.
+/// What replicas say: once if they agree, and otherwise each value with the names of the replicas that say it.
 fn by_replica(asked: &[Asked], value: impl Fn(&StatusResponse) -> String) -> Vec<String> {
     let mut values: Vec<(String, Vec<&str>)> = Vec::new();
     for status in asked.iter().filter_map(|asked| asked.answer.as_ref().ok()) {
@@ -182,7 +182,7 @@ const HEAD: [&str; 18] = [
     "RECEIVES",
 ];
 
-/// Everything side by side.
+/// The table of all replicas, side by side.
 fn wide(asked: &[Asked], newest: u64, colours: bool) -> String {
     let row = |asked: &Asked| {
         let mut row = [const { String::new() }; HEAD.len()];
@@ -237,7 +237,8 @@ fn peers_up(status: &StatusResponse) -> String {
     format!("{up} of {}", status.peers.len())
 }
 
-/// With colour, replicas that are silent stand out, and those that lag, have no vote for now or miss a peer.
+/// The table with colours: replicas that are silent stand out, and so do replicas that lag, have no vote for
+/// now or miss a peer.
 fn painted(table: String, asked: &[Asked], newest: u64, colours: bool) -> String {
     if !colours {
         return table;
@@ -283,7 +284,7 @@ fn troubles(asked: &[Asked]) -> Vec<String> {
     told
 }
 
-/// What a replica is receiving from how many others, if it is.
+/// What a replica is receiving, and from how many others, if it is.
 fn receives(status: &StatusResponse) -> Option<String> {
     if !status.waits_for.is_empty() {
         return Some(format!("nothing: it waits for {}", status.waits_for.join(", ")));

@@ -1,7 +1,7 @@
-//! The attacks as a program: that a short run of some of them is made, judged and reported.
+//! The attacks as a program: a short run of some of them is made, judged and reported.
 //!
-//! No bound of time is looked at here, since the machine may have other things to do. What a long run finds, with etcd
-//! beside it, is in docs/attacks.md.
+//! This checks no bound of time, since the machine may have other things to do. docs/attacks.md has the
+//! results of a long run, with etcd beside it.
 
 #[path = "support/commands.rs"]
 mod commands;
@@ -40,7 +40,7 @@ fn a_short_run_kills_no_replica_and_stays_within_its_memory() {
     assert!(fs::read_to_string(out).unwrap().contains("## poison"));
 }
 
-/// Servers that are killed as soon as they have anything in memory: a run says so, and fails.
+/// Attacks servers that are killed as soon as they have anything in memory: a run says so, and fails.
 #[test]
 fn a_server_that_dies_breaks_a_bound() {
     let output = attacks(&["garbage", "--set", "seconds=1", "--set", "guard-mib=0"]);

@@ -1,6 +1,6 @@
-//! The chaos run as a program: that it does what it is told, says what it found, and leaves nothing behind.
+//! The chaos run as a program: it does what it is told, says what it found, and leaves nothing behind.
 //!
-//! These runs are short and behind the relay, which needs no privileges. What a long one finds is in docs/chaos.md.
+//! These runs are short and use the relay, which needs no privileges. docs/chaos.md has the results of a long run.
 
 #[path = "support/commands.rs"]
 mod commands;
@@ -47,7 +47,7 @@ fn a_short_run_applies_its_faults_and_finds_nothing() {
     for part in ["Seed: 5", "| kill | ", "| replace | ", "Verdict: "] {
         assert!(said.contains(part), "{part} is missing in {said}");
     }
-    // On a machine that hardly gets to it, too little may be completed; nothing may be broken on any.
+    // On a very busy machine too few operations may be completed; but on no machine may anything be broken.
     assert!(!said.contains("BROKEN") && !said.contains("not linearizable"), "{said}");
     assert!(output.status.success() || said.contains("is not covered"), "{said}");
     assert!(fs::read_to_string(data.join("report.md")).unwrap().contains("Verdict: "));
@@ -56,8 +56,8 @@ fn a_short_run_applies_its_faults_and_finds_nothing() {
     assert_eq!(processes(&data), 0);
 }
 
-/// Each replica begins with what its disk held when it began the time before, so a crash of all loses acknowledged writes,
-/// and nobody is left who could know.
+/// Each replica begins with what its disk held when it began the time before, so a crash of all replicas
+/// loses acknowledged writes, and no replica is left that could know.
 #[test]
 fn it_finds_what_a_disk_forgets() {
     let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use self::{
     support::Cluster,
 };
 
-/// No line is longer than a terminal is wide, and none has colours, since this is no terminal.
+/// Checks that no line is longer than a terminal is wide, and that none has colours, since this is no terminal.
 #[track_caller]
 fn fits(what: &str, text: &str) {
     for line in text.lines() {
@@ -34,7 +34,7 @@ fn status_members_and_bench_fit_into_80_columns_and_bench_leaves_no_keys() {
     let endpoints = cluster.endpoints();
     let leading = leader(&endpoints);
     let all = endpoints.join(",");
-    // A key of somebody else between those of the load, and one of the load's that was there before.
+    // This puts a key of another client between those of the load, and one of the load's keys that was there before.
     done(&all, &["put", "00000005x", "mine"]);
     done(&all, &["put", "00099999", "before"]);
     until("all have told where clients reach them", || {
@@ -84,7 +84,7 @@ fn status_members_and_bench_fit_into_80_columns_and_bench_leaves_no_keys() {
     let rate = ["mixed", "--rate", "200", "--poisson", "--duration", "2s", "--clients", "64"];
     fits("bench mixed", &bench(&rate).0);
     assert_eq!(keys(&all), 2);
-    // As those who know other tools call them.
+    // These are the names of the flags in other tools.
     let kept = ["put", "--sequential-keys", "--total", "300", "--conns", "2", "--timeout", "9s", "--keep"];
     let (report, said) = bench(&kept);
     assert!(report.contains("1 client over 1 connection") && !said.contains("Removed"), "{report}{said}");

@@ -84,7 +84,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
         command.envs(env.map(|value| ("SYNOD_ELECTION_TIMEOUT", value)));
         command.output().unwrap()
     };
-    // All are too short for the file's heartbeat, so the refusal tells which one counts.
+    // All of these are too short for the file's heartbeat, so the refusal tells which one counts.
     refused(&serve(&[], None), 2, &["--election-timeout 110ms", "90ms"]);
     refused(&serve(&[], Some("120")), 2, &["--election-timeout 120ms", "90ms"]);
     refused(&serve(&["--election-timeout=130"], Some("120")), 2, &["--election-timeout 130ms", "90ms"]);
@@ -141,7 +141,7 @@ fn a_missing_quorum_is_called_that_within_the_time_that_a_command_has() {
     }
 }
 
-/// `synod dev` with what it says line by line.
+/// `synod dev`, with its output line by line.
 struct Dev {
     process: Child,
     lines: mpsc::Receiver<String>,
@@ -178,7 +178,7 @@ impl Dev {
         }
     }
 
-    /// Runs a command against it that must succeed; `input` is its standard input.
+    /// Runs a command against the cluster that must succeed; `input` is its standard input.
     fn synod(&self, args: &[&str], input: &str) -> String {
         let mut command = Command::new(SYNOD)
             .args(args)
@@ -196,13 +196,13 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        // After a failure; its replicas end with it.
+        // This matters only after a failure; the replicas end with `dev`.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Waits until nobody listens at these ports.
+/// Waits until no process listens at these ports.
 fn wait_until_free(ports: &[u16]) {
     let deadline = Instant::now() + WAIT_MAX;
     while !ports.iter().all(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
@@ -273,7 +273,7 @@ fn free_block() -> u16 {
     }
 }
 
-/// Kills the replica that leads by its process id, which dev has told.
+/// Kills the replica that leads, by its process id, which `dev` has printed.
 fn kill_replica(dev: &Dev, leader: &str) {
     let name = leader.split(' ').next().unwrap();
     let status = dev.synod(&["status", "-w", "json"], "");
@@ -330,12 +330,12 @@ fn overview(dev: &Dev) {
 fn dumped(dir: &Path) {
     let dump = synod(&["wal", "dump", dir.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&dump.stdout);
-    // Which slots share a record depends on what waited together.
+    // What waited together shares a record, so the slots of a record differ from run to run.
     let put = said.lines().find(|line| line.contains("city=Bern"));
     assert!(dump.status.success() && put.is_some_and(|line| line.contains(", slot")), "{said}");
 }
 
-/// A byte in the middle of a log is changed: that is damage, not a torn end.
+/// Changes a byte in the middle of a log: that is damage, not a torn end.
 fn damaged(dir: &Path) {
     let dump = synod(&["wal", "dump", dir.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&dump.stdout).into_owned();

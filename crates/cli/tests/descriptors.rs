@@ -1,4 +1,4 @@
-//! More connections than there are descriptors, at real processes: they live, and serve those who ask.
+//! More connections than there are descriptors, at real processes: they survive, and serve other clients.
 
 #[path = "support/commands.rs"]
 mod commands;
@@ -18,7 +18,7 @@ use self::{
     support::Cluster,
 };
 
-/// Of each process; 256 of them are the replica's.
+/// The descriptors of each process; 256 of them are the replica's.
 const LIMIT: usize = 320;
 
 #[test]
@@ -27,7 +27,7 @@ fn replicas_outlive_more_idle_connections_than_descriptors() {
     let program = folder.path().join("limited");
     fs::write(&program, format!("#!/bin/sh\nulimit -n {LIMIT}\nexec {SYNOD} \"$@\"\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    // Every few writes need another file.
+    // With these flags every few writes need another file.
     let flags = ["--wal-segment-bytes=16KiB", "--snapshot-count=50"];
     let mut cluster = Cluster::start(&program, folder.path(), 3, &flags);
     let endpoints = cluster.endpoints();

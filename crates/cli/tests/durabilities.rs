@@ -1,4 +1,5 @@
-//! Real processes with less than `--durability sync`: what a restart knows, and which may not be.
+//! Real processes with less than `--durability sync`: what a restarted replica knows, and which replica may
+//! not restart.
 
 #[path = "support/commands.rs"]
 mod commands;
@@ -19,7 +20,7 @@ use self::{
 
 const FLAGS: [&str; 3] = ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--snapshot-count=50"];
 
-/// Keys that a writer was told to be written: k1, k2 and so on, with each number as its value.
+/// Writes of the keys k1, k2 and so on, each with its number as the value, as far as they were acknowledged.
 #[derive(Default)]
 struct Writes {
     acknowledged: AtomicU64,
@@ -27,7 +28,7 @@ struct Writes {
 }
 
 impl Writes {
-    /// Writes one after the other, each until it is acknowledged.
+    /// Writes one key after the other, each until it is acknowledged.
     fn go_on(&self, endpoints: &str) {
         while !self.over.load(Ordering::SeqCst) {
             let next = (self.acknowledged.load(Ordering::SeqCst) + 1).to_string();
@@ -46,7 +47,8 @@ impl Writes {
     }
 }
 
-/// As after a power failure: the machine has booted again, and the end of the log was never on its disk.
+/// Changes the data as a power failure would: the machine has booted again, and the end of the log was never
+/// on its disk.
 fn power_fails(data_dir: &Path) {
     let state = data_dir.join("wal/log.state");
     let text = fs::read_to_string(&state).unwrap();
@@ -59,14 +61,14 @@ fn power_fails(data_dir: &Path) {
     let mut segments: Vec<_> =
         segments.filter(|path| path.extension().is_some_and(|end| end == "wal")).collect();
     segments.sort();
-    // The last one may have been made ready and not be begun.
+    // The last segment may be prepared and not begun.
     let begun = |path: &std::path::PathBuf| fs::read(path).unwrap().iter().any(|&byte| byte != 0);
     let last = segments.into_iter().rev().find(begun).unwrap();
     let mut bytes = fs::read(&last).unwrap();
     let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
     bytes[end & !4095..].fill(0);
     fs::write(&last, bytes).unwrap();
-    // Nor had the log been idle: then it would have been made durable, and that noted.
+    // The log had not been idle either: otherwise it would have been made durable, and that would have been noted.
     let mark = data_dir.join("wal/log.mark");
     fs::write(&mark, vec![0; fs::read(&mark).unwrap().len()]).unwrap();
 }
@@ -87,7 +89,7 @@ fn a_view_replica_is_killed_and_loses_power_under_writes_and_votes_again() {
             let end = end_with(&writes.over);
             writes.progress();
 
-            // The kernel has all that the processes wrote: nobody forgets anything.
+            // The kernel has all that the processes wrote, so no replica forgets anything.
             (0..3).for_each(|index| cluster.kill(index));
             (0..3).for_each(|index| cluster.restart(index));
             writes.progress();
@@ -106,7 +108,7 @@ fn a_view_replica_is_killed_and_loses_power_under_writes_and_votes_again() {
                         && ["follower", "leader"].iter().any(|role| now["role"] == *role)
                 })
             });
-            // Its vote is needed from here on.
+            // The vote of the restarted replica is needed from here on.
             let leads = leader(&endpoints);
             cluster.kill(if leads == follower { (follower + 1) % 3 } else { leads });
             writes.progress();
@@ -114,7 +116,7 @@ fn a_view_replica_is_killed_and_loses_power_under_writes_and_votes_again() {
         });
         let acknowledged = writes.acknowledged.load(Ordering::SeqCst);
         let kept = done(&all, &["get", "k", "--prefix", "--count-only"]);
-        // One more may have been written whose answer was lost.
+        // One more key may have been written whose answer was lost.
         let kept: u64 = kept.trim().parse().unwrap_or_else(|_| panic!("{kept}"));
         assert!(kept == acknowledged || kept == acknowledged + 1, "{protocol}: {kept} of {acknowledged}");
     }

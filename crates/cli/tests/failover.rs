@@ -12,7 +12,7 @@ use std::{
 use self::support::Cluster;
 
 const SYNOD: &str = env!("CARGO_BIN_EXE_synod");
-/// So long that nobody gets anywhere in this test who waits for it.
+/// This is so long that a replica that waits for it is too late for this test.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn ask(endpoints: &str, what: &[&str]) -> Output {

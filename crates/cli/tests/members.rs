@@ -1,6 +1,6 @@
 //! A cluster of real processes whose members change under load: no acknowledged write is lost.
 //!
-//! The load and the checks are Synod's own commands, so this needs nothing that the program does not bring.
+//! The load and the checks are Synod's own commands, so this needs nothing but the program.
 
 #[path = "support/commands.rs"]
 mod commands;
@@ -29,11 +29,11 @@ use self::{
     support::{Cluster, free_ports, stop},
 };
 
-/// Small limits, so that who joins must fetch a snapshot first.
+/// Small limits, so that a joining replica must fetch a snapshot first.
 const FLAGS: [&str; 4] =
     ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--snapshot-count=100", "--keep-slots=20"];
 
-/// With an election time-out of a minute, nobody would lead in time if the leader just ended.
+/// With an election time-out of a minute, no replica would lead in time if the leader just ended.
 #[test]
 fn a_leader_that_is_told_to_stop_hands_over_and_a_name_that_is_taken_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ fn a_leader_that_is_told_to_stop_hands_over_and_a_name_that_is_taken_is_refused(
         let endpoints = cluster.endpoints();
         let all = endpoints.join(",");
         until("they serve", || synod(&["put", "k", "v", "--endpoints", &all]).status.success());
-        // Only now may it take long.
+        // Only from now on may an election take long.
         for (index, endpoint) in endpoints.iter().enumerate() {
             cluster.stop(index);
             cluster.restart_with(index, &["--election-timeout=60s"]);
@@ -158,7 +158,7 @@ fn members_come_and_go(protocol: &str) {
         (1..=3).all(|n| list.contains(&format!("n{n}, http"))) && three.iter().all(|url| list.contains(url))
     });
 
-    // A learner, promoted by hand.
+    // A learner joins, and is promoted by hand.
     let ports = free_ports(2);
     let url = format!("http://127.0.0.1:{}", ports[0]);
     let said = done(&all, &["member", "add", "n4", "--peer-urls", &url, "--learner"]);
@@ -177,7 +177,7 @@ fn members_come_and_go(protocol: &str) {
     until("n4 votes", || voters(&learner) == ["n1", "n2", "n3", "n4"]);
     println!("n4 votes after a snapshot: {}", cluster.said(four).contains("snapshot"));
 
-    // The leadership moves to it, and it is taken out while it leads.
+    // The leadership moves to the new member, which is removed while it leads.
     until("the leadership moves", || synod(&["move-leader", "n4", "--endpoints", &all]).status.success());
     let leads = |name: &str| status(&learner).is_some_and(|status| status["leader_name"] == name);
     until("n4 leads", || leads("n4"));
@@ -187,7 +187,7 @@ fn members_come_and_go(protocol: &str) {
     assert!(cluster.said(four).contains("was removed from the cluster"));
     load.progress(100);
 
-    // A follower whose disk is lost, in its place and at its address. It is not let in as what it was.
+    // A follower whose disk is lost is replaced at its address. It is not admitted as what it was.
     let follower = (leader(&three) + 1) % 3;
     let name = format!("n{}", follower + 1);
     cluster.kill(follower);
@@ -208,7 +208,7 @@ fn members_come_and_go(protocol: &str) {
     until("the replacement votes", || voters(&replaced).len() == 3 && members(&replaced).len() == 3);
     load.progress(100);
 
-    // The leader, alive, by a new replica elsewhere; waiting for it.
+    // The leader, which is alive, is replaced by a new replica elsewhere; the command waits for that.
     let urls: Vec<_> =
         (0..3).filter(|&n| n != follower).map(|n| three[n].clone()).chain([replaced]).collect();
     let old = leader(&urls);
@@ -225,7 +225,7 @@ fn members_come_and_go(protocol: &str) {
     assert!(cluster.ends(gone, WAIT_MAX).success(), "the leader that was replaced ends in good order");
     load.progress(100);
 
-    // What orders is changed too, and back.
+    // The protocol is changed too, and back.
     let some = rest_of(&urls, old).join(",");
     let epoch = |url: &str| status(url).unwrap()["epoch"].as_u64();
     let changes = if protocol == "raft" { 0 } else { 4 };
@@ -244,7 +244,7 @@ fn members_come_and_go(protocol: &str) {
     }
 }
 
-/// A series in /metrics of each peer.
+/// Whether /metrics has a series of the peer `id`.
 fn is_in_metrics(endpoint: &str, id: u64) -> bool {
     let address = endpoint.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -255,7 +255,7 @@ fn is_in_metrics(endpoint: &str, id: u64) -> bool {
     page.contains(&format!("{{peer=\"{id}\"}}"))
 }
 
-/// The cell `PEERS UP`.
+/// The cell `PEERS UP` of `synod status`.
 fn peers_up(endpoint: &str) -> String {
     let table = done(endpoint, &["status"]);
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
@@ -290,7 +290,7 @@ fn forget_the_removed(protocol: &str) {
     let rest: Vec<usize> = (0..3).filter(|&index| index != stopped).collect();
     let two = rest_of(&three, stopped);
 
-    // One that has stopped: only the members count from the change on, and its links go soon after.
+    // A member that has stopped is removed: only the members count from the change on, and its links go soon after.
     cluster.kill(stopped);
     done(&two.join(","), &["member", "remove", &format!("n{}", id(stopped))]);
     let forgotten = |gone: u64| {
@@ -301,7 +301,7 @@ fn forget_the_removed(protocol: &str) {
     };
     forgotten(id(stopped));
 
-    // One that lives. The change before is not the last one any more.
+    // A member that lives is removed. The change before is not the last one any more.
     let port = free_ports(1)[0];
     let url = format!("http://127.0.0.1:{port}");
     done(&two.join(","), &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]);
@@ -311,7 +311,7 @@ fn forget_the_removed(protocol: &str) {
     assert!(cluster.ends(four, WAIT_MAX).success());
     forgotten(4);
 
-    // Who seeks votes for long without success asks neither of them.
+    // A replica that seeks votes for long without success asks neither of them.
     let before: Vec<usize> = rest.iter().map(|&index| cluster.said(index).len()).collect();
     let away = rest.iter().position(|&index| index == leader(&three)).expect("one of them leads");
     let stays = 1 - away;
@@ -367,7 +367,8 @@ fn force_new_cluster(ordering: &[&'static str]) {
     let three = cluster.endpoints();
     let load = Load::start(&three);
     load.progress(250);
-    // What is acknowledged while n3 is away is not in what it leaves behind; so it is one of the last two.
+    // The data of n3 lack what is acknowledged while it is away, so the new cluster has to be made of one of
+    // the other two.
     cluster.kill(2);
     load.progress(250);
     cluster.kill(1);
@@ -386,7 +387,7 @@ fn force_new_cluster(ordering: &[&'static str]) {
     assert!(!asked.status.success() && said.contains("--yes") && said.contains("LOST"), "{said}");
     let recovered = recover(&["--yes"]);
     assert!(recovered.status.success(), "{}", String::from_utf8_lossy(&recovered.stderr));
-    // It says how to go on, in full.
+    // The command prints the complete command that starts the survivor.
     let said = String::from_utf8(recovered.stdout).unwrap();
     let line = said.lines().find_map(|line| line.strip_prefix("  synod ")).expect("a command line");
     for part in [format!(" --data-dir {dir} "), format!(" --listen-client-urls {}", three[0])] {
@@ -417,7 +418,7 @@ fn force_new_cluster(ordering: &[&'static str]) {
     let joined = cluster.endpoints()[six].clone();
     until("n6 votes", || voters(&joined) == ["n1", "n6"]);
     nothing_is_missing(&joined, &acknowledged);
-    // Both live on after a restart.
+    // Both go on after a restart.
     cluster.kill(0);
     cluster.restart(0);
     until("writes go on", || synod(&["put", "x", "y", "--endpoints", &joined]).status.success());

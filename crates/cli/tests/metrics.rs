@@ -1,4 +1,4 @@
-//! The page `/metrics` of a real replica, read by a parser of OpenMetrics that is not ours.
+//! The page `/metrics` of a real replica, read by a parser of OpenMetrics that is not part of this project.
 
 #[path = "support/commands.rs"]
 mod commands;
@@ -39,7 +39,8 @@ fn scrape(endpoint: &str, accept: &str) -> (String, String) {
     (header.expect("the content has a type").to_owned(), body.to_owned())
 }
 
-/// What never falls, by the name of its sample with its labels: counters, and the counts and buckets of histograms.
+/// Values that never fall, by the name of the sample with its labels: counters, and the counts and buckets of
+/// histograms.
 type Rising = BTreeMap<String, f64>;
 
 /// Checks a page by the parser and by the rules that it does not know.

@@ -11,8 +11,8 @@ const READS_MAX: usize = 4096;
 
 /// A leader's heartbeats, which are numbered, and the reads that wait for answers to them.
 ///
-/// A read needs a quorum to answer a heartbeat that was sent after the read came: then nobody had begun to lead in a
-/// higher ballot when it came. Reads that come while a heartbeat is under way share the next.
+/// A read needs a quorum to answer a heartbeat that was sent after the read came: then no replica had begun
+/// to lead in a higher ballot when it came. Reads that come while a heartbeat is under way share the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReadRounds {
     /// The last heartbeat that was sent.

@@ -1,12 +1,12 @@
-//! Who votes alone leads at once, however it comes to start: nobody has to be missed, heard or waited for.
+//! A replica that is the only voter leads at once, however it comes to start: it misses, hears and awaits no other.
 
 use synod_consensus::{
     Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Record, Restart, Role,
 };
 use synod_wire::{Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-/// Starts, and lets everything become durable; no time passes. The records go to `log`, the delivered slots are
-/// returned.
+/// Starts, and lets everything become durable; no time passes. The records go to `log`, the delivered slots
+/// are returned.
 fn start(options: &Options, log: &mut Vec<Record>, incarnation: u64) -> (Box<dyn Protocol>, Vec<Slot>) {
     let mut effects = Effects::new(Lsn(log.len() as u64));
     let members = Members::new([ReplicaId(1)], ReplicaId(1));

@@ -1,4 +1,4 @@
-//! What orders and who votes change at the same time, under load.
+//! Protocol and voters change at the same time, under load.
 
 use std::{
     path::Path,
@@ -15,7 +15,7 @@ use crate::{
     support::{Cluster, free_ports},
 };
 
-/// Small limits, so that who joins must fetch a snapshot, and what it fetches is of an earlier epoch.
+/// Small limits, so that a joining replica must fetch a snapshot, which is of an earlier epoch.
 const FLAGS: [&str; 4] =
     ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--snapshot-count=300", "--keep-slots=50"];
 
@@ -56,7 +56,7 @@ impl Rig {
         status["name"].as_str().expect("it has a name").to_owned()
     }
 
-    /// A member is announced and started; the load goes to it too.
+    /// Announces and starts a member, which gets load, too.
     fn join(&mut self, name: &str, announce: &[&str]) {
         let port = free_ports(1)[0];
         let url = format!("http://127.0.0.1:{port}");
@@ -68,7 +68,7 @@ impl Rig {
         self.load.join(&self.cluster.endpoints()[index]);
     }
 
-    /// Another protocol is asked for, by somebody who has something else to do meanwhile.
+    /// Asks for another protocol, in a thread of its own.
     fn reconfigure(&self, protocol: &'static str) -> thread::JoinHandle<Duration> {
         let all = self.all();
         thread::spawn(move || {
@@ -94,7 +94,7 @@ impl Rig {
         }
     }
 
-    /// A member that was taken out ends by itself.
+    /// Waits until a removed member ends by itself.
     fn await_end(&mut self, place: usize) {
         let index = self.live.remove(place);
         assert!(
@@ -103,7 +103,7 @@ impl Rig {
         );
     }
 
-    /// Says how long nothing was acknowledged since this was last asked.
+    /// Prints the longest time without an acknowledged write since this was last called.
     async fn report(&self, what: &str) {
         progress(&self.load, 100).await;
         println!("{what}: no write was acknowledged for {} ms at most", self.load.longest_gap().as_millis());
@@ -173,7 +173,7 @@ async fn the_leader_is_killed_while_the_protocol_changes() {
         .enumerate()
     {
         if number < 3 {
-            // For comparison, with nothing else going on.
+            // This is for comparison, with nothing else going on.
             rig.reconfigure(protocol).join().unwrap();
             rig.await_protocol(protocol);
             rig.report(&format!("to {protocol}")).await;
@@ -181,7 +181,8 @@ async fn the_leader_is_killed_while_the_protocol_changes() {
         }
         let leader = rig.leader();
         let all = rig.all();
-        // Whether it was made before the leader went is a matter of luck; asked again, it must be in the end.
+        // Whether the change was made before the leader was killed is a matter of luck; when asked for again,
+        // it must be made in the end.
         let change = thread::spawn(move || {
             synod(&["reconfigure", "--protocol", protocol, "--endpoints", &all]).status.success()
         });

@@ -15,11 +15,12 @@ use synod_lab::chaos::history::{Answer, History, Op, Seen};
 
 /// How long one request may take: longer than an election, so that some requests live through one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between a failed request and the next.
+/// The pause between a failed request and the next.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Between the requests of one client: many clients that share two processors with three replicas leave them some.
+/// The pause between the requests of one client, which leaves the replicas some time on two processors that
+/// many clients share.
 const THINK_TIME: Duration = Duration::from_millis(2);
-/// Few, so that clients meet.
+/// There are few keys, so that clients meet.
 const KEYS: u32 = 4;
 
 /// A client of these endpoints.
@@ -34,7 +35,7 @@ pub async fn connect(endpoints: &[String]) -> Client {
 struct Acknowledged {
     count: u64,
     last: Instant,
-    /// The longest time between two of them since somebody asked.
+    /// The longest time between two of them since this was last read.
     gap: Duration,
 }
 
@@ -46,13 +47,13 @@ impl Acknowledged {
     }
 }
 
-/// Everything that runs.
+/// All clients that run.
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
     pub history: Arc<History>,
     acknowledged: Arc<Mutex<Acknowledged>>,
-    /// What `meet` writes: every number once.
+    /// The next value that `meet` writes, so that every number is written once.
     values: Arc<AtomicU64>,
     writers: JoinSet<Vec<String>>,
     clients: JoinSet<()>,
@@ -79,7 +80,7 @@ impl Load {
         load
     }
 
-    /// A replica more: a writer and a client for it.
+    /// Adds a writer and a client for one more replica.
     pub fn join(&mut self, endpoint: &String) {
         let only = std::slice::from_ref(endpoint);
         self.add_writer(only);
@@ -102,7 +103,7 @@ impl Load {
         self.acknowledged.lock().unwrap().count
     }
 
-    /// The longest time without an acknowledged write since this was last asked.
+    /// The longest time without an acknowledged write since this was last called.
     pub fn longest_gap(&self) -> Duration {
         let mut acknowledged = self.acknowledged.lock().unwrap();
         let gap = acknowledged.gap.max(acknowledged.last.elapsed());
@@ -111,7 +112,7 @@ impl Load {
         gap
     }
 
-    /// Ends it; returns the keys whose writes were acknowledged.
+    /// Ends the load; returns the keys whose writes were acknowledged.
     pub async fn stop(mut self) -> (Vec<String>, Arc<History>) {
         self.stop.store(true, Ordering::Relaxed);
         let mut keys = Vec::new();

@@ -1,5 +1,4 @@
-//! Replicas as real processes under load: killed again and again, with each protocol; and while protocol and members
-//! change.
+//! Replicas as real processes under load: killed repeatedly, with each protocol; and while protocol and members change.
 //!
 //! `SYNOD_E2E_ROUNDS` says how often each of leader, follower and all at once is killed; once if it is not set.
 
@@ -88,7 +87,7 @@ async fn kills(protocol: &str) {
     finish(cluster, load, &[0, 1, 2]).await;
 }
 
-/// Ends the load, and checks what these replicas are left with and what clients saw.
+/// Ends the load, and checks what these replicas hold and what clients saw.
 async fn finish(mut cluster: Cluster, load: Load, live: &[usize]) {
     let (acknowledged, history) = load.stop().await;
     let all = cluster.endpoints();
@@ -121,7 +120,7 @@ async fn progress(load: &Load, writes: u64) {
     }
 }
 
-/// The leader's index: what a replica says that takes itself for the leader.
+/// The leader's index, as told by a replica that takes itself for the leader.
 async fn leader(endpoints: &[String]) -> usize {
     let deadline = Instant::now() + WAIT_MAX;
     loop {

@@ -1,4 +1,4 @@
-//! What an operator does with the program, and what it answers.
+//! What an operator does with the program, and what the program answers.
 
 #![allow(dead_code, reason = "each user needs some of it")]
 

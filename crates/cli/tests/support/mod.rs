@@ -13,7 +13,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Processes `synod serve`. Those that still run when it is dropped are killed.
+/// Processes of `synod serve`. Those that still run when this is dropped are killed.
 #[derive(Debug)]
 pub struct Cluster {
     replicas: Vec<Replica>,
@@ -78,7 +78,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts one more replica, which joins: at free ports, or at another one's. Returns its index.
+    /// Starts one more replica, which joins: at free ports, or at those of another replica. Returns its index.
     pub fn join(&mut self, name: &str, peer_port: u16, flags: &[&str]) -> usize {
         let like = &self.replicas[0];
         let folder = like.log.parent().expect("it is in a folder").to_owned();
@@ -114,15 +114,15 @@ impl Cluster {
         index
     }
 
-    /// The port at which the others reach a replica of the first ones.
+    /// The port at which the others reach one of the first replicas.
     pub fn peer_port(&self, index: usize) -> u16 {
         let url = &self.replicas[0].initial_cluster[index].1;
         url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("it ends in a port")
     }
 
     /// Waits until a process ends by itself.
-    pub fn ends(&mut self, index: usize, patience: Duration) -> ExitStatus {
-        let deadline = Instant::now() + patience;
+    pub fn ends(&mut self, index: usize, wait_max: Duration) -> ExitStatus {
+        let deadline = Instant::now() + wait_max;
         let process = self.replicas[index].process.as_mut().expect("it runs");
         while Instant::now() < deadline {
             if let Some(status) = process.try_wait().expect("it is our child") {
@@ -131,7 +131,7 @@ impl Cluster {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        panic!("replica {index} still runs after {patience:?}");
+        panic!("replica {index} still runs after {wait_max:?}");
     }
 
     /// What a replica has said so far.
@@ -166,7 +166,7 @@ impl Cluster {
         replica.process = Some(process.expect("the program can be started"));
     }
 
-    /// The same with further flags, now and later.
+    /// Does the same, with further flags from now on.
     pub fn restart_with(&mut self, index: usize, flags: &[&str]) {
         self.replicas[index].args.extend(flags.iter().map(|flag| (*flag).to_owned()));
         self.restart(index);
@@ -195,7 +195,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Sends SIGTERM and waits; a process that is deaf to it is a failure.
+/// Sends SIGTERM and waits; a process that does not end is a failure.
 pub fn stop(process: &mut Child) -> ExitStatus {
     let pid = Pid::from_child(process);
     kill_process(pid, Signal::TERM).expect("it is our child");
@@ -212,8 +212,8 @@ pub fn stop(process: &mut Child) -> ExitStatus {
     }
 }
 
-/// Ports that nobody listens at. They are below those that the system gives to outgoing connections: a replica that
-/// was killed must find its own again.
+/// Ports at which no process listens. They are below those that the system gives to outgoing connections: a
+/// replica that was killed must find its own ports again.
 pub fn free_ports(count: usize) -> Vec<u16> {
     let mut ports = Vec::new();
     while ports.len() < count {

@@ -1,12 +1,13 @@
-//! Trials: the network keeps only some of its links for a long while, and nothing else goes wrong. Whoever is connected
-//! to a quorum must get a leader soon, and keep it.
+//! Trials: the network keeps only some of its links for a long while, and nothing else goes wrong. A group in
+//! which a replica is connected to a quorum must get a leader soon, and keep it.
 //!
-//! A trial begins with a cluster that works. Then links are cut for ten election timeouts. With an election that
-//! promises it ([`serves_within`]), if some replica reaches a quorum in both directions,
+//! A trial begins with a cluster that works. Then links are cut for ten election time-outs. With an election
+//! that promises it ([`serves_within`]), if some replica reaches a quorum in both directions,
 //!
-//! - after four election timeouts, or eight, a replica that reaches a quorum leads, and has delivered something that nobody had
+//! - after four election time-outs, or eight, a replica that reaches a quorum leads, and has delivered
+//!   something that had not been
 //!   proposed before the cut;
-//! - from then on nobody else begins to lead, and that replica leads in the same ballot to the end.
+//! - from then on no other replica begins to lead, and that replica leads in the same ballot to the end.
 //!
 //! Raft's election is put through the same trials; it need only recover afterwards.
 
@@ -25,9 +26,9 @@ use crate::{
     plan::Topology,
 };
 
-/// Election timeouts after which a cut network must have a leader that serves, if the election promises it. Raft's does
-/// not: it elects only who has all that is committed, so a hub that lags cannot lead. A rotating one lets each try in its
-/// turn, and one that is too far behind, once more.
+/// Election time-outs after which a cut network must have a leader that serves, if the election promises it.
+/// Raft's does not: it elects only a replica that has all that is committed, so a hub that lags cannot lead.
+/// A rotating election lets each replica try in its turn, and a replica that lags too far, once more.
 fn serves_within(election: ElectionKind) -> Option<u32> {
     match election {
         ElectionKind::Ballot => Some(4),
@@ -40,9 +41,9 @@ fn serves_within(election: ElectionKind) -> Option<u32> {
 const LASTS: u32 = 10;
 /// Election timeouts in which a cluster must work before a trial; otherwise there is none.
 const SETTLES_WITHIN: u32 = 12;
-/// Election timeouts for which a replica is kept apart, at most, to make it lag...
+/// The most election time-outs for which a replica is kept apart to make it lag.
 const LAGS: u32 = 2;
-/// ...by so many slots.
+/// How many slots it has to lag.
 const LAG_SLOTS: u64 = 5;
 
 /// The trials of a run.
@@ -57,13 +58,13 @@ pub(super) struct Trials {
 
 #[derive(Clone, Debug)]
 enum Phase {
-    /// Not in a trial.
+    /// There is no trial.
     Between,
-    /// Waiting for the cluster to work.
+    /// The trial waits for the cluster to work.
     Settling { since: Moment },
-    /// Waiting for the hub to lag.
+    /// The trial waits for the hub to lag.
     Lagging { since: Moment, hub: usize, partition: u64 },
-    /// Links are cut, and nobody has to serve yet.
+    /// Links are cut, and no replica has to serve yet.
     Electing(Cut),
     /// This replica has to go on leading in this ballot, being the last that began to.
     Serving { cut: Cut, leader: usize, ballot: Ballot, elections: u64 },
@@ -74,7 +75,7 @@ struct Cut {
     since: Moment,
     partition: u64,
     topology: Topology,
-    /// Who reaches a quorum in both directions.
+    /// The replicas that reach a quorum in both directions.
     connected: Vec<usize>,
     /// Slots through this one had been proposed before.
     proposed: Slot,
@@ -92,7 +93,7 @@ impl Trials {
 }
 
 impl World {
-    /// The first trial is on its way, if there is to be one.
+    /// Schedules the first trial, if there is to be one.
     pub(super) fn begin_trials(&mut self) {
         let timeout = self.plan.settings.consensus.election_timeout;
         if self.trials.left > 0 {
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    /// A trial goes on.
+    /// Lets a trial go on.
     pub(super) fn trial(&mut self) -> Checked {
         if self.faults_are_over() {
             return Ok(());
@@ -169,7 +170,7 @@ impl World {
         demand(holds || !promises, Invariant::ServesWhenConnected, detail)
     }
 
-    /// Everything works again, until the end of the trial.
+    /// Lets everything work again, until the end of the trial.
     fn calm_down(&mut self) -> Checked {
         self.trials.left -= 1;
         let before = self.network.calm();
@@ -191,7 +192,7 @@ impl World {
         self.begin_trials();
     }
 
-    /// The leader, if everybody follows it and lacks nothing.
+    /// The leader, if all replicas follow it and lack nothing.
     pub(super) fn settled_leader(&self) -> Option<usize> {
         let leader = (0..self.machines.len()).find(|&of| self.leads_in(of).is_some())?;
         let ballot = self.leads_in(leader);
@@ -222,7 +223,7 @@ impl World {
         Ok(())
     }
 
-    /// Cuts what a topology does not have. `special` is the hub that lags, or the leader.
+    /// Cuts the links that a topology does not have. `special` is the hub that lags, or the leader.
     fn cut_to(&mut self, topology: Topology, special: usize) -> Checked {
         let replicas = self.machines.len();
         let kept = topology.links(replicas, special, &mut self.trials.rng);
@@ -242,7 +243,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody must serve by now.
+    /// Checks that some replica serves by now.
     fn must_serve(&mut self, cut: Cut) -> Checked {
         let serves = |of: &&usize| self.leads_in(**of).is_some() && self.decided(**of) > cut.proposed;
         let leader = cut.connected.iter().filter(serves).max_by_key(|of| self.leads_in(**of)).copied();
@@ -334,7 +335,7 @@ impl Topology {
     }
 }
 
-/// How long a run with trials lasts at least.
+/// The shortest duration of a run with trials.
 pub(crate) fn duration(trials: u32, timeout: Duration) -> Duration {
     timeout * (8 + SETTLES_WITHIN / 2 + LAGS + LASTS) * trials
 }

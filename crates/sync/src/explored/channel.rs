@@ -83,7 +83,7 @@ impl<T> Sender<T> {
     /// Sends without waiting.
     ///
     /// # Errors
-    /// There is no room, or nobody receives any more.
+    /// There is no room, or the receiver is gone.
     pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut state = self.0.lock();
         if state.receivers == 0 {
