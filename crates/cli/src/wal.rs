@@ -8,6 +8,7 @@ use synod_storage::{
     Keep,
     inspect::{self, Entry, Header, Report},
 };
+use synod_wire::GroupId;
 
 use crate::{
     failure::Failure,
@@ -84,7 +85,7 @@ fn line(entry: &Entry, from_slot: Option<u64>) -> Option<String> {
             };
             format!("segment {segment}: {} ({}), {header}\n", path.display(), Bytes(*file_bytes))
         }
-        Entry::Record { offset, lsn, keep, restated, durable, bytes, .. } => {
+        Entry::Record { offset, lsn, group, keep, restated, durable, bytes, .. } => {
             let place = match keep {
                 Keep::Slot(slot) if from_slot.is_some_and(|from| slot.0 < from) => return None,
                 Keep::Slot(slot) => format!("slot {slot}"),
@@ -98,9 +99,10 @@ fn line(entry: &Entry, from_slot: Option<u64>) -> Option<String> {
                     Err(error) => format!("{} bytes that are no record: {error}", bytes.len()),
                 },
             };
+            let group = if *group == GroupId::FIRST { String::new() } else { format!("{group} ") };
             let restated = if *restated { " (restated)" } else { "" };
             format!(
-                "  record {lsn}{restated} at byte {offset}, {place}, durable through {durable}: {content}\n"
+                "  record {lsn}{restated} at byte {offset}, {group}{place}, durable through {durable}: {content}\n"
             )
         }
         Entry::Unreadable { offset, reason, .. } => format!("  UNREADABLE at byte {offset}: {reason}\n"),
@@ -181,11 +183,12 @@ mod tests {
 
     use super::*;
 
-    fn record(slot: u64, bytes: Option<bytes::Bytes>) -> Entry {
+    fn record(group: u16, slot: u64, bytes: Option<bytes::Bytes>) -> Entry {
         Entry::Record {
             segment: 1,
             offset: 4096,
             lsn: Lsn(7),
+            group: GroupId(group),
             keep: Keep::Slot(Slot(slot)),
             restated: false,
             durable: Lsn(6),
@@ -206,11 +209,12 @@ mod tests {
         let record_of = LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() };
         let bytes = record_of.encode().to_bytes();
         assert_eq!(
-            line(&record(3, Some(bytes.clone())), None).unwrap(),
+            line(&record(0, 3, Some(bytes.clone())), None).unwrap(),
             "  record 7 at byte 4096, slot 3, durable through 6: accepted 2@r1 slot 3, decided 2: s1#1 unreadable\n"
         );
-        assert_eq!(line(&record(3, Some(bytes)), Some(4)), None);
-        assert!(line(&record(3, None), None).unwrap().contains("CHECKSUM"));
-        assert!(line(&record(3, Some("?".into())), None).unwrap().contains("no record"));
+        assert_eq!(line(&record(0, 3, Some(bytes)), Some(4)), None);
+        assert!(line(&record(5, 3, None), None).unwrap().contains(", g5 slot 3, "));
+        assert!(line(&record(0, 3, None), None).unwrap().contains("CHECKSUM"));
+        assert!(line(&record(0, 3, Some("?".into())), None).unwrap().contains("no record"));
     }
 }

@@ -15,7 +15,7 @@ use synod_sync::{
     planted,
     time::Instant,
 };
-use synod_wire::{Encoded, Keep, Lsn, ReplicaId, Slot};
+use synod_wire::{Encoded, GroupId, Keep, Lsn, ReplicaId, Slot};
 
 use crate::{protocol::Input, status::Shared};
 
@@ -125,7 +125,7 @@ impl LogStage {
             assert!(send.after <= durable, "a message waits for a record that the log was not given");
             #[cfg(feature = "shuttle")]
             send.to.iter().for_each(|&to| self.shared.watch.leaves(to, &send.body, send.after));
-            self.transport.send_in(send.version, &send.to, send.body);
+            self.transport.send_in(send.version, GroupId::FIRST, &send.to, send.body);
             self.released += 1;
         }
         self.shared.released.publish(self.released);

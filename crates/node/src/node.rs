@@ -18,7 +18,7 @@ use synod_sync::{
     thread::{self, JoinHandle},
 };
 use synod_transport::{Connections, Unreadable};
-use synod_wire::{Lsn, ReplicaId, Slot, Time};
+use synod_wire::{GroupId, Lsn, ReplicaId, Slot, Time};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
@@ -182,7 +182,9 @@ pub(crate) fn open<S: StateMachine>(
                 // What can still be read may be older than what was promised. But what it proves to be decided is so.
                 let found = found.records.iter().map(|record| record.lsn).zip(records);
                 records = salvage(found, executor.applied());
-                last_lsn = wal.quarantine(records.iter().map(|record| (record.keep(), record.encode())))?;
+                last_lsn = wal.quarantine(
+                    records.iter().map(|record| (GroupId::FIRST, record.keep(), record.encode())),
+                )?;
                 let (slots, bytes) = (records.len(), wal.bytes());
                 tracing::error!(
                     %damage, slots, bytes,
@@ -632,7 +634,12 @@ fn connect(
             synod_transport::Event::Up { peer, .. } => Event::Link { peer, link: Link::Up },
             synod_transport::Event::Down { peer } => Event::Link { peer, link: Link::Down },
             synod_transport::Event::Refused { peer } => Event::Link { peer, link: Link::Refused },
-            synod_transport::Event::Received { from, version, body } => {
+            synod_transport::Event::Received { from, version, group, body } => {
+                if group != GroupId::FIRST {
+                    return Err(Unreadable(format!(
+                        "it is of group {group}, which this replica does not host"
+                    )));
+                }
                 match PeerMessage::decode_in(version, body) {
                     Ok(message) => Event::Receive { from, message },
                     Err(error) => return Err(Unreadable(error.to_string())),

@@ -21,7 +21,7 @@ use synod_sync::{
     planted,
     time::Instant,
 };
-use synod_wire::{CommandKind, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{CommandKind, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Ended,
@@ -340,7 +340,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             if after <= self.durable && !self.would_overtake(after) {
                 #[cfg(feature = "shuttle")]
                 to.iter().for_each(|&to| self.shared.watch.leaves(to, &body, after));
-                self.transport.send_in(version, &to, body);
+                self.transport.send_in(version, GroupId::FIRST, &to, body);
             } else {
                 self.gated += 1;
                 log.sends.push(GatedSend { to, version, body, after });

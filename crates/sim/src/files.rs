@@ -17,7 +17,7 @@ use synod_replica::{LogRecord, salvage};
 use synod_storage::{
     DataDir, FaultyDisk, Lives, Odds, Options, RecoveredRecord, SnapshotStore, StorageError, Wal,
 };
-use synod_wire::{ClusterId, Encoded, Incarnation, Keep, Lsn, ReplicaId, Slot};
+use synod_wire::{ClusterId, Encoded, GroupId, Incarnation, Keep, Lsn, ReplicaId, Slot};
 
 use crate::{
     check::{Invariant, Violation, demand, slots},
@@ -256,7 +256,9 @@ impl Files {
             records = (first..).map(Lsn).zip(salvaged).collect();
             let encoded = records.iter().map(|(lsn, record)| (*lsn, record.encode().to_bytes()));
             self.repaired.extend(encoded);
-            last = wal.quarantine(records.iter().map(|(_, record)| (record.keep(), record.encode())))?;
+            last = wal.quarantine(
+                records.iter().map(|(_, record)| (GroupId::FIRST, record.keep(), record.encode())),
+            )?;
             kept = Some(records.iter().map(|(_, record)| slots(record).count() as u64).sum());
         }
         if lost {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Incarnation, Lsn, Slot};
+use synod_wire::{GroupId, Incarnation, Lsn, Slot};
 
 use crate::{
     Damage, Durability, Identity, Keep, Loss, StorageError,
@@ -49,6 +49,8 @@ pub enum Entry {
         offset: u64,
         /// Its number.
         lsn: Lsn,
+        /// Whose it is.
+        group: GroupId,
         /// How long it matters.
         keep: Keep,
         /// Whether it repeats an earlier record, at the head of the segment.
@@ -119,7 +121,7 @@ pub struct Report {
     pub first: Lsn,
     /// The last of them.
     pub last: Lsn,
-    /// The lowest and highest slot in them.
+    /// The lowest and highest slot in those of the first group.
     pub slots: Option<(Slot, Slot)>,
     /// Recognisable bytes after the last record. A restart cuts them off; they were never durable.
     pub torn_bytes: u64,
@@ -168,6 +170,7 @@ fn dump_segment(ReadSegment { scan, bytes }: ReadSegment, show: &mut impl FnMut(
             segment,
             offset: record.offset,
             lsn: record.header.lsn,
+            group: record.header.group,
             keep: record.header.keep,
             restated: record.header.restated,
             durable: record.header.durable,
@@ -228,7 +231,8 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
         let records = scans.iter().flat_map(|scan| &scan.records);
         records.filter(|r| r.body_ok && !r.header.restated && r.header.lsn <= verdict.last).map(|r| &r.header)
     };
-    let slots = || counts().filter_map(|r| if let Keep::Slot(slot) = r.keep { Some(slot) } else { None });
+    let of_first = || counts().filter(|record| record.group == GroupId::FIRST);
+    let slots = || of_first().filter_map(|r| if let Keep::Slot(slot) = r.keep { Some(slot) } else { None });
     let set_aside = file_names(&RealDisk, dir)?.into_iter().filter(|name| name.ends_with(".damaged"));
     Ok(Report {
         identity,

@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use fastrand::Rng;
-use synod_wire::{Acquaintance, ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Slot};
+use synod_wire::{Acquaintance, ClusterId, GroupId, Incarnation, Introduction, Lsn, ReplicaId, Slot};
 
 use crate::{
     DataDir, Durability, Keep, Lives, Loss, Options, PeerBook, Recovered, RecoveredRecord, SnapshotStore,
@@ -363,7 +363,12 @@ impl Run {
         let mut writer = synod_wire::Writer::new();
         writer.shared(&Bytes::from(bytes));
         let record = writer.finish();
-        self.model.unsure.push(RecoveredRecord { lsn, keep, bytes: record.to_bytes() });
+        self.model.unsure.push(RecoveredRecord {
+            lsn,
+            group: GroupId::FIRST,
+            keep,
+            bytes: record.to_bytes(),
+        });
         files.wal.append(lsn, keep, record);
     }
 
@@ -645,7 +650,7 @@ impl Run {
             let as_written = |record: &RecoveredRecord| {
                 let mut writer = synod_wire::Writer::new();
                 record.bytes.iter().for_each(|&byte| writer.u8(byte));
-                (record.keep, writer.finish())
+                (record.group, record.keep, writer.finish())
             };
             // If power fails at any of its operations, all of it happens or nothing.
             if self.rng.bool() {

@@ -332,7 +332,7 @@ mod tests {
         link::{LinkBounds, Own},
     };
     use std::net::TcpListener;
-    use synod_wire::{ClusterId, Incarnation, Lsn, ReplicaId, Writer};
+    use synod_wire::{ClusterId, GroupId, Incarnation, Lsn, ReplicaId, Writer};
 
     #[test]
     fn the_delay_doubles_up_to_its_bound() {
@@ -360,7 +360,7 @@ mod tests {
         stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut writer = Writer::new();
         writer.bytes(&[0; 100_000]);
-        let frame = Arc::new(Frame::new(ClusterId(1), 3, Lsn::ZERO, writer.finish()));
+        let frame = Arc::new(Frame::new(ClusterId(1), 3, GroupId::FIRST, Lsn::ZERO, writer.finish()));
         let frames = vec![Arc::clone(&frame); 1000];
 
         let (whole, result) = write_frames(&stream, &frames);

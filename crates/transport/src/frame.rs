@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! frame  := header body
-//! header := magic "SYNF" | version u8 = 2 | flags u8 | message version u16 | body length u32
-//!         | body crc u32 | durable u64 | header crc u32                             (28 bytes)
+//! header := magic "SYNF" | version u8 | flags u8 | message version u16 | body length u32
+//!         | body crc u32 | durable u64 | [group u16 | 0 u16] | header crc u32
 //! flags  := 0: a message for the replica; 1: none, only how far the sender's log is durable
 //! ```
+//!
+//! A header of version 2 has no group (28 bytes): its message is of the first one. One of version 3 does (32 bytes); only
+//! sessions that speak version 7 of the messages or later have them. So a peer that knows no groups gets what it knows.
 //!
 //! Durable: when the frame was made, records of the sender's log through this one were; so what the frame says rests
 //! on no other. Peers remember it ([`synod_wire::Acquaintance`]).
@@ -22,21 +25,26 @@
 use std::io::{self, IoSlice, IoSliceMut, Read};
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Encoded, Lsn, Writer};
+use synod_wire::{ClusterId, Encoded, GROUPS_SINCE, GroupId, Lsn, Writer};
 
-/// Bytes before the body of a frame.
+/// Bytes before the body of a frame without a group.
 pub(crate) const HEADER_BYTES: usize = 28;
+/// Bytes before the body of a frame with a group.
+const GROUP_HEADER_BYTES: usize = 32;
 /// Bytes that one read takes at most, beside the body of a large frame.
 const READ_BUFFER_BYTES: usize = 32 * 1024;
 
 const MAGIC: [u8; 4] = *b"SYNF";
 const VERSION: u8 = 2;
+/// Of a frame with a group.
+const GROUP_VERSION: u8 = 3;
 const FLAG_MARK: u8 = 1;
 
 /// A body with its header, ready to be written; shared by all destinations.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    header: [u8; HEADER_BYTES],
+    header: [u8; GROUP_HEADER_BYTES],
+    header_bytes: usize,
     body: Encoded,
     version: u16,
     durable: Lsn,
@@ -44,29 +52,49 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// # Panics
-    /// If the body has 4 GiB or more; the caller has compared it with `frame_bytes_max`.
-    pub(crate) fn new(cluster: ClusterId, version: u16, durable: Lsn, body: Encoded) -> Frame {
-        Frame::with_flags(cluster, 0, version, durable, body)
+    /// If the body has 4 GiB or more; the caller has compared it with `frame_bytes_max`. If a message of this version has no
+    /// group and this one does.
+    pub(crate) fn new(
+        cluster: ClusterId,
+        version: u16,
+        group: GroupId,
+        durable: Lsn,
+        body: Encoded,
+    ) -> Frame {
+        Frame::with_flags(cluster, 0, version, group, durable, body)
     }
 
     /// A frame without a message, which says only how far the log is durable.
     pub(crate) fn mark(cluster: ClusterId, durable: Lsn) -> Frame {
-        Frame::with_flags(cluster, FLAG_MARK, 0, durable, Writer::new().finish())
+        Frame::with_flags(cluster, FLAG_MARK, 0, GroupId::FIRST, durable, Writer::new().finish())
     }
 
-    fn with_flags(cluster: ClusterId, flags: u8, version: u16, durable: Lsn, body: Encoded) -> Frame {
+    fn with_flags(
+        cluster: ClusterId,
+        flags: u8,
+        version: u16,
+        group: GroupId,
+        durable: Lsn,
+        body: Encoded,
+    ) -> Frame {
         let length = u32::try_from(body.len()).expect("frame_bytes_max is below 4 GiB");
-        let mut header = [0; HEADER_BYTES];
+        let has_group = group != GroupId::FIRST;
+        assert!(!has_group || version >= GROUPS_SINCE, "version {version} knows no {group}");
+        let header_bytes = if has_group { GROUP_HEADER_BYTES } else { HEADER_BYTES };
+        let mut header = [0; GROUP_HEADER_BYTES];
         header[0..4].copy_from_slice(&MAGIC);
-        header[4] = VERSION;
+        header[4] = if has_group { GROUP_VERSION } else { VERSION };
         header[5] = flags;
         header[6..8].copy_from_slice(&version.to_le_bytes());
         header[8..12].copy_from_slice(&length.to_le_bytes());
         header[12..16].copy_from_slice(&body.crc().to_le_bytes());
         header[16..24].copy_from_slice(&durable.0.to_le_bytes());
-        let crc = header_crc(cluster, &header);
-        header[24..28].copy_from_slice(&crc.to_le_bytes());
-        Frame { header, body, version, durable }
+        if has_group {
+            header[24..26].copy_from_slice(&group.0.to_le_bytes());
+        }
+        let crc = header_crc(cluster, &header[..header_bytes]);
+        header[header_bytes - 4..header_bytes].copy_from_slice(&crc.to_le_bytes());
+        Frame { header, header_bytes, body, version, durable }
     }
 
     /// Whether there is no message in it.
@@ -86,7 +114,7 @@ impl Frame {
 
     /// Bytes on the wire, header included.
     pub(crate) fn len(&self) -> usize {
-        HEADER_BYTES + self.body.len()
+        self.header_bytes + self.body.len()
     }
 
     /// Bytes of the body.
@@ -101,15 +129,16 @@ impl Frame {
 
     /// The buffers to write, in order.
     pub(crate) fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
-        std::iter::once(IoSlice::new(&self.header))
+        std::iter::once(IoSlice::new(&self.header[..self.header_bytes]))
             .chain(self.body.parts().iter().map(|part| IoSlice::new(part)))
     }
 }
 
-fn header_crc(cluster: ClusterId, header: &[u8; HEADER_BYTES]) -> u32 {
+/// Of a whole header, which ends with it.
+fn header_crc(cluster: ClusterId, header: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&cluster.0.to_le_bytes());
-    crc.update(&header[..HEADER_BYTES - 4]);
+    crc.update(&header[..header.len() - 4]);
     crc.finalize()
 }
 
@@ -122,10 +151,16 @@ fn word(bytes: &[u8]) -> u32 {
 pub(crate) enum FrameError {
     #[error("a frame begins with {0:02x?} instead of the magic number")]
     Magic([u8; 4]),
-    #[error("frame version {0} is not known (this replica knows version {VERSION})")]
+    #[error("frame version {0} is not known (this replica knows versions {VERSION} and {GROUP_VERSION})")]
     Version(u8),
-    #[error("frame flags {0:#04x} are not defined in version {VERSION}")]
+    #[error("frame flags {0:#04x} are not defined")]
     Flags(u8),
+    #[error(
+        "a frame of a group; the session speaks version {agreed} of the messages, and groups begin with {GROUPS_SINCE}"
+    )]
+    Group { agreed: u16 },
+    #[error("a frame has {0:#06x} in a place that is not used")]
+    Unused(u16),
     #[error("a message of version {found}; the session speaks versions up to {agreed}")]
     MessageVersion { found: u16, agreed: u16 },
     #[error("the checksum of a frame header does not match")]
@@ -148,8 +183,18 @@ pub(crate) enum FrameError {
 pub(crate) struct Arrived {
     /// How far the sender's log was durable.
     pub(crate) durable: Lsn,
-    /// The message, and its version; `None` if the frame only says how far the log is durable.
-    pub(crate) message: Option<(u16, Bytes)>,
+    /// The message; `None` if the frame only says how far the log is durable.
+    pub(crate) message: Option<Message>,
+    /// Bytes of the frame.
+    pub(crate) bytes: usize,
+}
+
+/// A message that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) version: u16,
+    pub(crate) group: GroupId,
+    pub(crate) body: Bytes,
 }
 
 /// Takes the frames off one connection.
@@ -176,25 +221,33 @@ impl<R: Read> FrameReader<R> {
     ///
     /// After an error the position in the stream is unknown, and the connection is good for nothing.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Arrived>, FrameError> {
-        if !self.fill_header()? {
+        if !self.fill(HEADER_BYTES)? {
             return Ok(None);
         }
-        let header: [u8; HEADER_BYTES] =
-            self.buffer[self.start..self.start + HEADER_BYTES].try_into().expect("a whole header");
-        let (length, crc) = self.check_header(&header)?;
-        self.start += HEADER_BYTES;
+        let header_bytes = match self.buffer[self.start + 4] {
+            VERSION => HEADER_BYTES,
+            GROUP_VERSION => GROUP_HEADER_BYTES,
+            other => return Err(FrameError::Version(other)),
+        };
+        self.fill(header_bytes)?;
+        let mut header = [0; GROUP_HEADER_BYTES];
+        let header = &mut header[..header_bytes];
+        header.copy_from_slice(&self.buffer[self.start..self.start + header_bytes]);
+        let (length, crc) = self.check_header(header)?;
+        self.start += header_bytes;
         let body = self.read_body(length)?;
         if crc32fast::hash(&body) != crc {
             return Err(FrameError::BodyChecksum { length });
         }
         let durable = Lsn(u64::from_le_bytes(header[16..24].try_into().expect("8 bytes")));
-        let message = (header[5] & FLAG_MARK == 0).then(|| (message_version(&header), body));
-        Ok(Some(Arrived { durable, message }))
+        let message = || Message { version: message_version(header), group: group(header), body };
+        let message = (header[5] & FLAG_MARK == 0).then(message);
+        Ok(Some(Arrived { durable, message, bytes: header_bytes + length }))
     }
 
-    /// Reads until a whole header is in the buffer; false at the end of the stream.
-    fn fill_header(&mut self) -> Result<bool, FrameError> {
-        while self.end - self.start < HEADER_BYTES {
+    /// Reads until so many bytes are in the buffer, of which the first are of a header; false at the end of the stream.
+    fn fill(&mut self, bytes: usize) -> Result<bool, FrameError> {
+        while self.end - self.start < bytes {
             // At most a part of one header is moved, and it is as rare as reads are.
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -213,13 +266,19 @@ impl<R: Read> FrameReader<R> {
     }
 
     /// Length and checksum of the body that the header announces.
-    fn check_header(&self, header: &[u8; HEADER_BYTES]) -> Result<(usize, u32), FrameError> {
+    fn check_header(&self, header: &[u8]) -> Result<(usize, u32), FrameError> {
         check_magic(header)?;
-        if header[4] != VERSION {
-            return Err(FrameError::Version(header[4]));
-        }
-        if word(&header[24..28]) != header_crc(self.cluster, header) {
+        if word(&header[header.len() - 4..]) != header_crc(self.cluster, header) {
             return Err(FrameError::HeaderChecksum);
+        }
+        if header.len() == GROUP_HEADER_BYTES {
+            if self.agreed < GROUPS_SINCE {
+                return Err(FrameError::Group { agreed: self.agreed });
+            }
+            let unused = u16::from_le_bytes([header[26], header[27]]);
+            if unused != 0 {
+                return Err(FrameError::Unused(unused));
+            }
         }
         if header[5] & !FLAG_MARK != 0 {
             return Err(FrameError::Flags(header[5]));
@@ -262,8 +321,15 @@ impl<R: Read> FrameReader<R> {
     }
 }
 
-fn message_version(header: &[u8; HEADER_BYTES]) -> u16 {
+fn message_version(header: &[u8]) -> u16 {
     u16::from_le_bytes([header[6], header[7]])
+}
+
+fn group(header: &[u8]) -> GroupId {
+    if header.len() == HEADER_BYTES {
+        return GroupId::FIRST;
+    }
+    GroupId(u16::from_le_bytes([header[24], header[25]]))
 }
 
 /// Compares as much of the magic number as `bytes` holds.
@@ -322,7 +388,7 @@ mod tests {
     fn frame(body: &[u8]) -> Frame {
         let mut writer = Writer::new();
         body.iter().for_each(|byte| writer.u8(*byte));
-        Frame::new(CLUSTER, 3, Lsn(77), writer.finish())
+        Frame::new(CLUSTER, 7, GroupId(u16::from(body.len() % 3 == 1)), Lsn(77), writer.finish())
     }
 
     fn on_wire(frame: &Frame) -> Vec<u8> {
@@ -331,13 +397,16 @@ mod tests {
 
     fn read_all(bytes: Vec<u8>, sizes: Vec<usize>) -> (Vec<Bytes>, Option<FrameError>) {
         let source = Dribble { bytes, at: 0, sizes, turn: 0 };
-        let mut reader = FrameReader::new(source, CLUSTER, 3, MAX);
+        let mut reader = FrameReader::new(source, CLUSTER, 7, MAX);
         let mut bodies = Vec::new();
         loop {
             match reader.next_frame() {
-                Ok(Some(Arrived { durable, message })) => {
+                Ok(Some(Arrived { durable, message, .. })) => {
                     assert_eq!(durable, Lsn(77));
-                    bodies.extend(message.map(|(_, body)| body));
+                    bodies.extend(message.map(|message| {
+                        assert_eq!(message.group, GroupId(u16::from(message.body.len() % 3 == 1)));
+                        message.body
+                    }));
                 }
                 Ok(None) => return (bodies, None),
                 Err(error) => return (bodies, Some(error)),
@@ -365,11 +434,26 @@ mod tests {
     }
 
     #[test]
+    fn a_session_of_an_older_version_has_no_groups() {
+        let bytes = on_wire(&frame(b"four"));
+        let source = Dribble { bytes, at: 0, sizes: vec![100], turn: 0 };
+        let error = FrameReader::new(source, CLUSTER, 6, MAX).next_frame().unwrap_err();
+        assert!(matches!(error, FrameError::Group { agreed: 6 }), "{error}");
+    }
+
+    #[test]
     fn every_changed_byte_is_noticed() {
-        let good = on_wire(&frame(b"hello"));
+        let (first, other) = (on_wire(&frame(b"hello")), on_wire(&frame(b"four")));
+        assert_eq!((first.len(), other.len()), (28 + 5, 32 + 4));
+        for good in [first, other] {
+            every_change_is_noticed(&good);
+        }
+    }
+
+    fn every_change_is_noticed(good: &[u8]) {
         for i in 0..good.len() {
             for bit in 0..8 {
-                let mut bad = good.clone();
+                let mut bad = good.to_vec();
                 bad[i] ^= 1 << bit;
                 let (bodies, error) = read_all(bad, vec![64]);
                 assert!(bodies.is_empty() && error.is_some(), "bit {bit} of byte {i}");
@@ -381,7 +465,7 @@ mod tests {
     fn a_frame_of_another_cluster_is_refused() {
         let mut writer = Writer::new();
         writer.u64(1);
-        let foreign = Frame::new(ClusterId(1), 3, Lsn(77), writer.finish());
+        let foreign = Frame::new(ClusterId(1), 7, GroupId::FIRST, Lsn(77), writer.finish());
         assert!(matches!(only_error(on_wire(&foreign)), FrameError::HeaderChecksum));
     }
 
@@ -425,9 +509,9 @@ mod tests {
         let (bodies, error) = read_all([on_wire(&mark), on_wire(&frame(b"then"))].concat(), vec![9]);
         assert!(error.is_none());
         assert_eq!(bodies, ["then"]);
-        let newer = Frame::new(CLUSTER, 4, Lsn(77), Writer::new().finish());
+        let newer = Frame::new(CLUSTER, 8, GroupId::FIRST, Lsn(77), Writer::new().finish());
         let error = only_error(on_wire(&newer));
-        assert!(matches!(error, FrameError::MessageVersion { found: 4, agreed: 3 }));
+        assert!(matches!(error, FrameError::MessageVersion { found: 8, agreed: 7 }));
     }
 
     proptest! {

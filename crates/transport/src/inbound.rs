@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 use crate::{
     Event,
     config::{Meeting, Unrecognised},
-    frame::{FrameError, FrameReader, HEADER_BYTES},
+    frame::{FrameError, FrameReader, Message},
     handshake::{self, Caller, HandshakeError, Hello, Life, Refusal},
     inquiry,
     link::Link,
@@ -284,11 +284,10 @@ impl Receiver {
             };
             // Before what the frame says is believed.
             link.hear(session.nonce, frame.durable);
-            let length = frame.message.as_ref().map_or(0, |(_, body)| body.len());
             link.counters.frames_received.fetch_add(1, Relaxed);
-            link.counters.bytes_received.fetch_add((HEADER_BYTES + length) as u64, Relaxed);
-            if let Some((version, body)) = frame.message {
-                self.shared.emit(Event::Received { from: link.id(), version, body })?;
+            link.counters.bytes_received.fetch_add(frame.bytes as u64, Relaxed);
+            if let Some(Message { version, group, body }) = frame.message {
+                self.shared.emit(Event::Received { from: link.id(), version, group, body })?;
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use synod_sync::{
     net::{Shutdown, TcpStream},
     planted,
 };
-use synod_wire::{ClusterId, Lsn, ReplicaId};
+use synod_wire::{ClusterId, Encoded, GroupId, Lsn, ReplicaId};
 
 use crate::{
     Config, Peer, PeerMetrics,
@@ -278,7 +278,7 @@ impl Link {
         self.end_session(SessionEnd::TooLarge { body, max });
     }
 
-    fn count_dropped(&self, frames: usize) {
+    pub(crate) fn count_dropped(&self, frames: usize) {
         if frames > 0 {
             self.counters.frames_dropped.fetch_add(frames as u64, Relaxed);
         }
@@ -317,8 +317,8 @@ impl Link {
     }
 
     /// A frame for the peer.
-    pub(crate) fn frame(&self, version: u16, body: synod_wire::Encoded) -> Frame {
-        Frame::new(self.own.cluster, version, self.own.durable(), body)
+    pub(crate) fn frame(&self, version: u16, group: GroupId, body: Encoded) -> Frame {
+        Frame::new(self.own.cluster, version, group, self.own.durable(), body)
     }
 
     /// How far a life of the peer has told, by its nonce.

@@ -13,7 +13,7 @@ use synod_sync::{
     channel::{self, Receiver, RecvTimeoutError},
     thread::{self, JoinHandle},
 };
-use synod_wire::{Encoded, Lsn, Mismatch, ReplicaId};
+use synod_wire::{Encoded, GROUPS_SINCE, GroupId, Lsn, Mismatch, ReplicaId};
 use tracing::{error, warn};
 
 use crate::{
@@ -84,15 +84,19 @@ impl Count {
 enum Item {
     /// Sessions may have begun or ended.
     Look,
-    Message {
-        from: ReplicaId,
-        session: u64,
-        version: u16,
-        nonce: u64,
-        durable: Lsn,
-        body: Bytes,
-    },
+    Message(Message),
     Stop,
+}
+
+/// A message on its way.
+struct Message {
+    from: ReplicaId,
+    session: u64,
+    version: u16,
+    group: GroupId,
+    /// The life of the sender, and how far its log was durable.
+    told: (u64, Lsn),
+    body: Bytes,
 }
 
 impl fmt::Debug for MemoryNetwork {
@@ -171,18 +175,19 @@ impl Hub {
         (related && !self.cut.contains(&pair(from, to))).then_some(place)
     }
 
-    fn send(&mut self, from: ReplicaId, to: ReplicaId, version: u16, body: &Bytes) {
-        let (nonce, durable, max) = {
-            let Config { who, frame_bytes_max, .. } = &self.places[&from].config;
-            (who.nonce, self.places[&from].config.introduction().durable, *frame_bytes_max)
+    fn send(&mut self, from: ReplicaId, to: ReplicaId, version: u16, group: GroupId, body: &Bytes) {
+        let (told, max) = {
+            let config = &self.places[&from].config;
+            ((config.who.nonce, config.introduction().durable), config.frame_bytes_max)
         };
-        let session = self.session(from, to).filter(|&(_, agreed)| version <= agreed);
+        let is_spoken = group == GroupId::FIRST || version >= GROUPS_SINCE;
+        let session = self.session(from, to).filter(|&(_, agreed)| version <= agreed && is_spoken);
         let (Some((session, _)), Some(place)) = (session, self.places.get(&to)) else {
             self.link(from, to).dropped += 1;
             return;
         };
         let fits = body.len() <= max && place.inbox.len() < place.config.send_queue_frames_max;
-        let item = Item::Message { from, session, version, nonce, durable, body: body.clone() };
+        let item = Item::Message(Message { from, session, version, group, told, body: body.clone() });
         if fits && place.inbox.send(item).is_ok() {
             self.link(from, to).sent.add(body.len());
         } else {
@@ -307,10 +312,10 @@ impl MemorySender {
 }
 
 impl Sender for MemorySender {
-    fn send_in(&self, version: u16, to: &[ReplicaId], body: Encoded) {
+    fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {
         let body = body.to_bytes();
         let Some(mut hub) = self.hub() else { return };
-        to.iter().for_each(|&to| hub.send(self.me, to, version, &body));
+        to.iter().for_each(|&to| hub.send(self.me, to, version, group, &body));
     }
 
     fn version(&self, to: ReplicaId) -> u16 {
@@ -386,8 +391,8 @@ impl Deliverer {
                 match items.recv_timeout(RETRY_INTERVAL) {
                     Ok(Item::Look) | Err(RecvTimeoutError::Timeout) => break,
                     Ok(Item::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                    Ok(Item::Message { from, session, version, nonce, durable, body }) => {
-                        if !self.deliver(from, session, version, (nonce, durable), body) {
+                    Ok(Item::Message(message)) => {
+                        if !self.deliver(message) {
                             break;
                         }
                     }
@@ -397,7 +402,8 @@ impl Deliverer {
     }
 
     /// Hands a message to the owner, if its session goes on; false if it does not.
-    fn deliver(&self, from: ReplicaId, session: u64, version: u16, heard: (u64, Lsn), body: Bytes) -> bool {
+    fn deliver(&self, message: Message) -> bool {
+        let Message { from, session, version, group, told, body } = message;
         let me = self.config.me;
         {
             let mut hub = lock(&self.hub);
@@ -405,10 +411,10 @@ impl Deliverer {
                 return true;
             }
             let link = hub.link(from, me);
-            link.heard = Some(later(link.heard, heard));
+            link.heard = Some(later(link.heard, told));
             link.received.add(body.len());
         }
-        match (self.sink)(Event::Received { from, version, body }) {
+        match (self.sink)(Event::Received { from, version, group, body }) {
             Ok(()) => true,
             Err(error) => {
                 warn!(peer = %from, "ended a session: {error}");
@@ -551,7 +557,7 @@ mod tests {
             let mut body = Writer::new();
             body.bytes(text.as_bytes());
             let sender = self.connections.sender();
-            sender.send_in(sender.version(to), &[to], body.finish());
+            sender.send_in(sender.version(to), GroupId(7), &[to], body.finish());
         }
     }
 
@@ -574,7 +580,10 @@ mod tests {
         }
         let mut received = Vec::new();
         for _ in 0..3 {
-            let Some(Event::Received { from: R1, body, .. }) = two.until(is_message).pop() else { panic!() };
+            let Some(Event::Received { from: R1, group: GroupId(7), body, .. }) = two.until(is_message).pop()
+            else {
+                panic!()
+            };
             received.push(*body.last().unwrap());
         }
         assert_eq!(received, b"abc");
@@ -605,7 +614,7 @@ mod tests {
         let again = connect(&network, R2);
         again.until(is_up);
         one.until(is_up);
-        sender.send_in(sender.version(R1), &[R1], Writer::new().finish());
+        sender.send_in(sender.version(R1), GroupId::FIRST, &[R1], Writer::new().finish());
         again.send(R1, "e");
         let Some(Event::Received { body, .. }) = one.until(is_message).pop() else { panic!() };
         assert_eq!(body.last(), Some(&b'e'), "what an earlier life sends is dropped");
@@ -619,7 +628,12 @@ mod tests {
         let mut config = Config { peers, ..Config::new(ClusterId(1), R2, Incarnation(1), 2) };
         config.recognise = Arc::new(|_, _, _| Err(Unrecognised::Unwritten));
         let two = network.start(config, Box::new(|_| Ok(()))).unwrap();
-        assert!(one.events.recv_timeout(RETRY_INTERVAL * 3).is_err());
+        let began = Instant::now();
+        while began.elapsed() < RETRY_INTERVAL * 3 {
+            // Before the other one was there it may have been missed.
+            let event = one.events.recv_timeout(RETRY_INTERVAL);
+            assert!(event.is_err() || event == Ok(Event::Refused { peer: R2 }), "{event:?}");
+        }
         assert!(two.sender().metrics().peers.iter().all(|peer| !peer.connected && !peer.receiving));
     }
 }

@@ -6,7 +6,7 @@
 use std::{fmt, net::SocketAddr};
 
 use synod_sync::Arc;
-use synod_wire::{Encoded, Lsn, ReplicaId};
+use synod_wire::{Encoded, GroupId, Lsn, ReplicaId};
 
 use crate::{
     Config, Event, Metrics, Peer, TcpSender, Transport, TransportError, Unreadable,
@@ -44,10 +44,11 @@ pub trait Connections: fmt::Debug + Send {
 
 /// Sends messages to peers, from any thread.
 pub trait Sender: fmt::Debug + Send + Sync {
-    /// Queues one message for several peers that is written in this version, as [`Sender::version`] named it a moment ago.
-    /// Never blocks, never fails: a message may be lost with the session that it was made for, and one that no queue has
-    /// room for ends the session.
-    fn send_in(&self, version: u16, to: &[ReplicaId], body: Encoded);
+    /// Queues one message of a group for several peers that is written in this version, as [`Sender::version`] named it a
+    /// moment ago. Never blocks, never fails: a message may be lost with the session that it was made for, and one that no
+    /// queue has room for ends the session. In a version before [`synod_wire::GROUPS_SINCE`] nothing is said of another
+    /// group than the first.
+    fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded);
 
     /// The version in which a message for this peer is to be written: the one that the two replicas agreed on; while
     /// there is no session, the oldest.
@@ -91,8 +92,8 @@ impl Connections for Transport {
 }
 
 impl Sender for TcpSender {
-    fn send_in(&self, version: u16, to: &[ReplicaId], body: Encoded) {
-        TcpSender::send_in(self, version, to, body);
+    fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {
+        TcpSender::send_in(self, version, group, to, body);
     }
 
     fn version(&self, to: ReplicaId) -> u16 {

@@ -96,14 +96,14 @@ impl FrameQueue {
 mod tests {
     use super::*;
     use crate::frame::HEADER_BYTES;
-    use synod_wire::{ClusterId, Lsn, Writer};
+    use synod_wire::{ClusterId, GroupId, Lsn, Writer};
 
     const FREE: Bounds = Bounds { frames: usize::MAX, bytes: usize::MAX };
 
     fn frame(size: usize) -> Arc<Frame> {
         let mut writer = Writer::new();
         (0..size).for_each(|_| writer.u8(0));
-        Arc::new(Frame::new(ClusterId(1), 3, Lsn::ZERO, writer.finish()))
+        Arc::new(Frame::new(ClusterId(1), 3, GroupId::FIRST, Lsn::ZERO, writer.finish()))
     }
 
     fn sizes(frames: &[Arc<Frame>]) -> Vec<usize> {

@@ -13,7 +13,7 @@ use synod_sync::{
     net::{self, TcpListener},
     thread::{self, JoinHandle},
 };
-use synod_wire::{Encoded, Incarnation, Lsn, ReplicaId};
+use synod_wire::{Encoded, GROUPS_SINCE, GroupId, Incarnation, Lsn, ReplicaId};
 use tracing::{error, warn};
 
 use crate::{
@@ -53,6 +53,8 @@ pub enum Event {
         from: ReplicaId,
         /// The version in which it is written: not above the one that the two replicas agreed on.
         version: u16,
+        /// The group that it is of.
+        group: GroupId,
         /// The body, in an allocation of its own size.
         body: Bytes,
     },
@@ -290,11 +292,12 @@ impl TcpSender {
         self.send_many(&[to], body);
     }
 
-    /// Queues a message for several peers that is written in this version, as [`TcpSender::version`] named it a moment ago. If
-    /// that is not spoken any more when it would leave, it is lost with the session that it was made for. Its buffers are
-    /// shared, not copied.
-    pub fn send_in(&self, version: u16, to: &[ReplicaId], body: Encoded) {
-        self.queue(version, to, body);
+    /// Queues a message of a group for several peers that is written in this version, as [`TcpSender::version`] named it a
+    /// moment ago. If that is not spoken any more when it would leave, it is lost with the session that it was made for. Its
+    /// buffers are shared, not copied. In a version that knows no groups nothing is said of another one than the first: such
+    /// a message is dropped and counted, and the session goes on.
+    pub fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {
+        self.queue(version, group, to, body);
     }
 
     /// The version in which a message for this peer is to be written: the one that the two replicas agreed on; while
@@ -333,12 +336,16 @@ impl TcpSender {
 
     /// Queues one message for several peers. Its buffers are shared, not copied.
     pub fn send_many(&self, to: &[ReplicaId], body: Encoded) {
-        self.queue(self.routes.oldest, to, body);
+        self.queue(self.routes.oldest, GroupId::FIRST, to, body);
     }
 
-    fn queue(&self, version: u16, to: &[ReplicaId], body: Encoded) {
+    fn queue(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {
         let routes = &*self.routes;
         let table = routes.peers.table();
+        if group != GroupId::FIRST && version < GROUPS_SINCE {
+            to.iter().filter_map(|id| peers::find(&table, *id)).for_each(|link| link.count_dropped(1));
+            return;
+        }
         let length = body.len();
         if length > routes.frame_bytes_max {
             let links = to.iter().filter_map(|id| peers::find(&table, *id));
@@ -352,7 +359,8 @@ impl TcpSender {
         for id in to {
             match peers::find(&table, *id) {
                 Some(link) => {
-                    let frame = shared.get_or_insert_with(|| Arc::new(link.frame(version, body.clone())));
+                    let frame =
+                        shared.get_or_insert_with(|| Arc::new(link.frame(version, group, body.clone())));
                     link.enqueue(Arc::clone(frame));
                 }
                 None => {
@@ -405,7 +413,8 @@ pub struct PeerMetrics {
     pub frames_received: u64,
     /// Bytes of these frames.
     pub bytes_received: u64,
-    /// Frames that never left: the queue was full, they were too large, or the transport was shut down.
+    /// Frames that never left: the queue was full, they were too large, of a group that the peer's version does not know, or
+    /// the transport was shut down.
     pub frames_dropped: u64,
     /// Frames that wait now.
     pub queue_frames: usize,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use common::{CLUSTER, Replica};
 use common::{addresses, cluster, config, encode, eventually, frame, hello, is_closed, join, listeners};
 use synod_transport::{Config, Event, Transport, TransportError, VERSION};
-use synod_wire::{BatchBuilder, Incarnation, Reader, ReplicaId, SessionId, Writer};
+use synod_wire::{BatchBuilder, GroupId, Incarnation, Reader, ReplicaId, SessionId, Writer};
 
 #[test]
 fn bodies_travel_both_ways_and_are_counted() {
@@ -16,12 +16,17 @@ fn bodies_travel_both_ways_and_are_counted() {
     replicas[0].send(2, b"ping");
     assert_eq!(
         replicas[1].next(),
-        Event::Received { from: ReplicaId(1), version: VERSION, body: Bytes::from_static(b"ping") }
+        Event::Received {
+            from: ReplicaId(1),
+            version: VERSION,
+            group: GroupId::FIRST,
+            body: Bytes::from_static(b"ping")
+        }
     );
     replicas[1].send(1, b"");
     assert_eq!(
         replicas[0].next(),
-        Event::Received { from: ReplicaId(2), version: VERSION, body: Bytes::new() }
+        Event::Received { from: ReplicaId(2), version: VERSION, group: GroupId::FIRST, body: Bytes::new() }
     );
 
     eventually("both frames are counted", || {

@@ -24,7 +24,9 @@ use synod_transport::{
     ANSWER_BYTES_MAX, Config, Event, InquireError, Meeting, Peer, Unrecognised, VERSION, VERSION_OLDEST,
     inquire,
 };
-use synod_wire::{Acquaintance, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Stranger};
+use synod_wire::{
+    Acquaintance, GROUPS_SINCE, GroupId, Incarnation, Introduction, Lsn, Mismatch, ReplicaId, Stranger,
+};
 
 type Book = Arc<Mutex<BTreeMap<u64, u64>>>;
 
@@ -174,9 +176,11 @@ fn a_session_speaks_the_highest_version_that_both_know() {
         one.wait_up(2);
         two.wait_up(1);
         assert_eq!(one.sender.version(ReplicaId(2)), agreed);
-        // One of a version that is not spoken is lost, and the session goes on.
-        one.sender.send_in(agreed + 1, &[ReplicaId(2)], encode(b"too new"));
-        one.sender.send_in(agreed, &[ReplicaId(2)], encode(b"hello"));
+        // One of a version that is not spoken is lost, and the session goes on; so is one of a group in a version without.
+        let without = GROUPS_SINCE - 1;
+        one.sender.send_in(without, GroupId(1), &[ReplicaId(2)], encode(b"of a group"));
+        one.sender.send_in(agreed + 1, GroupId::FIRST, &[ReplicaId(2)], encode(b"too new"));
+        one.sender.send_in(agreed, GroupId::FIRST, &[ReplicaId(2)], encode(b"hello"));
         let (version, body) = two.wait_for(|event| match event {
             Event::Received { version, body, .. } => Some((*version, body.clone())),
             _ => None,

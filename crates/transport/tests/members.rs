@@ -15,7 +15,7 @@ use common::{
     is_closed, join, listeners, welcome, welcome_born,
 };
 use synod_transport::{Config, Event, Peer, Transport, TransportError, VERSION};
-use synod_wire::{Incarnation, ReplicaId};
+use synod_wire::{GroupId, Incarnation, ReplicaId};
 
 /// All replicas of `addresses` but `me`, as in [`config`].
 fn peers(me: u64, addresses: &[SocketAddr]) -> Vec<Peer> {
@@ -54,7 +54,12 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
         replicas[3].send(me, b"thanks");
         assert_eq!(
             replica.next(),
-            Event::Received { from: ReplicaId(4), version: VERSION, body: "thanks".into() }
+            Event::Received {
+                from: ReplicaId(4),
+                version: VERSION,
+                group: GroupId::FIRST,
+                body: "thanks".into()
+            }
         );
     }
     let (mut ups, mut welcomes) = (Vec::new(), Vec::new());
@@ -89,8 +94,12 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     }
     for (from, to) in [(1, 3), (3, 1), (1, 4), (4, 1), (3, 4), (4, 3)] {
         replicas[from - 1].send(to as u64, b"go on");
-        let received =
-            Event::Received { from: ReplicaId(from as u64), version: VERSION, body: "go on".into() };
+        let received = Event::Received {
+            from: ReplicaId(from as u64),
+            version: VERSION,
+            group: GroupId::FIRST,
+            body: "go on".into(),
+        };
         assert_eq!(replicas[to - 1].next(), received, "no session ended, and nothing came from replica 2");
         assert_eq!(sessions(&replicas[from - 1], to as u64), Some(1));
     }

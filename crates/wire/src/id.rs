@@ -46,6 +46,21 @@ number! {
     Lsn, "{}"
 }
 
+/// One of the groups of replicas that a node hosts beside each other, each with slots of its own. The first is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u16);
+
+impl GroupId {
+    /// The group that every node hosts.
+    pub const FIRST: GroupId = GroupId(0);
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "g{}", self.0)
+    }
+}
+
 impl Slot {
     /// The slot before the first.
     pub const ZERO: Slot = Slot(0);

@@ -9,10 +9,13 @@
 
 /// The newest version of what replicas say to each other that this build speaks. Grows whenever a message is encoded in
 /// another way.
-pub const MESSAGES_VERSION: u16 = 6;
+pub const MESSAGES_VERSION: u16 = 7;
 /// The oldest version that this build speaks as well, so that replicas can be replaced one after the other. Version 5 and
 /// before knew no identity of batches, so no replica of that time could take this one's.
 pub const MESSAGES_VERSION_OLDEST: u16 = 6;
+
+/// The first version in which a message may be of another group than [`GroupId::FIRST`].
+pub const GROUPS_SINCE: u16 = 7;
 
 mod batch;
 mod codec;
@@ -28,7 +31,9 @@ pub use batch::{
 };
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use delivered::Delivered;
-pub use id::{Ballot, Ballots, ClusterId, Epoch, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot};
+pub use id::{
+    Ballot, Ballots, ClusterId, Epoch, GroupId, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot,
+};
 pub use identity::{Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Introduction, Mismatch, Stranger};
 pub use session::{Life, REPLICA_ID_MAX, replica_session};
 pub use time::Time;

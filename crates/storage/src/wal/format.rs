@@ -7,7 +7,7 @@
 //!          | first_lsn u64 | life u64 | incarnation u64 | birth u64 | restated u32
 //!          | crc u32 | zeros
 //!
-//! record  := life u64 | length u32 | kind u8 | key u8 | 0 u16 | lsn u64 | slot u64 | durable u64
+//! record  := life u64 | length u32 | kind u8 | key u8 | group u16 | lsn u64 | slot u64 | durable u64
 //!          | last_state u64 | body_crc u32 | header_crc u32 | body | zeros up to a multiple of 8
 //! ```
 //!
@@ -23,18 +23,21 @@
 //!   before it is missing because of corruption and not because of a crash during its commit.
 //! - `last_state` is the number of the latest `State` record before this one. A reader that finds it readable
 //!   knows that no promise was lost in a damaged stretch.
+//! - `group` says whose record it is, of the groups that share the log. Numbers count the records of all of them; slots and
+//!   keys are the group's own.
 //! - `restated` counts the records at the head of the segment that repeat the latest `State` record of every
-//!   key, under their old numbers, so that older segments can go.
+//!   key of every group, under their old numbers, so that older segments can go.
 
-use synod_wire::{ClusterId, Format, Incarnation, Lsn, ReplicaId, Slot, Written};
+use synod_wire::{ClusterId, Format, GroupId, Incarnation, Lsn, ReplicaId, Slot, Written};
 
 use crate::{Identity, Keep};
 
 /// Version of this format, and of the records in it. Version 1 knew no birth; in version 2 a record of accepted values held
 /// one slot; in version 3 no record said which ballot decided a slot, and no list said which segments were begun; in version
 /// 4 the list did not say the marks of records, whose checksums did not cover the birth.
-/// In version 5 and before, a segment did not say who can read it.
-pub(crate) const FORMAT: Format = Format::first(6);
+/// In version 5 and before, a segment did not say who can read it. In version 6 no record said of which group it is, and the
+/// batches in records had no identity.
+pub(crate) const FORMAT: Format = Format::first(7);
 /// Bytes of the page that holds a segment's header; records begin after it.
 pub(crate) const PAGE: usize = 4096;
 /// Bytes of a record before its body.
@@ -131,6 +134,7 @@ pub(crate) struct RecordHeader {
     pub life: u64,
     /// Bytes of the body.
     pub length: u32,
+    pub group: GroupId,
     pub keep: Keep,
     /// A copy of an earlier `State` record, at the head of a segment.
     pub restated: bool,
@@ -179,6 +183,7 @@ impl RecordHeader {
         bytes[8..12].copy_from_slice(&self.length.to_le_bytes());
         bytes[12] = kind;
         bytes[13] = key;
+        bytes[14..16].copy_from_slice(&self.group.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.lsn.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&slot.0.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.durable.0.to_le_bytes());
@@ -194,7 +199,7 @@ impl RecordHeader {
         let bytes = bytes.get(..RECORD_HEADER_BYTES)?;
         // Cheap tests first: a reader that lost its place tries this at every eighth byte.
         let (kind, key) = (bytes[12], bytes[13]);
-        if !(1..=3).contains(&kind) || bytes[14] != 0 || bytes[15] != 0 {
+        if !(1..=3).contains(&kind) {
             return None;
         }
         if binding.crc(&bytes[..RECORD_HEADER_BYTES - 4]) != u32_at(bytes, 52) {
@@ -204,6 +209,7 @@ impl RecordHeader {
         Some(RecordHeader {
             life: u64_at(bytes, 0),
             length: u32_at(bytes, 8),
+            group: GroupId(u16::from_le_bytes([bytes[14], bytes[15]])),
             keep,
             restated: kind == 3,
             lsn: Lsn(u64_at(bytes, 16)),
@@ -246,6 +252,7 @@ pub(crate) fn forged_records(identity: Identity, segments: std::ops::Range<u64>)
     let header = RecordHeader {
         life: 0x1111_1111_1111_1111,
         length: 0,
+        group: GroupId::FIRST,
         keep: Keep::Slot(Slot(1)),
         restated: false,
         lsn,
@@ -301,6 +308,7 @@ mod tests {
             let header = RecordHeader {
                 life: 77,
                 length: 1000,
+                group: GroupId(u16::from(restated) * 0x0203),
                 keep,
                 restated,
                 lsn: Lsn(12),

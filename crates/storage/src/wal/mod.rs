@@ -1,5 +1,8 @@
 //! The write-ahead log.
 //!
+//! Groups of replicas share a log: numbers count the records of all of them, and each group has slots and keys of its own
+//! and lets go of its own records.
+//!
 //! One thread owns a [`Wal`]. It appends every record that waits, then commits them together: one gathered write
 //! and one `fdatasync` for all of them. Records are kept in segment files of a fixed size; `format` draws
 //! them, `assess` has the rule that tells a torn tail from corruption.
@@ -24,7 +27,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Encoded, Lsn, Slot};
+use synod_wire::{Encoded, GroupId, Lsn, Slot};
 
 use self::{
     list::Entry,
@@ -94,6 +97,8 @@ pub struct Recovered {
 pub struct RecoveredRecord {
     /// Its number.
     pub lsn: Lsn,
+    /// Whose it is.
+    pub group: GroupId,
     /// How long it matters.
     pub keep: Keep,
     /// What was appended. A slice of its segment, so it keeps that in memory as long as it lives.
@@ -139,8 +144,10 @@ pub struct Wal {
     synced: Lsn,
     /// The list of segments when the log was opened.
     listed: BTreeMap<u64, Entry>,
-    /// The latest record of every `State` key.
-    states: BTreeMap<u8, (Lsn, Body)>,
+    /// The latest record of every `State` key of every group.
+    states: BTreeMap<(GroupId, u8), (Lsn, Body)>,
+    /// Through which slot each group lets go of its records.
+    trimmed: BTreeMap<GroupId, Slot>,
     /// The latest `State` record of any key.
     last_state: Lsn,
     /// `None` for durability `memory`, and while damage is not dealt with.
@@ -156,6 +163,7 @@ pub struct Wal {
 #[derive(Debug)]
 struct Pending {
     lsn: Lsn,
+    group: GroupId,
     keep: Keep,
     body: Body,
 }
@@ -175,8 +183,15 @@ struct FullSegment {
     segment: u64,
     /// Bytes of records and header.
     bytes: u64,
-    /// The highest slot of its records.
-    slot_max: Slot,
+    /// The highest slot of its records, of each group that has any.
+    slot_max: BTreeMap<GroupId, Slot>,
+}
+
+impl FullSegment {
+    /// Whether no group needs it.
+    fn is_let_go_of(&self, trimmed: &BTreeMap<GroupId, Slot>) -> bool {
+        self.slot_max.iter().all(|(group, slot)| trimmed.get(group).is_some_and(|through| slot <= through))
+    }
 }
 
 impl Wal {
@@ -189,21 +204,31 @@ impl Wal {
         Wal::open_on(the_disk(), dir, identity, options)
     }
 
-    /// Adds a record, to be written by the next [`Wal::commit`]. Large parts are kept by reference until then.
-    /// The caller bounds how much it appends before it commits; see [`Wal::pending_bytes`].
+    /// Adds a record of the first group under the number that its writer gives it; see [`Wal::append_to`].
     ///
     /// # Panics
     /// If `lsn` is not the one after the last record, or the record exceeds [`RECORD_BYTES_MAX`].
     pub fn append(&mut self, lsn: Lsn, keep: Keep, record: Encoded) {
         assert_eq!(lsn, self.appended.next(), "records are appended in the order of their numbers");
-        assert!(record.len() <= RECORD_BYTES_MAX, "a record of {} bytes is too large", record.len());
-        self.push(lsn, keep, Body::Encoded(record));
+        self.append_to(GroupId::FIRST, keep, record);
     }
 
-    fn push(&mut self, lsn: Lsn, keep: Keep, body: Body) {
-        self.appended = lsn;
+    /// Adds a record of a group, to be written by the next [`Wal::commit`]. Large parts are kept by reference until then.
+    /// The caller bounds how much it appends before it commits; see [`Wal::pending_bytes`]. Returns the number of the
+    /// record, which is the one after the last record of any group.
+    ///
+    /// # Panics
+    /// If the record exceeds [`RECORD_BYTES_MAX`].
+    pub fn append_to(&mut self, group: GroupId, keep: Keep, record: Encoded) -> Lsn {
+        assert!(record.len() <= RECORD_BYTES_MAX, "a record of {} bytes is too large", record.len());
+        self.push(group, keep, Body::Encoded(record))
+    }
+
+    fn push(&mut self, group: GroupId, keep: Keep, body: Body) -> Lsn {
+        self.appended = self.appended.next();
         self.pending_bytes += body.len();
-        self.pending.push(Pending { lsn, keep, body });
+        self.pending.push(Pending { lsn: self.appended, group, keep, body });
+        self.appended
     }
 
     /// Writes everything that was appended and waits as the durability demands: for the disk, if it demands that for one of
@@ -255,7 +280,7 @@ impl Wal {
         }
         let mut sync = self.pending.iter().any(|pending| self.options.durability.syncs(pending.keep));
         self.stats.records += self.pending.len() as u64;
-        for Pending { lsn, keep, body } in std::mem::take(&mut self.pending) {
+        for Pending { lsn, group, keep, body } in std::mem::take(&mut self.pending) {
             if let Some(files) = &mut self.files {
                 if !files.active.has_room_for(body.len()) {
                     // Synchronously durable before the next segment begins: that it has begun proves that this
@@ -267,12 +292,12 @@ impl Wal {
                     sync |= syncs_states;
                 }
                 let files = self.files.as_mut().expect("a log with files keeps them");
-                let label =
-                    Label { lsn, keep, restated: false, durable: self.durable, last_state: self.last_state };
+                let (durable, last_state) = (self.durable, self.last_state);
+                let label = Label { lsn, group, keep, restated: false, durable, last_state };
                 self.stats.bytes_written += files.active.put(label, &body);
             }
             if let Keep::State(key) = keep {
-                self.states.insert(key, (lsn, body));
+                self.states.insert((group, key), (lsn, body));
                 self.last_state = lsn;
             }
         }
@@ -300,9 +325,10 @@ impl Wal {
     /// Repeats the latest `State` records in the segment that was just begun.
     fn restate(&mut self) {
         let Some(files) = &mut self.files else { return };
-        for (&key, (lsn, body)) in &self.states {
+        for (&(group, key), (lsn, body)) in &self.states {
             let label = Label {
                 lsn: *lsn,
+                group,
                 keep: Keep::State(key),
                 restated: true,
                 durable: self.durable,
@@ -312,16 +338,26 @@ impl Wal {
         }
     }
 
-    /// Lets go of records whose slot is at most `through`, as far as whole segments, from the oldest on, hold
-    /// nothing else. The files are renamed or removed in the background; a crash before that only means that
-    /// some of the records come back.
+    /// Lets go of records of the first group; see [`Wal::trim_of`].
     ///
     /// # Errors
     /// The log failed earlier, or damage is not dealt with.
     pub fn trim(&mut self, through: Slot) -> Result<(), StorageError> {
+        self.trim_of(GroupId::FIRST, through)
+    }
+
+    /// Lets go of records of a group whose slot is at most `through`, as far as whole segments, from the oldest on, hold
+    /// nothing else that any group needs. The files are renamed or removed in the background; a crash before that only means
+    /// that some of the records come back.
+    ///
+    /// # Errors
+    /// The log failed earlier, or damage is not dealt with.
+    pub fn trim_of(&mut self, group: GroupId, through: Slot) -> Result<(), StorageError> {
         self.check()?;
+        let trimmed = self.trimmed.entry(group).or_default();
+        *trimmed = through.max(*trimmed);
         let Some(files) = &mut self.files else { return Ok(()) };
-        let count = files.full.iter().take_while(|full| full.slot_max <= through).count();
+        let count = files.full.iter().take_while(|full| full.is_let_go_of(&self.trimmed)).count();
         if count > 0 {
             files.preparer.retire(files.full.drain(..count).map(|full| full.segment));
         }

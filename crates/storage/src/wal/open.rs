@@ -7,12 +7,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Lsn, Slot};
+use synod_wire::{GroupId, Lsn, Slot};
 
 use super::{
     Body, FullSegment, LogFiles, LogState, Options, Recovered, RecoveredRecord, Wal, WalStats,
     assess::{Assessment, End, Known, Suspect, assess},
-    format::{FORMAT, NoHeader, PAGE, segment_name, segment_number},
+    format::{FORMAT, NoHeader, PAGE, RecordHeader, segment_name, segment_number},
     list::{Entry, Listed, SegmentList},
     mark::{self, Mark},
     prepare::{Pace, Prepared, Preparer, Workshop},
@@ -100,6 +100,7 @@ impl Wal {
             synced: verdict.last,
             listed,
             states: latest_states(&records),
+            trimmed: BTreeMap::new(),
             last_state: Lsn::ZERO,
             files: None,
             damage: None,
@@ -348,11 +349,16 @@ fn full_segment(scan: &SegmentScan) -> FullSegment {
     FullSegment { segment: scan.segment, bytes: scan.end, slot_max: slot_max(scan, scan.end) }
 }
 
-/// The highest slot of the records before `end`.
-fn slot_max(scan: &SegmentScan, end: u64) -> Slot {
-    let slot = |keep| if let Keep::Slot(slot) = keep { slot } else { Slot::ZERO };
-    let before = scan.records.iter().filter(|record| record.offset < end);
-    before.map(|record| slot(record.header.keep)).max().unwrap_or(Slot::ZERO)
+/// The highest slot of the records before `end`, of each group that has any.
+fn slot_max(scan: &SegmentScan, end: u64) -> BTreeMap<GroupId, Slot> {
+    let mut highest = BTreeMap::<_, Slot>::new();
+    for record in scan.records.iter().filter(|record| record.offset < end) {
+        if let Keep::Slot(slot) = record.header.keep {
+            let known = highest.entry(record.header.group).or_default();
+            *known = slot.max(*known);
+        }
+    }
+    highest
 }
 
 /// Writes what is there to where it is.
@@ -506,23 +512,23 @@ fn recovered_records(scans: &[SegmentScan], files: &[Bytes], last: Lsn) -> Vec<R
     let mut records = BTreeMap::new();
     for (scan, file) in scans.iter().zip(files) {
         for record in scan.records.iter().filter(|record| record.body_ok && record.header.lsn <= last) {
-            let (lsn, keep) = (record.header.lsn, record.header.keep);
+            let RecordHeader { lsn, group, keep, .. } = record.header;
             records.entry(lsn).or_insert_with(|| {
                 let body = record.body(file);
                 // A promise is small and lives long: it must not keep a whole segment in memory.
                 let bytes = if matches!(keep, Keep::State(_)) { Bytes::copy_from_slice(&body) } else { body };
-                RecoveredRecord { lsn, keep, bytes }
+                RecoveredRecord { lsn, group, keep, bytes }
             });
         }
     }
     records.into_values().collect()
 }
 
-fn latest_states(records: &[RecoveredRecord]) -> BTreeMap<u8, (Lsn, Body)> {
+fn latest_states(records: &[RecoveredRecord]) -> BTreeMap<(GroupId, u8), (Lsn, Body)> {
     let mut states = BTreeMap::new();
     for record in records {
         if let Keep::State(key) = record.keep {
-            states.insert(key, (record.lsn, Body::Read(record.bytes.clone())));
+            states.insert((record.group, key), (record.lsn, Body::Read(record.bytes.clone())));
         }
     }
     states

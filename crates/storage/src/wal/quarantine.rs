@@ -1,6 +1,6 @@
 //! Setting damaged files aside and beginning afresh.
 
-use synod_wire::{Encoded, Lsn};
+use synod_wire::{Encoded, GroupId, Lsn};
 
 use super::{
     Keep, Wal,
@@ -36,7 +36,7 @@ impl Wal {
     /// If the log was not found damaged when it was opened.
     pub fn quarantine(
         &mut self,
-        keep: impl IntoIterator<Item = (Keep, Encoded)>,
+        keep: impl IntoIterator<Item = (GroupId, Keep, Encoded)>,
     ) -> Result<Lsn, StorageError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -51,7 +51,7 @@ impl Wal {
 
     fn begin_afresh(
         &mut self,
-        keep: impl IntoIterator<Item = (Keep, Encoded)>,
+        keep: impl IntoIterator<Item = (GroupId, Keep, Encoded)>,
         reason: String,
         found: LogState,
     ) -> Result<(), StorageError> {
@@ -78,10 +78,10 @@ impl Wal {
             self.files = Some(self.first_files(first, self.durable.next(), self.listed.clone())?);
         }
         let (mut records, mut promises) = (0_u64, 0_u64);
-        for (keep, record) in keep {
+        for (group, keep, record) in keep {
             records += 1;
             promises += u64::from(matches!(keep, Keep::State(_)));
-            self.push(self.appended.next(), keep, Body::Encoded(record));
+            self.push(group, keep, Body::Encoded(record));
             if self.pending_bytes >= COMMIT_BYTES {
                 self.commit()?;
             }

@@ -231,7 +231,7 @@ impl SegmentScan {
 
 #[cfg(test)]
 mod tests {
-    use synod_wire::{ClusterId, Incarnation, ReplicaId, Slot};
+    use synod_wire::{ClusterId, GroupId, Incarnation, ReplicaId, Slot};
 
     use super::*;
     use crate::Keep;
@@ -252,6 +252,7 @@ mod tests {
             let header = RecordHeader {
                 life: LIFE,
                 length: body.len() as u32,
+                group: GroupId::FIRST,
                 keep: Keep::Slot(Slot(lsn.0)),
                 restated: false,
                 lsn,
@@ -309,6 +310,7 @@ mod tests {
         let forged = RecordHeader {
             life: LIFE + 1,
             length: 0,
+            group: GroupId::FIRST,
             keep: Keep::State(0),
             restated: false,
             lsn: Lsn(3),
@@ -338,6 +340,7 @@ mod tests {
         let header = RecordHeader {
             life: LIFE + 1,
             length: 0,
+            group: GroupId::FIRST,
             keep: Keep::Slot(Slot(lsn)),
             restated: false,
             lsn: Lsn(lsn),

@@ -1,9 +1,9 @@
 //! Laying records out in a segment and writing them with as few calls as possible.
 
-use std::{io::IoSlice, ops::Range, path::PathBuf, slice};
+use std::{collections::BTreeMap, io::IoSlice, ops::Range, path::PathBuf, slice};
 
 use bytes::Bytes;
-use synod_wire::{Encoded, Lsn, Slot};
+use synod_wire::{Encoded, GroupId, Lsn, Slot};
 
 use super::{
     format::{ALIGNMENT, Binding, PAGE, RecordHeader, SegmentHeader, record_bytes},
@@ -48,6 +48,7 @@ impl Body {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
     pub lsn: Lsn,
+    pub group: GroupId,
     pub keep: Keep,
     pub restated: bool,
     pub durable: Lsn,
@@ -64,8 +65,8 @@ pub(crate) struct Active {
     pub capacity: u64,
     /// Where the next write goes.
     pub end: u64,
-    /// The highest slot of its records.
-    pub slot_max: Slot,
+    /// The highest slot of its records, of each group that has any.
+    pub slot_max: BTreeMap<GroupId, Slot>,
     /// Whether it has a record that is not a restated one.
     pub has_records: bool,
     life: u64,
@@ -83,7 +84,7 @@ impl Active {
             file,
             capacity,
             end,
-            slot_max: Slot::ZERO,
+            slot_max: BTreeMap::new(),
             has_records: false,
             life,
             binding: Binding::new(identity, segment),
@@ -112,6 +113,7 @@ impl Active {
         let header = RecordHeader {
             life: self.life,
             length: u32::try_from(body.len()).expect("checked when it was appended"),
+            group: label.group,
             keep: label.keep,
             restated: label.restated,
             lsn: label.lsn,
@@ -126,7 +128,8 @@ impl Active {
         self.gather.put_copied(&[0; ALIGNMENT][..padding as usize]);
         self.has_records |= !label.restated;
         if let Keep::Slot(slot) = label.keep {
-            self.slot_max = self.slot_max.max(slot);
+            let slot_max = self.slot_max.entry(label.group).or_default();
+            *slot_max = slot.max(*slot_max);
         }
         self.gather.bytes - before
     }

@@ -78,8 +78,10 @@ impl Replica {
     /// The next event. What comes early in a session may be of any version that both speak.
     pub fn next(&self) -> Event {
         match self.events.recv_timeout(PATIENCE).expect("an event comes") {
-            Event::Received { from, version, body } if (VERSION_OLDEST..=VERSION).contains(&version) => {
-                Event::Received { from, version: VERSION, body }
+            Event::Received { from, version, group, body }
+                if (VERSION_OLDEST..=VERSION).contains(&version) =>
+            {
+                Event::Received { from, version: VERSION, group, body }
             }
             event => event,
         }

@@ -106,6 +106,7 @@ fn no_flipped_bit_goes_unnoticed() {
                             s.records.iter().filter(|r| r.body_ok && r.header.lsn <= verdict.last).map(
                                 move |r| RecoveredRecord {
                                     lsn: r.header.lsn,
+                                    group: r.header.group,
                                     keep: r.header.keep,
                                     bytes: r.body(&file),
                                 },
@@ -638,7 +639,7 @@ fn tools_see_what_a_start_sees() {
     inspect::dump(dir.path(), |entry| match entry {
         inspect::Entry::Segment { header, .. } => segments += u64::from(header != inspect::Header::Blank),
         inspect::Entry::Record { lsn, keep, restated: false, bytes, .. } => {
-            seen.push(RecoveredRecord { lsn, keep, bytes: bytes.unwrap() });
+            seen.push(RecoveredRecord { lsn, group: GroupId::FIRST, keep, bytes: bytes.unwrap() });
         }
         inspect::Entry::Record { restated: true, .. } => {}
         other => panic!("{other:?}"),

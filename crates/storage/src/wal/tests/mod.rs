@@ -4,6 +4,7 @@ mod basics;
 mod corruption;
 mod crash;
 mod faults;
+mod groups;
 mod losses;
 mod model;
 
@@ -21,7 +22,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Encoded, Incarnation, Lsn, ReplicaId, Slot, Writer};
+use synod_wire::{ClusterId, Encoded, GroupId, Incarnation, Lsn, ReplicaId, Slot, Writer};
 
 use super::{Keep, Options, Recovered, RecoveredRecord, Wal, format::segment_name};
 use crate::{
@@ -175,19 +176,22 @@ fn encoded(bytes: &[u8]) -> Encoded {
 
 /// Appends a record and returns it as it should come back.
 fn append(wal: &mut Wal, keep: Keep, bytes: &[u8]) -> RecoveredRecord {
-    let lsn = wal.appended.next();
+    append_to(wal, GroupId::FIRST, keep, bytes)
+}
+
+fn append_to(wal: &mut Wal, group: GroupId, keep: Keep, bytes: &[u8]) -> RecoveredRecord {
     let record = encoded(bytes);
     let bytes = record.to_bytes();
-    wal.append(lsn, keep, record);
-    RecoveredRecord { lsn, keep, bytes }
+    let lsn = wal.append_to(group, keep, record);
+    RecoveredRecord { lsn, group, keep, bytes }
 }
 
 /// The records again, to be written.
-fn as_written(records: &[RecoveredRecord]) -> Vec<(Keep, Encoded)> {
+fn as_written(records: &[RecoveredRecord]) -> Vec<(GroupId, Keep, Encoded)> {
     let again = |record: &RecoveredRecord| {
         let mut writer = Writer::new();
         record.bytes.iter().for_each(|&byte| writer.u8(byte));
-        (record.keep, writer.finish())
+        (record.group, record.keep, writer.finish())
     };
     records.iter().map(again).collect()
 }

@@ -10,16 +10,19 @@ use crate::wal::format::{PAGE, SegmentHeader};
 #[derive(Clone, Debug)]
 enum Step {
     State {
+        group: u16,
         key: u8,
         len: usize,
     },
     Slot {
+        group: u16,
         ahead: u64,
         len: usize,
     },
     Commit,
     /// Trim through the slot this far behind the highest.
     Trim {
+        group: u16,
         behind: u64,
     },
     /// End the process; what was appended is lost.
@@ -36,10 +39,11 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let len = prop_oneof![4 => 0..300usize, 2 => 300..4000usize, 1 => 4000..40_000usize];
     prop_oneof![
-        3 => (0..3u8, prop_oneof![3 => 0..60usize, 1 => 60..1024usize]).prop_map(|(key, len)| Step::State { key, len }),
-        12 => (0..3u64, len).prop_map(|(ahead, len)| Step::Slot { ahead, len }),
+        3 => (0..3u16, 0..3u8, prop_oneof![3 => 0..60usize, 1 => 60..1024usize])
+            .prop_map(|(group, key, len)| Step::State { group, key, len }),
+        12 => (0..3u16, 0..3u64, len).prop_map(|(group, ahead, len)| Step::Slot { group, ahead, len }),
         8 => Just(Step::Commit),
-        2 => (0..20u64).prop_map(|behind| Step::Trim { behind }),
+        4 => (0..3u16, 0..20u64).prop_map(|(group, behind)| Step::Trim { group, behind }),
         1 => Just(Step::Kill),
         1 => Just(Step::Close),
         2 => (0.0..1.0, 0.0..1.0).prop_map(|(from, share)| Step::PowerFailure { from, share }),
@@ -51,18 +55,18 @@ fn step() -> impl Strategy<Value = Step> {
 struct Model {
     committed: BTreeMap<Lsn, RecoveredRecord>,
     pending: Vec<RecoveredRecord>,
-    slot: u64,
-    trimmed: Slot,
+    slot: [u64; 3],
+    trimmed: [Slot; 3],
     /// Makes every record's contents another one.
     salt: u64,
 }
 
 impl Model {
-    fn append(&mut self, wal: &mut Wal, keep: Keep, len: usize) {
+    fn append(&mut self, wal: &mut Wal, group: u16, keep: Keep, len: usize) {
         self.salt += 1;
         let mut bytes = vec![self.salt as u8; len];
         bytes.extend_from_slice(&self.salt.to_le_bytes());
-        self.pending.push(append(wal, keep, &bytes));
+        self.pending.push(append_to(wal, GroupId(group), keep, &bytes));
     }
 
     fn commit(&mut self) {
@@ -88,11 +92,10 @@ impl Model {
         let there: BTreeMap<Lsn, _> = recovered.records.iter().map(|record| (record.lsn, record)).collect();
         for record in self.committed.values() {
             let needed = match record.keep {
-                Keep::Slot(slot) => slot > self.trimmed,
+                Keep::Slot(slot) => slot > self.trimmed[usize::from(record.group.0)],
                 Keep::State(key) => {
-                    let later =
-                        self.committed.range(record.lsn.next()..).any(|(_, r)| r.keep == Keep::State(key));
-                    !later
+                    let same = |r: &RecoveredRecord| r.group == record.group && r.keep == Keep::State(key);
+                    !self.committed.range(record.lsn.next()..).any(|(_, later)| same(later))
                 }
             };
             prop_assert!(!needed || there.contains_key(&record.lsn), "record {} is missing", record.lsn);
@@ -109,24 +112,26 @@ fn run(steps: Vec<Step>, recycled_segments_max: usize) -> Result<(), TestCaseErr
     let mut wal = open().0;
     for step in steps {
         match step {
-            Step::State { key, len } => model.append(&mut wal, Keep::State(key), len),
-            Step::Slot { ahead, len } => {
-                model.slot += ahead;
-                let keep = slot(model.slot);
-                model.append(&mut wal, keep, len);
+            Step::State { group, key, len } => model.append(&mut wal, group, Keep::State(key), len),
+            Step::Slot { group, ahead, len } => {
+                let last = &mut model.slot[usize::from(group)];
+                *last += ahead;
+                let keep = slot(*last);
+                model.append(&mut wal, group, keep, len);
             }
             Step::Commit => {
                 wal.commit().unwrap();
                 model.commit();
             }
-            Step::Trim { behind } => {
+            Step::Trim { group, behind } => {
                 // Only what was committed is trimmed by a replica in its right mind.
                 wal.commit().unwrap();
                 model.commit();
-                model.trimmed = model.trimmed.max(Slot(model.slot.saturating_sub(behind)));
-                wal.trim(model.trimmed).unwrap();
+                let of = usize::from(group);
+                model.trimmed[of] = model.trimmed[of].max(Slot(model.slot[of].saturating_sub(behind)));
+                wal.trim_of(GroupId(group), model.trimmed[of]).unwrap();
                 // New records must not fall below.
-                model.slot = model.slot.max(model.trimmed.0) + 1;
+                model.slot[of] = model.slot[of].max(model.trimmed[of].0) + 1;
             }
             Step::Kill => {
                 model.pending.clear();
