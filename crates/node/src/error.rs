@@ -5,7 +5,9 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use synod_consensus::MEMBERS_MAX;
 use synod_replica::{LimitError, Refusal, RequestError};
 use synod_storage::{Damage, Durability, Loss, StorageError};
-use synod_wire::{DecodeError, Lsn, REPLICA_ID_MAX, ReplicaId};
+use synod_wire::{DecodeError, GroupId, Lsn, REPLICA_ID_MAX, ReplicaId};
+
+use crate::bundle::GROUPS_MAX;
 
 /// What is wrong with a [`Config`](crate::Config).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +28,9 @@ pub enum ConfigError {
     /// Each of two replicas would need what the other one forgets.
     #[error("with durability {0}, a group of 2 could never go on without one of them; use 3")]
     TwoThatForget(Durability),
+    /// A replica has at least one group, and a bounded number of them.
+    #[error("{0} groups; there can be 1 to {GROUPS_MAX}")]
+    Groups(usize),
     /// A time must not be 0.
     #[error("{0} is 0; it must be longer")]
     NoTime(&'static str),
@@ -108,6 +113,16 @@ pub enum StartError {
         /// What is wrong with it.
         error: DecodeError,
     },
+    /// A record of the log is of a group that the replica was not started with.
+    #[error("log record {lsn} is of group {group}; this replica was started with {groups} groups")]
+    RecordOfGroup {
+        /// Its number.
+        lsn: Lsn,
+        /// Its group.
+        group: GroupId,
+        /// How many groups there are.
+        groups: usize,
+    },
     /// A snapshot is not what this program, or the state machine, writes.
     #[error("{}: {error}", path.display())]
     Snapshot {
@@ -187,6 +202,9 @@ pub enum ChangeError {
     /// The group stays as it is, and this is why.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The replica has several groups, whose members stay as they are.
+    #[error("this replica has several groups, and the members of those stay as they are")]
+    MembersStay,
     /// The change met what can meet any command.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -197,7 +215,7 @@ impl ChangeError {
     #[must_use]
     pub fn may_have_executed(&self) -> bool {
         match self {
-            ChangeError::Refused(_) => false,
+            ChangeError::Refused(_) | ChangeError::MembersStay => false,
             ChangeError::Request(error) => error.may_have_executed(),
         }
     }

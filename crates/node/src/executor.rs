@@ -1,4 +1,4 @@
-//! The executor's thread: applies decided batches in order, answers queries, freezes and restores the state.
+//! The executor's thread: applies decided batches of each group in order, answers queries, freezes and restores states.
 
 use std::{
     collections::BTreeMap,
@@ -14,10 +14,16 @@ use synod_sync::{
     channel::{Receiver, Sender},
     time::Instant,
 };
-use synod_wire::{Ballots, Batch, Slot};
+use synod_wire::{Ballots, Batch, GroupId, Slot};
 use tokio::sync::oneshot;
 
-use crate::{handle::Reply, inputs::Inputs, protocol::Input, snapshots::SnapshotJob, status::Shared};
+use crate::{
+    handle::Reply,
+    inputs::Inputs,
+    protocol::Input,
+    snapshots::SnapshotJob,
+    status::{Ahead, Shared},
+};
 
 /// What the executor is asked to do, in order.
 pub(crate) enum Job {
@@ -44,16 +50,16 @@ impl std::fmt::Debug for Job {
 /// Where jobs for the executor go: to its thread, or to the protocol's.
 #[derive(Clone, Debug)]
 pub(crate) enum JobSender {
-    Thread(Sender<Job>),
+    Thread(Sender<(GroupId, Job)>),
     Protocol(Inputs),
 }
 
 impl JobSender {
     /// False if nobody takes jobs any more.
-    pub(crate) fn send(&self, job: Job) -> bool {
+    pub(crate) fn send(&self, group: GroupId, job: Job) -> bool {
         match self {
-            JobSender::Thread(jobs) => jobs.send(job).is_ok(),
-            JobSender::Protocol(inputs) => inputs.send(Input::Job(job)),
+            JobSender::Thread(jobs) => jobs.send((group, job)).is_ok(),
+            JobSender::Protocol(inputs) => inputs.send(Input::Job(group, job)),
         }
     }
 
@@ -65,13 +71,14 @@ impl JobSender {
     }
 }
 
-/// The executor with what it needs to answer.
+/// The executor of a group with what it needs to answer.
 pub(crate) struct ExecutorStage<S> {
+    pub(crate) group: GroupId,
     pub(crate) executor: Executor<S>,
-    pub(crate) events: Sender<Input>,
-    pub(crate) snapshots: Sender<SnapshotJob>,
+    pub(crate) snapshots: Sender<(GroupId, SnapshotJob)>,
     pub(crate) store: Arc<SnapshotStore>,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) ahead: Arc<Ahead>,
     /// Queries that wait for a slot.
     pub(crate) waiting: BTreeMap<Slot, Vec<(Bytes, Reply)>>,
 }
@@ -79,33 +86,51 @@ pub(crate) struct ExecutorStage<S> {
 /// Jobs taken before the protocol is told how far execution is.
 const BURST_MAX: usize = 256;
 
-impl<S: StateMachine> ExecutorStage<S> {
+/// The executors of all groups, on a thread of their own.
+pub(crate) struct Executors<S> {
+    /// By the number of the group.
+    pub(crate) stages: Vec<ExecutorStage<S>>,
+    pub(crate) events: Sender<Input>,
+}
+
+impl<S: StateMachine> Executors<S> {
     /// Runs until told to stop, or until nobody can send jobs any more.
-    pub(crate) fn run(mut self, jobs: &Receiver<Job>) {
+    pub(crate) fn run(mut self, jobs: &Receiver<(GroupId, Job)>) {
+        let mut worked = Vec::new();
         while let Ok(first) = jobs.recv() {
             let began = Instant::now();
-            let before = self.executor.applied();
-            let burst = std::iter::once(first).chain(jobs.try_iter().take(BURST_MAX));
-            for job in burst {
+            for (group, job) in std::iter::once(first).chain(jobs.try_iter().take(BURST_MAX)) {
                 if matches!(job, Job::Stop) {
                     return;
                 }
-                if let Some(event) = self.run_job(job) {
+                let stage = &mut self.stages[usize::from(group.0)];
+                if !worked.iter().any(|(known, _)| *known == group) {
+                    worked.push((group, stage.executor.applied()));
+                }
+                if let Some(event) = stage.run_job(job) {
                     // A failed send means that the protocol's thread has ended; the stop follows.
-                    let _ = self.events.send(Input::Event(event));
+                    let _ = self.events.send(Input::Event(group, event));
                 }
             }
-            if self.executor.applied() > before {
-                self.shared.executed.publish(self.executor.applied().0);
-                if self.shared.wake_when_executed.load(SeqCst) {
-                    // A failed send means that the protocol's thread has ended; the stop follows.
-                    let _ = self.events.send(Input::Wake);
+            let mut wake = false;
+            for (group, before) in worked.drain(..) {
+                let stage = &self.stages[usize::from(group.0)];
+                if stage.executor.applied() > before {
+                    stage.shared.executed.publish(stage.executor.applied().0);
+                    stage.ahead.mark(group);
+                    wake |= stage.shared.wake_when_executed.load(SeqCst);
                 }
             }
-            self.shared.executor_busy.since(began);
+            if wake {
+                // A failed send means that the protocol's thread has ended; the stop follows.
+                let _ = self.events.send(Input::Wake);
+            }
+            self.stages[0].shared.executor_busy.since(began);
         }
     }
+}
 
+impl<S: StateMachine> ExecutorStage<S> {
     /// Does one job; the event that the replica is to be told, if there is one.
     pub(crate) fn run_job(&mut self, job: Job) -> Option<Event> {
         match job {
@@ -115,7 +140,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             Job::Freeze => {
                 let slot = self.executor.applied();
                 let frozen: Box<dyn Frozen> = self.executor.freeze();
-                let _ = self.snapshots.send(SnapshotJob::Write { slot, frozen });
+                let _ = self.snapshots.send((self.group, SnapshotJob::Write { slot, frozen }));
             }
             Job::Restore(info) => return Some(self.restore(info)),
             Job::Digest(reply) => {
@@ -151,6 +176,7 @@ impl<S: StateMachine> ExecutorStage<S> {
         // The clock first: whoever sees the slot sees a clock that is no older.
         self.shared.clock_ms.set(u64::try_from(self.executor.clock().as_millis()).unwrap_or(u64::MAX));
         self.shared.executed.publish(self.executor.applied().0);
+        self.ahead.mark(self.group);
         self.shared.client_sessions.set(self.executor.client_sessions() as u64);
         while let Some(entry) = self.waiting.first_entry() {
             if *entry.key() > self.executor.applied() {

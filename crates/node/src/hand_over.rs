@@ -15,25 +15,30 @@ const ATTEMPT: Duration = Duration::from_millis(200);
 const GLANCE_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Node {
-    /// If this replica leads, has one of the voters that it is connected with lead instead: to be called before
+    /// If this replica leads, of any of its groups, has one of the voters that it is connected with lead instead: to be called before
     /// [`Node::stop`] in a group that is to go on serving. Returns once another replica leads, or after a second if
     /// none does; the others will find out then that this one is gone.
     pub async fn hand_over(&self) {
-        let (handle, me) = (self.handle(), self.me());
+        let (handles, me) = (self.handles().to_vec(), self.me());
         // Where the system gives no thread, the others elect.
-        let _ = apart("hand-over", move || hand_over(&handle, me)).await;
+        let _ = apart("hand-over", move || hand_over_all(&handles, me)).await;
     }
 
     /// [`Node::hand_over`] for callers that are not asynchronous: it blocks for at most about a second.
     pub fn hand_over_blocking(&self) {
-        hand_over(&self.handle(), self.me());
+        hand_over_all(self.handles(), self.me());
     }
 }
 
-fn hand_over(handle: &Handle, me: ReplicaId) {
+/// One after the other, all within the time of one.
+fn hand_over_all(handles: &[Handle], me: ReplicaId) {
+    let deadline = Instant::now() + PATIENCE;
+    handles.iter().for_each(|handle| hand_over(handle, me, deadline));
+}
+
+fn hand_over(handle: &Handle, me: ReplicaId, deadline: Instant) {
     let leader = || handle.status().leader;
     let successor = || leader().filter(|leader| *leader != me);
-    let deadline = Instant::now() + PATIENCE;
     let mut asked = Vec::new();
     while leader() == Some(me) && Instant::now() < deadline {
         let (group, peers) = (handle.group(), handle.status().peers);

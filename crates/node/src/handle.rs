@@ -11,7 +11,7 @@ use bytes::Bytes;
 use synod_replica::{
     Answer, Change, ChangeRequest, Event, Group, Limits, RequestError, SessionCommand, decode_reply,
 };
-use synod_wire::{Ballot, CommandKind, ReplicaId, SessionId, Slot};
+use synod_wire::{Ballot, CommandKind, GroupId, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
@@ -64,6 +64,9 @@ pub struct Handle {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
+    pub(crate) group: GroupId,
+    /// How many groups the node has.
+    pub(crate) groups: usize,
     pub(crate) inputs: Inputs,
     pub(crate) executor: JobSender,
     pub(crate) admission: Arc<Semaphore>,
@@ -76,7 +79,7 @@ type Answered = oneshot::Receiver<Result<Answer, RequestError>>;
 
 impl Inner {
     fn execute(&self, job: Job) -> Result<(), RequestError> {
-        if self.executor.send(job) { Ok(()) } else { Err(RequestError::Stopping) }
+        if self.executor.send(self.group, job) { Ok(()) } else { Err(RequestError::Stopping) }
     }
 
     /// Waits for a place in the queue for this many bytes.
@@ -106,13 +109,13 @@ impl Handle {
         // Bounded by the admission of requests.
         let (gathered, jobs) = mpsc::unbounded_channel();
         let handle = Handle { inner: Arc::clone(&self.inner), gathered: Some(gathered) };
-        (handle, hand_over(jobs, self.inner.inputs.clone()))
+        (handle, hand_over(jobs, self.inner.group, self.inner.inputs.clone()))
     }
 
     fn send(&self, job: ClientJob) -> Result<(), RequestError> {
         let sent = match &self.gathered {
             Some(gathered) => gathered.send(job).is_ok(),
-            None => self.inner.inputs.send(Input::Request(job)),
+            None => self.inner.inputs.send(Input::Request(self.inner.group, job)),
         };
         if sent { Ok(()) } else { Err(RequestError::Stopping) }
     }
@@ -175,6 +178,13 @@ impl Handle {
     /// # Errors
     /// See [`ChangeError`].
     pub async fn change(&self, expected: u64, change: Change) -> Result<Group, ChangeError> {
+        let is_of_members = matches!(
+            change,
+            Change::Add { .. } | Change::Promote(_) | Change::Remove(_) | Change::Update { .. }
+        );
+        if is_of_members && self.inner.groups > 1 {
+            return Err(ChangeError::MembersStay);
+        }
         let request = ChangeRequest { expected, change };
         let payload = request.encode().to_bytes();
         let reply = self.submit(CommandKind::Reconfigure, None, payload).await?;
@@ -187,7 +197,7 @@ impl Handle {
     /// # Errors
     /// The replica is stopping, or has too much to do to be asked now.
     pub fn transfer(&self, to: ReplicaId) -> Result<(), RequestError> {
-        let event = Input::Event(Event::Transfer(to));
+        let event = Input::Event(self.inner.group, Event::Transfer(to));
         self.inner.inputs.send_if_room(event)
     }
 
@@ -281,6 +291,7 @@ impl Handle {
             sources: shared.sources.get(),
             learners: shared.progress.load().to_vec(),
             log_bytes: shared.log_bytes.get(),
+            messages_sent: shared.messages_sent.get(),
             client_sessions: shared.client_sessions.get(),
             peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up: peer.connected }).collect(),
             waits_for: shared.waits_for.load().to_vec(),
@@ -289,7 +300,7 @@ impl Handle {
     }
 }
 
-async fn hand_over(mut jobs: mpsc::UnboundedReceiver<ClientJob>, inputs: Inputs) {
+async fn hand_over(mut jobs: mpsc::UnboundedReceiver<ClientJob>, group: GroupId, inputs: Inputs) {
     let mut turn = Vec::new();
     while jobs.recv_many(&mut turn, TURN_MAX).await > 0 {
         let_others_run().await;
@@ -298,7 +309,7 @@ async fn hand_over(mut jobs: mpsc::UnboundedReceiver<ClientJob>, inputs: Inputs)
         {
             turn.push(job);
         }
-        if !inputs.send(Input::Requests(mem::take(&mut turn))) {
+        if !inputs.send(Input::Requests(group, mem::take(&mut turn))) {
             return;
         }
     }

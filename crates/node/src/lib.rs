@@ -1,7 +1,8 @@
 //! The threaded runtime of a replica.
 //!
-//! A [`Node`] runs one [`synod_replica::Replica`] on real threads, sockets and files. It decides nothing about
-//! consensus: it feeds events, and carries out actions.
+//! A [`Node`] runs one [`synod_replica::Replica`], or one for each of several groups, on real threads, sockets and files. It
+//! decides nothing about consensus: it feeds events, and carries out actions. A program may put a network and a disk of its
+//! own in the place of these ([`Config::network`], [`Config::disk`]).
 //!
 //! ```text
 //!              requests            decided batches           replies
@@ -26,7 +27,7 @@
 //!
 //! `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was
 //! removed is no peer any more; `recover.rs` makes a new cluster of what
-//! one survivor has.
+//! one survivor has; `bundle.rs` sends small messages of many groups in one frame.
 //!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length: when it is
 //! full, receiver threads stop reading, and TCP pushes back. Requests are admitted by bytes, with a semaphore in front
@@ -38,6 +39,7 @@
 
 mod alone;
 mod apart;
+mod bundle;
 mod config;
 mod error;
 mod executor;

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use synod_replica::Event;
 use synod_storage::{StorageError, Wal};
 use synod_sync::{
     Planted,
@@ -17,16 +18,20 @@ use synod_sync::{
 };
 use synod_wire::{Encoded, GroupId, Keep, Lsn, ReplicaId, Slot};
 
-use crate::{protocol::Input, status::Shared};
+use crate::{
+    bundle::Bundles,
+    protocol::Input,
+    status::{Ahead, Shared},
+};
 
-/// What one burst of the protocol gives to the log.
+/// What one burst of the protocol gives to the log, of all groups.
 #[derive(Debug, Default)]
 pub(crate) struct LogJob {
-    pub(crate) records: Vec<(Lsn, Keep, Encoded)>,
+    pub(crate) records: Vec<GroupRecord>,
     /// Messages that leave once a record is durable.
     pub(crate) sends: Vec<GatedSend>,
-    pub(crate) trim: Option<Slot>,
-    /// The replica votes again after the loss of its log.
+    pub(crate) trims: Vec<(GroupId, Slot)>,
+    /// All groups vote again after the loss of the log.
     pub(crate) loss_made_good: bool,
     /// Commit what is left and end.
     pub(crate) stop: bool,
@@ -34,14 +39,25 @@ pub(crate) struct LogJob {
 
 impl LogJob {
     pub(crate) fn is_empty(&self) -> bool {
-        let nothing = self.records.is_empty() && self.sends.is_empty() && self.trim.is_none();
+        let nothing = self.records.is_empty() && self.sends.is_empty() && self.trims.is_empty();
         nothing && !self.loss_made_good && !self.stop
     }
 }
 
-/// A message that waits for a record.
+/// A record of a group.
+#[derive(Debug)]
+pub(crate) struct GroupRecord {
+    pub(crate) group: GroupId,
+    /// The group's own number of it.
+    pub(crate) lsn: Lsn,
+    pub(crate) keep: Keep,
+    pub(crate) record: Encoded,
+}
+
+/// A message that waits for a record of its group.
 #[derive(Debug)]
 pub(crate) struct GatedSend {
+    pub(crate) group: GroupId,
     /// Peers that speak this version.
     pub(crate) to: Vec<ReplicaId>,
     pub(crate) version: u16,
@@ -56,21 +72,47 @@ const COMMIT_BYTES_MAX: usize = 8 << 20;
 /// longer to rot without being missed; a shorter one costs a lightly loaded disk more fsyncs.
 const IDLE: Duration = Duration::from_millis(50);
 
+/// The log may have so many segments before a group that keeps the oldest of them is asked for a snapshot: one that has
+/// little to do takes none by itself.
+const SEGMENTS_MAX: usize = 4;
+
 /// The log with what it needs to report.
 pub(crate) struct LogStage {
     pub(crate) wal: Wal,
+    /// By the number of the group.
+    pub(crate) groups: Vec<LoggedGroup>,
+    pub(crate) ahead: Arc<Ahead>,
     pub(crate) events: Sender<Input>,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
-    pub(crate) shared: Arc<Shared>,
-    /// What peers are told to be durable, with every message.
+    pub(crate) bundles: Bundles,
+    /// What peers are told to be durable, with every message: records of the log, counted over all groups.
     pub(crate) told: Arc<AtomicU64>,
     /// Bounded by the replica, which sends no more than `Settings::held_bytes_max` bytes of them before it hears that
     /// records are durable. So are the records that wait in the queue in front of this stage.
     pub(crate) gated: Vec<GatedSend>,
+    pub(crate) trims: Vec<(GroupId, Slot)>,
+    pub(crate) loss_made_good: bool,
+    /// Of how many segments a group was asked to let go.
+    pub(crate) asked_for: usize,
+}
+
+/// A group as the log knows it. It numbers its own records, from the last one on that the log had when it started; and a
+/// commit is of all records of all groups.
+pub(crate) struct LoggedGroup {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) appended: Lsn,
+    pub(crate) durable: Lsn,
     /// Messages that have left so far.
     pub(crate) released: u64,
-    pub(crate) trim: Option<Slot>,
-    pub(crate) loss_made_good: bool,
+    /// Some have since that was published.
+    pub(crate) has_released: bool,
+}
+
+impl LoggedGroup {
+    /// A group that begins where the log ends.
+    pub(crate) fn new(shared: Arc<Shared>, last: Lsn) -> LoggedGroup {
+        LoggedGroup { shared, appended: last, durable: last, released: 0, has_released: false }
+    }
 }
 
 impl LogStage {
@@ -78,16 +120,16 @@ impl LogStage {
     pub(crate) fn run(mut self, jobs: &Receiver<LogJob>) -> Result<(), StorageError> {
         while let Some(first) = self.next(jobs)? {
             let began = Instant::now();
-            let mut stop = self.take(first)?;
+            let mut stop = self.take(first);
             while !stop && self.wal.pending_bytes() < COMMIT_BYTES_MAX {
                 let Ok(job) = jobs.try_recv() else { break };
-                stop = self.take(job)?;
+                stop = self.take(job);
             }
             if stop && planted(Planted::StopWithoutCommit) {
                 return Ok(());
             }
             self.commit()?;
-            self.shared.log_busy.since(began);
+            self.groups[0].shared.log_busy.since(began);
             if stop {
                 return self.wal.close();
             }
@@ -107,59 +149,97 @@ impl LogStage {
     }
 
     /// Takes in a job; true if it is the last.
-    pub(crate) fn take(&mut self, job: LogJob) -> Result<bool, StorageError> {
-        for (lsn, keep, record) in job.records {
-            self.wal.append(lsn, keep, record);
+    pub(crate) fn take(&mut self, job: LogJob) -> bool {
+        for GroupRecord { group, lsn, keep, record } in job.records {
+            let of = &mut self.groups[usize::from(group.0)];
+            assert_eq!(lsn, of.appended.next(), "a group's records come in the order of their numbers");
+            of.appended = lsn;
+            self.wal.append_to(group, keep, record);
         }
         self.gated.extend(job.sends);
         // Both only once what was appended before is durable.
-        self.trim = job.trim.or(self.trim);
+        self.trims.extend(job.trims);
         self.loss_made_good |= job.loss_made_good;
-        Ok(job.stop)
+        job.stop
     }
 
     /// Lets the messages leave that waited for records. A job brings records before what waits for them, and a commit is
     /// of all records, so none of these waits for a later one.
-    fn release(&mut self, durable: Lsn) {
+    fn release(&mut self) {
         for send in self.gated.drain(..) {
-            assert!(send.after <= durable, "a message waits for a record that the log was not given");
+            let of = &mut self.groups[usize::from(send.group.0)];
+            assert!(send.after <= of.appended, "a message waits for a record that the log was not given");
             #[cfg(feature = "shuttle")]
-            send.to.iter().for_each(|&to| self.shared.watch.leaves(to, &send.body, send.after));
-            self.transport.send_in(send.version, GroupId::FIRST, &send.to, send.body);
-            self.released += 1;
+            send.to.iter().for_each(|&to| of.shared.watch.leaves(to, &send.body, send.after));
+            self.bundles.put(&*self.transport, send.version, send.group, &send.to, send.body);
+            of.released += 1;
+            of.has_released = true;
         }
-        self.shared.released.publish(self.released);
+        self.bundles.leave(&*self.transport);
+        for of in &mut self.groups {
+            if std::mem::take(&mut of.has_released) {
+                of.shared.released.publish(of.released);
+            }
+        }
     }
 
     pub(crate) fn commit(&mut self) -> Result<(), StorageError> {
         let before = self.wal.durable();
         let began = Instant::now();
         if planted(Planted::SendBeforeCommit) {
-            self.release(Lsn(u64::MAX));
+            self.release();
         }
         let durable = self.wal.commit()?;
         if durable > before {
-            self.shared.log_commits.record(began.elapsed());
+            self.groups[0].shared.log_commits.record(began.elapsed());
         }
         // Before anything leaves that rests on it.
         self.told.store(durable.0, SeqCst);
-        self.release(durable);
+        self.release();
         if durable > before {
-            self.shared.durable.publish(durable.0);
-            if self.shared.wake_when_durable.load(SeqCst) {
-                let _ = self.events.send(Input::Wake);
-            }
-            let stats = self.wal.stats();
-            self.shared.log_bytes.set(self.wal.bytes());
-            self.shared.log_records.set(stats.records);
-            self.shared.log_bytes_written.set(stats.bytes_written);
+            self.publish_durable();
         }
-        if let Some(through) = self.trim.take() {
-            self.wal.trim(through)?;
+        for (group, through) in std::mem::take(&mut self.trims) {
+            self.wal.trim_of(group, through)?;
         }
+        self.ask_for_snapshots();
         if std::mem::take(&mut self.loss_made_good) {
             self.wal.loss_made_good()?;
         }
         Ok(())
+    }
+
+    /// Tells how far the groups are that something was written of.
+    fn publish_durable(&mut self) {
+        let (stats, bytes) = (self.wal.stats(), self.wal.bytes());
+        let mut wake = false;
+        for (group, of) in (0..).map(GroupId).zip(&mut self.groups) {
+            if of.appended > of.durable {
+                of.durable = of.appended;
+                of.shared.durable.publish(of.durable.0);
+                self.ahead.mark(group);
+                wake |= of.shared.wake_when_durable.load(SeqCst);
+                of.shared.log_bytes.set(bytes);
+                of.shared.log_records.set(stats.records);
+                of.shared.log_bytes_written.set(stats.bytes_written);
+            }
+        }
+        if wake {
+            let _ = self.events.send(Input::Wake);
+        }
+    }
+
+    /// Has groups take a snapshot for whose sake alone old segments are kept. A group that is alone has limits of its own.
+    fn ask_for_snapshots(&mut self) {
+        let segments = self.wal.segments();
+        if self.groups.len() == 1 || segments <= self.asked_for.max(SEGMENTS_MAX) {
+            self.asked_for = self.asked_for.min(segments);
+            return;
+        }
+        // Again when there is one segment more.
+        self.asked_for = segments;
+        for group in self.wal.oldest_needed_by() {
+            let _ = self.events.send(Input::Event(group, Event::TakeSnapshot));
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use synod_replica::{Event, Fork};
+use synod_replica::Fork;
 use synod_storage::{Lives, PeerBook, StorageError};
 use synod_sync::{
     Mutex, PoisonError,
@@ -80,7 +80,7 @@ impl Meetings {
         } else if self.waits.swap(false, SeqCst) {
             tracing::info!("all members of the new group were met: this replica takes part");
             // A failed send means that the protocol's thread has ended; the stop follows.
-            let _ = self.inputs.send(Input::Event(Event::MetAll));
+            let _ = self.inputs.send(Input::MetAll);
         }
         Ok(())
     }

@@ -1,17 +1,19 @@
 //! Starting and stopping a replica: data directory, log, snapshots, connections, threads.
 
 use std::{
-    io,
     sync::atomic::{AtomicBool, AtomicU64},
     time::Duration,
 };
 
+use bytes::Bytes;
 use synod_consensus::{Link, Role};
 use synod_replica::{
-    Event, Executor, Group, History, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica,
+    Action, Event, Executor, Group, History, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica,
     SnapshotInfo, StateMachine, salvage,
 };
-use synod_storage::{DataDir, Lives, Loss, PeerBook, Reached, SnapshotStore, StorageError, Wal};
+use synod_storage::{
+    DataDir, Lives, Loss, PeerBook, Reached, RecoveredRecord, SnapshotStore, StorageError, Wal,
+};
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
     channel::{Sender, bounded, unbounded},
@@ -22,35 +24,42 @@ use synod_wire::{GroupId, Lsn, ReplicaId, Slot, Time};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    Config, Ended, Handle, Lacking, Origin, StartError,
+    Config, ConfigError, Ended, Handle, Lacking, Origin, StartError,
     alone::{Company, Verdict, is_only_voter},
     apart::apart,
-    executor::{ExecutorStage, Job, JobSender},
+    bundle::{self, BUNDLE, Bundles, GROUPS_MAX},
+    executor::{ExecutorStage, Executors, Job, JobSender},
     handle::Inner,
     inputs::Inputs,
-    log::LogStage,
+    log::{LogJob, LogStage, LoggedGroup},
     meeting::{Meetings, outlived, write_what_is_heard},
     metrics::{NodeMetrics, Queues},
     origin::former,
     parting::Parting,
-    protocol::{Clock, Execution, Input, ProtocolStage},
-    snapshots::{SnapshotJob, SnapshotStage},
-    status::Shared,
+    protocol::{Clock, Common, Execution, Hosted, Input, ProtocolStage},
+    snapshots::{GroupSnapshots, SnapshotJob, SnapshotStage},
+    status::{Ahead, Shared},
 };
+
+/// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one wake-up
+/// serves many.
+const TIMERS_SHARE: u32 = 8;
 
 /// Events of peers and requests of clients that may wait for the protocol's thread. Whoever brings more waits, and
 /// with it, in the end, the connection that it came from.
 const INPUTS_MAX: usize = 8192;
 
-/// A running replica. Dropping it stops it, and blocks meanwhile: asynchronous code should call [`Node::stop`].
+/// A running replica, of one group or of several that share its log, its connections and its threads. Dropping it stops
+/// it, and blocks meanwhile: asynchronous code should call [`Node::stop`].
 #[derive(Debug)]
 pub struct Node {
     me: ReplicaId,
-    handle: Handle,
+    /// By the number of the group.
+    handles: Vec<Handle>,
     inputs: Sender<Input>,
     executor: JobSender,
-    snapshots: Sender<SnapshotJob>,
-    log: Sender<crate::log::LogJob>,
+    snapshots: Sender<(GroupId, SnapshotJob)>,
+    log: Sender<LogJob>,
     /// Dropping it ends the thread that writes down what peers tell.
     peers_stop: Option<Sender<()>>,
     connections: Option<Box<dyn Connections>>,
@@ -105,52 +114,50 @@ impl End {
 pub(crate) struct Found<S> {
     pub(crate) data_dir: DataDir,
     pub(crate) wal: Wal,
-    pub(crate) store: Arc<SnapshotStore>,
-    pub(crate) executor: Executor<S>,
-    /// What the replica began with.
-    pub(crate) origin: Origin,
+    /// By the number of the group.
+    pub(crate) groups: Vec<FoundGroup<S>>,
     /// Who the others were when they were last seen.
     pub(crate) peers: PeerBook,
     /// The lives of this replica.
     pub(crate) lives: Lives,
-    pub(crate) recovered: Recovered,
     /// Something was lost, and there is nobody else who may hold it.
     goes_on: bool,
 }
 
-/// Opens what a replica left. `recovering`: only to look at it; a loss is no reason to refuse then.
+/// What was found of a group.
+pub(crate) struct FoundGroup<S> {
+    pub(crate) group: GroupId,
+    pub(crate) store: Arc<SnapshotStore>,
+    pub(crate) executor: Executor<S>,
+    /// What the group began with.
+    pub(crate) origin: Origin,
+    pub(crate) recovered: Recovered,
+}
+
+/// Opens what a replica left, of as many groups as there are state machines. `recovering`: only to look at it; a loss is no
+/// reason to refuse then.
 pub(crate) fn open<S: StateMachine>(
     config: &Config,
-    machine: S,
+    machines: Vec<S>,
     recovering: bool,
 ) -> Result<Found<S>, StartError> {
     let disk = || Arc::clone(&config.disk);
     let Config { cluster, me, name, durability, .. } = config;
-    let data_dir = DataDir::open_on(disk(), &config.data_dir, *cluster, *me, name, *durability)?;
+    let count = u16::try_from(machines.len()).expect("at most GROUPS_MAX");
+    let data_dir =
+        DataDir::open_for_groups(disk(), &config.data_dir, *cluster, *me, name, *durability, count)?;
     let identity = data_dir.identity();
-    let origin = origin(config, &data_dir)?;
+    let groups = || (0..count).map(GroupId);
+    let origins = groups().map(|group| origin(config, &data_dir, group)).collect::<Result<Vec<_>, _>>()?;
     let peers = PeerBook::open(&data_dir)?;
     let lives = Lives::begin(&data_dir)?;
-
-    let store = Arc::new(SnapshotStore::open_on(disk(), &data_dir.snapshots(), config.cluster)?);
-    let mut executor = Executor::new(machine, origin.first.clone());
-    let latest = store.latest()?;
-    if matches!(Company::of(config.me, &origin.present), Company::Voters) && !recovering {
-        // Where nobody else has another one, it stays where it is: the disk may read it tomorrow.
-        store.set_aside(&latest.damaged)?;
+    // Who the members are is the same for all groups.
+    let (company, first) =
+        (Company::of(config.me, &origins[0].present), others_at_first(&origins[0], config.me));
+    let mut states = Vec::new();
+    for ((group, origin), machine) in groups().zip(origins).zip(machines) {
+        states.push(open_state(config, &data_dir, group, origin, machine, recovering)?);
     }
-    let snapshot = match latest.snapshot {
-        Some(file) => {
-            let mut reader = store.open_snapshot(file.slot)?;
-            executor
-                .restore(&mut reader)
-                .map_err(|error| StartError::Snapshot { path: file.path.clone(), error })?;
-            let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
-            let (ballots, group) = (executor.ballots(), executor.group().clone());
-            Some(Installed { info, ballots, group, history: executor.history().clone() })
-        }
-        None => None,
-    };
 
     let options = synod_storage::Options {
         durability: config.durability,
@@ -162,12 +169,7 @@ pub(crate) fn open<S: StateMachine>(
         return Err(StartError::Stopped(data_dir.path().to_owned()));
     }
     let mut last_lsn = found.last;
-    let records = found.records.iter().map(|record| {
-        let lsn = record.lsn;
-        LogRecord::decode(record.bytes.clone()).map_err(|error| StartError::Record { lsn, error })
-    });
-    let mut records = records.collect::<Result<Vec<_>, _>>()?;
-    let company = Company::of(config.me, &origin.present);
+    let mut records = by_group(&found.records, states.len())?;
     let mut verdict = None;
     if let Some(damage) = &found.damage {
         match company {
@@ -180,12 +182,16 @@ pub(crate) fn open<S: StateMachine>(
             }
             Company::Voters => {
                 // What can still be read may be older than what was promised. But what it proves to be decided is so.
-                let found = found.records.iter().map(|record| record.lsn).zip(records);
-                records = salvage(found, executor.applied());
-                last_lsn = wal.quarantine(
-                    records.iter().map(|record| (GroupId::FIRST, record.keep(), record.encode())),
-                )?;
-                let (slots, bytes) = (records.len(), wal.bytes());
+                for (records, state) in records.iter_mut().zip(&states) {
+                    let kept = salvage(records.drain(..), state.executor.applied());
+                    // Their numbers do not matter any more.
+                    records.extend(kept.into_iter().map(|record| (Lsn::ZERO, record)));
+                }
+                let kept = groups().zip(&records).flat_map(|(group, records)| {
+                    records.iter().map(move |(_, record)| (group, record.keep(), record.encode()))
+                });
+                last_lsn = wal.quarantine(kept)?;
+                let (slots, bytes) = (records.iter().map(Vec::len).sum::<usize>(), wal.bytes());
                 tracing::error!(
                     %damage, slots, bytes,
                     "the log is damaged: set aside, but for what it proves to be decided; this replica learns the rest \
@@ -218,15 +224,80 @@ pub(crate) fn open<S: StateMachine>(
     }
     lives.begin_log(last_lsn)?;
     let amnesia = verdict.is_some() && verdict != Some(Verdict::GoOn);
-    let first = others_at_first(&origin, config.me);
     if config.begin_without_all {
         peers.wait_for_nobody()?;
     }
     let met_all = first.is_empty() || peers.has_met(&first)?;
     let (incarnation, nonce) = (identity.incarnation, lives.introduction(last_lsn).nonce);
-    let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
+    let mut found_groups = Vec::new();
+    for (group, (state, records)) in groups().zip(states.into_iter().zip(records)) {
+        let FoundState { origin, store, executor, snapshot } = state;
+        let records = records.into_iter().map(|(_, record)| record).collect();
+        let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
+        found_groups.push(FoundGroup { group, store, executor, origin, recovered });
+    }
     let goes_on = verdict == Some(Verdict::GoOn);
-    Ok(Found { data_dir, wal, store, executor, origin, peers, lives, recovered, goes_on })
+    Ok(Found { data_dir, wal, groups: found_groups, peers, lives, goes_on })
+}
+
+/// What was found of a group besides the log.
+struct FoundState<S> {
+    origin: Origin,
+    store: Arc<SnapshotStore>,
+    executor: Executor<S>,
+    snapshot: Option<Installed>,
+}
+
+/// The latest snapshot of a group, and the state machine with what is in it.
+fn open_state<S: StateMachine>(
+    config: &Config,
+    data_dir: &DataDir,
+    group: GroupId,
+    origin: Origin,
+    machine: S,
+    recovering: bool,
+) -> Result<FoundState<S>, StartError> {
+    let (disk, dir) = (Arc::clone(&config.disk), data_dir.snapshots_of(group));
+    let store = Arc::new(SnapshotStore::open_on(disk, &dir, config.cluster)?);
+    let mut executor = Executor::new(machine, origin.first.clone());
+    let latest = store.latest()?;
+    if matches!(Company::of(config.me, &origin.present), Company::Voters) && !recovering {
+        // Where nobody else has another one, it stays where it is: the disk may read it tomorrow.
+        store.set_aside(&latest.damaged)?;
+    }
+    let Some(file) = latest.snapshot else {
+        return Ok(FoundState { origin, store, executor, snapshot: None });
+    };
+    let mut reader = store.open_snapshot(file.slot)?;
+    executor.restore(&mut reader).map_err(|error| StartError::Snapshot { path: file.path.clone(), error })?;
+    let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
+    let (ballots, group) = (executor.ballots(), executor.group().clone());
+    let installed = Installed { info, ballots, group, history: executor.history().clone() };
+    Ok(FoundState { origin, store, executor, snapshot: Some(installed) })
+}
+
+/// The records of each of `count` groups, in order. In their numbers is a gap only where there is one in the log, so that
+/// records may be lost there, of any group.
+fn by_group(found: &[RecoveredRecord], count: usize) -> Result<Vec<Vec<(Lsn, LogRecord)>>, StartError> {
+    let mut groups = vec![Vec::new(); count];
+    // Of each group, the number of its last record, and how many gaps the log had before that.
+    let mut numbered = vec![(Lsn::ZERO, 0); count];
+    let (mut gaps, mut expected) = (0, None);
+    for RecoveredRecord { lsn, group, bytes, .. } in found {
+        gaps += u64::from(expected.is_some_and(|expected| expected != *lsn));
+        expected = Some(lsn.next());
+        let at = usize::from(group.0);
+        if at >= count {
+            return Err(StartError::RecordOfGroup { lsn: *lsn, group: *group, groups: count });
+        }
+        let record =
+            LogRecord::decode(bytes.clone()).map_err(|error| StartError::Record { lsn: *lsn, error })?;
+        let (last, before) = &mut numbered[at];
+        *last = if *before == gaps { last.next() } else { last.next().next() };
+        *before = gaps;
+        groups[at].push((*last, record));
+    }
+    Ok(groups)
 }
 
 /// The other members with which the group began, if this replica is one of them: one that joins later is told by those
@@ -238,31 +309,104 @@ fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
     origin.first.members.iter().map(|member| member.id).filter(|&id| id != me).collect()
 }
 
-/// What the data directory says that the replica began with; at its first start that is written down.
-fn origin(config: &Config, data_dir: &DataDir) -> Result<Origin, StartError> {
-    if let Some(bytes) = data_dir.origin()? {
+/// What the data directory says that a group began with; at the first start that is written down.
+fn origin(config: &Config, data_dir: &DataDir, group: GroupId) -> Result<Origin, StartError> {
+    if let Some(bytes) = data_dir.origin_of(group)? {
         return Origin::decode(bytes)
             .map_err(|error| StartError::Origin { data_dir: data_dir.path().to_owned(), error });
     }
     let origin = config.origin()?;
-    data_dir.set_origin(&origin.encode())?;
+    data_dir.set_origin_of(group, &origin.encode())?;
     Ok(origin)
 }
 
-fn spawn(
-    name: String,
-    end: &Arc<End>,
-    body: impl FnOnce() -> Result<(), Ended> + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
-    let end = Arc::clone(end);
-    thread::Builder::new().name(name.clone()).spawn(move || {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        match result {
+/// The threads of a replica.
+struct Threads<'a> {
+    me: ReplicaId,
+    end: &'a Arc<End>,
+}
+
+impl Threads<'_> {
+    /// Begins one. If it ends with an error, or panics, so does the replica.
+    fn begin(
+        &self,
+        what: &str,
+        body: impl FnOnce() -> Result<(), Ended> + Send + 'static,
+    ) -> Result<JoinHandle<()>, StartError> {
+        let (end, name) = (Arc::clone(self.end), format!("{what}-{}", self.me.0));
+        let builder = thread::Builder::new().name(name.clone());
+        let run = move || match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => end.set(Err(error)),
             Err(_) => end.set(Err(Ended::Panicked(name))),
+        };
+        builder.spawn(run).map_err(StartError::Thread)
+    }
+}
+
+/// What a replica has of its own before its threads begin.
+struct Opened {
+    config: Config,
+    data_dir: Arc<DataDir>,
+    book: Arc<PeerBook>,
+    lives: Lives,
+    wal: Wal,
+    /// It lost something that it learns again.
+    amnesia: bool,
+}
+
+/// A group that is about to run.
+struct Begun<S> {
+    group: GroupId,
+    replica: Replica,
+    actions: Vec<Action>,
+    shared: Arc<Shared>,
+    store: Arc<SnapshotStore>,
+    executor: Executor<S>,
+    origin: Origin,
+    /// The slot of its snapshot.
+    executed: Slot,
+}
+
+impl<S: StateMachine> Begun<S> {
+    fn new(config: &Config, found: FoundGroup<S>, data_dir: &DataDir, now: Time) -> Begun<S> {
+        let FoundGroup { group, store, executor, origin, recovered } = found;
+        let executed = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
+        tracing::info!(
+            %group, records = recovered.records.len(), snapshot = executed.0,
+            first_start = recovered.last_lsn == Lsn::ZERO, "found"
+        );
+        let shared = Arc::new(Shared::default());
+        #[cfg(feature = "shuttle")]
+        shared.watch.begin(data_dir.path());
+        #[cfg(not(feature = "shuttle"))]
+        let _ = data_dir;
+        let mut actions = Vec::new();
+        let settings = config.settings.clone();
+        let replica = Replica::start(settings, config.me, origin.first.clone(), recovered, now, &mut actions);
+        shared.group.store(Some(Arc::new(replica.group().clone())));
+        // Nobody sees a replica that lost its log as the follower that it will be.
+        shared.store(&replica.status());
+        Begun { group, replica, actions, shared, store, executor, origin, executed }
+    }
+
+    /// Refuses to go on where nobody could tell what is missing. `goes_on`: something is, and there was nobody else.
+    fn check(&self, me: ReplicaId, goes_on: bool, data_dir: &DataDir) -> Result<(), StartError> {
+        let group = self.replica.group();
+        let damaged = |lacking| Err(StartError::DamagedAlone(lacking, data_dir.path().to_owned()));
+        if is_only_voter(me, self.origin.latest(group))
+            && self.replica.status().protocol.role == Role::Recovering
+        {
+            return damaged(Lacking::Snapshot);
         }
-    })
+        if goes_on && !is_only_voter(me, group) {
+            return damaged(Lacking::Removals);
+        }
+        if goes_on && group.next_id != self.origin.present.next_id {
+            return Err(StartError::MembersForgotten);
+        }
+        Ok(())
+    }
 }
 
 impl Node {
@@ -272,7 +416,7 @@ impl Node {
     /// # Errors
     /// See [`StartError`].
     pub async fn start<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
-        apart("start", move || Node::start_blocking(config, machine)).await.map_err(StartError::Thread)?
+        Node::start_groups(config, vec![machine]).await
     }
 
     /// [`Node::start`] for callers that are not asynchronous: it blocks for the disk.
@@ -280,202 +424,270 @@ impl Node {
     /// # Errors
     /// See [`StartError`].
     pub fn start_blocking<S: StateMachine>(config: Config, machine: S) -> Result<Node, StartError> {
+        Node::start_groups_blocking(config, vec![machine])
+    }
+
+    /// Starts a replica of several groups, one for each state machine, with logs of slots of their own: each orders its
+    /// commands by itself, and has its own leader. They share the write-ahead log and its fsyncs, one connection to each
+    /// peer, and the threads.
+    ///
+    /// All replicas of the cluster have the same number of groups, and the same at every start. The members with which the
+    /// groups begin are those of the configuration. If there are several groups the members stay as they are:
+    /// [`Handle::change`] changes what orders a group, and its limits, but not who belongs to it.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start_groups<S: StateMachine>(config: Config, machines: Vec<S>) -> Result<Node, StartError> {
+        let start = move || Node::start_groups_blocking(config, machines);
+        apart("start", start).await.map_err(StartError::Thread)?
+    }
+
+    /// [`Node::start_groups`] for callers that are not asynchronous: it blocks for the disk.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_groups_blocking<S: StateMachine>(
+        config: Config,
+        machines: Vec<S>,
+    ) -> Result<Node, StartError> {
         config.check()?;
-        let Found { data_dir, mut wal, store, executor, mut origin, peers, lives, recovered, goes_on } =
-            open(&config, machine, false)?;
-        let amnesia = recovered.amnesia;
-        let durable = recovered.last_lsn;
-        let snapshot_slot = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
-        let log_empty = recovered.last_lsn == Lsn::ZERO;
-        let told = Arc::new(AtomicU64::new(durable.0));
+        if !(1..=GROUPS_MAX).contains(&machines.len()) {
+            let count = machines.len();
+            return Err(ConfigError::Groups(count).into());
+        }
+        let Found { data_dir, mut wal, groups, peers, lives, goes_on } = open(&config, machines, false)?;
+        let (amnesia, durable) = (groups[0].recovered.amnesia, groups[0].recovered.last_lsn);
         tracing::info!(
-            replica = %config.me, name = config.name, cluster = %config.cluster, incarnation = recovered.incarnation.0,
-            protocol = %config.settings.consensus.protocol, durability = %config.durability,
-            records = recovered.records.len(), snapshot = snapshot_slot.0,
-            first_start = log_empty, "starting"
+            replica = %config.me, name = config.name, cluster = %config.cluster,
+            incarnation = groups[0].recovered.incarnation.0, protocol = %config.settings.consensus.protocol,
+            durability = %config.durability, groups = groups.len(), "starting"
         );
-
-        let (inputs, inputs_end) = bounded(INPUTS_MAX);
-        let (requests, around) = Inputs::new(inputs.clone());
-        let (jobs, jobs_end) = unbounded();
-        let (snapshots, snapshots_end) = unbounded();
-        let (log, log_end) = unbounded();
-        let shared = Arc::new(Shared::default());
-        #[cfg(feature = "shuttle")]
-        shared.watch.begin(data_dir.path());
-        let end = Arc::new(End::default());
-
-        let first = origin.first.clone();
         let clock = Clock::start();
-        let mut actions = Vec::new();
-        let mut replica =
-            Replica::start(config.settings.clone(), config.me, first, recovered, clock.now(), &mut actions);
-        shared.group.store(Some(Arc::new(replica.group().clone())));
-        // Nobody sees a replica that lost its log as the follower that it will be.
-        shared.store(&replica.status());
-        let group = replica.group();
-        let damaged = |lacking| StartError::DamagedAlone(lacking, data_dir.path().to_owned());
-        if is_only_voter(config.me, origin.latest(group))
-            && replica.status().protocol.role == Role::Recovering
-        {
-            return Err(damaged(Lacking::Snapshot));
+        let begin = |found| Begun::new(&config, found, &data_dir, clock.now());
+        let mut begun: Vec<_> = groups.into_iter().map(begin).collect();
+        for group in &begun {
+            group.check(config.me, goes_on, &data_dir)?;
         }
         if goes_on {
-            if !is_only_voter(config.me, group) {
-                return Err(damaged(Lacking::Removals));
-            }
-            if group.next_id != origin.present.next_id {
-                return Err(StartError::MembersForgotten);
-            }
             // Nobody is known any more whom it may have known.
             peers.forget_all_but(|_| false)?;
             // And what is lost is not decided any more.
             peers.reach(None)?;
         }
-        if goes_on || group.version > origin.present.version {
-            origin.present = group.clone();
-            data_dir.set_origin(&origin.encode())?;
+        for Begun { group: id, replica, origin, .. } in &mut begun {
+            let group = replica.group();
+            if goes_on || group.version > origin.present.version {
+                origin.present = group.clone();
+                data_dir.set_origin_of(*id, &origin.encode())?;
+            }
         }
         if goes_on {
             // Last: a start that ended before would otherwise leave a group behind that the log never reaches.
             wal.loss_made_good()?;
         }
         if let Some(Reached { since, sums }) = peers.reached() {
+            let Begun { replica, actions, .. } = &mut begun[0];
             let marks = sums.into_iter().map(|(slot, fingerprint)| Mark { slot, fingerprint });
             let noted = History::noted(since, marks);
-            noted.into_iter().for_each(|earlier| replica.remember(earlier, &mut actions));
+            noted.into_iter().for_each(|earlier| replica.remember(earlier, actions));
         }
-        let data_dir = Arc::new(data_dir);
-        let book = Arc::new(peers);
-        forget_the_removed(&book, replica.group())?;
+        forget_the_removed(&peers, begun[0].replica.group())?;
+        let opened =
+            Opened { config, data_dir: Arc::new(data_dir), book: Arc::new(peers), lives, wal, amnesia };
+        Node::run(opened, begun, clock, durable)
+    }
+
+    /// Connects the replica with its peers, and begins its threads.
+    fn run<S: StateMachine>(
+        opened: Opened,
+        begun: Vec<Begun<S>>,
+        clock: Clock,
+        durable: Lsn,
+    ) -> Result<Node, StartError> {
+        let Opened { config, data_dir, book, lives, wal, amnesia } = opened;
+        let (inputs, inputs_end) = bounded(INPUTS_MAX);
+        let (requests, around) = Inputs::new(inputs.clone());
+        let (jobs, jobs_end) = unbounded();
+        let (snapshots, snapshots_end) = unbounded();
+        let (log, log_end) = unbounded();
+        let (end, told) = (Arc::new(End::default()), Arc::new(AtomicU64::new(durable.0)));
+        let (count, first) = (begun.len(), &begun[0]);
+        let ahead = Arc::new(Ahead::new(count));
+
         let meeting = Arc::new(Meetings {
             book: Arc::clone(&book),
-            first: others_at_first(&origin, config.me),
-            waits: AtomicBool::new(replica.status().waits_for_members),
+            first: others_at_first(&first.origin, config.me),
+            waits: AtomicBool::new(first.replica.status().waits_for_members),
             complained: Mutex::default(),
             inputs: inputs.clone(),
-            shared: Arc::clone(&shared),
+            shared: Arc::clone(&first.shared),
         });
-        if replica.status().waits_for_members {
+        if first.replica.status().waits_for_members {
             let missing = meeting.publish_missing();
             tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
         }
-        let connections = connect(&config, &origin, &meeting, lives, &told, &end)?;
+        let connections = connect(&config, &first.origin, count, &meeting, lives, &told, &end)?;
         let transport = connections.sender();
-        let (peers_stop, stopped) = bounded(0);
         let mut parting = Parting::new(config.settings.consensus.election_timeout);
-        let group = replica.group();
+        let (group, origin) = (first.replica.group(), &first.origin);
         parting.group(clock.now(), group, origin.members(group, config.me), former(group, config.me));
 
-        let stage = ExecutorStage {
-            executor,
-            events: inputs.clone(),
-            snapshots: snapshots.clone(),
-            store: Arc::clone(&store),
-            shared: Arc::clone(&shared),
-            waiting: Default::default(),
-        };
-        let name = |what: &str| format!("{what}-{}", config.me.0);
-        let mut threads = Vec::new();
-        let (execution, executor) = if config.executor_thread {
-            threads.push(spawn(name("executor"), &end, move || {
-                stage.run(&jobs_end);
-                Ok(())
-            }));
-            (Execution::Thread(jobs.clone()), JobSender::Thread(jobs))
+        let executor = if config.executor_thread {
+            JobSender::Thread(jobs.clone())
         } else {
-            (Execution::Here(Box::new(stage)), JobSender::Protocol(requests.clone()))
+            JobSender::Protocol(requests.clone())
         };
         let log_stage = LogStage {
             wal,
+            groups: begun.iter().map(|group| LoggedGroup::new(Arc::clone(&group.shared), durable)).collect(),
+            ahead: Arc::clone(&ahead),
             events: inputs.clone(),
             transport: Arc::clone(&transport),
-            shared: Arc::clone(&shared),
+            bundles: Bundles::new(count),
             told,
             gated: Vec::new(),
-            released: 0,
-            trim: None,
+            trims: Vec::new(),
             loss_made_good: false,
+            asked_for: 0,
         };
-        let log_end_run = log_end;
-        let log_thread = spawn(name("log"), &end, move || log_stage.run(&log_end_run).map_err(Ended::from));
         let snapshot_stage = SnapshotStage {
-            store,
+            groups: begun.iter().map(|group| GroupSnapshots::new(Arc::clone(&group.store))).collect(),
             events: inputs.clone(),
             executor: executor.clone(),
-            receiving: None,
-            served: None,
+            waiting: Default::default(),
             stopping: false,
         };
-        threads.push(spawn(name("snapshots"), &end, move || {
-            snapshot_stage.run(&snapshots_end);
-            Ok(())
-        }));
-        let (heard, sender) = (Arc::clone(&meeting.book), Arc::clone(&transport));
-        let reached = Arc::clone(&shared);
-        threads.push(spawn(name("peers"), &end, move || {
-            write_what_is_heard(&heard, &*sender, &reached, &stopped);
-            Ok(())
-        }));
-        let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
-        let protocol = ProtocolStage {
-            replica,
-            actions,
-            clock,
-            inputs: inputs_end,
-            around,
-            log: log.clone(),
-            transport: Arc::clone(&transport),
-            execution,
-            snapshots: snapshots.clone(),
-            shared: Arc::clone(&shared),
+        let common = Common {
             me: config.me,
-            notes: Notes { data_dir: Arc::clone(&data_dir), book, origin },
+            clock,
+            log: log.clone(),
+            job: Default::default(),
+            transport: Arc::clone(&transport),
+            bundles: Bundles::new(count),
+            snapshots: snapshots.clone(),
+            ahead: Arc::clone(&ahead),
             parting,
             failed: None,
             loss_pending: amnesia,
-            stranded: Default::default(),
-            durable,
-            gated: 0,
-            executed: snapshot_slot,
-            reached_at: Time::ZERO,
-            deadline: Time::ZERO,
-            waiting: Default::default(),
+            grid: if count > 1 {
+                config.settings.consensus.heartbeat_interval / TIMERS_SHARE
+            } else {
+                Duration::ZERO
+            },
         };
-        let protocol_thread = spawn(name("protocol"), &end, move || protocol.run());
-
+        let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
         let permits_max = Inner::permits(config.settings.queue_bytes_max);
-        let handle = Handle::new(Inner {
-            inputs: requests,
-            executor: executor.clone(),
-            admission: Arc::new(Semaphore::new(permits_max)),
-            permits_max,
-            shared,
-            transport: Arc::clone(&transport),
-        });
-        let spawned = |thread: io::Result<JoinHandle<()>>| thread.map_err(StartError::Thread);
+        let admission = Arc::new(Semaphore::new(permits_max));
+        let (mut handles, mut hosted, mut executors) = (Vec::new(), Vec::new(), Vec::new());
+        let shared = Arc::clone(&first.shared);
+        for Begun { group, replica, actions, shared, store, executor: of, origin, executed } in begun {
+            handles.push(Handle::new(Inner {
+                group,
+                groups: count,
+                inputs: requests.clone(),
+                executor: executor.clone(),
+                admission: Arc::clone(&admission),
+                permits_max,
+                shared: Arc::clone(&shared),
+                transport: Arc::clone(&transport),
+            }));
+            let (shared_there, ahead) = (Arc::clone(&shared), Arc::clone(&ahead));
+            let stage = ExecutorStage {
+                group,
+                executor: of,
+                snapshots: snapshots.clone(),
+                store,
+                shared: shared_there,
+                ahead,
+                waiting: Default::default(),
+            };
+            let execution = if config.executor_thread {
+                executors.push(stage);
+                Execution::Thread(jobs.clone())
+            } else {
+                Execution::Here(Box::new(stage))
+            };
+            let notes = Notes { group, data_dir: Arc::clone(&data_dir), book: Arc::clone(&book), origin };
+            hosted.push(Hosted {
+                group,
+                replica,
+                actions,
+                execution,
+                shared,
+                notes,
+                stranded: Default::default(),
+                reached_at: Time::ZERO,
+                is_touched: false,
+                durable,
+                gated: 0,
+                executed,
+                waiting: Default::default(),
+            });
+        }
+        let protocol = ProtocolStage {
+            hosted,
+            deadlines: vec![Time::ZERO; count],
+            touched: Vec::new(),
+            glance_at: Time::ZERO,
+            inputs: inputs_end,
+            around,
+            common,
+        };
+
+        let spawn = Threads { me: config.me, end: &end };
+        let mut threads = Vec::new();
+        if config.executor_thread {
+            let stage = Executors { stages: executors, events: inputs.clone() };
+            threads.push(spawn.begin("executor", move || {
+                stage.run(&jobs_end);
+                Ok(())
+            })?);
+        }
+        threads.push(spawn.begin("snapshots", move || {
+            snapshot_stage.run(&snapshots_end);
+            Ok(())
+        })?);
+        let (peers_stop, stopped) = bounded(0);
+        threads.push(spawn.begin("peers", move || {
+            write_what_is_heard(&book, &*transport, &shared, &stopped);
+            Ok(())
+        })?);
+        let log_thread = spawn.begin("log", move || log_stage.run(&log_end).map_err(Ended::from))?;
+        let protocol_thread = spawn.begin("protocol", move || protocol.run())?;
         Ok(Node {
             me: config.me,
-            handle,
+            handles,
             inputs,
             executor,
             snapshots,
             log,
             peers_stop: Some(peers_stop),
             connections: Some(connections),
-            protocol_thread: Some(spawned(protocol_thread)?),
-            threads: threads.into_iter().map(spawned).collect::<Result<_, _>>()?,
-            log_thread: Some(spawned(log_thread)?),
+            protocol_thread: Some(protocol_thread),
+            threads,
+            log_thread: Some(log_thread),
             end,
             queues: Arc::new(QueuesForMetrics(queues)),
             _data_dir: data_dir,
         })
     }
 
-    /// A handle for clients in this process.
+    /// A handle for clients in this process, on the first group.
     #[must_use]
     pub fn handle(&self) -> Handle {
-        self.handle.clone()
+        self.handles[0].clone()
+    }
+
+    /// A handle on each group, in the order of the state machines that the replica was started with.
+    #[must_use]
+    pub fn handles(&self) -> &[Handle] {
+        &self.handles
+    }
+
+    /// What the network carries, of all groups.
+    #[must_use]
+    pub fn network(&self) -> synod_transport::Metrics {
+        self.handles[0].inner.transport.metrics()
     }
 
     /// Where other replicas reach this one.
@@ -484,10 +696,11 @@ impl Node {
         self.connections.as_ref().map_or_else(Vec::new, |connections| connections.local_addresses())
     }
 
-    /// The numbers of this replica, for a registry of Prometheus metrics.
+    /// The numbers of this replica, for a registry of Prometheus metrics. If it has several groups, what is said of a group is
+    /// said of the first one.
     #[must_use]
     pub fn metrics(&self) -> NodeMetrics {
-        let inner = &self.handle.inner;
+        let inner = &self.handles[0].inner;
         NodeMetrics {
             shared: Arc::clone(&inner.shared),
             transport: inner.transport.clone(),
@@ -539,13 +752,13 @@ impl Node {
     }
 
     fn shut_down(&mut self) {
-        self.handle.inner.admission.close();
+        self.handles[0].inner.admission.close();
         // Sends fail only where a thread has ended already.
         let _ = self.inputs.send(Input::Stop);
         join(self.protocol_thread.take());
-        self.executor.send(Job::Stop);
-        let _ = self.snapshots.send(SnapshotJob::Stop);
-        let _ = self.log.send(crate::log::LogJob { stop: true, ..Default::default() });
+        self.executor.send(GroupId::FIRST, Job::Stop);
+        let _ = self.snapshots.send((GroupId::FIRST, SnapshotJob::Stop));
+        let _ = self.log.send(LogJob { stop: true, ..Default::default() });
         join(self.log_thread.take());
         self.peers_stop = None;
         self.threads.drain(..).for_each(|thread| join(Some(thread)));
@@ -553,7 +766,7 @@ impl Node {
         self.end.set(Ok(()));
         #[cfg(feature = "shuttle")]
         if matches!(self.end.reason(), Some(Ok(()))) {
-            self.handle.inner.shared.watch.ended();
+            self.handles.iter().for_each(|handle| handle.inner.shared.watch.ended());
         }
     }
 }
@@ -576,8 +789,9 @@ fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StorageErro
     peers.forget_all_but(|id| id >= group.next_id || group.known().any(|member| member.id == id))
 }
 
-/// What is written down of the group, beside the log.
+/// What is written down of a group, beside the log.
 pub(crate) struct Notes {
+    group: GroupId,
     data_dir: Arc<DataDir>,
     book: Arc<PeerBook>,
     pub(crate) origin: Origin,
@@ -589,7 +803,10 @@ impl Notes {
         // A log that lost its end may come to another group of the same version.
         if group.version >= self.origin.present.version && *group != self.origin.present {
             self.origin.present = group.clone();
-            self.data_dir.set_origin(&self.origin.encode())?;
+            self.data_dir.set_origin_of(self.group, &self.origin.encode())?;
+        }
+        if self.group > GroupId::FIRST {
+            return Ok(());
         }
         forget_the_removed(&self.book, group)
     }
@@ -598,6 +815,7 @@ impl Notes {
 fn connect(
     config: &Config,
     origin: &Origin,
+    hosted: usize,
     meeting: &Arc<Meetings>,
     lives: Lives,
     durable: &Arc<AtomicU64>,
@@ -630,38 +848,53 @@ fn connect(
         Origin { cluster, first: first.clone(), present: (*present).clone() }.encode()
     });
     let sink = move |event: synod_transport::Event| {
-        let event = match event {
-            synod_transport::Event::Up { peer, .. } => Event::Link { peer, link: Link::Up },
-            synod_transport::Event::Down { peer } => Event::Link { peer, link: Link::Down },
-            synod_transport::Event::Refused { peer } => Event::Link { peer, link: Link::Refused },
+        let input = match event {
+            synod_transport::Event::Up { peer, .. } => Input::Link(peer, Link::Up),
+            synod_transport::Event::Down { peer } => Input::Link(peer, Link::Down),
+            synod_transport::Event::Refused { peer } => Input::Link(peer, Link::Refused),
+            synod_transport::Event::Received { from, version, group: BUNDLE, body } => {
+                let messages = bundle::open(body).map_err(|error| Unreadable(error.to_string()))?;
+                let events =
+                    messages.into_iter().map(|(group, body)| receive(hosted, group, from, version, body));
+                Input::Events(events.collect::<Result<_, _>>()?)
+            }
             synod_transport::Event::Received { from, version, group, body } => {
-                if group != GroupId::FIRST {
-                    return Err(Unreadable(format!(
-                        "it is of group {group}, which this replica does not host"
-                    )));
-                }
-                match PeerMessage::decode_in(version, body) {
-                    Ok(message) => Event::Receive { from, message },
-                    Err(error) => return Err(Unreadable(error.to_string())),
-                }
+                let (group, event) = receive(hosted, group, from, version, body)?;
+                Input::Event(group, event)
             }
         };
         // A failed send means that the protocol's thread has ended; the stop follows.
-        let _ = inputs.send(Input::Event(event));
+        let _ = inputs.send(input);
         Ok(())
     };
     Ok(config.network.start(transport, Box::new(sink))?)
+}
+
+/// What a peer says to a group, of which this replica has `hosted`.
+fn receive(
+    hosted: usize,
+    group: GroupId,
+    from: ReplicaId,
+    version: u16,
+    body: Bytes,
+) -> Result<(GroupId, Event), Unreadable> {
+    if usize::from(group.0) >= hosted {
+        return Err(Unreadable(format!(
+            "it is of group {group}, and this replica has {hosted}; all replicas of a cluster have the same number of groups"
+        )));
+    }
+    let message = PeerMessage::decode_in(version, body).map_err(|error| Unreadable(error.to_string()))?;
+    Ok((group, Event::Receive { from, message }))
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
         fs,
-        io::{Read, Write},
+        io::{self, Read, Write},
         path::{Path, PathBuf},
     };
 
-    use bytes::Bytes;
     use synod_consensus::{Options, ProtocolKind, multipaxos};
     use synod_replica::{Context, Frozen, Goal, Standing};
     use synod_storage::Durability;
@@ -754,11 +987,11 @@ mod tests {
             let config = damaged(&folder.path().join("r1"), &members, &voters);
             let wal = config.data_dir.join("wal");
             let before = files(&wal);
-            let opened = open(&config, Nothing, false);
+            let opened = open(&config, vec![Nothing], false);
             match (members.len(), voters.len()) {
                 (1, _) => assert!(matches!(opened.err(), Some(StartError::DamagedAlone(..)))),
                 (_, 1) => assert!(matches!(opened.err(), Some(StartError::LostBeforeLearners(..)))),
-                _ => assert!(opened.unwrap().recovered.amnesia),
+                _ => assert!(opened.unwrap().groups[0].recovered.amnesia),
             }
             assert_eq!(files(&wal) == before, voters.len() == 1);
         }
@@ -778,8 +1011,8 @@ mod tests {
             let options = synod_storage::Options { durability, ..synod_storage::Options::default() };
             drop(Wal::open(&wal_dir, who, options).unwrap());
             drop(dir);
-            let found = open(&config, Nothing, false).unwrap();
-            assert!(!found.recovered.amnesia);
+            let found = open(&config, vec![Nothing], false).unwrap();
+            assert!(!found.groups[0].recovered.amnesia);
             assert_eq!(found.lives.introduction(Lsn(0)).since, Incarnation(since));
         }
     }

@@ -1,6 +1,6 @@
-//! The protocol's thread: takes events, steps the replica, hands out what it wants done. It does no I/O, takes no
-//! lock, and never waits for anybody but for its next event; only a change of the group is written down before it has
-//! any effect.
+//! The protocol's thread: takes events, steps the replicas of all groups that this node hosts, hands out what they want
+//! done. It does no I/O, takes no lock, and never waits for anybody but for its next event; only a change of a group is
+//! written down before it has any effect.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::{Link, Role, To};
 use synod_replica::{
-    Action, Event, Fork, Mark, PeerMessage, ReadId, Replica, RequestError, RequestId, SessionCommand,
+    Action, Event, Fork, Group, Mark, PeerMessage, ReadId, Replica, RequestError, RequestId, SessionCommand,
     StateMachine,
 };
 use synod_storage::Reached;
@@ -21,19 +21,20 @@ use synod_sync::{
     planted,
     time::Instant,
 };
-use synod_wire::{CommandKind, GroupId, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{CommandKind, GROUPS_SINCE, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Ended,
+    Ended, Origin,
+    bundle::Bundles,
     executor::{ExecutorStage, Job},
     handle::Reply,
-    log::{GatedSend, LogJob},
+    log::{GatedSend, GroupRecord, LogJob},
     meeting::forked,
     node::Notes,
     origin::former,
     parting::Parting,
     snapshots::SnapshotJob,
-    status::Shared,
+    status::{Ahead, Shared},
 };
 
 /// What a client of this replica wants.
@@ -45,14 +46,20 @@ pub(crate) enum ClientJob {
 /// Whatever the protocol's thread waits for: one queue, so that it waits in one place.
 #[allow(clippy::large_enum_variant, reason = "nearly all are events, and a box each would cost more")]
 pub(crate) enum Input {
-    /// Another thread, or a peer, has something for the replica.
-    Event(Event),
-    /// A client wants something.
-    Request(ClientJob),
+    /// Another thread, or a peer, has something for a group.
+    Event(GroupId, Event),
+    /// A peer has something for several groups.
+    Events(Vec<(GroupId, Event)>),
+    /// A session to a peer began or ended, or cannot begin: that concerns every group.
+    Link(ReplicaId, Link),
+    /// Every member with which the groups began was met once.
+    MetAll,
+    /// A client wants something of a group.
+    Request(GroupId, ClientJob),
     /// Clients of one thread do.
-    Requests(Vec<ClientJob>),
+    Requests(GroupId, Vec<ClientJob>),
     /// A query that needs no slot, if commands are executed here.
-    Job(Job),
+    Job(GroupId, Job),
     /// Look at what is durable and executed.
     Wake,
     /// Time to end.
@@ -68,45 +75,75 @@ const REACHED_INTERVAL: Duration = Duration::from_secs(1);
 /// Elections are over by then, if there can be any.
 const STRANDED_AFTER: Duration = Duration::from_secs(30);
 
-/// Where commands are executed.
+/// A group that was not touched for so long is looked at nevertheless.
+const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where commands of a group are executed.
 pub(crate) enum Execution<S> {
     /// On a thread of its own.
-    Thread(Sender<Job>),
+    Thread(Sender<(GroupId, Job)>),
     /// Here.
     Here(Box<ExecutorStage<S>>),
 }
 
-/// The replica with everybody that it hands work to.
+/// All groups that this node hosts, and everybody that they hand work to. A burst of inputs steps those groups that it
+/// concerns; only they are then flushed, and what they want written or sent leaves together.
 pub(crate) struct ProtocolStage<S> {
-    pub(crate) replica: Replica,
-    pub(crate) actions: Vec<Action>,
-    pub(crate) clock: Clock,
+    /// By the number of the group.
+    pub(crate) hosted: Vec<Hosted<S>>,
+    /// When each of them wants to be stepped at the latest; apart, since all are looked at each time.
+    pub(crate) deadlines: Vec<Time>,
+    /// Those that the present burst has touched.
+    pub(crate) touched: Vec<GroupId>,
+    /// When all groups are looked at next, whether or not something touches them.
+    pub(crate) glance_at: Time,
     pub(crate) inputs: Receiver<Input>,
     /// What did not find room there; see [`crate::inputs`].
     pub(crate) around: Receiver<Input>,
-    pub(crate) log: Sender<LogJob>,
-    pub(crate) transport: Arc<dyn synod_transport::Sender>,
-    pub(crate) execution: Execution<S>,
-    pub(crate) snapshots: Sender<SnapshotJob>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) common: Common,
+}
+
+/// What the groups share.
+pub(crate) struct Common {
     pub(crate) me: ReplicaId,
-    /// Who the members are, and where to find them while the log does not tell.
-    pub(crate) notes: Notes,
-    /// The peers: the members, and for a while those who were.
+    pub(crate) clock: Clock,
+    pub(crate) log: Sender<LogJob>,
+    /// What the present burst gives to the log.
+    pub(crate) job: LogJob,
+    pub(crate) transport: Arc<dyn synod_transport::Sender>,
+    pub(crate) bundles: Bundles,
+    pub(crate) snapshots: Sender<(GroupId, SnapshotJob)>,
+    /// Which groups have become durable or executed further.
+    pub(crate) ahead: Arc<Ahead>,
+    /// The peers: the members, and for a while those who were. The first group decides who they are.
     pub(crate) parting: Parting,
     /// What ends this replica.
     pub(crate) failed: Option<Ended>,
     /// Whether the log was told that it has everything again.
     pub(crate) loss_pending: bool,
+    /// Deadlines that are further away are rounded up to multiples of this, so that groups wake the thread together.
+    pub(crate) grid: Duration,
+}
+
+/// One group of replicas, as this node takes part in it.
+pub(crate) struct Hosted<S> {
+    pub(crate) group: GroupId,
+    pub(crate) replica: Replica,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) execution: Execution<S>,
+    pub(crate) shared: Arc<Shared>,
+    /// Who the members are, and where to find them while the log does not tell.
+    pub(crate) notes: Notes,
     /// Whether it has long been without memory and without a leader.
     pub(crate) stranded: Stranded,
     /// When the other threads last heard what is decided.
     pub(crate) reached_at: Time,
+    /// The present burst has touched it.
+    pub(crate) is_touched: bool,
     pub(crate) durable: Lsn,
     /// Messages that the log's thread was given so far.
     pub(crate) gated: u64,
     pub(crate) executed: Slot,
-    pub(crate) deadline: Time,
     pub(crate) waiting: Waiting,
 }
 
@@ -120,7 +157,7 @@ pub(crate) struct Waiting {
     last: u64,
 }
 
-/// See [`ProtocolStage::warn_if_stranded`].
+/// See [`Hosted::warn_if_stranded`].
 #[derive(Debug, Default)]
 pub(crate) struct Stranded {
     /// Since when it is.
@@ -164,16 +201,17 @@ fn change_before_answer(actions: &mut [Action]) {
 impl<S: StateMachine> ProtocolStage<S> {
     /// Runs until told to stop, or until a change of the group cannot be written down.
     pub(crate) fn run(mut self) -> Result<(), Ended> {
-        // What the start of the replica wants done. It may wait for the disk, as the only voter does.
+        // What the start of the replicas wants done. They may wait for the disk, as an only voter does.
+        self.touch_all();
         self.carry_out();
-        self.shared.store(&self.replica.status());
-        self.look_again();
+        self.publish();
         loop {
-            if let Some(why) = self.failed.take() {
+            if let Some(why) = self.common.failed.take() {
                 self.stop();
                 return Err(why);
             }
-            let wait = self.deadline.since(self.clock.now()).min(Duration::from_secs(1));
+            let deadline = self.deadlines.iter().copied().min().unwrap_or(Time::NEVER);
+            let wait = deadline.since(self.common.clock.now()).min(GLANCE_INTERVAL);
             let first = match self.inputs.recv_timeout(wait) {
                 Ok(input) => Some(input),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -188,27 +226,22 @@ impl<S: StateMachine> ProtocolStage<S> {
                 return Ok(());
             }
             let now = self.look();
-            if now >= self.deadline {
-                self.deadline = Time::NEVER;
-                self.replica.step(now, Event::Timer, &mut self.actions);
-            }
-            self.ask_reads(now);
-            self.replica.flush(now, &mut self.actions);
+            self.fire(now);
+            self.flush(now);
             self.carry_out();
-            self.shared.store(&self.replica.status());
-            self.warn_if_stranded(now);
-            self.publish_progress();
-            self.publish_reached(now);
-            self.part(now);
-            self.look_again();
-            self.shared.bursts.add(1);
-            self.shared.protocol_busy.since(began);
+            self.publish();
+            if self.common.parting.look(now) {
+                self.common.set_peers();
+            }
+            let shared = &self.hosted[0].shared;
+            shared.bursts.add(1);
+            shared.protocol_busy.since(began);
         }
     }
 
     /// Takes an input and what has gathered behind it; true if it is time to stop.
     fn burst(&mut self, first: Input) -> bool {
-        let now = self.clock.now();
+        let now = self.common.clock.now();
         let mut taken = 0;
         let (inputs, around) = (self.inputs.clone(), self.around.clone());
         let gathered = inputs.try_iter().take(BURST_MAX).chain(around.try_iter().take(BURST_MAX));
@@ -218,7 +251,7 @@ impl<S: StateMachine> ProtocolStage<S> {
                 return true;
             }
         }
-        self.shared.events.add(taken);
+        self.hosted[0].shared.events.add(taken);
         false
     }
 
@@ -226,17 +259,196 @@ impl<S: StateMachine> ProtocolStage<S> {
         match input {
             Input::Stop => return true,
             Input::Wake => {}
-            Input::Event(event) => {
-                if let Event::Link { peer, link } = event {
-                    self.parting.linked(now, peer, link == Link::Up);
-                }
-                self.replica.step(now, event, &mut self.actions);
+            Input::Event(group, event) => self.touch(group).step(now, event),
+            Input::Events(events) => {
+                events.into_iter().for_each(|(group, event)| self.touch(group).step(now, event));
             }
-            Input::Request(job) => self.request(now, job),
-            Input::Requests(jobs) => jobs.into_iter().for_each(|job| self.request(now, job)),
-            Input::Job(job) => self.execute(job),
+            Input::Link(peer, link) => {
+                self.common.parting.linked(now, peer, link == Link::Up);
+                self.touch_all();
+                self.hosted.iter_mut().for_each(|hosted| hosted.step(now, Event::Link { peer, link }));
+            }
+            Input::MetAll => {
+                self.touch_all();
+                self.hosted.iter_mut().for_each(|hosted| hosted.step(now, Event::MetAll));
+            }
+            Input::Request(group, job) => self.touch(group).request(now, job),
+            Input::Requests(group, jobs) => {
+                let hosted = self.touch(group);
+                jobs.into_iter().for_each(|job| hosted.request(now, job));
+            }
+            Input::Job(group, job) => {
+                let clock = self.common.clock;
+                self.touch(group).execute(clock, job);
+            }
         }
         false
+    }
+
+    /// The group, which is flushed at the end of the burst.
+    fn touch(&mut self, group: GroupId) -> &mut Hosted<S> {
+        let hosted = &mut self.hosted[usize::from(group.0)];
+        if !hosted.is_touched {
+            hosted.is_touched = true;
+            self.touched.push(group);
+        }
+        hosted
+    }
+
+    fn touch_all(&mut self) {
+        for group in 0..self.hosted.len() {
+            self.touch(GroupId(group as u16));
+        }
+    }
+
+    /// Tells the groups what has become durable and what was executed since the last look, as of the instant that it
+    /// returns.
+    fn look(&mut self) -> Time {
+        let ahead = Arc::clone(&self.common.ahead);
+        let seen: Vec<_> = ahead.take().map(|group| (group, self.touch(group).see())).collect();
+        // Asked for only now: what a replica takes for gone by since it saw the replicated clock is no more than that.
+        let now = self.common.clock.now();
+        for (group, seen) in seen {
+            self.hosted[usize::from(group.0)].look(now, seen);
+        }
+        if now >= self.glance_at {
+            self.glance_at = now + GLANCE_INTERVAL;
+            self.touch_all();
+        }
+        now
+    }
+
+    /// Steps the groups whose deadline has passed.
+    fn fire(&mut self, now: Time) {
+        for group in 0..self.hosted.len() {
+            if now >= self.deadlines[group] {
+                self.deadlines[group] = Time::NEVER;
+                self.touch(GroupId(group as u16)).step(now, Event::Timer);
+            }
+        }
+    }
+
+    fn flush(&mut self, now: Time) {
+        for group in &self.touched {
+            let hosted = &mut self.hosted[usize::from(group.0)];
+            hosted.ask_reads(now);
+            hosted.replica.flush(now, &mut hosted.actions);
+        }
+    }
+
+    /// Hands out what the groups want done.
+    fn carry_out(&mut self) {
+        for group in &self.touched {
+            let at = usize::from(group.0);
+            self.hosted[at].carry_out(&mut self.common, &mut self.deadlines[at]);
+        }
+        let common = &mut self.common;
+        common.bundles.leave(&*common.transport);
+        if common.loss_pending && self.hosted.iter().all(|hosted| hosted.replica.may_vote()) {
+            common.loss_pending = false;
+            common.job.loss_made_good = true;
+            tracing::info!("this replica has learned again what it may have lost, and votes");
+        }
+        if !common.job.is_empty() {
+            #[cfg(feature = "shuttle")]
+            for GroupRecord { group, lsn, .. } in &common.job.records {
+                self.hosted[usize::from(group.0)].shared.watch.given(*lsn);
+            }
+            // A failed send means that the log has failed, which stops the replica.
+            let _ = common.log.send(std::mem::take(&mut common.job));
+        }
+    }
+
+    /// Shows how the touched groups are now; the burst is over.
+    fn publish(&mut self) {
+        let now = self.common.clock.now();
+        for group in std::mem::take(&mut self.touched) {
+            let hosted = &mut self.hosted[usize::from(group.0)];
+            hosted.is_touched = false;
+            hosted.shared.store(&hosted.replica.status());
+            hosted.warn_if_stranded(now);
+            hosted.publish_progress();
+            hosted.publish_reached(now);
+        }
+        // What became durable or was executed just before the wake-ups were asked for came without one.
+        for group in self.common.ahead.peek() {
+            if self.hosted[usize::from(group.0)].has_missed() {
+                self.deadlines[usize::from(group.0)] = now;
+            }
+        }
+        // What is left of what went around the queue brings no wake-up either.
+        if !self.around.is_empty() {
+            self.deadlines[0] = now;
+        }
+    }
+
+    /// Fails everybody who waits; the other threads are told by whoever stops this one.
+    fn stop(self) {
+        self.hosted.into_iter().for_each(Hosted::stop);
+    }
+}
+
+impl Common {
+    /// Encodes a message once for all peers that speak the same version, and sends it, or leaves it to the log.
+    fn send<S: StateMachine>(&mut self, of: &mut Hosted<S>, to: &To, message: &PeerMessage, after: Lsn) {
+        // The replica may still have a word for one that was removed and is let go of.
+        let peers = to.ids().iter().copied().filter(|&id| self.parting.has(id));
+        let mut peers: Vec<_> = peers.map(|id| (self.transport.version(id), id)).collect();
+        peers.sort_unstable_by_key(|&(version, _)| version);
+        for peers in peers.chunk_by(|one, other| one.0 == other.0) {
+            let version = peers[0].0;
+            let knows_group = of.group == GroupId::FIRST || version >= GROUPS_SINCE;
+            if !knows_group || !message.is_spoken_in(version) {
+                continue;
+            }
+            let body = message.encode_in(version);
+            let to: Vec<_> = peers.iter().map(|&(_, id)| id).collect();
+            of.shared.messages_sent.add(to.len() as u64);
+            #[cfg(feature = "shuttle")]
+            to.iter().for_each(|&to| of.shared.watch.said(to, &body, after));
+            if after <= of.durable && !of.would_overtake(after) {
+                #[cfg(feature = "shuttle")]
+                to.iter().for_each(|&to| of.shared.watch.leaves(to, &body, after));
+                self.bundles.put(&*self.transport, version, of.group, &to, body);
+            } else {
+                of.gated += 1;
+                self.job.sends.push(GatedSend { group: of.group, to, version, body, after });
+            }
+        }
+    }
+
+    /// The first group is another one now.
+    fn regroup(&mut self, group: &Group, origin: &Origin) {
+        let (members, former) = (origin.members(group, self.me), former(group, self.me));
+        self.parting.group(self.clock.now(), group, members, former);
+        self.set_peers();
+    }
+
+    fn set_peers(&self) {
+        if let Err(error) = self.transport.set_peers(self.parting.peers().cloned().collect()) {
+            tracing::error!(%error, "the group has a member that cannot be a peer; connections stay as they are");
+        }
+    }
+
+    /// When to wake a group that wants to be stepped at `deadline`.
+    fn rounded(&self, deadline: Time) -> Time {
+        if self.grid.is_zero() || deadline == Time::NEVER || deadline.since(self.clock.now()) < self.grid {
+            return deadline;
+        }
+        deadline.rounded_up(self.grid)
+    }
+}
+
+/// How far a group is on the disk and in execution, and what its replicated clock shows.
+struct Seen {
+    durable: Lsn,
+    slot: Slot,
+    clock: Duration,
+}
+
+impl<S: StateMachine> Hosted<S> {
+    fn step(&mut self, now: Time, event: Event) {
+        self.replica.step(now, event, &mut self.actions);
     }
 
     fn request(&mut self, now: Time, job: ClientJob) {
@@ -246,8 +458,7 @@ impl<S: StateMachine> ProtocolStage<S> {
                 self.waiting.last += 1;
                 let request = RequestId(self.waiting.last);
                 self.waiting.commands.insert(request, reply);
-                let event = Event::Request { request, kind, session, payload };
-                self.replica.step(now, event, &mut self.actions);
+                self.step(now, Event::Request { request, kind, session, payload });
             }
             ClientJob::Read { query, reply } => {
                 self.shared.reads.add(1);
@@ -256,36 +467,30 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Tells the replica what has become durable and what was executed since the last look, as of the instant that it
-    /// returns.
-    fn look(&mut self) -> Time {
-        let durable = Lsn(self.shared.durable.observe());
-        let slot = Slot(self.shared.executed.observe());
-        let clock = Duration::from_millis(self.shared.clock_ms.get());
-        // Asked for only now: what the replica takes for gone by since it saw the replicated clock is no more than that.
-        let now = self.clock.now();
+    fn see(&self) -> Seen {
+        Seen {
+            durable: Lsn(self.shared.durable.observe()),
+            slot: Slot(self.shared.executed.observe()),
+            clock: Duration::from_millis(self.shared.clock_ms.get()),
+        }
+    }
+
+    fn look(&mut self, now: Time, Seen { durable, slot, clock }: Seen) {
         if durable > self.durable {
             self.durable = durable;
-            self.replica.step(now, Event::Durable(durable), &mut self.actions);
+            self.step(now, Event::Durable(durable));
         }
         if slot > self.executed {
             self.executed = slot;
-            self.replica.step(now, Event::Executed { slot, clock }, &mut self.actions);
+            self.step(now, Event::Executed { slot, clock });
         }
-        now
     }
 
-    /// What became durable or was executed just before the wake-ups were asked for came without one; and what is left of what
-    /// went around the queue brings none either.
-    fn look_again(&mut self) {
-        let status =
-            (self.shared.wake_when_durable.load(SeqCst), self.shared.wake_when_executed.load(SeqCst));
-        let missed = status.0 && self.shared.durable.observe() > self.durable.0
-            || status.1 && self.shared.executed.observe() > self.executed.0
-            || !self.around.is_empty();
-        if missed {
-            self.deadline = self.clock.now();
-        }
+    /// Whether something that it wants to be woken for has happened since the last look.
+    fn has_missed(&self) -> bool {
+        let shared = &self.shared;
+        shared.wake_when_durable.load(SeqCst) && shared.durable.observe() > self.durable.0
+            || shared.wake_when_executed.load(SeqCst) && shared.executed.observe() > self.executed.0
     }
 
     fn ask_reads(&mut self, now: Time) {
@@ -293,74 +498,38 @@ impl<S: StateMachine> ProtocolStage<S> {
             self.waiting.last += 1;
             let read = ReadId(self.waiting.last);
             self.waiting.reads.insert(read, std::mem::take(&mut self.waiting.burst));
-            self.replica.step(now, Event::Read(read), &mut self.actions);
+            self.step(now, Event::Read(read));
         }
     }
 
-    /// Hands out what the replica wants done.
-    fn carry_out(&mut self) {
-        let mut log = LogJob::default();
+    fn carry_out(&mut self, common: &mut Common, deadline: &mut Time) {
         // Executing here makes more actions.
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
             change_before_answer(&mut actions);
-            actions.drain(..).for_each(|action| self.carry_out_one(action, &mut log));
+            actions.drain(..).for_each(|action| self.carry_out_one(action, common, deadline));
             if self.actions.is_empty() {
                 self.actions = actions; // Its memory serves again.
             }
         }
-        if self.loss_pending && self.replica.may_vote() {
-            self.loss_pending = false;
-            log.loss_made_good = true;
-            tracing::info!("this replica has learned again what it may have lost, and votes");
-        }
-        if !log.is_empty() {
-            #[cfg(feature = "shuttle")]
-            log.records.last().inspect(|(lsn, ..)| self.shared.watch.given(*lsn));
-            // A failed send means that the log has failed, which stops the replica.
-            let _ = self.log.send(log);
-        }
     }
 
-    /// Encodes a message once for all peers that speak the same version, and sends it, or leaves it to the log.
-    fn send(&mut self, to: &To, message: &PeerMessage, after: Lsn, log: &mut LogJob) {
-        // The replica may still have a word for one that was removed and is let go of.
-        let peers = to.ids().iter().copied().filter(|&id| self.parting.has(id));
-        let mut peers: Vec<_> = peers.map(|id| (self.transport.version(id), id)).collect();
-        peers.sort_unstable_by_key(|&(version, _)| version);
-        for peers in peers.chunk_by(|one, other| one.0 == other.0) {
-            let version = peers[0].0;
-            if !message.is_spoken_in(version) {
-                continue;
-            }
-            let body = message.encode_in(version);
-            let to: Vec<_> = peers.iter().map(|&(_, id)| id).collect();
-            #[cfg(feature = "shuttle")]
-            to.iter().for_each(|&to| self.shared.watch.said(to, &body, after));
-            if after <= self.durable && !self.would_overtake(after) {
-                #[cfg(feature = "shuttle")]
-                to.iter().for_each(|&to| self.shared.watch.leaves(to, &body, after));
-                self.transport.send_in(version, GroupId::FIRST, &to, body);
-            } else {
-                self.gated += 1;
-                log.sends.push(GatedSend { to, version, body, after });
-            }
-        }
-    }
-
-    fn carry_out_one(&mut self, action: Action, log: &mut LogJob) {
+    fn carry_out_one(&mut self, action: Action, common: &mut Common, deadline: &mut Time) {
         match action {
-            Action::Append { lsn, record } => log.records.push((lsn, record.keep(), record.encode())),
-            Action::Send { to, message, after } => self.send(&to, &message, after, log),
+            Action::Append { lsn, record } => {
+                let (group, keep, record) = (self.group, record.keep(), record.encode());
+                common.job.records.push(GroupRecord { group, lsn, keep, record });
+            }
+            Action::Send { to, message, after } => common.send(self, &to, &message, after),
             Action::Execute { slot, ballots, batch, requests } => {
                 let commands = &mut self.waiting.commands;
                 let reply = |(place, request)| Some((place, commands.remove(&request)?));
                 let replies = requests.into_iter().filter_map(reply).collect();
-                self.execute(Job::Execute { slot, ballots, batch, replies });
+                self.execute(common.clock, Job::Execute { slot, ballots, batch, replies });
             }
             Action::ReadAt { read, slot } => {
                 if let Some(queries) = self.waiting.reads.remove(&read) {
-                    self.execute(Job::Query { slot, queries });
+                    self.execute(common.clock, Job::Query { slot, queries });
                 }
             }
             Action::ReadFailed { read, error } => {
@@ -374,21 +543,8 @@ impl<S: StateMachine> ProtocolStage<S> {
                 }
             }
             Action::Leader(view) => self.report_leader(view),
-            Action::Group(group) => {
-                tracing::info!(
-                    version = group.version, epoch = %group.epoch, protocol = %group.protocol, election = %group.election,
-                    voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
-                );
-                if let Err(error) = self.notes.group(&group) {
-                    self.failed.get_or_insert(error.into());
-                    return;
-                }
-                let (members, former) = (self.notes.origin.members(&group, self.me), former(&group, self.me));
-                self.parting.group(self.clock.now(), &group, members, former);
-                self.set_peers();
-                self.shared.group.store(Some(Arc::new(group)));
-            }
-            Action::Forked(fork) => self.differs(&fork),
+            Action::Group(group) => self.regroup(group, common),
+            Action::Forked(fork) => self.differs(&fork, common),
             Action::Agreed(with) => {
                 tracing::warn!(%with, "it had decided something else than this replica, and has learned again");
                 self.publish_forks();
@@ -397,39 +553,41 @@ impl<S: StateMachine> ProtocolStage<S> {
                 tracing::warn!("this replica was removed from the group, and the others go on without it");
                 self.shared.retired.store(true, SeqCst);
             }
-            Action::Deadline(deadline) => self.deadline = deadline,
-            Action::TakeSnapshot => self.execute(Job::Freeze),
+            Action::Deadline(at) => *deadline = common.rounded(at),
+            Action::TakeSnapshot => self.execute(common.clock, Job::Freeze),
             Action::ReadChunk { to, slot, offset, len_max } => {
-                self.to_snapshots(SnapshotJob::ReadChunk { to, slot, offset, len_max });
+                self.to_snapshots(common, SnapshotJob::ReadChunk { to, slot, offset, len_max });
             }
             Action::WriteChunk { info, offset, bytes } => {
-                self.to_snapshots(SnapshotJob::WriteChunk { info, offset, bytes });
+                self.to_snapshots(common, SnapshotJob::WriteChunk { info, offset, bytes });
             }
-            Action::InstallSnapshot(info) => self.to_snapshots(SnapshotJob::Finish(info)),
-            Action::Trim(through) => log.trim = Some(through),
+            Action::InstallSnapshot(info) => self.to_snapshots(common, SnapshotJob::Finish(info)),
+            Action::Trim(through) => common.job.trims.push((self.group, through)),
         }
     }
 
-    fn set_peers(&self) {
-        if let Err(error) = self.transport.set_peers(self.parting.peers().cloned().collect()) {
-            tracing::error!(%error, "the group has a member that cannot be a peer; connections stay as they are");
+    fn regroup(&mut self, group: Group, common: &mut Common) {
+        tracing::info!(
+            of = %self.group, version = group.version, epoch = %group.epoch, protocol = %group.protocol,
+            election = %group.election, voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
+        );
+        if let Err(error) = self.notes.group(&group) {
+            common.failed.get_or_insert(error.into());
+            return;
         }
-    }
-
-    /// Ends what connects this replica with those who were removed and have had time to hear of it.
-    fn part(&mut self, now: Time) {
-        if self.parting.look(now) {
-            self.set_peers();
+        if self.group == GroupId::FIRST {
+            common.regroup(&group, &self.notes.origin);
         }
+        self.shared.group.store(Some(Arc::new(group)));
     }
 
     /// Another replica has decided something else than this one.
-    fn differs(&mut self, fork: &Fork) {
+    fn differs(&mut self, fork: &Fork, common: &mut Common) {
         self.publish_forks();
-        let why = forked(&self.me, fork);
+        let why = forked(&common.me, fork);
         tracing::error!("{why}");
         if fork.alone {
-            self.failed.get_or_insert(Ended::Forked(why));
+            common.failed.get_or_insert(Ended::Forked(why));
         }
     }
 
@@ -484,22 +642,22 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    fn execute(&mut self, job: Job) {
+    fn execute(&mut self, clock: Clock, job: Job) {
         match &mut self.execution {
             Execution::Thread(jobs) => {
-                let _ = jobs.send(job);
+                let _ = jobs.send((self.group, job));
             }
             // What it executed shows at the next look.
             Execution::Here(stage) => {
                 if let Some(event) = stage.run_job(job) {
-                    self.replica.step(self.clock.now(), event, &mut self.actions);
+                    self.replica.step(clock.now(), event, &mut self.actions);
                 }
             }
         }
     }
 
-    fn to_snapshots(&self, job: SnapshotJob) {
-        let _ = self.snapshots.send(job);
+    fn to_snapshots(&self, common: &Common, job: SnapshotJob) {
+        let _ = common.snapshots.send((self.group, job));
     }
 
     fn report_leader(&self, view: synod_consensus::LeaderView) {
@@ -507,13 +665,14 @@ impl<S: StateMachine> ProtocolStage<S> {
         match view.leader {
             Some(leader) => {
                 self.shared.leader_changes.add(1);
-                tracing::info!(%leader, ballot = %view.ballot, role = role.as_str(), "leader elected");
+                tracing::info!(group = %self.group, %leader, ballot = %view.ballot, role = role.as_str(), "leader elected");
             }
-            None => tracing::info!(ballot = %view.ballot, role = role.as_str(), "no leader"),
+            None => {
+                tracing::info!(group = %self.group, ballot = %view.ballot, role = role.as_str(), "no leader")
+            }
         }
     }
 
-    /// Fails everybody who waits; the other threads are told by whoever stops this one.
     fn stop(self) {
         self.tell_reached();
         for (_, reply) in self.waiting.commands {

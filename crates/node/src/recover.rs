@@ -158,8 +158,8 @@ pub fn force_new_cluster<S: StateMachine>(
     if let Some(loss) = &report.loss {
         warnings.push(format!("this replica's log is not whole ({loss}): what it forgot is lost"));
     }
-    let node::Found { data_dir, wal, mut executor, origin, recovered, .. } =
-        node::open(config, machine, true)?;
+    let node::Found { data_dir, wal, mut groups, .. } = node::open(config, vec![machine], true)?;
+    let node::FoundGroup { mut executor, origin, recovered, .. } = groups.remove(0);
     // Nothing will be written to it.
     drop(wal);
     let records = recovered.records.clone();

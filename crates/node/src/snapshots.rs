@@ -1,8 +1,9 @@
-//! The snapshot thread: writes snapshots, serves pieces of them to replicas that lag, and receives them.
+//! The snapshot thread: writes snapshots of all groups, serves pieces of them to replicas that lag, and receives them.
 //!
 //! Pieces are served between two pieces of a snapshot that is being written, so that neither waits for the other.
 
 use std::{
+    collections::VecDeque,
     io::{self, Write},
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +17,7 @@ use synod_sync::{
     channel::{Receiver, Sender},
     planted,
 };
-use synod_wire::{ReplicaId, Slot};
+use synod_wire::{GroupId, ReplicaId, Slot};
 
 use crate::{
     executor::{Job, JobSender},
@@ -46,72 +47,102 @@ const KEPT_FOR_PEERS: usize = 2;
 /// ...which it is taken to do for this long after it last asked for a piece.
 const PEER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The thread, with the snapshots of all groups.
 pub(crate) struct SnapshotStage {
-    pub(crate) store: Arc<SnapshotStore>,
+    /// By the number of the group.
+    pub(crate) groups: Vec<GroupSnapshots>,
     pub(crate) events: Sender<Input>,
     pub(crate) executor: JobSender,
-    pub(crate) receiving: Option<(SnapshotInfo, SnapshotReceiver)>,
-    /// When a peer last asked for a piece.
-    pub(crate) served: Option<Instant>,
+    /// Snapshots that are to be written after the one that is being written, of other groups.
+    pub(crate) waiting: VecDeque<(GroupId, SnapshotJob)>,
     /// It was told to stop.
     pub(crate) stopping: bool,
 }
 
+/// The snapshots of a group.
+pub(crate) struct GroupSnapshots {
+    pub(crate) store: Arc<SnapshotStore>,
+    pub(crate) receiving: Option<(SnapshotInfo, SnapshotReceiver)>,
+    /// When a peer last asked for a piece.
+    pub(crate) served: Option<Instant>,
+}
+
+impl GroupSnapshots {
+    pub(crate) fn new(store: Arc<SnapshotStore>) -> GroupSnapshots {
+        GroupSnapshots { store, receiving: None, served: None }
+    }
+}
+
 impl SnapshotStage {
     /// Runs until told to stop.
-    pub(crate) fn run(mut self, jobs: &Receiver<SnapshotJob>) {
+    pub(crate) fn run(mut self, jobs: &Receiver<(GroupId, SnapshotJob)>) {
         while !self.stopping
-            && let Ok(job) = jobs.recv()
+            && let Some((group, job)) = self.waiting.pop_front().or_else(|| jobs.recv().ok())
         {
             match job {
-                SnapshotJob::Write { slot, frozen } => self.write(slot, frozen, jobs),
+                SnapshotJob::Write { slot, frozen } => self.write(group, slot, frozen, jobs),
                 SnapshotJob::Stop => self.stopping = true,
-                job => self.serve(job),
+                job => self.serve(group, job),
             }
         }
     }
 
-    fn serve(&mut self, job: SnapshotJob) {
-        match job {
-            SnapshotJob::ReadChunk { to, slot, offset, len_max } => {
-                self.read_chunk(to, slot, offset, len_max)
+    fn serve(&mut self, group: GroupId, job: SnapshotJob) {
+        let of = &mut self.groups[usize::from(group.0)];
+        let event = match job {
+            SnapshotJob::ReadChunk { to, slot, offset, len_max } => of.read_chunk(to, slot, offset, len_max),
+            SnapshotJob::WriteChunk { info, offset, bytes } => of.write_chunk(info, offset, &bytes),
+            SnapshotJob::Finish(info) if of.finish(info) => {
+                // A failed send means that the replica is stopping.
+                self.executor.send(group, Job::Restore(info));
+                return;
             }
-            SnapshotJob::WriteChunk { info, offset, bytes } => self.write_chunk(info, offset, &bytes),
-            SnapshotJob::Finish(info) => self.finish(info),
-            SnapshotJob::Write { .. } | SnapshotJob::Stop => {}
-        }
+            SnapshotJob::Finish(_) => Event::SnapshotInstalled(None),
+            // Another group's waits until this one is written: there is one at a time.
+            job @ SnapshotJob::Write { .. } => return self.waiting.push_back((group, job)),
+            SnapshotJob::Stop => return,
+        };
+        self.tell(group, event);
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, group: GroupId, event: Event) {
         // A failed send means that the protocol's thread has ended; the stop follows.
-        let _ = self.events.send(Input::Event(event));
+        let _ = self.events.send(Input::Event(group, event));
     }
 
-    fn write(&mut self, slot: Slot, frozen: Box<dyn Frozen>, jobs: &Receiver<SnapshotJob>) {
+    fn write(
+        &mut self,
+        group: GroupId,
+        slot: Slot,
+        frozen: Box<dyn Frozen>,
+        jobs: &Receiver<(GroupId, SnapshotJob)>,
+    ) {
         let began = Instant::now();
-        let written = self.write_file(slot, &*frozen, jobs);
+        let written = self.write_file(group, slot, &*frozen, jobs);
         match &written {
             Ok(bytes) => {
-                tracing::info!(slot = slot.0, bytes, took = ?began.elapsed(), "wrote a snapshot");
-                let receiving = self.served.is_some_and(|served| served.elapsed() < PEER_PATIENCE);
-                if let Err(error) = self.store.retain(if receiving { KEPT + KEPT_FOR_PEERS } else { KEPT }) {
+                tracing::info!(%group, slot = slot.0, bytes, took = ?began.elapsed(), "wrote a snapshot");
+                let of = &self.groups[usize::from(group.0)];
+                let receiving = of.served.is_some_and(|served| served.elapsed() < PEER_PATIENCE);
+                if let Err(error) = of.store.retain(if receiving { KEPT + KEPT_FOR_PEERS } else { KEPT }) {
                     tracing::warn!(%error, "old snapshots could not be removed");
                 }
             }
             // The log keeps growing until one succeeds, but nothing is lost.
-            Err(error) => tracing::error!(slot = slot.0, %error, "a snapshot could not be written"),
+            Err(error) => tracing::error!(%group, slot = slot.0, %error, "a snapshot could not be written"),
         }
-        self.tell(Event::SnapshotTaken(written.ok().map(|bytes| SnapshotInfo { slot, bytes })));
+        self.tell(group, Event::SnapshotTaken(written.ok().map(|bytes| SnapshotInfo { slot, bytes })));
     }
 
     fn write_file(
         &mut self,
+        group: GroupId,
         slot: Slot,
         frozen: &dyn Frozen,
-        jobs: &Receiver<SnapshotJob>,
+        jobs: &Receiver<(GroupId, SnapshotJob)>,
     ) -> io::Result<u64> {
-        let writer = self.store.create(slot).map_err(io::Error::other)?;
+        let store = &self.groups[usize::from(group.0)].store;
+        let writer = store.create(slot).map_err(io::Error::other)?;
         let mut serving = Serving { writer, stage: self, jobs };
         frozen.write_to(&mut serving)?;
         if serving.stage.stopping {
@@ -119,8 +150,10 @@ impl SnapshotStage {
         }
         Ok(serving.writer.finish().map_err(io::Error::other)?.file_bytes)
     }
+}
 
-    fn read_chunk(&mut self, to: ReplicaId, slot: Slot, offset: u64, len_max: usize) {
+impl GroupSnapshots {
+    fn read_chunk(&mut self, to: ReplicaId, slot: Slot, offset: u64, len_max: usize) -> Event {
         // A snapshot that is gone is answered with a size of zero: the peer then asks what there is instead.
         self.served = Some(Instant::now());
         let bytes = self.store.read_chunk(slot, offset, len_max);
@@ -131,16 +164,16 @@ impl SnapshotStage {
                 (0, Bytes::new())
             }
         };
-        self.tell(Event::ChunkRead { to, slot, offset, total, bytes });
+        Event::ChunkRead { to, slot, offset, total, bytes }
     }
 
-    fn write_chunk(&mut self, info: SnapshotInfo, offset: u64, bytes: &Bytes) {
+    fn write_chunk(&mut self, info: SnapshotInfo, offset: u64, bytes: &Bytes) -> Event {
         match self.add_chunk(info, offset, bytes) {
-            Ok(end) => self.tell(Event::ChunkWritten { slot: info.slot, end }),
+            Ok(end) => Event::ChunkWritten { slot: info.slot, end },
             Err(error) => {
                 tracing::error!(slot = info.slot.0, %error, "a snapshot cannot be received");
                 self.receiving = None;
-                self.tell(Event::SnapshotInstalled(None));
+                Event::SnapshotInstalled(None)
             }
         }
     }
@@ -156,23 +189,18 @@ impl SnapshotStage {
         Ok(offset + bytes.len() as u64)
     }
 
-    fn finish(&mut self, info: SnapshotInfo) {
+    /// Whether what was received is a whole snapshot.
+    fn finish(&mut self, info: SnapshotInfo) -> bool {
         let finished = match self.receiving.take() {
             Some((receiving, receiver)) if receiving == info => {
                 receiver.finish().map_err(|error| error.to_string())
             }
             _ => Err("its pieces are not here".to_owned()),
         };
-        match finished {
-            Ok(_) => {
-                // A failed send means that the replica is stopping.
-                self.executor.send(Job::Restore(info));
-            }
-            Err(error) => {
-                tracing::error!(slot = info.slot.0, error, "a received snapshot is not sound");
-                self.tell(Event::SnapshotInstalled(None));
-            }
+        if let Err(error) = &finished {
+            tracing::error!(slot = info.slot.0, error, "a received snapshot is not sound");
         }
+        finished.is_ok()
     }
 }
 
@@ -180,18 +208,18 @@ impl SnapshotStage {
 struct Serving<'a, W> {
     writer: W,
     stage: &'a mut SnapshotStage,
-    jobs: &'a Receiver<SnapshotJob>,
+    jobs: &'a Receiver<(GroupId, SnapshotJob)>,
 }
 
 impl<W: Write> Write for Serving<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        while let Ok(job) = self.jobs.try_recv() {
+        while let Ok((group, job)) = self.jobs.try_recv() {
             if matches!(job, SnapshotJob::Stop) {
                 // Nobody says it twice.
                 self.stage.stopping = !planted(Planted::ForgetStop);
                 return Err(io::Error::other("the replica is stopping"));
             }
-            self.stage.serve(job);
+            self.stage.serve(group, job);
         }
         self.writer.write(bytes)
     }

@@ -14,7 +14,7 @@ use synod_metrics::Durations;
 use synod_replica::{Group, ReplicaStatus};
 use synod_storage::Reached;
 use synod_sync::{atomic, time::Instant};
-use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
+use synod_wire::{Ballot, Epoch, GroupId, ReplicaId, Slot};
 
 /// A gauge.
 #[derive(Debug, Default)]
@@ -45,6 +45,45 @@ impl Progress {
 
     pub(crate) fn observe(&self) -> u64 {
         self.0.load(SeqCst)
+    }
+}
+
+/// Which groups have become durable or executed further since the protocol's thread last looked. A thread publishes how
+/// far a group is, and then marks it.
+#[derive(Debug)]
+pub(crate) struct Ahead(Vec<atomic::AtomicU64>);
+
+impl Ahead {
+    /// For groups from 0 on.
+    pub(crate) fn new(groups: usize) -> Ahead {
+        Ahead((0..groups.div_ceil(64)).map(|_| atomic::AtomicU64::new(0)).collect())
+    }
+
+    pub(crate) fn mark(&self, group: GroupId) {
+        self.0[usize::from(group.0) / 64].fetch_or(1 << (group.0 % 64), SeqCst);
+    }
+
+    /// The marked groups, without a mark from now on.
+    pub(crate) fn take(&self) -> impl Iterator<Item = GroupId> {
+        self.groups(|word| if word.load(SeqCst) == 0 { 0 } else { word.swap(0, SeqCst) })
+    }
+
+    /// The marked groups.
+    pub(crate) fn peek(&self) -> impl Iterator<Item = GroupId> {
+        self.groups(|word| word.load(SeqCst))
+    }
+
+    fn groups(&self, read: impl Fn(&atomic::AtomicU64) -> u64) -> impl Iterator<Item = GroupId> {
+        (0..).step_by(64).zip(&self.0).flat_map(move |(first, word)| {
+            let mut bits = read(word);
+            std::iter::from_fn(move || {
+                let bit = bits.trailing_zeros();
+                (bits != 0).then(|| {
+                    bits &= bits - 1;
+                    GroupId(first + bit as u16)
+                })
+            })
+        })
     }
 }
 
@@ -120,6 +159,7 @@ pub(crate) struct Shared {
     pub(crate) log_commits: Durations,
     pub(crate) leader_changes: Gauge,
     pub(crate) requests: Gauge,
+    pub(crate) messages_sent: Gauge,
     pub(crate) reads: Gauge,
     pub(crate) bursts: Gauge,
     pub(crate) events: Gauge,
@@ -206,6 +246,8 @@ pub struct NodeStatus {
     pub learners: Vec<(ReplicaId, Slot)>,
     /// Bytes of the write-ahead log.
     pub log_bytes: u64,
+    /// Messages of this group that were sent to other replicas since the start. Small ones may share a frame.
+    pub messages_sent: u64,
     /// Open sessions of clients.
     pub client_sessions: u64,
     /// The connections to other replicas.
@@ -223,4 +265,21 @@ pub struct PeerLink {
     pub id: ReplicaId,
     /// Whether messages can be sent to it.
     pub up: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_taken_once_and_each_says_which_group() {
+        let ahead = Ahead::new(130);
+        let groups = [0, 1, 63, 64, 129];
+        groups.iter().for_each(|&group| ahead.mark(GroupId(group)));
+        ahead.mark(GroupId(64));
+        for marked in [ahead.peek().collect::<Vec<_>>(), ahead.take().collect()] {
+            assert_eq!(marked, groups.map(GroupId));
+        }
+        assert_eq!(ahead.take().count() + ahead.peek().count(), 0);
+    }
 }

@@ -94,6 +94,9 @@ pub enum Event {
         /// instant of this event.
         clock: Duration,
     },
+    /// The log that this group shares with others has become long for its sake alone: a snapshot is due, whatever the
+    /// settings say, if there is anything that it could hold.
+    TakeSnapshot,
     /// Answers [`Action::TakeSnapshot`]: it is on stable storage, or could not be taken.
     SnapshotTaken(Option<SnapshotInfo>),
     /// Answers [`Action::ReadChunk`].

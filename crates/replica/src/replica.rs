@@ -217,6 +217,7 @@ impl Replica {
                 }
             }
             Event::SnapshotInstalled(installed) => self.snapshot_installed(now, installed, actions),
+            Event::TakeSnapshot => self.take_snapshot_if_there_is_more(actions),
             Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
         }
     }

@@ -155,6 +155,17 @@ impl Replica {
         }
     }
 
+    /// Takes a snapshot now, if the last one does not hold everything that is decided; if it does, the log is let go of, which
+    /// it may not have been since the start.
+    pub(crate) fn take_snapshot_if_there_is_more(&mut self, actions: &mut Vec<Action>) {
+        let held = self.snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
+        if self.decided.last() > held {
+            self.take_snapshot(actions);
+        } else if held > Slot::ZERO {
+            actions.push(Action::Trim(held));
+        }
+    }
+
     fn take_snapshot(&mut self, actions: &mut Vec<Action>) {
         if self.taking_snapshot || self.catch_up.receiving().is_some() {
             return;

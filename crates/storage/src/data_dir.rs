@@ -8,6 +8,7 @@
 //! DIR/peers       who the other replicas were when they were last seen (see peer_book.rs)
 //! DIR/wal/        the write-ahead log
 //! DIR/snapshots/  snapshots of the state machine
+//! DIR/groups/N/   group and snapshots/ of the groups that share the log, from the second one, 1, on
 //! ```
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Format, Incarnation, ReplicaId};
+use synod_wire::{ClusterId, Format, GroupId, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
@@ -71,6 +72,8 @@ pub struct Marker {
     pub name: String,
     /// How the log was written since the last start.
     pub durability: Durability,
+    /// How many groups share the log.
+    pub groups: u16,
 }
 
 /// A data directory that no other process can open meanwhile.
@@ -111,6 +114,22 @@ impl DataDir {
         name: &str,
         durability: Durability,
     ) -> Result<DataDir, StorageError> {
+        DataDir::open_for_groups(disk, path, cluster, replica, name, durability, 1)
+    }
+
+    /// The same for a replica of this many groups, which share the log: at least 1, and as many at every start.
+    ///
+    /// # Errors
+    /// As those of [`DataDir::open`]; the directory is of another number of groups.
+    pub fn open_for_groups(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        cluster: ClusterId,
+        replica: ReplicaId,
+        name: &str,
+        durability: Durability,
+        groups: u16,
+    ) -> Result<DataDir, StorageError> {
         refuse_unfinished(&*disk, path)?;
         create_dir(&*disk, path)?;
         if disk.file_bytes(&path.join(FILE_NAME)).is_err() {
@@ -133,10 +152,13 @@ impl DataDir {
                 expected: format!("replica {replica} of cluster {cluster}"),
             });
         }
+        if let Some(found) = previous.as_ref().map(|marker| marker.groups).filter(|found| *found != groups) {
+            return Err(StorageError::Groups { path: path.join(FILE_NAME), found, expected: groups });
+        }
         if let Some(marker) = previous.as_ref().filter(|marker| marker.name != name) {
             tracing::warn!(was = marker.name, is = name, "the replica has a new name");
         }
-        let marker = Marker { identity, name: name.to_owned(), durability };
+        let marker = Marker { identity, name: name.to_owned(), durability, groups };
         let dir = DataDir { disk, path: path.to_owned(), identity, previous, _lock: lock };
         let disk = &*dir.disk;
         if outlived > Incarnation(0) {
@@ -217,13 +239,30 @@ impl DataDir {
         self.identity.incarnation == Incarnation(1)
     }
 
+    /// Where the files of a group are, besides the log.
+    fn home(&self, group: GroupId) -> PathBuf {
+        if group == GroupId::FIRST {
+            self.path.clone()
+        } else {
+            self.path.join("groups").join(group.0.to_string())
+        }
+    }
+
     /// The group that the replica began with and the present members, as last given to
     /// [`set_origin`](DataDir::set_origin); `None` if that was never called.
     ///
     /// # Errors
     /// The file cannot be read, is damaged, or belongs to another replica.
     pub fn origin(&self) -> Result<Option<Bytes>, StorageError> {
-        group::read(&*self.disk, &self.path, self.identity)
+        self.origin_of(GroupId::FIRST)
+    }
+
+    /// The same of any group.
+    ///
+    /// # Errors
+    /// As those of [`DataDir::origin`].
+    pub fn origin_of(&self, group: GroupId) -> Result<Option<Bytes>, StorageError> {
+        group::read(&*self.disk, &self.home(group), self.identity)
     }
 
     /// Replaces the group that the replica began with and the present members. The bytes are durable when this
@@ -232,7 +271,17 @@ impl DataDir {
     /// # Errors
     /// There are more than [`GROUP_BYTES_MAX`](crate::GROUP_BYTES_MAX) bytes, or the file cannot be written.
     pub fn set_origin(&self, origin: &Bytes) -> Result<(), StorageError> {
-        group::write(&*self.disk, &self.path, self.identity, origin)
+        self.set_origin_of(GroupId::FIRST, origin)
+    }
+
+    /// The same of any group.
+    ///
+    /// # Errors
+    /// As those of [`DataDir::set_origin`].
+    pub fn set_origin_of(&self, group: GroupId, origin: &Bytes) -> Result<(), StorageError> {
+        let home = self.home(group);
+        create_dir(&*self.disk, &home)?;
+        group::write(&*self.disk, &home, self.identity, origin)
     }
 
     /// The directory.
@@ -247,10 +296,16 @@ impl DataDir {
         self.path.join(WAL)
     }
 
-    /// The directory of the snapshots.
+    /// The directory of the snapshots of the first group.
     #[must_use]
     pub fn snapshots(&self) -> PathBuf {
-        self.path.join("snapshots")
+        self.snapshots_of(GroupId::FIRST)
+    }
+
+    /// Where the snapshots of a group live.
+    #[must_use]
+    pub fn snapshots_of(&self, group: GroupId) -> PathBuf {
+        self.home(group).join("snapshots")
     }
 }
 
@@ -264,6 +319,10 @@ impl Marker {
         fields.set("name", &self.name);
         fields.set("incarnation", self.identity.incarnation);
         fields.set("durability", self.durability);
+        // Where there is one, a program that knows no groups reads all of it.
+        if self.groups > 1 {
+            fields.set("groups", self.groups);
+        }
         fields
     }
 
@@ -277,6 +336,7 @@ impl Marker {
             },
             name: fields.text("name")?.to_owned(),
             durability: fields.parse("durability")?,
+            groups: if fields.text("groups").is_ok() { fields.parse("groups")? } else { 1 },
         })
     }
 }
@@ -380,6 +440,39 @@ mod tests {
         fs::remove_file(temporary.path().join(FILE_NAME)).unwrap();
         let error = open(temporary.path(), 7, 2).unwrap_err();
         assert!(matches!(error, StorageError::OtherIdentity { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_directory_is_of_one_number_of_groups_and_each_has_files_of_its_own() {
+        let temporary = tempfile::tempdir().unwrap();
+        let open = |groups| {
+            let (cluster, me) = (ClusterId(7), ReplicaId(1));
+            DataDir::open_for_groups(
+                the_disk(),
+                temporary.path(),
+                cluster,
+                me,
+                "n1",
+                Durability::Sync,
+                groups,
+            )
+        };
+        let dir = open(3).unwrap();
+        for group in [0, 1, 2].map(GroupId) {
+            assert_eq!(dir.origin_of(group).unwrap(), None);
+            dir.set_origin_of(group, &Bytes::from(group.to_string())).unwrap();
+        }
+        drop(dir);
+        for other in [1, 2, 4] {
+            let error = open(other).unwrap_err();
+            assert!(matches!(error, StorageError::Groups { found: 3, .. }), "{error}");
+        }
+        let dir = open(3).unwrap();
+        assert_eq!(dir.identity().incarnation, Incarnation(2), "those that were refused are not counted");
+        for group in [0, 1, 2].map(GroupId) {
+            assert_eq!(dir.origin_of(group).unwrap().unwrap(), group.to_string());
+        }
+        assert_eq!(dir.origin().unwrap().unwrap(), "g0");
     }
 
     #[test]

@@ -31,6 +31,16 @@ impl Time {
         self.0
     }
 
+    /// This instant, or the next one that is a multiple of `step` after the origin.
+    ///
+    /// # Panics
+    /// If `step` is zero.
+    #[must_use]
+    pub fn rounded_up(self, step: Duration) -> Time {
+        let step = nanos(step);
+        Time(self.0.div_ceil(step).saturating_mul(step))
+    }
+
     /// How long ago `earlier` was; zero if it is still to come.
     #[must_use]
     pub fn since(self, earlier: Time) -> Duration {
@@ -67,5 +77,21 @@ impl Sub<Duration> for Time {
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:03}ms", self.0 / 1_000_000, self.0 / 1_000 % 1_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up_to_multiples() {
+        for (nanos, rounded) in [(0, 0), (1, 10), (10, 10), (11, 20), (u64::MAX, u64::MAX)] {
+            let step = if nanos == u64::MAX { 2 } else { 10 };
+            assert_eq!(
+                Time::from_nanos(nanos).rounded_up(Duration::from_nanos(step)),
+                Time::from_nanos(rounded)
+            );
+        }
     }
 }

@@ -458,6 +458,17 @@ impl Wal {
         files.active.end + files.full.iter().map(|full| full.bytes).sum::<u64>()
     }
 
+    /// The groups that need the oldest segment, if another one was begun after it.
+    #[must_use]
+    pub fn oldest_needed_by(&self) -> Vec<GroupId> {
+        let Some(oldest) = self.files.as_ref().and_then(|files| files.full.front()) else {
+            return Vec::new();
+        };
+        let needs =
+            |(group, slot): &(&GroupId, &Slot)| self.trimmed.get(group).is_none_or(|through| *slot > through);
+        oldest.slot_max.iter().filter(needs).map(|(group, _)| *group).collect()
+    }
+
     /// How many segments were not trimmed.
     #[must_use]
     pub fn segments(&self) -> usize {

@@ -19,8 +19,10 @@ fn a_group_that_lets_go_of_nothing_keeps_the_log_and_the_others_may_let_go_meanw
         wal.commit().unwrap();
     }
     let segments = wal.segments();
+    assert_eq!(wal.oldest_needed_by(), [GroupId::FIRST, OTHER]);
     wal.trim(Slot(60)).unwrap();
     assert_eq!(wal.segments(), segments);
+    assert_eq!(wal.oldest_needed_by(), [OTHER]);
     drop(wal);
     // Whoever let go of what has to say so again after a start.
     let (mut wal, recovered) = open(dir.path());
@@ -30,6 +32,7 @@ fn a_group_that_lets_go_of_nothing_keeps_the_log_and_the_others_may_let_go_meanw
     assert_eq!(wal.segments(), segments);
     wal.trim_of(OTHER, Slot(1)).unwrap();
     assert_eq!(wal.segments(), 1);
+    assert_eq!(wal.oldest_needed_by(), []);
 }
 
 #[test]
