@@ -1,8 +1,8 @@
 //! Collects commands into batches (Santos 2012, section 8.2).
 //!
-//! A batch is closed when it is full or when its first command has waited for the batch delay. One improvement:
-//! while the window has room and nothing is being batched, a command leaves at once, together with whatever came
-//! in the same burst; the delay only ever applies to batches that had to wait for room.
+//! A batch is closed when it is full or when its first command has waited for the batch delay. There is one
+//! improvement: while the window has room and nothing is being batched, a command leaves at once, together
+//! with whatever came in the same burst; the delay only ever applies to batches that had to wait for room.
 //!
 //! A closed batch has a name ([`BatchId`]): the session of this life of the replica, and a number.
 
@@ -12,14 +12,14 @@ use synod_wire::{Batch, BatchBuilder, BatchId, COMMAND_HEADER_BYTES, CommandKind
 
 use crate::RequestId;
 
-/// Who waits for a command of a batch.
+/// What waits for a command of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiter {
-    /// A request that counts as this replica's, with its number; nobody waits any more if it was given up.
+    /// A request that counts as this replica's, with its number.
     Own {
         /// Its number in the replica's session.
         sequence: u64,
-        /// The request.
+        /// The request; `None` if it was given up, so that nothing waits any more.
         request: Option<RequestId>,
     },
     /// A client that identifies itself; see `Replica::clients` for the request.
@@ -32,13 +32,13 @@ pub enum Waiter {
 }
 
 impl Waiter {
-    /// Whether a client waits. Nobody does for what the replica asks for itself, such as ticks of the replicated clock.
+    /// Whether a client waits. None waits for what the replica asks for itself, such as ticks of the replicated clock.
     pub fn is_client(&self) -> bool {
         matches!(self, Waiter::Client { .. } | Waiter::Own { request: Some(_), .. })
     }
 }
 
-/// A command with all that a batch says of it.
+/// A command, with everything that a batch says of it.
 #[derive(Debug)]
 pub struct Entry<'a> {
     pub kind: CommandKind,
@@ -49,7 +49,7 @@ pub struct Entry<'a> {
     pub waiter: Waiter,
 }
 
-/// A closed batch and who waits for its commands, in order.
+/// A closed batch, and what waits for its commands, in order.
 #[derive(Debug)]
 pub struct Closed {
     pub batch: Batch,
@@ -60,12 +60,12 @@ pub struct Closed {
     pub born: Time,
 }
 
-/// The batch that is open, and those that wait for room.
+/// The batch that is open, and the batches that wait for room.
 #[derive(Debug)]
 pub struct Batcher {
     /// The session of this life, which names its batches.
     session: SessionId,
-    /// Of the next batch.
+    /// The number of the next batch.
     number: u64,
     bytes_max: usize,
     delay_max: Duration,
@@ -94,7 +94,7 @@ impl Batcher {
         }
     }
 
-    /// From now on a batch is closed when another command would make it larger than this.
+    /// Closes batches, from now on, when another command would make them larger than this.
     pub fn bound(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
     }
@@ -135,7 +135,7 @@ impl Batcher {
         self.closed.push_back(Closed { batch, number, waiters, born: self.born });
     }
 
-    /// The next batch to propose, now that there is room for one. For `lowest` see [`Batcher::push`].
+    /// The next batch to propose, now that there is room for one; `lowest` is as for [`Batcher::push`].
     pub fn take(&mut self, now: Time, lowest: Option<u64>) -> Option<Closed> {
         let full = self.builder.len() >= self.bytes_max;
         let ready = !self.waited || full || now >= self.born + self.delay_max;
@@ -147,7 +147,7 @@ impl Batcher {
         Some(closed)
     }
 
-    /// A burst is over: what is still open had no room.
+    /// Takes note that a burst is over: what is still open had no room.
     pub fn end_burst(&mut self) {
         self.waited = true;
     }
@@ -157,7 +157,7 @@ impl Batcher {
         (!self.builder.is_empty()).then(|| self.born + self.delay_max)
     }
 
-    /// The oldest command's arrival.
+    /// When the oldest command came.
     pub fn oldest(&self) -> Option<Time> {
         self.closed.front().map(|closed| closed.born).or((!self.builder.is_empty()).then_some(self.born))
     }
@@ -176,7 +176,7 @@ impl Batcher {
         expired
     }
 
-    /// Everybody who waits here, in the order of their coming.
+    /// Everything that waits here, in the order of arrival.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
         self.closed.iter().flat_map(|closed| &closed.waiters).chain(&self.waiters)
     }

@@ -1,7 +1,7 @@
-//! Changes of a group: what may be asked, when it is refused, and what comes of it.
+//! Changes of a group: which there are, when one is refused, and what its outcome is.
 //!
-//! A change travels as the only command of a batch ([`CommandKind::Reconfigure`](synod_wire::CommandKind)). Every
-//! replica applies it to its copy of the [`Group`] when the slot is delivered, with the same result.
+//! A change travels as the only command of a batch ([`CommandKind::Reconfigure`](synod_wire::CommandKind)).
+//! Every replica applies it to its copy of the [`Group`] when the slot is delivered, with the same result.
 
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
@@ -12,50 +12,50 @@ use crate::{
     group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing, read_limits, read_name},
 };
 
-/// A change, and the group that it was made for.
+/// A change, and the group for which it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeRequest {
-    /// It is refused unless this is the group's version.
+    /// The change is refused unless this is the group's version.
     pub expected: u64,
-    /// What is to change.
+    /// The change.
     pub change: Change,
 }
 
 /// What can change about a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A learner joins, under the id that comes next.
+    /// A learner joins, with the next id.
     Add {
-        /// What it is known by.
+        /// Its name and addresses.
         info: MemberInfo,
-        /// What it is there for.
+        /// What it is meant to become.
         goal: Goal,
     },
     /// A learner votes from now on; one that replaces a member takes its place.
     Promote(ReplicaId),
     /// A member leaves.
     Remove(ReplicaId),
-    /// A member is known by something else.
+    /// A member has another name or other addresses.
     Update {
         /// The member.
         id: ReplicaId,
-        /// What it is known by now.
+        /// Its new name and addresses.
         info: MemberInfo,
     },
-    /// Something else orders.
+    /// Another protocol orders, or the same one with another election or other options.
     Order {
-        /// What.
+        /// The protocol.
         protocol: ProtocolKind,
         /// How it finds its leader.
         election: ElectionKind,
-        /// With which options, besides each replica's own.
+        /// The options that all voters must have alike, besides each replica's own.
         overrides: Overrides,
     },
     /// Other limits hold from now on.
     Limits(Limits),
     /// A replica that lost its memory may take part again: in a new epoch, in which it has not said anything yet.
     Readmit {
-        /// A voter; or a learner that is to vote within the epoch.
+        /// The replica: a voter, or a learner that is to vote within the epoch.
         id: ReplicaId,
         /// Its life that remembers nothing.
         life: Incarnation,
@@ -70,52 +70,52 @@ pub enum Refusal {
         "the change was made for version {expected} of the group; it is at version {current}: look at it again"
     )]
     Stale {
-        /// What the change names.
+        /// The version that the change names.
         expected: u64,
-        /// What is.
+        /// The group's version.
         current: u64,
     },
-    /// There is no such member.
+    /// There is no member with this id.
     #[error("{0} is not a member")]
     NotAMember(ReplicaId),
-    /// It votes already.
+    /// The member votes already.
     #[error("{0} is not a learner")]
     NotALearner(ReplicaId),
-    /// Nobody would be left to vote.
+    /// No voter would be left.
     #[error("{0} is the last one that votes")]
     LastVoter(ReplicaId),
-    /// There are as many members as there can be.
+    /// The group has the most members that it can have.
     #[error("the group has {GROUP_MEMBERS_MAX} members, and can not have more")]
     Full,
     /// Another member has this address.
     #[error("{0} already has the peer URL {1}")]
     AddressTaken(ReplicaId, String),
-    /// Things are already as the change would make them.
+    /// The group is already as the change would make it.
     #[error("nothing would change")]
     NothingToDo,
-    /// What was asked is not a change.
+    /// The command is not a change.
     #[error("this is not a change")]
     Malformed,
-    /// Decisions still need a majority of those who voted before the last change.
+    /// Decisions still need a majority of the replicas that voted before the last change.
     #[error("the last change of voters is not complete; ask again in a moment")]
     Unsettled,
 }
 
-/// What a change concerns.
+/// The part of a group that a change alters.
 enum Concerns {
-    /// Who belongs to the group, what a member is known by, or what the replicas bound.
+    /// The members, their names and addresses, or the limits.
     Members,
-    /// Who votes.
+    /// The voters.
     Voters,
-    /// What orders, or with which memory.
+    /// The protocol and its options, or which voter without memory is admitted again.
     Ordering,
 }
 
 impl Group {
-    /// What the group is after a change that was decided in `slot`.
+    /// The group after a change that was decided in `slot`.
     ///
     /// # Errors
-    /// Why it stays as it is.
+    /// The change is refused; the error gives the reason, and the group stays as it is.
     pub fn apply(&self, slot: Slot, request: &ChangeRequest) -> Result<Group, Refusal> {
         let (expected, current) = (request.expected, self.version);
         if expected != current {
@@ -140,7 +140,7 @@ impl Group {
         Ok(next)
     }
 
-    /// Makes a change.
+    /// Makes a change, and returns which part of the group it altered.
     fn alter(&mut self, change: &Change) -> Result<Concerns, Refusal> {
         match change {
             Change::Add { info, goal } => self.add(info, *goal).map(|()| Concerns::Members),
@@ -159,7 +159,7 @@ impl Group {
                 if (self.protocol, self.election, &self.overrides) == (*protocol, *election, overrides) {
                     return Err(Refusal::NothingToDo);
                 }
-                // Decided all the same, it would stop every replica, and at each restart again.
+                // If it were decided all the same, it would stop every replica, at each restart again.
                 if !protocol.elections().contains(election) || overrides.check(*protocol).is_err() {
                     return Err(Refusal::Malformed);
                 }
@@ -214,7 +214,7 @@ impl Group {
         {
             return Err(Refusal::NotAMember(id));
         }
-        // Who takes a member's place may have its address.
+        // A replica that takes a member's place may have its address.
         self.check_addresses(replaced, info)?;
         let standing = Standing::Learner(goal);
         let id = self.next_id;
@@ -333,7 +333,7 @@ impl ChangeRequest {
     }
 }
 
-/// What came of a change, as the reply to its command.
+/// The outcome of a change, as the reply to its command.
 #[must_use]
 pub fn encode_reply(result: &Result<Group, Refusal>) -> Bytes {
     let mut writer = Writer::new();
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(change(&next, 6, Change::Limits(none)), Err(Refusal::Malformed));
     }
 
-    /// Two replicas of an epoch never find decisions in different ways, whatever each was started with.
+    /// Two replicas of an epoch never find decisions in different ways, whatever options each was started with.
     #[test]
     fn how_decisions_are_found_is_the_groups() {
         let with = |decision| Options { multipaxos: Tuning { decision }, ..Options::default() };

@@ -1,40 +1,22 @@
 //! From one epoch to the next; restarts; replicas that take no part in ordering.
 //!
-//! A decided change of voters or of the protocol ends an epoch (Ng 2020, sections 2.4.3 and 4.4); changes of voters that
-//! a protocol makes itself, within its epoch, are the subject of `voters.rs`. Every replica that delivers the end of an
-//! epoch stops the old protocol and, if it takes part in the new epoch, starts the new one behind it. The argument:
+//! A decided change of voters or of the protocol ends an epoch (Ng 2020, sections 2.4.3 and 4.4); `voters.rs`
+//! has the changes of voters that a protocol makes itself, within its epoch. Every replica that delivers the
+//! end of an epoch stops the old protocol and, if it takes part in the new epoch, starts the new one after
+//! it. `docs/epochs.md` has the argument. Its rules are:
 //!
-//! - **One end.** The old protocol decides one batch a slot, so all replicas see the same change end the epoch in the
-//!   same slot, and begin the next one from the same state. What the old protocol decides in later slots is void: no
-//!   replica delivers it. Who proposed it proposes it again.
-//! - **No quorum of the past.** A replica says something in an epoch only after it wrote down that it entered it
-//!   ([`LogRecord::Entered`] precedes every record of the epoch, and promises wait for their records), and from then
-//!   on says nothing in an older one. So a restarted replica takes up the newest epoch that it entered or none.
-//!   Others hear of the new epoch only once that record is durable, be it by its protocol or by
-//!   [`PeerMessage::Standing`]: on it a replica that was removed decides that nobody needs it any more.
-//! - **Old epochs need no protocol.** Whoever delivered the change answers messages of the old epoch with how far it
-//!   is, and hands out what was decided: a replica left behind catches up, delivers the change itself and moves on.
-//!   If all who delivered it are gone, the others are a quorum of the old epoch as after any crash, and decide the
-//!   same change again.
-//! - **No pause between epochs.** The leader's last word in the old epoch is that the change is decided, and in the same
-//!   session its first word in the new one comes behind it, so a follower is there to hear it. A voter that enters
-//!   later says so ([`PeerMessage::Standing`]) to whoever spoke to it in vain, and is spoken to again, as at the
-//!   beginning of a session. Nothing waits for the time after which a message is sent again.
-//! - **Learners** follow the log by fetching what is decided, told of it by the leader; what they learn they write
-//!   down, so that an epoch may begin with voters who all were learners before. Where the protocol changes voters
-//!   itself they run it as well, without a vote.
-//! - **A voter without memory** may vote again in an epoch that was begun for its present life: it has said nothing
-//!   in it. It asks for such an epoch itself ([`Change::Readmit`]), unless its protocol knows a way of its own. An
-//!   epoch that it enters otherwise may be one in which an earlier life voted, so there it does not vote either. A
-//!   life that begins without memory writes so down before anything else ([`LogRecord::Entered`]), also if it does
-//!   not vote yet: the next life finds a log, and would else take it for all that there was. From there it goes from life
-//!   to life and from epoch to epoch, whatever snapshot is found, until the protocol of the epoch entered last has written
-//!   that it knows everything again, or an epoch begins for the life that runs.
-//! - **A first start waits for all.** A replica that begins with nothing takes no part before it has met every member
-//!   with which the group began ([`crate::Event::MetAll`]).
-//! - **Reads.** A leader that was confirmed in an epoch does not know what the next one decides. Reads that it
-//!   answered, and that have not been served when the epoch ends, are asked again. Other replicas whose questions the
-//!   old protocol left open are told so.
+//! - A replica says something in an epoch only after the record that it entered it ([`LogRecord::Entered`]),
+//!   and from then on says
+//!   nothing in an older one.
+//! - What the old protocol decides after the end of its epoch is void.
+//! - A replica that delivered the change answers messages of the old epoch with how far it is
+//!   ([`PeerMessage::Standing`]), and
+//!   hands out what was decided.
+//! - A voter without memory votes only in an epoch that was begun for its present life ([`Change::Readmit`]),
+//!   unless its protocol
+//!   has a way of its own.
+//! - A replica that begins with nothing takes no part before it has met every member with which the group began
+//!   ([`crate::Event::MetAll`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,35 +37,37 @@ use crate::{
 /// What a replica knows of epochs.
 #[derive(Debug)]
 pub(crate) struct Known {
-    /// The newest epoch that this replica entered. Its protocol runs, or will once the state is here.
+    /// The newest epoch that this replica entered. Its protocol runs, or will run once the state is here.
     pub(crate) running: Epoch,
-    /// The record that says so; others hear of the epoch only once it is durable: a replica that was removed ends its
-    /// service when enough of them have gone on for good.
+    /// The record that says so. Other replicas hear of the epoch only once it is durable: a removed replica
+    /// ends its service when enough of them have gone on permanently.
     entered: Lsn,
     /// The slot with which that epoch began.
     first: Slot,
-    /// Records of slots through this one may be gone: a snapshot covered them, perhaps one that was lost since.
+    /// Records of slots through this one may be gone: a snapshot covered them, which may have been lost since.
     trimmed: Slot,
-    /// What the own log holds behind slots that it lacks.
+    /// What this replica's own log holds after slots that it lacks.
     pub(crate) salvaged: Salvaged,
-    /// What its protocol wrote down in an earlier life, until it runs.
+    /// The records that its protocol wrote in an earlier life, until the protocol runs.
     parked: Vec<Record>,
-    /// An earlier life may have said something in that epoch that this one does not remember.
+    /// Whether an earlier life may have said something in that epoch that this life does not remember.
     amnesia: bool,
-    /// A delivered change ended the epoch before.
+    /// Whether a delivered change ended the epoch before.
     ended: bool,
     /// The slot that ended the epoch, and the ballots of its slots.
     ended_in: Option<(Slot, Ballots)>,
-    /// Records are read: nothing is begun before all of them are.
+    /// Whether records are being read: nothing is begun before all of them are.
     replaying: bool,
-    /// Nothing is begun either before every member with which the group began was met once: until then two that know
-    /// nothing, one of them because it lost its data, could be a quorum; see `docs/identity.md`.
+    /// Whether this replica waits until it has met every member with which the group began, before which
+    /// nothing is begun either. Two replicas that know nothing, one of them because it lost its data, could
+    /// be a quorum; see `docs/identity.md`.
     pub(crate) waits: bool,
-    /// Slots through this one are decided somewhere, as other replicas said.
+    /// Slots through this one are decided at some replica, as other replicas said.
     pub(crate) elsewhere: Slot,
-    /// Who spoke in an epoch whose protocol did not run here yet, and was not heard; the last such epoch of each.
+    /// The replicas that spoke in an epoch whose protocol did not run here yet, and were not heard; each with
+    /// its last such epoch.
     early: BTreeMap<ReplicaId, Epoch>,
-    /// Who has spoken in the epoch that runs here, so that it takes part in it.
+    /// The replicas that have spoken in the epoch that runs here, so that they take part in it.
     met: BTreeSet<ReplicaId>,
 }
 
@@ -109,26 +93,26 @@ impl Known {
 }
 
 impl Known {
-    /// Without the slots through this one the present epoch's protocol can not run here: they are decided, and no
-    /// record of that protocol holds them.
+    /// The last slot without which the current epoch's protocol cannot run here: the slots through it are
+    /// decided, and no record of that protocol holds them.
     fn needed(&self) -> Slot {
         self.first.prev().max(self.trimmed).max(self.salvaged.last())
     }
 }
 
-/// Who is told how far this replica is, and who told it.
+/// Which replicas are told how far this one is, and what others told of themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Audience {
-    /// When somebody was last told, and how far this replica was.
+    /// When others were last told, and how far this replica was then.
     told_at: Time,
     told: Slot,
-    /// Who was answered how far this replica is, not long ago.
+    /// The replicas that were answered a short time ago how far this one is, each with the time.
     answered: BTreeMap<ReplicaId, Time>,
     /// How far learners are.
     pub(crate) learners: BTreeMap<ReplicaId, Learner>,
     /// The learner that got no vote when this replica last asked for one.
     pub(crate) refused: Option<ReplicaId>,
-    /// Voters that entered the epoch in which this replica is no member any more.
+    /// The voters that entered the epoch in which this replica is not a member any more.
     successors: BTreeSet<ReplicaId>,
     retired: bool,
     /// When this replica last asked for a change by itself.
@@ -138,29 +122,30 @@ pub(crate) struct Audience {
 /// How far a learner is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Learner {
-    /// Through this slot it has everything that led to its being one.
+    /// The slot through which it has everything that led to its being a learner.
     pub(crate) added: Slot,
-    /// How far it said to be, and when.
+    /// How far it last said it is, and when.
     pub(crate) decided: Slot,
     pub(crate) heard: Time,
 }
 
 impl Learner {
-    /// One that came to be with this slot, or before it, and has said nothing.
+    /// A learner that was added with this slot, or before it, and has said nothing yet.
     fn new(added: Slot) -> Learner {
         Learner { added, decided: Slot::ZERO, heard: Time::ZERO }
     }
 }
 
 impl Audience {
-    /// What was asked for came too early.
+    /// Lets this replica ask again, since it asked for a change too early.
     pub(crate) fn may_ask_again(&mut self) {
         self.asked_at = Time::ZERO;
     }
 }
 
-/// Records may be missing among these: the value that a slot had last may have been in one of them, so only those that
-/// say by themselves what was decided can be believed. One that refers to a batch that is missing says nothing.
+/// Removes the records that cannot be believed where some may be missing, since one of those may have held
+/// the last value of a slot: only records that say by themselves what was decided are kept. A record that
+/// refers to a batch that is missing says nothing.
 fn distrust(by_epoch: &mut BTreeMap<Epoch, Vec<Record>>) {
     for records in by_epoch.values_mut() {
         let mut held: BTreeSet<BatchId> = BTreeSet::new();
@@ -180,13 +165,14 @@ fn distrust(by_epoch: &mut BTreeMap<Epoch, Vec<Record>>) {
 impl Replica {
     // Restarts.
 
-    /// Takes up what earlier lives wrote down.
+    /// Takes up what earlier lives wrote.
     pub(crate) fn replay(&mut self, now: Time, records: Vec<LogRecord>, actions: &mut Vec<Action>) {
         let mut by_epoch: BTreeMap<Epoch, Vec<Record>> = BTreeMap::new();
         let mut learned: BTreeMap<Slot, (Ballots, Batch)> = BTreeMap::new();
         let mut ended: BTreeMap<Slot, Ballots> = BTreeMap::new();
         let mut entered: Option<Group> = None;
-        // The epoch entered last, and whether an earlier life may have said something in it that was forgotten.
+        // The epoch that was entered last, and whether an earlier life may have said something in it that was
+        // forgotten.
         let (mut written, mut amnesia) = (Epoch(1), false);
         let forgot = self.known.amnesia;
         for record in records {
@@ -217,8 +203,9 @@ impl Replica {
                 LogRecord::Trimmed(slot) => self.known.trimmed = self.known.trimmed.max(slot),
             }
         }
-        // Also if a snapshot is of a later epoch than the one that was entered last: in that later one an earlier life may
-        // have voted before its log was lost. Only an epoch that begins for this very life ends that.
+        // This holds even if a snapshot is of a later epoch than the one that was entered last: an earlier
+        // life may have voted in that later one before its log was lost. Only an epoch that begins for this
+        // very life ends that.
         let heeded = written >= self.group.epoch || !self.has(Bug::ForgetAmnesiaBehindSnapshot);
         self.known.amnesia |= amnesia && heeded;
         if let Some(group) = &entered
@@ -241,13 +228,13 @@ impl Replica {
                 let batch = self.as_delivered(batch);
                 self.deliver(now, slot, ballots, batch, actions);
             }
-            // A snapshot that is lost may have come from another replica, and have covered other values than the log
-            // holds: what it held comes from the others.
+            // A lost snapshot may have come from another replica, and have covered other values than the log
+            // holds: what it held comes from the other replicas.
             if self.group.epoch < self.known.running
                 && self.decided.last() >= self.known.trimmed
                 && let Some(records) = by_epoch.get(&self.group.epoch)
             {
-                // What was learned is decided, also where an older record of the protocol says something else.
+                // What was learned is decided, even where an older record of the protocol says something else.
                 let learned = learned.range(self.decided.last().next()..).next().map(|(slot, _)| slot.prev());
                 let through = self.known.first.prev().min(learned.unwrap_or(Slot(u64::MAX)));
                 self.replay_old_epoch(now, records.clone(), through, &ended, actions);
@@ -259,25 +246,26 @@ impl Replica {
         self.known.replaying = false;
         self.known.ended = false;
         if self.group.epoch > self.known.running {
-            // The record of entering this epoch is lost, or a crash came before it, and what led to it is not.
+            // The record of entering this epoch is lost, or a crash came before it, but what led to the epoch
+            // is not lost.
             self.known.running = self.group.epoch;
             self.known.first = self.group.first;
         }
         self.known.parked = by_epoch.remove(&self.known.running).unwrap_or_default();
         let newest = match entered {
-            // What led to that epoch may be lost, or come again from others.
+            // What led to that epoch may be lost, or come again from other replicas.
             Some(group) if group.epoch > self.group.epoch => group,
             _ => self.group.clone(),
         };
         if self.group.epoch > written || forgot {
-            // The snapshot of a peer was installed, and this life is the first to take part behind it. Or the log was
-            // lost: it must say so itself before this replica enters any epoch, also if it does not vote yet, or the
-            // next life would take its memory for whole.
+            // Either the snapshot of a peer was installed, and this life is the first to take part after it.
+            // Or the log was lost: the new log must say so before this replica enters any epoch, even if it
+            // does not vote yet, or the next life would take its memory for whole.
             self.write_entered(newest, actions);
         }
         if let Some(snapshot) = self.snapshot.filter(|snapshot| snapshot.slot > self.known.trimmed) {
-            // A crash came between the snapshot and this record. If the snapshot is from a peer, the log does not hold
-            // what it covers; and it may be lost later.
+            // A crash came between the snapshot and this record. If the snapshot is from a peer, the log does
+            // not hold what it covers; and the snapshot may be lost later.
             self.write_trimmed(snapshot.slot, actions);
         }
         self.group_changed(actions);
@@ -287,9 +275,10 @@ impl Replica {
         self.carry_out(now, actions);
     }
 
-    /// Delivers what an epoch that is over decided, as far as the log tells, through a slot. Everything before the newest
-    /// epoch was decided with the values that the log holds, unless something else was learned. The protocol's states are
-    /// gone by now, so what it says of ballots may be too low; `ended` says which they were at the end of each epoch.
+    /// Delivers what an epoch that is over decided, as far as the log tells, through a slot. Everything
+    /// before the newest epoch was decided with the values that the log holds, unless something else was
+    /// learned. The protocol's states are gone by now, so what it says of ballots may be too low; `ended` has
+    /// the ballots at the end of each epoch.
     fn replay_old_epoch(
         &mut self,
         now: Time,
@@ -317,7 +306,7 @@ impl Replica {
         }
     }
 
-    /// The voters, if this replica runs the protocol of the present epoch.
+    /// The voters, if this replica runs the protocol of the current epoch.
     fn voting(&self) -> Option<Members> {
         let members = self.group.voting(self.me)?;
         if self.has(Bug::RestartUnsettled) {
@@ -327,7 +316,7 @@ impl Replica {
         Some(members)
     }
 
-    /// The start of the present epoch's protocol, from where this replica is.
+    /// What the current epoch's protocol starts with, from where this replica is.
     fn restart(&self) -> Restart {
         Restart {
             records: Vec::new(),
@@ -344,7 +333,7 @@ impl Replica {
 
     // From one epoch to the next.
 
-    /// A change is decided; all replicas find the same outcome.
+    /// Takes note of the outcome of a decided change, which is the same at all replicas.
     pub(crate) fn change_group(&mut self, changed: Result<Group, Refusal>, actions: &mut Vec<Action>) {
         self.stopping = false;
         let Ok(next) = changed else { return };
@@ -359,7 +348,7 @@ impl Replica {
         }
     }
 
-    /// A snapshot brought a later group.
+    /// Takes over a later group, which a snapshot brought.
     pub(crate) fn adopt_group(&mut self, now: Time, group: Group, actions: &mut Vec<Action>) {
         self.known.ended |= group.epoch != self.group.epoch;
         if !self.has(Bug::SnapshotOfOldGroup) {
@@ -385,8 +374,8 @@ impl Replica {
         actions.push(Action::Group(self.group.clone()));
     }
 
-    /// Enters the epoch that a delivered change began; true if there was one. Nothing of the old protocol may be
-    /// pending.
+    /// Enters the epoch that a delivered change began; returns whether there was one. Nothing of the old
+    /// protocol may be pending.
     pub(crate) fn enter_next_epoch(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
         if !std::mem::take(&mut self.known.ended) || self.known.replaying {
             return false;
@@ -424,8 +413,8 @@ impl Replica {
         true
     }
 
-    /// The last word of the old protocol: that the change is decided. Otherwise the others would miss it, and what is
-    /// said to them in the new epoch, until they are asked again.
+    /// Sends the last message of the old protocol, that the change is decided. Otherwise the others would
+    /// miss it, and what they are told in the new epoch, until they are asked again.
     pub(crate) fn say_what_ended_it(&mut self, now: Time, actions: &mut Vec<Action>) {
         let Some(protocol) = &mut self.protocol else { return };
         protocol.flush(now, &mut self.effects);
@@ -434,8 +423,8 @@ impl Replica {
         last.into_iter().for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
     }
 
-    /// The log may forget slots through this one. If a later snapshot was lost, and this one takes its place, what that
-    /// one covered stays forgotten: the last record counts, and must not say less.
+    /// Writes that the log may forget slots through this one. If a later snapshot was lost, and this one
+    /// takes its place, what that one covered stays forgotten: the last record counts, and must not say less.
     pub(crate) fn write_trimmed(&mut self, slot: Slot, actions: &mut Vec<Action>) {
         let lsn = self.effects.number();
         self.known.trimmed = self.known.trimmed.max(slot);
@@ -449,9 +438,10 @@ impl Replica {
         actions.push(Action::Append { lsn, record: LogRecord::Entered { group, amnesia } });
     }
 
-    /// Starts the present epoch's protocol, if this replica takes part in it and has the state with which it began.
+    /// Starts the current epoch's protocol, if this replica takes part in it and has the state with which the
+    /// epoch began.
     pub(crate) fn begin(&mut self, now: Time, head_start: bool) {
-        // One without memory that does not vote would not hear from the leader: it fetches what is decided.
+        // A replica without memory that does not vote would not hear from the leader: it fetches what is decided.
         let hears = !self.known.amnesia || self.group.counts(self.me);
         let here = self.group.epoch == self.known.running
             && hears
@@ -461,7 +451,7 @@ impl Replica {
             return;
         };
         if self.view != LeaderView::default() {
-            // Who leads was told by others, perhaps of a later epoch: ballots of different epochs do not compare.
+            // What others told of the leader may be of a later epoch, and ballots of different epochs do not compare.
             self.effects.push(Effect::Leader(LeaderView::default()));
         }
         let records = std::mem::take(&mut self.known.parked);
@@ -474,7 +464,7 @@ impl Replica {
         self.protocol = Some(protocol);
     }
 
-    /// Every member with which the group began was met: this replica may take part.
+    /// Takes note that every member with which the group began was met, so that this replica may take part.
     pub(crate) fn met_all(&mut self, now: Time, actions: &mut Vec<Action>) {
         if std::mem::take(&mut self.known.waits) {
             self.begin(now, false);
@@ -499,7 +489,7 @@ impl Replica {
             .map_or(self.known.amnesia, |protocol| protocol.status().role == Role::Recovering)
     }
 
-    /// The protocol's status; without a protocol, what comes near it.
+    /// The protocol's status, or an equivalent if no protocol runs.
     pub(crate) fn protocol_status(&self) -> Status {
         let elsewhere = self.known.elsewhere;
         match &self.protocol {
@@ -508,7 +498,7 @@ impl Replica {
                 Status { decided_elsewhere: status.decided_elsewhere.max(elsewhere), ..status }
             }
             None => Status {
-                // One that votes lacks the state with which the epoch began.
+                // A voter whose protocol does not run lacks the state with which the epoch began.
                 role: if self.group.votes(self.me) { Role::Recovering } else { Role::Learner },
                 view: self.view,
                 decided: self.decided.last(),
@@ -519,7 +509,7 @@ impl Replica {
         }
     }
 
-    /// A peer told what was decided in a slot.
+    /// Takes note of what a peer says was decided in a slot.
     pub(crate) fn learn(
         &mut self,
         now: Time,
@@ -550,7 +540,7 @@ impl Replica {
 
     // Telling each other.
 
-    /// A message of an epoch whose protocol does not run here.
+    /// Handles a message of an epoch whose protocol does not run here.
     pub(crate) fn heard_other_epoch(&mut self, from: ReplicaId, epoch: Epoch, actions: &mut Vec<Action>) {
         if epoch < self.known.running {
             actions.push(self.standing(from, false));
@@ -578,7 +568,7 @@ impl Replica {
         }
     }
 
-    /// How far this replica is. `sought`: the other one asked who hears the leader.
+    /// The message of how far this replica is. `sought` says that the receiver asked which replicas hear the leader.
     pub(crate) fn standing(&self, to: ReplicaId, sought: bool) -> Action {
         let message = PeerMessage::Standing {
             epoch: self.known.running,
@@ -590,7 +580,7 @@ impl Replica {
         Action::Send { to: to.into(), message, after: self.known.entered }
     }
 
-    /// What was sent here in this epoch and could not be taken in.
+    /// The message that what was sent here in this epoch could not be taken in.
     pub(crate) fn tell_missed(&self, to: ReplicaId) -> Action {
         let message = PeerMessage::Missed { epoch: self.known.running };
         Action::Send { to: to.into(), message, after: self.known.entered }
@@ -609,7 +599,7 @@ impl Replica {
         self.heard_ahead(from, decided);
         self.catch_up.told(from, kept, decided, now);
         if self.is_pushed_to() && view.leader != Some(from) {
-            // Who sends what it has says no more than that; this one has to be asked.
+            // A replica that says only how far it is does not send what it has, so it has to be asked.
             self.catch_up.sends_nothing(now, &self.pace());
         }
         if self.joins(from, decided) {
@@ -619,19 +609,20 @@ impl Replica {
             let added = self.decided.last();
             let learner = self.audience.learners.entry(from).or_insert(Learner::new(added));
             (learner.decided, learner.heard) = (decided, now);
-            // Now, while it is up to date: on a busy log it will not be when this replica tells it of more.
+            // This has to happen now, while the learner is up to date: on a busy log it will not be when this
+            // replica tells it of more.
             self.promote_learners(now);
         }
-        // It was removed, and wants to know whether it is still needed; or it does not know that it votes. Who is
-        // ahead knows more of the group than this replica. (So who is answered does not answer in turn: it is behind
-        // whom it hears then, or at the same place, where both say the same of the group.)
+        // The sender was removed, and wants to know whether it is still needed; or it does not know that it
+        // votes. A replica that is ahead knows more of the group than this one. (So a replica that is answered
+        // does not answer in turn: it lags then, or is at the same place, where both say the same of the group.)
         let behind = decided <= self.decided.last();
         let removed = behind && self.group.member(from).is_none() && self.group.votes(self.me);
         let lost = decided < self.decided.last() && self.group.votes(from) && self.protocol.is_some();
         if (removed || lost) && epoch <= self.known.running {
             self.answer_standing(now, from, actions);
         }
-        // One that is still to join is not a member yet, as far as it knows.
+        // A replica that is still to join is not a member yet, as far as it knows.
         let removed = self.group.member(self.me).is_none() && self.me < self.group.next_id;
         if removed && epoch >= self.group.epoch && self.group.votes(from) {
             self.audience.successors.insert(from);
@@ -639,20 +630,21 @@ impl Replica {
         }
         let takes_part = epoch == self.known.running && self.protocol.is_some() && self.group.votes(from);
         if takes_part && self.meets(from) {
-            // What it was sent in this epoch before is lost, as if a session had ended.
+            // What the sender was sent in this epoch before is lost, as if a session had ended.
             self.input(now, Input::Link { peer: from, link: Link::Renewed }, actions);
         }
         let news = view.leader.is_some() && view.leader != Some(self.me) && view != self.view;
-        // Not of an epoch before the one that was entered, though what led to that may still have to be learned again:
-        // it would be taken, and told, for one of this epoch, and ballots of different epochs do not compare.
+        // Nothing of an epoch before the one that was entered is taken, though what led to that one may still
+        // have to be learned again: it would be taken, and told, for something of this epoch, and ballots of
+        // different epochs do not compare.
         let may_lead = epoch >= self.known.running && view.ballot >= self.view.ballot;
         if self.protocol.is_none() && may_lead && news {
             self.leader_changed(now, view, actions);
         }
     }
 
-    /// Says how far this replica is to one that is behind, as it said; at most twice a heartbeat. (While slots are decided, who
-    /// answers is ahead of whom it hears, and would be answered in turn.)
+    /// Tells a lagging replica how far this one is, at most twice a heartbeat. (While slots are decided, a
+    /// replica that answers is ahead of the one that it hears, and would be answered in turn.)
     pub(crate) fn answer_standing(&mut self, now: Time, to: ReplicaId, actions: &mut Vec<Action>) {
         let interval = self.settings.consensus.heartbeat_interval / 2;
         self.audience.answered.retain(|_, at| now < *at + interval);
@@ -666,7 +658,7 @@ impl Replica {
     /// Ends the service of a replica that is not a member any more, once a quorum went on without it.
     fn retire(&mut self, actions: &mut Vec<Action>) {
         let voters = if self.has(Bug::RetireEarly) { 1 } else { self.group.voters().count() };
-        // Those who voted before may still be needed; see `voters.rs`.
+        // The replicas that voted before may still be needed; see `docs/epochs.md`.
         let settled = self.group.outgoing.is_empty() || self.has(Bug::RetireUnsettled);
         if settled && self.audience.successors.len() > voters / 2 && !self.audience.retired {
             self.audience.retired = true;
@@ -674,7 +666,7 @@ impl Replica {
         }
     }
 
-    /// Whom to tell how far this replica is.
+    /// The replicas to tell how far this one is.
     fn listeners(&self) -> Vec<ReplicaId> {
         let others = |id: &ReplicaId| *id != self.me;
         if self.takes_care() {
@@ -683,11 +675,11 @@ impl Replica {
         if self.protocol.is_some() && self.group.counts(self.me) || self.audience.retired {
             return Vec::new();
         }
-        // A learner or a replica that was removed. The leader asks nothing, so it is told by itself.
+        // This is a learner or a removed replica. The leader asks nothing, so it is told without being asked.
         self.group.voters().filter(others).collect()
     }
 
-    /// Whether a member that is so far does not take part in ordering yet.
+    /// Whether a member that has come this far does not take part in ordering yet.
     pub(crate) fn joins(&self, id: ReplicaId, decided: Slot) -> bool {
         let lacks_beginning = self.group.votes(id) && decided < self.group.first.prev();
         lacks_beginning || self.group.learners().any(|(learner, _)| learner == id)
@@ -700,7 +692,7 @@ impl Replica {
             && !self.audience.retired
     }
 
-    /// A session to a peer began: if it is to be told how far this replica is, it is told now.
+    /// Tells a peer how far this replica is, if the peer has to be told, when a session to it begins.
     pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
         if self.listeners().contains(&peer) {
             actions.push(self.standing(peer, false));
@@ -720,8 +712,8 @@ impl Replica {
 
     fn tell_interval(&self) -> Duration {
         let options = &self.settings.consensus;
-        // A replica that is sent slots without asking says what it got: then more is sent, or it is promoted. (What it said a while
-        // ago is never all that there is, even if the log goes on only now and then.)
+        // A replica that is sent slots without asking says what it got: then it is sent more, or promoted.
+        // (What it said a while ago is never all that there is, even if the log grows slowly.)
         let soon = self.takes_care() || self.is_pushed_to() || self.is_to_vote();
         if soon && self.decided.last() > self.audience.told {
             options.announce_delay_max
@@ -734,14 +726,14 @@ impl Replica {
         self.settings.consensus.election_timeout * 2
     }
 
-    /// Tells those who wait for it how far this replica is, and asks for the changes that it wants.
+    /// Tells the replicas that wait for it how far this one is, and asks for the changes that it wants.
     pub(crate) fn tell_standing(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.wants_readmission() && now >= self.audience.asked_at + self.ask_interval() {
             let change = Change::Readmit { id: self.me, life: self.incarnation };
             self.ask_for(now, change);
         }
         if self.protocol.is_some() {
-            // It runs: whoever spoke to it in vain need not wait until it is time to say it again.
+            // The protocol runs now: replicas that spoke to it before need not wait until it is time to say it again.
             let running = self.known.running;
             let early = self.known.early.extract_if(.., |_, epoch| *epoch <= running);
             let early: Vec<_> = early.map(|(id, _)| id).collect();

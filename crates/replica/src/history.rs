@@ -1,29 +1,20 @@
 //! Whether replicas have decided the same: a fingerprint of the decided prefix, compared between every two of them.
 //!
-//! Replicas that follow the protocol decide the same, and nothing here is needed for that. It is for what no protocol
-//! survives: promises that were forgotten without anybody's knowledge, such as those of a data directory that was restored
-//! from a copy while nobody was there who could notice (`docs/identity.md`). Then two replicas hold different histories,
-//! and a client that writes at one of them and reads at the other sees what never happened.
+//! Replicas that follow the protocol decide the same, and need nothing of this. It is for what no protocol
+//! survives: promises that were forgotten without notice, such as those of a data directory that was restored
+//! from a copy while no replica was there that could notice. `docs/identity.md` says what is compared, what a
+//! replica does about a difference, and what cannot be noticed.
 //!
-//! The fingerprint of a prefix is a sum over its slots, each with its number and what was decided in it, so all replicas
-//! have the same one at the same slot, whatever messages, snapshots and restarts brought them there. A replica tells its
-//! peers its newest fingerprint, and those at ever rounder slots before it, when a session begins and once an election
-//! time-out from then on. Of two replicas the one that is ahead finds a slot that both know: fingerprints are kept for
-//! all of the last [`DENSE`] slots, for the even ones among twice as many, for those that 4 divides among four times as
-//! many, and so on. Snapshots carry some of them.
+//! The fingerprint of a prefix is a sum over its slots, each with its number and what was decided in it, so
+//! all replicas have the same one at the same slot, whatever messages, snapshots and restarts brought them
+//! there. Fingerprints are kept for all of the last [`DENSE`] slots, for the even ones among twice as many,
+//! for those that 4 divides among four times as many, and so on; so of two replicas the one that is ahead
+//! finds a slot that both know. Nothing that a replica with another fingerprint says counts here any more;
+//! and a replica that no majority of voters may still agree with must stop ([`Fork::alone`]).
 //!
-//! **What comes of a difference.** Nothing that the other replica says counts here any more, so no quorum is ever made
-//! of both histories; and the other one is told, so that nothing counts there either. Which of the two is wrong, two
-//! replicas cannot know. But a replica without a majority of voters that may still agree with it can be part of no quorum
-//! again: it must stop ([`Fork::alone`]). Of three voters with one that differs, that one stops and two go on; where no
-//! majority agrees, all stop. A peer is heard again once it comes back without the slots that differed, or with the same
-//! as here: it has learned again.
-//!
-//! A log does not say how far it was decided, so a replica notes that beside it now and then, with some fingerprints
-//! ([`Replica::reached`]). The next life tells them to its peers as if it had come that far, and stops if it comes there
-//! another way ([`Replica::remember`]). The note holds all of the last [`DENSE_IN_NOTE`] slots, so that two replicas that
-//! start together, and have decided nothing since, find a slot that both know, although their notes end at different ones:
-//! otherwise an election would come before they can compare, and its ballot would say which history goes on.
+//! A log does not say how far it was decided, so a replica keeps a note of that beside it, with some
+//! fingerprints ([`Replica::reached`]). The next life tells them to its peers as if it had come that far, and
+//! stops if it comes there another way ([`Replica::remember`]).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -32,13 +23,13 @@ use synod_wire::{Batch, DecodeError, Delivered, Lsn, Reader, ReplicaId, Slot, Ti
 
 use crate::{Action, PeerMessage, Replica};
 
-/// Fingerprints of all of so many slots before the newest are kept; a power of two.
+/// How many of the newest slots keep all their fingerprints; a power of two.
 const DENSE: u64 = 4096;
-/// And in a snapshot, which is sent from replica to replica.
+/// The same in a snapshot, which is sent from replica to replica.
 const DENSE_IN_SNAPSHOT: u64 = 128;
-/// And in the note for the next life, which is written every few seconds.
+/// The same in the note for the next life, which is written every few seconds.
 const DENSE_IN_NOTE: u64 = 32;
-/// At most so many are told at a time.
+/// The most fingerprints that are told at a time.
 const TOLD_MAX: usize = 24;
 
 /// The fingerprint of everything that was decided through a slot.
@@ -50,42 +41,42 @@ pub struct Mark {
     pub fingerprint: u64,
 }
 
-/// What was decided through a slot, as fingerprints tell it, and the names of the batches that were.
+/// What was decided through a slot, as fingerprints, and the names of the batches that were decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// What was decided through this slot is not in the sums: [`Slot::ZERO`], unless a snapshot of a version without
-    /// fingerprints was found.
+    /// The sums do not contain what was decided through this slot: [`Slot::ZERO`], unless the replica began
+    /// with a snapshot of a version without fingerprints.
     since: Slot,
     end: Mark,
-    /// See [`History::push`].
+    /// The fingerprints that are kept, as [`History::push`] says.
     marks: BTreeMap<Slot, u64>,
-    /// Which batches these were. A note of an earlier life does not tell it.
+    /// The names of these batches. A note of an earlier life does not contain them.
     delivered: Arc<Delivered>,
 }
 
 /// Two replicas that decided different things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// With whom this replica differs: with itself, if an earlier life of it knew something else.
+    /// The replica from which this one differs: itself, if an earlier life of it knew something else.
     pub with: ReplicaId,
     /// They agree through this slot at least.
     pub agreed: Slot,
-    /// They differ in this slot, or in one behind `agreed` and before it.
+    /// They differ in this slot, or in one after `agreed` and before it.
     pub slot: Slot,
-    /// The fingerprint of this replica there, ...
+    /// The fingerprint of this replica there.
     pub ours: u64,
-    /// ... and of the other one.
+    /// The fingerprint of the other replica there.
     pub theirs: u64,
-    /// The voters that may agree with this replica, itself among them, are no majority: it must stop.
+    /// Whether the voters that may agree with this replica, including itself, are no majority: then it must stop.
     pub alone: bool,
 }
 
-/// With whom this replica differs.
+/// The replicas from which this one differs, and what is needed to find them.
 #[derive(Debug)]
 pub(crate) struct Forks {
     told_at: Time,
     found: BTreeMap<ReplicaId, Fork>,
-    /// What an earlier life knew to be decided, until this one has come there.
+    /// What an earlier life knew to be decided, until this one has come as far.
     earlier: Option<History>,
 }
 
@@ -95,7 +86,8 @@ impl Forks {
     }
 }
 
-/// How many slots behind this one there must be until its fingerprint is dropped, if those of so many slots are all kept.
+/// How many slots there must be after this one before its fingerprint is dropped, if the newest `dense` slots
+/// keep all theirs.
 fn span(slot: Slot, dense: u64) -> u64 {
     dense.saturating_mul(1 << slot.0.trailing_zeros())
 }
@@ -113,21 +105,21 @@ fn fingerprint(slot: Slot, batch: &Batch) -> u64 {
 }
 
 impl History {
-    /// Of a log in which nothing was decided yet.
+    /// The history of a log in which nothing was decided yet.
     #[must_use]
     pub fn beginning() -> History {
         History::unknown(Slot::ZERO)
     }
 
-    /// Nothing is known of what was decided through `slot`.
+    /// A history that knows nothing of what was decided through `slot`.
     #[must_use]
     pub fn unknown(slot: Slot) -> History {
         let end = Mark { slot, fingerprint: 0 };
         History { since: slot, end, marks: BTreeMap::new(), delivered: Arc::default() }
     }
 
-    /// What a note tells: its sums begin behind `since`, and these are some of them, the newest among them. `None` if there
-    /// are none.
+    /// The contents of a note: its sums begin after `since`, and these are some of them, including the
+    /// newest. `None` if there are none.
     #[must_use]
     pub fn noted(since: Slot, marks: impl IntoIterator<Item = Mark>) -> Option<History> {
         let marks: BTreeMap<Slot, u64> =
@@ -137,13 +129,13 @@ impl History {
         Some(History { since, end, marks, delivered: Arc::default() })
     }
 
-    /// What was decided through this slot is not in the fingerprints.
+    /// The fingerprints do not contain what was decided through this slot.
     #[must_use]
     pub fn since(&self) -> Slot {
         self.since
     }
 
-    /// Which batches were decided.
+    /// The names of the decided batches.
     #[must_use]
     pub fn delivered(&self) -> &Arc<Delivered> {
         &self.delivered
@@ -161,15 +153,16 @@ impl History {
         before.chain(std::iter::once(self.end))
     }
 
-    /// Those that would be kept if fingerprints of so many slots before the newest were, as [`History::push`] says.
+    /// The fingerprints that would be kept, as [`History::push`] says, if the newest `dense` slots kept all theirs.
     fn thinned(&self, dense: u64) -> impl Iterator<Item = Mark> {
         let end = self.end.slot.0;
         let marks = self.marks.iter().map(|(&slot, &fingerprint)| Mark { slot, fingerprint });
         marks.filter(move |mark| end - mark.slot.0 < span(mark.slot, dense))
     }
 
-    /// The next slot is decided. The fingerprint of a slot that 2^k divides, but not 2^(k+1), is dropped when there are
-    /// [`DENSE`] * 2^k slots behind it: that is one of each slot's own kind, so there is one to drop a slot.
+    /// Takes note that the next slot is decided. The fingerprint of a slot that 2^k divides, but not 2^(k+1),
+    /// is dropped when there are [`DENSE`] * 2^k slots after it. Among these is one slot of the same kind per
+    /// slot that is dropped.
     ///
     /// # Panics
     /// If a slot was left out.
@@ -197,8 +190,8 @@ impl History {
         marks.take(TOLD_MAX).collect()
     }
 
-    /// Takes over from a peer what is unknown here: of two replicas whose sums begin at different slots, the one that begins
-    /// later believes the other, at the first slot that both know.
+    /// Takes over from a peer what is unknown here: of two replicas whose sums begin at different slots, the
+    /// one that begins later believes the other, at the first slot that both know.
     fn take_over(&mut self, since: Slot, marks: &[Mark]) {
         if since >= self.since {
             return;
@@ -224,7 +217,8 @@ impl History {
         self.delivered.encode(writer);
     }
 
-    /// `named`: the names of batches are there as well. Before there were names, none was delivered.
+    /// Reads a history. `named` says that the names of batches are there as well; before there were names, no
+    /// batch was named.
     pub(crate) fn decode(reader: &mut Reader, named: bool) -> Result<History, DecodeError> {
         let since = reader.slot("since")?;
         let end = Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? };
@@ -237,32 +231,32 @@ impl History {
 }
 
 impl Replica {
-    /// What was decided here, as fingerprints tell it.
+    /// What was decided here, as fingerprints.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// What this replica knows to be decided, for its next life. `None` as long as it knows less than an earlier life did, or
-    /// something else.
+    /// What this replica knows to be decided, for its next life; `None` as long as it knows less than an
+    /// earlier life did, or something else.
     #[must_use]
     pub fn reached(&self) -> Option<&History> {
         self.forks.earlier.is_none().then_some(&self.history)
     }
 
-    /// An earlier life knew this to be decided. To be called once, right after the start.
+    /// Takes note that an earlier life knew this to be decided. It has to be called once, right after the start.
     pub fn remember(&mut self, earlier: History, actions: &mut Vec<Action>) {
         self.forks.earlier = Some(earlier);
         self.meet_earlier_life(actions);
     }
 
-    /// What an earlier life knew, in sums that can be compared with those of this one.
+    /// What an earlier life knew, as sums that can be compared with those of this one.
     fn earlier(&self) -> Option<&History> {
         self.forks.earlier.as_ref().filter(|earlier| earlier.since == self.history.since)
     }
 
-    /// Compares with what an earlier life knew, as far as this one has come. A difference is never forgotten: what the
-    /// next life is told must stay as it is.
+    /// Compares with what an earlier life knew, as far as this one has come. A difference is never forgotten:
+    /// what the next life is told must stay as it is.
     pub(crate) fn meet_earlier_life(&mut self, actions: &mut Vec<Action>) {
         let Some(earlier) = self.earlier() else {
             self.forks.earlier = None;
@@ -292,7 +286,7 @@ impl Replica {
         self.earlier().and_then(|earlier| earlier.at(at)).or_else(|| self.history.at(at))
     }
 
-    /// Those with whom this replica differs: nothing that they say counts here.
+    /// The differences from other replicas, of which nothing counts here that they say.
     pub fn forks(&self) -> impl Iterator<Item = &Fork> {
         self.forks.found.values()
     }
@@ -306,28 +300,28 @@ impl Replica {
         history
     }
 
-    /// Once an election time-out every other replica is told.
+    /// Tells every other replica the newest fingerprints, once per election time-out.
     pub(crate) fn tell_history(&mut self, now: Time, actions: &mut Vec<Action>) {
         if now < self.forks.told_at + self.settings.consensus.election_timeout {
             return;
         }
         self.forks.told_at = now;
         if self.history.end.slot == Slot::ZERO {
-            // Who has decided nothing has said so at the beginning of the session.
+            // A replica that has decided nothing has said so at the beginning of the session.
             return;
         }
         let others = self.group.known().map(|member| member.id).filter(|&id| id != self.me);
         actions.extend(others.map(|to| self.history_for(to)));
     }
 
-    /// What is decided is decided, also where it is not durable here yet.
+    /// What is decided is decided, even where it is not durable here yet.
     pub(crate) fn history_for(&self, to: ReplicaId) -> Action {
         let mut marks = self.earlier().map(History::told).unwrap_or_default();
         marks.extend(self.history.told());
         if let Some(fork) = self.forks.found.get(&to)
             && let Some(fingerprint) = self.fingerprint_at(fork.slot)
         {
-            // It may be behind, and know no other slot that is told.
+            // The other replica may lag, and know no other slot that is told.
             marks.push(Mark { slot: fork.slot, fingerprint });
         }
         let message = PeerMessage::History { since: self.history.since, marks };
@@ -427,7 +421,8 @@ mod tests {
         restored
     }
 
-    /// However far one is behind, the other knows a slot near its end, also after a restart; and what is kept stays small.
+    /// However far one replica lags, the other knows a slot near its end, even after a restart; and what is
+    /// kept stays small.
     #[test]
     fn of_two_replicas_the_one_ahead_knows_a_slot_near_the_end_of_the_other() {
         let running = long(200_000);
@@ -446,8 +441,8 @@ mod tests {
         }
     }
 
-    /// Of two replicas that start with nothing but their notes, each knows all slots near the end of its own, and some of long
-    /// before.
+    /// Of two replicas that start with nothing but their notes, each knows all slots near the end of its own
+    /// note, and some from long before.
     #[test]
     fn a_note_holds_the_last_slots_and_stays_small() {
         for slots in [0, 1, 5, 31, 200, 200_000] {

@@ -1,11 +1,12 @@
-//! Bounds that all replicas of a group have alike: a part of the replicated [`Group`](crate::Group).
+//! Limits that all replicas of a group have alike: a part of the replicated [`Group`](crate::Group).
 //!
-//! What a session table holds is replicated state, and a replica that bounded it otherwise than the others would
-//! answer otherwise. The largest command decides how large a message between two replicas is, which both must be able
-//! to carry. And what one replica takes from a client the next one should not refuse. So these are written down when a
-//! group begins, travel with it, and change for all replicas in the same slot ([`Change::Limits`](crate::Change)).
+//! The contents of a session table are replicated state, and a replica with other limits than the rest would
+//! answer differently. The largest command decides how large a message between two replicas is, which both
+//! must be able to carry. And one replica should not refuse what another takes from a client. So these limits
+//! are written when a group begins, travel with it, and change for all replicas in the same slot
+//! ([`Change::Limits`](crate::Change)).
 //!
-//! They are read from text, `KEY=NUMBER,KEY=NUMBER`, which is also how they are written down.
+//! They are read from text, `KEY=NUMBER,KEY=NUMBER`, which is also how they are written.
 
 use std::{fmt, time::Duration};
 
@@ -13,22 +14,22 @@ use synod_wire::{BATCH_BYTES_MAX, COMMAND_HEADER_BYTES, IDENTITY_BYTES};
 
 use crate::SessionLimits;
 
-/// See the module.
+/// Limits that all replicas of a group have alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bounds of the session table.
+    /// The limits of the session table.
     pub sessions: SessionLimits,
     /// The largest command, in bytes. No batch is larger than a batch of one such command.
     pub request_bytes_max: usize,
-    /// Most operations in a list of a transaction. It is the server's business what a transaction is.
+    /// The most operations in a list of a transaction. The server defines what a transaction is.
     pub txn_ops_max: usize,
-    /// The largest answer to a command, in bytes. What a command's answer holds is the state machine's business; the server
-    /// hands the bound on with the command.
+    /// The largest answer to a command, in bytes. The state machine decides what an answer holds; the server
+    /// passes the limit on with the command.
     pub answer_bytes_max: u64,
 }
 
 impl Default for Limits {
-    /// Those of [`SessionLimits`], and etcd's on requests: 1.5 MiB, 128 operations; and 64 MiB for answers.
+    /// The defaults of [`SessionLimits`], etcd's limits on requests (1.5 MiB, 128 operations), and 64 MiB for answers.
     fn default() -> Limits {
         Limits {
             sessions: SessionLimits::default(),
@@ -39,16 +40,16 @@ impl Default for Limits {
     }
 }
 
-/// The smallest bound on commands: the replicas' own commands fit it.
+/// The smallest limit on commands: the replicas' own commands fit it.
 pub const REQUEST_BYTES_MIN: usize = 4 << 10;
 
-/// The largest bound on commands.
+/// The largest limit on commands.
 pub const REQUEST_BYTES_MAX: usize = BATCH_BYTES_MAX - IDENTITY_BYTES - COMMAND_HEADER_BYTES;
 
-/// The largest bound on answers: 64 MiB.
+/// The largest limit on answers: 64 MiB.
 pub const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// What can be bounded: the key, the smallest and the largest value, and where it is.
+/// A value that can be limited: its key, the smallest and the largest limit, and the field.
 struct Key {
     name: &'static str,
     range: (u64, u64),
@@ -117,25 +118,25 @@ const KEYS: &[Key] = &[
     },
 ];
 
-/// Why bounds were not understood.
+/// Why limits were not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// Not `KEY=NUMBER`.
+    /// The text is not `KEY=NUMBER`.
     #[error("{0:?} is not KEY=NUMBER")]
     NotAPair(String),
-    /// No such key.
+    /// There is no such key.
     #[error("unknown limit {0:?}; accepted: {keys}", keys = names())]
     Unknown(String),
-    /// Out of its range.
+    /// The value is out of its range.
     #[error("{value:?} is not a value of limit {key}; accepted: {min} to {max}")]
     Value {
         /// The key.
         key: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
         /// The smallest value.
         min: u64,
-        /// The largest.
+        /// The largest value.
         max: u64,
     },
 }
@@ -145,10 +146,10 @@ fn names() -> String {
 }
 
 impl Limits {
-    /// These, but for what the text says.
+    /// These limits, except for what the text says.
     ///
     /// # Errors
-    /// What of it was not understood.
+    /// The text was not understood; the error says what of it.
     pub fn with(&self, text: &str) -> Result<Limits, LimitError> {
         let mut limits = *self;
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
@@ -163,10 +164,10 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Whether each is in its range.
+    /// Checks that each limit is in its range.
     ///
     /// # Errors
-    /// Which is not.
+    /// One is not; the error says which.
     pub fn check(&self) -> Result<(), LimitError> {
         self.with(&self.to_string()).map(|_| ())
     }

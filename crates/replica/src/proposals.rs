@@ -1,7 +1,7 @@
 //! Batches of this replica's clients until they are decided, and batches that followers sent here to be ordered.
 //!
 //! A batch may be lost on its way (a leader crashes with it), so it stays here until it is delivered, and is sent
-//! again whenever somebody new leads. That can order it twice; the session table executes it once.
+//! again whenever another replica begins to lead. That can order it twice; the session table executes it once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -12,12 +12,12 @@ use synod_wire::{Ballot, Batch, BatchId, Delivered, Epoch, SessionId, Time};
 
 use crate::batcher::{Closed, Waiter};
 
-/// Who sees to it that a batch is ordered.
+/// What has to order a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taker {
     /// The leader of this ballot.
     Leader(Ballot),
-    /// The protocol that runs here in this epoch, whoever leads.
+    /// The protocol that runs here in this epoch, whichever replica leads.
     Here(Epoch),
 }
 
@@ -27,13 +27,13 @@ struct Outstanding {
     closed: Closed,
     /// Whether it is a change of the group, which the leader takes in any case.
     changes_group: bool,
-    /// Who has it, and when it was given there.
+    /// What has to order it, and when it was given there.
     sent: Option<(Taker, Time)>,
     /// How often it was sent to that leader again.
     repeats: u32,
 }
 
-/// Doublings of the time after which a batch is sent to the same leader again.
+/// How often the time doubles after which a batch is sent to the same leader again.
 const REPEAT_DOUBLINGS_MAX: u32 = 3;
 
 impl Outstanding {
@@ -48,16 +48,16 @@ impl Outstanding {
 pub struct Proposals {
     /// The session of this life, which names its batches.
     session: SessionId,
-    /// By number, which is the order in which they were made.
+    /// The batches by number, which is the order in which they were made.
     outstanding: BTreeMap<u64, Outstanding>,
     bytes: usize,
-    /// The first sequence number of the own session in each outstanding batch.
+    /// The first sequence number of this replica's own session in each outstanding batch.
     own_first: BTreeSet<u64>,
-    /// Batches of followers, to be proposed here.
+    /// The batches of followers that have to be proposed here.
     forwarded: VecDeque<Batch>,
     forwarded_bytes: usize,
-    /// Those that are queued here or in flight: when a follower, out of patience, sends one again, ordering it
-    /// again would only make the others wait longer.
+    /// Those of them that are queued here or in flight: when a follower has waited long and sends one again,
+    /// ordering it again would only make the others wait longer.
     ordering: BTreeSet<BatchId>,
 }
 
@@ -69,7 +69,7 @@ fn own_first(closed: &Closed) -> Option<u64> {
 }
 
 impl Proposals {
-    /// Nothing is on its way yet in this life, whose session this is.
+    /// The proposals of a life with this session, none of which is on its way yet.
     pub fn new(session: SessionId) -> Proposals {
         Proposals {
             session,
@@ -92,7 +92,7 @@ impl Proposals {
         self.bytes
     }
 
-    /// Everybody who waits for a batch that is outstanding.
+    /// Everything that waits for a batch that is outstanding.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
         self.outstanding.values().flat_map(|batch| &batch.closed.waiters)
     }
@@ -107,7 +107,7 @@ impl Proposals {
         self.ordering.len()
     }
 
-    /// The lowest sequence number of the own session that is outstanding.
+    /// The lowest outstanding sequence number of this replica's own session.
     pub fn lowest_own(&self) -> Option<u64> {
         self.own_first.first().copied()
     }
@@ -118,7 +118,7 @@ impl Proposals {
         self.outstanding.values().filter(|batch| batch.sent.is_some_and(|(sent, _)| sent == taker)).count()
     }
 
-    /// Adds a batch. It was just given to this one, or to nobody yet.
+    /// Adds a batch, which was just given to `taker`, if there is one.
     pub fn add(&mut self, closed: Closed, taker: Option<Taker>, now: Time) {
         self.bytes += closed.batch.bytes().len();
         self.own_first.extend(own_first(&closed));
@@ -127,8 +127,9 @@ impl Proposals {
         self.outstanding.insert(number, Outstanding { closed, changes_group, sent, repeats: 0 });
     }
 
-    /// A batch to send, or to send again: one that this one does not have, or was given to it longer than `retry` ago. It
-    /// counts as given now. `changes`: whether a change of the group is wanted, or only such (`Some(true)`), or none.
+    /// The next batch to send, or to send again: one that `taker` does not have, or was given longer than
+    /// `retry` ago. It counts as given now. `changes` says whether only changes of the group are wanted
+    /// (`Some(true)`), only other batches (`Some(false)`), or both.
     pub fn resend(
         &mut self,
         taker: Taker,
@@ -148,7 +149,7 @@ impl Proposals {
         Some(batch.closed.batch.clone())
     }
 
-    /// Whether a batch was sent to the leader of `ballot`, and again whenever it was time to, longer than `retry` ago.
+    /// Whether it is time to send a batch to the leader of `ballot` again, which has had it for so long.
     pub fn is_overdue(&self, ballot: Ballot, now: Time, retry: Duration) -> bool {
         let overdue = |batch: &Outstanding| {
             batch.sent.is_some_and(|(sent, _)| sent == Taker::Leader(ballot))
@@ -167,19 +168,19 @@ impl Proposals {
         changes.find(|batch| asked(batch)).cloned()
     }
 
-    /// What was sent to a leader may be lost.
+    /// Takes note that what was sent to a leader may be lost.
     pub fn forget_sent(&mut self) {
         let to_leader = |batch: &&mut Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
         self.outstanding.values_mut().filter(to_leader).for_each(|batch| batch.sent = None);
     }
 
-    /// When the next batch is to be sent to the leader again.
+    /// When the next batch has to be sent to the leader again.
     pub fn retry_at(&self, retry: Duration) -> Option<Time> {
         let to_leader = |batch: &&Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
         self.outstanding.values().filter(to_leader).filter_map(|batch| batch.retry_at(retry)).min()
     }
 
-    /// This batch is decided: if it is one of ours, who waits for it.
+    /// Takes note that this batch is decided; if it is one of this replica's, returns it with what waits for it.
     pub fn delivered(&mut self, batch: &Batch) -> Option<Closed> {
         let id = batch.id()?;
         self.ordering.remove(&id);
@@ -187,7 +188,8 @@ impl Proposals {
         if ours { self.remove(id.number) } else { None }
     }
 
-    /// This batch is not going to be proposed here: if it is one of ours, who waits for it.
+    /// Takes note that this batch will not be proposed here; if it is one of this replica's, returns it with
+    /// what waits for it.
     pub fn give_up(&mut self, batch: &Batch) -> Option<Closed> {
         self.delivered(batch)
     }
@@ -201,7 +203,7 @@ impl Proposals {
         Some(closed)
     }
 
-    /// The arrival of the oldest command.
+    /// When the oldest command came.
     pub fn oldest(&self) -> Option<Time> {
         self.outstanding.values().map(|batch| batch.closed.born).min()
     }
@@ -213,8 +215,8 @@ impl Proposals {
         old.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
-    /// A follower wants this batch ordered. Beyond `bytes_max` it is dropped, unless it is the only one; the follower
-    /// sends it again.
+    /// Adds a batch that a follower wants to have ordered. Beyond `bytes_max` it is dropped, unless it is the
+    /// only one; the follower sends it again.
     pub fn forwarded(&mut self, batch: Batch, bytes_max: usize) {
         let Some(id) = batch.id() else { return };
         let fits = self.forwarded.is_empty() || self.forwarded_bytes + batch.bytes().len() <= bytes_max;
@@ -231,20 +233,21 @@ impl Proposals {
         Some(batch)
     }
 
-    /// A snapshot took the place of slots that were not delivered here: what is in flight may have been decided in one of
-    /// them, and nothing will tell.
+    /// Takes note that a snapshot took the place of slots that were not delivered here: what is in flight may
+    /// have been decided in one of them, and no message will tell.
     pub fn skipped(&mut self) {
         self.ordering = self.forwarded.iter().filter_map(Batch::id).collect();
     }
 
-    /// Batches of followers that would be void if they were ordered are not going to be.
+    /// Drops the batches of followers that would be void if they were ordered.
     pub fn drop_void(&mut self, delivered: &Delivered) {
         self.ordering.retain(|&id| !delivered.voids(id));
         self.forwarded.retain(|batch| batch.id().is_none_or(|id| !delivered.voids(id)));
         self.forwarded_bytes = self.forwarded.iter().map(|batch| batch.bytes().len()).sum();
     }
 
-    /// This replica does not lead any more: followers send their batches to the next leader.
+    /// Drops the batches of followers, since this replica does not lead any more: followers send them to the
+    /// next leader.
     pub fn drop_forwarded(&mut self) {
         self.forwarded.clear();
         self.ordering.clear();

@@ -1,8 +1,8 @@
 //! Linearizable reads without a log write.
 //!
 //! A read must see everything that was acknowledged before it began. The leader finds the slot to wait for by
-//! asking a quorum whether it still leads; a follower asks the leader. Reads that come while a question is under
-//! way share the next one.
+//! asking a quorum whether it still leads; a follower asks the leader. Reads that come while a question is
+//! under way share the next one.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,10 +14,10 @@ use synod_wire::{Incarnation, Slot, Time};
 
 use crate::{ReadId, relay::Way};
 
-/// Questions under way at a time: one is answered while the next collects.
+/// The most questions under way at a time: one is answered while the next collects reads.
 const ROUNDS_MAX: usize = 2;
 
-/// Questions of other replicas that may wait here.
+/// The most questions of other replicas that may wait here.
 const REMOTE_MAX: usize = 1024;
 
 /// Reads that share one question.
@@ -30,41 +30,41 @@ struct Round {
 /// A question of another replica.
 #[derive(Debug)]
 struct Remote {
-    /// The way back.
+    /// The way on which the answer goes back.
     route: Way,
     /// The asker's own token.
     token: u64,
     asked: Time,
 }
 
-/// Who asked a question.
+/// Where a question came from.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// A client of this replica.
+    /// From a client of this replica.
     Here,
-    /// Another replica: the way back, and the token that it gave the question.
+    /// From another replica: the way back, and the token that it gave the question.
     Peer(Way, u64),
 }
 
-/// Reads that may wait here; more are refused.
+/// The most reads that may wait here; more are refused.
 pub const READS_MAX: usize = 1 << 16;
 
-/// See the module.
+/// The reads of this replica's clients, and the questions of other replicas, that wait here.
 #[derive(Debug)]
 pub struct Reads {
-    /// Not asked yet.
+    /// The reads that no question was asked for yet.
     waiting: VecDeque<(ReadId, Time)>,
     rounds: BTreeMap<u64, Round>,
-    /// Answered, but this replica does not have the slot yet.
+    /// The reads whose question was answered, but whose slot this replica does not have yet.
     confirmed: Vec<(Slot, ReadId, Time)>,
-    /// Questions that the protocol here is to answer for other replicas, by the tokens that it was given.
+    /// The questions of other replicas that the protocol here has to answer, by the tokens that it was given.
     remote: BTreeMap<u64, Remote>,
     last_token: u64,
 }
 
 impl Reads {
-    /// No reads. Tokens of different lives differ, so that an answer to an earlier life, which may be on its way
-    /// for long, is not taken for a new one.
+    /// A table without reads. Tokens of different lives differ, so that an answer to an earlier life, which
+    /// may be on its way for long, is not taken for an answer to this one.
     pub fn new(incarnation: Incarnation) -> Reads {
         Reads {
             waiting: VecDeque::new(),
@@ -81,7 +81,7 @@ impl Reads {
         self.waiting.len() + asked + self.confirmed.len()
     }
 
-    /// A client of this replica wants to read.
+    /// Adds a read of a client of this replica.
     pub fn add(&mut self, read: ReadId, now: Time) {
         self.waiting.push_back((read, now));
     }
@@ -102,7 +102,7 @@ impl Reads {
         Some(ReadToken(token))
     }
 
-    /// Another replica asks; `None` if too many questions wait already: it asks again.
+    /// Adds a question of another replica; `None` if too many wait already: it asks again.
     pub fn ask_for(&mut self, route: Way, token: u64, now: Time) -> Option<ReadToken> {
         if self.remote.len() >= REMOTE_MAX {
             return None;
@@ -117,31 +117,33 @@ impl Reads {
         self.remote.len()
     }
 
-    /// The protocol that was to answer other replicas is no more: who asked, each with its token.
+    /// Gives up the questions of other replicas, since the protocol that had to answer them runs no more;
+    /// returns where they came from, each with its token.
     pub fn fail_remote(&mut self) -> Vec<(Way, u64)> {
         std::mem::take(&mut self.remote).into_values().map(|remote| (remote.route, remote.token)).collect()
     }
 
-    /// Gives up the questions of other replicas that came at or before `asked_max`; who asked, each with its token.
+    /// Gives up the questions of other replicas that came at or before `asked_max`; returns where they came
+    /// from, each with its token.
     pub fn expire_remote(&mut self, asked_max: Time) -> Vec<(Way, u64)> {
         let expired = self.remote.extract_if(.., |_, remote| remote.asked <= asked_max);
         expired.map(|(_, remote)| (remote.route, remote.token)).collect()
     }
 
-    /// Who asked the question that is answered.
+    /// Where the question came from that is answered.
     pub fn asker(&mut self, token: ReadToken) -> Asker {
         let remote = self.remote.remove(&token.0);
         remote.map_or(Asker::Here, |Remote { route, token, .. }| Asker::Peer(route, token))
     }
 
-    /// A question is answered: its reads may go on as soon as this replica has the slot.
+    /// Takes note that a question is answered: its reads may go on as soon as this replica has the slot.
     pub fn answered(&mut self, token: u64, slot: Slot) {
         let round = self.rounds.remove(&token);
         let reads = round.into_iter().flat_map(|round| round.reads);
         self.confirmed.extend(reads.map(|(read, began)| (slot, read, began)));
     }
 
-    /// The question that was asked first and is not answered.
+    /// The oldest question that is not answered.
     pub fn first_asked(&self) -> Option<u64> {
         self.rounds.keys().next().copied()
     }
@@ -152,14 +154,16 @@ impl Reads {
         ready.map(|(slot, read, _)| (read, slot)).collect()
     }
 
-    /// Whoever was asked may not have got the question, or leads no more: everything is to be asked again.
+    /// Lets everything be asked again: the replica that was asked may not have got the question, or does not
+    /// lead any more.
     pub fn ask_again(&mut self) {
         for (_, round) in std::mem::take(&mut self.rounds).into_iter().rev() {
             round.reads.into_iter().rev().for_each(|read| self.waiting.push_front(read));
         }
     }
 
-    /// An epoch is over: who answered led in it, and does not know what the next one decides.
+    /// Lets everything be asked again at the end of an epoch, even what was answered: the leader that
+    /// answered does not know what the next epoch decides.
     pub fn start_over(&mut self) {
         for (_, read, began) in std::mem::take(&mut self.confirmed).into_iter().rev() {
             self.waiting.push_front((read, began));

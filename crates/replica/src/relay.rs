@@ -1,49 +1,52 @@
 //! A way to the leader by another voter, for a replica that misses the leader.
 //!
-//! A follower may lose its link to the leader and keep those to the others. No election ends the leader's work for that
-//! (`synod_consensus::election`), so the follower's own clients would wait until the link is mended. Instead:
+//! A follower may lose its link to the leader and keep those to the others. No election ends the leader's work for
+//! that (`synod_consensus::election`), so the follower's own clients would wait until the link is mended. Instead:
 //!
-//! - A replica that has not heard its leader for an election time-out, or has waited for so long for an answer, asks all
-//!   voters again and again whether they hear the leader ([`PeerMessage::SeekLeader`]). Those that do say who it is and
-//!   how far they are ([`PeerMessage::Standing`]); what was decided then comes from them by catch-up.
-//! - What it has for the leader goes by way of one of them, in an envelope that names its origin and whom it is for
-//!   ([`PeerMessage::Relayed`]). The voter passes the envelope on as it is and remembers nothing of it; the leader's
-//!   answer comes back the same way.
+//! - A replica that has not heard its leader for an election time-out, or has waited for an answer for that
+//!   long, asks all voters
+//!   repeatedly whether they hear the leader ([`PeerMessage::SeekLeader`]). Those that do say which replica it is and how far they
+//!   are ([`PeerMessage::Standing`]); what was decided then comes from them by catch-up.
+//! - What it has for the leader goes by way of one of them, in an envelope that names its origin and its receiver
+//!   ([`PeerMessage::Relayed`]). The voter passes the envelope on unchanged and remembers nothing of it; the leader's answer comes
+//!   back the same way.
 //! - **One hop**: an envelope is passed on only if it came from its origin. So none goes in circles.
-//! - **Bounded**: a replica has no more batches under way than to a leader that it hears, an envelope is as large as what it
-//!   holds, and the voter that passes it on keeps it only as long as its queue to that peer has room.
+//! - **Bounded**: a replica has no more batches under way than to a leader that it hears, an envelope is as
+//!   large as its content, and
+//!   the voter that passes it on keeps it only as long as its queue to that peer has room.
 //!
-//! Nothing about safety depends on it. An envelope holds only what the replica layer has for the leader, and the
-//! leader's answers ([`Routed`]): never a message of a protocol. So a vote or a promise still comes from the replica at
-//! the other end of a session. A batch may be ordered twice, as ever, and is executed once. The answer to a read names the
-//! question by a token that no other question of the asker's has; the token goes with the name of the asker.
+//! Safety does not depend on it. An envelope holds only what the replica layer has for the leader, and the
+//! leader's answers ([`Routed`]): never a message of a protocol. So a vote or a promise still comes from the
+//! replica at the other end of a session. A batch may be ordered twice, as always, and is executed once. The
+//! answer to a read names the question by a token that no other question of the asker has; the token goes
+//! with the name of the asker.
 
 use synod_consensus::{Bug, To};
 use synod_wire::{Lsn, ReplicaId, Time};
 
 use crate::{Action, PeerMessage, Replica, message::Routed};
 
-/// How a message goes from here to another replica.
+/// The way of a message from here to another replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The replica that it is for.
     pub to: ReplicaId,
-    /// The voter that passes it on; `None`: it goes directly.
+    /// The voter that passes the message on; `None` if it goes directly.
     pub via: Option<ReplicaId>,
 }
 
-/// Whether this replica misses its leader, and by way of whom it reaches it then.
+/// Whether this replica misses its leader, and by way of which voter it then reaches it.
 #[derive(Debug)]
 pub struct Relay {
-    /// When the leader was heard last.
+    /// When the leader was last heard.
     heard: Time,
-    /// The leader is heard, and does not answer.
+    /// Whether the leader is heard, and does not answer.
     unanswered: bool,
-    /// When voters were asked last whether they hear the leader.
+    /// When voters were last asked whether they hear the leader.
     asked: Option<Time>,
-    /// Voters that said so.
+    /// The voters that said so.
     guides: Vec<Guide>,
-    /// The one that passes messages on at the moment.
+    /// The voter that passes messages on at the moment.
     via: Option<ReplicaId>,
 }
 
@@ -54,12 +57,12 @@ struct Guide {
     leader: ReplicaId,
     /// When it said so.
     told: Time,
-    /// When something that it was to pass on was not answered in time.
+    /// When something that it had to pass on was last not answered in time.
     failed: Option<Time>,
 }
 
 impl Relay {
-    /// A replica that starts, and gives the leader a while to be heard.
+    /// A replica that starts, and waits a while to hear the leader.
     pub fn new(now: Time) -> Relay {
         Relay { heard: now, unanswered: false, asked: None, guides: Vec::new(), via: None }
     }
@@ -68,7 +71,7 @@ impl Relay {
         self.guides.iter().find(|guide| Some(guide.id) == self.via)
     }
 
-    /// A voter hears this leader.
+    /// Takes note that a voter hears this leader.
     fn told(&mut self, id: ReplicaId, leader: ReplicaId, now: Time) {
         match self.guides.iter_mut().find(|guide| guide.id == id) {
             Some(guide) => (guide.leader, guide.told) = (leader, now),
@@ -76,7 +79,7 @@ impl Relay {
         }
     }
 
-    /// What was sent was not answered in time.
+    /// Takes note that what was sent was not answered in time.
     fn not_answered(&mut self, now: Time) {
         match self.guides.iter_mut().find(|guide| Some(guide.id) == self.via) {
             Some(guide) => {
@@ -88,7 +91,8 @@ impl Relay {
         }
     }
 
-    /// Keeps the guide as long as it is one, and else takes the one that has not failed, or not for the longest time.
+    /// Keeps the voter as long as it hears the leader; otherwise takes one that has not failed, or the one
+    /// whose failure is the oldest.
     fn choose(&mut self) {
         if self.guide().is_none() {
             self.via = self.guides.iter().min_by_key(|guide| (guide.failed, guide.id)).map(|guide| guide.id);
@@ -122,7 +126,7 @@ impl Replica {
         }
     }
 
-    /// How what is for the leader goes there.
+    /// The way on which messages for the leader go.
     pub(crate) fn way(&self) -> Option<Way> {
         match self.relay.guide() {
             Some(guide) => Some(Way { to: guide.leader, via: Some(guide.id) }),
@@ -134,7 +138,7 @@ impl Replica {
         }
     }
 
-    /// The leader that another voter hears, if this replica goes by way of that one.
+    /// The leader that another voter hears, if this replica goes by way of that voter.
     pub(crate) fn leader_of_guide(&self) -> Option<ReplicaId> {
         self.relay.guide().map(|guide| guide.leader)
     }
@@ -146,14 +150,14 @@ impl Replica {
             && (self.relay.unanswered || now >= self.relay.heard + self.settings.consensus.election_timeout)
     }
 
-    /// From when on this replica, unless it hears of a leader before, has known none for so long that requests that wait
-    /// for one fail.
+    /// From when on this replica, unless it hears of a leader before, has known none for so long that
+    /// requests that wait for one fail.
     pub(crate) fn leaderless_from(&self) -> Option<Time> {
         let patience = self.settings.leaderless_timeout().max(self.settings.consensus.election_timeout);
         (!self.leads() && self.relay.guide().is_none()).then(|| self.relay.heard + patience)
     }
 
-    /// When [`Replica::find_way`] has something to do, though nothing happens.
+    /// When [`Replica::find_way`] has something to do even if nothing happens.
     pub(crate) fn find_way_at(&self, now: Time) -> Option<Time> {
         if self.group.member(self.me).is_none() || self.leads() {
             return None;
@@ -164,7 +168,8 @@ impl Replica {
         self.relay.asked.map(|asked| asked + self.seek_interval())
     }
 
-    /// While somebody hears the leader, what is decided is heard of as often as from a leader that has nothing to say.
+    /// The time between two questions. While a voter hears the leader, this replica hears of decisions as
+    /// often as from a leader that has nothing to say.
     fn seek_interval(&self) -> std::time::Duration {
         let options = &self.settings.consensus;
         if self.relay.guides.is_empty() { options.election_timeout / 2 } else { options.heartbeat_interval }
@@ -180,8 +185,9 @@ impl Replica {
         actions.push(Action::Send { to, message: PeerMessage::SeekLeader, after: Lsn::ZERO });
     }
 
-    /// Another replica misses the leader. One that was removed and does not know it misses the last leader that it had: it hears how far
-    /// the log is, fetches what it lacks, and finds its removal there. Nobody else speaks to it.
+    /// Answers another replica that misses the leader. A replica that was removed and does not know it misses
+    /// the last leader that it had: it hears how far the log is, fetches what it lacks, and finds its removal
+    /// there. No other replica speaks to it.
     pub(crate) fn leader_sought(&self, now: Time, from: ReplicaId, actions: &mut Vec<Action>) {
         let hears = |leader| leader == self.me || !self.misses_leader(now) && !self.catch_up.is_down(leader);
         let member = self.group.member(from).is_some();
@@ -191,29 +197,30 @@ impl Replica {
         }
     }
 
-    /// A voter that was asked says who leads.
+    /// Takes note that a voter that was asked says which replica leads.
     pub(crate) fn leader_found(&mut self, now: Time, from: ReplicaId, leader: ReplicaId) {
         if leader == from && self.view.leader == Some(from) {
-            // The leader itself: it was reached, and is heard.
+            // The leader itself answers, so it was reached, and is heard.
             (self.relay.heard, self.relay.unanswered) = (now, false);
         } else if leader != self.me && self.group.votes(from) {
             self.relay.told(from, leader, now);
         }
     }
 
-    /// A message came from this replica itself.
+    /// Takes note that a message came directly from this replica.
     pub(crate) fn heard_from(&mut self, now: Time, from: ReplicaId) {
         if self.view.leader == Some(from) && !self.catch_up.is_down(from) {
             self.relay.heard = now;
         }
     }
 
-    /// Somebody new leads, or this replica did until now, or the session to the leader is a new one.
+    /// Waits for the leader again: another replica leads, or this one did until now, or the session to the
+    /// leader is a new one.
     pub(crate) fn expect_leader(&mut self, now: Time) {
         (self.relay.heard, self.relay.unanswered) = (now, false);
     }
 
-    /// An envelope came.
+    /// Handles an envelope.
     pub(crate) fn relayed(
         &mut self,
         now: Time,

@@ -1,10 +1,11 @@
 //! What a replica keeps of a log of which records are lost, and how it goes on from there.
 //!
-//! Promises and votes may be among what is lost, so the replica has no memory, as if the whole log were gone. But what was
-//! decided was decided, whatever else is lost: [`salvage`] finds what the rest of the log proves, and that becomes the
-//! new log ([`LogRecord::Decided`]). There are gaps in it. Slots in front of the first gap are delivered at once; the
-//! replica asks others for the gaps alone, and takes the rest from its own log as its turn comes. Only then does it run
-//! the present epoch's protocol, as a replica without memory. docs/repair.md has the argument.
+//! Promises and votes may be among what is lost, so the replica has no memory, as if the whole log were gone.
+//! But what was decided was decided, whatever else is lost: [`salvage`] finds what the rest of the log
+//! proves, and that becomes the new log ([`LogRecord::Decided`]). There are gaps in it. The slots before the
+//! first gap are delivered at once; the replica asks others only for the gaps, and takes the rest from its
+//! own log in its turn. Only then does it run the current epoch's protocol, as a replica without memory.
+//! docs/repair.md has the argument.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,15 +17,15 @@ use synod_wire::{Ballots, Batch, Epoch, Lsn, Slot, Time};
 
 use crate::{Action, Decided, LogRecord, Replica};
 
-/// What the records of a log say although some between them are lost, which shows in their numbers: what was decided
-/// behind slot `base`, which a snapshot covers, and which epoch was entered last. All of it holds whatever the lost
-/// records said.
+/// What the records of a log say although some between them are lost, which shows in their numbers: what was
+/// decided after slot `base`, which a snapshot covers, and which epoch was entered last. All of it holds
+/// whatever the lost records said.
 #[must_use]
 pub fn salvage(records: impl IntoIterator<Item = (Lsn, LogRecord)>, base: Slot) -> Vec<LogRecord> {
     salvage_with(records, base, Proofs::default)
 }
 
-/// [`salvage`], with what an epoch's proofs begin with.
+/// Does what [`salvage`] does, with what an epoch's proofs begin with.
 #[doc(hidden)]
 #[must_use]
 pub fn salvage_with(
@@ -33,7 +34,7 @@ pub fn salvage_with(
     begin: impl Fn() -> Proofs,
 ) -> Vec<LogRecord> {
     let mut proofs: BTreeMap<Epoch, Proofs> = BTreeMap::new();
-    // What says by itself in which slot it counts, or in which epoch.
+    // Records that say by themselves in which slot they count, or in which epoch.
     let mut certain: BTreeMap<Slot, LogRecord> = BTreeMap::new();
     let mut trimmed = Slot::ZERO;
     let mut entered = None;
@@ -49,7 +50,7 @@ pub fn salvage_with(
             }
             LogRecord::Entered { group, amnesia } => {
                 if amnesia {
-                    // Records were lost in front of this one.
+                    // Records were lost before this one.
                     proofs.values_mut().for_each(Proofs::skip);
                 }
                 entered = entered
@@ -82,7 +83,7 @@ pub fn salvage_with(
     kept.extend(certain.into_values().filter(|record| slot_of(record) > base));
     for (epoch, proofs) in proofs {
         let decided = proofs.into_decided().into_iter();
-        // Behind the end of its epoch a decision is void, so one slot may have been decided in several.
+        // After the end of its epoch a decision is void, so one slot may have been decided in several epochs.
         kept.extend(
             decided
                 .filter(|(slot, _)| *slot > base && !learned.contains(slot))
@@ -93,7 +94,7 @@ pub fn salvage_with(
     kept
 }
 
-/// The slot that a record is about; those that are about none come first.
+/// The slot that a record is about; records that are about none come first.
 fn slot_of(record: &LogRecord) -> Slot {
     match record {
         LogRecord::Learned { slot, .. } | LogRecord::Decided { slot, .. } => *slot,
@@ -101,10 +102,11 @@ fn slot_of(record: &LogRecord) -> Slot {
     }
 }
 
-/// Decided slots of the own log that wait for those in front of them, which were lost. No more than the log holds.
+/// Decided slots of this replica's own log that wait for slots before them, which were lost. There are no
+/// more than the log holds.
 #[derive(Debug, Default)]
 pub(crate) struct Salvaged {
-    /// In a slot, each epoch may have decided something. It counts if the slot belongs to that epoch.
+    /// What each epoch decided in a slot, which counts if the slot belongs to that epoch.
     slots: BTreeMap<(Slot, Epoch), Decided>,
 }
 
@@ -113,7 +115,7 @@ impl Salvaged {
         self.slots.insert((slot, epoch), Decided { ballots, batch });
     }
 
-    /// Through which slot something waits.
+    /// The last slot in which something waits.
     pub(crate) fn last(&self) -> Slot {
         self.slots.last_key_value().map_or(Slot::ZERO, |((slot, _), _)| *slot)
     }
@@ -123,14 +125,15 @@ impl Salvaged {
         self.slots.remove(&(slot, epoch))
     }
 
-    /// Everything through `delivered` is delivered, and `epoch` goes on behind it. Whether that let go of anything.
+    /// Drops what does not wait any more, when everything through `delivered` is delivered and `epoch` goes
+    /// on after it. Returns whether anything was dropped.
     pub(crate) fn release(&mut self, delivered: Slot, epoch: Epoch) -> bool {
         let before = self.slots.len();
         self.slots.retain(|(slot, of), _| *slot > delivered && *of >= epoch);
         self.slots.len() < before
     }
 
-    /// The slots in which something waits that will be taken: of the epoch that goes on now.
+    /// The slots in which something waits that will be taken, since it is of the epoch that goes on now.
     pub(crate) fn runs(&self, epoch: Epoch) -> VecDeque<Range<Slot>> {
         let mut runs: VecDeque<Range<Slot>> = VecDeque::new();
         for (slot, _) in self.slots.keys().filter(|(_, of)| *of == epoch) {
@@ -144,15 +147,15 @@ impl Salvaged {
 }
 
 impl Replica {
-    /// What the next slot delivers, of which a damaged log says that this batch, or a reference to it, was decided in it. The
-    /// reference does not count if the batch was delivered before.
+    /// What the next slot delivers, if a damaged log says that this batch, or a reference to it, was decided
+    /// in it. The reference does not count if the batch was delivered before.
     pub(crate) fn as_delivered(&self, batch: Batch) -> Batch {
         let void = batch.id().is_some_and(|id| self.history.delivered().voids(id));
         let reference = batch.reference().filter(|_| void && batch.reconfiguration().is_none());
         reference.filter(|_| self.group.disseminates()).unwrap_or(batch)
     }
 
-    /// Takes what the own log holds of slots whose turn has come.
+    /// Delivers what this replica's own log holds of slots whose turn has come.
     pub(crate) fn take_salvaged(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut taken = false;
         while !self.is_backlogged() && self.protocol.is_none() {
@@ -174,7 +177,8 @@ impl Replica {
         }
     }
 
-    /// Forgets what is delivered or void of what the own log holds, and sees to it that only the rest is asked for.
+    /// Forgets what is delivered or void of what this replica's own log holds, and sees to it that only the
+    /// rest is asked for.
     pub(crate) fn watch_salvaged(&mut self) {
         self.known.salvaged.release(self.decided.last(), self.group.epoch);
         self.catch_up.holds(self.known.salvaged.runs(self.group.epoch));

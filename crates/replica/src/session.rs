@@ -1,22 +1,23 @@
 //! At-most-once execution.
 //!
-//! A command may be ordered twice: a client that got no answer sends it again, a replica proposes it again to a
-//! new leader. The session table, which is part of the replicated state, sees to it that it is executed once.
+//! A command may be ordered twice: a client that got no answer sends it again, or a replica proposes it again to
+//! a new leader. The session table, which is part of the replicated state, sees to it that it is executed once.
 //!
-//! There are two kinds of sessions. **Clients** that identify themselves open one through the log; it caches the
-//! replies that the client may still ask for. **Replicas** have one for all requests that carry no identity (the
-//! etcd API's); it is implied by the replica's id and life, and caches nothing, since a replica sees its own
-//! commands executed.
+//! There are two kinds of sessions. **Clients** that identify themselves open one through the log; it caches
+//! the replies that the client may still ask for. **Replicas** have one for all requests that carry no
+//! identity (those of the etcd API); it is implied by the replica's id and life, and caches nothing, since a
+//! replica sees its own commands executed.
 //!
-//! Unlike JPaxos' reply cache (Santos 2012, section 7.8), which keeps one reply a client and so wants one
-//! outstanding command a client, a session may have many: every command says which is the lowest one that the
+//! Unlike JPaxos' reply cache (Santos 2012, section 7.8), which keeps one reply per client and so requires
+//! one outstanding command per client, a session may have many: every command names the lowest one that the
 //! session still waits for, and everything below is forgotten.
 //!
-//! Which commands were executed is remembered apart from their replies. What was executed is a bit a command, and is
-//! kept as long as the session: without it a command would be executed twice. Replies may be of any size, so they are
-//! bounded in bytes, a session's and the whole table's: the oldest reply goes first, and a client that asks again for a
-//! reply that is gone is told that its command was executed and that the reply is gone. The bounds belong to the group,
-//! and replies go at commands, so all replicas forget the same replies in the same slots.
+//! Which commands were executed is remembered apart from their replies. That takes one bit per command, and
+//! is kept as long as the session: without it a command would be executed twice. Replies may be of any size,
+//! so they are bounded in bytes, those of a session and those of the whole table: the oldest reply goes
+//! first, and a client that asks again for a reply that is gone is told that its command was executed and
+//! that the reply is gone. The bounds belong to the group, and replies are dropped when commands are
+//! executed, so all replicas forget the same replies in the same slots.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -35,20 +36,20 @@ pub(crate) fn is_replica(session: SessionId) -> bool {
     session.of_replica().is_some()
 }
 
-/// Bounds of the table: a part of the [`Limits`](crate::Limits) that belong to the group.
+/// The limits of the table: a part of the [`Limits`](crate::Limits) that belong to the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Sessions of clients; opening one more closes the one that was idle longest.
+    /// How many sessions of clients there may be; opening one more closes the one that was idle longest.
     pub clients_max: usize,
-    /// How far a sequence number of a client may be above its lowest outstanding one: at most as many replies are
-    /// cached.
+    /// How far a sequence number of a client may be above its lowest outstanding one: at most this many
+    /// replies are cached.
     pub outstanding_max: u64,
-    /// Bytes of cached replies of one session, each counted with [`REPLY_OVERHEAD_BYTES`] more than it has. A reply that
-    /// is larger by itself is not cached.
+    /// Bytes of cached replies of one session, each counted with [`REPLY_OVERHEAD_BYTES`] more than it has. A
+    /// reply that is larger by itself is not cached.
     pub session_reply_bytes_max: u64,
     /// The same for the replies of all sessions together.
     pub reply_bytes_max: u64,
-    /// The same for a replica, whose replies are not cached.
+    /// As `outstanding_max`, for a replica, whose replies are not cached.
     pub replica_outstanding_max: u64,
     /// A client's session that is idle for longer is closed.
     pub idle_max: Duration,
@@ -75,11 +76,12 @@ impl Default for SessionLimits {
 pub enum Verdict {
     /// Execute it, and tell the table with [`SessionTable::executed`].
     Execute,
-    /// It was executed; the reply, if it is cached (still: see [`SessionLimits`]; a replica's never is).
+    /// The command was executed before; the reply, if it is cached (still: see [`SessionLimits`]; a replica's
+    /// never is).
     Repeat(Option<Bytes>),
     /// The session does not wait for it any more.
     Stale,
-    /// Too far above the lowest outstanding one.
+    /// The number is too far above the lowest outstanding one.
     TooFarAhead,
     /// There is no such session.
     Unknown,
@@ -122,12 +124,12 @@ impl Window {
 /// A reply that its client may still ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cached {
-    /// Replies are numbered in the order in which they were made.
+    /// The number of the reply; replies are numbered in the order in which they were made.
     age: u64,
     reply: Bytes,
 }
 
-/// What a reply counts against the bounds.
+/// How many bytes a reply counts against the bounds.
 fn cost(reply: &Bytes) -> u64 {
     reply.len() as u64 + REPLY_OVERHEAD_BYTES
 }
@@ -135,20 +137,20 @@ fn cost(reply: &Bytes) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ClientSession {
     window: Window,
-    /// By sequence number; of some commands in the window the reply is gone.
+    /// The replies by sequence number; those of some commands in the window are gone.
     replies: BTreeMap<u64, Cached>,
     /// The sum of their costs.
     reply_bytes: u64,
-    /// When the last command came, on the replicated clock in milliseconds...
+    /// When the last command came, on the replicated clock in milliseconds.
     active_ms: u64,
-    /// ...and in which slot, to order sessions of the same instant.
+    /// The slot of that command, which orders sessions of the same instant.
     active_slot: Slot,
 }
 
 /// The sessions as they are after one command. A clone takes a reference to each session and copies none of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    /// The latest life of each, as its session names it.
+    /// The latest life of each replica, as its session names it.
     replicas: BTreeMap<ReplicaId, Arc<(Life, Window)>>,
     clients: BTreeMap<SessionId, Arc<ClientSession>>,
     last_opened: u64,
@@ -163,7 +165,7 @@ pub struct Sessions {
 pub struct SessionTable {
     limits: SessionLimits,
     sessions: Sessions,
-    /// Whose each cached reply is, the oldest first.
+    /// The session and the number of each cached reply, the oldest first.
     by_age: BTreeMap<u64, (SessionId, u64)>,
     /// The cost of all cached replies.
     reply_bytes: u64,
@@ -176,10 +178,10 @@ impl SessionTable {
         SessionTable { limits, sessions: Sessions::default(), by_age: BTreeMap::new(), reply_bytes: 0 }
     }
 
-    /// Other limits hold from now on. What exceeds them goes at once, so at every replica in the same slot.
+    /// Sets other limits. What exceeds them is dropped at once, so at every replica in the same slot.
     pub(crate) fn set_limits(&mut self, limits: SessionLimits) {
         self.close_idlest(limits.clients_max);
-        // Each session by itself first: what it has to forget anyway makes room for the others.
+        // Each session is bounded by itself first: what it has to forget anyway makes room for the others.
         self.limits = SessionLimits { reply_bytes_max: u64::MAX, ..limits };
         let ids: Vec<SessionId> = self.sessions.clients.keys().copied().collect();
         ids.iter().for_each(|&id| self.forget_too_many(id));
@@ -189,19 +191,20 @@ impl SessionTable {
         }
     }
 
-    /// Sessions of clients.
+    /// How many sessions of clients there are.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.sessions.clients.len()
     }
 
-    /// What all cached replies count against [`SessionLimits::reply_bytes_max`].
+    /// How many bytes all cached replies count against [`SessionLimits::reply_bytes_max`].
     #[must_use]
     pub fn reply_bytes(&self) -> u64 {
         self.reply_bytes
     }
 
-    /// What the replies of the session that caches most count against [`SessionLimits::session_reply_bytes_max`].
+    /// How many bytes the replies of the session that caches most count against
+    /// [`SessionLimits::session_reply_bytes_max`].
     #[must_use]
     pub fn largest_session_bytes(&self) -> u64 {
         self.sessions.clients.values().map(|client| client.reply_bytes).max().unwrap_or(0)
@@ -252,7 +255,8 @@ impl SessionTable {
         self.sessions.clock_ms
     }
 
-    /// Time went by: closes what was idle for too long. A tick that was made for another instant does nothing.
+    /// Advances the clock, and closes what was idle for too long. A tick that was made for another instant
+    /// does nothing.
     pub fn advance_clock(&mut self, tick: Tick) {
         if tick.from != self.sessions.clock_ms {
             return;
@@ -316,7 +320,7 @@ impl SessionTable {
         }
     }
 
-    /// A command that was to be executed was, with this reply.
+    /// Takes note that a command was executed, with this reply.
     pub fn executed(&mut self, session: SessionId, sequence: u64, reply: &Bytes) {
         if let Some((replica, _)) = session.of_replica() {
             let entry = self.sessions.replicas.get_mut(&replica).expect("checked just before");
@@ -328,7 +332,7 @@ impl SessionTable {
         client.window.insert(sequence);
         let (bytes, limits) = (cost(reply), self.limits);
         if bytes > limits.session_reply_bytes_max.min(limits.reply_bytes_max) {
-            // All others would have to go, and this one as well.
+            // All other replies would have to go, and this one as well.
             return;
         }
         self.sessions.last_age += 1;
@@ -346,7 +350,8 @@ impl SessionTable {
         }
     }
 
-    /// The age of the reply that has to go next: the oldest of this session if that caches too much, or of all.
+    /// The age of the reply that has to go next: the oldest of this session if that caches too much, or the
+    /// oldest of all.
     fn oldest_too_many(&self, session: SessionId) -> Option<u64> {
         let client = &self.sessions.clients[&session];
         if client.reply_bytes > self.limits.session_reply_bytes_max {
@@ -418,7 +423,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Reads what [`Sessions::write_to`] wrote, and nothing behind it.
+    /// Reads what [`Sessions::write_to`] wrote, and nothing after it.
     ///
     /// # Errors
     /// Those of `input`; [`io::ErrorKind::InvalidData`] for what no table writes.
@@ -503,7 +508,7 @@ fn take_u64(input: &mut dyn Read) -> io::Result<u64> {
     take(input).map(u64::from_le_bytes)
 }
 
-/// Memory is taken for bytes that are there, not for a length that claims so.
+/// Memory is allocated for bytes that are there, not for a length that claims so.
 fn take_bytes(input: &mut dyn Read) -> io::Result<Bytes> {
     let len = take_u32(input)?;
     let mut bytes = Vec::new();
@@ -557,7 +562,7 @@ mod tests {
         let copy = replica_session(ReplicaId(3), Incarnation(5), 8);
         assert_eq!(run(&mut table, original, 1, 1), Verdict::Execute);
         assert_eq!(run(&mut table, copy, 1, 1), Verdict::Execute, "it was never executed");
-        // Whichever is not the one that the table holds for later executes nothing, and is told.
+        // The one that is not the life that the table holds for the later one executes nothing, and is told so.
         assert_eq!(run(&mut table, original, 2, 1), Verdict::Stale);
         assert_eq!(run(&mut table, replica_session(ReplicaId(3), Incarnation(6), 0), 1, 1), Verdict::Execute);
     }
@@ -585,7 +590,7 @@ mod tests {
         let tick = |from| Tick { from, by: 6_000 };
         table.advance_clock(tick(0));
         assert_eq!(run(&mut table, busy, 1, 1), Verdict::Execute);
-        // Others measured the same six seconds, or come late.
+        // Other leaders measured the same six seconds, or their ticks come late.
         [tick(0), tick(1), tick(6_001)].into_iter().for_each(|tick| table.advance_clock(tick));
         assert_eq!((table.clock_ms(), table.clients()), (6_000, 2));
         table.advance_clock(tick(6_000));
@@ -652,7 +657,7 @@ mod tests {
         let careful = table.open(Slot(1));
         run(&mut table, careful, 1, 1);
         let careless = table.open(Slot(1));
-        // It never says that it has an answer.
+        // The client never says that it has an answer.
         for sequence in 1..=1000 {
             reply_of(&mut table, careless, sequence, MIB);
             assert!(table.reply_bytes() <= limits.session_reply_bytes_max + cost(&Bytes::from("reply 1")));

@@ -1,31 +1,20 @@
-//! Who votes, where a protocol changes that within its epoch; and learners, who come to vote.
+//! Voters, where a protocol changes them within its epoch; and learners, which are to become voters.
 //!
-//! Raft needs no new epoch for new voters: its log says from which entry on whose majority counts, and it goes on
-//! ordering meanwhile. The replica layer says who those voters are, and every replica finds the same when it delivers
-//! the entry: a promotion or a removal is a decided [`Change`] here as with every protocol. The epoch and its first slot
-//! stay, the group's version grows. The argument, in addition to that of `epochs.rs` and of Raft's own `membership.rs`:
+//! Raft needs no new epoch for new voters: its log says from which entry on whose majority counts, and it
+//! goes on ordering meanwhile. The replica layer says which replicas those voters are, and every replica
+//! finds the same when it delivers the entry: a promotion or a removal is a decided [`Change`], as with every
+//! protocol. The epoch and its first slot stay, and the group's version grows. `docs/epochs.md` has the
+//! argument. Its rules are:
 //!
-//! - **The log and the group agree.** Who votes behind a batch is a function of the batch and of the group before it
-//!   ([`Group::voters_behind`]). The leader applies it to the group that it has delivered. The protocol takes the
-//!   batch only while nothing that speaks of the group is in the log and not delivered, so that group is the one in front
-//!   of the batch wherever the batch is decided. Every change goes this way, also one that leaves the voters as they
-//!   are, or that is going to be refused: what is in front of it must not make something else of it. A batch that is
-//!   not taken yet is held back, and what is behind it waits with it; that is for as long as an entry is not decided,
-//!   behind which nothing else would be decided either.
-//! - **One voter more or less** goes in one step. Where more changes at once, as with a replacement, those before and
-//!   those to be decide together for a while: the group is **unsettled** ([`Group::outgoing`]). The leader completes
-//!   that by itself, with a batch that all recognise ([`Batch::settling`]); until then no other change is made.
-//! - **Who begins in the middle knows who votes.** The group as of a replica's last delivered slot is in its snapshot, or
-//!   follows from what it replays; with it the protocol starts. What a peer tells of a decided slot gets its voters by the
-//!   same function, and a snapshot of a peer brings them. So nobody has to ask who votes, and nobody guesses.
-//! - **Learners run the protocol** without a vote, so that the leader knows how far their logs are, and has their answer
-//!   from the very entry on that makes voters of them. They are promoted by the same rule as elsewhere.
-//! - **Who is removed is needed to the last.** While the group is unsettled it votes. It stops its protocol when it
-//!   delivers the entry with which it does not count any more: that was decided by a majority of the others, who hold it.
-//!   It ends its service by the rule of `epochs.rs`, and not before the group is settled.
-//! - **Without memory** a replica may have voted in this epoch, as voter or as learner (a candidate may count a learner
-//!   whose promotion is not decided). It takes no part in the epoch any more, and asks for one that is begun for its
-//!   present life: a stop-sign, like a change of the protocol, also with Raft.
+//! - The voters after a batch are a function of the batch and of the group before it
+//!   ([`Group::voters_behind`]). The protocol takes a
+//!   batch that speaks of the group only while no other such batch is in the log and not delivered.
+//! - One voter more or less goes in one step. Where more changes at once, the former and the future voters
+//!   decide together until the
+//!   leader completes the change ([`Batch::settling`]); until then no other change is made.
+//! - Learners run the protocol without a vote.
+//! - A replica that is removed votes while the group is unsettled.
+//! - A replica without memory takes no part in the epoch any more, and asks for one that is begun for its present life.
 
 use bytes::Bytes;
 use synod_consensus::{ChangeRefused, Control, Dissemination, Input, LeaderView, Members, VoterSets};
@@ -34,7 +23,7 @@ use synod_wire::{Batch, ReplicaId, SessionId, Slot, Time};
 use crate::{Action, Change, ChangeRequest, Goal, Group, Refusal, Replica, RequestError};
 
 impl Group {
-    /// What a batch that is decided in `slot` makes of the group; nothing if it does not speak of the group.
+    /// What a batch that is decided in `slot` makes of the group; `None` if it does not speak of the group.
     #[must_use]
     pub fn behind(&self, slot: Slot, batch: &Batch) -> Option<Result<Group, Refusal>> {
         if batch.is_settling() {
@@ -50,9 +39,9 @@ impl Group {
         })
     }
 
-    /// Who votes behind a batch that is decided in `slot`, if that is for the log of the present epoch to say: the
-    /// protocol changes voters itself, and the batch speaks of the group. A batch that ends the epoch is the last one
-    /// that counts in it.
+    /// The voters after a batch that is decided in `slot`, if the log of the current epoch says which they
+    /// are: the protocol changes voters itself, and the batch speaks of the group. A batch that ends the
+    /// epoch is the last one that counts in it.
     #[must_use]
     pub fn voters_behind(&self, slot: Slot, batch: &Batch) -> Option<VoterSets> {
         if !self.changes_voters_itself() {
@@ -62,8 +51,8 @@ impl Group {
         Some(next.as_ref().unwrap_or(self).voter_sets())
     }
 
-    /// Whether voters change within an epoch. Not where every replica disseminates batches: a quorum that holds one is a
-    /// quorum of the voters with which the epoch began.
+    /// Whether voters change within an epoch. They do not where every replica disseminates batches: a quorum
+    /// that holds one is a quorum of the voters with which the epoch began.
     #[must_use]
     pub fn changes_voters_itself(&self) -> bool {
         self.protocol.changes_voters_itself() && !self.disseminates()
@@ -75,7 +64,7 @@ impl Group {
         self.overrides.dissemination() == Dissemination::Balanced
     }
 
-    /// Those whose majorities decide.
+    /// The voters, a majority of which decides, or a majority of each of two sets.
     #[must_use]
     pub fn voter_sets(&self) -> VoterSets {
         VoterSets::joint(self.voters().collect(), self.outgoing.clone())
@@ -87,16 +76,16 @@ impl Group {
         self.votes(id) || self.outgoing.contains(&id)
     }
 
-    /// The voters as a replica sees them that runs the epoch's protocol: one that counts, or a learner of a protocol that
-    /// changes voters itself.
+    /// The voters as a replica sees them that runs the epoch's protocol: a replica that counts, or a learner
+    /// of a protocol that changes voters itself.
     #[must_use]
     pub fn voting(&self, me: ReplicaId) -> Option<Members> {
         let learns = self.changes_voters_itself() && self.member(me).is_some();
         (learns || self.counts(me)).then(|| Members::seen_by(me, self.voter_sets()))
     }
 
-    /// Who has to decide together with the voters of `next`, for a while: any majority of these meets any of those if
-    /// there is only one more or one less, and nobody has to.
+    /// The replicas that have to decide together with the voters of `next` for a while. There are none if there is
+    /// only one voter more or one less, since any majority of the one set then meets any majority of the other.
     pub(crate) fn voters_before(&self, next: &Group) -> Vec<ReplicaId> {
         let added = next.voters().filter(|&id| !self.votes(id)).count();
         let removed = self.voters().filter(|&id| !next.votes(id)).count();
@@ -105,12 +94,13 @@ impl Group {
 }
 
 impl Replica {
-    /// Proposes a batch here. Behind a change that ends the epoch nothing is proposed until its fate is known.
+    /// Proposes a batch here. After a change that ends the epoch nothing is proposed until it is known
+    /// whether it is decided.
     pub(crate) fn order(&mut self, now: Time, batch: Batch, awaited: bool, actions: &mut Vec<Action>) {
         let slot = self.decided.last().next();
         if self.would_be_stuck(now, &batch) {
-            // Perhaps one more slot was decided since a learner was found to have caught up. Whether that is so is asked at
-            // its next word, or it could be so each time.
+            // One more slot may have been decided since a learner was found to have caught up. This asks
+            // again at the learner's next message; otherwise it could be so each time.
             self.audience.may_ask_again();
             return self.fail_change(&batch, RequestError::Unhealthy, actions);
         }
@@ -118,7 +108,7 @@ impl Replica {
             let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
             self.stopping = ends && !self.has(synod_consensus::Bug::DeliverBehindEnd);
         }
-        // Everybody waits for what ends an epoch: the followers are told at once that it is decided.
+        // All replicas wait for what ends an epoch: the followers are told at once that it is decided.
         let awaited = awaited || self.stopping;
         let Some(voters) = self.group.voters_behind(slot, &batch) else {
             return self.input(now, Input::Propose { batch, awaited }, actions);
@@ -128,16 +118,16 @@ impl Replica {
         self.offered = None;
     }
 
-    /// The protocol does not take the change that was offered to it.
+    /// Takes note that the protocol does not take the change that was offered to it.
     pub(crate) fn change_refused(&mut self, refused: ChangeRefused, actions: &mut Vec<Action>) {
         let Some(offered) = self.offered.take() else { return };
         self.stopping = false;
         match refused {
             ChangeRefused::Pending | ChangeRefused::TooEarly => self.held_back = Some(offered),
-            // Whoever asked for it sends it to the next leader.
+            // The replica that asked for it sends it to the next leader.
             ChangeRefused::NotLeading => {}
             ChangeRefused::Behind(_) => {
-                // If it comes from a follower, that sends it again after a while.
+                // If it comes from a follower, the follower sends it again after a while.
                 self.fail_change(&offered.0, RequestError::NotCaughtUp, actions);
                 let request =
                     offered.0.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
@@ -149,14 +139,14 @@ impl Replica {
         }
     }
 
-    /// A change is not going to be proposed.
+    /// Fails a change that will not be proposed.
     fn fail_change(&mut self, change: &Batch, error: RequestError, actions: &mut Vec<Action>) {
         let closed = self.proposals.give_up(change);
         let requests = closed.map_or_else(Vec::new, |closed| self.requests_of(&closed));
         actions.extend(requests.into_iter().map(|(_, request)| Action::RequestFailed { request, error }));
     }
 
-    /// A follower's change was not proposed by the leader.
+    /// Takes note that the leader did not propose a change of this follower's client.
     pub(crate) fn change_turned_down(
         &mut self,
         session: SessionId,
@@ -168,9 +158,10 @@ impl Replica {
         }
     }
 
-    /// Whether a change of voters that this leader is asked for would be the last for long: fewer of those who would vote
-    /// answer it, with their memory, than decide from then on. (etcd's strict reconfiguration check.) With three voters, one
-    /// of them down, the removal of another would leave two, and both would be needed.
+    /// Whether a change of voters that this leader is asked for would be the last for long, because fewer of
+    /// the replicas that would vote answer it, with their memory, than decide from then on. (etcd's strict
+    /// reconfiguration check.) With three voters, one of them down, the removal of another would leave two,
+    /// and both would be needed.
     pub(crate) fn would_be_stuck(&self, now: Time, batch: &Batch) -> bool {
         let (Some(protocol), Some(Ok(next))) =
             (&self.protocol, self.group.behind(self.decided.last().next(), batch))
@@ -186,8 +177,8 @@ impl Replica {
         changes && next.voters().filter(|&id| answers(id)).count() <= next.voters().count() / 2
     }
 
-    /// Whoever speaks in this epoch may have come to it later than what this replica knows of the group. If that is
-    /// behind, all whom it does know may be gone.
+    /// Takes note that a replica speaks in this epoch. It may have joined the group later than this replica
+    /// knows; if this replica lags, all members that it knows may be gone.
     pub(crate) fn heard_in_epoch(&mut self, from: ReplicaId) {
         if self.group.member(from).is_none() && self.protocol_status().decided_elsewhere > self.decided.last()
         {
@@ -195,7 +186,7 @@ impl Replica {
         }
     }
 
-    /// Stops the protocol of a replica that has no part in it any more; true if there was one.
+    /// Stops the protocol of a replica that has no part in it any more; returns whether there was one.
     pub(crate) fn leave(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
         let in_it = self.group.epoch != self.known.running || self.group.voting(self.me).is_some();
         if in_it || self.protocol.is_none() {
@@ -213,7 +204,7 @@ impl Replica {
 
     // Learners.
 
-    /// A leader promotes the learners that are there to vote and have caught up.
+    /// Promotes, as the leader, the learners that are to vote and have caught up.
     pub(crate) fn promote_learners(&mut self, now: Time) {
         let busy = self.stopping || !self.group.outgoing.is_empty();
         if !self.takes_care() || busy || now < self.audience.asked_at + self.ask_interval() {
@@ -221,7 +212,7 @@ impl Replica {
         }
         let learners = self.group.learners().filter(|&(_, goal)| goal != Goal::Learn);
         let ready: Vec<_> = learners.map(|(id, _)| id).filter(|&id| self.has_caught_up(id, now)).collect();
-        // One that can get no vote does not keep the others waiting.
+        // A learner that can get no vote does not keep the others waiting.
         let next = ready.iter().find(|&&id| self.audience.refused.is_some_and(|refused| id > refused));
         if let Some(&id) = next.or(ready.first()) {
             self.ask_for(now, Change::Promote(id));
@@ -238,8 +229,8 @@ impl Replica {
         self.audience.learners.iter().map(|(&id, learner)| (id, learner.decided))
     }
 
-    /// Whether a learner has (nearly) everything that is decided, its own beginning included, and said so not long ago:
-    /// one that is gone would count for a quorum and help none.
+    /// Whether a learner has (nearly) everything that is decided, including its own addition, and said so a
+    /// short time ago: a learner that is gone would count for a quorum and not help any.
     #[must_use]
     pub fn has_caught_up(&self, learner: ReplicaId, now: Time) -> bool {
         let patience = self.settings.consensus.election_timeout * 2;
@@ -250,7 +241,7 @@ impl Replica {
         })
     }
 
-    /// Whether a change promotes a learner that has not caught up: it would not help to form a quorum.
+    /// Whether a change promotes a learner that has not caught up, which would not help to form a quorum.
     pub(crate) fn is_premature(&self, payload: &Bytes, now: Time) -> bool {
         let Ok(request) = ChangeRequest::decode(payload.clone()) else { return false };
         let Change::Promote(promoted) = request.change else { return false };

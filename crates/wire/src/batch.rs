@@ -7,8 +7,8 @@
 //! reference := a command of kind Reference, whose payload is checksum u32 | length u32 of the batch that it names
 //! ```
 //!
-//! The identity of a batch has the form of a command, so whatever walks over a batch walks over it: its session is the
-//! origin's, its sequence the number of the batch, and its lowest outstanding one is the [`Batch::floor`].
+//! The identity of a batch has the form of a command, so code that walks over a batch walks over it, too: its session
+//! is the origin's, its sequence the number of the batch, and its lowest outstanding number is the [`Batch::floor`].
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{DecodeError, SessionId};
 
-/// Bytes that a command takes in a batch beside its payload.
+/// Bytes that a command takes in a batch besides its payload.
 pub const COMMAND_HEADER_BYTES: usize = 29;
 
 /// Bytes that the identity of a batch takes in it.
@@ -25,25 +25,27 @@ pub const IDENTITY_BYTES: usize = COMMAND_HEADER_BYTES;
 /// Bytes of a batch that is a reference.
 const REFERENCE_BYTES: usize = COMMAND_HEADER_BYTES + 8;
 
-/// No batch is larger, in bytes. A frame between replicas (64 MiB) has room for one and for what goes with it.
+/// The size of the largest batch, in bytes. A frame between replicas (64 MiB) has room for one and for what
+/// goes with it.
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
 
-/// Who executes a command.
+/// What executes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandKind {
-    /// The state machine.
+    /// The state machine executes it.
     Apply,
-    /// The session table: open a session for a client.
+    /// The session table executes it: it opens a session for a client.
     OpenSession,
-    /// The session table: the replicated clock goes on.
+    /// The session table executes it: the replicated clock advances.
     AdvanceClock,
-    /// The group: a change of members or of the ordering protocol. It is alone in its batch.
+    /// The group executes it: a change of members or of the ordering protocol. It is alone in its batch.
     Reconfigure,
-    /// The group: a change of voters that was under way within an epoch is complete. It is alone in its batch.
+    /// The group executes it: a change of voters that was under way within an epoch is complete. It is alone
+    /// in its batch.
     Settle,
-    /// Nobody: it says which batch this is, and comes first in it.
+    /// It is not executed: it says which batch this is, and comes first in it.
     Identity,
-    /// Nobody: it stands for another batch, and is alone in its own.
+    /// It is not executed: it stands for another batch, and is alone in its own.
     Reference,
 }
 
@@ -62,8 +64,8 @@ impl CommandKind {
     }
 }
 
-/// Names a batch. No two batches of a cluster have the same name: each life of a replica has a session of its own, and
-/// numbers its batches in it.
+/// The name of a batch. No two batches of a cluster have the same name: each life of a replica has a session
+/// of its own, and numbers its batches in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId {
     /// The session of the life of the replica that made the batch ([`crate::replica_session`]).
@@ -94,15 +96,15 @@ pub struct Batch {
 /// A command inside a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Who asked.
+    /// The session of the client or replica that asked.
     pub session: SessionId,
-    /// Which of that session's commands; the first is 1.
+    /// The command's number in that session; the first is 1.
     pub sequence: u64,
     /// Every lower sequence number of the session is answered or given up: replies to them can be forgotten.
     pub lowest_outstanding: u64,
-    /// Who executes it.
+    /// What executes it.
     pub kind: CommandKind,
-    /// What to do; only whoever executes it knows what it means. A slice of the batch.
+    /// The content, which only its executor understands. It is a slice of the batch.
     pub payload: Bytes,
 }
 
@@ -113,7 +115,7 @@ impl Batch {
         Batch::default()
     }
 
-    /// The batch with which a leader completes a change of voters; nobody asked for it, and nobody is answered.
+    /// The batch with which a leader completes a change of voters; no client asked for it, and none is answered.
     #[must_use]
     pub fn settling() -> Batch {
         let mut builder = BatchBuilder::new();
@@ -150,16 +152,16 @@ impl Batch {
             .then(|| self.bytes.slice(at + COMMAND_HEADER_BYTES..))
     }
 
-    /// The name of the batch, or of the batch that this reference stands for. A no-op, and what a leader adds by itself,
-    /// has none.
+    /// The name of the batch, or of the batch that this reference stands for; `None` for a no-op, and for
+    /// what a leader adds by itself.
     #[must_use]
     pub fn id(&self) -> Option<BatchId> {
         let named = matches!(self.first_kind()?, CommandKind::Identity | CommandKind::Reference);
         named.then(|| BatchId { origin: SessionId(self.word(0)), number: self.word(8) })
     }
 
-    /// The lowest number of a batch that the origin of this one still waited for when it made it: whatever it numbered
-    /// lower is delivered or given up.
+    /// The lowest number of a batch that the origin of this one still waited for when it made it: every batch
+    /// with a lower number is delivered or given up.
     #[must_use]
     pub fn floor(&self) -> u64 {
         if self.id().is_some() { self.word(16) } else { 0 }
@@ -171,8 +173,8 @@ impl Batch {
         self.first_kind() == Some(CommandKind::Reference)
     }
 
-    /// What stands for this batch in the log where batches travel apart from their order: the same wherever it is made.
-    /// `None` for what has no name, which has to be ordered as it is, and for what is a reference.
+    /// The reference that stands for this batch in the log where batches travel apart from their order; it is the same
+    /// wherever it is made. `None` for a batch without a name, which has to be ordered as it is, and for a reference.
     #[must_use]
     pub fn reference(&self) -> Option<Batch> {
         let id = self.id().filter(|_| !self.is_reference())?;
@@ -193,12 +195,12 @@ impl Batch {
         CommandKind::from_byte(*self.bytes.get(24)?).ok()
     }
 
-    /// A number in the first header; there is one.
+    /// A number in the first header, which must exist.
     fn word(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("8 bytes"))
     }
 
-    /// Where the commands begin that somebody executes.
+    /// Where the commands begin that are executed.
     fn commands_at(&self) -> usize {
         match self.first_kind() {
             Some(CommandKind::Identity) => IDENTITY_BYTES,
@@ -213,7 +215,7 @@ impl Batch {
         self.crc
     }
 
-    /// A batch out of bytes whose checksum was verified, once the commands in it are seen to be well formed.
+    /// A batch out of bytes whose checksum was verified, after a check that the commands in it are well formed.
     pub fn from_parts(bytes: Bytes, crc: u32) -> Result<Batch, DecodeError> {
         let mut rest = bytes.len();
         let mut at = 0;
@@ -262,7 +264,7 @@ impl Batch {
     }
 }
 
-/// `numbers`: session, sequence and lowest outstanding.
+/// Writes a header; `numbers` are session, sequence and lowest outstanding.
 fn put_header(bytes: &mut BytesMut, kind: CommandKind, numbers: (SessionId, u64, u64), len: u32) {
     let (session, sequence, lowest_outstanding) = numbers;
     bytes.put_u64_le(session.0);
@@ -277,7 +279,7 @@ fn put_header(bytes: &mut BytesMut, kind: CommandKind, numbers: (SessionId, u64,
 pub struct BatchBuilder {
     bytes: BytesMut,
     commands: usize,
-    /// Whether the batches are to have a name, for which room is left in front.
+    /// Whether the batches will have a name, for which space is left at the front.
     identified: bool,
 }
 
@@ -322,7 +324,7 @@ impl BatchBuilder {
         self.commands += 1;
     }
 
-    /// Encoded bytes so far, with those of the identity.
+    /// How many bytes are encoded so far, including those of the identity.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -334,7 +336,7 @@ impl BatchBuilder {
         self.commands == 0
     }
 
-    /// Commands so far.
+    /// How many commands were added so far.
     #[must_use]
     pub fn commands(&self) -> usize {
         self.commands

@@ -1,12 +1,12 @@
 //! Which batches were delivered: replicated state.
 //!
-//! Where ids are ordered in the place of batches, an id may be decided twice, and by then the batch may be gone. So all
-//! replicas must find, from what is decided alone, that the second decision is void. They do by this table, which is a
-//! function of the delivered batches, in order, and is a part of each snapshot.
+//! Where ids are ordered in the place of batches, an id may be decided twice, and by then the batch may be
+//! gone. So all replicas must find, from what is decided alone, that the second decision is void. They do so
+//! by this table, which is a function of the delivered batches, in order, and is a part of each snapshot.
 //!
-//! It is small: of each replica it knows the latest life that had a batch delivered, the number below which that life
-//! waits for nothing any more ([`Batch::floor`]), and what is delivered above. A batch of an earlier life, or below that
-//! number, is void: nobody waits for it.
+//! The table is small. Of each replica it knows the latest life that had a batch delivered, the number below
+//! which that life does not wait for any batch ([`Batch::floor`]), and which batches above are delivered. A
+//! batch of an earlier life, or below that number, is void: no replica waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ pub struct Delivered {
     origins: BTreeMap<ReplicaId, Origin>,
 }
 
-/// Of the latest life of a replica that had a batch delivered.
+/// What is known of the latest life of a replica that had a batch delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Origin {
     life: Life,
     /// Every batch with a lower number is delivered, or given up by its origin.
     floor: u64,
-    /// Those at or above the floor that are delivered. The origin has no more under way than its window, so they are few.
+    /// The delivered batches at or above the floor. The origin has no more under way than its window, so there are few.
     above: BTreeSet<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Delivered {
         })
     }
 
-    /// This batch is delivered, or a reference to one.
+    /// Takes note that this batch is delivered, or a reference to one.
     pub fn deliver(&mut self, batch: &Batch) {
         let Some(id) = batch.id().filter(|&id| !self.voids(id)) else { return };
         let Some((replica, life)) = id.origin.of_replica() else { return };
@@ -61,7 +61,7 @@ impl Delivered {
         origin.tidy();
     }
 
-    /// Writes it.
+    /// Writes the table.
     pub fn encode(&self, writer: &mut Writer) {
         writer.u32(u32::try_from(self.origins.len()).expect("a group has few members"));
         for (&replica, origin) in &self.origins {
@@ -76,7 +76,7 @@ impl Delivered {
     /// Reads what [`Delivered::encode`] wrote.
     ///
     /// # Errors
-    /// If the bytes are no such table.
+    /// The bytes are not such a table.
     pub fn decode(reader: &mut Reader) -> Result<Delivered, DecodeError> {
         let mut delivered = Delivered::default();
         for _ in 0..reader.u32("origins")? {
@@ -135,7 +135,7 @@ mod tests {
         assert!(
             delivered.voids(id(1, 1, 5)) && delivered.voids(id(1, 2, 1)) && !delivered.voids(id(1, 2, 2))
         );
-        // A void one changes nothing.
+        // A void batch changes nothing.
         let before = delivered.clone();
         delivered.deliver(&batch(id(1, 1, 7), 7));
         assert_eq!(delivered, before);

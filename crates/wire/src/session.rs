@@ -1,4 +1,4 @@
-//! The sessions of replicas, whose numbers say whose they are.
+//! The sessions of replicas, whose numbers say which replica each belongs to.
 
 use crate::{Incarnation, ReplicaId, SessionId};
 
@@ -10,7 +10,7 @@ const LIFE_BITS: u32 = INCARNATION_BITS + NONCE_BITS;
 /// The largest replica id whose session can be named.
 pub const REPLICA_ID_MAX: u64 = (1 << (63 - LIFE_BITS)) - 1;
 
-/// A life of a replica: its number, and behind it some bits of the nonce that it drew. Later lives are greater.
+/// A life of a replica: its number, followed by some bits of the nonce that it drew. Later lives are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Life(pub u64);
 
@@ -22,13 +22,14 @@ impl Life {
     }
 }
 
-/// The session of one life of a replica: its number, and some bits of the nonce that it drew. Two lives with the same
-/// number, of which one began on a copy of the other's disk, so have two sessions: the command of one is not taken for
-/// one of the other that was executed. The table serves the one that it holds for later, and refuses the other.
+/// The session of one life of a replica, made of the life's number and some bits of the nonce that it drew.
+/// So two lives with the same number, one of which began on a copy of the other's disk, have two sessions,
+/// and the command of one is not taken for a command of the other that was executed. The table serves the
+/// life that it holds for the later one, and refuses the other.
 ///
 /// # Panics
-/// If the id exceeds [`REPLICA_ID_MAX`], which is checked where it is configured, or the life exceeds 28 bits, which is
-/// ten restarts a second for most of a year.
+/// If the id exceeds [`REPLICA_ID_MAX`], which is checked where it is configured, or the life exceeds 28
+/// bits, which is ten restarts per second for most of a year.
 #[must_use]
 pub fn replica_session(replica: ReplicaId, incarnation: Incarnation, nonce: u64) -> SessionId {
     assert!(replica.0 <= REPLICA_ID_MAX && incarnation.0 < 1 << INCARNATION_BITS, "{replica} {incarnation}");
@@ -37,7 +38,7 @@ pub fn replica_session(replica: ReplicaId, incarnation: Incarnation, nonce: u64)
 }
 
 impl SessionId {
-    /// The replica whose session it is, and which of its lives; `None` for the session of a client.
+    /// The replica whose session this is, and which of its lives; `None` for the session of a client.
     #[must_use]
     pub fn of_replica(self) -> Option<(ReplicaId, Life)> {
         let id = self.0 & !REPLICA_FLAG;
