@@ -1,32 +1,32 @@
-//! Messages and records as people read them.
+//! Messages and records as text for people.
 //!
-//! Each folder says how its own are written. What is in a batch is not known here: the caller says how batches are
-//! written.
+//! Each folder says how its own are written. The contents of a batch are not known here: the caller says how
+//! batches are written.
 
 use synod_wire::{Batch, Slot};
 
 /// How a batch is written.
 pub type BatchText<'a> = &'a dyn Fn(&Batch) -> String;
 
-/// A message, or a record, as people read it.
+/// A message, or a record, as text for people.
 pub trait Describe {
-    /// In one line.
+    /// The text, in one line.
     fn describe(&self, batch: BatchText<'_>) -> String;
 }
 
 macro_rules! classes {
     ($($(#[$doc:meta])* $class:ident = $name:literal,)+) => {
-        /// What a message is for, in words that serve all protocols.
+        /// The purpose of a message, in terms that fit all protocols.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Class {
             $($(#[$doc])* $class,)+
         }
 
         impl Class {
-            /// All of them.
+            /// All classes.
             pub const ALL: &'static [Class] = &[$(Class::$class,)+];
 
-            /// As scripts name it.
+            /// The name that scripts use.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Class::$class => $name,)+ }
@@ -38,38 +38,38 @@ macro_rules! classes {
 classes! {
     /// The sender wants to lead.
     Prepare = "prepare",
-    /// The receiver may lead.
+    /// The receiver may lead, as far as the sender is concerned.
     Promise = "promise",
-    /// Brings a replica in line with a new leader.
+    /// The message brings a replica in line with a new leader.
     Sync = "sync",
-    /// What is to be ordered.
+    /// The message carries what has to be ordered.
     Proposal = "proposal",
-    /// The sender has accepted that.
+    /// The sender has accepted a proposal.
     Vote = "vote",
-    /// How far decisions go.
+    /// The message says how far decisions go.
     Announcement = "announcement",
     /// The leader lives.
     Heartbeat = "heartbeat",
-    /// The sender follows.
+    /// The sender still follows the leader.
     HeartbeatAnswer = "heartbeat-answer",
-    /// The receiver is not obeyed.
+    /// The sender does not obey the receiver.
     Refusal = "refusal",
-    /// The receiver is to lead.
+    /// The receiver is asked to lead.
     Transfer = "transfer",
     /// The sender lacks something.
     Recovery = "recovery",
-    /// Who should lead.
+    /// The message is about which replica should lead.
     Election = "election",
-    /// Which batches there are, and who holds them.
+    /// The message carries batches, or says which replica holds them.
     Dissemination = "dissemination",
 }
 
-/// Consecutive slots.
+/// The text for consecutive slots.
 pub(crate) fn run(first: Slot, last: Slot) -> String {
     if first == last { format!("slot {first}") } else { format!("slots {first} to {last}") }
 }
 
-/// Whether the log before this is lost.
+/// The text for whether the log before a record is lost.
 pub(crate) fn amnesia(lost: bool) -> String {
     if lost { "the log before this is lost" } else { "the log is whole" }.to_owned()
 }

@@ -1,4 +1,4 @@
-//! What can be chosen about a protocol, and how a protocol is made from that choice.
+//! The options of protocols, and how a protocol is made from them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ macro_rules! choice {
 }
 pub(crate) use choice;
 
-/// A name that stands for nothing.
+/// A name that is not one of the choices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} '{given}'; accepted: {}", accepted.join(", "))]
 pub struct UnknownName {
@@ -58,38 +58,39 @@ impl UnknownName {
     }
 }
 
-/// What a message between replicas has at most besides the bytes of a page: kinds, ballots and slots, what the last batch
-/// of a page takes beside its own bytes, and a life or a vote of every member.
+/// The most bytes that a message between replicas has besides the batches of a page: kinds, ballots and
+/// slots, what the last batch of a page takes besides its own bytes, and a life or a vote of every member.
 pub const MESSAGE_HEAD_BYTES: usize = 4 << 10;
 
 macro_rules! options {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
-        /// What can be set about ordering. The defaults are for a local network.
+        /// The options of ordering. The defaults are for a local network.
         #[derive(Clone, Debug)]
         pub struct Options {
-            /// Which protocol orders.
+            /// The protocol that orders.
             pub protocol: ProtocolKind,
             /// How it finds a leader.
             pub election: ElectionKind,
             /// How batches reach all replicas.
             pub dissemination: Dissemination,
-            /// Who leads if several could begin to at the same time: the highest priority, then the highest number. A leader
-            /// is not replaced because of it. Elections in a fixed order (`rotating`) know no priorities; with `randomized`
-            /// ones the highest priority waits the shortest.
+            /// Which replica leads if several could begin to at the same time: the one with the highest
+            /// priority, then with the highest number. A leader is not replaced because of it. Elections in a
+            /// fixed order (`rotating`) ignore priorities; with `randomized` ones the replica with the
+            /// highest priority waits the shortest time.
             pub priority: u8,
             /// How often a leader says that it lives.
             pub heartbeat_interval: Duration,
             /// How long a leader may be silent, be cut off from a quorum or wait for its disk before it is replaced.
             pub election_timeout: Duration,
-            /// Slots that a leader may have undecided at a time (Santos 2012: WND); at least 1.
+            /// The most slots that a leader may have undecided at a time (Santos 2012: WND); at least 1.
             pub window_max: usize,
-            /// A proposal that was not answered is sent again after this time, then after twice as long, and so on up
-            /// to the election timeout.
+            /// A proposal that was not answered is sent again after this time, then after twice as long, and
+            /// so on up to the election time-out.
             pub retransmit_after: Duration,
             /// A decision that no other replica waits for is announced with the next proposal, or after this time.
             pub announce_delay_max: Duration,
-            /// Bytes of batches in one answer to a new leader, and in one message of proposals that leave together; one batch
-            /// may always leave.
+            /// The most bytes of batches in one answer to a new leader, and in one message of proposals that
+            /// leave together; one batch may always leave.
             pub promise_bytes_max: usize,
             $(#[doc = concat!("What only ", $name, " has.")] pub $folder: $crate::$folder::Tuning,)+
             #[doc(hidden)]
@@ -120,21 +121,21 @@ macro_rules! options {
 protocols!(options);
 
 impl Options {
-    /// The defaults for a protocol, with the election that is its own choice.
+    /// The defaults for a protocol, with the election that it prefers.
     #[must_use]
     pub fn of(protocol: ProtocolKind) -> Options {
         Options { protocol, election: protocol.elections()[0], ..Options::default() }
     }
 
-    /// How far beyond the decided prefix an acceptor accepts: what bounds its memory, and the work of a new
-    /// leader. Several windows, so that a follower that misses one slot does not lose the ones behind it.
+    /// How far beyond the decided prefix an acceptor accepts, which bounds its memory, and the work of a new
+    /// leader. It is several windows, so that a follower that misses one slot does not lose the slots after it.
     #[must_use]
     pub fn accept_ahead_max(&self) -> u64 {
         (4 * self.window_max as u64).max(64)
     }
 
-    /// The largest message of a protocol with these options, in bytes, if no batch has more than `batch_bytes_max`. A
-    /// message that holds batches is a page of them: as much as a page's bound allows, or one batch.
+    /// The largest message of a protocol with these options, in bytes, if no batch has more than `batch_bytes_max`.
+    /// A message that holds batches is a page of them: as much as a page's bound allows, or one batch.
     #[must_use]
     pub fn message_bytes_max(&self, batch_bytes_max: usize) -> usize {
         let pages = ProtocolKind::known().map(|(_, protocol)| (protocol.profile().page_bytes_max)(self));
@@ -156,26 +157,27 @@ pub struct Restart {
     /// Everything through this slot is decided and need not be delivered: a snapshot holds it, or an earlier
     /// epoch decided it.
     pub base: Slot,
-    /// Of the epoch's slots through `base`; [`Ballots::ZERO`] if the epoch began behind it.
+    /// The highest ballots of the epoch's slots through `base`; [`Ballots::ZERO`] if the epoch began after it.
     pub base_ballots: Ballots,
     /// The slot before the epoch's first.
     pub begin: Slot,
     /// Slots through this one were decided when the last of the records was written, with the values that the
     /// records hold; `base` if nothing is known.
     pub decided: Slot,
-    /// Whether records may be missing (a corrupt log, or one kept in memory): the replica must not vote before it
-    /// knows what it may have forgotten.
+    /// Whether records may be missing (from a corrupt log, or one kept in memory): the replica must not vote
+    /// before it knows what it may have forgotten.
     pub amnesia: bool,
-    /// This life of the replica; larger than every earlier one.
+    /// The number of this life of the replica, which is larger than every earlier one.
     pub incarnation: Incarnation,
-    /// This replica led the epoch before, so it is the first to try to lead this one (Ng 2020, section 4.4.3).
+    /// Whether this replica led the epoch before, so that it is the first to try to lead this one (Ng 2020,
+    /// section 4.4.3).
     pub head_start: bool,
-    /// Which batches were delivered through `base`.
+    /// The batches that were delivered through `base`.
     pub delivered: Arc<Delivered>,
 }
 
 impl Restart {
-    /// The first start of a group's first epoch.
+    /// What a replica finds at the first start of a group's first epoch.
     #[must_use]
     pub fn first(incarnation: Incarnation) -> Restart {
         Restart {
@@ -194,7 +196,7 @@ impl Restart {
 
 impl Options {
     /// Makes the protocol that these options name, as it is after a start. The effects deliver again what was
-    /// decided behind the snapshot.
+    /// decided after the snapshot.
     #[must_use]
     pub fn start(
         &self,

@@ -1,9 +1,10 @@
 //! What a log proves to be decided although records of it are lost.
 //!
-//! A record is proof of a decision together with a later one that says through which slot all was decided "with the values
-//! that the log holds". What the log held is known only from the last lost record on: that one may have replaced anything.
-//! So records are read in stretches without a gap, each of which begins knowing nothing. docs/repair.md has the argument;
-//! what each protocol's records say is in its folder, beside what a restart makes of them.
+//! A record is proof of a decision together with a later one that says through which slot all was decided
+//! "with the values that the log holds". What the log held is known only from the last lost record on: that
+//! one may have replaced anything. So records are read in sections without a gap, at the beginning of each of
+//! which nothing is known. docs/repair.md has the argument; each protocol's folder says what its records
+//! prove, next to what a restart makes of them.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +12,24 @@ use synod_wire::{Ballot, Ballots, Batch, BatchId, Slot};
 
 use crate::{Record, staged::Staged};
 
-/// What a record proves.
+/// The proofs in a record.
 pub trait Prove {
-    /// With what the log holds, if records are lost.
+    /// Adds what the record proves, with what the log holds, if records are lost.
     fn prove(&self, proofs: &mut Proofs);
 }
 
 /// What the records of one epoch's instance prove, read in the order of the log.
 #[derive(Clone, Debug, Default)]
 pub struct Proofs {
-    /// What the log is known to hold: of each slot, in which ballot it was proposed, and the batch. Nothing proves yet
-    /// that it is decided.
+    /// What the log is known to hold: for each slot, the ballot in which it was proposed, and the batch.
+    /// Nothing proves yet that it is decided.
     held: BTreeMap<Slot, (Ballot, Batch)>,
-    /// The ballot of the whole sequence, where there is one.
+    /// The ballot of the whole sequence, for a protocol that has one.
     sequence: Ballot,
     /// Pages of a sequence that is not whole yet.
     pub(crate) staged: Staged,
     decided: BTreeMap<Slot, (Ballots, Batch)>,
-    /// Batches for which references may stand.
+    /// The batches for which references may stand.
     batches: BTreeMap<BatchId, Batch>,
     /// Which bug is planted.
     #[cfg(feature = "planted-bugs")]
@@ -36,7 +37,7 @@ pub struct Proofs {
 }
 
 impl Proofs {
-    /// Knows nothing yet, and has a bug perhaps.
+    /// Proofs of no records yet, perhaps with a planted bug.
     #[cfg(feature = "planted-bugs")]
     #[must_use]
     pub fn planted(planted: Option<crate::Bug>) -> Proofs {
@@ -58,13 +59,13 @@ impl Proofs {
     /// Takes in the record that follows the last one.
     pub fn read(&mut self, record: &Record) {
         if record.amnesia() == Some(true) {
-            // The life that wrote it did not know all that was written before.
+            // The life that wrote it did not know everything that was written before.
             self.skip();
         }
         record.body().prove(self);
     }
 
-    /// Records are lost here.
+    /// Takes note that records are lost here.
     pub fn skip(&mut self) {
         if self.has(crate::Bug::RepairAcrossGaps) {
             return;
@@ -74,7 +75,7 @@ impl Proofs {
         self.staged = Staged::default();
     }
 
-    /// Through this slot all is decided, perhaps with other values than the log holds.
+    /// Takes note that all is decided through this slot, perhaps with other values than the log holds.
     pub fn cover(&mut self, through: Slot) {
         self.held = self.held.split_off(&through.next());
     }
@@ -96,14 +97,14 @@ impl Proofs {
         self.decided
     }
 
-    /// The log holds a batch for which references may stand: that is true whatever else is lost.
+    /// Takes note that the log holds a batch for which references may stand: that is true whatever else is lost.
     pub(crate) fn hold_batch(&mut self, batch: &Batch) {
         if let Some(id) = batch.id() {
             self.batches.insert(id, batch.clone());
         }
     }
 
-    /// From here on the log holds these in consecutive slots.
+    /// Takes note that, from here on, the log holds these batches in consecutive slots.
     pub fn hold<'a>(&mut self, first: Slot, batches: impl IntoIterator<Item = (Ballot, &'a Batch)>) {
         let held = batches.into_iter().map(|(ballot, batch)| (ballot, batch.clone()));
         let first_counts = self.has(crate::Bug::RepairKeepsReplaced);
@@ -114,7 +115,7 @@ impl Proofs {
         }
     }
 
-    /// From here on the log holds nothing from this slot on.
+    /// Takes note that, from here on, the log holds nothing from this slot on.
     pub(crate) fn cut(&mut self, from: Slot) {
         if self.has(crate::Bug::RepairKeepsReplaced) {
             return;
@@ -122,28 +123,29 @@ impl Proofs {
         self.held.split_off(&from);
     }
 
-    /// The ballot of the sequence is at least this one.
+    /// Takes note that the ballot of the sequence is at least this one.
     pub(crate) fn accepted_in(&mut self, ballot: Ballot) {
         self.sequence = self.sequence.max(ballot);
     }
 
-    /// The ballot of the sequence, as far as it is known. It is known if anything is held: the record that holds it says
-    /// it, and so does every one that makes it higher.
+    /// The ballot of the sequence, as far as it is known. It is known if anything is held: the record that
+    /// holds it contains it, and so does every record that makes it higher.
     pub(crate) fn sequence(&self) -> Ballot {
         self.sequence
     }
 
-    /// What the log holds through this slot is decided, in `ballots` of the one in which it was proposed.
+    /// Takes note that what the log holds through this slot is decided; `ballots` makes its ballots out of
+    /// the one in which it was proposed.
     pub fn decide(&mut self, through: Slot, ballots: impl Fn(Ballot) -> Ballots) {
         let behind = self.held.split_off(&through.next());
         let held = std::mem::replace(&mut self.held, behind);
         for (slot, (ballot, batch)) in held {
-            // What is decided stays so, though it may be held a second time.
+            // What is decided stays so, though the log may hold it a second time.
             self.decided.entry(slot).or_insert_with(|| (ballots(ballot), batch));
         }
     }
 
-    /// A peer told that this is decided.
+    /// Takes note that a peer told that this is decided.
     pub fn learn(&mut self, slot: Slot, ballots: Ballots, batch: &Batch) {
         self.held.remove(&slot);
         self.decided.insert(slot, (ballots, batch.clone()));
@@ -167,7 +169,7 @@ mod tests {
         builder.finish()
     }
 
-    /// What is proven by these records; `None` is a lost one.
+    /// What these records prove; `None` is a lost record.
     fn proven(records: Vec<Option<Record>>) -> Vec<(u64, Ballots, Batch)> {
         let mut proofs = Proofs::default();
         for record in records {
@@ -191,7 +193,7 @@ mod tests {
         let of = |round| Ballots::both(ballot(round));
         let whole = proven(vec![voted(1, 1, 0, &["a", "b"]), voted(2, 2, 0, &["B"]), voted(2, 3, 2, &["c"])]);
         assert_eq!(whole, [(1, of(1), batch("a")), (2, of(2), batch("B"))], "the last one counts");
-        // The second is lost: slot 2 held something else when it was decided.
+        // The second record is lost: slot 2 held something else when it was decided.
         let lost =
             proven(vec![voted(1, 1, 0, &["a", "b"]), None, voted(2, 3, 2, &["c"]), voted(2, 4, 3, &["d"])]);
         assert_eq!(lost, [(3, of(2), batch("c"))]);
@@ -217,7 +219,7 @@ mod tests {
         let records = vec![appended(1, 1, (0, 0), &["a", "b", "c"]), removed, appended(3, 4, (3, 3), &["d"])];
         let both = |proposed, decided| Ballots { proposed: ballot(proposed), decided: ballot(decided) };
         assert_eq!(proven(records), [(1, both(1, 3), batch("a"))]);
-        // What a longer record replaced behind its end is gone, too.
+        // What a longer record replaced after its end is gone, too.
         let records = vec![appended(1, 1, (0, 0), &["a", "b", "c"]), appended(2, 2, (3, 2), &["B"])];
         assert_eq!(proven(records), [(1, both(1, 2), batch("a")), (2, both(2, 2), batch("B"))]);
     }
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(proven(whole), all);
         let torn = vec![page(1, &["a"]), None, adopted(3, 0, &["c"]), extended(4, 3, &["d"])];
         assert_eq!(proven(torn), [(3, of, batch("c"))]);
-        // What it says of decisions is of the sequence before it.
+        // What the record says of decisions is about the sequence before it.
         let before = vec![extended(1, 0, &["A"]), adopted(1, 1, &["a", "b"]), extended(3, 1, &["c"])];
         assert_eq!(proven(before)[0].2, batch("A"));
     }

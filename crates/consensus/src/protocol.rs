@@ -1,4 +1,4 @@
-//! The contract between an ordering protocol and whatever runs it.
+//! The contract between an ordering protocol and the code that runs it.
 
 use std::sync::Arc;
 
@@ -14,43 +14,50 @@ use crate::{Bug, Message, Options, Record, VoterSets};
 /// # Contract
 ///
 /// - Messages may be lost, duplicated, delayed and reordered; they are not forged.
-/// - **Nothing is promised before it is durable**: a promise, a vote or an acceptance is sent with
-///   `after` set to the record that holds it.
-/// - **What a replica says in ballot b is true of ballot b.** A replica knows things that its ballot did not decide: a
-///   peer, a learner or a snapshot told it ([`Control::Learn`], [`Control::Installed`]), or an earlier life was told.
-///   Such knowledge must never turn into a statement of the ballot. So a replica that is told what was decided in a
-///   ballot c first promises c, in writing, and leaves whatever it did in a lower ballot, be it leading, standing or
-///   following. [`Protocol::step`] and [`crate::Options::start`] see to that for every protocol; see "Outside knowledge".
-/// - [`Effect::Deliver`] comes once a slot, in slot order, without gaps.
+/// - **Nothing is promised before it is durable**: a promise, a vote or an acceptance is sent with `after`
+///   set to the record that holds
+///   it.
+/// - **What a replica says in ballot b is true of ballot b.** A replica knows things that its ballot did not
+///   decide: a peer, a learner
+///   or a snapshot told it ([`Control::Learn`], [`Control::Installed`]), or an earlier life was told. Such knowledge must never turn
+///   into a statement of the ballot. So a replica that is told what was decided in a ballot c first promises c, in writing, and stops
+///   leading, standing or following in a lower ballot. [`Protocol::step`] and [`crate::Options::start`] see to that for every
+///   protocol; see "Outside knowledge".
+/// - [`Effect::Deliver`] comes once per slot, in slot order, without gaps.
 /// - A batch given to [`Input::Propose`] may be lost (the leader changes) or decided twice (it was proposed
-///   again): who proposed it proposes it again until it is delivered, and the session table executes it once.
+///   again): the replica that
+///   proposed it proposes it again until it is delivered, and the session table executes it once.
 ///
 /// # Outside knowledge
 ///
-/// All statements of a ballot rest on one invariant: *if a value is chosen for a slot in ballot c, every proposal for
-/// that slot in a ballot higher than c is that value.* It says nothing about ballots **below** c: there a leader that
-/// has not heard of c may have proposed something else. Take a leader of b < c that learned the value chosen in c. It
-/// may deliver that value. But its announcement "slot s is decided" means to its followers "what b proposed in s is
-/// decided", and that is false. A follower of b that learned from c lies as well: by its promise to a candidate of b', with
-/// b < b' < c, it says that its prefix was decided in ballots below b'.
+/// All statements of a ballot rest on one invariant: *if a value is chosen for a slot in ballot c, every
+/// proposal for that slot in a ballot higher than c is that value.* It says nothing about ballots **below**
+/// c: there a leader that has not heard of c may have proposed something else. Take a leader of b < c that
+/// learned the value chosen in c. It may deliver that value. But its announcement "slot s is decided" means
+/// to its followers "what b proposed in s is decided", and that is false. A follower of b that learned from c
+/// makes a false statement as well: by its promise to a candidate of b', with b < b' < c, it says that its
+/// prefix was decided in ballots below b'.
 ///
-/// Therefore: a replica that acts in ballot b knows only of decisions in b and in lower ballots. Then by the invariant
-/// its knowledge and b's proposals cannot disagree, and whatever it says of decisions is true of b, also for a message
-/// that waits for the disk while the replica learns more (it was true of b when it was made, and names b). The rule keeps
-/// this: the decision's ballot travels with the decision ([`Ballots::decided`]), through pages, learners and snapshots
-/// (there it is the highest of the whole prefix), and the promise comes before the knowledge, in the log too. A crash
-/// between the two forgets the knowledge, or keeps both; where the snapshot was durable before the promise was, the next
-/// life promises before it says anything ([`crate::Options::start`]).
+/// Therefore: a replica that acts in ballot b knows only of decisions in b and in lower ballots. Then by the
+/// invariant its knowledge and b's proposals cannot disagree, and whatever it says of decisions is true of b,
+/// even in a message that waits for the disk while the replica learns more (it was true of b when it was
+/// made, and names b). The rule preserves this: the decision's ballot travels with the decision
+/// ([`Ballots::decided`]), through pages, learners and snapshots (there it is the highest of the whole
+/// prefix), and the promise comes before the knowledge, in the log too. A crash between the two forgets the
+/// knowledge, or keeps both; if the snapshot was durable before the promise was, the next life promises
+/// before it says anything ([`crate::Options::start`]).
 ///
-/// Where a ballot is a term, several replicas may be candidates in it. One that learns what the term's leader decided has
-/// lost, and gives up: the voters that it asks from then on may be others than those that elected that leader.
+/// Where a ballot is a term, several replicas may be candidates in it. A candidate that learns what the
+/// term's leader decided has lost, and gives up: the voters that it asks from then on may be others than
+/// those that elected that leader.
 ///
-/// Promising is always safe. It costs a leader its place only if another leader decided something in a higher ballot,
-/// which has cost it that place already. A replica that must not vote promises too: its next life may vote.
+/// Promising is always safe. It costs a leader its place only if another leader decided something in a higher
+/// ballot, which has cost it that place already. A replica that must not vote promises too: its next life may vote.
 pub trait Protocol: std::fmt::Debug + Send {
     /// Takes one input and appends its effects. `now` never decreases from one call to the next.
     ///
-    /// This is how a protocol is run; an implementation provides [`Protocol::handle`] and leaves this alone.
+    /// Callers run a protocol by this method; an implementation provides [`Protocol::handle`] and does not
+    /// override this one.
     ///
     /// # Panics
     /// If the protocol does not promise what it is told to.
@@ -66,7 +73,7 @@ pub trait Protocol: std::fmt::Debug + Send {
         self.handle(now, input, effects);
     }
 
-    /// Something was decided in this ballot: the replica acts in no lower one from here on.
+    /// Tells that something was decided in this ballot: the replica acts in no lower one from here on.
     fn heed(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         if ballot > self.promised() && !self.options().has(Bug::LearnWithoutPromise) {
             self.promise(now, ballot, effects);
@@ -74,30 +81,31 @@ pub trait Protocol: std::fmt::Debug + Send {
         }
     }
 
-    /// Takes one input that the contract allows as it stands.
+    /// Takes one input that the contract allows as it is.
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects);
 
-    /// The highest ballot that is promised: this replica acts in no lower one. Where a promise is a term, the highest
-    /// ballot of that term.
+    /// The highest ballot that is promised: this replica acts in no lower one. Where a promise is a term, it
+    /// is the highest ballot of that term.
     fn promised(&self) -> Ballot;
 
-    /// Promises a ballot that is higher than [`Protocol::promised`]: writes that down, and ends whatever the replica does
-    /// in a lower one.
+    /// Promises a ballot that is higher than [`Protocol::promised`]: writes that, and ends whatever the
+    /// replica does in a lower one.
     fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects);
 
-    /// What it was started with.
+    /// The options that it was started with.
     fn options(&self) -> &Options;
 
-    /// Lets leave what was held back so that a burst of inputs makes few messages and records, and asks for the next
-    /// deadline. Whoever runs a protocol calls it before the effects of one or more steps leave; nothing is ever held
-    /// back longer.
+    /// Sends what was held back so that a burst of inputs makes few messages and records, and asks for the
+    /// next deadline. The code that runs a protocol calls it before the effects of one or more steps leave;
+    /// nothing is ever held back longer.
     fn flush(&mut self, now: Time, effects: &mut Effects);
 
-    /// How many batches this replica may propose now; zero unless commands go here ([`Protocol::route`]) and its window has
-    /// room.
+    /// How many batches this replica may propose now: zero unless commands go here ([`Protocol::route`]) and
+    /// its window has room.
     fn room(&self) -> usize;
 
-    /// Where the commands of this replica's clients go: to the leader, unless a protocol takes them anywhere.
+    /// Where the commands of this replica's clients go: to the leader, or anywhere
+    /// in a protocol in which every replica takes commands.
     fn route(&self) -> Route {
         let Status { role, view, .. } = self.status();
         match view.leader {
@@ -107,58 +115,58 @@ pub trait Protocol: std::fmt::Debug + Send {
         }
     }
 
-    /// Who sees to it that the replicated clock goes on, that learners are told of decisions, and that they are promoted:
-    /// the leader, where there is one.
+    /// The replica that sees to it that the replicated clock advances, that learners are told of decisions,
+    /// and that they are promoted: the leader, if there is one.
     fn caretaker(&self) -> Option<ReplicaId> {
         self.status().view.leader
     }
 
-    /// Shows every batch that this replica, which leads, has in its log and did not deliver. A wrapper does not propose these
-    /// again; what is not shown may be proposed twice, and counts once ([`Delivered`]).
+    /// Shows every batch that this replica, which leads, has in its log and has not delivered. A wrapper does not
+    /// propose these again; a batch that is not shown may be proposed twice, and counts once ([`Delivered`]).
     fn for_each_proposal(&self, _see: &mut dyn FnMut(&Batch)) {}
 
-    /// Whether executing or the disk is so far behind that nothing more should be taken in. A protocol may drop what
-    /// it is sent meanwhile, and need not remember that it did: the replica around it asks the leader to send it again.
+    /// Whether the executor or the disk lags so far that nothing more should be taken in. A protocol may drop what it
+    /// is sent meanwhile, and need not remember that it did: the replica around it asks the leader to send it again.
     fn is_congested(&self) -> bool;
 
     /// What this replica knows, for routing, reads, catch-up and metrics.
     fn status(&self) -> Status;
 
-    /// Whether another voter answered this replica, which leads, within an election time-out: so it is there, and remembers
-    /// what it said. One that does not know what an earlier life said answers no leader.
+    /// Whether another voter answered this replica, which leads, within an election time-out: if so, it is there,
+    /// and remembers what it said. A voter that does not know what an earlier life said answers no leader.
     fn answers(&self, now: Time, voter: ReplicaId) -> bool;
 
-    /// Another instance in the same state, which goes its own way from here on. Whoever explores what can happen next
-    /// tries one input on each; a server never does.
+    /// Another instance in the same state, which is independent from here on. Code that explores what can
+    /// happen next tries one input on each; a server never does.
     fn fork(&self) -> Box<dyn Protocol>;
 }
 
-/// What happens to a protocol.
+/// An event for a protocol.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A message of this protocol arrived.
     Receive {
-        /// Who sent it.
+        /// The sender.
         from: ReplicaId,
-        /// What it says.
+        /// The message.
         message: Message,
     },
-    /// Order this batch. Given only while [`Protocol::room`] is positive; ignored otherwise.
+    /// This batch has to be ordered. Given only while [`Protocol::room`] is positive; ignored otherwise.
     Propose {
         /// The batch.
         batch: Batch,
-        /// Whether another replica waits for its decision. Otherwise the decision may reach the others with a
+        /// Whether another replica waits for its decision. If not, the decision may reach the others with a
         /// later message.
         awaited: bool,
     },
     /// Every record up to this one is on stable storage.
     Durable(Lsn),
-    /// Something became of the session to a peer. Messages of an ended session may be lost as a suffix, so a protocol
-    /// sends again what the peer may still need when a session begins.
+    /// The session to a peer changed. A suffix of the messages of an ended session may be lost, so when a
+    /// session begins a protocol sends again what the peer may still need.
     Link {
         /// The peer.
         peer: ReplicaId,
-        /// What became of it.
+        /// What happened to the session.
         link: Link,
     },
     /// The deadline that was asked for last has passed.
@@ -170,24 +178,24 @@ pub enum Input {
 /// Where commands go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// They are proposed here.
+    /// This replica proposes them.
     Here,
-    /// To this replica, which proposes them.
+    /// They go to this replica, which proposes them.
     To(ReplicaId),
-    /// Nobody takes them at the moment.
+    /// No replica takes them at the moment.
     Nowhere,
 }
 
-/// What became of the session to a peer.
+/// What happened to the session to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// A session began.
     Up,
-    /// What the peer was sent before may be lost, as if a session had begun; whether there is one, that does not say.
+    /// What the peer was sent before may be lost, as if a session had begun; there may or may not be a session.
     Renewed,
-    /// It ended, and that says nothing about the peer.
+    /// The session ended, which says nothing about the peer.
     Down,
-    /// There is none, and nobody listens where the peer is to be reached: its process has ended.
+    /// There is no session, and no process listens at the peer's address: its process has ended.
     Refused,
 }
 
@@ -220,42 +228,43 @@ pub enum Control {
     Learn {
         /// The slot.
         slot: Slot,
-        /// As that peer's protocol delivered it.
+        /// The ballots with which that peer's protocol delivered it.
         ballots: Ballots,
         /// What was decided there.
         batch: Batch,
-        /// Who votes from this slot on, if the protocol changes that itself and the batch is one that comes with
-        /// that: the same as its leader proposed it with.
+        /// The voters from this slot on, if the protocol changes them itself and the batch is one that comes
+        /// with voters: the same as its leader proposed it with.
         voters: Option<VoterSets>,
     },
     /// A snapshot was installed: everything through `slot` is decided and executed.
     Installed {
         /// The slot.
         slot: Slot,
-        /// Of the prefix through the slot, as it was delivered where the snapshot was taken.
+        /// The highest ballots of the prefix through the slot, as it was delivered where the snapshot was taken.
         ballots: Ballots,
-        /// Who votes as of this slot.
+        /// The voters as of this slot.
         voters: VoterSets,
-        /// Which batches were delivered through the slot.
+        /// The batches that were delivered through the slot.
         delivered: Arc<Delivered>,
     },
     /// A snapshot through this slot is on stable storage; the log may forget slots through it once what the
     /// protocol appends now is durable.
     Trim(Slot),
-    /// Executing falls behind (`true`) or has caught up: while it does, accept no new proposals.
+    /// The executor lags (`true`) or has caught up: while it lags, accept no new proposals.
     Backlogged(bool),
     /// Let this member lead instead. Ignored unless this replica leads.
     Transfer(ReplicaId),
     /// Order this batch, and let these replicas vote from its slot on, within this epoch. Given only while
     /// [`Protocol::room`] is positive, to a protocol that changes voters itself (see
-    /// [`crate::ProtocolKind::changes_voters_itself`]). It refuses ([`Effect::ChangeRefused`]) until everything that
-    /// came with voters before is delivered; so whoever decides, from what is delivered, who is to vote behind this
-    /// batch, is right about it wherever the batch is decided.
+    /// [`crate::ProtocolKind::changes_voters_itself`]). The protocol refuses ([`Effect::ChangeRefused`]) until
+    /// everything that came with voters before is delivered; so a replica that concludes, from what is
+    /// delivered, which replicas have to vote after this batch, is right about it wherever the batch is decided.
     ChangeVoters {
-        /// Who is to vote; each new one must have caught up. Those of now, if the batch changes something else.
-        /// Two groups at once are left by the leader itself, with [`Batch::settling`], once they are certain.
+        /// The future voters; each new one must have caught up. They are the present ones if the batch
+        /// changes something else. If they are two groups at once, the leader itself leaves that state, with
+        /// [`Batch::settling`], once the change is certain.
         voters: VoterSets,
-        /// What the replica layer knows the change by.
+        /// The batch by which the replica layer knows the change.
         batch: Batch,
     },
 }
@@ -269,7 +278,7 @@ pub enum ChangeRefused {
     Pending,
     /// The leader has not committed anything in its own term yet: offer it again in a moment.
     TooEarly,
-    /// This replica is to vote and has not caught up.
+    /// This replica, which has to vote, has not caught up.
     Behind(ReplicaId),
 }
 
@@ -277,21 +286,21 @@ pub enum ChangeRefused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadToken(pub u64);
 
-/// What a protocol wants done.
+/// Something that a protocol wants done.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Add a record to the write-ahead log. Records are numbered without gaps.
     Append {
-        /// Its number.
+        /// The record's number.
         lsn: Lsn,
-        /// What to remember.
+        /// The record.
         record: Record,
     },
     /// Send a message once the record `after` is durable (`Lsn::ZERO`: at once).
     Send {
-        /// To whom; never the replica itself.
+        /// The receivers; never the replica itself.
         to: To,
-        /// What.
+        /// The message.
         message: Message,
         /// The record that has to be durable first.
         after: Lsn,
@@ -300,15 +309,15 @@ pub enum Effect {
     Deliver {
         /// The slot.
         slot: Slot,
-        /// In which ballots it was proposed and decided: that goes with it to replicas that missed it.
+        /// The ballots in which it was proposed and decided, which go with it to replicas that missed it.
         ballots: Ballots,
         /// What is decided.
         batch: Batch,
     },
-    /// This replica's view of who leads has changed.
+    /// This replica's view of the leader has changed.
     Leader(LeaderView),
-    /// Answers [`Control::ReadIndex`]: a state that includes `slot` is recent enough. `None`: this replica does
-    /// not lead, or lost its leadership before a quorum confirmed it; ask again elsewhere.
+    /// Answers [`Control::ReadIndex`]: a state that includes `slot` is recent enough. `None` means that this
+    /// replica does not lead, or lost its leadership before a quorum confirmed it; ask again elsewhere.
     ReadIndex {
         /// The read.
         token: ReadToken,
@@ -317,11 +326,11 @@ pub enum Effect {
     },
     /// Answers [`Control::ChangeVoters`] if the batch was not taken.
     ChangeRefused(ChangeRefused),
-    /// Call with [`Input::Timer`] at this instant; replaces the deadline before.
+    /// Call with [`Input::Timer`] at this time; replaces the previous deadline.
     Deadline(Time),
 }
 
-/// To whom a message goes. What goes to several replicas is encoded once.
+/// The receivers of a message. What goes to several replicas is encoded once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum To {
     /// To one replica.
@@ -353,7 +362,7 @@ impl From<ReplicaId> for To {
     }
 }
 
-/// Who leads, as far as a replica knows.
+/// Which replica leads, as far as a replica knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaderView {
     /// The highest ballot known.
@@ -365,15 +374,15 @@ pub struct LeaderView {
 /// What a replica does in its group at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Votes, and follows a leader if there is one.
+    /// It votes, and follows a leader if there is one.
     Follower,
-    /// Tries to become leader.
+    /// It tries to become leader.
     Candidate,
-    /// Leads.
+    /// It leads.
     Leader,
-    /// Lost (part of) its log: it learns, and does not vote until it is safe.
+    /// It lost (part of) its log: it learns, and does not vote until that is safe.
     Recovering,
-    /// Learns what is decided, and has no vote.
+    /// It learns what is decided, and has no vote.
     Learner,
 }
 
@@ -394,13 +403,13 @@ impl Role {
 /// A protocol's answers to questions about itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
-    /// What it does.
+    /// What the replica does.
     pub role: Role,
-    /// Who leads.
+    /// Which replica leads.
     pub view: LeaderView,
-    /// Delivered through this slot.
+    /// The last delivered slot.
     pub decided: Slot,
-    /// Slots through this one are known to be decided somewhere; more than `decided` means catch-up is due.
+    /// Slots through this one are known to be decided by some replica; more than `decided` means that catch-up is due.
     pub decided_elsewhere: Slot,
     /// Slots that this leader proposed and that are not decided yet.
     pub in_flight: usize,
@@ -408,7 +417,7 @@ pub struct Status {
     pub waits_for_disk: bool,
 }
 
-/// The effects of one or more steps, and the numbering of log records.
+/// The effects of one or more steps, and the numbers of log records.
 #[derive(Debug)]
 pub struct Effects {
     list: Vec<Effect>,
@@ -435,18 +444,18 @@ impl Effects {
         self.last_lsn
     }
 
-    /// Numbers a record that the replica around the protocol writes. Nothing may be pending: records are written
-    /// in the order of their numbers.
+    /// Numbers a record that the replica around the protocol writes. No effect may be pending: records are
+    /// written in the order of their numbers.
     ///
     /// # Panics
-    /// If something is pending.
+    /// If an effect is pending.
     pub fn number(&mut self) -> Lsn {
         assert!(self.list.is_empty(), "the effects before are carried out first");
         self.last_lsn = self.last_lsn.next();
         self.last_lsn
     }
 
-    /// Sends a message once record `after` is durable. To nobody, nothing is sent.
+    /// Sends a message once record `after` is durable. If there is no receiver, nothing is sent.
     pub fn send(&mut self, to: impl Into<To>, message: impl Into<Message>, after: Lsn) {
         let to = to.into();
         if !to.ids().is_empty() {
@@ -474,7 +483,7 @@ impl Effects {
         self.list.split_off(mark)
     }
 
-    /// Any other effect.
+    /// Adds any other effect.
     pub fn push(&mut self, effect: Effect) {
         self.list.push(effect);
     }
@@ -489,7 +498,7 @@ impl Effects {
 mod tests {
     use super::*;
 
-    /// They are moved from hand to hand for every batch: what is large and rare stands behind a pointer.
+    /// They are moved several times for every batch, so what is large and rare is behind a pointer.
     #[test]
     fn effects_and_inputs_are_small() {
         assert!(size_of::<Effect>() <= 128, "{}", size_of::<Effect>());

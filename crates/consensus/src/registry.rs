@@ -1,9 +1,10 @@
-//! The protocols that there are: a line for each. Those that stand elsewhere are registered, see [`crate::Outside`].
+//! The table of protocols: a line for each. Protocols from outside this crate are registered, see
+//! [`crate::Outside`].
 //!
-//! Everything else that a protocol is stands in its folder: its messages and records with their encoding
-//! ([`Body`], [`Logged`]), how people read them ([`crate::Describe`]), what they claim to the checks ([`crate::Claims`],
-//! [`crate::Facts`]), what they prove ([`crate::Prove`]), what can be set (`Tuning`), which bugs can be planted (`Bug`), and its
-//! [`Profile`]. ARCHITECTURE.md says how to add one.
+//! Everything else of a protocol is in its folder: its messages and records with their encoding ([`Body`],
+//! [`Logged`]), how people read them ([`crate::Describe`]), what they claim to the checks ([`crate::Claims`],
+//! [`crate::Facts`]), what they prove ([`crate::Prove`]), its options (`Tuning`), which bugs can be planted
+//! (`Bug`), and its [`Profile`]. ARCHITECTURE.md says how to add one.
 
 use std::{fmt, str::FromStr};
 
@@ -14,8 +15,8 @@ use crate::{
     Restart, UnknownName, dissemination, election, options::choice, outside, overrides::Key,
 };
 
-/// The table. Each line: the name in configurations, the first byte of messages and records (4 is that of elections, 5 that of
-/// dissemination), the folder.
+/// The table. Each line has the name in configurations, the first byte of messages and records (4 is that of
+/// elections, 5 that of dissemination), and the folder.
 macro_rules! protocols {
     ($make:ident) => {
         $make! {
@@ -37,7 +38,7 @@ macro_rules! registry {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum ProtocolKind {
             $($(#[$doc])* $kind,)+
-            /// A protocol that does not stand in this crate.
+            /// A protocol from outside this crate.
             Outside(Registered),
         }
 
@@ -52,7 +53,7 @@ macro_rules! registry {
                 }
             }
 
-            /// The name in configurations.
+            /// The protocol's name in configurations.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -62,20 +63,20 @@ macro_rules! registry {
             }
         }
 
-        /// A message of some protocol. Its first byte on the wire says of which.
+        /// A message of any protocol. Its first byte on the wire says which protocol it is of.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Message {
             $(#[doc = concat!("Of ", $name, ".")] $kind($crate::$folder::Message),)+
-            /// Of an election, whichever protocol it elects for.
+            /// A message of an election, whichever protocol it elects for.
             Election(election::Message),
-            /// Of dissemination, whichever protocol orders what is disseminated.
+            /// A message of dissemination, whichever protocol orders what is disseminated.
             Dissemination(dissemination::Message),
-            /// Of a protocol from outside.
+            /// A message of a protocol from outside.
             Outside(OutsideMessage),
         }
 
         impl Message {
-            /// The byte that says whose message it is, and the message.
+            /// The byte that says which protocol the message is of, and the message.
             pub(crate) fn tagged(&self) -> (u8, &dyn Body) {
                 match self {
                     $(Message::$kind(message) => ($tag, message),)+
@@ -96,18 +97,18 @@ macro_rules! registry {
             }
         }
 
-        /// A record of some protocol's write-ahead log. Its first byte on disk says of which.
+        /// A record of any protocol's write-ahead log. Its first byte on disk says which protocol it is of.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum Record {
             $(#[doc = concat!("Of ", $name, ".")] $kind($crate::$folder::Record),)+
-            /// Of dissemination, whichever protocol orders what is disseminated.
+            /// A record of dissemination, whichever protocol orders what is disseminated.
             Dissemination(dissemination::Record),
-            /// Of a protocol from outside.
+            /// A record of a protocol from outside.
             Outside(OutsideRecord),
         }
 
         impl Record {
-            /// The byte that says whose record it is, and the record.
+            /// The byte that says which protocol the record is of, and the record.
             pub(crate) fn tagged(&self) -> (u8, &dyn Logged) {
                 match self {
                     $(Record::$kind(record) => ($tag, record),)+
@@ -146,7 +147,7 @@ protocols!(registry);
 
 const ELECTION: u8 = 4;
 const DISSEMINATION: u8 = 5;
-/// What follows begins with the protocol's name.
+/// After this byte comes the protocol's name.
 const OUTSIDE: u8 = 255;
 
 impl fmt::Display for ProtocolKind {
@@ -187,36 +188,36 @@ impl From<election::Message> for Message {
 choice! {
     /// How a leader is chosen.
     ElectionKind, "election" {
-        /// View v is led by replica v mod n; the next in line takes over from one that falls silent, once a quorum would
-        /// let it.
+        /// View v is led by replica v mod n; the next in line takes over from a leader that falls silent,
+        /// once a quorum would let it.
         Rotating = "rotating",
-        /// Rounds of heartbeats elect a replica that is connected to a quorum, also where only some links work
-        /// (Ng 2020, section 2.4.1).
+        /// Rounds of heartbeats elect a replica that is connected to a quorum, even where only some links
+        /// work (Ng 2020, section 2.4.1).
         Ballot = "ballot",
         /// Raft's own: a replica that misses the leader for a time drawn at random asks for votes, after a rehearsal.
         Randomized = "randomized",
-        /// There is none: a protocol from outside needs no leader, or always has the same.
+        /// There is no election: a protocol from outside needs no leader, or always has the same.
         None = "none",
     }
 }
 
 /// What is known of a protocol before it runs. Every folder has one, `PROFILE`.
 pub(crate) struct Profile {
-    /// The elections that it works with; the first is its own choice.
+    /// The elections that it works with; it prefers the first.
     pub(crate) elections: &'static [ElectionKind],
-    /// See [`ProtocolKind::changes_voters_itself`].
+    /// The value of [`ProtocolKind::changes_voters_itself`].
     pub(crate) changes_voters_itself: bool,
-    /// See [`ProtocolKind::recovers_itself`].
+    /// The value of [`ProtocolKind::recovers_itself`].
     pub(crate) recovers_itself: bool,
-    /// See [`ProtocolKind::has_terms`].
+    /// The value of [`ProtocolKind::has_terms`].
     pub(crate) has_terms: bool,
-    /// See [`ProtocolKind::survives`].
+    /// The value of [`ProtocolKind::survives`].
     pub(crate) survives: Survives,
     /// The largest page of batches in one of its messages, in bytes, if no batch is larger.
     pub(crate) page_bytes_max: fn(&Options) -> usize,
     /// The options that it heeds and that a group can fix, see [`crate::Overrides`].
     pub(crate) keys: &'static [Key],
-    /// See [`ProtocolKind::options_to_try`].
+    /// The value of [`ProtocolKind::options_to_try`].
     pub(crate) options_to_try: &'static [&'static str],
     /// The bugs that the simulator finds in it by running seeds.
     pub(crate) bugs: &'static [Bug],

@@ -1,4 +1,4 @@
-//! Replicas that decided different things, and what nobody could notice when it happened.
+//! Replicas that decided different things, which no replica could notice when it happened.
 
 mod common;
 
@@ -16,7 +16,7 @@ use synod_wire::{ClusterId, ReplicaId};
 const CLUSTER: ClusterId = ClusterId(7);
 const PROTOCOLS: [ProtocolKind; 3] =
     [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft];
-/// Messages of that version do not tell histories.
+/// Messages of this version do not tell histories.
 const WITHOUT_HISTORY: u16 = 4;
 
 fn stop(nodes: impl IntoIterator<Item = Node>) {
@@ -65,8 +65,8 @@ fn until_all_have(nodes: &[Node], tape: &str) {
     until("all have it", || nodes.iter().all(|node| tape_of(node) == tape));
 }
 
-/// What docs/identity.md says that nobody can know: r1 and r2 acknowledge "b" while r3 is down. Then r2 is restored to a
-/// copy from before, and r2 and r3 acknowledge "c" and "d" while r1 is down.
+/// The case that docs/identity.md says no replica can notice: r1 and r2 acknowledge "b" while r3 is down.
+/// Then r2 is restored to a copy from before, and r2 and r3 acknowledge "c" and "d" while r1 is down.
 fn forked(protocol: ProtocolKind) -> Forked {
     let tune: fn(&mut Config) = match protocol {
         ProtocolKind::MultiPaxos => |config| config.settings.consensus.protocol = ProtocolKind::MultiPaxos,
@@ -125,8 +125,8 @@ fn two_of_three_that_differ_do_not_serve_together() {
     }
 }
 
-/// r2 would be found out by r1, which met the life that it does not remember. Not so if r1's book of peers tells of an older
-/// one. What the book says of r1 itself stays.
+/// r1, which met the life that r2 does not remember, would find r2 out, unless r1's book of peers tells of an
+/// older life. What the book says of r1 itself stays.
 #[test]
 fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
     for protocol in PROTOCOLS {
@@ -146,7 +146,7 @@ fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
         until("both have it", || three[1..].iter().all(|node| tape_of(node) == "acde"));
         assert!(three[1..].iter().all(|node| node.wait_blocking(Duration::ZERO).is_none()));
         drop(three);
-        // And again.
+        // It stops again.
         let again = forked.start(1, VERSION);
         let two = [2, 3].map(|id| forked.start(id, VERSION));
         let why = why_forked(again.wait_blocking(Duration::from_secs(30)).expect("it stops again"));
@@ -155,15 +155,15 @@ fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
     }
 }
 
-/// Where peers do not tell each other, one that learns something else than it knew to be decided finds that out by itself.
-/// (MultiPaxos delivers after a restart what its snapshot does not cover as it finds it decided again; the others may take
-/// their own log for it.)
+/// Where peers do not tell each other, a replica that learns something else than it knew to be decided finds
+/// that out by itself. (After a restart MultiPaxos delivers what its snapshot does not cover as it finds it
+/// decided again; the other protocols may take it from their own log.)
 #[test]
 fn one_that_learns_something_else_than_it_knew_stops() {
     let forked = forked(ProtocolKind::MultiPaxos);
     let two = [1, 3].map(|id| forked.start(id, WITHOUT_HISTORY));
     until("one stops", || {
-        // What is written brings the log to where it had come before.
+        // This write brings the log to where it had come before.
         let _ = block(two[1].handle().execute(Bytes::from_static(b"e")));
         two.iter().any(|node| node.wait_blocking(Duration::ZERO).is_some())
     });
@@ -171,7 +171,7 @@ fn one_that_learns_something_else_than_it_knew_stops() {
     assert!(why.contains("an earlier life of it have different histories"), "{why}");
 }
 
-/// The same data without either: the two serve, a write that was acknowledged is gone, and nobody says so.
+/// The same data without either: the two serve, a write that was acknowledged is gone, and neither reports it.
 #[test]
 fn nobody_notices_without_histories() {
     for protocol in PROTOCOLS {

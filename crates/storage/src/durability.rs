@@ -12,7 +12,7 @@ pub enum Durability {
     Sync,
     /// It waits for records that are kept as a state ([`Keep::State`]: promises, terms, epochs), not for those of
     /// slots (votes). All records are handed to the kernel. After a power failure the replica knows its promises,
-    /// and that it lost votes. Santos 2012 leaves this mode open (section 16, G8); JPaxos calls it ViewSS.
+    /// and that it lost votes. Santos 2012 leaves this mode open; JPaxos calls it ViewSS.
     View,
     /// It hands records to the kernel and waits for nothing else, so a committed record survives the end of
     /// the process but not that of the machine.

@@ -1,20 +1,20 @@
-//! Which batches a replica holds, as it says to others.
+//! Which batches a replica holds, as it tells others.
 
 use synod_wire::{BatchId, DecodeError, Reader, Writer};
 
-/// No message speaks of more batches: more than the windows of all replicas of a group hold.
+/// The most batches that a message speaks of: more than the windows of all replicas of a group hold.
 const IDS_MAX: u64 = 1 << 16;
 
-/// Batches with consecutive numbers of one origin (Santos 2012, section 10.3.3: only the bounds are sent).
+/// Batches of one origin with consecutive numbers (Santos 2012, section 10.3.3: only the bounds are sent).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first of them.
+    /// The first batch.
     pub first: BatchId,
-    /// The number of the last, which is not below that of the first.
+    /// The number of the last batch, which is not below that of the first.
     pub last: u64,
 }
 
-/// The batches of which a message speaks: runs in ascending order, as few as there can be.
+/// The batches of which a message speaks, as the fewest possible runs in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings(Vec<Run>);
 

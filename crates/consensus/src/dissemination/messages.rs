@@ -1,4 +1,4 @@
-//! What replicas say to each other about batches, and what they write down.
+//! What replicas say to each other about batches, and the records about them.
 
 use synod_wire::{Batch, BatchId, DecodeError, Keep, Reader, Slot, Writer};
 
@@ -11,7 +11,7 @@ use crate::{
 /// A message about batches (Santos 2012, Algorithm 10.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// FORWARD: batches, and what the sender holds durably that it has not said yet.
+    /// FORWARD: batches, and what the sender holds durably and has not said yet.
     Forward {
         /// The batches, each of which has a name.
         batches: Batches,
@@ -28,7 +28,8 @@ pub enum Message {
         /// The batches.
         lacked: Holdings,
     },
-    /// Answers [`Message::Lacks`] where a batch is delivered, and is to be had as what was decided in its slot.
+    /// Answers [`Message::Lacks`] if a batch is delivered, so that the receiver can fetch it as what was
+    /// decided in its slot.
     Delivered {
         /// The sender has delivered all slots through this one.
         decided: Slot,
@@ -40,7 +41,7 @@ const HELD: u8 = 2;
 const LACKS: u8 = 3;
 const DELIVERED: u8 = 4;
 
-// What replicas say of batches is no promise, proposal or vote. The simulator checks it by what the logs hold.
+// What replicas say of batches is not a promise, proposal or vote. The simulator checks it by what the logs hold.
 impl Claims for Message {}
 
 impl Body for Message {
@@ -129,9 +130,10 @@ fn runs(holdings: &Holdings) -> String {
 /// A record about batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// This batch is held here. Where several records hold it, it is kept as long as the one that is kept longest.
+    /// This batch is held here. If several records hold it, it is kept as long as the one that is kept longest.
     Held {
-        /// The log keeps it until it is trimmed through this slot: that of its delivery, or one that is further ahead.
+        /// The log keeps the record until it is trimmed through this slot: that of the batch's delivery, or a
+        /// later one.
         keep: Slot,
         /// The batch.
         batch: Batch,
@@ -170,7 +172,7 @@ impl Logged for Record {
         see(*keep, batch);
     }
 
-    /// It says nothing of any slot, and is true whatever else was lost.
+    /// The record says nothing of any slot, and is true whatever else was lost.
     fn is_decision(&self) -> bool {
         true
     }
@@ -191,7 +193,7 @@ impl Describe for Record {
 impl Facts for Record {}
 
 impl Prove for Record {
-    /// It proves no decision: it is what a proven reference stands for.
+    /// The record proves no decision: it holds what a proven reference stands for.
     fn prove(&self, proofs: &mut Proofs) {
         let Record::Held { batch, .. } = self;
         proofs.hold_batch(batch);

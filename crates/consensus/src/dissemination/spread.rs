@@ -1,17 +1,17 @@
-//! From each replica to all: batches, acknowledgements, and what is asked for again.
+//! From each replica to all others: batches, acknowledgements, and questions for what is missing.
 
 use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{Balanced, Bug, HELD_BYTES_MAX, Holdings, Message, Record, by_reference};
 use crate::{Batches, Effects, Input, batches::fitting, resend::Resend};
 
-/// More batches than this are not known of at a time: more than the windows of all replicas hold.
+/// The most batches that are known of at a time: more than the windows of all replicas hold.
 const KNOWN_MAX: usize = 1 << 16;
 
 impl Balanced {
     // Sending.
 
-    /// A batch of this replica's clients, or what the leader is to order as it is.
+    /// Takes a batch of this replica's clients, or what the leader has to order as it is.
     pub(super) fn propose(&mut self, now: Time, batch: Batch, awaited: bool, effects: &mut Effects) {
         if !by_reference(&batch) {
             self.unnamed.push_back((batch, awaited));
@@ -28,7 +28,7 @@ impl Balanced {
         self.outgoing.push(batch);
     }
 
-    /// Writes a batch down.
+    /// Writes a record of a batch.
     fn hold(&mut self, now: Time, batch: Batch, effects: &mut Effects) {
         let keep = self.keep();
         let id = batch.id().expect("a batch that is disseminated has a name");
@@ -42,7 +42,7 @@ impl Balanced {
         }
     }
 
-    /// Lets leave what this burst disseminates, and what was not acknowledged yet: with it, or by itself.
+    /// Sends what this burst disseminates, and what was not acknowledged yet: with it, or by itself.
     pub(super) fn spread(&mut self, now: Time, effects: &mut Effects) {
         self.unacknowledged.sort_unstable();
         self.unacknowledged.dedup();
@@ -55,7 +55,7 @@ impl Balanced {
             effects.send(self.members.to_peers(), Message::Forward { batches, held }, Lsn::ZERO);
             rest = behind;
         }
-        // Whoever missed an acknowledgement hears all of them again after a while.
+        // A replica that missed an acknowledgement hears all of them again after a while.
         let all = now >= self.advertise_at;
         if all {
             held = self.store.holdings(&self.members);
@@ -68,7 +68,8 @@ impl Balanced {
         }
     }
 
-    /// Sends again the own batches that somebody is not known to hold, and asks again for those that are not here.
+    /// Sends this replica's own batches again that some replica is not known to hold, and asks again for
+    /// batches that are not here.
     pub(super) fn repeat(&mut self, now: Time, effects: &mut Effects) {
         let wait_max = self.options.election_timeout;
         let (mut again, mut lacked) = (Vec::new(), Vec::new());
@@ -90,7 +91,7 @@ impl Balanced {
         self.ask(&lacked, effects);
     }
 
-    /// A session to a peer began: what it was sent before may be lost.
+    /// Sends again, when a session to a peer begins, what may be lost.
     pub(super) fn tell_again(&mut self, now: Time, peer: ReplicaId, effects: &mut Effects) {
         let members = &self.members;
         let lacks =
@@ -129,7 +130,7 @@ impl Balanced {
         }
     }
 
-    /// When something is to be sent again.
+    /// When something has to be sent again.
     pub(super) fn due(&self) -> Time {
         let n = self.members.count();
         let wanted = self
@@ -163,13 +164,13 @@ impl Balanced {
             return;
         }
         if self.store.get(id).is_some() {
-            // Whoever sent it again may have missed that it is here.
+            // The sender sent it again, so it may have missed that it is here.
             if self.store.is_held_by(id, self.members.me(), &self.members) {
                 self.unacknowledged.push(id);
             }
             return;
         }
-        // What waits for it was taken in already.
+        // A batch that a message waits for is always taken, since the message was taken in already.
         let wanted = self.parked.iter().any(|parked| refers_to(&parked.message, id));
         let full = self.inner.is_congested() || self.store.bytes() > HELD_BYTES_MAX;
         if wanted || !full && self.store.len() < KNOWN_MAX {
@@ -199,7 +200,7 @@ impl Balanced {
         }
     }
 
-    /// Records through this one are durable: what is held with them can be acknowledged.
+    /// Takes note that records through this one are durable: what is held with them can be acknowledged.
     pub(super) fn became_durable(&mut self, lsn: Lsn) {
         for id in self.store.durable(lsn) {
             self.holds_durably(id);
@@ -212,14 +213,14 @@ impl Balanced {
         self.unacknowledged.push(id);
     }
 
-    /// A batch is proposed although so many holders are missing for a quorum.
+    /// How many holders may be missing for a quorum when a batch is proposed.
     pub(super) fn unneeded_holders(&self) -> usize {
         if self.has(Bug::ProposeUnstable) { self.members.count() } else { 0 }
     }
 
     // References of the inner protocol.
 
-    /// A message of the inner protocol: it takes it once it may see every reference in it.
+    /// Takes a message of the inner protocol, which gets it once it may see every reference in it.
     pub(super) fn receive_inner(
         &mut self,
         now: Time,
@@ -231,7 +232,7 @@ impl Balanced {
         if lacked.is_empty() || self.has(Bug::VoteWithoutBatch) {
             return self.step_inner(now, Input::Receive { from, message }, effects);
         }
-        // One more than there is room for is lost, as any message may be; whoever sent it sends it again.
+        // A message for which there is no room is lost, as any message may be; its sender sends it again.
         if self.parked.len() < super::PARKED_MAX && self.members.index(from).is_some() {
             let patience = self.options.retransmit_after;
             for id in lacked {
@@ -266,8 +267,8 @@ impl Balanced {
         }
     }
 
-    /// What was decided in a slot, as a peer said, in the form in which the inner protocol orders it; a batch that is
-    /// ordered by reference is written down first.
+    /// What a peer says was decided in a slot, in the form in which the inner protocol orders it. If the
+    /// batch is ordered by reference, a record of it is written first.
     pub(super) fn learn(&mut self, now: Time, slot: Slot, batch: Batch, effects: &mut Effects) -> Batch {
         let Some(reference) = batch.reference().filter(|_| by_reference(&batch)) else { return batch };
         let id = batch.id().expect("it has a reference");

@@ -1,4 +1,4 @@
-//! The batches that are not delivered yet: which are here, and who else holds them.
+//! The batches that are not delivered yet: which of them are here, and which other replicas hold them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -10,19 +10,19 @@ use synod_wire::{Batch, BatchId, Delivered, Lsn, ReplicaId, SessionId, Slot, Tim
 use super::Holdings;
 use crate::{Members, ReplicaSet, resend::Resend};
 
-/// Delivered batches that are kept for those who lag a little.
+/// How many delivered batches are kept for replicas that lag a little.
 const RECENT_MAX: usize = 256;
-/// At most so many bytes of them. The decided log of the replica around the protocol mostly holds the same buffers.
+/// The most bytes of these. The decided log of the replica around the protocol mostly holds the same buffers.
 const RECENT_BYTES_MAX: usize = 4 << 20;
 
-/// A batch that is known to be somewhere, and perhaps here.
+/// A batch that is known to exist, and that may be here.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     /// The batch, if it is here.
     pub(super) batch: Option<Batch>,
-    /// Through which slot the own log keeps it.
+    /// The slot through which this replica's own log keeps it.
     pub(super) keep: Slot,
-    /// Who holds it durably.
+    /// The replicas that hold it durably.
     pub(super) holders: ReplicaSet,
     /// Whether this life made it.
     pub(super) own: bool,
@@ -30,12 +30,13 @@ pub(super) struct Known {
     proposed: bool,
     /// When it is sent again, if it was made here, or asked for again, if it is not here.
     pub(super) resend: Resend,
-    /// Whom to ask first: a replica that spoke of it.
+    /// The replica to ask first, since it spoke of the batch.
     source: Option<ReplicaId>,
 }
 
 impl Known {
-    /// `missing`: so many holders less than a quorum will do. Only a planted bug needs that.
+    /// Whether it may be proposed, if `missing` holders less than a quorum are enough. Only a planted bug
+    /// needs `missing`.
     fn may_be_proposed(&self, members: &Members, missing: usize) -> bool {
         self.batch.is_some() && !self.proposed && members.is_quorum_with(missing, self.holders)
     }
@@ -45,18 +46,18 @@ impl Known {
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     known: BTreeMap<BatchId, Known>,
-    /// How many of them this life made.
+    /// How many of the batches this life made.
     own: usize,
-    /// Bytes of those that are here.
+    /// Bytes of the batches that are here.
     bytes: usize,
-    /// Those that are here, held by a quorum, and not proposed by this leader.
+    /// The batches that are here, held by a quorum, and not proposed by this leader.
     stable: BTreeSet<BatchId>,
-    /// Those whose record is not durable yet, in the order of the log.
+    /// The batches whose record is not durable yet, in the order of the log.
     undurable: VecDeque<(Lsn, BatchId)>,
     /// The origin whose turn was last.
     turn: SessionId,
     recent: BTreeMap<BatchId, Batch>,
-    /// The same, oldest first.
+    /// The recent batches, oldest first.
     recent_order: VecDeque<BatchId>,
     recent_bytes: usize,
 }
@@ -86,7 +87,7 @@ impl Store {
         self.known.len()
     }
 
-    /// Batches of this life that are not delivered.
+    /// How many batches of this life are not delivered.
     pub(super) fn own(&self) -> usize {
         self.own
     }
@@ -114,7 +115,8 @@ impl Store {
         self.known.iter().map(|(&id, known)| (id, known))
     }
 
-    /// What somebody knows of a batch. It is asked for after `patience`, unless it comes by itself.
+    /// Returns what is known of a batch, which some replica knows. It is asked for after `patience`, unless
+    /// it comes by itself.
     pub(super) fn note(&mut self, id: BatchId, now: Time, patience: Duration) -> &mut Known {
         self.known.entry(id).or_insert_with(|| Known {
             batch: None,
@@ -127,7 +129,7 @@ impl Store {
         })
     }
 
-    /// A batch came, or was made here; the log will keep it through a slot once this record is durable.
+    /// Takes a batch that came, or was made here; the log will keep it through a slot once this record is durable.
     pub(super) fn hold(&mut self, batch: Batch, keep: Slot, lsn: Lsn, known: (Time, Duration)) -> &mut Known {
         let id = batch.id().expect("a batch that is disseminated has a name");
         self.bytes += batch.bytes().len();
@@ -140,7 +142,7 @@ impl Store {
         entry
     }
 
-    /// This life made a batch, which is here.
+    /// Takes note that this life made a batch, which is here.
     pub(super) fn made(&mut self, id: BatchId) {
         if let Some(known) = self.known.get_mut(&id).filter(|known| !known.own) {
             known.own = true;
@@ -148,7 +150,7 @@ impl Store {
         }
     }
 
-    /// Somebody holds a batch durably. If a quorum does, and it is here, it may be proposed.
+    /// Takes note that a replica holds a batch durably. If a quorum does, and the batch is here, it may be proposed.
     pub(super) fn held_by(&mut self, id: BatchId, who: ReplicaId, members: &Members, missing: usize) {
         if let Some(known) = self.known.get_mut(&id) {
             known.holders = known.holders.union(members.only(who));
@@ -158,14 +160,15 @@ impl Store {
         }
     }
 
-    /// Names a replica that has a batch, or had it, so that it can be asked.
+    /// Takes note that a replica has a batch, or had it, so that it can be asked.
     pub(super) fn heard_of(&mut self, id: BatchId, from: ReplicaId) {
         if let Some(known) = self.known.get_mut(&id) {
             known.source.get_or_insert(from);
         }
     }
 
-    /// Whom to ask for a batch that is not here, for the first time or again: who spoke of it, then the others in turn.
+    /// The replica to ask for a batch that is not here, for the first time or again: one that spoke of it,
+    /// then the others in turn.
     pub(super) fn source(&mut self, id: BatchId, members: &Members) -> Option<ReplicaId> {
         let known = self.known.get_mut(&id)?;
         let peers: Vec<ReplicaId> = members.peers().collect();
@@ -175,7 +178,7 @@ impl Store {
         Some(asked)
     }
 
-    /// Records through this one are durable: which batches are with them.
+    /// Takes note that records through this one are durable; returns the batches that are durable with them.
     pub(super) fn durable(&mut self, lsn: Lsn) -> Vec<BatchId> {
         let mut durable = Vec::new();
         while let Some(&(record, id)) = self.undurable.front()
@@ -189,14 +192,15 @@ impl Store {
         durable
     }
 
-    /// What this replica holds durably of what is not delivered.
+    /// The batches that this replica holds durably and has not delivered.
     pub(super) fn holdings(&self, members: &Members) -> Holdings {
         let me = members.me();
         let held = |known: &Known| known.batch.is_some() && members.contains(known.holders, me);
         self.iter().filter(|(_, known)| held(known)).map(|(id, _)| id).collect()
     }
 
-    /// This replica begins to lead, and has these batches in its log: the others may be proposed if a quorum holds them.
+    /// Takes note that this replica begins to lead, and has these batches in its log: the others may be
+    /// proposed if a quorum holds them.
     pub(super) fn begin_to_propose(
         &mut self,
         proposed: &BTreeSet<BatchId>,
@@ -212,7 +216,7 @@ impl Store {
         }
     }
 
-    /// The next batch to propose: of each origin in turn the oldest, so that no origin waits for another's.
+    /// The next batch to propose: the oldest of each origin in turn, so that no origin waits for another's.
     pub(super) fn next_stable(&mut self) -> Option<&Batch> {
         let behind = BatchId { origin: SessionId(self.turn.0.saturating_add(1)), number: 0 };
         let next = self.stable.range(behind..).next().or_else(|| self.stable.first()).copied()?;
@@ -233,12 +237,13 @@ impl Store {
         self.known.get(&id).is_some_and(|known| members.contains(known.holders, who))
     }
 
-    /// Whether a batch is to be acknowledged once its record is durable.
+    /// Whether a batch has to be acknowledged once its record is durable.
     pub(super) fn waits_for_disk(&self) -> bool {
         !self.undurable.is_empty()
     }
 
-    /// A batch is delivered: the batch, and through which slot the log keeps it. It stays to be had for a while.
+    /// Takes note that a batch is delivered; returns it, with the slot through which the log keeps it. It can
+    /// be asked for, for a while.
     pub(super) fn take_delivered(&mut self, id: BatchId) -> Option<(Batch, Slot)> {
         self.stable.remove(&id);
         let known = self.known.remove(&id)?;
@@ -257,7 +262,7 @@ impl Store {
         Some((batch, known.keep))
     }
 
-    /// Forgets what would be void if it were decided.
+    /// Drops batches that would be void if they were decided.
     pub(super) fn drop_void(&mut self, table: &Delivered) {
         let void = self.known.extract_if(.., |&id, _| table.voids(id));
         for (id, known) in void {

@@ -8,24 +8,25 @@ use synod_wire::{Ballot, Lsn, Slot};
 use super::messages::{Configuration, Entries, Entry};
 use crate::{VoterSets, batches::last_of};
 
-/// Stretches of one term that are remembered at most. Each takes an election, so more are a curiosity; what is
-/// forgotten is the oldest, and whoever asks about it has to catch up by other means.
+/// The most sections of one term that are remembered. Each takes an election, so more of them are rare; the
+/// oldest is forgotten, and a replica that asks about it has to catch up by other means.
 const RUNS_MAX: usize = 1024;
 
-/// See the module.
+/// The log of a replica, as far as it is in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
-    /// The slot of the first entry held.
+    /// The slot of the first entry that is held.
     first: Slot,
     /// The entries that have a record, by record; of the first one, entries before `first` may be left.
     written: VecDeque<Written>,
-    /// The entries behind them, whose record is still to be written.
+    /// The entries after them, whose record is still to be written.
     unwritten: Vec<Entry>,
-    /// No record holds an entry behind this slot.
+    /// No record holds an entry after this slot.
     recorded: Slot,
-    /// The first slot of each term in the log, ascending, with the term; where they begin, knowledge begins.
+    /// The first slot of each term in the log, ascending, with the term. Nothing is known of the terms before
+    /// the first.
     runs: VecDeque<(Slot, Ballot)>,
-    /// The configurations in the log, ascending: the last one that is delivered, and those behind it. The last counts.
+    /// The configurations in the log, ascending: the last one that is delivered, and those after it. The last counts.
     configurations: VecDeque<Configuration>,
     /// The record of the last entry that is not held any more.
     floor: Lsn,
@@ -36,7 +37,7 @@ pub(super) struct Log {
 struct Written {
     first: Slot,
     entries: Entries,
-    /// Records of later slots have larger numbers.
+    /// The number of the record; records of later slots have larger numbers.
     lsn: Lsn,
 }
 
@@ -46,11 +47,11 @@ impl Written {
     }
 }
 
-/// What an entry takes in a message beside its batch.
+/// Bytes that an entry takes in a message besides its batch.
 const ENTRY_BYTES: usize = 32;
 
-/// How many of these entries, from the first on, fit a message of so many bytes, and how many bytes these take; at least
-/// one, if there is one.
+/// How many of these entries, from the first on, fit a message of so many bytes, and how many bytes these
+/// take; at least one entry, if there is one.
 pub(super) fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: usize) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     for entry in entries {
@@ -64,13 +65,13 @@ pub(super) fn fitting<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: u
     (count, bytes)
 }
 
-/// What voters take in a message, in bytes.
+/// How many bytes voters take in a message.
 pub(super) fn voters_bytes(voters: &VoterSets) -> usize {
     8 * (1 + voters.incoming().len() + voters.outgoing().len())
 }
 
 impl Log {
-    /// An empty log behind the slot of `base`, as of which that counts.
+    /// An empty log after the slot of `base`, from which on that configuration counts.
     pub(super) fn new(base: Configuration) -> Log {
         Log {
             first: base.slot.next(),
@@ -93,17 +94,17 @@ impl Log {
         Slot(self.last_written().0 + self.unwritten.len() as u64)
     }
 
-    /// The last slot that has a record; what stands behind it was sent to nobody yet.
+    /// The last slot that has a record; what is after it was sent to no replica yet.
     pub(super) fn last_written(&self) -> Slot {
         self.written.back().map_or(self.first.prev(), Written::last)
     }
 
-    /// No record holds an entry behind this slot; entries that are not held any more count.
+    /// The slot after which no record holds an entry, counting entries that are not held any more.
     pub(super) fn recorded(&self) -> Slot {
         self.recorded
     }
 
-    /// The records of earlier lives hold entries through this slot.
+    /// Takes note that the records of earlier lives hold entries through this slot.
     pub(super) fn set_recorded(&mut self, slot: Slot) {
         self.recorded = self.recorded.max(slot);
     }
@@ -117,7 +118,7 @@ impl Log {
         })
     }
 
-    /// The entries behind all that have a record.
+    /// The entries after all that have a record.
     pub(super) fn unwritten(&self) -> &[Entry] {
         &self.unwritten
     }
@@ -132,14 +133,14 @@ impl Log {
         }
     }
 
-    /// Which of `written` holds a slot, if one does.
+    /// The index in `written` of the record that holds a slot, if one does.
     fn position(&self, slot: Slot) -> usize {
         self.first_not(|written| written.last() < slot)
     }
 
-    /// The first of `written` for which something does not hold that holds for those before it.
+    /// The index of the first record in `written` of which `holds` is not true, where it is true of all before that.
     fn first_not(&self, holds: impl Fn(&Written) -> bool) -> usize {
-        // Nearly always that is the last one, or behind it.
+        // It is nearly always the last one, or the end.
         match self.written.iter().rev().take(3).position(&holds) {
             Some(behind) => self.written.len() - behind,
             None => self.written.partition_point(holds),
@@ -151,7 +152,7 @@ impl Log {
         if slot > self.last() {
             return None;
         }
-        // Nearly always the last term is asked for.
+        // It is nearly always the last term.
         self.runs.iter().rev().find(|(first, _)| *first <= slot).map(|&(_, ballot)| ballot)
     }
 
@@ -180,14 +181,14 @@ impl Log {
         None
     }
 
-    /// Adds an entry at the end, whose record is written later: [`Log::write`].
+    /// Adds an entry at the end, whose record [`Log::write`] will write.
     pub(super) fn push(&mut self, entry: Entry) {
         self.takes(self.last().next(), &entry);
         self.unwritten.push(entry);
     }
 
-    /// Gives records to the entries that have none. `record` writes one, and returns its number; none holds more than
-    /// so many bytes, or one entry.
+    /// Gives records to the entries that have none. `record` writes one and returns its number; none holds
+    /// more than so many bytes, or one entry.
     pub(super) fn write(&mut self, bytes_max: usize, mut record: impl FnMut(Slot, Entries) -> Lsn) {
         while !self.unwritten.is_empty() {
             let (count, _) = fitting(self.unwritten.iter(), bytes_max);
@@ -198,7 +199,7 @@ impl Log {
         }
     }
 
-    /// Adds entries at the end that a record holds. All before them have one.
+    /// Adds entries at the end that a record holds. All entries before them must have a record.
     pub(super) fn append(&mut self, entries: Entries, lsn: Lsn) {
         debug_assert!(self.unwritten.is_empty(), "records are written in the order of slots");
         let first = self.last().next();
@@ -213,7 +214,7 @@ impl Log {
         self.written.push_back(written);
     }
 
-    /// Notes the term and the configuration of an entry that is added.
+    /// Takes note of the term and the configuration of an entry that is added.
     fn takes(&mut self, slot: Slot, entry: &Entry) {
         if self.runs.back().is_none_or(|&(_, ballot)| ballot != entry.ballot) {
             self.runs.push_back((slot, entry.ballot));
@@ -248,7 +249,7 @@ impl Log {
         }
     }
 
-    /// Holds the entries before a slot no longer; their memory is freed by records.
+    /// Drops the entries before a slot from memory; whole records are freed at a time.
     pub(super) fn release(&mut self, first: Slot) {
         self.first = self.first.max(first.min(self.last_written().next()));
         while let Some(written) = self.written.front().filter(|written| written.last() < self.first) {
@@ -257,33 +258,33 @@ impl Log {
         }
     }
 
-    /// The log ends at `base`, which came by a snapshot.
+    /// Makes the log end at `base`, which came by a snapshot.
     pub(super) fn restart_after(&mut self, base: Configuration) {
         *self = Log { floor: self.floor, recorded: self.recorded, ..Log::new(base) };
     }
 
-    /// Forgets the terms of slots that a snapshot covers, but for that which lasts into the rest.
+    /// Forgets the terms of slots that a snapshot covers, except the one that lasts into the rest.
     pub(super) fn forget_before(&mut self, slot: Slot) {
         while self.runs.get(1).is_some_and(|(first, _)| *first <= slot) {
             self.runs.pop_front();
         }
     }
 
-    /// What is decided through this slot stays: of the configurations in it only the last one can count.
+    /// Forgets the configurations through this slot except the last one, since what is decided through it stays.
     pub(super) fn forget_configurations_before(&mut self, slot: Slot) {
         while self.configurations.get(1).is_some_and(|next| next.slot <= slot) {
             self.configurations.pop_front();
         }
     }
 
-    /// The record that has to be durable for everything through a slot to be.
+    /// The record that has to be durable so that everything through a slot is.
     pub(super) fn lsn_of(&self, slot: Slot) -> Lsn {
         let written = self.written.get(self.position(slot)).or(self.written.back());
         written.filter(|written| written.first <= slot).map_or(self.floor, |written| written.lsn)
     }
 
-    /// The entries through this slot are on stable storage if the records through `durable` are; `None` if that can
-    /// not be said, since the last of them are not held any more.
+    /// The last slot through which the entries are on stable storage if the records through `durable` are;
+    /// `None` if that is not known, since the last of them are not held any more.
     pub(super) fn stable(&self, durable: Lsn) -> Option<Slot> {
         match self.first_not(|written| written.lsn <= durable).checked_sub(1) {
             Some(index) => Some(self.written[index].last()),
@@ -292,12 +293,12 @@ impl Log {
         }
     }
 
-    /// Who votes.
+    /// The configuration that counts.
     pub(super) fn configuration(&self) -> &Configuration {
         self.configurations.back().expect("there is always one")
     }
 
-    /// Who votes as of a slot; as of the first one known, if that is later.
+    /// The configuration as of a slot, or the first one known, if that is later.
     pub(super) fn configuration_at(&self, slot: Slot) -> &Configuration {
         let found = self.configurations.iter().rev().find(|configuration| configuration.slot <= slot);
         found.unwrap_or(&self.configurations[0])
@@ -314,7 +315,7 @@ mod tests {
         Ballot { round, replica: ReplicaId(1) }
     }
 
-    /// Slots 1.. with entries of these terms.
+    /// A log of slots 1 and on with entries of these terms.
     fn log(terms: &[u64]) -> Log {
         let voters = VoterSets::simple(vec![ReplicaId(1)]);
         let mut log = Log::new(Configuration { slot: Slot::ZERO, ballot: Ballot::ZERO, voters });
@@ -393,7 +394,7 @@ mod tests {
         assert_eq!([0, 1, 10, 11, 13].map(|lsn| log.stable(Lsn(lsn)).unwrap().0), [0, 1, 1, 3, 6]);
     }
 
-    /// The largest message of Raft: an append of entries each of which changes voters, in the largest group.
+    /// The largest message of Raft is an append of entries each of which changes voters, in the largest group.
     #[test]
     fn an_append_has_the_bytes_that_a_message_may_have() {
         let ids = |from: u64| (from..from + 63).map(synod_wire::ReplicaId).collect::<Vec<_>>();

@@ -2,36 +2,40 @@
 //! joint consensus.
 //!
 //! A **term** is a ballot's round: a term has at most one leader, so the term together with its leader is a
-//! [`Ballot`], and each entry carries the ballot in which it was proposed. Two logs that hold an entry of the same
-//! ballot at the same slot are equal through that slot.
+//! [`Ballot`], and each entry carries the ballot in which it was proposed. Two logs that hold an entry of the
+//! same ballot at the same slot are equal through that slot.
 //!
-//! | file | story |
+//! | file | contents |
 //! | --- | --- |
-//! | `election.rs` | who leads: time-outs, rehearsed and real votes, transfer |
+//! | `election.rs` | finding a leader: time-outs, rehearsed and real votes, transfer |
 //! | `leader.rs` | replication, commitment, heartbeats, reads |
 //! | `progress.rs` | what the leader knows of one follower |
 //! | `follower.rs` | appending what the leader sends |
-//! | `membership.rs` | who votes, and changing that |
+//! | `membership.rs` | which replicas vote, and changing that |
 //! | `recovery.rs` | starting; what came by catch-up and snapshots |
 //! | `log.rs` | the log in memory |
 //!
 //! # Why it is safe
 //!
-//! The argument is Ongaro's: votes are given once a term and only to logs that are up to date (E25), so a leader holds
-//! every committed entry; and only entries of the leader's own term are committed by counting (E28). The term, the vote
-//! and the entries are records, and what speaks of them waits for them (E30). Where our architecture differs from the
-//! papers:
+//! The argument is Ongaro's: votes are given once per term and only to logs that are up to date (E25), so a
+//! leader holds every committed entry; and only entries of the leader's own term are committed by counting
+//! (E28). The term, the vote and the entries are records, and what speaks of them waits for them (E30). Where
+//! the project's architecture differs from the papers:
 //!
-//! - **Decided entries arrive by another way too.** The replica layer fetches them from anybody
-//!   ([`Control::Learn`], [`Control::Installed`]), with their ballots. A decided entry that differs from the one in
-//!   the log shows that everything behind the latter is undecided for ever, so it goes; and a decided entry of a
-//!   higher term raises this replica's term, so that no leader of an older one can append behind it.
-//! - **Who votes is the replica layer's to say.** It knows who votes behind every decided slot, and says so with whatever
-//!   comes from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.
-//! - **What a burst of inputs proposes is one record**, as is what a message brings; record, log and messages share its
-//!   entries. It is written before anything else that the leader writes or says, so no entry counts without one.
-//! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far decisions go,
-//!   catches up, says so with its next `HeartbeatAck`, and is probed again.
+//! - **Decided entries arrive by another way too.** The replica layer fetches them from any peer
+//!   ([`Control::Learn`],
+//!   [`Control::Installed`]), with their ballots. A decided entry that differs from the one in the log shows that everything after the
+//!   latter can never be decided, so it is removed; and a decided entry of a higher term raises this replica's term, so that no leader
+//!   of an older one can append after it.
+//! - **The replica layer says which replicas vote.** It knows the voters after every decided slot, and passes
+//!   them on with whatever comes
+//!   from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.
+//! - **What a burst of inputs proposes is one record**, as is what a message brings; record, log and messages
+//!   share its entries. It is
+//!   written before anything else that the leader writes or says, so no entry counts without one.
+//! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far
+//!   decisions go, catches up, says so
+//!   with its next `HeartbeatAck`, and is probed again.
 //! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
 
 mod claims;
@@ -68,35 +72,35 @@ use crate::{
 /// One Raft replica.
 #[derive(Clone, Debug)]
 pub struct Raft {
-    /// Who voted when this life began; who votes now is in the log.
+    /// The voters when this life began; the log has the present ones.
     members: Members,
     options: Options,
-    /// No message of a lower term is obeyed.
+    /// The current term: messages of a lower one are not obeyed.
     term: u64,
-    /// Who has this replica's vote in `term`.
+    /// The replica that this one voted for in `term`.
     voted_for: Option<ReplicaId>,
-    /// The record that holds both.
+    /// The number of the record that holds both.
     term_lsn: Lsn,
     reported: Reported,
     state: State,
     patience: Patience,
     log: Log,
-    /// Delivered through this slot.
+    /// The last delivered slot.
     decided: Slot,
-    /// All of that was decided in this ballot or in lower ones.
+    /// The slots through it were decided in this ballot or in lower ones.
     decided_in: Ballot,
-    /// Slots through this one are known to be decided somewhere.
+    /// Slots through this one are known to be decided by some replica.
     decided_elsewhere: Slot,
     /// The log is known to equal that of the leader of `term` through this slot.
     verified: Slot,
-    /// The own entries through this slot are on stable storage.
+    /// This replica's own entries through this slot are on stable storage.
     stable: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
     disk: DiskWatch,
-    /// Of its leading, if it leads; otherwise of its leader's.
+    /// The progress of this replica as a leader, or else that of its leader.
     progress: ProgressWatch,
-    /// Executing falls behind: accept nothing.
+    /// Whether the executor lags, so that nothing is accepted.
     backlogged: bool,
 }
 
@@ -105,7 +109,7 @@ enum State {
     Follower,
     Candidate(Candidate),
     Leader(Box<Leader>),
-    /// Lost (part of) its log: learns, and nothing else.
+    /// It lost (part of) its log: it learns, and does nothing else.
     Recovering,
 }
 
@@ -117,7 +121,7 @@ impl Protocol for Raft {
             Input::Receive { from, message: crate::Message::Raft(message) } => {
                 self.receive(now, from, message, effects);
             }
-            // Of another protocol.
+            // This message is of another protocol.
             Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
@@ -135,7 +139,7 @@ impl Protocol for Raft {
         self.report_leader(effects);
     }
 
-    /// A term has one leader at most, and a replica that goes on in it obeys that one.
+    /// A term has at most one leader, and a replica that stays in the term obeys that one.
     fn promised(&self) -> Ballot {
         Ballot { round: self.term, replica: ReplicaId(u64::MAX) }
     }
@@ -169,8 +173,8 @@ impl Protocol for Raft {
         }
     }
 
-    // Where others decide without this replica, its decided prefix goes on, so the window alone would not bound what it
-    // has to write.
+    // Where others decide without this replica, its decided prefix grows, so the window alone would not bound
+    // what it has to write.
     fn is_congested(&self) -> bool {
         self.backlogged
             || self.log.last().0.saturating_sub(self.stable.0) > 2 * self.options.accept_ahead_max()
@@ -259,7 +263,7 @@ impl Raft {
                 if term > self.term && self.voters().contains(from) {
                     self.enter_term(now, term, None, effects);
                 } else if let State::Leader(leader) = &mut self.state {
-                    // A replica that does not vote cannot end a leader's term. It is heeded when it is to vote.
+                    // A replica that does not vote cannot end a leader's term. Its term counts once it has to vote.
                     leader.is_behind(from, term);
                 }
             }
@@ -303,7 +307,7 @@ impl Raft {
         self.term_lsn = effects.append(Record::Term { term, voted_for }.into());
     }
 
-    /// A higher term began: whatever this replica did in the present one ends.
+    /// Begins a higher term: whatever this replica did in the present one ends.
     fn enter_term(&mut self, now: Time, term: u64, voted_for: Option<ReplicaId>, effects: &mut Effects) {
         debug_assert!(term > self.term, "terms only grow");
         self.step_down(now, effects);
@@ -334,8 +338,8 @@ impl Raft {
         });
     }
 
-    /// Adds entries at the end of the log, on disk and in memory. With them it is decided through a slot, in no ballot
-    /// above another.
+    /// Adds entries at the end of the log, on disk and in memory. With them the log is decided through a
+    /// slot, in no ballot above another.
     fn append(&mut self, entries: Entries, (decided, decided_in): (Slot, Ballot), effects: &mut Effects) {
         self.write(effects);
         let (start, entries_of_record) = (self.log.last().next(), Arc::clone(&entries));
@@ -371,7 +375,7 @@ impl Raft {
         self.log.forget_configurations_before(self.decided);
         self.decided_elsewhere = self.decided_elsewhere.max(self.decided);
         self.verified = self.verified.max(self.decided);
-        // A tail for followers that are a little behind; whoever leads next may need it as well.
+        // A tail stays for followers that lag a little; the next leader may need it as well.
         let tail = self.decided.0.saturating_sub(self.options.accept_ahead_max());
         self.log.release(Slot(tail).next());
     }
@@ -436,8 +440,9 @@ impl Raft {
         effects.send_each(others, message, after);
     }
 
-    /// Who may lead, but this replica: those who vote as far as its log goes, and those who do as far as it is decided. Not
-    /// those who voted when this life began: those who were removed since are nobody's peers.
+    /// The replicas other than this one that may lead: the voters as far as its log goes, and the voters as
+    /// far as it is decided. The voters of the time when this life began do not count: one that was removed
+    /// since is not a peer.
     fn acquaintances(&self) -> Vec<ReplicaId> {
         let decided = self.log.configuration_at(self.decided).voters.all();
         let mut all: Vec<_> = decided.into_iter().chain(self.voters().all()).collect();

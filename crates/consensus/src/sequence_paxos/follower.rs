@@ -6,8 +6,8 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 use super::{AcceptSync, Extent, Message, Prepare, Promise, Record, SequencePaxos, State};
 use crate::{Batches, Bug, Effects, LeaderView, Protocol, batches::last_of, resend::Resend};
 
-/// How far a follower has come with the leader of its ballot (Ng 2020: the second half of the state; the
-/// specification's section 5 adds RECOVER).
+/// How far a follower has come with the leader of its ballot (Ng 2020: the second half of the state;
+/// RECOVER is added for lost sessions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It may have missed something, and only a `Prepare` helps.

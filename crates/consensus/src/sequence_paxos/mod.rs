@@ -1,12 +1,12 @@
 //! Leader-based Sequence Paxos (Ng 2020, section 2.4.2 and algorithm 4) for replicas that crash and recover, over
 //! sessions that lose messages.
 //!
-//! Where MultiPaxos decides slot by slot, Sequence Paxos agrees on a growing **sequence**. A replica has accepted a
-//! whole sequence in a ballot, and says so with two numbers: that ballot, and the last slot. The owner of a ballot
-//! runs a prepare phase ([`Message::Prepare`], [`Message::Promise`]), **adopts** the best sequence that a quorum has,
-//! brings each follower to the same one ([`Message::AcceptSync`]), and then appends to it ([`Message::Accept`],
-//! [`Message::Accepted`], [`Message::Decide`]). A follower that may have missed something asks for another `Prepare`
-//! ([`Message::PrepareReq`]); that is all there is to recovery, of a session and of a replica.
+//! Where MultiPaxos decides slot by slot, Sequence Paxos agrees on a growing **sequence**. A replica has
+//! accepted a whole sequence in a ballot, and says so with two numbers: that ballot, and the last slot. The
+//! owner of a ballot runs a prepare phase ([`Message::Prepare`], [`Message::Promise`]), **adopts** the best
+//! sequence that a quorum has, brings each follower to the same one ([`Message::AcceptSync`]), and then appends
+//! to it ([`Message::Accept`], [`Message::Accepted`], [`Message::Decide`]). A follower that may have missed
+//! something asks for another `Prepare` ([`Message::PrepareReq`]). Sessions and replicas recover by that alone.
 //!
 //! | Ng 2020 | here |
 //! | --- | --- |
@@ -18,56 +18,19 @@
 //! | l_c | the same as l_d at a leader: it decides what is chosen at once |
 //! | propCmds, STOPPED() | batches wait in the replica around this one while `room()` is zero; epochs stop there, too |
 //!
-//! # Why it is safe
+//! # Safety
 //!
-//! Three statements hold at every replica, after every step and every crash. *Chosen* means: a quorum has at some time
-//! accepted the sequence of one ballot through that slot.
+//! Three statements hold at every replica, after every step and every crash; docs/sequence-paxos.md has the
+//! proof. *Chosen* means: a quorum has at some time accepted the sequence of one ballot through that slot.
 //!
-//! 1. **Honest.** What it holds in a slot behind its decided ones is what the owner of `accepted_in` had there in
-//!    that ballot. So two replicas with the same `accepted_in` hold the same in a slot that neither knows to be
-//!    decided.
-//! 2. **Complete.** If slot s was chosen in a ballot that is not higher than `accepted_in`, the replica holds that
-//!    element in s, or knows s to be decided.
-//! 3. **True.** What it takes for decided was chosen.
+//! 1. **Honest.** What a replica holds in a slot after its decided ones is what the owner of `accepted_in`
+//!    had there in that ballot.
+//! 2. **Complete.** If slot s was chosen in a ballot that is not higher than `accepted_in`, the replica holds
+//!    that element in s, or knows s to be decided.
+//! 3. **True.** What a replica takes for decided was chosen.
 //!
-//! *Adopting.* Any quorum of promises contains a replica of the quorum that chose s in ballot b, and that one had
-//! accepted at least b. The promise with the highest (`accepted_in`, last slot) ranks no lower: by 2 it has s, and
-//! everything chosen before. So the owner of a higher ballot adopts what was chosen, which keeps 2 for its followers.
-//! That an accepted ballot *and* its sequence change in one record (E20), that the leader changes its own as well
-//! (E1), and that a promise tells of an equal ballot too (E15), is needed here.
-//!
-//! *Synchronising.* A follower keeps what it has before the start of an `AcceptSync`. Up to its decided slot that is
-//! harmless by 3. Behind it, it keeps something only if its promise had the ballot of the adopted sequence and was
-//! not longer than that one: then by 1, or by 2 where the other knows a slot to be decided, both are the same there.
-//! Lengths are absolute, and elements carry their slots, so nothing depends on messages arriving in order or once
-//! (E16, E17, E22). In the ballot that it has accepted already, a follower never gives up an element.
-//!
-//! *Asking again.* A follower that accepts in a ballot goes on when the owner of that ballot prepares it again. It holds
-//! a prefix of that owner's sequence, also if messages were lost, as an `Accept` that leaves a gap is refused; its promise
-//! says how long that prefix is, and is durable like an `Accepted`. What the leader appends behind a shorter prefix that
-//! it knew of is the same in the slots that the follower has by then. (In Ng 2020 a follower goes back to PREPARE, and
-//! must: without slots in `Accept` the next one would land behind whatever is there, E17.) So asking too often costs
-//! messages only, and a promise or a page that comes twice changes nothing.
-//!
-//! *Learning.* [`Control::Learn`] puts a decided element into its slot and leaves `accepted_in` alone. If another one
-//! was accepted there, that was in a ballot lower than the one in which the slot was chosen, and by 2 nothing from
-//! that slot on was ever chosen in the lower one; so the elements behind it are of no use, and of no harm: they are
-//! honest (1), and whoever adopts sees the higher ballot in its quorum of promises. They stay until the next
-//! `AcceptSync`; cutting them off would make a restart, whose log is trimmed at other times, differ for nothing.
-//! The same goes for a snapshot, whose elements nobody can compare.
-//!
-//! *Decided elsewhere.* Statement 3 is about a replica, not about a ballot. A leader of b announces how far *its* sequence
-//! is decided, and a candidate of b takes the largest decided slot of the promises for a slot of the sequence that it
-//! adopts. Both are right only if everybody who acts in b knows of decisions in ballots up to b alone: those are in the
-//! sequence of b, by *adopting*. That is the third rule of the contract ([`Protocol`], "Outside knowledge"): a replica
-//! that learns what c decided promises c first, so it neither leads, stands nor promises in a ballot below c.
-//!
-//! *Disk.* What a message says of `promised`, or of the accepted sequence, is durable before it leaves; the leader's
-//! own acceptance counts once it is durable, while its proposals travel (P1 to P6 of the specification's section 5).
-//! How far decisions go is written down with other records only (P7).
-//!
-//! A replica whose log may have lost records takes no part any more: it learns what is decided until the replica
-//! around it gives it a new epoch to vote in.
+//! A replica whose log may have lost records takes no part any more: it learns what is decided until the
+//! replica layer gives it a new epoch to vote in.
 
 mod claims;
 mod describe;
@@ -104,7 +67,7 @@ pub struct SequencePaxos {
     members: Members,
     options: Options,
     election: Box<dyn Election>,
-    /// No lower ballot is answered any more.
+    /// The highest promised ballot: lower ones are not answered any more.
     promised: Ballot,
     /// The record that holds `promised`.
     promised_lsn: Lsn,
@@ -114,18 +77,18 @@ pub struct SequencePaxos {
     log: Sequence,
     /// The record that holds the last change of the two.
     accepted_lsn: Lsn,
-    /// No record holds a slot behind this one.
+    /// No record holds a slot after this one.
     recorded: Slot,
     reported: Reported,
     state: State,
-    /// Slots through this one are known to be decided somewhere.
+    /// Slots through this one are known to be decided by some replica.
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
     disk: DiskWatch,
-    /// Of its leading, if it leads; otherwise of its leader's.
+    /// The progress of this replica as a leader, or else that of its leader.
     progress: ProgressWatch,
-    /// Executing falls behind: accept nothing.
+    /// Whether the executor lags, so that nothing is accepted.
     backlogged: bool,
 }
 
@@ -134,7 +97,7 @@ enum State {
     Follower(Follower),
     Candidate(Candidate),
     Leader(Leader),
-    /// Records may be missing: it only learns.
+    /// Records may be missing, so it only learns.
     Recovering,
 }
 
@@ -147,7 +110,7 @@ impl Protocol for SequencePaxos {
                 self.receive(now, from, message, effects);
             }
             Input::Receive { from, message: crate::Message::Election(message) } => {
-                // Who must not vote is nobody's follower, and must not lead.
+                // A replica that must not vote follows no leader, and must not lead.
                 if !matches!(self.state, State::Recovering) {
                     self.election.receive(now, from, &message, effects);
                     self.stand(now, effects);
@@ -295,7 +258,7 @@ impl SequencePaxos {
                 }
             }
             Message::TakeOver { ballot } => {
-                // One that lags would lead, and serve nobody until it has caught up.
+                // A replica that lags would lead, and serve no client until it has caught up.
                 let ready =
                     matches!(self.state, State::Follower(_)) && self.decided_elsewhere <= self.log.decided();
                 if ballot.replica == from && ballot == self.promised && ready {
@@ -319,7 +282,7 @@ impl SequencePaxos {
             Control::Backlogged(backlogged) => self.backlogged = backlogged,
             Control::Transfer(to) => self.transfer(to, effects),
         }
-        // What was learned may be what a candidate, or a follower that was too far behind, waits for.
+        // A candidate, or a follower that lagged too far, may wait for what was learned.
         self.complete_prepare(now, effects);
         self.caught_up(now, effects);
     }
@@ -334,12 +297,12 @@ impl SequencePaxos {
         self.assert_invariants();
     }
 
-    /// What it has accepted, in short.
+    /// A summary of what it has accepted.
     fn extent(&self) -> Extent {
         Extent { accepted_in: self.accepted_in, last: self.log.last(), decided: self.log.decided() }
     }
 
-    /// Slots that this leader has in its sequence and that are not decided.
+    /// How many slots of this leader's sequence are not decided.
     fn in_flight(&self) -> usize {
         match &self.state {
             State::Leader(_) => {
@@ -360,9 +323,9 @@ impl SequencePaxos {
         self.forget_old();
     }
 
-    /// Drops decided elements that hardly anybody can still lack. Some are kept: a follower may be a little behind when
-    /// this replica begins to lead, or a candidate when it answers one. Whoever is further behind learns from the
-    /// replicas around.
+    /// Drops decided elements that hardly any replica can still lack. Some are kept: a follower may lag a
+    /// little when this replica begins to lead, or a candidate when it answers one. A replica that lags
+    /// further learns from the replica layer of others.
     fn forget_old(&mut self) {
         let kept = match &self.state {
             State::Leader(leader) => {
@@ -383,7 +346,7 @@ impl SequencePaxos {
         lsn
     }
 
-    /// A peer told what was decided in a slot.
+    /// Takes note of what a peer says was decided in a slot.
     fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if self.is_congested() || slot != self.log.decided().next() {
@@ -477,7 +440,7 @@ impl SequencePaxos {
         }
     }
 
-    /// Tries to lead if the election says so; whether it does.
+    /// Tries to lead if the election says so; returns whether it does.
     fn stand(&mut self, now: Time, effects: &mut Effects) -> bool {
         if !matches!(self.state, State::Follower(_) | State::Candidate(_)) {
             return false;
@@ -489,8 +452,8 @@ impl SequencePaxos {
         })
     }
 
-    /// The invariants of the specification's section 4.5 that one replica can check; the simulator checks I3, I5
-    /// and I8, which are about several. I6 is the business of epochs.
+    /// Checks the invariants of docs/errata.md that one replica can check; the simulator checks I3, I5 and I8,
+    /// which are about several. I6 concerns epochs.
     fn assert_invariants(&self) {
         if self.is_planted() || matches!(self.state, State::Recovering) {
             return;

@@ -57,7 +57,7 @@ fn a_leader_that_removes_itself_does_not_count_itself_and_leaves_office() {
     assert_eq!(leader.role(), Role::Learner, "and never stands again: {effects:?}");
 }
 
-/// Two leaders with changes of their own, neither committed, can decide by majorities that do not meet.
+/// Two leaders with changes of their own, neither of which is committed, can decide by majorities that do not meet.
 #[test]
 fn a_leader_changes_nothing_before_it_has_committed_something() {
     let mut leader = One::new(R1);
