@@ -33,7 +33,7 @@ number! {
     SessionId, "{:x}"
 }
 number! {
-    /// A stretch of a group's life with fixed voters and one ordering protocol. The first is 1.
+    /// A period of a group's life with fixed voters and one ordering protocol. The first is 1.
     Epoch, "e{}"
 }
 number! {
@@ -46,7 +46,7 @@ number! {
     Lsn, "{}"
 }
 
-/// One of the groups of replicas that a node hosts beside each other, each with slots of its own. The first is 0.
+/// One of the groups of replicas that a node hosts, each with slots of its own. The first is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u16);
 
@@ -81,7 +81,7 @@ impl Slot {
 impl Lsn {
     /// Durable from the beginning: a message gated on it leaves at once.
     pub const ZERO: Lsn = Lsn(0);
-    /// Behind every record.
+    /// The number after every record.
     pub const MAX: Lsn = Lsn(u64::MAX);
 
     /// The record after this one.
@@ -93,8 +93,8 @@ impl Lsn {
 
 /// A leadership claim: a proposal number of Paxos, a term of Raft, a view of JPaxos.
 ///
-/// Ballots are ordered by `round`, then by the replica that owns them, so that two replicas never own the same
-/// ballot. `Ballot::ZERO` belongs to nobody and is lower than every ballot that somebody owns.
+/// Ballots are ordered by `round`, then by the replica that owns them, so that two replicas never own the
+/// same ballot. No replica owns `Ballot::ZERO`, which is lower than every ballot that has an owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ballot {
     /// Grows with every claim.
@@ -104,7 +104,7 @@ pub struct Ballot {
 }
 
 impl Ballot {
-    /// The ballot of nobody.
+    /// The ballot without an owner.
     pub const ZERO: Ballot = Ballot { round: 0, replica: ReplicaId(0) };
 }
 
@@ -116,9 +116,9 @@ impl fmt::Display for Ballot {
 
 /// The ballots of a decided slot.
 ///
-/// They travel with the slot to replicas that missed it. Paxos proposes a value again in every ballot that might decide
-/// it, so there both are the same. Raft commits an entry of an older term by one of its own behind it, so there
-/// `decided` can be the higher one.
+/// They travel with the slot to replicas that missed it. Paxos proposes a value again in every ballot that
+/// might decide it, so there both are the same. Raft commits an entry of an older term by one of its own
+/// after it, so there `decided` can be the higher one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ballots {
     /// A ballot in which the batch was proposed in this slot.
@@ -128,17 +128,17 @@ pub struct Ballots {
 }
 
 impl Ballots {
-    /// Ballots of nobody.
+    /// The ballots of a slot before any decision.
     pub const ZERO: Ballots = Ballots { proposed: Ballot::ZERO, decided: Ballot::ZERO };
 
-    /// Proposed in a ballot, and decided in it.
+    /// The ballots of a slot that was proposed and decided in the same ballot.
     #[must_use]
     pub fn both(ballot: Ballot) -> Ballots {
         Ballots { proposed: ballot, decided: ballot }
     }
 
-    /// The ballots of a prefix that the next slot makes longer. A slot before may have been decided in a higher ballot
-    /// than the last one was, and a replica that is told of the prefix is told of that slot.
+    /// The ballots of a prefix that the next slot makes longer. A slot before may have been decided in a
+    /// higher ballot than the last one was, and a replica that is told of the prefix is told of that slot.
     #[must_use]
     pub fn followed_by(self, next: Ballots) -> Ballots {
         Ballots { proposed: next.proposed, decided: self.decided.max(next.decided) }

@@ -1,17 +1,19 @@
-//! The small types that every part of Synod shares, and how they look on a wire and on a disk.
+//! The small types that every part of Synod shares, and their formats on a wire and on a disk.
 //!
-//! Nothing here knows a protocol, a socket or a file. The two ideas worth knowing:
+//! Nothing here knows a protocol, a socket or a file. The two main ideas:
 //!
 //! - A [`Batch`] of commands is encoded **once**, by the replica that received them, into one buffer with one
-//!   checksum. From there to every disk and every socket it travels by reference.
+//!   checksum. From there to every
+//!   disk and every socket it travels by reference.
 //! - A message or a log record is an [`Encoded`]: a short list of buffers, some of them shared. Writing it
-//!   gathers the buffers (`writev`), reading it slices one received buffer; neither copies a batch.
+//!   gathers the buffers (`writev`),
+//!   reading it slices one received buffer; neither copies a batch.
 
-/// The newest version of what replicas say to each other that this build speaks. Grows whenever a message is encoded in
-/// another way.
+/// The newest version of the messages between replicas that this build speaks. It grows whenever the encoding
+/// of a message changes.
 pub const MESSAGES_VERSION: u16 = 7;
-/// The oldest version that this build speaks as well, so that replicas can be replaced one after the other. Version 5 and
-/// before knew no identity of batches, so no replica of that time could take this one's.
+/// The oldest version that this build speaks as well, so that replicas can be replaced one after the other.
+/// Version 5 and earlier ones knew no identity of batches, so no replica of that time could take this one's.
 pub const MESSAGES_VERSION_OLDEST: u16 = 6;
 
 /// The first version in which a message may be of another group than [`GroupId::FIRST`].

@@ -8,7 +8,7 @@ use std::{
 
 /// An instant on one replica's monotonic clock, in nanoseconds since an origin that only that replica knows.
 ///
-/// Pure code is given a `Time` with every input and never asks for one. Times of different replicas can not be
+/// Pure code is given a `Time` with every input and never asks for one. Times of different replicas cannot be
 /// compared, and are never sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
@@ -16,7 +16,7 @@ pub struct Time(u64);
 impl Time {
     /// The origin.
     pub const ZERO: Time = Time(0);
-    /// Later than every instant that a process lives to see.
+    /// Later than every instant that a process reaches.
     pub const NEVER: Time = Time(u64::MAX);
 
     /// The instant this many nanoseconds after the origin.
@@ -41,7 +41,7 @@ impl Time {
         Time(self.0.div_ceil(step).saturating_mul(step))
     }
 
-    /// How long ago `earlier` was; zero if it is still to come.
+    /// How long ago `earlier` was; zero if it is in the future.
     #[must_use]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -1,4 +1,4 @@
-//! What a log file looks like, byte by byte. Integers are little-endian.
+//! The format of a log file, byte by byte. Integers are little-endian.
 //!
 //! ```text
 //! segment := header page (4096 bytes) | record* | anything that is no record of this life
@@ -11,32 +11,35 @@
 //!          | last_state u64 | body_crc u32 | header_crc u32 | body | zeros up to a multiple of 8
 //! ```
 //!
-//! - `life` is drawn at random whenever a file is made ready to be a segment, and is in the list of segments before
-//!   the segment is begun. Records carry it, so it is also the mark by which a reader finds the next record behind a
-//!   damaged one. A client that stores the bytes of a record as a value cannot forge one without knowing it; a reader
-//!   that does not know it either, since list and header are lost, takes only what begins where the first record
-//!   does, where no client's bytes have ever been.
-//! - `header_crc` covers cluster, replica, birth and segment number (which are not repeated in every record) and the
-//!   record's header with `body_crc`: records of a file's previous life never pass, and the body's checksum is
-//!   taken over as the batch brought it.
-//! - `durable` is the highest record known durable when this one was written. It proves, later, that a record
-//!   before it is missing because of corruption and not because of a crash during its commit.
-//! - `last_state` is the number of the latest `State` record before this one. A reader that finds it readable
-//!   knows that no promise was lost in a damaged stretch.
-//! - `group` says whose record it is, of the groups that share the log. Numbers count the records of all of them; slots and
-//!   keys are the group's own.
+//! - `life` is drawn at random whenever a file is prepared to be a segment, and is in the list of segments
+//!   before the segment is begun.
+//!   Records carry it, so it is also the mark by which a reader finds the next record after a damaged one. A client that stores the bytes
+//!   of a record as a value cannot forge one without knowing it; a reader that does not know it either, since list and header are lost,
+//!   takes only what begins where the first record does, where no client's bytes have ever been.
+//! - `header_crc` covers cluster, replica, birth and segment number (which are not repeated in every record)
+//!   and the record's header with
+//!   `body_crc`: records of a file's previous life never pass, and the body's checksum is the one that the batch brought.
+//! - `durable` is the highest record known to be durable when this one was written. It proves later that a
+//!   record before it is missing
+//!   because of corruption and not because of a crash during its commit.
+//! - `last_state` is the number of the latest `State` record before this one. A reader that can read that one
+//!   knows that no promise was lost
+//!   in a damaged section.
+//! - `group` says which of the groups that share the log the record is of. Numbers count the records of all
+//!   of them; slots and keys are the
+//!   group's own.
 //! - `restated` counts the records at the head of the segment that repeat the latest `State` record of every
-//!   key of every group, under their old numbers, so that older segments can go.
+//!   key of every group, under their
+//!   old numbers, so that older segments can be removed.
 
 use synod_wire::{ClusterId, Format, GroupId, Incarnation, Lsn, ReplicaId, Slot, Written};
 
 use crate::{Identity, Keep};
 
-/// Version of this format, and of the records in it. Version 1 knew no birth; in version 2 a record of accepted values held
-/// one slot; in version 3 no record said which ballot decided a slot, and no list said which segments were begun; in version
-/// 4 the list did not say the marks of records, whose checksums did not cover the birth.
-/// In version 5 and before, a segment did not say who can read it. In version 6 no record said of which group it is, and the
-/// batches in records had no identity.
+/// Version of this format, and of the records in it. What earlier versions lack: up to version 1, a birth; up to
+/// 2, records of accepted values with more than one slot; up to 3, the ballot that decided a slot, and the list
+/// of the begun segments; up to 4, the marks of records in that list, and the birth in the checksums of records;
+/// up to 5, which versions can read a segment; up to 6, the group of a record, and the identity of a batch.
 pub(crate) const FORMAT: Format = Format::first(7);
 /// Bytes of the page that holds a segment's header; records begin after it.
 pub(crate) const PAGE: usize = 4096;
@@ -62,11 +65,11 @@ pub(crate) struct SegmentHeader {
 /// Why a page is not the header of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
-    /// It was never written: a segment that was prepared, but not begun.
+    /// The page was never written: the segment was prepared, but not begun.
     Blank,
-    /// A header of a version that this program cannot read.
+    /// It is the header of a version that this program cannot read.
     Version(Written),
-    /// Anything else.
+    /// It is anything else.
     Damaged,
 }
 
@@ -106,7 +109,7 @@ impl SegmentHeader {
             return Err(NoHeader::Blank);
         }
         let written = Written::of_head(used, MAGIC).ok_or(NoHeader::Damaged)?;
-        // Behind the head another version may look otherwise.
+        // After the head another version may have another layout.
         if FORMAT.check(written).is_err() {
             return Err(NoHeader::Version(written));
         }
@@ -136,10 +139,10 @@ pub(crate) struct RecordHeader {
     pub length: u32,
     pub group: GroupId,
     pub keep: Keep,
-    /// A copy of an earlier `State` record, at the head of a segment.
+    /// Whether this is a copy of an earlier `State` record, at the head of a segment.
     pub restated: bool,
     pub lsn: Lsn,
-    /// The highest record known durable when this was written.
+    /// The highest record known to be durable when this one was written.
     pub durable: Lsn,
     /// The latest `State` record before this one.
     pub last_state: Lsn,
@@ -194,10 +197,10 @@ impl RecordHeader {
         bytes
     }
 
-    /// Reads the header at the beginning of `bytes`; `None` if it is none, or not one of this segment.
+    /// Reads the header at the beginning of `bytes`; `None` if it is not a header, or not one of this segment.
     pub(crate) fn decode(bytes: &[u8], binding: &Binding) -> Option<RecordHeader> {
         let bytes = bytes.get(..RECORD_HEADER_BYTES)?;
-        // Cheap tests first: a reader that lost its place tries this at every eighth byte.
+        // Cheap tests come first: a reader that lost its place tries this at every eighth byte.
         let (kind, key) = (bytes[12], bytes[13]);
         if !(1..=3).contains(&kind) {
             return None;
@@ -244,8 +247,8 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
-/// What a client may put into a record's body: records of these segments, at every place where a reader may look for
-/// one. It knows all that is in them but the mark.
+/// What a client may put into a record's body: records of these segments, at every place where a reader may
+/// look for one. It knows everything in them but the mark.
 #[cfg(test)]
 pub(crate) fn forged_records(identity: Identity, segments: std::ops::Range<u64>) -> Vec<u8> {
     let lsn = Lsn(1 << 40);

@@ -1,11 +1,11 @@
 //! The write-ahead log.
 //!
-//! Groups of replicas share a log: numbers count the records of all of them, and each group has slots and keys of its own
-//! and lets go of its own records.
+//! Groups of replicas share a log: numbers count the records of all of them, and each group has slots and
+//! keys of its own and releases its own records.
 //!
-//! One thread owns a [`Wal`]. It appends every record that waits, then commits them together: one gathered write
-//! and one `fdatasync` for all of them. Records are kept in segment files of a fixed size; `format` draws
-//! them, `assess` has the rule that tells a torn tail from corruption.
+//! One thread owns a [`Wal`]. It appends every record that waits, then commits them together: one gathered
+//! write and one `fdatasync` for all of them. Records are kept in segment files of a fixed size; `format` has
+//! their layout, and `assess` the rule that tells a torn tail from corruption.
 
 pub(crate) mod assess;
 pub(crate) mod format;
@@ -49,8 +49,8 @@ pub use synod_wire::Keep;
 pub struct Options {
     /// What a commit waits for.
     pub durability: Durability,
-    /// Size of a segment's file in bytes, 16 KiB to 4 GiB. The first one of a new log is at most 4 MiB, so that
-    /// a new replica starts at once; one that holds a record larger than this is as large as it must be.
+    /// Size of a segment's file in bytes, 16 KiB to 4 GiB. The first segment of a new log has at most 4 MiB, so
+    /// that a new replica starts at once; a segment that holds a record larger than this is as large as it must be.
     pub segment_bytes: u64,
     /// How many trimmed segments are kept to be used again rather than deleted.
     pub recycled_segments_max: usize,
@@ -83,10 +83,10 @@ pub struct Recovered {
     pub records: Vec<RecoveredRecord>,
     /// The number of the last record: [`Wal::append`] goes on with the one after it.
     pub last: Lsn,
-    /// Something that was once durable cannot be read. Nothing was changed on disk, and the log takes no
-    /// records until [`Wal::quarantine`].
+    /// What was once durable and cannot be read. Nothing was changed on disk, and the log takes no records
+    /// until [`Wal::quarantine`].
     pub damage: Option<Damage>,
-    /// Promises of this identity may be missing although no file is damaged.
+    /// Why promises of this identity may be missing although no file is damaged.
     pub loss: Option<Loss>,
     /// Bytes of records that a crash left half-written, and that were cut off. They were never durable.
     pub torn_bytes_cut: u64,
@@ -97,11 +97,11 @@ pub struct Recovered {
 pub struct RecoveredRecord {
     /// Its number.
     pub lsn: Lsn,
-    /// Whose it is.
+    /// The group that it is of.
     pub group: GroupId,
     /// How long it matters.
     pub keep: Keep,
-    /// What was appended. A slice of its segment, so it keeps that in memory as long as it lives.
+    /// The bytes that were appended, as a slice of the segment, which they keep in memory as long as they live.
     pub bytes: Bytes,
 }
 
@@ -112,7 +112,7 @@ pub struct WalStats {
     pub commits: u64,
     /// Records in them.
     pub records: u64,
-    /// Bytes written, headers and repeated records included.
+    /// Bytes written, including headers and repeated records.
     pub bytes_written: u64,
     /// Segments that were begun.
     pub segments_begun: u64,
@@ -122,18 +122,18 @@ pub struct WalStats {
 
 /// The write-ahead log of one replica.
 ///
-/// The first write or fsync that fails makes the log fail for good: every later call returns the same error. A
-/// kernel that failed to write a page may mark it clean, so that a second fsync succeeds without the data being
-/// anywhere; only a restart, which reads what is really there, can go on.
+/// The first write or fsync that fails makes the log fail permanently: every later call returns the same
+/// error. A kernel that failed to write a page may mark it clean, so that a second fsync succeeds without the
+/// data being anywhere; only a restart, which reads what is really there, can go on.
 #[derive(Debug)]
 pub struct Wal {
     dir: PathBuf,
     identity: Identity,
     options: Options,
     disk: Arc<dyn Disk>,
-    /// What `log.state` says.
+    /// The contents of `log.state`.
     state: LogState,
-    /// Not written yet, in order.
+    /// The records that are not written yet, in order.
     pending: Vec<Pending>,
     pending_bytes: usize,
     /// The last record that was appended.
@@ -146,17 +146,17 @@ pub struct Wal {
     listed: BTreeMap<u64, Entry>,
     /// The latest record of every `State` key of every group.
     states: BTreeMap<(GroupId, u8), (Lsn, Body)>,
-    /// Through which slot each group lets go of its records.
+    /// The slot through which each group has released its records.
     trimmed: BTreeMap<GroupId, Slot>,
     /// The latest `State` record of any key.
     last_state: Lsn,
-    /// `None` for durability `memory`, and while damage is not dealt with.
+    /// The open files; `None` for durability `memory`, and while damage is not dealt with.
     files: Option<LogFiles>,
     /// The damage that waits for [`Wal::quarantine`], and what `log.state` said when it was found.
     damage: Option<(Damage, LogState)>,
     failure: Option<StorageError>,
     stats: WalStats,
-    /// Last, so that the directory is free only when nothing here works on it any more.
+    /// This comes last, so that the directory is free only when nothing here works on it any more.
     _lock: DirLock,
 }
 
@@ -181,7 +181,7 @@ struct LogFiles {
 #[derive(Debug)]
 struct FullSegment {
     segment: u64,
-    /// Bytes of records and header.
+    /// Bytes of the records and the header.
     bytes: u64,
     /// The highest slot of its records, of each group that has any.
     slot_max: BTreeMap<GroupId, Slot>,
@@ -199,7 +199,7 @@ impl Wal {
     ///
     /// # Errors
     /// The directory is in use, belongs to another cluster or replica, was written by a later version, cannot
-    /// be read or written, or an option is out of bounds. Damage is no error: see [`Recovered::damage`].
+    /// be read or written, or an option is out of bounds. Damage is not an error: see [`Recovered::damage`].
     pub fn open(dir: &Path, identity: Identity, options: Options) -> Result<(Wal, Recovered), StorageError> {
         Wal::open_on(the_disk(), dir, identity, options)
     }
@@ -231,9 +231,9 @@ impl Wal {
         self.appended
     }
 
-    /// Writes everything that was appended and waits as the durability demands: for the disk, if it demands that for one of
-    /// the records, and then for all of them and for all before them. Returns the number of the last record that is as
-    /// durable as the durability promises: the last one appended.
+    /// Writes everything that was appended and waits as the durability demands: for the disk, if one of the
+    /// records demands that, and then for all of them and for all before them. Returns the number of the last
+    /// record that is as durable as the durability promises, which is the last one appended.
     ///
     /// # Errors
     /// A write or fsync failed, now or earlier, or the disk is full, or damage is not dealt with. What was
@@ -273,7 +273,7 @@ impl Wal {
         }
     }
 
-    /// Returns whether it waited for the disk.
+    /// Writes what waits; returns whether it waited for the disk.
     fn write_pending(&mut self) -> Result<bool, StorageError> {
         if self.begins_with_a_commit() {
             self.state.write(&*self.disk, &self.dir)?;
@@ -283,12 +283,12 @@ impl Wal {
         for Pending { lsn, group, keep, body } in std::mem::take(&mut self.pending) {
             if let Some(files) = &mut self.files {
                 if !files.active.has_room_for(body.len()) {
-                    // Synchronously durable before the next segment begins: that it has begun proves that this
-                    // one is whole, and a later fsync is of the next file.
+                    // This is synchronously durable before the next segment begins: that the next one has
+                    // begun proves that this one is whole, and a later fsync is of the next file.
                     let syncs_states = self.options.durability.syncs_anything();
                     files.active.flush(syncs_states)?;
                     self.begin_segment(lsn)?;
-                    // States are repeated in it, and soon nowhere else.
+                    // States are repeated in the new segment, and will soon be nowhere else.
                     sync |= syncs_states;
                 }
                 let files = self.files.as_mut().expect("a log with files keeps them");
@@ -338,7 +338,7 @@ impl Wal {
         }
     }
 
-    /// Lets go of records of the first group; see [`Wal::trim_of`].
+    /// Releases records of the first group; see [`Wal::trim_of`].
     ///
     /// # Errors
     /// The log failed earlier, or damage is not dealt with.
@@ -346,9 +346,9 @@ impl Wal {
         self.trim_of(GroupId::FIRST, through)
     }
 
-    /// Lets go of records of a group whose slot is at most `through`, as far as whole segments, from the oldest on, hold
-    /// nothing else that any group needs. The files are renamed or removed in the background; a crash before that only means
-    /// that some of the records come back.
+    /// Releases records of a group whose slot is at most `through`, as far as whole segments, from the oldest
+    /// on, hold nothing else that any group needs. The files are renamed or removed in the background; a
+    /// crash before that only means that some of the records come back.
     ///
     /// # Errors
     /// The log failed earlier, or damage is not dealt with.
@@ -375,9 +375,9 @@ impl Wal {
         self.write_state()
     }
 
-    /// Notes, apart from the log, that everything for which a commit waited is durable. Until the next commit or this, nothing
-    /// proves that of the last commit, and one that rots would pass for half-written. It costs an fsync, so it is for
-    /// when the log has been idle for a moment.
+    /// Notes, apart from the log, that everything for which a commit waited is durable. Until the next commit
+    /// or this note, nothing proves that of the last commit, and a record of it that rots would pass for
+    /// half-written. The note costs an fsync, so it is for a log that has been idle for a moment.
     ///
     /// # Errors
     /// The log failed, now or earlier, or damage is not dealt with.
@@ -401,9 +401,9 @@ impl Wal {
         self.files.as_ref().is_none_or(|files| files.mark.lsn() >= self.synced)
     }
 
-    /// Whether `log.state` is still to say that this life has begun. A life that forbids another start says so with its
-    /// first records and not before: one that ended before it said anything, for want of a free port perhaps, left
-    /// nothing that could be forgotten.
+    /// Whether `log.state` has still to say that this life has begun. A life that forbids another start says
+    /// so with its first records and not before: if it ended before it said anything, because no port was
+    /// free perhaps, it left nothing that could be forgotten.
     fn begins_with_a_commit(&self) -> bool {
         !self.options.durability.may_restart() && self.stats.commits == 0
     }
@@ -420,7 +420,7 @@ impl Wal {
     /// missing at its end. A log that is dropped instead is as after a crash.
     ///
     /// # Errors
-    /// As [`Wal::commit`].
+    /// The same as for [`Wal::commit`].
     pub fn close(mut self) -> Result<(), StorageError> {
         self.commit()?;
         if self.synced < self.durable {
@@ -475,7 +475,7 @@ impl Wal {
         self.files.as_ref().map_or(0, |files| files.full.len() + 1)
     }
 
-    /// Does one thing that waits to be done in the background, where the disk allows no threads; false if nothing waits.
+    /// Does one piece of background work, where the disk allows no threads; returns false if there is none.
     #[cfg(any(test, feature = "faulty-disk"))]
     pub fn work_a_step(&mut self) -> bool {
         self.files.as_mut().is_some_and(|files| files.preparer.step())

@@ -29,7 +29,7 @@ use crate::{
     lock::DirLock,
 };
 
-/// The first segment of a new log is at most this large: writing it through is waited for.
+/// The first segment of a new log has at most this size, since the start waits until it is written through.
 const FIRST_SEGMENT_BYTES_MAX: u64 = 4 << 20;
 
 /// A segment as it was read.
@@ -41,10 +41,10 @@ pub(crate) struct ReadSegment {
 }
 
 impl Wal {
-    /// As [`Wal::open`], on another disk than the one of this machine.
+    /// Does what [`Wal::open`] does, on another disk than the one of this machine.
     ///
     /// # Errors
-    /// As those of [`Wal::open`].
+    /// The same as for [`Wal::open`].
     pub fn open_on(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -121,7 +121,7 @@ impl Wal {
         }
         if let Some(damage) = &recovered.damage {
             tracing::error!(dir = %dir.display(), %damage, "the log is damaged; nothing was changed");
-            // Numbers that any intact header bears are used up.
+            // Numbers that any intact header bears cannot be used again.
             let used = scans.iter().flat_map(|s| &s.records).map(|r| r.header.lsn).max();
             recovered.last = verdict.last.max(used.unwrap_or(Lsn::ZERO));
             wal.appended = recovered.last;
@@ -134,10 +134,11 @@ impl Wal {
             return Ok((wal, recovered));
         }
         if !wal.options.durability.may_restart() && previous.is_unborn() {
-            // Nothing of an earlier life is here, and with the first commit it is noted that this one has begun.
+            // Nothing of an earlier life is here, and the first commit notes that this life has begun.
         } else if !wal.options.durability.writes() {
             if matches!(found, Listed::Read(_)) {
-                // Without what was set aside, and what an unfinished attempt has listed: no note of them is kept below.
+                // The list has neither what was set aside nor what an unfinished attempt has listed: below
+                // this no note of them is kept.
                 wal.list(wal.listed.clone()).write()?;
             }
             wal.state.write(&*wal.disk, dir)?;
@@ -148,18 +149,18 @@ impl Wal {
         Ok((wal, recovered))
     }
 
-    /// Makes the files ready to be written, behind the last record that counts.
+    /// Prepares the files for writing after the last record that counts.
     fn go_on(
         &mut self,
         scans: &[SegmentScan],
         verdict: &Assessment,
         unused: Vec<ReadSegment>,
     ) -> Result<(), StorageError> {
-        // The state is written when all that is gone on with is.
+        // The state is written when everything with which the log goes on is.
         self.state.unsynced = None;
         let Some(end) = verdict.end else {
             self.list([]).write()?;
-            // The newest first, as below.
+            // The newest come first, as below.
             for path in
                 scans.iter().chain(unused.iter().map(|segment| &segment.scan)).map(|scan| &scan.path).rev()
             {
@@ -170,11 +171,11 @@ impl Wal {
                 wal.first_files(wal.state.begins.max(1), verdict.last.next(), BTreeMap::new()).map(Some)
             };
             if verdict.last == Lsn::ZERO {
-                // Before the first segment, so that segments without this file mean that it was lost.
+                // This is written before the first segment, so that segments without this file mean that it was lost.
                 self.state.write(&*self.disk, &self.dir)?;
                 self.files = first(self)?;
             } else {
-                // Once it is written, records that were marked as durable and are not there are damage.
+                // Once the list is written, records that were marked as durable and are not there are damage.
                 self.files = first(self)?;
                 self.state.write(&*self.disk, &self.dir)?;
             }
@@ -188,8 +189,9 @@ impl Wal {
         let next = scans[end.segment].segment + 1;
         let (ready, unfit): (Vec<_>, Vec<_>) =
             unused.into_iter().partition(|segment| self.fits(&segment.scan, next));
-        // What a file has grown since it was listed may not be durable yet. The next one was made durable before it got
-        // its name. It gets another mark: it may have been begun, of which a power failure has left next to nothing.
+        // What a file has grown since it was listed may not be durable yet. The next file was made durable
+        // before it got its name. It gets another mark: it may have been begun, of which a power failure has
+        // left next to nothing.
         let begun = scans[..=end.segment].iter().map(|scan| {
             let listed = self.listed.get(&scan.segment).map_or(PAGE as u64, |entry| entry.bytes);
             let life = scan.life.expect("a segment that counts has records or a header");
@@ -203,7 +205,7 @@ impl Wal {
         for segment in unfit {
             remove_file(&*self.disk, &segment.scan.path)?;
         }
-        // The newest first: a hole in the row of segments would pass for corruption.
+        // The newest come first: a hole in the row of segments would pass for corruption.
         for torn in scans[end.segment + 1..].iter().rev() {
             remove_file(&*self.disk, &torn.path)?;
             sync_dir(&*self.disk, &self.dir)?;
@@ -214,16 +216,16 @@ impl Wal {
 
         let ready = ready.map(|(scan, life)| self.adopt(scan, life)).transpose()?;
         let preparer = self.start_preparer(self.workshop(list), next, ready)?;
-        // By now all of it is durable, and with what is written next the note of a clean close goes.
+        // By now all of it is durable, and what is written next removes the note of a clean close.
         let mut mark = Mark::open(&*self.disk, &self.dir, self.identity)?;
         mark.write(verdict.last)?;
         self.files = Some(LogFiles { active, full, preparer, mark });
-        // After everything is durable, so that a crash before that is still a crash of the previous life.
+        // This comes after everything is durable, so that a crash before that is still a crash of the previous life.
         self.state.write(&*self.disk, &self.dir)
     }
 
-    /// The files of a log that begins with segment `segment` and record `first_lsn`. `listed`: segments that are set
-    /// aside only when it holds what is to be kept of them.
+    /// The files of a log that begins with segment `segment` and record `first_lsn`. `listed` has segments
+    /// that are set aside only when the new log holds what has to be kept of them.
     pub(super) fn first_files(
         &self,
         segment: u64,
@@ -260,15 +262,15 @@ impl Wal {
         next: u64,
         ready: Option<Prepared>,
     ) -> Result<Preparer, StorageError> {
-        // A spare of an earlier life may be a segment of this log at the same time, if a crash tore the rename by which
-        // it became one.
+        // A spare of an earlier life may be a segment of this log at the same time, if a crash tore the
+        // rename by which it became one.
         for name in file_names(&*self.disk, &self.dir)?.into_iter().filter(|name| name.ends_with(".spare")) {
             remove_file(&*self.disk, &self.dir.join(name))?;
         }
         Preparer::start(workshop, next, ready)
     }
 
-    /// Opens the segment that is gone on with, and makes what is in it durable and what is behind it harmless.
+    /// Opens the segment in which the log goes on, and makes what is in it durable and what is after it harmless.
     fn resume(&self, scan: &SegmentScan, end: End, proven: Lsn) -> Result<Active, StorageError> {
         let path = &scan.path;
         let file = open(&*self.disk, path, How::Write)?;
@@ -278,7 +280,7 @@ impl Wal {
             write_all_at(&*file, path, &mut [std::io::IoSlice::new(&header.encode())], 0)?;
         }
         // A failed fsync may have left records in the kernel's memory that are marked as written and are not.
-        // Records that nothing proves durable are therefore written once more before anybody relies on them.
+        // Records that nothing proves durable are therefore written once more before anything relies on them.
         // The head was written with the first record, and may be all that is left of that commit.
         let head_is_proven = scan.first_lsn().is_some_and(|first| first <= proven);
         let unproven = scan
@@ -328,7 +330,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Makes everything that was written durable, also what was trimmed and is still there: the next start reads it.
+    /// Makes everything that was written durable, including what was trimmed and is still there: the next
+    /// start reads it.
     pub(super) fn sync_everything(&self) -> Result<(), StorageError> {
         if self.files.is_none() {
             return Ok(());
@@ -336,7 +339,7 @@ impl Wal {
         for name in file_names(&*self.disk, &self.dir)?.iter().filter(|name| segment_number(name).is_some()) {
             let path = self.dir.join(name);
             match open(&*self.disk, &path, How::Write) {
-                // It was taken out of the log meanwhile.
+                // The segment was taken out of the log meanwhile.
                 Err(error) if error.is_not_found() => {}
                 file => sync_file(&*file?, &path)?,
             }
@@ -361,14 +364,14 @@ fn slot_max(scan: &SegmentScan, end: u64) -> BTreeMap<GroupId, Slot> {
     highest
 }
 
-/// Writes what is there to where it is.
+/// Writes the contents of a part of a file again, in their place.
 fn rewrite(file: &dyn DiskFile, path: &Path, from: u64, to: u64) -> Result<(), StorageError> {
     let mut bytes = vec![0; (to - from) as usize];
     read_exact_at(file, &mut bytes, from).map_err(|error| StorageError::io("read", path, error))?;
     write_all_at(file, path, &mut [std::io::IoSlice::new(&bytes)], from)
 }
 
-/// Reads `log.state` and refuses that of somebody else.
+/// Reads `log.state`, and refuses that of another replica.
 fn read_state(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Previous, StorageError> {
     let previous = LogState::read(disk, dir)?;
     if let Previous::Read(state) = &previous
@@ -384,9 +387,9 @@ fn other_identity(path: &Path, found: Identity, expected: Identity) -> StorageEr
     StorageError::OtherIdentity { path: path.to_owned(), found, expected }
 }
 
-/// Finishes what a crash interrupted: temporary files, a fresh beginning that was not finished, damaged segments that
-/// were not renamed yet, and trimmed ones that were not removed. All of it is durable on return: what is written next
-/// may say that it was done.
+/// Finishes what a crash interrupted: temporary files, an attempt to begin a new log that was not finished,
+/// damaged segments that were not renamed yet, and trimmed ones that were not removed. All of it is durable
+/// on return: what is written next may say that it was done.
 fn tidy(
     disk: &dyn Disk,
     dir: &Path,
@@ -414,7 +417,7 @@ fn tidy(
     if changed { sync_dir(disk, dir) } else { Ok(()) }
 }
 
-/// Whether there is no header where one would be, for all that can be read.
+/// Whether a segment has no trace of a header, as far as it can be read.
 fn is_blank(scan: &SegmentScan) -> bool {
     scan.header == Err(NoHeader::Blank) && scan.unreadable.is_none_or(|at| at >= PAGE as u64)
 }
@@ -446,7 +449,7 @@ pub(crate) fn suspects(listed: &BTreeMap<u64, Entry>, segments: &[ReadSegment]) 
     suspects
 }
 
-/// What is added to the name of a file that is set aside.
+/// The suffix for the name of a file that is set aside.
 pub(super) const SET_ASIDE: &str = ".damaged";
 
 /// Renames a damaged file, so that it is not read any more and can still be looked at.
@@ -468,7 +471,8 @@ fn read_segments(
     numbers.map(|segment| read_segment(disk, dir, segment, identity, listed.get(&segment))).collect()
 }
 
-/// Reads one segment, of which the list of segments says `listed`. Refuses that of another version or identity.
+/// Reads one segment, which the list of segments describes as `listed`. Refuses a segment of another version
+/// or identity.
 pub(crate) fn read_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -495,8 +499,8 @@ pub(crate) fn read_segment(
     Ok(ReadSegment { scan, bytes: file.into() })
 }
 
-/// Takes the segments off the end that were never begun. One between others is no such thing: it is damaged
-/// beyond recognition.
+/// Takes the segments that were never begun off the end. A segment between others is not one of these: it is
+/// damaged beyond recognition.
 pub(crate) fn split_off_unused(segments: &mut Vec<ReadSegment>) -> Vec<ReadSegment> {
     let used = segments.iter().rposition(|segment| segment.scan.is_begun()).map_or(0, |last| last + 1);
     let unused = segments.split_off(used);
@@ -515,7 +519,7 @@ fn recovered_records(scans: &[SegmentScan], files: &[Bytes], last: Lsn) -> Vec<R
             let RecordHeader { lsn, group, keep, .. } = record.header;
             records.entry(lsn).or_insert_with(|| {
                 let body = record.body(file);
-                // A promise is small and lives long: it must not keep a whole segment in memory.
+                // A promise is small and lives long, so it must not keep a whole segment in memory.
                 let bytes = if matches!(keep, Keep::State(_)) { Bytes::copy_from_slice(&body) } else { body };
                 RecoveredRecord { lsn, group, keep, bytes }
             });

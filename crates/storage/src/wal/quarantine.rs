@@ -1,4 +1,4 @@
-//! Setting damaged files aside and beginning afresh.
+//! Setting damaged files aside and beginning a new log.
 
 use synod_wire::{Encoded, GroupId, Lsn};
 
@@ -14,18 +14,18 @@ use crate::{
     disk::{file_names, sync_dir},
 };
 
-/// Records are copied into the fresh log in commits of about this many bytes.
+/// Records are copied into the new log in commits of about this many bytes.
 const COMMIT_BYTES: usize = 8 << 20;
 
 impl Wal {
-    /// Begins a fresh log with the records in `keep`, under new and higher numbers but in their order, and sets
+    /// Begins a new log with the records in `keep`, under new and higher numbers but in their order, and sets
     /// all older files aside as `*.damaged`. Returns the number of the last record; the next one that is
     /// appended follows it.
     ///
-    /// `keep` is what the caller still believes in, usually made of [`super::Recovered::records`]: they are written out
-    /// piece by piece, so what they share with these takes no memory of its own, but room on the disk. Every later
-    /// start is told [`Loss::Quarantined`] until [`Wal::loss_made_good`]: what the damaged records promised is
-    /// not known to this replica any more.
+    /// `keep` has the records that the caller still believes in, usually made of
+    /// [`super::Recovered::records`]: they are written piece by piece, so what they share with these takes no
+    /// memory of its own, but space on the disk. Every later start is told [`Loss::Quarantined`] until
+    /// [`Wal::loss_made_good`]: this replica does not know any more what the damaged records promised.
     ///
     /// Either all of it happens or, if the process ends in between, nothing.
     ///
@@ -58,16 +58,17 @@ impl Wal {
         self.pending.clear();
         self.pending_bytes = 0;
         let names = file_names(&*self.disk, &self.dir)?;
-        // Not the number of one that was set aside before, which the next setting aside would write over, nor that of
-        // one that is missing: it is on the list until this is finished.
+        // The number must not be that of a segment that was set aside before, which would be overwritten when
+        // this one is set aside, nor that of a missing one: that is on the list until this is finished.
         let numbers = names.iter().filter_map(|name| segment_number(name.trim_end_matches(SET_ASIDE)));
         let last = numbers.chain(self.listed.keys().copied()).max();
         let first = last.map_or(1, |last| last + 1).max(self.state.begins);
         let old: Vec<_> = names.into_iter().filter(|name| segment_number(name).is_some()).collect();
 
         self.state.loss = Some(Loss::Quarantined(reason));
-        // From here until `begins` is written, a restart removes what is written below. It has to find the damage again,
-        // so all that tells damage from a torn end stays as it was: where the log was closed, and how it was written.
+        // From here until `begins` is written, a restart removes what is written below. It has to find the
+        // damage again, so all that tells damage from a torn end stays as it was: where the log was closed,
+        // and how it was written.
         let (identity, loss, unfinished) = (self.identity, self.state.loss.clone(), Some(first));
         LogState { identity, loss, unfinished, ..found }.write(&*self.disk, &self.dir)?;
 

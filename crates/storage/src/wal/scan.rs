@@ -1,7 +1,7 @@
 //! Reading one segment, whatever state it is in.
 //!
-//! A scan takes no decisions: it says which records can be read, where, and where there is something else. What
-//! that means (torn tail or corruption) shows only with all segments side by side, in [`super::assess`].
+//! A scan makes no decisions: it says which records can be read, where, and where there is something else.
+//! What that means (torn tail or corruption) shows only with all segments side by side, in [`super::assess`].
 
 use std::path::PathBuf;
 
@@ -24,17 +24,17 @@ pub(crate) struct SegmentScan {
     /// Where the first byte is that the disk cannot read, if there is one; such bytes were taken for zeros.
     pub unreadable: Option<u64>,
     pub header: Result<SegmentHeader, NoHeader>,
-    /// The header was unreadable, and was made again from the records behind it.
+    /// Whether the header was unreadable, and was made again from the records after it.
     pub header_rebuilt: bool,
     /// The mark of this segment's records, if it is known.
     pub life: Option<u64>,
     /// Records whose header is intact, in the order of the file.
     pub records: Vec<ScannedRecord>,
-    /// Stretches before the last record that cannot be read.
+    /// Sections before the last record that cannot be read.
     pub flaws: Vec<Flaw>,
     /// Where the last record ends; [`PAGE`] if there is none.
     pub end: u64,
-    /// Behind `end`: the end of the last trace of an unreadable record of this life, if there is one.
+    /// After `end`: the end of the last trace of an unreadable record of this life, if there is one.
     pub trace_end: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl ScannedRecord {
     }
 }
 
-/// A stretch that cannot be read.
+/// A section that cannot be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Flaw {
     pub offset: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Flaw {
 }
 
 impl SegmentScan {
-    /// Whether the segment was ever begun. One that was not is only prepared.
+    /// Whether the segment was ever begun. If not, it is only prepared.
     pub(crate) fn is_begun(&self) -> bool {
         self.header.is_ok() || !self.records.is_empty()
     }
@@ -91,7 +91,7 @@ impl SegmentScan {
         self.header.as_ref().map(|header| header.first_lsn).ok().or_else(|| first().map(|r| r.header.lsn))
     }
 
-    /// Lets go of the records behind `last`, where the log was closed: nothing was written since.
+    /// Drops the records after `last`, where the log was closed: nothing was written since.
     pub(crate) fn end_at(&mut self, last: Lsn) {
         let is_behind = |record: &ScannedRecord| !record.header.restated && record.header.lsn > last;
         let Some(first) = self.records.iter().find(|record| is_behind(record)).copied() else { return };
@@ -107,8 +107,8 @@ impl SegmentScan {
     }
 }
 
-/// Reads a segment's bytes. `identity` says whose records are looked for; the incarnation plays no part. `listed` is
-/// the mark that they bear according to the list of segments, if that says it.
+/// Reads a segment's bytes, looking for records of `identity`, whose incarnation does not matter. `listed` is
+/// the mark of the records according to the list of segments, if that says it.
 pub(crate) fn scan(
     segment: u64,
     path: PathBuf,
@@ -119,7 +119,7 @@ pub(crate) fn scan(
     let binding = Binding::new(identity, segment);
     let mut header = SegmentHeader::decode(&file[..file.len().min(PAGE)]);
     if matches!(&header, Ok(header) if header.segment != segment) {
-        // What a recycled file said in its previous life.
+        // This is what a recycled file said in its previous life.
         header = Err(NoHeader::Damaged);
     }
     let mut scan = SegmentScan {
@@ -136,7 +136,7 @@ pub(crate) fn scan(
         trace_end: None,
     };
     if matches!(&scan.header, Ok(header) if !header.identity.is_same_replica(&identity)) {
-        // The caller refuses it; its records are bound to somebody else.
+        // The caller refuses it; its records are bound to another identity.
         return scan;
     }
     scan.read_records(file, &binding);
@@ -188,8 +188,8 @@ impl SegmentScan {
         (right_life && right_lsn).then_some(header)
     }
 
-    /// The first place from `from` on where a record begins. Without the mark of this life nothing is looked for:
-    /// whatever a client put into a body, now or in an earlier life of the file, could pass for a record.
+    /// The first place from `from` on where a record begins. Without the mark of this life nothing is looked
+    /// for: whatever a client put into a body, now or in an earlier life of the file, could pass for a record.
     fn find_record(&self, file: &[u8], from: usize, last: Lsn, binding: &Binding) -> Option<usize> {
         let mark = self.life?.to_le_bytes();
         (from..file.len().saturating_sub(RECORD_HEADER_BYTES - 1))
@@ -197,7 +197,7 @@ impl SegmentScan {
             .find(|&at| file[at..at + 8] == mark && self.record_at(file, at, last, binding).is_some())
     }
 
-    /// The end of the last stretch behind `from` that bears the mark of this life.
+    /// The end of the last section after `from` that bears the mark of this life.
     fn find_trace(&self, file: &[u8], from: usize) -> Option<u64> {
         let life = self.life?;
         let marked = |at: &usize| file.len() >= at + 8 && u64_at(file, *at) == life;
@@ -205,8 +205,8 @@ impl SegmentScan {
         Some((last + RECORD_HEADER_BYTES).min(file.len()) as u64)
     }
 
-    /// A header that cannot be read is made again if all that it said can be told from the records: they
-    /// follow it without a gap, and the first that is not restated is among them.
+    /// Makes a header that cannot be read again, if everything that it said follows from the records: they
+    /// come after it without a gap, and the first that is not restated is among them.
     fn rebuild_header(&mut self, identity: Identity) {
         if !matches!(self.header, Err(NoHeader::Damaged | NoHeader::Blank)) {
             return;
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_record_inside_a_body_is_not_taken_for_one() {
-        // A client stores the bytes of a record that is right in all but the life, which it cannot know.
+        // A client stores the bytes of a record that is right except for the life, which it cannot know.
         let binding = Binding::new(IDENTITY, 4);
         let forged = RecordHeader {
             life: LIFE + 1,
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(lsns(&scan(4, "x".into(), &file, IDENTITY, None)), [1]);
     }
 
-    /// A header of a record as a client can write it: it knows all but the mark.
+    /// A header of a record as a client can write it: it knows everything but the mark.
     fn forged(lsn: u64) -> [u8; RECORD_HEADER_BYTES] {
         let header = RecordHeader {
             life: LIFE + 1,
@@ -360,7 +360,7 @@ mod tests {
             for page in [0, 0x55] {
                 file[..PAGE].fill(page);
                 let found = scan(4, "x".into(), &file, IDENTITY, listed);
-                // The third record is really one, for a reader that knows its mark.
+                // The third record is a real one, for a reader that knows its mark.
                 let expected: &[u64] = if listed.is_some() { &[3] } else { &[] };
                 assert_eq!(lsns(&found), expected);
             }

@@ -44,7 +44,7 @@ impl Body {
     }
 }
 
-/// What a record says beside its body.
+/// What a record says besides its body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
     pub lsn: Lsn,
@@ -55,7 +55,7 @@ pub(crate) struct Label {
     pub last_state: Lsn,
 }
 
-/// The segment that is written to.
+/// The segment to which records are written.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub segment: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Active {
     pub capacity: u64,
     /// Where the next write goes.
     pub end: u64,
-    /// The highest slot of its records, of each group that has any.
+    /// The highest slot of the records of each group that has any in the segment.
     pub slot_max: BTreeMap<GroupId, Slot>,
     /// Whether it has a record that is not a restated one.
     pub has_records: bool,
@@ -75,7 +75,7 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    /// Goes on with a segment whose records end at `end`.
+    /// The segment, whose records end at `end`, as the one to go on with.
     pub(crate) fn resume(prepared: Prepared, identity: Identity, end: u64) -> Active {
         let Prepared { segment, path, file, bytes: capacity, life } = prepared;
         Active {
@@ -205,7 +205,7 @@ impl Gather {
         self.copied.clear();
         self.pieces.clear();
         self.bytes = 0;
-        // One large commit must not keep its memory for ever.
+        // A large commit must not keep its memory forever.
         self.copied.shrink_to(1 << 20);
     }
 }

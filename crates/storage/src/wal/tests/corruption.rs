@@ -29,7 +29,7 @@ fn build(dir: &Path) -> (Vec<RecoveredRecord>, Lsn) {
             wal.commit().unwrap();
         }
         if segment < 2 {
-            // Fills the segment, so that the next record begins another.
+            // This fills the segment, so that the next record begins another.
             let rest = 16_384 - wal.files.as_ref().unwrap().active.end as usize;
             written.push(append(&mut wal, slot(segment * 10 + 3), &vec![segment as u8; rest - 70]));
             wal.commit().unwrap();
@@ -43,8 +43,8 @@ fn build(dir: &Path) -> (Vec<RecoveredRecord>, Lsn) {
     (written, last_commit)
 }
 
-/// What a reader was told must be true: no record is other than it was written, and what is missing is either
-/// declared as damage or was never proven durable.
+/// Checks that what a reader was told is true: no record differs from what was written, and what is missing
+/// is either declared as damage or was never proven durable.
 fn check(
     written: &[RecoveredRecord],
     unproven: Lsn,
@@ -70,7 +70,7 @@ fn check(
     }
 }
 
-/// Positions worth changing: all that is not in the middle of a large body or behind the end.
+/// The positions that are worth changing: all that are not in the middle of a large body or after the end.
 fn positions(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let dull = |at: usize| {
         at > 8 && at + 40 < bytes.len() && bytes[at - 8..at + 40].iter().all(|byte| *byte == bytes[at])
@@ -193,7 +193,7 @@ fn a_missing_segment_is_damage() {
         let (_, recovered) = open(dir.path());
         let damage = recovered.damage.unwrap();
         assert!(damage.to_string().contains(&format!("segment {gone} is missing")), "{damage}");
-        // Those of the first segments are repeated in the third; what the last ones held nobody knows.
+        // The records of the first segments are repeated in the third; what the last ones held is not known.
         assert_eq!(damage.state_intact, gone <= 2, "{gone}");
         if gone <= 2 {
             check(&written, last_commit, &recovered.records, Some(&damage), "one is missing");
@@ -202,7 +202,7 @@ fn a_missing_segment_is_damage() {
     }
 }
 
-/// The end of the log was cut off, or deleted, and nothing behind it could tell.
+/// The end of the log was cut off, or deleted, and nothing after it could tell.
 #[test]
 fn a_shortened_last_segment_is_damage() {
     for bytes in [0, 4096, 4200, 16_383] {
@@ -268,7 +268,7 @@ fn a_prepared_segment_with_a_sector_that_cannot_be_read_is_made_again() {
         let spoilt = disk.spoil(|path| path == prepared).unwrap();
         let (mut wal, recovered) = open();
         assert_eq!(recovered.records, [record]);
-        // Where a header would be, nobody knows that there is none.
+        // Where a header would be, it is not known that there is none.
         let begun = spoilt.sector * SECTOR < 4096;
         assert_eq!(recovered.damage.is_some(), begun, "{spoilt:?}");
         if !begun {
@@ -304,7 +304,7 @@ fn a_list_of_segments_that_is_gone_or_damaged_is_no_comfort() {
         assert!(matches!(recovered.loss, Some(Loss::StateUnreadable(why)) if why.contains("log.segments")));
         assert_eq!((recovered.records, recovered.damage), (written, None));
         drop(wal);
-        // It is written again, and what it says is believed only once the loss is made good.
+        // The file is written again, and what it says is believed only once the loss is made good.
         assert!(open(dir.path()).1.loss.is_some());
     }
 }
@@ -423,7 +423,7 @@ fn a_setting_aside_that_was_interrupted_is_undone() {
     assert!(before.damage.is_some());
     drop(wal);
 
-    // The disk fills up, sooner or later while the records are copied.
+    // The disk fills up, at one time or another while the records are copied.
     for room in [0, 10_000, 21_000, 35_000, 40_000] {
         let disk = TestDisk::default();
         let (mut wal, recovered) =
@@ -469,8 +469,8 @@ fn open_with(dir: &Path, durability: Durability) -> (Wal, Recovered) {
     Wal::open_on(Arc::new(TestDisk::default()), dir, IDENTITY, options).unwrap()
 }
 
-/// A life in memory sets the log aside and begins none, so the marks and the list of what was set aside stay. They say
-/// nothing of the log that a later life begins.
+/// A life in memory sets the log aside and begins none, so the marks and the list of what was set aside stay.
+/// They say nothing of the log that a later life begins.
 #[test]
 fn a_log_that_was_set_aside_in_memory_is_not_missed() {
     let dir = tempfile::tempdir().unwrap();
@@ -499,7 +499,7 @@ fn a_log_that_was_set_aside_in_memory_is_not_missed() {
         drop(wal);
         let (mut wal, recovered) = open_with(dir.path(), durability);
         assert_eq!((&recovered.records[..], recovered.damage), (&[last][..], None));
-        // What is damaged next is set aside beside what was before.
+        // What is damaged next is set aside besides what was before.
         drop(wal);
         std::fs::remove_file(segment_path(dir.path(), 5)).unwrap();
         let recovered;
@@ -533,7 +533,8 @@ fn an_attempt_that_is_not_needed_any_more_is_not_missed_after_a_life_in_memory()
     }
 }
 
-/// Earlier programs began again from segment 1 after a life in memory had set the log aside, and noted so in `log.state`.
+/// Earlier versions of the program began again from segment 1 after a life in memory had set the log aside,
+/// and noted so in `log.state`.
 #[test]
 fn an_attempt_below_what_was_set_aside_is_removed() {
     let dir = tempfile::tempdir().unwrap();
@@ -562,7 +563,8 @@ fn an_attempt_below_what_was_set_aside_is_removed() {
     assert_eq!(std::fs::read(damaged(1)).unwrap(), evidence);
 }
 
-/// Wherever a power failure ends it, a setting aside in memory is undone or done, and every later start says the truth.
+/// Wherever a power failure interrupts it, the setting aside by a life in memory is undone or done, and every
+/// later start says the truth.
 #[test]
 fn a_setting_aside_in_memory_may_be_interrupted_anywhere() {
     let open_on = |disk: &FaultyDisk, durability| {
@@ -587,7 +589,7 @@ fn a_setting_aside_in_memory_may_be_interrupted_anywhere() {
         if recovered.damage.is_none() {
             continue;
         }
-        // One life in memory after the other, then one that waits for the disk, each interrupted somewhere.
+        // Lives in memory follow each other, then one that waits for the disk, each interrupted somewhere.
         for durability in [Durability::Memory, Durability::Memory, Durability::Sync, Durability::Sync] {
             disk.crash_after(operations % 40);
             if let Ok((mut wal, recovered)) = open_on(&disk, durability)
@@ -682,7 +684,7 @@ fn tools_see_no_damage_in_a_log_that_is_being_written() {
                 }
             }
         });
-        // Ends the writer however this ends.
+        // This ends the writer however the test ends.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {

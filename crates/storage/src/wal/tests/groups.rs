@@ -24,7 +24,7 @@ fn a_group_that_lets_go_of_nothing_keeps_the_log_and_the_others_may_let_go_meanw
     assert_eq!(wal.segments(), segments);
     assert_eq!(wal.oldest_needed_by(), [OTHER]);
     drop(wal);
-    // Whoever let go of what has to say so again after a start.
+    // After a start, each group has to say again what it has released.
     let (mut wal, recovered) = open(dir.path());
     assert_eq!(recovered.records[0], first);
     assert_eq!(recovered.last, Lsn(61));
@@ -54,7 +54,7 @@ fn equal_keys_of_different_groups_are_different_states_and_outlive_their_segment
     assert_eq!(states, [&one, &other]);
 }
 
-/// What a program wrote that knew no groups.
+/// A log that a program wrote that knew no groups.
 #[test]
 fn a_log_of_the_version_before_is_refused_and_left_as_it_is() {
     let dir = tempfile::tempdir().unwrap();

@@ -56,15 +56,15 @@ impl std::ops::Deref for TestDisk {
 struct TestState {
     writes: AtomicU64,
     syncs: AtomicU64,
-    /// Writes of nothing but zeros take a while.
+    /// Whether writes of nothing but zeros take a while.
     slow_zeros: AtomicBool,
     zero_writes: AtomicU64,
     sync_fails: AtomicBool,
-    /// No file can be given the name of a segment.
+    /// Whether no file can be given the name of a segment.
     naming_fails: AtomicBool,
-    /// Files with records that were written and not synced.
+    /// The files with records that were written and not synced.
     dirty: Mutex<BTreeSet<u64>>,
-    /// Bytes that can still be written; unlimited if `None`.
+    /// How many bytes can still be written; unlimited if `None`.
     room: Mutex<Option<u64>>,
 }
 
@@ -73,13 +73,13 @@ impl TestDisk {
         *self.room.lock().unwrap() = bytes.into();
     }
 
-    /// That a segment has begun must prove that those before it are durable.
+    /// Checks that the segments before a segment are durable when it begins, since that it has begun proves it.
     fn check_order(&self, path: &Path, file: &File, parts: &[IoSlice<'_>], offset: u64) {
         if !path.file_name().is_some_and(|name| name.as_encoded_bytes()[0].is_ascii_digit()) {
-            // One of the files beside the segments.
+            // This is one of the files beside the segments.
             return;
         }
-        // The preparer's zeros are no records.
+        // The preparer's zeros are not records.
         if parts.iter().all(|part| part.iter().all(|&byte| byte == 0)) {
             self.zero_writes.fetch_add(1, Ordering::SeqCst);
             if self.slow_zeros.load(Ordering::SeqCst) {
@@ -113,7 +113,7 @@ impl DiskFile for TestFile {
         self.disk.check_order(&self.path, &self.file, parts, offset);
         let mut room = self.disk.room.lock().unwrap();
         let Some(left) = room.as_mut() else { return DiskFile::write_at(&self.file, parts, offset) };
-        // As a real one does, it takes what still fits and refuses the rest at the next call.
+        // Like a real disk, it takes what still fits and refuses the rest at the next call.
         let wanted: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
         let fits = wanted.len().min(*left as usize);
         if fits == 0 {
@@ -186,7 +186,7 @@ fn append_to(wal: &mut Wal, group: GroupId, keep: Keep, bytes: &[u8]) -> Recover
     RecoveredRecord { lsn, group, keep, bytes }
 }
 
-/// The records again, to be written.
+/// The records in the form in which they are written again.
 fn as_written(records: &[RecoveredRecord]) -> Vec<(GroupId, Keep, Encoded)> {
     let again = |record: &RecoveredRecord| {
         let mut writer = Writer::new();

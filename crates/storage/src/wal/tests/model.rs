@@ -20,16 +20,16 @@ enum Step {
         len: usize,
     },
     Commit,
-    /// Trim through the slot this far behind the highest.
+    /// The log is trimmed through the slot this many slots below the highest.
     Trim {
         group: u16,
         behind: u64,
     },
-    /// End the process; what was appended is lost.
+    /// The process ends; what was appended is lost.
     Kill,
     Close,
-    /// Lose power during the commit of everything appended: a stretch of what it wrote last, and to one segment, stays
-    /// as it was before.
+    /// The power fails during the commit of everything appended: a section of what it wrote last, and to one
+    /// segment, stays as it was before.
     PowerFailure {
         from: f64,
         share: f64,
@@ -50,14 +50,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What should be there.
+/// The records that should be there.
 #[derive(Default)]
 struct Model {
     committed: BTreeMap<Lsn, RecoveredRecord>,
     pending: Vec<RecoveredRecord>,
     slot: [u64; 3],
     trimmed: [Slot; 3],
-    /// Makes every record's contents another one.
+    /// Makes the contents of every record different.
     salt: u64,
 }
 
@@ -124,13 +124,13 @@ fn run(steps: Vec<Step>, recycled_segments_max: usize) -> Result<(), TestCaseErr
                 model.commit();
             }
             Step::Trim { group, behind } => {
-                // Only what was committed is trimmed by a replica in its right mind.
+                // A correct replica only trims what was committed.
                 wal.commit().unwrap();
                 model.commit();
                 let of = usize::from(group);
                 model.trimmed[of] = model.trimmed[of].max(Slot(model.slot[of].saturating_sub(behind)));
                 wal.trim_of(GroupId(group), model.trimmed[of]).unwrap();
-                // New records must not fall below.
+                // New records must not be of slots that are trimmed.
                 model.slot[of] = model.slot[of].max(model.trimmed[of].0) + 1;
             }
             Step::Kill => {
@@ -157,7 +157,7 @@ fn run(steps: Vec<Step>, recycled_segments_max: usize) -> Result<(), TestCaseErr
                 let (written_from, old, first) = if after.0 == before.0 {
                     (before.1, old, Lsn::ZERO)
                 } else {
-                    // What went into segments before it was durable when it began.
+                    // What was written to earlier segments was durable when this one began.
                     let bytes = std::fs::read(&after.0).unwrap();
                     (0, Vec::new(), SegmentHeader::decode(&bytes[..PAGE]).unwrap().first_lsn)
                 };
