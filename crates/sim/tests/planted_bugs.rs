@@ -105,7 +105,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOnlyNewer)
         | Bug::SequencePaxos(sequence_paxos::Bug::DecideInAnyPhase)
         | Bug::SequencePaxos(sequence_paxos::Bug::TornAdoption)
-        | Bug::SequencePaxos(sequence_paxos::Bug::CompareSuffixLengths) => {
+        | Bug::SequencePaxos(sequence_paxos::Bug::KeepLongerSequence) => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { crash: 3, split: 2, partial: 4, one_way: 2, ..no_faults };
             plan.faults.leader = Odds::percent(80);

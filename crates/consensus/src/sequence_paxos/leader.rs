@@ -47,8 +47,6 @@ pub(super) struct Leader {
     /// The sequence that was adopted: of this ballot, through this slot. A follower whose own is of the same ballot
     /// and not longer has a prefix of it.
     pub(super) adopted: Extent,
-    /// For the planted bug that compares lengths of suffixes.
-    pub(super) adopted_suffix: usize,
     pub(super) peers: BTreeMap<ReplicaId, Peer>,
     /// Records, and what they hold is sent, through this slot; what was proposed since goes with the end of the burst.
     pub(super) written: Slot,
@@ -129,7 +127,7 @@ impl SequencePaxos {
             }
             State::Leader(leader) if leader.ballot == promise.ballot => {
                 self.election.answered(from, now);
-                self.synchronise(now, from, promise.has, promise.batches.len(), effects);
+                self.synchronise(now, from, promise.has, effects);
             }
             _ => {}
         }
@@ -169,7 +167,6 @@ impl SequencePaxos {
         self.state = State::Leader(Leader {
             ballot,
             adopted: best.has,
-            adopted_suffix: best.batches.len(),
             peers,
             written: last,
             own: Slot::ZERO,
@@ -179,7 +176,7 @@ impl SequencePaxos {
         self.election.leads(now);
         self.decide_through(decided, effects);
         for (peer, has) in promises {
-            self.synchronise(now, peer, has, 0, effects);
+            self.synchronise(now, peer, has, effects);
         }
         self.lead_on(now, effects);
     }

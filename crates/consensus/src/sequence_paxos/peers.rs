@@ -30,8 +30,7 @@ enum Stage {
     /// What it lacks is dropped: it will ask when it has learned that.
     Behind,
     /// It is sent the sequence from `start` on; `page` is the page under way, `whole` says whether it is the last.
-    /// `shift` is zero unless a bug is planted.
-    Syncing { start: Slot, page: Slot, shift: i64, whole: bool },
+    Syncing { start: Slot, page: Slot, whole: bool },
     /// It appends.
     Synced,
 }
@@ -121,29 +120,18 @@ impl SequencePaxos {
 
     /// Brings a follower that has promised to the leader's sequence. A promise that comes when the leader asks for none
     /// any more says nothing new: another one came before.
-    pub(super) fn synchronise(
-        &mut self,
-        now: Time,
-        to: ReplicaId,
-        has: Extent,
-        suffix: usize,
-        effects: &mut Effects,
-    ) {
+    pub(super) fn synchronise(&mut self, now: Time, to: ReplicaId, has: Extent, effects: &mut Effects) {
         let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
         let (first, decided) = (self.log.first(), self.log.decided());
         let max_sync = self.options.sequence_paxos.max_accept_sync;
-        let relative = self.has(super::Bug::CompareSuffixLengths);
+        let keeps_longer = self.has(super::Bug::KeepLongerSequence);
         let State::Leader(leader) = &mut self.state else { return };
         let adopted = leader.adopted;
         let of_adopted = has.accepted_in == adopted.accepted_in;
-        let mut shift = 0;
         let start = if !max_sync {
             has.decided.next()
-        } else if relative && of_adopted && suffix == leader.adopted_suffix {
-            // As if equal lengths of suffixes meant equal sequences: what comes behind the adopted one is appended.
-            shift = has.last.0.cast_signed() - adopted.last.0.cast_signed();
-            has.last.next()
-        } else if has.accepted_in == leader.ballot || of_adopted && has.last <= adopted.last {
+        } else if has.accepted_in == leader.ballot || of_adopted && (has.last <= adopted.last || keeps_longer)
+        {
             // What it has is a prefix of what the leader has.
             has.last.next()
         } else {
@@ -159,8 +147,8 @@ impl SequencePaxos {
             peer.stage = Stage::Behind;
             let ballot = leader.ballot;
             effects.send(to, Message::Behind { ballot, through: decided }, Lsn::ZERO);
-        } else if start.0.saturating_add_signed(-shift) <= leader.written.next().0 {
-            peer.stage = Stage::Syncing { start, page: start, shift, whole: false };
+        } else if start <= leader.written.next() {
+            peer.stage = Stage::Syncing { start, page: start, whole: false };
             self.send_page(to, effects);
         }
         // Otherwise it knows more to be decided than this leader has: somebody leads in a higher ballot.
@@ -172,17 +160,16 @@ impl SequencePaxos {
         let (first, decided) = (self.log.first(), self.log.decided());
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
-        let Stage::Syncing { start, page, shift, .. } = peer.stage else { return };
-        if Slot(page.0.saturating_add_signed(-shift)) < first {
+        let Stage::Syncing { start, page, .. } = peer.stage else { return };
+        if page < first {
             // Dropped meanwhile: ask again what it has.
             peer.stage = Stage::Asked;
             return;
         }
-        let batches =
-            self.log.page(Slot(page.0.saturating_add_signed(-shift)), leader.written, bytes_max, usize::MAX);
-        let last = last_of(Slot(page.0.saturating_add_signed(-shift)), &batches);
+        let batches = self.log.page(page, leader.written, bytes_max, usize::MAX);
+        let last = last_of(page, &batches);
         let more = last < leader.written;
-        peer.stage = Stage::Syncing { start, page, shift, whole: !more };
+        peer.stage = Stage::Syncing { start, page, whole: !more };
         peer.sent = last;
         let sync = AcceptSync { ballot: leader.ballot, start, from: page, batches, more, decided };
         effects.send(to, Message::AcceptSync(sync), Lsn::ZERO);
@@ -200,11 +187,8 @@ impl SequencePaxos {
         let State::Leader(leader) = &mut self.state else { return };
         let written = leader.written;
         let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
-        let Stage::Syncing { start, page, shift, .. } = &mut peer.stage else { return };
-        if *start != wanted_start
-            || wanted <= *page
-            || wanted.0.saturating_add_signed(-*shift) > written.next().0
-        {
+        let Stage::Syncing { start, page, .. } = &mut peer.stage else { return };
+        if *start != wanted_start || wanted <= *page || wanted > written.next() {
             return;
         }
         *page = wanted;

@@ -22,6 +22,6 @@ pub enum Bug {
     TornAdoption,
     /// A decision is announced to a follower that was not sent what it names (E21).
     DecideToUnsynced,
-    /// Sequences count as equal if what promises hold of them is of equal length (E22).
-    CompareSuffixLengths,
+    /// A follower keeps a sequence of the adopted ballot that is longer than the adopted one, as if it were a prefix (E22).
+    KeepLongerSequence,
 }

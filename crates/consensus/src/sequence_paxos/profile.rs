@@ -84,7 +84,7 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::SequencePaxos(Own::AcceptGap),
         Bug::SequencePaxos(Own::DecideInAnyPhase),
         Bug::SequencePaxos(Own::TornAdoption),
-        Bug::SequencePaxos(Own::CompareSuffixLengths),
+        Bug::SequencePaxos(Own::KeepLongerSequence),
     ],
     start: |options, members, restart, now, effects| {
         Box::new(SequencePaxos::start(options, members, restart, now, effects))
