@@ -15,6 +15,7 @@
 //! 6. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`: which
 //!    protocols there are.
 
+mod acceptor;
 mod batches;
 mod claims;
 mod departures;

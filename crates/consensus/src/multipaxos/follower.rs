@@ -2,8 +2,8 @@
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Promise, Record, State, Votes};
-use crate::{Batches, Bug, Decision, Effects, LeaderView, Protocol, ReplicaSet, batches::last_of};
+use super::{AcceptedValue, Message, MultiPaxos, Promise, Record, State, Votes};
+use crate::{Batches, Bug, Decision, Effects, LeaderView, Protocol};
 
 impl MultiPaxos {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
@@ -47,9 +47,7 @@ impl MultiPaxos {
     /// for long.
     fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
         let known = self.decided_elsewhere.max(self.decided());
-        let waits = self.slots.iter().any(|(slot, instance)| {
-            slot > known && instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == ballot)
-        });
+        let waits = self.acceptor.accepted_from(known.next()).any(|(_, accepted)| accepted.ballot == ballot);
         self.progress.stalls(now, known, waits, self.options.election_timeout)
     }
 
@@ -86,8 +84,7 @@ impl MultiPaxos {
         let mut accepted = Vec::new();
         let mut bytes = 0;
         let mut next = None;
-        for (slot, instance) in self.slots.iter().filter(|(slot, _)| *slot >= first) {
-            let Some(value) = &instance.accepted else { continue };
+        for (slot, value) in self.acceptor.accepted_from(first) {
             if bytes > 0 && bytes + value.batch.bytes().len() > self.options.promise_bytes_max {
                 next = Some(slot);
                 break;
@@ -129,11 +126,7 @@ impl MultiPaxos {
         let slot_at = |index: usize| Slot(first.0 + index as u64);
         let mut from = 0;
         while from < batches.len() {
-            let new = if slot_at(from) > self.slots.last() {
-                batches.len() - from
-            } else {
-                (from..batches.len()).take_while(|&index| self.is_new(ballot, slot_at(index))).count()
-            };
+            let new = self.acceptor.new_ones(ballot, slot_at(from), batches.len() - from);
             if new == 0 {
                 self.accept_again(ballot, slot_at(from), effects);
                 from += 1;
@@ -147,38 +140,14 @@ impl MultiPaxos {
         }
     }
 
-    /// Whether what is proposed in a ballot for a slot is neither accepted yet nor known to be decided.
-    fn is_new(&self, ballot: Ballot, slot: Slot) -> bool {
-        slot > self.decided()
-            && self.slots.get(slot).is_none_or(|instance| {
-                !instance.decided
-                    && instance.accepted.as_ref().is_none_or(|accepted| accepted.ballot != ballot)
-            })
-    }
-
     fn accept_run(&mut self, ballot: Ballot, first: Slot, batches: Batches, effects: &mut Effects) {
-        let last = last_of(first, &batches);
         let decided = self.decided();
         let lsn =
             effects.append(Record::Accepted { ballot, first, decided, batches: batches.clone() }.into());
-        for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
-            let accepted = Some(Accepted { ballot, batch: batch.clone(), lsn });
-            if slot == self.slots.last().next() {
-                self.slots.push(Instance { accepted, voted: ballot, ..Instance::default() });
-                continue;
-            }
-            let instance = self.slots.entry(slot);
-            instance.accepted = accepted;
-            if instance.voted < ballot {
-                instance.voted = ballot;
-                instance.votes = ReplicaSet::default();
-            }
-        }
-        let votes = Votes { ballot, first, last, after: lsn };
+        let votes = self.acceptor.accept(ballot, first, &batches, lsn);
         self.disk.given(lsn, votes.slots());
-        self.undurable.push_back(votes);
         let early = self.options.has(Bug::VoteBeforeDurable);
-        self.tell_accepted(ballot, first, last, if early { Lsn::ZERO } else { lsn }, effects);
+        self.tell_accepted(ballot, first, votes.last, if early { Lsn::ZERO } else { lsn }, effects);
     }
 
     /// A proposal came again, or its slot is decided.
@@ -188,9 +157,8 @@ impl MultiPaxos {
             // proposing that value again, and may not know yet that it is decided.
             return self.tell_accepted(ballot, slot, slot, self.promised_lsn, effects);
         }
-        let Some(instance) = self.slots.get(slot) else { return };
-        let Some(lsn) = instance.accepted.as_ref().map(|accepted| accepted.lsn) else { return };
-        let votes_came_first = !instance.votes.is_empty();
+        let Some(lsn) = self.acceptor.accepted(slot).map(|accepted| accepted.lsn) else { return };
+        let votes_came_first = self.acceptor.has_votes(slot);
         let early = self.options.has(Bug::VoteBeforeDurable);
         let after = if early { Lsn::ZERO } else { lsn.max(self.promised_lsn) };
         self.tell_accepted(ballot, slot, slot, after, effects);
@@ -231,14 +199,7 @@ impl MultiPaxos {
     pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(through);
         let any_ballot = self.options.has(super::Bug::DecideAcrossBallots);
-        for instance in self.slots.range_mut(self.slots.first(), through) {
-            let proposed_there =
-                instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == ballot || any_ballot);
-            if proposed_there && !instance.decided {
-                instance.decided = true;
-                self.decided_ahead += 1;
-            }
-        }
+        self.acceptor.decide_through(through, |accepted| accepted.ballot == ballot || any_ballot);
         self.deliver(effects);
     }
 

@@ -82,7 +82,7 @@ impl MultiPaxos {
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.election.tried();
         self.promise(now, ballot, effects);
-        let from = self.slots.first();
+        let from = self.decided().next();
         self.state = State::Candidate(Candidate {
             ballot,
             from,
@@ -142,7 +142,7 @@ impl MultiPaxos {
             return; // A page that was counted already, or the rest of a promise that begins again.
         }
         self.election.answered(from, now);
-        if promise.decided.0 > self.slots.first().0 + self.options.accept_ahead_max() {
+        if promise.decided > Slot(self.acceptor.decided().next().0 + self.options.accept_ahead_max()) {
             // Too far behind to hold what it would have to propose: catch up, and let somebody else lead.
             self.decided_elsewhere = self.decided_elsewhere.max(promise.decided);
             self.election.gave_up(now);
@@ -177,13 +177,11 @@ impl MultiPaxos {
         let ballot = candidate.ballot;
         let mut values = std::mem::take(&mut candidate.values);
         let decided = candidate.decided.max(self.decided());
-        for (slot, instance) in self.slots.iter() {
-            if let Some(own) = &instance.accepted {
-                let own = AcceptedValue { slot, ballot: own.ballot, batch: own.batch.clone() };
-                let best = values.entry(slot).or_insert_with(|| own.clone());
-                if own.ballot > best.ballot {
-                    *best = own;
-                }
+        for (slot, own) in self.acceptor.accepted_from(decided.next()) {
+            let own = AcceptedValue { slot, ballot: own.ballot, batch: own.batch.clone() };
+            let best = values.entry(slot).or_insert_with(|| own.clone());
+            if own.ballot > best.ballot {
+                *best = own;
             }
         }
         // Slots through `decided` are decided; those that this replica does not know come by catch-up. Behind
@@ -344,8 +342,8 @@ impl MultiPaxos {
         if now < leader.resend_at {
             return;
         }
-        let slots = &self.slots;
-        let in_flight = |slot| slots.get(Slot(slot)).is_some_and(|instance| !instance.decided);
+        let acceptor = &self.acceptor;
+        let in_flight = |slot| !acceptor.is_decided(Slot(slot));
         leader.flights.retain(|flight| (flight.first.0..=flight.last.0).any(in_flight));
         let mut due = Vec::new();
         for flight in &mut leader.flights {
@@ -367,12 +365,9 @@ impl MultiPaxos {
         let everybody_counts = self.options.multipaxos.decision == Decision::All;
         let mut missing: Vec<(Slot, Batch)> = Vec::new();
         for &slot in slots {
-            let Some(instance) = self.slots.get(slot).filter(|instance| !instance.decided) else { continue };
-            let Some(accepted) = instance.accepted.as_ref().filter(|accepted| accepted.ballot == ballot)
-            else {
-                continue;
-            };
-            let answered = instance.voted == ballot && self.members.contains(instance.votes, peer);
+            let own = self.acceptor.accepted(slot).filter(|accepted| accepted.ballot == ballot);
+            let Some(accepted) = own.filter(|_| !self.acceptor.is_decided(slot)) else { continue };
+            let answered = self.members.contains(self.acceptor.voters(slot, ballot), peer);
             if !answered || everybody_counts {
                 missing.push((slot, accepted.batch.clone()));
             }
@@ -400,12 +395,7 @@ impl MultiPaxos {
             State::Leader(leader) => {
                 let (ballot, round) = (leader.ballot, leader.duties.rounds.last());
                 effects.send(peer, Message::Heartbeat { ballot, decided: self.decided(), round }, Lsn::ZERO);
-                let undecided: Vec<Slot> = self
-                    .slots
-                    .iter()
-                    .filter(|(_, instance)| !instance.decided)
-                    .map(|(slot, _)| slot)
-                    .collect();
+                let undecided: Vec<Slot> = self.acceptor.undecided().collect();
                 self.resend_proposals_to(peer, &undecided, effects);
             }
             State::Recovering(_) => self.ask_to_recover(peer, effects),

@@ -47,17 +47,18 @@ pub use planted::Bug;
 pub(crate) use profile::PROFILE;
 pub use profile::{Decision, Tuning};
 
-use std::collections::VecDeque;
-
 use leader::{Candidate, Leader};
 use lives::Lives;
 use recovery::Recovering;
-use synod_wire::{Ballot, Ballots, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, ReplicaSet, Role, Status,
-    disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
-    slots::Slots,
+    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
+    acceptor::{Accepted, Acceptor, Votes},
+    disk_watch::DiskWatch,
+    election::Election,
+    leadership::Reported,
+    progress_watch::ProgressWatch,
 };
 
 /// One MultiPaxos replica.
@@ -75,16 +76,12 @@ pub struct MultiPaxos {
     told: Slot,
     reported: Reported,
     state: State,
-    /// The slots behind the decided prefix...
-    slots: Slots<Instance>,
-    /// ...and how many of them are decided.
-    decided_ahead: usize,
+    /// What is known of the slots behind the decided prefix.
+    acceptor: Acceptor,
     /// Slots through this one are known to be decided somewhere.
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
-    /// Values accepted here whose records are not durable yet, in log order.
-    undurable: VecDeque<Votes>,
     /// Votes of this burst: they leave together at its end.
     untold: Option<Votes>,
     disk: DiskWatch,
@@ -102,40 +99,6 @@ enum State {
     Candidate(Candidate),
     Leader(Leader),
     Recovering(Recovering),
-}
-
-/// What is known about one undecided slot (Santos 2012, table 7.2: UNKNOWN without a value, KNOWN with one).
-#[derive(Clone, Debug, Default)]
-struct Instance {
-    accepted: Option<Accepted>,
-    /// The highest ballot in which somebody is known to have accepted a value here...
-    voted: Ballot,
-    /// ...and who has. Votes may arrive before the proposal itself.
-    votes: ReplicaSet,
-    decided: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Accepted {
-    ballot: Ballot,
-    batch: Batch,
-    lsn: Lsn,
-}
-
-/// Values that were accepted here, in one ballot and consecutive slots.
-#[derive(Clone, Copy, Debug)]
-struct Votes {
-    ballot: Ballot,
-    first: Slot,
-    last: Slot,
-    /// The record that holds the latest of them.
-    after: Lsn,
-}
-
-impl Votes {
-    fn slots(&self) -> u64 {
-        self.last.0 - self.first.0 + 1
-    }
 }
 
 impl Protocol for MultiPaxos {
@@ -196,7 +159,7 @@ impl Protocol for MultiPaxos {
         match &self.state {
             State::Leader(leader) if !self.is_congested() => {
                 // No further ahead of the decided prefix than acceptors follow.
-                let span = leader.next_slot().0 - self.slots.first().0;
+                let span = leader.next_slot().0 - self.decided().next().0;
                 let span_room = self.options.accept_ahead_max().saturating_sub(span);
                 let window_room = self.options.window_max.saturating_sub(self.in_flight());
                 window_room.min(usize::try_from(span_room).unwrap_or(usize::MAX))
@@ -236,7 +199,7 @@ impl Protocol for MultiPaxos {
         let State::Leader(leader) = &self.state else { return };
         let waiting = leader.waiting();
         // Also those that are decided behind a slot that is not.
-        let accepted = self.slots.iter().filter_map(|(_, instance)| instance.accepted.as_ref());
+        let accepted = self.acceptor.accepted_from(Slot::ZERO).map(|(_, accepted)| accepted);
         accepted.map(|accepted| &accepted.batch).chain(waiting).for_each(see);
     }
 
@@ -308,8 +271,7 @@ impl MultiPaxos {
             Control::Learn { slot, ballots, batch, .. } => self.learn(slot, ballots.proposed, batch, effects),
             Control::Installed { slot, .. } => {
                 if slot > self.decided() {
-                    self.slots.advance_to(slot.next());
-                    self.count_decided();
+                    self.acceptor.installed(slot);
                     self.decided_elsewhere = self.decided_elsewhere.max(slot);
                     if let State::Leader(leader) = &mut self.state {
                         leader.proposed = leader.proposed.max(slot);
@@ -328,22 +290,18 @@ impl MultiPaxos {
 
     /// The last slot of the decided prefix.
     fn decided(&self) -> Slot {
-        self.slots.first().prev()
+        self.acceptor.decided()
     }
 
     /// Slots that are proposed and not decided.
     fn in_flight(&self) -> usize {
         match &self.state {
             State::Leader(leader) => {
-                let span = leader.next_slot().0 - self.slots.first().0;
-                usize::try_from(span).unwrap_or(usize::MAX).saturating_sub(self.decided_ahead)
+                let span = leader.next_slot().0 - self.decided().next().0;
+                usize::try_from(span).unwrap_or(usize::MAX).saturating_sub(self.acceptor.decided_ahead())
             }
             _ => 0,
         }
-    }
-
-    fn count_decided(&mut self) {
-        self.decided_ahead = self.slots.iter().filter(|(_, instance)| instance.decided).count();
     }
 
     /// `before` is the last record that was appended before the step.
@@ -362,30 +320,9 @@ impl MultiPaxos {
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
         let missing = usize::from(self.options.has(crate::Bug::CommitWithMinority));
-        let before = self.decided_ahead;
-        let voter = self.members.only(who);
         let last = Slot(last.0.min(bound));
-        if last < first.max(self.slots.first()) {
-            return;
-        }
-        // Votes may come before the proposals do.
-        self.slots.entry(last);
-        for instance in self.slots.range_mut(first, last) {
-            if ballot < instance.voted || instance.decided {
-                continue;
-            }
-            if ballot > instance.voted {
-                instance.voted = ballot;
-                instance.votes = ReplicaSet::default();
-            }
-            instance.votes = instance.votes.union(voter);
-            let known = instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == instance.voted);
-            if known && self.members.is_quorum_with(missing, instance.votes) {
-                instance.decided = true;
-                self.decided_ahead += 1;
-            }
-        }
-        if self.decided_ahead > before {
+        let is_quorum = |votes| self.members.is_quorum_with(missing, votes);
+        if self.acceptor.vote((first, last), ballot, self.members.only(who), is_quorum) {
             self.deliver(effects);
         }
     }
@@ -393,19 +330,13 @@ impl MultiPaxos {
     /// Delivers the decided slots at the front.
     fn deliver(&mut self, effects: &mut Effects) {
         let before = self.decided();
-        while let Some(front) = self.slots.front() {
-            if !front.decided {
-                if self.options.has(Bug::DeliverOutOfOrder) && self.skip_a_gap(effects) {
-                    continue;
-                }
-                break;
-            }
-            let slot = self.slots.first();
-            let instance = self.slots.pop_front().expect("there is a front");
-            let accepted = instance.accepted.expect("a decided slot has a value");
-            self.decided_ahead -= 1;
-            let ballots = Ballots::both(accepted.ballot);
-            effects.push(Effect::Deliver { slot, ballots, batch: accepted.batch });
+        let out_of_order = self.options.has(Bug::DeliverOutOfOrder);
+        let next = |acceptor: &mut Acceptor| match acceptor.deliver() {
+            None if out_of_order => acceptor.deliver_out_of_order(),
+            next => next,
+        };
+        while let Some((slot, ballots, batch)) = next(&mut self.acceptor) {
+            effects.push(Effect::Deliver { slot, ballots, batch });
         }
         let decided = self.decided();
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
@@ -417,17 +348,6 @@ impl MultiPaxos {
         }
     }
 
-    /// A planted bug: delivers the second slot in the place of the first.
-    fn skip_a_gap(&mut self, effects: &mut Effects) -> bool {
-        let slot = self.slots.first();
-        let next =
-            self.slots.get(slot.next()).filter(|next| next.decided).and_then(|next| next.accepted.clone());
-        let Some(next) = next else { return false };
-        effects.push(Effect::Deliver { slot, ballots: Ballots::both(next.ballot), batch: next.batch });
-        self.slots.pop_front();
-        true
-    }
-
     /// A peer told what was decided in a slot.
     fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
@@ -437,25 +357,21 @@ impl MultiPaxos {
         {
             return;
         }
-        let instance = self.slots.entry(slot);
-        if instance.decided {
+        if self.acceptor.is_decided(slot) {
             return;
         }
         // The record makes the log hold the decided value, whatever was accepted here before.
         let lsn =
             effects.append(Record::Learned(AcceptedValue { slot, ballot, batch: batch.clone() }).into());
-        instance.accepted = Some(Accepted { ballot, batch, lsn });
-        instance.decided = true;
+        self.acceptor.learn(slot, Accepted { ballot, batch, lsn });
         self.disk.given(lsn, 1);
-        self.decided_ahead += 1;
         self.deliver(effects);
     }
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
         self.durable = self.durable.max(lsn);
         self.disk.durable(lsn, now);
-        while let Some(&votes) = self.undurable.front().filter(|votes| votes.after <= self.durable) {
-            self.undurable.pop_front();
+        while let Some(votes) = self.acceptor.became_durable(self.durable) {
             // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the value of
             // a higher ballot by now, or one that was learned, is passed over.
             if self.options.multipaxos.decision == Decision::Leader

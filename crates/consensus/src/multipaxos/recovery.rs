@@ -47,11 +47,8 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Ballots, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{Accepted, AcceptedValue, Instance, Message, MultiPaxos, Record, State, lives::Lives};
-use crate::{
-    Bug, Effects, LeaderView, Members, Options, Proofs, Prove, ReplicaSet, Restart, election, resend::Resend,
-    slots::Slots,
-};
+use super::{Accepted, AcceptedValue, Acceptor, Message, MultiPaxos, Record, State, lives::Lives};
+use crate::{Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, election, resend::Resend};
 
 /// A replica that must not vote.
 #[derive(Clone, Debug)]
@@ -145,11 +142,9 @@ impl MultiPaxos {
             told: Slot::ZERO,
             reported: Default::default(),
             state: State::Follower,
-            slots: Slots::new(restart.base.next()),
-            decided_ahead: 0,
+            acceptor: Acceptor::new(restart.base),
             decided_elsewhere: restart.base,
             durable: effects.last_lsn(),
-            undurable: Default::default(),
             untold: None,
             disk: Default::default(),
             progress: Default::default(),
@@ -201,7 +196,6 @@ impl MultiPaxos {
         let mut decided = self.decided();
         // Behind what is missing, values far ahead are of no use: they come by catch-up again.
         let last = if amnesia { self.decided().0 + self.options.accept_ahead_max() } else { u64::MAX };
-        let wanted = |slot: Slot, first: Slot| slot >= first && slot.0 <= last;
         for record in records {
             // A log in which another protocol wrote is the business of whoever changed the protocol.
             let crate::Record::MultiPaxos(record) = record else { continue };
@@ -214,20 +208,15 @@ impl MultiPaxos {
                 Record::Accepted { ballot, first, decided: prefix, batches } => {
                     decided = decided.max(prefix);
                     for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
-                        if wanted(slot, self.slots.first()) {
-                            let accepted = Some(Accepted { ballot, batch: batch.clone(), lsn: Lsn::ZERO });
-                            *self.slots.entry(slot) =
-                                Instance { accepted, voted: ballot, ..Instance::default() };
+                        if slot.0 <= last {
+                            let accepted = Accepted { ballot, batch: batch.clone(), lsn: Lsn::ZERO };
+                            self.acceptor.replay(slot, accepted, false);
                         }
                     }
                 }
                 Record::Learned(AcceptedValue { slot, ballot, batch }) => {
-                    if wanted(slot, self.slots.first()) {
-                        let accepted = Accepted { ballot, batch, lsn: Lsn::ZERO };
-                        let instance = self.slots.entry(slot);
-                        let votes = ReplicaSet::default();
-                        *instance =
-                            Instance { accepted: Some(accepted), voted: ballot, votes, decided: true };
+                    if slot.0 <= last {
+                        self.acceptor.replay(slot, Accepted { ballot, batch, lsn: Lsn::ZERO }, true);
                     }
                 }
                 Record::Amnesia(lost) => {
@@ -243,10 +232,7 @@ impl MultiPaxos {
             decided = self.forget_accepted();
         }
         let decided = decided.max(known_decided);
-        for (_, instance) in self.slots.iter_mut().take_while(|(slot, _)| *slot <= decided) {
-            instance.decided = instance.accepted.is_some();
-        }
-        self.count_decided();
+        self.acceptor.decide_through(decided, |_| true);
         self.decided_elsewhere = self.decided_elsewhere.max(decided);
         self.deliver(effects);
         amnesia
@@ -255,9 +241,7 @@ impl MultiPaxos {
     /// Where records may be missing, a newer value of a slot may be among them: only what a peer said to be decided
     /// can be believed. Returns the prefix that is known without the rest.
     fn forget_accepted(&mut self) -> Slot {
-        for (_, instance) in self.slots.iter_mut().filter(|(_, instance)| !instance.decided) {
-            *instance = Instance::default();
-        }
+        self.acceptor.forget_undecided();
         self.decided()
     }
 

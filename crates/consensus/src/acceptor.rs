@@ -1,0 +1,376 @@
+//! What an acceptor knows of undecided slots where each slot has a value of its own: what it accepted, who voted for what,
+//! and what is decided. Protocols that decide slot by slot share it; they write the records, and send the messages.
+
+use std::collections::VecDeque;
+
+use synod_wire::{Ballot, Ballots, Batch, Lsn, Slot};
+
+use crate::{Batches, ReplicaSet, batches::last_of, slots::Slots};
+
+/// The undecided slots of one replica, and the decided ones that wait for a slot in front of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Acceptor {
+    /// The slots behind the delivered prefix.
+    slots: Slots<Instance>,
+    /// How many of them are decided.
+    decided_ahead: usize,
+    /// What was accepted here and is not durable yet, in log order.
+    undurable: VecDeque<Votes>,
+}
+
+/// What is known about one slot (Santos 2012, table 7.2: UNKNOWN without a value, KNOWN with one).
+#[derive(Clone, Debug, Default)]
+struct Instance {
+    accepted: Option<Accepted>,
+    /// The highest ballot in which some replica is known to have accepted a value here.
+    voted: Ballot,
+    /// The replicas that have. Votes may arrive before the proposal itself.
+    votes: ReplicaSet,
+    decided: bool,
+}
+
+/// A value that was accepted here.
+#[derive(Clone, Debug)]
+pub(crate) struct Accepted {
+    pub(crate) ballot: Ballot,
+    pub(crate) batch: Batch,
+    /// The record that holds it.
+    pub(crate) lsn: Lsn,
+}
+
+/// Values that were accepted here, in one ballot and consecutive slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Votes {
+    pub(crate) ballot: Ballot,
+    pub(crate) first: Slot,
+    pub(crate) last: Slot,
+    /// The record that holds the latest of them.
+    pub(crate) after: Lsn,
+}
+
+impl Votes {
+    pub(crate) fn slots(&self) -> u64 {
+        self.last.0 - self.first.0 + 1
+    }
+}
+
+impl Acceptor {
+    /// Everything through a slot is decided and delivered; nothing is known of what follows.
+    pub(crate) fn new(decided: Slot) -> Acceptor {
+        Acceptor { slots: Slots::new(decided.next()), decided_ahead: 0, undurable: VecDeque::new() }
+    }
+
+    /// The last slot of the delivered prefix.
+    pub(crate) fn decided(&self) -> Slot {
+        self.slots.first().prev()
+    }
+
+    /// How many slots behind the delivered prefix are decided.
+    pub(crate) fn decided_ahead(&self) -> usize {
+        self.decided_ahead
+    }
+
+    // Accepting.
+
+    /// What was accepted in a slot.
+    pub(crate) fn accepted(&self, slot: Slot) -> Option<&Accepted> {
+        self.slots.get(slot)?.accepted.as_ref()
+    }
+
+    /// Everything that was accepted from a slot on.
+    pub(crate) fn accepted_from(&self, first: Slot) -> impl Iterator<Item = (Slot, &Accepted)> {
+        let accepted = self.slots.iter().filter(move |(slot, _)| *slot >= first);
+        accepted.filter_map(|(slot, instance)| Some((slot, instance.accepted.as_ref()?)))
+    }
+
+    /// How many of `count` proposals of a ballot, for `first` and the slots behind it, are to be written down together: those
+    /// before the first one that is accepted already, or whose slot is decided.
+    pub(crate) fn new_ones(&self, ballot: Ballot, first: Slot, count: usize) -> usize {
+        if first > self.slots.last() {
+            return count;
+        }
+        let is_new = |slot: Slot| {
+            slot > self.decided()
+                && self.slots.get(slot).is_none_or(|instance| {
+                    !instance.decided
+                        && instance.accepted.as_ref().is_none_or(|accepted| accepted.ballot != ballot)
+                })
+        };
+        (first.0..).map(Slot).take(count).take_while(|&slot| is_new(slot)).count()
+    }
+
+    /// Accepts new proposals, which a record holds. Votes for lower ballots count no more.
+    pub(crate) fn accept(&mut self, ballot: Ballot, first: Slot, batches: &Batches, lsn: Lsn) -> Votes {
+        for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
+            let accepted = Some(Accepted { ballot, batch: batch.clone(), lsn });
+            if slot == self.slots.last().next() {
+                self.slots.push(Instance { accepted, voted: ballot, ..Instance::default() });
+                continue;
+            }
+            let instance = self.slots.entry(slot);
+            instance.accepted = accepted;
+            instance.counts(ballot);
+        }
+        let votes = Votes { ballot, first, last: last_of(first, batches), after: lsn };
+        self.undurable.push_back(votes);
+        votes
+    }
+
+    /// The next of the values accepted here that has become durable, records through `durable` being so.
+    pub(crate) fn became_durable(&mut self, durable: Lsn) -> Option<Votes> {
+        self.undurable.front().filter(|votes| votes.after <= durable)?;
+        self.undurable.pop_front()
+    }
+
+    // Counting votes.
+
+    /// Whether anybody is known to have voted in the highest ballot of a slot.
+    pub(crate) fn has_votes(&self, slot: Slot) -> bool {
+        self.slots.get(slot).is_some_and(|instance| !instance.votes.is_empty())
+    }
+
+    /// Those that are known to have accepted the proposal of a ballot.
+    pub(crate) fn voters(&self, slot: Slot, ballot: Ballot) -> ReplicaSet {
+        let instance = self.slots.get(slot).filter(|instance| instance.voted == ballot);
+        instance.map(|instance| instance.votes).unwrap_or_default()
+    }
+
+    /// Notes that these replicas accepted the proposals of `ballot` for some slots, and decides those for which that makes a
+    /// quorum, and whose value is here. True if one is decided by it.
+    pub(crate) fn vote(
+        &mut self,
+        (first, last): (Slot, Slot),
+        ballot: Ballot,
+        voters: ReplicaSet,
+        is_quorum: impl Fn(ReplicaSet) -> bool,
+    ) -> bool {
+        let before = self.decided_ahead;
+        if last < first.max(self.slots.first()) {
+            return false;
+        }
+        // Votes may come before the proposals do.
+        self.slots.entry(last);
+        for instance in self.slots.range_mut(first, last) {
+            if ballot < instance.voted || instance.decided {
+                continue;
+            }
+            instance.counts(ballot);
+            instance.votes = instance.votes.union(voters);
+            let known = instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == instance.voted);
+            if known && is_quorum(instance.votes) {
+                instance.decided = true;
+                self.decided_ahead += 1;
+            }
+        }
+        self.decided_ahead > before
+    }
+
+    /// Slots through this one are decided. Those are decided with what is held whose value `is_it`.
+    pub(crate) fn decide_through(&mut self, through: Slot, is_it: impl Fn(&Accepted) -> bool) {
+        for instance in self.slots.range_mut(self.slots.first(), through) {
+            if !instance.decided && instance.accepted.as_ref().is_some_and(&is_it) {
+                instance.decided = true;
+                self.decided_ahead += 1;
+            }
+        }
+    }
+
+    /// A slot that is not known to be decided was decided with this, and a record holds it.
+    pub(crate) fn learn(&mut self, slot: Slot, accepted: Accepted) {
+        let instance = self.slots.entry(slot);
+        debug_assert!(!instance.decided, "what is decided stays");
+        (instance.accepted, instance.decided) = (Some(accepted), true);
+        self.decided_ahead += 1;
+    }
+
+    /// Whether a slot is known to be decided.
+    pub(crate) fn is_decided(&self, slot: Slot) -> bool {
+        slot <= self.decided() || self.slots.get(slot).is_some_and(|instance| instance.decided)
+    }
+
+    /// The slots that something is known of and that are not decided.
+    pub(crate) fn undecided(&self) -> impl Iterator<Item = Slot> {
+        self.slots.iter().filter(|(_, instance)| !instance.decided).map(|(slot, _)| slot)
+    }
+
+    // Delivering.
+
+    /// Takes out the slot behind the delivered prefix, if it is decided.
+    pub(crate) fn deliver(&mut self) -> Option<(Slot, Ballots, Batch)> {
+        if !self.slots.front()?.decided {
+            return None;
+        }
+        let slot = self.slots.first();
+        let accepted = self.slots.pop_front()?.accepted.expect("a decided slot has a value");
+        self.decided_ahead -= 1;
+        Some((slot, Ballots::both(accepted.ballot), accepted.batch))
+    }
+
+    /// A planted bug: takes out the second slot in the place of the first.
+    pub(crate) fn deliver_out_of_order(&mut self) -> Option<(Slot, Ballots, Batch)> {
+        let slot = self.slots.first();
+        let next = self.slots.get(slot.next()).filter(|next| next.decided)?.accepted.clone()?;
+        self.slots.pop_front();
+        Some((slot, Ballots::both(next.ballot), next.batch))
+    }
+
+    /// Everything through a slot is delivered.
+    pub(crate) fn installed(&mut self, slot: Slot) {
+        self.slots.advance_to(slot.next());
+        self.decided_ahead = self.slots.iter().filter(|(_, instance)| instance.decided).count();
+    }
+
+    // Starting again.
+
+    /// A record of an earlier life says that this was accepted, or decided, in a slot; it takes the place of what earlier
+    /// records said of it.
+    pub(crate) fn replay(&mut self, slot: Slot, accepted: Accepted, decided: bool) {
+        if slot > self.decided() {
+            let (voted, votes) = (accepted.ballot, ReplicaSet::default());
+            let before = self.is_decided(slot);
+            *self.slots.entry(slot) = Instance { accepted: Some(accepted), voted, votes, decided };
+            self.decided_ahead = self.decided_ahead + usize::from(decided) - usize::from(before);
+        }
+    }
+
+    /// Only what is known to be decided can be believed.
+    pub(crate) fn forget_undecided(&mut self) {
+        for (_, instance) in self.slots.iter_mut().filter(|(_, instance)| !instance.decided) {
+            *instance = Instance::default();
+        }
+    }
+}
+
+impl Instance {
+    /// Votes in this ballot count, and none in a lower one.
+    fn counts(&mut self, ballot: Ballot) {
+        if self.voted < ballot {
+            (self.voted, self.votes) = (ballot, ReplicaSet::default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use synod_wire::{BatchBuilder, ReplicaId, SessionId};
+
+    use super::*;
+    use crate::Members;
+
+    const REPLICAS: u64 = 3;
+
+    fn ballot(round: u64) -> Ballot {
+        Ballot { round, replica: ReplicaId(round % REPLICAS + 1) }
+    }
+
+    fn batch(number: u64) -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(1), number, number, b"x");
+        builder.finish()
+    }
+
+    /// What is known of a slot, kept as it came.
+    #[derive(Default)]
+    struct Twin {
+        accepted: Option<(Ballot, Batch)>,
+        votes: BTreeMap<Ballot, BTreeSet<ReplicaId>>,
+        decided: Option<(Ballot, Batch)>,
+    }
+
+    impl Twin {
+        /// A vote in a ballot came. It counts if nothing is known to be accepted in a higher one.
+        fn count(&mut self, ballot: Ballot) {
+            let voted = self.votes.iter().next_back().filter(|(highest, _)| **highest == ballot);
+            let chosen =
+                voted.filter(|(_, votes)| votes.len() as u64 > REPLICAS / 2).map(|(ballot, _)| *ballot);
+            if self.decided.is_none() {
+                self.decided = self.accepted.clone().filter(|(ballot, _)| Some(*ballot) == chosen);
+            }
+        }
+    }
+
+    /// Proposals and votes in any order, against a list of all that came.
+    #[test]
+    fn it_decides_what_a_quorum_accepted_in_one_ballot_and_delivers_it_in_order() {
+        let members = Members::new((1..=REPLICAS).map(ReplicaId), ReplicaId(1));
+        let mut seed = 5_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut delivered_in_all = 0;
+        for _ in 0..2_000 {
+            let mut acceptor = Acceptor::new(Slot(7));
+            let mut twins: BTreeMap<Slot, Twin> = BTreeMap::new();
+            let mut delivered = Slot(7);
+            for number in 0..40 {
+                let (slot, in_ballot) = (Slot(8 + random(4)), ballot(1 + random(3)));
+                if slot <= delivered {
+                    continue;
+                }
+                let twin = twins.entry(slot).or_default();
+                let is_lower = twin.accepted.as_ref().is_some_and(|(accepted, _)| *accepted >= in_ballot);
+                if random(3) == 0 && !is_lower && twin.decided.is_none() {
+                    assert_eq!(acceptor.new_ones(in_ballot, slot, 1), 1);
+                    let value = batch(number);
+                    acceptor.accept(in_ballot, slot, &[value.clone()].into(), Lsn(number));
+                    twin.accepted = Some((in_ballot, value));
+                    twin.votes.entry(in_ballot).or_default();
+                } else {
+                    let voter = ReplicaId(1 + random(REPLICAS));
+                    let is_quorum = |votes| members.is_quorum(votes);
+                    acceptor.vote((slot, slot), in_ballot, members.only(voter), is_quorum);
+                    twin.votes.entry(in_ballot).or_default().insert(voter);
+                    twin.count(in_ballot);
+                }
+                assert_eq!(acceptor.is_decided(slot), twin.decided.is_some());
+                while let Some((slot, ballots, batch)) = acceptor.deliver() {
+                    assert_eq!(slot, delivered.next());
+                    assert_eq!(twins[&slot].decided, Some((ballots.decided, batch)));
+                    delivered = slot;
+                    delivered_in_all += 1;
+                }
+                let ahead = twins.iter().filter(|(slot, twin)| **slot > delivered && twin.decided.is_some());
+                assert_eq!((acceptor.decided(), acceptor.decided_ahead()), (delivered, ahead.count()));
+            }
+        }
+        assert!(delivered_in_all > 1_000, "{delivered_in_all}");
+    }
+
+    #[test]
+    fn what_is_new_is_told_from_what_is_accepted_or_decided() {
+        let mut acceptor = Acceptor::new(Slot(3));
+        let votes = acceptor.accept(ballot(1), Slot(5), &[batch(5), batch(6)].into(), Lsn(9));
+        assert_eq!(votes, Votes { ballot: ballot(1), first: Slot(5), last: Slot(6), after: Lsn(9) });
+        assert_eq!(acceptor.new_ones(ballot(1), Slot(4), 5), 1, "slot 5 is accepted in this ballot");
+        assert_eq!(acceptor.new_ones(ballot(1), Slot(7), 5), 5);
+        assert_eq!(acceptor.new_ones(ballot(2), Slot(4), 5), 5);
+        acceptor.decide_through(Slot(5), |accepted| accepted.ballot == ballot(1));
+        assert_eq!(acceptor.new_ones(ballot(2), Slot(4), 5), 1, "slot 5 is decided");
+        assert_eq!(acceptor.undecided().collect::<Vec<_>>(), [Slot(4), Slot(6)]);
+        assert!(acceptor.deliver().is_none(), "slot 4 is missing");
+        assert_eq!(acceptor.became_durable(Lsn(8)), None);
+        assert_eq!(acceptor.became_durable(Lsn(9)), Some(votes));
+        acceptor.installed(Slot(4));
+        assert_eq!(acceptor.deliver().map(|(slot, ..)| slot), Some(Slot(5)));
+        assert_eq!((acceptor.decided(), acceptor.decided_ahead()), (Slot(5), 0));
+    }
+
+    #[test]
+    fn a_later_record_takes_the_place_of_an_earlier_one() {
+        let accepted =
+            |round, number| Accepted { ballot: ballot(round), batch: batch(number), lsn: Lsn::ZERO };
+        let mut acceptor = Acceptor::new(Slot(3));
+        acceptor.replay(Slot(3), accepted(1, 3), true);
+        acceptor.replay(Slot(4), accepted(1, 4), true);
+        acceptor.replay(Slot(5), accepted(1, 5), false);
+        acceptor.replay(Slot(5), accepted(2, 6), false);
+        assert_eq!(acceptor.decided_ahead(), 1, "slot 3 was covered before");
+        assert_eq!(acceptor.accepted(Slot(5)).map(|accepted| accepted.ballot), Some(ballot(2)));
+        acceptor.forget_undecided();
+        assert!(acceptor.accepted(Slot(5)).is_none());
+        assert_eq!(acceptor.deliver().map(|(slot, ..)| slot), Some(Slot(4)));
+    }
+}
