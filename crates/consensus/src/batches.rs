@@ -46,10 +46,9 @@ pub(crate) fn read_batches(reader: &mut Reader) -> Result<Batches, DecodeError> 
     Ok(batches.into())
 }
 
-/// Batches of consecutive slots from `first` on, as a record holds them: at least one, and none after the
-/// last possible slot.
-pub(crate) fn read_run(reader: &mut Reader, first: Slot) -> Result<Batches, DecodeError> {
-    let batches = read_batches(reader)?;
+/// Batches of consecutive slots from `first` on, as a record holds them: at least one, and none behind the last slot
+/// that there can be.
+pub(crate) fn check_run(first: Slot, batches: &[Batch]) -> Result<(), DecodeError> {
     let count = batches.len() as u64;
     if count == 0 {
         return Err(DecodeError::Undefined { field: "batch count", value: 0 });
@@ -57,7 +56,7 @@ pub(crate) fn read_run(reader: &mut Reader, first: Slot) -> Result<Batches, Deco
     if first.0.checked_add(count).is_none() {
         return Err(DecodeError::Undefined { field: "first", value: first.0 });
     }
-    Ok(batches)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -70,7 +69,8 @@ mod tests {
         let read = |first: u64, count: usize| {
             let mut writer = Writer::new();
             write_batches(&mut writer, &vec![Batch::noop(); count]);
-            read_run(&mut Reader::new(writer.finish().to_bytes()), Slot(first)).map(|run| run.len())
+            let run = read_batches(&mut Reader::new(writer.finish().to_bytes()))?;
+            check_run(Slot(first), &run).map(|()| run.len())
         };
         assert_eq!(read(u64::MAX - 2, 2), Ok(2));
         assert!(read(u64::MAX - 1, 2).is_err(), "the slot behind it could not be named");

@@ -18,6 +18,7 @@
 mod acceptor;
 mod batches;
 mod claims;
+mod codec;
 mod departures;
 mod describe;
 mod disk_watch;

@@ -1,8 +1,8 @@
 //! What elections say to each other. Protocols carry these messages.
 
-use synod_wire::{Ballot, DecodeError, Reader, Writer};
+use synod_wire::Ballot;
 
-use crate::{Body, Claims, Class};
+use crate::{Body, Claims, Class, codec::coded};
 
 /// A message of a ballot leader election ([`super::BallotLeaderElection`]), or of a rotating one
 /// ([`super::Rotating`]).
@@ -46,62 +46,16 @@ pub enum Message {
     },
 }
 
-const HEARTBEAT_REQUEST: u8 = 1;
-const HEARTBEAT_REPLY: u8 = 2;
-const REHEARSE: u8 = 3;
-const REHEARSE_REPLY: u8 = 4;
-
 // Safety does not rest on elections, so their messages claim nothing that is checked.
 impl Claims for Message {}
 
 impl Body for Message {
-    fn encode(&self, writer: &mut Writer) {
-        match self {
-            Message::HeartbeatRequest { round, highest } => {
-                writer.u8(HEARTBEAT_REQUEST);
-                writer.u64(*round);
-                writer.ballot(*highest);
-            }
-            Message::HeartbeatReply { round, ballot, leader, happy } => {
-                writer.u8(HEARTBEAT_REPLY);
-                writer.u64(*round);
-                writer.ballot(*ballot);
-                writer.ballot(*leader);
-                writer.bool(*happy);
-            }
-            Message::Rehearse { ballot } => {
-                writer.u8(REHEARSE);
-                writer.ballot(*ballot);
-            }
-            Message::RehearseReply { ballot, willing, highest } => {
-                writer.u8(REHEARSE_REPLY);
-                writer.ballot(*ballot);
-                writer.bool(*willing);
-                writer.ballot(*highest);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
-        match reader.u8("election message")? {
-            HEARTBEAT_REQUEST => Ok(Message::HeartbeatRequest {
-                round: reader.u64("heartbeat round")?,
-                highest: reader.ballot("highest ballot")?,
-            }),
-            HEARTBEAT_REPLY => Ok(Message::HeartbeatReply {
-                round: reader.u64("heartbeat round")?,
-                ballot: reader.ballot("own ballot")?,
-                leader: reader.ballot("leader's ballot")?,
-                happy: reader.bool("happy")?,
-            }),
-            REHEARSE => Ok(Message::Rehearse { ballot: reader.ballot("rehearsed ballot")? }),
-            REHEARSE_REPLY => Ok(Message::RehearseReply {
-                ballot: reader.ballot("rehearsed ballot")?,
-                willing: reader.bool("willing")?,
-                highest: reader.ballot("highest ballot")?,
-            }),
-            value => Err(DecodeError::Undefined { field: "election message", value: value.into() }),
-        }
+    coded! {
+        Message, "election message":
+        1 = HeartbeatRequest { round, highest };
+        2 = HeartbeatReply { round, ballot, leader, happy };
+        3 = Rehearse { ballot };
+        4 = RehearseReply { ballot, willing, highest };
     }
 
     fn class(&self) -> Class {
@@ -111,7 +65,7 @@ impl Body for Message {
 
 #[cfg(test)]
 mod tests {
-    use synod_wire::ReplicaId;
+    use synod_wire::{Reader, ReplicaId, Writer};
 
     use super::*;
 

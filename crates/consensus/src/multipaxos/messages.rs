@@ -7,11 +7,12 @@
 //! | `Decided`, and the field `decided` of `Accept` and `Heartbeat` | the leader's announcement of decisions |
 //! | `Heartbeat` | ALIVE |
 
-use synod_wire::{Ballot, Batch, DecodeError, Incarnation, Keep, Reader, ReplicaId, Slot, Writer};
+use synod_wire::{Ballot, Batch, DecodeError, Incarnation, Keep, ReplicaId, Slot};
 
 use crate::{
     Body, Class, Logged,
-    batches::{Batches, last_of, read_batches, read_run, see_run, write_batches},
+    batches::{Batches, check_run, last_of, see_run},
+    codec::{coded, fields},
 };
 
 /// A message between two MultiPaxos replicas.
@@ -131,145 +132,24 @@ pub struct AcceptedValue {
     pub batch: Batch,
 }
 
-impl AcceptedValue {
-    fn encode(&self, writer: &mut Writer) {
-        writer.slot(self.slot);
-        writer.ballot(self.ballot);
-        writer.batch(&self.batch);
-    }
+fields! { AcceptedValue { slot, ballot, batch } }
 
-    fn decode(reader: &mut Reader) -> Result<AcceptedValue, DecodeError> {
-        Ok(AcceptedValue {
-            slot: reader.slot("accepted slot")?,
-            ballot: reader.ballot("accepted ballot")?,
-            batch: reader.batch("accepted batch")?,
-        })
-    }
-}
-
-const PREPARE: u8 = 1;
-const PROMISE: u8 = 2;
-const ACCEPT: u8 = 3;
-const ACCEPTED: u8 = 4;
-const DECIDED: u8 = 5;
-const HEARTBEAT: u8 = 6;
-const HEARTBEAT_ACK: u8 = 7;
-const REJECT: u8 = 8;
-const RECOVER: u8 = 9;
-const RECOVER_ANSWER: u8 = 10;
-const TAKE_OVER: u8 = 11;
-
-fn write_option(writer: &mut Writer, slot: Option<Slot>) {
-    // Slot 0 is never proposed, so it can stand for "none".
-    writer.slot(slot.unwrap_or(Slot::ZERO));
-}
-
-fn read_option(reader: &mut Reader, field: &'static str) -> Result<Option<Slot>, DecodeError> {
-    Ok(Some(reader.slot(field)?).filter(|&slot| slot != Slot::ZERO))
-}
+fields! { Promise { ballot, from, decided, next, incarnation, lives, accepted } }
 
 impl Body for Message {
-    fn encode(&self, writer: &mut Writer) {
-        match self {
-            Message::Prepare { ballot, from } => {
-                writer.u8(PREPARE);
-                writer.ballot(*ballot);
-                writer.slot(*from);
-            }
-            Message::Promise(promise) => {
-                writer.u8(PROMISE);
-                promise.encode(writer);
-            }
-            Message::Accept { ballot, first, decided, batches } => {
-                writer.u8(ACCEPT);
-                writer.ballot(*ballot);
-                writer.slot(*first);
-                writer.slot(*decided);
-                write_batches(writer, batches);
-            }
-            Message::Accepted { ballot, first, last } => {
-                writer.u8(ACCEPTED);
-                writer.ballot(*ballot);
-                writer.slot(*first);
-                writer.slot(*last);
-            }
-            Message::Decided { ballot, through } => {
-                writer.u8(DECIDED);
-                writer.ballot(*ballot);
-                writer.slot(*through);
-            }
-            Message::Heartbeat { ballot, decided, round } => {
-                writer.u8(HEARTBEAT);
-                writer.ballot(*ballot);
-                writer.slot(*decided);
-                writer.u64(*round);
-            }
-            Message::HeartbeatAck { ballot, round } => {
-                writer.u8(HEARTBEAT_ACK);
-                writer.ballot(*ballot);
-                writer.u64(*round);
-            }
-            Message::Reject { promised } => {
-                writer.u8(REJECT);
-                writer.ballot(*promised);
-            }
-            Message::TakeOver { ballot } => {
-                writer.u8(TAKE_OVER);
-                writer.ballot(*ballot);
-            }
-            Message::Recover { incarnation } => {
-                writer.u8(RECOVER);
-                writer.u64(incarnation.0);
-            }
-            Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives } => {
-                writer.u8(RECOVER_ANSWER);
-                writer.u64(asker.0);
-                writer.u64(incarnation.0);
-                writer.ballot(*promised);
-                write_option(writer, *next_slot);
-                write_lives(writer, lives);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
-        Ok(match reader.u8("message kind")? {
-            PREPARE => Message::Prepare { ballot: reader.ballot("ballot")?, from: reader.slot("from")? },
-            PROMISE => Message::Promise(Promise::decode(reader)?),
-            ACCEPT => Message::Accept {
-                ballot: reader.ballot("ballot")?,
-                first: reader.slot("first")?,
-                decided: reader.slot("decided")?,
-                batches: read_batches(reader)?,
-            },
-            ACCEPTED => Message::Accepted {
-                ballot: reader.ballot("ballot")?,
-                first: reader.slot("first")?,
-                last: reader.slot("last")?,
-            },
-            DECIDED => {
-                Message::Decided { ballot: reader.ballot("ballot")?, through: reader.slot("through")? }
-            }
-            HEARTBEAT => Message::Heartbeat {
-                ballot: reader.ballot("ballot")?,
-                decided: reader.slot("decided")?,
-                round: reader.u64("round")?,
-            },
-            HEARTBEAT_ACK => {
-                Message::HeartbeatAck { ballot: reader.ballot("ballot")?, round: reader.u64("round")? }
-            }
-            REJECT => Message::Reject { promised: reader.ballot("promised")? },
-            TAKE_OVER => Message::TakeOver { ballot: reader.ballot("ballot")? },
-            RECOVER => Message::Recover { incarnation: Incarnation(reader.u64("incarnation")?) },
-            RECOVER_ANSWER => Message::RecoverAnswer {
-                asker: Incarnation(reader.u64("asker")?),
-                incarnation: Incarnation(reader.u64("incarnation")?),
-                promised: reader.ballot("promised")?,
-                next_slot: read_option(reader, "next slot")?,
-                lives: read_lives(reader)?,
-            },
-            value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
-        })
+    coded! {
+        Message, "message kind":
+        1 = Prepare { ballot, from };
+        2 = Promise(promise);
+        3 = Accept { ballot, first, decided, batches };
+        4 = Accepted { ballot, first, last };
+        5 = Decided { ballot, through };
+        6 = Heartbeat { ballot, decided, round };
+        7 = HeartbeatAck { ballot, round };
+        8 = Reject { promised };
+        9 = Recover { incarnation };
+        10 = RecoverAnswer { asker, incarnation, promised, next_slot, lives };
+        11 = TakeOver { ballot };
     }
 
     fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
@@ -294,53 +174,6 @@ impl Body for Message {
             Message::Recover { .. } | Message::RecoverAnswer { .. } => Class::Recovery,
         }
     }
-}
-
-impl Promise {
-    fn encode(&self, writer: &mut Writer) {
-        writer.ballot(self.ballot);
-        writer.slot(self.from);
-        writer.slot(self.decided);
-        write_option(writer, self.next);
-        writer.u64(self.incarnation.0);
-        write_lives(writer, &self.lives);
-        writer.u32(u32::try_from(self.accepted.len()).expect("a page is small"));
-        for value in &self.accepted {
-            value.encode(writer);
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Promise, DecodeError> {
-        let ballot = reader.ballot("ballot")?;
-        let from = reader.slot("from")?;
-        let decided = reader.slot("decided")?;
-        let next = read_option(reader, "next")?;
-        let incarnation = Incarnation(reader.u64("incarnation")?);
-        let lives = read_lives(reader)?;
-        let count = reader.u32("accepted count")?;
-        let mut accepted = Vec::new();
-        for _ in 0..count {
-            accepted.push(AcceptedValue::decode(reader)?);
-        }
-        Ok(Promise { ballot, from, decided, accepted, next, incarnation, lives })
-    }
-}
-
-fn write_lives(writer: &mut Writer, lives: &[(ReplicaId, Incarnation)]) {
-    writer.u32(u32::try_from(lives.len()).expect("at most one life a member"));
-    for (replica, incarnation) in lives {
-        writer.replica(*replica);
-        writer.u64(incarnation.0);
-    }
-}
-
-fn read_lives(reader: &mut Reader) -> Result<Vec<(ReplicaId, Incarnation)>, DecodeError> {
-    let count = reader.u32("lives")?;
-    let mut lives = Vec::new();
-    for _ in 0..count {
-        lives.push((reader.replica("life of")?, Incarnation(reader.u64("incarnation")?)));
-    }
-    Ok(lives)
 }
 
 /// What an acceptor must remember across a crash.
@@ -375,6 +208,12 @@ const STATE_PROMISED: u8 = 1;
 const STATE_LIVES: u8 = 2;
 const STATE_AMNESIA: u8 = 3;
 
+impl Record {
+    fn holds_slots(&self) -> Result<(), DecodeError> {
+        if let Record::Accepted { first, batches, .. } = self { check_run(*first, batches) } else { Ok(()) }
+    }
+}
+
 impl Logged for Record {
     fn keep(&self) -> Keep {
         match self {
@@ -387,47 +226,14 @@ impl Logged for Record {
         }
     }
 
-    fn encode(&self, writer: &mut Writer) {
-        match self {
-            Record::Promised(ballot) => {
-                writer.u8(1);
-                writer.ballot(*ballot);
-            }
-            Record::Accepted { ballot, first, decided, batches } => {
-                writer.u8(2);
-                writer.ballot(*ballot);
-                writer.slot(*first);
-                writer.slot(*decided);
-                write_batches(writer, batches);
-            }
-            Record::Learned(value) => {
-                writer.u8(3);
-                value.encode(writer);
-            }
-            Record::Lives(lives) => {
-                writer.u8(4);
-                write_lives(writer, lives);
-            }
-            Record::Amnesia(amnesia) => {
-                writer.u8(5);
-                writer.bool(*amnesia);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
-        Ok(match reader.u8("record kind")? {
-            1 => Record::Promised(reader.ballot("promised")?),
-            2 => {
-                let (ballot, first) = (reader.ballot("ballot")?, reader.slot("first")?);
-                let decided = reader.slot("decided")?;
-                Record::Accepted { ballot, first, decided, batches: read_run(reader, first)? }
-            }
-            3 => Record::Learned(AcceptedValue::decode(reader)?),
-            4 => Record::Lives(read_lives(reader)?),
-            5 => Record::Amnesia(reader.bool("amnesia")?),
-            value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
-        })
+    coded! {
+        Record, "record kind":
+        1 = Promised(promised);
+        2 = Accepted { ballot, first, decided, batches };
+        3 = Learned(value);
+        4 = Lives(lives);
+        5 = Amnesia(amnesia);
+        checked by Record::holds_slots
     }
 
     fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {

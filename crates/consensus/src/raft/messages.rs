@@ -13,7 +13,11 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
-use crate::{Body, Class, Logged, MEMBERS_MAX, VoterSets, batches::last_of};
+use crate::{
+    Body, Class, Logged, MEMBERS_MAX, VoterSets,
+    batches::last_of,
+    codec::{Field, coded, fields},
+};
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,203 +158,80 @@ pub enum Message {
     Follow,
 }
 
-impl Entry {
-    fn encode(&self, writer: &mut Writer) {
-        writer.ballot(self.ballot);
-        writer.bool(self.voters.is_some());
-        if let Some(voters) = &self.voters {
-            write_voters(writer, voters);
+fields! { Entry { ballot, voters, batch } }
+
+impl Field for Entries {
+    fn write(&self, writer: &mut Writer) {
+        writer.u32(u32::try_from(self.len()).expect("a page is small"));
+        self.iter().for_each(|entry| entry.write(writer));
+    }
+
+    fn read(reader: &mut Reader, name: &'static str) -> Result<Entries, DecodeError> {
+        let count = reader.u32(name)?;
+        if count == 1 {
+            return Ok([Entry::read(reader, name)?].into());
         }
-        writer.batch(&self.batch);
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Entry, DecodeError> {
-        let ballot = reader.ballot("entry's ballot")?;
-        let voters = if reader.bool("changes voters")? { Some(read_voters(reader)?) } else { None };
-        Ok(Entry { ballot, voters, batch: reader.batch("entry's batch")? })
+        // The count is not trusted: nothing is reserved for it.
+        let entries: Result<Vec<_>, _> = (0..count).map(|_| Entry::read(reader, name)).collect();
+        Ok(entries?.into())
     }
 }
 
-fn write_entries(writer: &mut Writer, entries: &[Entry]) {
-    writer.u32(u32::try_from(entries.len()).expect("a page is small"));
-    entries.iter().for_each(|entry| entry.encode(writer));
+impl Field for Option<VoterSets> {
+    fn write(&self, writer: &mut Writer) {
+        writer.bool(self.is_some());
+        for half in self.iter().flat_map(|voters| [voters.incoming(), voters.outgoing()]) {
+            writer.u32(u32::try_from(half.len()).expect("a small group"));
+            half.iter().for_each(|&id| writer.replica(id));
+        }
+    }
+
+    fn read(reader: &mut Reader, name: &'static str) -> Result<Option<VoterSets>, DecodeError> {
+        if !reader.bool(name)? {
+            return Ok(None);
+        }
+        let mut half = |field| -> Result<Vec<ReplicaId>, DecodeError> {
+            let count = reader.u32(field)?;
+            if count as usize > MEMBERS_MAX {
+                return Err(DecodeError::Undefined { field, value: count.into() });
+            }
+            (0..count).map(|_| reader.replica("voter")).collect()
+        };
+        let (incoming, outgoing) = (half("voters")?, half("outgoing voters")?);
+        Ok(Some(VoterSets::joint(incoming, outgoing)))
+    }
 }
 
-/// Reads entries for the slots after `prev`; fails if there are no such slots.
-fn read_entries(reader: &mut Reader, prev: Slot) -> Result<Entries, DecodeError> {
-    let count = reader.u32("entry count")?;
-    if prev.0.checked_add(count.into()).is_none_or(|last| last == u64::MAX) {
+/// Entries for the slots behind `prev`, which exist.
+fn check_slots(prev: Slot, entries: &[Entry]) -> Result<(), DecodeError> {
+    if prev.0.checked_add(entries.len() as u64).is_none_or(|last| last == u64::MAX) {
         return Err(DecodeError::Undefined { field: "slot before the entries", value: prev.0 });
     }
-    if count == 1 {
-        return Ok([Entry::decode(reader)?].into());
-    }
-    // The count is not trusted: no space is reserved for it.
-    let entries: Result<Vec<_>, _> = (0..count).map(|_| Entry::decode(reader)).collect();
-    Ok(entries?.into())
+    Ok(())
 }
 
-fn write_voters(writer: &mut Writer, voters: &VoterSets) {
-    for half in [voters.incoming(), voters.outgoing()] {
-        writer.u32(u32::try_from(half.len()).expect("a small group"));
-        half.iter().for_each(|&id| writer.replica(id));
+impl Message {
+    fn has_slots(&self) -> Result<(), DecodeError> {
+        if let Message::Append { prev, entries, .. } = self { check_slots(*prev, entries) } else { Ok(()) }
     }
 }
-
-fn read_voters(reader: &mut Reader) -> Result<VoterSets, DecodeError> {
-    let mut half = |field| -> Result<Vec<ReplicaId>, DecodeError> {
-        let count = reader.u32(field)?;
-        if count as usize > MEMBERS_MAX {
-            return Err(DecodeError::Undefined { field, value: count.into() });
-        }
-        (0..count).map(|_| reader.replica("voter")).collect()
-    };
-    let (incoming, outgoing) = (half("voters")?, half("outgoing voters")?);
-    Ok(VoterSets::joint(incoming, outgoing))
-}
-
-const VOTE: u8 = 1;
-const VOTE_REPLY: u8 = 2;
-const APPEND: u8 = 3;
-const APPEND_REPLY: u8 = 4;
-const CONFLICT: u8 = 5;
-const COMMIT: u8 = 6;
-const HEARTBEAT: u8 = 7;
-const HEARTBEAT_ACK: u8 = 8;
-const STALE: u8 = 9;
-const TIMEOUT_NOW: u8 = 10;
-const FOLLOW: u8 = 11;
-const PRIORITY: u8 = 12;
 
 impl Body for Message {
-    fn encode(&self, writer: &mut Writer) {
-        match self {
-            Message::Vote { term, rehearsal, transfer, last, last_ballot } => {
-                writer.u8(VOTE);
-                writer.u64(*term);
-                writer.bool(*rehearsal);
-                writer.bool(*transfer);
-                writer.slot(*last);
-                writer.ballot(*last_ballot);
-            }
-            Message::VoteReply { term, rehearsal, granted } => {
-                writer.u8(VOTE_REPLY);
-                writer.u64(*term);
-                writer.bool(*rehearsal);
-                writer.bool(*granted);
-            }
-            Message::Append { ballot, session, prev, prev_ballot, entries, commit } => {
-                writer.u8(APPEND);
-                writer.ballot(*ballot);
-                writer.u64(*session);
-                writer.slot(*prev);
-                writer.ballot(*prev_ballot);
-                writer.slot(*commit);
-                write_entries(writer, entries);
-            }
-            Message::AppendReply { ballot, session, through } => {
-                writer.u8(APPEND_REPLY);
-                writer.ballot(*ballot);
-                writer.u64(*session);
-                writer.slot(*through);
-            }
-            Message::Conflict { ballot, session, prev, hint, hint_ballot } => {
-                writer.u8(CONFLICT);
-                writer.ballot(*ballot);
-                writer.u64(*session);
-                writer.slot(*prev);
-                writer.slot(*hint);
-                writer.ballot(*hint_ballot);
-            }
-            Message::Commit { ballot, through } => {
-                writer.u8(COMMIT);
-                writer.ballot(*ballot);
-                writer.slot(*through);
-            }
-            Message::Heartbeat { ballot, commit, round, priority_max } => {
-                writer.u8(HEARTBEAT);
-                writer.ballot(*ballot);
-                writer.slot(*commit);
-                writer.u64(*round);
-                writer.u8(*priority_max);
-            }
-            Message::HeartbeatAck { ballot, round, decided, priority } => {
-                writer.u8(HEARTBEAT_ACK);
-                writer.ballot(*ballot);
-                writer.u64(*round);
-                writer.slot(*decided);
-                writer.u8(*priority);
-            }
-            Message::Stale { term } => {
-                writer.u8(STALE);
-                writer.u64(*term);
-            }
-            Message::TimeoutNow { ballot } => {
-                writer.u8(TIMEOUT_NOW);
-                writer.ballot(*ballot);
-            }
-            Message::Priority { priority } => {
-                writer.u8(PRIORITY);
-                writer.u8(*priority);
-            }
-            Message::Follow => writer.u8(FOLLOW),
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
-        Ok(match reader.u8("message kind")? {
-            VOTE => Message::Vote {
-                term: reader.u64("term")?,
-                rehearsal: reader.bool("rehearsal")?,
-                transfer: reader.bool("transfer")?,
-                last: reader.slot("last")?,
-                last_ballot: reader.ballot("last ballot")?,
-            },
-            VOTE_REPLY => Message::VoteReply {
-                term: reader.u64("term")?,
-                rehearsal: reader.bool("rehearsal")?,
-                granted: reader.bool("granted")?,
-            },
-            APPEND => {
-                let ballot = reader.ballot("ballot")?;
-                let session = reader.u64("session")?;
-                let prev = reader.slot("prev")?;
-                let prev_ballot = reader.ballot("prev ballot")?;
-                let commit = reader.slot("commit")?;
-                let entries = read_entries(reader, prev)?;
-                Message::Append { ballot, session, prev, prev_ballot, entries, commit }
-            }
-            APPEND_REPLY => Message::AppendReply {
-                ballot: reader.ballot("ballot")?,
-                session: reader.u64("session")?,
-                through: reader.slot("through")?,
-            },
-            CONFLICT => Message::Conflict {
-                ballot: reader.ballot("ballot")?,
-                session: reader.u64("session")?,
-                prev: reader.slot("prev")?,
-                hint: reader.slot("hint")?,
-                hint_ballot: reader.ballot("hint ballot")?,
-            },
-            COMMIT => Message::Commit { ballot: reader.ballot("ballot")?, through: reader.slot("through")? },
-            HEARTBEAT => Message::Heartbeat {
-                ballot: reader.ballot("ballot")?,
-                commit: reader.slot("commit")?,
-                round: reader.u64("round")?,
-                priority_max: reader.u8("highest priority")?,
-            },
-            HEARTBEAT_ACK => Message::HeartbeatAck {
-                ballot: reader.ballot("ballot")?,
-                round: reader.u64("round")?,
-                decided: reader.slot("decided")?,
-                priority: reader.u8("priority")?,
-            },
-            STALE => Message::Stale { term: reader.u64("term")? },
-            TIMEOUT_NOW => Message::TimeoutNow { ballot: reader.ballot("ballot")? },
-            PRIORITY => Message::Priority { priority: reader.u8("priority")? },
-            FOLLOW => Message::Follow,
-            value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
-        })
+    coded! {
+        Message, "message kind":
+        1 = Vote { term, rehearsal, transfer, last, last_ballot };
+        2 = VoteReply { term, rehearsal, granted };
+        3 = Append { ballot, session, prev, prev_ballot, commit, entries };
+        4 = AppendReply { ballot, session, through };
+        5 = Conflict { ballot, session, prev, hint, hint_ballot };
+        6 = Commit { ballot, through };
+        7 = Heartbeat { ballot, commit, round, priority_max };
+        8 = HeartbeatAck { ballot, round, decided, priority };
+        9 = Stale { term };
+        10 = TimeoutNow { ballot };
+        11 = Follow;
+        12 = Priority { priority };
+        checked by Message::has_slots
     }
 
     fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
@@ -419,6 +300,19 @@ pub enum Record {
 const STATE_TERM: u8 = 1;
 const STATE_AMNESIA: u8 = 2;
 
+impl Record {
+    fn has_slots(&self) -> Result<(), DecodeError> {
+        let Record::Entries { start, entries, .. } = self else { return Ok(()) };
+        if *start == Slot::ZERO {
+            return Err(DecodeError::Undefined { field: "start", value: 0 });
+        }
+        if entries.is_empty() {
+            return Err(DecodeError::Undefined { field: "entry count", value: 0 });
+        }
+        check_slots(start.prev(), entries)
+    }
+}
+
 impl Logged for Record {
     fn keep(&self) -> Keep {
         match self {
@@ -450,56 +344,13 @@ impl Logged for Record {
         }
     }
 
-    fn encode(&self, writer: &mut Writer) {
-        match self {
-            Record::Term { term, voted_for } => {
-                writer.u8(1);
-                writer.u64(*term);
-                // Replica numbers start at 1.
-                writer.replica(voted_for.unwrap_or_default());
-            }
-            Record::Entries { start, entries, decided, decided_in } => {
-                writer.u8(2);
-                writer.slot(*start);
-                writer.slot(*decided);
-                writer.ballot(*decided_in);
-                write_entries(writer, entries);
-            }
-            Record::Truncated { from, last } => {
-                writer.u8(3);
-                writer.slot(*from);
-                writer.slot(*last);
-            }
-            Record::Amnesia(amnesia) => {
-                writer.u8(4);
-                writer.bool(*amnesia);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
-        Ok(match reader.u8("record kind")? {
-            1 => {
-                let term = reader.u64("term")?;
-                let voted_for = Some(reader.replica("voted for")?).filter(|id| id.0 != 0);
-                Record::Term { term, voted_for }
-            }
-            2 => {
-                let (start, decided) = (reader.slot("start")?, reader.slot("decided")?);
-                let decided_in = reader.ballot("decided in")?;
-                if start == Slot::ZERO {
-                    return Err(DecodeError::Undefined { field: "start", value: 0 });
-                }
-                let entries = read_entries(reader, start.prev())?;
-                if entries.is_empty() {
-                    return Err(DecodeError::Undefined { field: "entry count", value: 0 });
-                }
-                Record::Entries { start, entries, decided, decided_in }
-            }
-            3 => Record::Truncated { from: reader.slot("from")?, last: reader.slot("last")? },
-            4 => Record::Amnesia(reader.bool("amnesia")?),
-            value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
-        })
+    coded! {
+        Record, "record kind":
+        1 = Term { term, voted_for };
+        2 = Entries { start, decided, decided_in, entries };
+        3 = Truncated { from, last };
+        4 = Amnesia(amnesia);
+        checked by Record::has_slots
     }
 }
 

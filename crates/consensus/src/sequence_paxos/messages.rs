@@ -3,12 +3,13 @@
 //! Slots take the place of the lengths of Ng 2020: "the sequence through slot l" has length l. All are
 //! absolute, so that what was said at different times can be compared (errata E17 and E22).
 
-use synod_wire::{Ballot, Ballots, Batch, DecodeError, Keep, Reader, Slot, Writer};
+use synod_wire::{Ballot, Ballots, Batch, Keep, Slot};
 
 use super::Extent;
 use crate::{
     Body, Class, Logged,
-    batches::{Batches, last_of, read_batches, see_run, write_batches},
+    batches::{Batches, last_of, see_run},
+    codec::{coded, fields},
 };
 
 /// A message between two Sequence Paxos replicas.
@@ -142,148 +143,30 @@ pub struct AcceptSync {
     pub decided: Slot,
 }
 
-const PREPARE: u8 = 1;
-const PROMISE: u8 = 2;
-const ACCEPT_SYNC: u8 = 3;
-const SYNC_NEXT: u8 = 4;
-const ACCEPT: u8 = 5;
-const ACCEPTED: u8 = 6;
-const DECIDE: u8 = 7;
-const PREPARE_REQ: u8 = 8;
-const BEHIND: u8 = 9;
-const HEARTBEAT: u8 = 10;
-const HEARTBEAT_ACK: u8 = 11;
-const REJECT: u8 = 12;
-const TAKE_OVER: u8 = 13;
+fields! { Extent { accepted_in, last, decided } }
 
-impl Extent {
-    fn encode(&self, writer: &mut Writer) {
-        writer.ballot(self.accepted_in);
-        writer.slot(self.last);
-        writer.slot(self.decided);
-    }
+fields! { Prepare { ballot, has, page } }
 
-    fn decode(reader: &mut Reader) -> Result<Extent, DecodeError> {
-        Ok(Extent {
-            accepted_in: reader.ballot("accepted in")?,
-            last: reader.slot("last")?,
-            decided: reader.slot("decided")?,
-        })
-    }
-}
+fields! { Promise { ballot, has, page, start, more, batches } }
+
+fields! { AcceptSync { ballot, start, from, more, decided, batches } }
 
 impl Body for Message {
-    fn encode(&self, writer: &mut Writer) {
-        match self {
-            Message::Prepare(Prepare { ballot, has, page }) => {
-                writer.u8(PREPARE);
-                writer.ballot(*ballot);
-                has.encode(writer);
-                writer.slot(*page);
-            }
-            Message::Promise(Promise { ballot, has, page, start, batches, more }) => {
-                writer.u8(PROMISE);
-                writer.ballot(*ballot);
-                has.encode(writer);
-                writer.slot(*page);
-                writer.slot(*start);
-                writer.bool(*more);
-                write_batches(writer, batches);
-            }
-            Message::AcceptSync(AcceptSync { ballot, start, from, batches, more, decided }) => {
-                writer.u8(ACCEPT_SYNC);
-                writer.ballot(*ballot);
-                writer.slot(*start);
-                writer.slot(*from);
-                writer.bool(*more);
-                writer.slot(*decided);
-                write_batches(writer, batches);
-            }
-            Message::SyncNext { ballot, start, from } => {
-                writer.u8(SYNC_NEXT);
-                writer.ballot(*ballot);
-                writer.slot(*start);
-                writer.slot(*from);
-            }
-            Message::Accept { ballot, start, decided, batches } => {
-                writer.u8(ACCEPT);
-                writer.ballot(*ballot);
-                writer.slot(*start);
-                writer.slot(*decided);
-                write_batches(writer, batches);
-            }
-            Message::Accepted { ballot, last: slot }
-            | Message::Decide { ballot, through: slot }
-            | Message::Behind { ballot, through: slot } => {
-                writer.u8(match self {
-                    Message::Accepted { .. } => ACCEPTED,
-                    Message::Decide { .. } => DECIDE,
-                    _ => BEHIND,
-                });
-                writer.ballot(*ballot);
-                writer.slot(*slot);
-            }
-            Message::Heartbeat { ballot, decided, round } => {
-                writer.u8(HEARTBEAT);
-                writer.ballot(*ballot);
-                writer.slot(*decided);
-                writer.u64(*round);
-            }
-            Message::HeartbeatAck { ballot, round } => {
-                writer.u8(HEARTBEAT_ACK);
-                writer.ballot(*ballot);
-                writer.u64(*round);
-            }
-            Message::PrepareReq { promised: ballot }
-            | Message::Reject { promised: ballot }
-            | Message::TakeOver { ballot } => {
-                writer.u8(match self {
-                    Message::PrepareReq { .. } => PREPARE_REQ,
-                    Message::Reject { .. } => REJECT,
-                    _ => TAKE_OVER,
-                });
-                writer.ballot(*ballot);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Message, DecodeError> {
-        let kind = reader.u8("message kind")?;
-        let ballot = reader.ballot("ballot")?;
-        Ok(match kind {
-            PREPARE => {
-                Message::Prepare(Prepare { ballot, has: Extent::decode(reader)?, page: reader.slot("page")? })
-            }
-            PROMISE => {
-                let has = Extent::decode(reader)?;
-                let (page, start, more) = (reader.slot("page")?, reader.slot("start")?, reader.bool("more")?);
-                Message::Promise(Promise { ballot, has, page, start, batches: read_batches(reader)?, more })
-            }
-            ACCEPT_SYNC => {
-                let (start, from) = (reader.slot("start")?, reader.slot("from")?);
-                let (more, decided) = (reader.bool("more")?, reader.slot("decided")?);
-                let batches = read_batches(reader)?;
-                Message::AcceptSync(AcceptSync { ballot, start, from, batches, more, decided })
-            }
-            SYNC_NEXT => {
-                Message::SyncNext { ballot, start: reader.slot("start")?, from: reader.slot("from")? }
-            }
-            ACCEPT => {
-                let (start, decided) = (reader.slot("start")?, reader.slot("decided")?);
-                Message::Accept { ballot, start, decided, batches: read_batches(reader)? }
-            }
-            ACCEPTED => Message::Accepted { ballot, last: reader.slot("last")? },
-            DECIDE => Message::Decide { ballot, through: reader.slot("through")? },
-            BEHIND => Message::Behind { ballot, through: reader.slot("through")? },
-            PREPARE_REQ => Message::PrepareReq { promised: ballot },
-            HEARTBEAT => {
-                Message::Heartbeat { ballot, decided: reader.slot("decided")?, round: reader.u64("round")? }
-            }
-            HEARTBEAT_ACK => Message::HeartbeatAck { ballot, round: reader.u64("round")? },
-            REJECT => Message::Reject { promised: ballot },
-            TAKE_OVER => Message::TakeOver { ballot },
-            value => return Err(DecodeError::Undefined { field: "message kind", value: value.into() }),
-        })
+    coded! {
+        Message, "message kind":
+        1 = Prepare(prepare);
+        2 = Promise(promise);
+        3 = AcceptSync(sync);
+        4 = SyncNext { ballot, start, from };
+        5 = Accept { ballot, start, decided, batches };
+        6 = Accepted { ballot, last };
+        7 = Decide { ballot, through };
+        8 = PrepareReq { promised };
+        9 = Behind { ballot, through };
+        10 = Heartbeat { ballot, decided, round };
+        11 = HeartbeatAck { ballot, round };
+        12 = Reject { promised };
+        13 = TakeOver { ballot };
     }
 
     fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
@@ -409,82 +292,15 @@ impl Logged for Record {
         }
     }
 
-    fn encode(&self, writer: &mut Writer) {
-        match self {
-            Record::Promised(ballot) => {
-                writer.u8(1);
-                writer.ballot(*ballot);
-            }
-            Record::Accepted { ballot, start, decided, batches } => {
-                writer.u8(2);
-                writer.ballot(*ballot);
-                writer.slot(*start);
-                writer.slot(*decided);
-                write_batches(writer, batches);
-            }
-            Record::Staged { ballot, start, from, batches } => {
-                writer.u8(3);
-                writer.ballot(*ballot);
-                writer.slot(*start);
-                writer.slot(*from);
-                write_batches(writer, batches);
-            }
-            Record::Adopted { ballot, start, from, decided, covers, batches } => {
-                writer.u8(4);
-                writer.ballot(*ballot);
-                writer.slot(*start);
-                writer.slot(*from);
-                writer.slot(*decided);
-                writer.slot(*covers);
-                write_batches(writer, batches);
-            }
-            Record::Learned { slot, ballots, batch } => {
-                writer.u8(5);
-                writer.slot(*slot);
-                writer.ballots(*ballots);
-                writer.batch(batch);
-            }
-            Record::Amnesia(lost) => {
-                writer.u8(6);
-                writer.bool(*lost);
-            }
-            Record::Trimmed { slot, accepted_in } => {
-                writer.u8(7);
-                writer.slot(*slot);
-                writer.ballot(*accepted_in);
-            }
-        }
-    }
-
-    fn decode(reader: &mut Reader) -> Result<Record, DecodeError> {
-        Ok(match reader.u8("record kind")? {
-            1 => Record::Promised(reader.ballot("promised")?),
-            2 => {
-                let (ballot, start) = (reader.ballot("ballot")?, reader.slot("start")?);
-                let decided = reader.slot("decided")?;
-                Record::Accepted { ballot, start, decided, batches: read_batches(reader)? }
-            }
-            3 => {
-                let (ballot, start) = (reader.ballot("ballot")?, reader.slot("start")?);
-                let from = reader.slot("from")?;
-                Record::Staged { ballot, start, from, batches: read_batches(reader)? }
-            }
-            4 => {
-                let (ballot, start) = (reader.ballot("ballot")?, reader.slot("start")?);
-                let (from, decided) = (reader.slot("from")?, reader.slot("decided")?);
-                let covers = reader.slot("covers")?;
-                Record::Adopted { ballot, start, from, decided, covers, batches: read_batches(reader)? }
-            }
-            5 => {
-                let (slot, ballots) = (reader.slot("slot")?, reader.ballots("ballots")?);
-                Record::Learned { slot, ballots, batch: reader.batch("batch")? }
-            }
-            6 => Record::Amnesia(reader.bool("amnesia")?),
-            7 => {
-                Record::Trimmed { slot: reader.slot("trimmed")?, accepted_in: reader.ballot("accepted in")? }
-            }
-            value => return Err(DecodeError::Undefined { field: "record kind", value: value.into() }),
-        })
+    coded! {
+        Record, "record kind":
+        1 = Promised(promised);
+        2 = Accepted { ballot, start, decided, batches };
+        3 = Staged { ballot, start, from, batches };
+        4 = Adopted { ballot, start, from, decided, covers, batches };
+        5 = Learned { slot, ballots, batch };
+        6 = Amnesia(amnesia);
+        7 = Trimmed { slot, accepted_in };
     }
 
     fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {

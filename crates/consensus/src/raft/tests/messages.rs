@@ -43,8 +43,9 @@ fn voters_weigh_what_they_take_in_a_message() {
     for (incoming, outgoing) in [(1, 0), (3, 0), (5, 4), (2, 7)] {
         let voters = VoterSets::joint(ids(incoming), ids(outgoing));
         let mut writer = Writer::new();
-        write_voters(&mut writer, &voters);
-        let (len, size) = (writer.finish().len(), voters_bytes(&voters));
+        Some(voters.clone()).write(&mut writer);
+        // Whether there are voters is counted with the entry.
+        let (len, size) = (writer.finish().len() - 1, voters_bytes(&voters));
         assert!(len <= size && size <= len + 8, "{voters:?}: {len} bytes, and {size} counted");
     }
 }
