@@ -881,10 +881,9 @@ impl Replica {
         if self.takes_care() {
             deadlines.push(self.clock.due(self.settings.clock_interval));
         }
-        if self.leads() || self.proposes_without_leading() {
-            if self.room() > 0 && self.held_back.is_none() {
-                deadlines.extend(self.batcher.deadline());
-            }
+        let proposes = self.leads() || self.proposes_without_leading();
+        if proposes && self.room() > 0 && self.held_back.is_none() {
+            deadlines.extend(self.batcher.deadline());
         }
         if self.leads() {
             // What it proposed the protocol proposes again by itself.
