@@ -487,7 +487,7 @@ fn a_replica_that_is_not_a_member_is_told_how_to_become_one() {
     refused(&["reconfigure"], "give --protocol");
     refused(&["reconfigure", "--protocol", "raft", "--election", "ballot"], "accepted: randomized");
     refused(&["reconfigure", "--election", "randomized"], "accepted: ballot, rotating");
-    refused(&["reconfigure", "--options", "head-start=off"], "accepted: window-max, decision");
+    refused(&["reconfigure", "--options", "head-start=off"], "accepted: window-max, dissemination, decision");
     done(&only, &["reconfigure", "--options", "window-max=4,decision=all"]);
     until("the options are fixed", || {
         status(&only).is_some_and(|status| status["options"] == "decision=all,window-max=4")

@@ -237,13 +237,16 @@ mod tests {
     fn what_is_not_accepted_is_named_with_what_is() {
         let why = |text: &str| text.parse::<Overrides>().unwrap_err().to_string();
         assert_eq!(why("head-start"), "\"head-start\" is not KEY=VALUE");
-        assert!(why("speed=high").starts_with("unknown option \"speed\"; accepted: window-max, decision"));
+        assert!(
+            why("speed=high")
+                .starts_with("unknown option \"speed\"; accepted: window-max, dissemination, decision")
+        );
         assert_eq!(why("decision=me"), "\"me\" is not a value of option decision; accepted: leader, all");
         assert!(why("window-max=0").ends_with("accepted: 1 to 4096 slots"));
         assert!(why(&format!("window-max={}1", "0".repeat(99))).ends_with("accepted: 1 to 4096 slots"));
         assert_eq!(why("head-start=on,head-start=off"), "option head-start is given twice");
         let foreign = "head-start=off".parse::<Overrides>().unwrap().check(ProtocolKind::Raft);
         let why = foreign.unwrap_err().to_string();
-        assert_eq!(why, "option head-start does not go with raft; accepted: window-max");
+        assert_eq!(why, "option head-start does not go with raft; accepted: window-max, dissemination");
     }
 }

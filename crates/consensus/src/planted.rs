@@ -160,8 +160,8 @@ impl Bug {
         Bug::Dissemination(crate::dissemination::Bug::HoldUnrecorded),
         Bug::Dissemination(crate::dissemination::Bug::VoteWithoutBatch),
         Bug::Dissemination(crate::dissemination::Bug::TrimHeld),
-        Bug::Dissemination(crate::dissemination::Bug::DeliverTwice),
         Bug::Dissemination(crate::dissemination::Bug::ForgetReproposed),
+        Bug::Dissemination(crate::dissemination::Bug::ReuseNames),
     ];
 
     /// Those of what is kept of a damaged log.

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use synod_consensus::{Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Route};
+use synod_consensus::{
+    Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Route, dissemination,
+};
 use synod_wire::{
     Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
     replica_session,
@@ -112,6 +114,9 @@ impl Replica {
         let base = info.map_or(Slot::ZERO, |info| info.slot);
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
         let session = replica_session(me, incarnation, nonce);
+        let reuses = Bug::Dissemination(dissemination::Bug::ReuseNames);
+        let reuses = cfg!(feature = "planted-bugs") && settings.consensus.planted == Some(reuses);
+        let names = if reuses { replica_session(me, Incarnation(0), 0) } else { session };
         let mut replica = Replica {
             session,
             known: Known::new(&group, amnesia, !met_all),
@@ -119,8 +124,8 @@ impl Replica {
             protocol: None,
             effects: Effects::new(last_lsn),
             view: LeaderView::default(),
-            batcher: Batcher::new(session, settings.batch_bytes_max, settings.batch_delay_max),
-            proposals: Proposals::new(session),
+            batcher: Batcher::new(names, settings.batch_bytes_max, settings.batch_delay_max),
+            proposals: Proposals::new(names),
             stopping: false,
             offered: None,
             held_back: None,

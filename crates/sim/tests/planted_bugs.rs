@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use synod_consensus::{Bug, Decision, ElectionKind, ProtocolKind, multipaxos, raft, sequence_paxos};
+use synod_consensus::{
+    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, multipaxos, raft, sequence_paxos,
+};
 use synod_sim::{
     Odds, Wire,
     outage::{Lasting, Outage, election_timeout, play},
@@ -235,7 +237,11 @@ fn find(protocol: ProtocolKind, bug: Bug, plan: fn(u64, ProtocolKind, Bug) -> Pl
 
 fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, ProtocolKind, Bug) -> Plan) {
     for seed in 0..seeds {
-        let sound = plan(seed, protocol, bug);
+        let how = match bug {
+            Bug::Dissemination(_) => Dissemination::Balanced,
+            _ => Dissemination::Leader,
+        };
+        let sound = plan(seed, protocol, bug).disseminated(how);
         let mut buggy = sound.clone();
         buggy.settings.consensus.planted = Some(bug);
         let found = synod_sim::run(&buggy);
@@ -253,6 +259,42 @@ fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, Proto
         }
     }
     panic!("{protocol}, {bug:?}: not found in {seeds} seeds");
+}
+
+/// What a seed draws, with batches that are lost on their way, snapshots that let logs be trimmed, and replicas that start
+/// again.
+fn plan_of_dissemination(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = Plan::draw_general(seed, protocol, Plan::draw_election(seed, protocol));
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.own.clear();
+    plan.replicas = plan.replicas.clamp(3, 5);
+    plan.durability = Durability::Sync;
+    plan.changes = ChangePlan::NONE;
+    plan.network.wire = Wire::Datagram;
+    plan.network.loss = Odds::percent(10);
+    plan.faults.weights =
+        FaultWeights { crash: 6, crash_all: 2, split: 2, transfer: 2, ..Default::default() };
+    plan.faults.any_step = Odds::per_million(500);
+    plan.faults.gap = (timeout / 8, timeout);
+    plan.settings.batch_bytes_max = 1;
+    plan.clients.operations = 300;
+    plan.duration = timeout * 40;
+    if bug == Bug::Dissemination(dissemination::Bug::TrimHeld) {
+        // What is held is trimmed soon after it was written.
+        (plan.settings.snapshot_slots, plan.settings.snapshot_log_bytes) = (5, 2_000);
+        (plan.disk.trim_waits, plan.disk.snapshot_fails) = (Odds::NEVER, Odds::NEVER);
+        plan.settings.consensus.window_max = 1;
+    }
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_dissemination_is_found_and_nothing_without_it() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        for &bug in Bug::DISSEMINATION {
+            find(protocol, bug, plan_of_dissemination);
+        }
+    }
 }
 
 /// What a seed draws, with more changes of the group.

@@ -57,10 +57,6 @@ const PARKED_MAX: usize = 256;
 /// of batches under way; but a replica that starts again and again begins a new one each time.
 const HELD_BYTES_MAX: usize = 256 << 20;
 
-/// The log keeps a batch that is not delivered for so many slots behind the decided prefix. One that is delivered later is
-/// written again.
-const KEPT_AHEAD: u64 = 256;
-
 /// A replica that disseminates batches, around one that orders references.
 #[derive(Debug)]
 pub struct Balanced {
@@ -283,9 +279,14 @@ impl Balanced {
         self.inner.status().decided
     }
 
-    /// How long the log keeps a batch that is written now.
+    /// How long the log keeps a batch that is written now. One that is delivered later is written again.
     fn keep(&self) -> Slot {
-        Slot(self.decided().0.saturating_add(KEPT_AHEAD))
+        self.kept_from(self.decided())
+    }
+
+    /// So long that all batches which may be under way can be delivered before.
+    fn kept_from(&self, decided: Slot) -> Slot {
+        Slot(decided.0.saturating_add((self.options.window_max * self.members.count()) as u64))
     }
 
     fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {

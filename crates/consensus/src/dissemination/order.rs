@@ -1,12 +1,11 @@
 //! The leader proposes references; whoever delivers one delivers its batch.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use synod_wire::{Batch, BatchId, ReplicaId, Slot, Time};
 
-use super::{Balanced, Bug, KEPT_AHEAD, Record, by_reference};
+use super::{Balanced, Bug, Record, by_reference};
 use crate::{Effect, Effects, Input};
-use std::sync::Arc;
 
 impl Balanced {
     /// Proposes what a quorum holds, if this replica leads.
@@ -73,11 +72,8 @@ impl Balanced {
     fn resolve(&mut self, slot: Slot, decided: Batch, rewritten: &mut Vec<crate::Record>) -> Batch {
         let void = decided.id().is_some_and(|id| self.table.voids(id));
         let batch = match decided.id().filter(|_| decided.is_reference()) {
-            Some(id) if !void || self.has(Bug::DeliverTwice) => {
-                let again = self.store.get_or_recent(id).filter(|_| void).cloned();
-                let Some((batch, keep)) =
-                    again.map(|batch| (batch, slot)).or_else(|| self.store.take_delivered(id))
-                else {
+            Some(id) if !void => {
+                let Some((batch, keep)) = self.store.take_delivered(id) else {
                     assert!(self.options.planted.is_some(), "the batch of a decided reference is here: {id}");
                     return decided;
                 };
@@ -102,7 +98,7 @@ impl Balanced {
         if self.has(Bug::TrimHeld) {
             return;
         }
-        let keep = Slot(self.decided().max(trimmed).0.saturating_add(KEPT_AHEAD));
+        let keep = self.kept_from(self.decided().max(trimmed));
         for (_, known) in self.store.iter_mut().filter(|(_, known)| known.keep <= trimmed) {
             if let Some(batch) = &known.batch {
                 known.keep = keep;

@@ -13,8 +13,8 @@ pub enum Bug {
     VoteWithoutBatch,
     /// The log forgets a batch that is not delivered, or that was delivered in a later slot than was expected.
     TrimHeld,
-    /// A reference that is decided a second time counts again.
-    DeliverTwice,
     /// A new leader proposes a second time what it has in its log.
     ForgetReproposed,
+    /// A replica that starts again gives its batches the names that an earlier life gave to others.
+    ReuseNames,
 }
