@@ -174,6 +174,8 @@ pub struct Restart {
     pub head_start: bool,
     /// The batches that were delivered through `base`.
     pub delivered: Arc<Delivered>,
+    /// The epoch is over: what it decided is wanted, and nothing of what it held beyond that need be there any more.
+    pub is_over: bool,
 }
 
 impl Restart {
@@ -190,6 +192,7 @@ impl Restart {
             incarnation,
             head_start: false,
             delivered: Arc::default(),
+            is_over: false,
         }
     }
 }

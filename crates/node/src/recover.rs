@@ -301,6 +301,7 @@ fn decide_accepted<S: StateMachine>(
         incarnation,
         head_start: true,
         delivered: std::sync::Arc::clone(executor.history().delivered()),
+        is_over: false,
     };
     let mut now = beginning();
     let mut effects = Effects::new(synod_wire::Lsn::ZERO);

@@ -290,8 +290,7 @@ impl Replica {
         let epoch = self.group.epoch;
         let Some(members) = self.voting() else { return };
         let mut unwritten = Effects::new(Lsn::ZERO);
-        let restart =
-            Restart { records, decided: through, amnesia: false, head_start: false, ..self.restart() };
+        let restart = Restart { records, decided: through, amnesia: false, is_over: true, ..self.restart() };
         // The instance is not needed, only what it delivers.
         drop(self.group.options(&self.settings.consensus).start(members, restart, now, &mut unwritten));
         for effect in unwritten.drain() {
@@ -328,6 +327,7 @@ impl Replica {
             incarnation: self.incarnation,
             head_start: false,
             delivered: Arc::clone(self.history.delivered()),
+            is_over: false,
         }
     }
 

@@ -6,7 +6,7 @@ use synod_api::{
     etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
-use synod_consensus::LeaderView;
+use synod_consensus::{LeaderView, Message, dissemination};
 use synod_replica::{
     Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, PeerMessage, Routed, Standing,
 };
@@ -88,6 +88,7 @@ pub const CLASSES: &[&str] = &[
     "transfer",
     "recovery",
     "election",
+    "dissemination",
     "forward",
     "read",
     "catch-up",
@@ -117,7 +118,12 @@ pub fn class(message: &PeerMessage) -> &'static str {
 /// Whether a message only says that its sender is alive. The story of a script omits such messages.
 #[must_use]
 pub fn is_sign_of_life(message: &PeerMessage) -> bool {
-    matches!(class(message), "heartbeat" | "heartbeat-answer" | "election" | "standing")
+    // What is held is said again as long as it is not delivered.
+    let held = matches!(
+        message,
+        PeerMessage::Protocol { message: Message::Dissemination(dissemination::Message::Held { .. }), .. }
+    );
+    held || matches!(class(message), "heartbeat" | "heartbeat-answer" | "election" | "standing")
 }
 
 /// The number of a question, without the life of the asker in its upper half.

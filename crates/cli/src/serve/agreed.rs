@@ -14,16 +14,22 @@ use super::flags::Tuning;
 pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
     let options = group.options(&Options::default());
     let decision = tuning.decision.filter(|_| options.protocol == ProtocolKind::MultiPaxos);
-    let options_change = |decision: String| {
+    let options_change = |key: &str, value: String| {
         let others = group.overrides.to_string();
-        let others = others.split(',').filter(|pair| !pair.is_empty() && !pair.starts_with("decision="));
-        let options: Vec<_> = others.map(str::to_owned).chain([format!("decision={decision}")]).collect();
+        let is_other = |pair: &&str| !pair.is_empty() && pair.split('=').next() != Some(key);
+        let others = others.split(',').filter(is_other).map(str::to_owned);
+        let options: Vec<_> = others.chain([format!("{key}={value}")]).collect();
         format!("--options {}", options.join(","))
     };
     [
         line("protocol", tuning.protocol, options.protocol, |protocol| format!("--protocol {protocol}")),
         line("election", tuning.election, options.election, |election| format!("--election {election}")),
-        line("decision", decision, options.multipaxos.decision, options_change),
+        line("decision", decision, options.multipaxos.decision, |decision| {
+            options_change("decision", decision)
+        }),
+        line("dissemination", tuning.dissemination, options.dissemination, |how| {
+            options_change("dissemination", how)
+        }),
         line("max-request-bytes", tuning.max_request_bytes, group.limits.request_bytes_max, |bytes| {
             format!("--limits max-request-bytes={bytes}")
         }),

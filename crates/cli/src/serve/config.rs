@@ -128,6 +128,7 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.consensus.election = election(tuning);
     settings.consensus.priority = tuning.priority;
     settings.consensus.multipaxos.decision = tuning.decision.unwrap_or_default();
+    settings.consensus.dissemination = tuning.dissemination.unwrap_or_default();
     settings.limits = limits(tuning);
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
@@ -429,6 +430,7 @@ mod tests {
             "--initial-cluster-token other",
             "--election rotating",
             "--decision all",
+            "--dissemination balanced",
             "--max-request-bytes 1MiB",
             "--max-txn-ops 256",
             "--initial-cluster a=http://h1:1,b=http://h2:1",
@@ -483,7 +485,7 @@ mod tests {
                 ["--election-timeout 200ms", "accepted: 300ms or more"],
             ),
             ("--queue-bytes-max 1MiB".into(), ["--max-request-bytes 1572864", "524288 bytes"]),
-            ("--max-request-bytes 1KiB".into(), ["--max-request-bytes 1024", "accepted: 4096 to 33554403"]),
+            ("--max-request-bytes 1KiB".into(), ["--max-request-bytes 1024", "accepted: 4096 to 33554374"]),
             ("--max-request-bytes 64MiB".into(), ["--max-request-bytes 67108864", "accepted: 4096 to"]),
             ("--wal-segment-bytes 1KiB".into(), ["--wal-segment-bytes 1024", "accepted: 16KiB to 4GiB"]),
             (

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
-use synod_consensus::{Decision, ElectionKind, ProtocolKind};
+use synod_consensus::{Decision, Dissemination, ElectionKind, ProtocolKind};
 use synod_replica::StateTransfer;
 use synod_storage::Durability;
 
@@ -146,6 +146,10 @@ pub struct Tuning {
     /// replica counts by itself; one message delay less at followers); for multipaxos [default: leader].
     #[arg(long, env = "SYNOD_DECISION", help_heading = GROUPS)]
     pub decision: Option<Decision>,
+    /// How batches of commands reach all replicas: leader (its proposals carry them) or balanced (S-Paxos: each replica
+    /// sends those of its own clients to all, and the leader orders their names) [default: leader].
+    #[arg(long, env = "SYNOD_DISSEMINATION", help_heading = GROUPS)]
+    pub dissemination: Option<Dissemination>,
     /// The largest request [default: 1.5MiB].
     #[arg(
         long, env = "SYNOD_MAX_REQUEST_BYTES", value_name = "SIZE",

@@ -81,6 +81,11 @@ pub struct Balanced {
     unnamed: VecDeque<(Batch, bool)>,
     /// In which ballot the inner protocol leads, and through which slot it must have delivered before it proposes.
     leads: Option<(Ballot, Slot)>,
+    /// In an epoch that is over: the batch of a slot is not there any more, so nothing is delivered from it on. That slot was
+    /// not decided before the epoch's end.
+    lacks: bool,
+    /// The epoch is over.
+    is_over: bool,
     /// Slots through this one are decided somewhere.
     elsewhere: Slot,
     /// What the inner protocol asked for.
@@ -130,7 +135,7 @@ pub(crate) fn start(
     }
     let window_max = options.window_max * members.count();
     let inner_options = Options { window_max, dissemination: Dissemination::Leader, ..options.clone() };
-    let mark = effects.mark();
+    let (mark, is_over) = (effects.mark(), restart.is_over);
     let inner = inner_options.start(members.clone(), Restart { records, ..restart }, now, effects);
     let mut balanced = Balanced {
         inner,
@@ -145,6 +150,8 @@ pub(crate) fn start(
         parked: VecDeque::new(),
         unnamed: VecDeque::new(),
         leads: None,
+        lacks: false,
+        is_over,
         elsewhere: Slot::ZERO,
         inner_deadline: Time::NEVER,
         deadline: None,

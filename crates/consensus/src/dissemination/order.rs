@@ -55,8 +55,9 @@ impl Balanced {
         for effect in effects.split_off(mark) {
             match effect {
                 Effect::Deliver { slot, ballots, batch } => {
-                    let batch = self.resolve(slot, batch, &mut rewritten);
-                    effects.push(Effect::Deliver { slot, ballots, batch });
+                    if let Some(batch) = self.resolve(slot, batch, &mut rewritten) {
+                        effects.push(Effect::Deliver { slot, ballots, batch });
+                    }
                 }
                 Effect::Deadline(deadline) => self.inner_deadline = deadline,
                 effect => effects.push(effect),
@@ -69,13 +70,18 @@ impl Balanced {
     }
 
     /// What a slot delivers.
-    fn resolve(&mut self, slot: Slot, decided: Batch, rewritten: &mut Vec<crate::Record>) -> Batch {
+    fn resolve(&mut self, slot: Slot, decided: Batch, rewritten: &mut Vec<crate::Record>) -> Option<Batch> {
+        if self.lacks {
+            return None;
+        }
         let void = decided.id().is_some_and(|id| self.table.voids(id));
         let batch = match decided.id().filter(|_| decided.is_reference()) {
             Some(id) if !void => {
                 let Some((batch, keep)) = self.store.take_delivered(id) else {
-                    assert!(self.options.planted.is_some(), "the batch of a decided reference is here: {id}");
-                    return decided;
+                    let excused = self.is_over || self.options.planted.is_some();
+                    assert!(excused, "the batch of a decided reference is here: {id}");
+                    self.lacks = self.is_over;
+                    return Some(decided).filter(|_| !self.lacks);
                 };
                 assert!(decided.stands_for(&batch), "two batches are called {id}");
                 if keep < slot && !self.has(Bug::TrimHeld) {
@@ -90,7 +96,7 @@ impl Balanced {
         };
         Arc::make_mut(&mut self.table).deliver(&batch);
         self.stale = true;
-        batch
+        Some(batch)
     }
 
     /// The log is about to forget slots through this one: what is held and not delivered must stay.
