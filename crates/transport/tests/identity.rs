@@ -264,7 +264,11 @@ fn an_inquirer_needs_no_cluster_and_becomes_no_peer() {
     let mut stream = TcpStream::connect(replica.address).unwrap();
     stream.write_all(&damaged).unwrap();
     assert!(is_closed(&stream));
-    let unknown = sealed(b"SYNO\x04\0\x02\0\x04\0\0\0".to_vec());
+    // A call of a kind that there is not.
+    let mut unknown = inquiry();
+    unknown.truncate(unknown.len() - 4);
+    unknown[6] = 2;
+    let unknown = sealed(unknown);
     let mut stream = TcpStream::connect(replica.address).unwrap();
     stream.write_all(&unknown).unwrap();
     assert!(is_closed(&stream));
@@ -343,10 +347,11 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
     let with = |length: u32, crc: u32, bytes: &[u8]| {
         [ok.as_slice(), &length.to_le_bytes(), &crc.to_le_bytes(), bytes].concat()
     };
+    let older = format!("versions 2 to {VERSION_OLDEST}");
     let cases = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "not a Synod replica"),
         (verdict(1, 1, 0), "another version"),
-        ([verdict(1, 1, 0), sealed(b"\x02\0\x02\0".to_vec())].concat(), "versions 2 to 4"),
+        ([verdict(1, 1, 0), sealed(b"\x02\0\x02\0".to_vec())].concat(), older.as_str()),
         (verdict(77, 1, 0), "reason 77"),
         (with(u32::MAX, 0, b""), "exceeds the bound"),
         (with(3, 12345, b"abc"), "checksum"),

@@ -192,7 +192,10 @@ pub const HELLO_BYTES: usize = 12 + 24 + INTRODUCTION_BYTES + 4;
 const WELCOME_BYTES: usize = 2 + INTRODUCTION_BYTES + 4;
 
 pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birth: u64) -> Vec<u8> {
-    let mut bytes = b"SYNO\x04\0\0\0\x04\0".to_vec();
+    let mut bytes = b"SYNO".to_vec();
+    for half_word in [VERSION_OLDEST, 0, VERSION_OLDEST] {
+        bytes.extend(half_word.to_le_bytes());
+    }
     bytes.extend((24 + INTRODUCTION_BYTES as u16).to_le_bytes());
     for word in [cluster.0, from, to] {
         bytes.extend(word.to_le_bytes());
@@ -206,13 +209,16 @@ pub fn inquiry() -> Vec<u8> {
 }
 
 pub fn inquiry_in(newest: u16) -> Vec<u8> {
-    let mut bytes = b"SYNO\0\0\x01\0\x04\0\0\0".to_vec();
-    bytes[4..6].copy_from_slice(&newest.to_le_bytes());
+    let mut bytes = b"SYNO".to_vec();
+    for half_word in [newest, 1, VERSION_OLDEST, 0] {
+        bytes.extend(half_word.to_le_bytes());
+    }
     sealed(bytes)
 }
 
 pub fn verdict(verdict: u16, incarnation: u64, frame_bytes_max: u32) -> Vec<u8> {
-    let mut bytes = b"SYNA\x04\0".to_vec();
+    let mut bytes = b"SYNA".to_vec();
+    bytes.extend(VERSION_OLDEST.to_le_bytes());
     bytes.extend(verdict.to_le_bytes());
     bytes.extend(incarnation.to_le_bytes());
     bytes.extend(frame_bytes_max.to_le_bytes());
@@ -232,7 +238,8 @@ pub fn welcome_born(incarnation: u64, frame_bytes_max: u32, birth: u64) -> Vec<u
 
 /// A frame whose header announces `length` and the checksum `crc`, whatever the body is.
 pub fn frame_with(cluster: ClusterId, length: u32, crc: u32, body: &[u8]) -> Vec<u8> {
-    let mut bytes = b"SYNF\x02\0\x04\0".to_vec();
+    let mut bytes = b"SYNF\x02\0".to_vec();
+    bytes.extend(VERSION_OLDEST.to_le_bytes());
     bytes.extend(length.to_le_bytes());
     bytes.extend(crc.to_le_bytes());
     bytes.extend(0_u64.to_le_bytes());
