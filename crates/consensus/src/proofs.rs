@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_a_loss_is_not_known_to_be_held_behind_it() {
+    fn what_was_written_before_a_loss_is_not_known_to_be_held_after_it() {
         let lost = Some(multipaxos::Record::Amnesia(true).into());
         assert_eq!(proven(vec![voted(1, 1, 0, &["a"]), lost, voted(2, 2, 1, &["b"])]), []);
         let born = Some(multipaxos::Record::Amnesia(false).into());

@@ -1,5 +1,5 @@
-//! Small messages of many groups to one peer leave in one frame: heartbeats above all, of which a node that hosts many
-//! groups would otherwise send as many frames as it has groups.
+//! Small messages of many groups to one peer leave in one frame. Most of them are heartbeats, of which a node
+//! that hosts many groups would otherwise send as many frames as it has groups.
 //!
 //! ```text
 //! body of a frame of the group BUNDLE := (group u32 | length u32 | message)*
@@ -11,16 +11,16 @@ use bytes::Bytes;
 use synod_transport::Sender;
 use synod_wire::{DecodeError, Encoded, GROUPS_SINCE, GroupId, Reader, ReplicaId, Writer};
 
-/// In the header of a frame: its messages are of several groups.
+/// The group in the header of a frame whose messages are of several groups.
 pub(crate) const BUNDLE: GroupId = GroupId(u16::MAX);
 
-/// A node hosts at most so many groups.
+/// The most groups that a node hosts.
 pub(crate) const GROUPS_MAX: usize = 1024;
 
-/// A message up to so many bytes goes with others: copying it costs less than a frame of its own.
+/// A message of at most so many bytes goes with others: copying it costs less than a frame of its own.
 const SMALL_BYTES_MAX: usize = 512;
 
-/// Messages that go together are at most about so many bytes.
+/// About the most bytes of messages that go together.
 const BUNDLE_BYTES_MAX: usize = 64 << 10;
 
 /// Messages that are about to leave. To each peer they leave in the order in which they were put in.
@@ -40,7 +40,7 @@ struct Waiting {
 }
 
 impl Bundles {
-    /// For a node that hosts this many groups.
+    /// The bundles of a node that hosts this many groups.
     pub(crate) fn new(groups: usize) -> Bundles {
         Bundles { gather: groups > 1, waiting: BTreeMap::new() }
     }
@@ -72,7 +72,7 @@ impl Bundles {
         }
     }
 
-    /// Everything leaves.
+    /// Sends everything that waits.
     pub(crate) fn leave(&mut self, sender: &dyn Sender) {
         for (&peer, waiting) in &mut self.waiting {
             leave(sender, peer, waiting);
@@ -103,7 +103,7 @@ fn leave(sender: &dyn Sender, peer: ReplicaId, waiting: &mut Waiting) {
             }
             sender.send_in(waiting.version, BUNDLE, &[peer], bundle.finish());
             messages.clear();
-            // Its memory serves again.
+            // Its memory is used again.
             waiting.messages = messages;
         }
     }
@@ -117,7 +117,7 @@ pub(crate) fn open(body: Bytes) -> Result<Vec<(GroupId, Bytes)>, DecodeError> {
         let number = reader.u32("group")?;
         let group = u16::try_from(number)
             .map_err(|_| DecodeError::Undefined { field: "group", value: number.into() })?;
-        // What is kept of one must not keep the others.
+        // The message is copied, so that keeping a part of it does not keep the others in memory.
         let message = Bytes::copy_from_slice(&reader.bytes("message of a group")?);
         messages.push((GroupId(group), message));
     }
@@ -170,7 +170,7 @@ mod tests {
     const R2: ReplicaId = ReplicaId(2);
     const R3: ReplicaId = ReplicaId(3);
 
-    /// What a peer is told, in order.
+    /// What a peer is sent, in order.
     fn told(wire: &Wire, peer: ReplicaId) -> Vec<(u16, Vec<u8>)> {
         let sent = wire.0.lock().unwrap();
         let to_peer = sent.iter().filter(|(_, _, to, _)| to.contains(&peer));
@@ -195,7 +195,7 @@ mod tests {
         bundles.leave(&wire);
         assert_eq!(told(&wire, R2), [(0, b"a".to_vec()), (1, b"b".to_vec()), (2, large), (2, b"c".to_vec())]);
         assert_eq!(told(&wire, R3), [(0, b"a".to_vec()), (2, b"c".to_vec())]);
-        // To r2: a bundle, the large one, the last. To r3: a bundle.
+        // r2 gets a bundle, the large message and the last one; r3 gets a bundle.
         assert_eq!(wire.0.lock().unwrap().len(), 4);
     }
 
@@ -218,7 +218,7 @@ mod tests {
         let (_, group, _, bytes) = wire.0.lock().unwrap().pop().unwrap();
         assert_eq!(group, BUNDLE);
         let whole = bytes.len();
-        // Between two messages it may be cut, as a shorter bundle is whole.
+        // Between two messages it may be cut, since a shorter bundle is whole.
         for len in (1..whole).filter(|len| *len != whole / 2) {
             assert!(open(bytes.slice(..len)).is_err(), "{len} bytes");
         }

@@ -1,4 +1,4 @@
-//! The log writer's thread: everything that waits goes into one commit, and what was to be sent after it leaves.
+//! The log writer's thread: everything that waits goes into one commit, and what had to be sent after it leaves.
 
 use std::{
     sync::{
@@ -24,16 +24,16 @@ use crate::{
     status::{Ahead, Shared},
 };
 
-/// What one burst of the protocol gives to the log, of all groups.
+/// What one burst of the protocol gives to the log, for all groups.
 #[derive(Debug, Default)]
 pub(crate) struct LogJob {
     pub(crate) records: Vec<GroupRecord>,
     /// Messages that leave once a record is durable.
     pub(crate) sends: Vec<GatedSend>,
     pub(crate) trims: Vec<(GroupId, Slot)>,
-    /// All groups vote again after the loss of the log.
+    /// Whether all groups vote again after the loss of the log.
     pub(crate) loss_made_good: bool,
-    /// Commit what is left and end.
+    /// Whether to commit what is left and end.
     pub(crate) stop: bool,
 }
 
@@ -48,7 +48,7 @@ impl LogJob {
 #[derive(Debug)]
 pub(crate) struct GroupRecord {
     pub(crate) group: GroupId,
-    /// The group's own number of it.
+    /// The number that the group gave it.
     pub(crate) lsn: Lsn,
     pub(crate) keep: Keep,
     pub(crate) record: Encoded,
@@ -58,53 +58,55 @@ pub(crate) struct GroupRecord {
 #[derive(Debug)]
 pub(crate) struct GatedSend {
     pub(crate) group: GroupId,
-    /// Peers that speak this version.
+    /// The receivers, which speak this version.
     pub(crate) to: Vec<ReplicaId>,
     pub(crate) version: u16,
     pub(crate) body: Encoded,
     pub(crate) after: Lsn,
 }
 
-/// Bytes that one commit takes from what waits.
+/// The most bytes that one commit takes of what waits.
 const COMMIT_BYTES_MAX: usize = 8 << 20;
 
-/// So long after its last commit the log notes, with one more fsync, that this was durable. A longer time leaves it
-/// longer to rot without being missed; a shorter one costs a lightly loaded disk more fsyncs.
+/// This long after its last commit the log notes, with one more fsync, that the commit was durable. With a longer
+/// time a record could rot unnoticed for longer; with a shorter one a lightly loaded disk gets more fsyncs.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// The log may have so many segments before a group that keeps the oldest of them is asked for a snapshot: one that has
-/// little to do takes none by itself.
+/// The log may have this many segments before a group that keeps the oldest of them is asked for a snapshot:
+/// a group that has little to do takes none by itself.
 const SEGMENTS_MAX: usize = 4;
 
-/// The log with what it needs to report.
+/// The log, with what it needs to report.
 pub(crate) struct LogStage {
     pub(crate) wal: Wal,
-    /// By the number of the group.
+    /// The groups, by their numbers.
     pub(crate) groups: Vec<LoggedGroup>,
     pub(crate) ahead: Arc<Ahead>,
     pub(crate) events: Sender<Input>,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) bundles: Bundles,
-    /// What peers are told to be durable, with every message: records of the log, counted over all groups.
+    /// The record through which peers are told that the log is durable, with every message; it counts the
+    /// records of all groups.
     pub(crate) told: Arc<AtomicU64>,
-    /// Bounded by the replica, which sends no more than `Settings::held_bytes_max` bytes of them before it hears that
-    /// records are durable. So are the records that wait in the queue in front of this stage.
+    /// The messages that wait. The replica bounds them: it sends no more than `Settings::held_bytes_max`
+    /// bytes of them before it hears that records are durable. So are the records that wait in the queue
+    /// before this stage.
     pub(crate) gated: Vec<GatedSend>,
     pub(crate) trims: Vec<(GroupId, Slot)>,
     pub(crate) loss_made_good: bool,
-    /// Of how many segments a group was asked to let go.
+    /// The number of segments at which a group was last asked to release some.
     pub(crate) asked_for: usize,
 }
 
-/// A group as the log knows it. It numbers its own records, from the last one on that the log had when it started; and a
-/// commit is of all records of all groups.
+/// A group as the log knows it. It numbers its own records, beginning after the last one that the log had
+/// when it started; and a commit contains the records of all groups.
 pub(crate) struct LoggedGroup {
     pub(crate) shared: Arc<Shared>,
     pub(crate) appended: Lsn,
     pub(crate) durable: Lsn,
     /// Messages that have left so far.
     pub(crate) released: u64,
-    /// Some have since that was published.
+    /// Whether some have left since that number was published.
     pub(crate) has_released: bool,
 }
 
@@ -148,7 +150,7 @@ impl LogStage {
         Ok(jobs.recv().ok())
     }
 
-    /// Takes in a job; true if it is the last.
+    /// Takes in a job; returns whether it is the last.
     pub(crate) fn take(&mut self, job: LogJob) -> bool {
         for GroupRecord { group, lsn, keep, record } in job.records {
             let of = &mut self.groups[usize::from(group.0)];
@@ -157,14 +159,14 @@ impl LogStage {
             self.wal.append_to(group, keep, record);
         }
         self.gated.extend(job.sends);
-        // Both only once what was appended before is durable.
+        // Both happen only once what was appended before is durable.
         self.trims.extend(job.trims);
         self.loss_made_good |= job.loss_made_good;
         job.stop
     }
 
-    /// Lets the messages leave that waited for records. A job brings records before what waits for them, and a commit is
-    /// of all records, so none of these waits for a later one.
+    /// Sends the messages that waited for records. A job brings records before what waits for them, and a
+    /// commit contains all records, so none of these waits for a later one.
     fn release(&mut self) {
         for send in self.gated.drain(..) {
             let of = &mut self.groups[usize::from(send.group.0)];
@@ -193,7 +195,7 @@ impl LogStage {
         if durable > before {
             self.groups[0].shared.log_commits.record(began.elapsed());
         }
-        // Before anything leaves that rests on it.
+        // This comes before anything leaves that rests on it.
         self.told.store(durable.0, SeqCst);
         self.release();
         if durable > before {
@@ -209,7 +211,7 @@ impl LogStage {
         Ok(())
     }
 
-    /// Tells how far the groups are that something was written of.
+    /// Publishes how far the log of each group is durable of which something was written.
     fn publish_durable(&mut self) {
         let (stats, bytes) = (self.wal.stats(), self.wal.bytes());
         let mut wake = false;
@@ -229,14 +231,14 @@ impl LogStage {
         }
     }
 
-    /// Has groups take a snapshot for whose sake alone old segments are kept. A group that is alone has limits of its own.
+    /// Has groups take a snapshot if old segments are kept only for them. A group that is alone has limits of its own.
     fn ask_for_snapshots(&mut self) {
         let segments = self.wal.segments();
         if self.groups.len() == 1 || segments <= self.asked_for.max(SEGMENTS_MAX) {
             self.asked_for = self.asked_for.min(segments);
             return;
         }
-        // Again when there is one segment more.
+        // They are asked again when there is one segment more.
         self.asked_for = segments;
         for group in self.wal.oldest_needed_by() {
             let _ = self.events.send(Input::Event(group, Event::TakeSnapshot));

@@ -1,4 +1,4 @@
-//! Whom this replica meets, and what it makes of them; and what it does when others do not recognise it.
+//! Which peers this replica meets, and whether it recognises them; and what it does when others do not recognise it.
 
 use std::{
     sync::{
@@ -20,10 +20,10 @@ use synod_wire::{Introduction, ReplicaId, Stranger};
 
 use crate::{protocol::Input, status::Shared};
 
-/// How often it is written down how far peers have told. A peer that crashes forgets at most so much of it, and only
-/// its own next life judges by what was written; see `docs/identity.md`.
+/// How often it is written how far peers have told. A peer that crashes forgets at most so much of it, and
+/// only its own next life judges by what was written; see `docs/identity.md`.
 const HEARD_INTERVAL: Duration = Duration::from_secs(5);
-/// While nothing can be written down, that is said this often.
+/// How often the log says so while nothing can be written.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the threads of the transport ask about peers.
@@ -31,16 +31,16 @@ pub(crate) struct Meetings {
     pub(crate) book: Arc<PeerBook>,
     /// The other members with which the group began.
     pub(crate) first: Vec<ReplicaId>,
-    /// They were not all met yet, and the replica waits for that.
+    /// Whether some of them were not met yet, and the replica waits for that.
     pub(crate) waits: AtomicBool,
-    /// When it was last said that nothing can be written down.
+    /// When the log last said that nothing can be written.
     pub(crate) complained: Mutex<Option<Instant>>,
     pub(crate) inputs: Sender<Input>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Meetings {
-    /// Whether a peer is who it says; blocks for the disk.
+    /// Whether a peer is the replica that it says it is; blocks for the disk.
     pub(crate) fn recognise(
         &self,
         id: ReplicaId,
@@ -60,7 +60,7 @@ impl Meetings {
         }
     }
 
-    /// Peers call again and again; one line now and then says it.
+    /// Writes a line at intervals, since peers call repeatedly.
     fn complain(&self, id: ReplicaId, error: &StorageError) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         if complained.is_none_or(|at| at.elapsed() >= COMPLAINT_INTERVAL) {
@@ -85,7 +85,8 @@ impl Meetings {
         Ok(())
     }
 
-    /// Shows whom this replica waits for. What the book said later is not overwritten by what it said before.
+    /// Publishes which members this replica waits for. What the book said later is not overwritten by what it
+    /// said before.
     pub(crate) fn publish_missing(&self) -> Vec<ReplicaId> {
         let missing = || {
             let welcomed = self.book.welcomed();
@@ -96,9 +97,9 @@ impl Meetings {
     }
 }
 
-/// A peer knows a later life of this replica, or one of the same number: this one must not go on. Returns why, for
-/// people. The next start begins without memory; but not that of the only voter (`alone`), whose log is the only copy of
-/// what it decided, and which has nobody to learn from.
+/// Takes note that a peer knows a later life of this replica, or another one of the same number, so that this
+/// life must not go on. Returns the reason, for people. The next start begins without memory; but not that of the
+/// only voter (`alone`), whose log is the only copy of what it decided, and which has no other to learn from.
 pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone: bool) -> String {
     let next = if alone {
         "It is the only voter, so nobody can tell it what it forgot, and its log is kept. If what it holds is to count, \
@@ -118,7 +119,7 @@ pub(crate) fn outlived(lives: &Lives, by: ReplicaId, stranger: &Stranger, alone:
     )
 }
 
-/// Two replicas have decided different things: what this one makes of it, for people.
+/// What this replica does because another one has decided something else, as text for people.
 pub(crate) fn forked(me: &ReplicaId, fork: &Fork) -> String {
     let Fork { with, agreed, slot, ours, theirs, alone } = fork;
     let then = if *alone {
@@ -137,7 +138,8 @@ pub(crate) fn forked(me: &ReplicaId, fork: &Fork) -> String {
     )
 }
 
-/// Writes down how far peers have told, and how far this replica knows the log to be decided, until the other end of `stop` is gone.
+/// Writes how far peers have told, and how far this replica knows the log to be decided, until the other end
+/// of `stop` is gone.
 pub(crate) fn write_what_is_heard(
     book: &PeerBook,
     transport: &dyn synod_transport::Sender,

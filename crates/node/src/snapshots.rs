@@ -38,24 +38,24 @@ pub(crate) enum SnapshotJob {
     Stop,
 }
 
-/// Snapshots kept on disk: the newest, and the one before, in case the newest is found damaged.
+/// How many snapshots are kept on disk: the newest, and the one before, in case the newest is found damaged.
 const KEPT: usize = 2;
 
-/// Further ones kept while a peer is receiving one, lest it begin anew with every new snapshot...
+/// How many more are kept while a peer is receiving one, since it would otherwise begin again with every new snapshot.
 const KEPT_FOR_PEERS: usize = 2;
 
-/// ...which it is taken to do for this long after it last asked for a piece.
+/// For how long after it last asked for a piece a peer counts as receiving a snapshot.
 const PEER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The thread, with the snapshots of all groups.
 pub(crate) struct SnapshotStage {
-    /// By the number of the group.
+    /// The groups, by their numbers.
     pub(crate) groups: Vec<GroupSnapshots>,
     pub(crate) events: Sender<Input>,
     pub(crate) executor: JobSender,
-    /// Snapshots that are to be written after the one that is being written, of other groups.
+    /// Snapshots of other groups, which have to be written after the one that is being written.
     pub(crate) waiting: VecDeque<(GroupId, SnapshotJob)>,
-    /// It was told to stop.
+    /// Whether the thread was told to stop.
     pub(crate) stopping: bool,
 }
 
@@ -98,7 +98,7 @@ impl SnapshotStage {
                 return;
             }
             SnapshotJob::Finish(_) => Event::SnapshotInstalled(None),
-            // Another group's waits until this one is written: there is one at a time.
+            // There is one at a time, so another group's snapshot waits until this one is written.
             job @ SnapshotJob::Write { .. } => return self.waiting.push_back((group, job)),
             SnapshotJob::Stop => return,
         };
@@ -160,7 +160,7 @@ impl GroupSnapshots {
         let (total, bytes) = match bytes.and_then(|bytes| Ok((self.store.file_bytes(slot)?, bytes))) {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(slot = slot.0, %error, "a snapshot can not be sent to a peer");
+                tracing::warn!(slot = slot.0, %error, "a snapshot cannot be sent to a peer");
                 (0, Bytes::new())
             }
         };
@@ -189,7 +189,7 @@ impl GroupSnapshots {
         Ok(offset + bytes.len() as u64)
     }
 
-    /// Whether what was received is a whole snapshot.
+    /// Whether the received bytes are a whole snapshot.
     fn finish(&mut self, info: SnapshotInfo) -> bool {
         let finished = match self.receiving.take() {
             Some((receiving, receiver)) if receiving == info => {
@@ -215,7 +215,7 @@ impl<W: Write> Write for Serving<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         while let Ok((group, job)) = self.jobs.try_recv() {
             if matches!(job, SnapshotJob::Stop) {
-                // Nobody says it twice.
+                // It is not said a second time.
                 self.stage.stopping = !planted(Planted::ForgetStop);
                 return Err(io::Error::other("the replica is stopping"));
             }

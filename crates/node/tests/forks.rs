@@ -173,7 +173,7 @@ fn one_that_learns_something_else_than_it_knew_stops() {
 
 /// The same data without either: the two serve, a write that was acknowledged is gone, and neither reports it.
 #[test]
-fn nobody_notices_without_histories() {
+fn no_replica_notices_without_histories() {
     for protocol in PROTOCOLS {
         let forked = forked(protocol);
         for id in [1, 3] {

@@ -85,7 +85,7 @@ pub enum Refusal {
     #[error("{0} is the last one that votes")]
     LastVoter(ReplicaId),
     /// The group has the most members that it can have.
-    #[error("the group has {GROUP_MEMBERS_MAX} members, and can not have more")]
+    #[error("the group has {GROUP_MEMBERS_MAX} members, and cannot have more")]
     Full,
     /// Another member has this address.
     #[error("{0} already has the peer URL {1}")]

@@ -25,12 +25,12 @@ pub struct SnapshotInfo {
     pub bytes: u64,
 }
 
-/// A snapshot that the executor's state was replaced by.
+/// A snapshot that replaced the executor's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     /// The snapshot.
     pub info: SnapshotInfo,
-    /// Of the slots that it holds, as far as they are of the group's epoch.
+    /// The highest ballots of the slots that it holds, as far as they are of the group's epoch.
     pub ballots: Ballots,
     /// The group after that slot.
     pub group: Group,
@@ -49,35 +49,36 @@ pub struct SessionCommand {
     pub lowest_outstanding: u64,
 }
 
-/// What happens to a replica.
+/// An event for a replica.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A message of a peer arrived.
     Receive {
-        /// Who sent it.
+        /// The sender.
         from: ReplicaId,
-        /// What it says.
+        /// The message.
         message: PeerMessage,
     },
-    /// Every member with which the group began was met once, so that none of them can have lost what it promised
-    /// without being noticed. A replica takes no part in ordering before, whatever it has fetched meanwhile.
+    /// Every member with which the group began was met once, so that none of them can have lost what it
+    /// promised without being noticed. A replica takes no part in ordering before that, whatever it has
+    /// fetched meanwhile.
     MetAll,
     /// A session to a peer began or ended, or cannot begin.
     Link {
         /// The peer.
         peer: ReplicaId,
-        /// What became of it.
+        /// What happened to the session.
         link: Link,
     },
     /// Records through this one are on stable storage.
     Durable(Lsn),
     /// The last deadline has passed.
     Timer,
-    /// A local client's command.
+    /// A local client sends a command.
     Request {
-        /// Comes back with the result.
+        /// A name that comes back with the result.
         request: RequestId,
-        /// Who executes it.
+        /// What executes the command.
         kind: CommandKind,
         /// The session of a client that identifies itself; otherwise the command counts as this replica's.
         session: Option<SessionCommand>,
@@ -90,18 +91,18 @@ pub enum Event {
     Executed {
         /// The last slot that was executed.
         slot: Slot,
-        /// What the replicated clock shows: [`Executor::clock`](crate::Executor::clock), asked for no later than the
-        /// instant of this event.
+        /// What the replicated clock shows ([`Executor::clock`](crate::Executor::clock)), read no later than
+        /// the instant of this event.
         clock: Duration,
     },
-    /// The log that this group shares with others has become long for its sake alone: a snapshot is due, whatever the
-    /// settings say, if there is anything that it could hold.
+    /// The log that this group shares with others has become long only because of this group: a snapshot is
+    /// due, whatever the settings say, if there is anything that it could hold.
     TakeSnapshot,
-    /// Answers [`Action::TakeSnapshot`]: it is on stable storage, or could not be taken.
+    /// Answers [`Action::TakeSnapshot`]: the snapshot is on stable storage, or could not be taken.
     SnapshotTaken(Option<SnapshotInfo>),
     /// Answers [`Action::ReadChunk`].
     ChunkRead {
-        /// Who asked.
+        /// The peer that asked.
         to: ReplicaId,
         /// The snapshot.
         slot: Slot,
@@ -119,40 +120,41 @@ pub enum Event {
         /// Where the next piece begins.
         end: u64,
     },
-    /// Answers [`Action::InstallSnapshot`], or a piece that could not be written: installed, or not.
+    /// Answers [`Action::InstallSnapshot`], or [`Action::WriteChunk`] if the piece could not be written;
+    /// `None` if nothing was installed.
     SnapshotInstalled(Option<Installed>),
     /// An operator wants this member to lead.
     Transfer(ReplicaId),
 }
 
-/// What a replica wants done.
+/// Something that a replica wants done.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Add a record to the write-ahead log.
     Append {
         /// Its number; records are numbered without gaps.
         lsn: Lsn,
-        /// What to write.
+        /// The record.
         record: LogRecord,
     },
     /// Send a message once record `after` is durable.
     Send {
-        /// To whom; never the replica itself.
+        /// The receivers; never the replica itself.
         to: To,
-        /// What.
+        /// The message.
         message: PeerMessage,
-        /// The record; `Lsn::ZERO`: at once.
+        /// The record that has to be durable first; `Lsn::ZERO` if the message may leave at once.
         after: Lsn,
     },
     /// Execute a decided batch, in the order of these actions.
     Execute {
         /// Its slot.
         slot: Slot,
-        /// How it was delivered.
+        /// The ballots with which it was delivered.
         ballots: Ballots,
         /// The batch.
         batch: Batch,
-        /// Local requests to be answered with the outcomes: for each its place among the batch's commands.
+        /// The local requests to answer with the outcomes: for each its place among the batch's commands.
         requests: Vec<(usize, RequestId)>,
     },
     /// Answer a query from a state that includes `slot`.
@@ -162,47 +164,47 @@ pub enum Action {
         /// The slot.
         slot: Slot,
     },
-    /// A query can not be answered.
+    /// A query cannot be answered.
     ReadFailed {
         /// The query.
         read: ReadId,
-        /// Why.
+        /// The reason.
         error: RequestError,
     },
     /// A command has failed, or its outcome will not be known here.
     RequestFailed {
         /// The command.
         request: RequestId,
-        /// Why.
+        /// The reason.
         error: RequestError,
     },
-    /// Who leads, as far as this replica knows, has changed.
+    /// Another replica leads, as far as this one knows, or none.
     Leader(LeaderView),
-    /// The group has changed. Whoever is known to it must be reachable ([`Group::known`]).
+    /// The group has changed. All replicas that it knows ([`Group::known`]) must be reachable.
     Group(Group),
-    /// Another replica has decided something else: nothing that it says counts here any more. If this replica is alone
-    /// with what it has, it must stop.
+    /// Another replica has decided something else: nothing that it says counts here any more. If no majority
+    /// can agree with this replica, it must stop.
     Forked(Fork),
-    /// One that had decided something else has learned again, and agrees as far as it is.
+    /// A replica that had decided something else has learned again, and agrees as far as it has come.
     Agreed(ReplicaId),
-    /// This replica is not a member any more, and nobody needs it.
+    /// This replica is not a member any more, and is not needed any more.
     Retired,
-    /// Call with [`Event::Timer`] at this instant; replaces the deadline before.
+    /// Call with [`Event::Timer`] at this time; replaces the previous deadline.
     Deadline(Time),
     /// Freeze the state as it is after all `Execute` actions so far and write it to stable storage.
     TakeSnapshot,
     /// Read a piece of a snapshot.
     ReadChunk {
-        /// For whom.
+        /// The peer that asked for it.
         to: ReplicaId,
         /// The snapshot.
         slot: Slot,
         /// Where the piece begins.
         offset: u64,
-        /// Its size at most.
+        /// The largest size of the piece.
         len_max: usize,
     },
-    /// Add a piece to the snapshot that is being received; offset 0 begins it anew.
+    /// Add a piece to the snapshot that is being received; with offset 0 it begins again.
     WriteChunk {
         /// The snapshot.
         info: SnapshotInfo,
@@ -228,16 +230,17 @@ pub struct Recovered {
     pub snapshot: Option<Installed>,
     /// Whether records may be missing.
     pub amnesia: bool,
-    /// This life of the replica.
+    /// The number of this life of the replica.
     pub incarnation: Incarnation,
-    /// The number that this life drew. It is part of the replica's own session: a life of the same number on a copy of
-    /// this disk has another session.
+    /// The number that this life drew. It is part of the replica's own session: a life of the same number on
+    /// a copy of this disk has another session.
     pub nonce: u64,
-    /// Every member with which the group began was met once, by this life or an earlier one; see [`Event::MetAll`].
+    /// Whether every member with which the group began was met once, by this life or an earlier one; see
+    /// [`Event::MetAll`].
     pub met_all: bool,
 }
 
-/// Everything that somebody waits for, counted: at rest there is nothing.
+/// The number of things that are waited for; at rest all are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// Reads of local clients.
@@ -248,7 +251,7 @@ pub struct Waiting {
     pub commands: usize,
     /// Commands of clients that identify themselves, by which their requests are found.
     pub client_commands: usize,
-    /// Batches of followers, queued here or being ordered.
+    /// Batches of followers that are queued here or being ordered.
     pub forwarded: usize,
     /// Changes of the group that the protocol does not take yet.
     pub changes: usize,
@@ -263,19 +266,20 @@ pub struct Waiting {
 pub struct ReplicaStatus {
     /// The epoch.
     pub epoch: Epoch,
-    /// It does not vote before it has met every member with which the group began; see [`Event::MetAll`].
+    /// Whether it does not vote because it has not met every member with which the group began; see
+    /// [`Event::MetAll`].
     pub waits_for_members: bool,
-    /// The protocol's, or what comes near it in a replica that takes no part in ordering.
+    /// The protocol's status, or an equivalent in a replica that takes no part in ordering.
     pub protocol: ProtocolStatus,
-    /// Executed through this slot.
+    /// The last executed slot.
     pub executed: Slot,
     /// The last snapshot.
     pub snapshot: Option<SnapshotInfo>,
     /// Bytes of commands that wait for a decision.
     pub queued_bytes: usize,
-    /// Decided slots kept in memory, and their bytes.
+    /// How many decided slots are kept in memory.
     pub kept_slots: usize,
-    /// See `kept_slots`.
+    /// The bytes of these slots.
     pub kept_bytes: u64,
     /// Bytes of batches that followers sent here to be ordered, and that wait for room.
     pub forwarded_bytes: usize,
@@ -287,19 +291,19 @@ pub struct ReplicaStatus {
     pub undurable_bytes: u64,
     /// Bytes of messages that wait for these records.
     pub held_bytes: u64,
-    /// Messages that were not sent, since this replica started, because too much waited for the disk.
+    /// Messages that were not sent, since this replica started, because too many bytes waited for the disk.
     pub sends_given_up: u64,
-    /// Whether executing, or the disk, falls behind so far that nothing more is taken in.
+    /// Whether the executor or the disk lags so far that nothing more is taken in.
     pub backlogged: bool,
     /// Whether [`Event::Durable`] should come at once; otherwise it may come with the next event.
     pub waits_for_disk: bool,
     /// A snapshot that is being received, and how many bytes of it have come.
     pub receiving: Option<(SnapshotInfo, u64)>,
-    /// From how many peers the snapshot, or decided slots that are missing here, come.
+    /// How many peers the snapshot, or decided slots that are missing here, come from.
     pub sources: usize,
-    /// Bytes of decided batches that wait for those in front of them.
+    /// Bytes of decided batches that wait for slots with lower numbers.
     pub ahead_bytes: usize,
-    /// Whether an earlier life may have said something in this epoch that the replica has forgotten: it does not vote
-    /// before it has learned that, or an epoch begins for it.
+    /// Whether an earlier life may have said something in this epoch that the replica has forgotten: it does
+    /// not vote before it has learned that, or an epoch begins for it.
     pub without_memory: bool,
 }

@@ -1,4 +1,5 @@
-//! State from one replica to another: what this one asks for, what it answers, what comes of it; and snapshots.
+//! State from one replica to another: what this one asks for, what it answers, and what it does with what
+//! comes; and snapshots.
 
 use std::time::Duration;
 
@@ -12,21 +13,22 @@ use crate::{
     events::{Action, Installed, SnapshotInfo},
 };
 
-/// A snapshot of this size is written without a thought.
+/// A snapshot of at most this size is written whenever one is due.
 const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
 
-/// While a peer fetches a snapshot, the next one is due only after so many times as much.
+/// While a peer fetches a snapshot, the next one is due only after this many times as much.
 const FETCHED_SNAPSHOT_STAYS: u64 = 4;
 
-/// For so many election time-outs after a peer asked for something: it may have to install what it has.
+/// A peer counts as fetching for this many election time-outs after it asked for something: it may have to
+/// install what it has.
 const FETCHED_PATIENCE: u32 = 10;
 
 /// A snapshot that a peer fetches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetched {
-    /// When it last asked for a piece, or for what was decided behind the snapshot...
+    /// When it last asked for a piece, or for what was decided after the snapshot through `through`.
     at: Time,
-    /// ...through this slot, when it asked for the last piece. What comes later it fetches as every laggard does.
+    /// The last decided slot when it asked for the last piece. It fetches later slots as every lagging replica does.
     through: Slot,
 }
 
@@ -55,12 +57,12 @@ impl Replica {
         let retry = consensus.election_timeout / 2;
         let patience = match self.settings.state_transfer {
             _ if self.protocol.is_some() => consensus.heartbeat_interval / 4,
-            // Nothing comes by itself.
+            // With this setting nothing comes by itself.
             StateTransfer::Pull => Duration::ZERO,
             StateTransfer::Eager => retry,
         };
         let fresh = consensus.heartbeat_interval / 4;
-        // Longer than it takes to ask all others, one after the other.
+        // This is longer than it takes to ask all others, one after the other.
         let forget = consensus.election_timeout * 2;
         Pace { patience, retry, fresh, forget, answer_bytes: self.settings.fetch_bytes_max }
     }
@@ -87,9 +89,9 @@ impl Replica {
         actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
     }
 
-    /// A snapshot for a peer that lacks a slot which is not kept any more. Where there is none that covers the slot, one
-    /// is taken: what is kept is bounded in bytes, so slots behind the last snapshot may be gone, and if nothing more
-    /// is decided no other snapshot becomes due.
+    /// A snapshot for a peer that lacks a slot which is not kept any more. If no snapshot covers the slot,
+    /// one is taken: what is kept is bounded in bytes, so slots after the last snapshot may be gone, and if
+    /// nothing more is decided no other snapshot becomes due.
     pub(crate) fn snapshot_offer(&mut self, lacks: Slot, actions: &mut Vec<Action>) -> Option<PeerMessage> {
         let covers = self.snapshot.filter(|snapshot| snapshot.slot >= lacks);
         if covers.is_none() && self.executed >= lacks {
@@ -98,7 +100,7 @@ impl Replica {
         covers.map(|snapshot| PeerMessage::SnapshotOffer { slot: snapshot.slot, total: snapshot.bytes })
     }
 
-    /// An answer came, of a peer that keeps slots from the first to the last of `keeps`.
+    /// Takes an answer of a peer that keeps the slots from the first to the last of `keeps`.
     pub(crate) fn fetched(
         &mut self,
         now: Time,
@@ -106,14 +108,14 @@ impl Replica {
         keeps: (Slot, Slot),
         actions: &mut Vec<Action>,
     ) {
-        // In an epoch that is over nobody else says how much more there is.
+        // In an epoch that is over no other message says how much more there is.
         self.known.elsewhere = self.known.elsewhere.max(keeps.1);
         let (decided, pace) = (self.decided.last(), self.pace());
         self.catch_up.fetched(now, arrived, keeps, decided, &pace);
         self.learn_ahead(now, actions);
     }
 
-    /// A peer that has decided slots through `last` sends some unasked.
+    /// Takes slots that a peer, which has decided slots through `last`, sends without being asked.
     pub(crate) fn pushed(&mut self, now: Time, arrived: Arrived, last: Slot, actions: &mut Vec<Action>) {
         self.known.elsewhere = self.known.elsewhere.max(last);
         let (decided, pace) = (self.decided.last(), self.pace());
@@ -121,14 +123,14 @@ impl Replica {
         self.learn_ahead(now, actions);
     }
 
-    /// Takes what came, in order, as long as something is next and can be taken.
+    /// Delivers what came, in order, as long as the next slot is here and can be taken.
     fn learn_ahead(&mut self, now: Time, actions: &mut Vec<Action>) {
         loop {
             let slot = self.decided.last().next();
             let Some(Decided { ballots, batch }) = self.catch_up.front(slot).cloned() else { return };
             self.learn(now, slot, ballots, batch, actions);
             if self.decided.last() < slot {
-                // It is not the time for it; it is kept.
+                // The slot cannot be taken yet; it is kept.
                 return;
             }
             self.catch_up.delivered(self.decided.last());
@@ -138,11 +140,11 @@ impl Replica {
     // Snapshots.
 
     pub(crate) fn take_snapshot_if_due(&mut self, now: Time, actions: &mut Vec<Action>) {
-        // A snapshot is the whole state: one that is large should not be written again for a little log.
+        // A snapshot is the whole state: a large one should not be written again for a little log.
         let large =
             self.snapshot.map(|snapshot| snapshot.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
-        // The next one takes the place of the one that a peer fetches, and of the log behind it. The peer would have to begin
-        // again; and again, if that always happens before it has all of it.
+        // The next snapshot takes the place of the one that a peer fetches, and of the log after it. The peer
+        // would have to begin again, and would never end if that always happens before it has all of it.
         let patience = self.settings.consensus.election_timeout * FETCHED_PATIENCE;
         let fetched = self.fetched.is_some_and(|fetched| now.since(fetched.at) <= patience);
         let follows = self.snapshot.is_some_and(|snapshot| self.decided.first() <= snapshot.slot.next());
@@ -155,8 +157,8 @@ impl Replica {
         }
     }
 
-    /// Takes a snapshot now, if the last one does not hold everything that is decided; if it does, the log is let go of, which
-    /// it may not have been since the start.
+    /// Takes a snapshot now if the last one does not hold everything that is decided. If it does, the log is
+    /// released, which it may not have been since the start.
     pub(crate) fn take_snapshot_if_there_is_more(&mut self, actions: &mut Vec<Action>) {
         let held = self.snapshot.map_or(Slot::ZERO, |snapshot| snapshot.slot);
         if self.decided.last() > held {
@@ -191,7 +193,7 @@ impl Replica {
         self.taking_snapshot = false;
         match info {
             Some(info) => self.adopt_snapshot(now, info, actions),
-            // Try again sooner than after a whole interval, also if the state is large.
+            // The next attempt comes sooner than after a whole interval, even if the state is large.
             None => {
                 let soon = |since: &mut u64, due: u64| *since = since.saturating_add(due / 10 * 9);
                 soon(&mut self.slots_since_snapshot, self.settings.snapshot_slots);
@@ -212,7 +214,7 @@ impl Replica {
         }
     }
 
-    /// A peer asks for a piece of a snapshot.
+    /// Answers a peer that asks for a piece of a snapshot.
     pub(crate) fn answer_fetch_chunk(
         &mut self,
         now: Time,
@@ -226,7 +228,7 @@ impl Replica {
         actions.push(Action::ReadChunk { to, slot, offset, len_max: self.settings.chunk_bytes_max });
     }
 
-    /// All pieces of a snapshot are here.
+    /// Installs a snapshot of which all pieces are here.
     pub(crate) fn install_snapshot(&mut self, now: Time, actions: &mut Vec<Action>) {
         let Some((info, _)) = self.catch_up.receiving() else { return };
         if info.slot > self.decided.last() {

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn two_can_not_have_it_at_once() {
+    fn two_processes_cannot_have_it_at_once() {
         let temporary = tempfile::tempdir().unwrap();
         let first = open(temporary.path(), 7, 1).unwrap();
         let error = open(temporary.path(), 7, 1).unwrap_err();

@@ -1,4 +1,4 @@
-//! The sender thread of one peer: dials it, introduces this replica, writes the queue to it; and again.
+//! The sender thread of one peer: it dials the peer, introduces this replica, writes the queue to it, and begins again.
 
 use std::{
     io::{self, IoSlice, Read, Write},
@@ -75,13 +75,13 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
                     shared.tell(Event::Refused { peer: link.id() });
                 }
                 if error.is_lasting() {
-                    // Trying harder does not change a configuration.
+                    // More attempts do not change a configuration.
                     backoff.jump();
                 }
                 let text = error.to_string();
                 let matters = !link.is_stopped() && link.target().version == target.version;
                 if matters && complaint.is_due(&text) {
-                    warn!(peer = %link.id(), address = &*target.address, "can not reach peer: {text}");
+                    warn!(peer = %link.id(), address = &*target.address, "cannot reach peer: {text}");
                 }
             }
         }
@@ -99,12 +99,12 @@ pub(crate) fn run(shared: &Shared, link: &Arc<Link>) {
 }
 
 impl DialError {
-    /// Whether nobody listens there.
+    /// Whether no process listens there.
     fn is_refused(&self) -> bool {
         matches!(self, DialError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// Whether only somebody who changes a configuration can make it better.
+    /// Whether only a change of a configuration can help.
     fn is_lasting(&self) -> bool {
         matches!(
             self,
@@ -125,7 +125,7 @@ fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<TcpSt
     if !link.begin_handshake(&stream, target.version) {
         return Err(DialError::Interrupted);
     }
-    // As of now: nothing of an earlier session can still arrive behind it that rests on more.
+    // The introduction is made now: nothing of an earlier session that rests on more can still arrive after it.
     let hello = Hello { cluster: config.cluster, from: config.me, to: link.id(), who: config.introduction() };
     let welcome = handshake::call(&stream, &config.versions, &hello, config.handshake_timeout)?;
     let (theirs, ours) = (welcome.frame_bytes_max, config.message_bytes_max);
@@ -151,8 +151,8 @@ fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<TcpSt
     Ok((stream, welcome))
 }
 
-/// Connects in a thread of its own, since neither the resolver nor `connect` can be interrupted. If the link is
-/// stopped or the peer moves meanwhile, that thread ends by itself; it holds nothing but this link.
+/// Connects in a thread of its own, since neither the resolver nor `connect` can be interrupted. If the link
+/// is stopped or the peer moves meanwhile, that thread ends by itself; it holds nothing but this link.
 fn connect(link: &Arc<Link>, target: &Target, timeout: Duration) -> Result<TcpStream, DialError> {
     let (helper, target_there) = (Arc::clone(link), target.clone());
     let dial = move || {
@@ -178,7 +178,7 @@ pub(crate) fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStr
     Err(last)
 }
 
-/// From `Up` to `Down`.
+/// Runs a session from its `Up` to its `Down`.
 fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: Welcome) {
     let incarnation = welcome.who.incarnation;
     info!(peer = %link.id(), %incarnation, version = welcome.version, "connected");
@@ -191,7 +191,7 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
         if let Err(error) = watcher {
             link.end_session(SessionEnd::Failed(error));
         }
-        // Returns only when the session is over and the socket shut down, so the watcher ends too.
+        // This returns only when the session is over and the socket shut down, so the watcher ends too.
         write_queue(shared, link, stream, welcome.frame_bytes_max, &mut gather)
     });
     let end = link.leave(gather.drain(sent..)).unwrap_or(SessionEnd::Stopped);
@@ -213,7 +213,7 @@ fn watch(mut stream: &TcpStream) -> SessionEnd {
     }
 }
 
-/// Writes frames until the session is over. Leaves the last gather behind, and returns how many of it were sent.
+/// Writes frames until the session is over. The last gather stays in `gather`; returns how many frames of it were sent.
 fn write_queue(
     shared: &Shared,
     link: &Link,
@@ -243,8 +243,8 @@ fn write_queue(
     0
 }
 
-/// A frame that the peer would refuse is dropped, since it would cost one session after the other. This one ends
-/// at the next look at it.
+/// Drops frames that the peer would refuse, since they would cost one session after the other. The present
+/// session ends when it is next looked at.
 fn discard_too_large(link: &Link, body_bytes_max: usize, gather: &mut Vec<Arc<Frame>>) {
     gather.retain(|frame| {
         let fits = frame.body_len() <= body_bytes_max;
@@ -316,7 +316,7 @@ impl Backoff {
         self.delay = self.max;
     }
 
-    /// Between half of the delay and the whole of it.
+    /// A time between half of the delay and the whole of it.
     fn next(&mut self) -> Duration {
         let delay = self.delay.mul_f64(0.5 + self.random.f64() / 2.0);
         self.delay = (self.delay * 2).min(self.max);

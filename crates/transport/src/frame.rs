@@ -1,4 +1,4 @@
-//! Frames: how a message body stands on a connection.
+//! Frames: the format of message bodies on a connection.
 //!
 //! ```text
 //! frame  := header body
@@ -7,20 +7,22 @@
 //! flags  := 0: a message for the replica; 1: none, only how far the sender's log is durable
 //! ```
 //!
-//! A header of version 2 has no group (28 bytes): its message is of the first one. One of version 3 does (32 bytes); only
-//! sessions that speak version 7 of the messages or later have them. So a peer that knows no groups gets what it knows.
+//! A header of version 2 has no group (28 bytes): its message is of the first one. A header of version 3 has
+//! a group (32 bytes); only sessions that speak version 7 of the messages or later use it. So a peer that
+//! knows no groups gets what it knows.
 //!
-//! Durable: when the frame was made, records of the sender's log through this one were; so what the frame says rests
-//! on no other. Peers remember it ([`synod_wire::Acquaintance`]).
+//! `durable` is the record of the sender's log through which the log was durable when the frame was made, so
+//! what the frame says rests on no later one. Peers remember it ([`synod_wire::Acquaintance`]).
 //!
 //! Integers are little-endian. The header's checksum covers the cluster id and everything before it in the
 //! header, so a length is believed only when it is intact, and a frame of another cluster never passes. It covers
 //! the body's checksum too, which the encoder of the body knows already: sending never reads a body again.
 //!
-//! **Memory policy of the receiver.** Message bodies carry batches that stay in the log for long. So every body
-//! gets an allocation of exactly its size: none pins a read buffer that is larger than itself. Small frames arrive
-//! many at a time in one read and are copied out of the (cache-warm) read buffer; of a large frame only what came
-//! with its header is copied, and the rest is read into its place directly, in one `readv` with whatever follows.
+//! **Memory policy of the receiver.** Message bodies carry batches that stay in the log for long. So every
+//! body gets an allocation of exactly its size, and none keeps a larger read buffer alive. Small frames
+//! arrive many at a time in one read and are copied out of the (cache-warm) read buffer; of a large frame
+//! only what came with its header is copied, and the rest is read into its place directly, in one `readv`
+//! with whatever follows.
 
 use std::io::{self, IoSlice, IoSliceMut, Read};
 
@@ -31,12 +33,12 @@ use synod_wire::{ClusterId, Encoded, GROUPS_SINCE, GroupId, Lsn, Writer};
 pub(crate) const HEADER_BYTES: usize = 28;
 /// Bytes before the body of a frame with a group.
 const GROUP_HEADER_BYTES: usize = 32;
-/// Bytes that one read takes at most, beside the body of a large frame.
+/// The most bytes that one read takes, besides the body of a large frame.
 const READ_BUFFER_BYTES: usize = 32 * 1024;
 
 const MAGIC: [u8; 4] = *b"SYNF";
 const VERSION: u8 = 2;
-/// Of a frame with a group.
+/// The version of a header with a group.
 const GROUP_VERSION: u8 = 3;
 const FLAG_MARK: u8 = 1;
 
@@ -97,7 +99,7 @@ impl Frame {
         Frame { header, header_bytes, body, version, durable }
     }
 
-    /// Whether there is no message in it.
+    /// Whether it has no message.
     pub(crate) fn is_mark(&self) -> bool {
         self.header[5] & FLAG_MARK != 0
     }
@@ -134,7 +136,7 @@ impl Frame {
     }
 }
 
-/// Of a whole header, which ends with it.
+/// The checksum of a whole header, which ends with it.
 fn header_crc(cluster: ClusterId, header: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&cluster.0.to_le_bytes());
@@ -206,7 +208,7 @@ pub(crate) struct FrameReader<R> {
     agreed: u16,
     frame_bytes_max: usize,
     buffer: Box<[u8]>,
-    /// What was read and not yet used is `buffer[start..end]`.
+    /// The bytes that were read and not yet used are `buffer[start..end]`.
     start: usize,
     end: usize,
 }
@@ -219,7 +221,7 @@ impl<R: Read> FrameReader<R> {
 
     /// The next frame; `None` at an end of the connection between two frames.
     ///
-    /// After an error the position in the stream is unknown, and the connection is good for nothing.
+    /// After an error the position in the stream is unknown, and the connection cannot be used any more.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Arrived>, FrameError> {
         if !self.fill(HEADER_BYTES)? {
             return Ok(None);
@@ -248,7 +250,7 @@ impl<R: Read> FrameReader<R> {
     /// Reads until so many bytes are in the buffer, of which the first are of a header; false at the end of the stream.
     fn fill(&mut self, bytes: usize) -> Result<bool, FrameError> {
         while self.end - self.start < bytes {
-            // At most a part of one header is moved, and it is as rare as reads are.
+            // At most a part of one header is moved, and only once per read.
             self.buffer.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
@@ -352,7 +354,7 @@ mod tests {
     const CLUSTER: ClusterId = ClusterId(0x5eed);
     const MAX: usize = 1 << 20;
 
-    /// Gives a stream out in pieces of the given sizes, over and over.
+    /// A stream that gives its bytes out in pieces of the given sizes, repeatedly.
     struct Dribble {
         bytes: Vec<u8>,
         at: usize,
@@ -539,7 +541,7 @@ mod tests {
             keep in 0_usize..=HEADER_BYTES,
             sizes in prop::collection::vec(1_usize..100, 1..4),
         ) {
-            // Some of them begin as a frame does, so that every check is reached.
+            // Some of them begin like a frame, so that every check is reached.
             let mut bytes = on_wire(&frame(&good));
             bytes.extend_from_slice(&on_wire(&frame(b"next"))[..keep]);
             bytes.extend_from_slice(&tail);

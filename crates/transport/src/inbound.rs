@@ -1,7 +1,7 @@
 //! Accepting connections, and the receiver thread of each.
 //!
-//! Connections are bounded. When all places are taken, the one that has been silent the longest gives way to a new one, so
-//! somebody who opens connections and says nothing keeps no member out.
+//! Connections are bounded. When all places are taken, the connection that has been silent the longest gives
+//! way to a new one, so a program that opens connections and says nothing keeps no member out.
 
 use std::{
     io,
@@ -33,12 +33,12 @@ use crate::{
     transport::Shared,
 };
 
-/// How long to wait when the system refuses another socket, which only time can heal.
+/// How long to wait when the system refuses another socket, before the next attempt.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// An inbound connection, as the accepting thread knows it.
 struct Connection {
-    /// Weak, so that the socket goes when its thread is done.
+    /// This is weak, so that the socket is closed when its thread is done.
     stream: Weak<TcpStream>,
     thread: JoinHandle<()>,
     call: Arc<Call>,
@@ -47,7 +47,7 @@ struct Connection {
 impl Connection {
     fn close(&self) {
         if let Some(stream) = self.stream.upgrade() {
-            // It may be closed already, which is as good.
+            // The stream may be closed already, which is as good.
             _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -60,7 +60,8 @@ impl Connection {
     }
 }
 
-/// What comes first: the caller says who it is, or its connection gives way to another one.
+/// Whether the caller has introduced itself, or its connection had to give way to another one: what comes first
+/// counts.
 #[derive(Debug, Default)]
 struct Call(AtomicBool);
 
@@ -96,7 +97,7 @@ pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &Wok
                         io::ErrorKind::WouldBlock => break,
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                         _ => {
-                            shared.complain(|| format!("can not accept a connection: {error}"));
+                            shared.complain(|| format!("cannot accept a connection: {error}"));
                             wait_for(&[], wake, Some(ACCEPT_RETRY));
                             break;
                         }
@@ -109,13 +110,13 @@ pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &Wok
     connections.into_iter().for_each(Connection::join);
 }
 
-/// Whether there is room for one more, if need be because the one that has been silent the longest is closed.
+/// Whether there is room for one more; if need be, the connection that has been silent the longest is closed.
 fn make_room(connections: &mut Vec<Connection>, max: usize) -> bool {
     connections.retain(|connection| !connection.thread.is_finished());
     if connections.len() >= max
         && let Some(silent) = connections.iter().position(|connection| connection.call.is_first())
     {
-        // Its thread has nothing to wait for any more.
+        // The thread of a closed connection has nothing to wait for any more.
         let silent = connections.remove(silent);
         silent.close();
         silent.join();
@@ -142,12 +143,12 @@ fn start_receiver(
     }
 }
 
-/// What the handshake with a peer came to.
+/// The result of the handshake with a peer.
 struct Session {
     link: Arc<Link>,
     /// The version that was agreed on.
     version: u16,
-    /// Of the peer's life.
+    /// The nonce of the peer's life.
     nonce: u64,
 }
 
@@ -156,7 +157,7 @@ struct Receiver {
     shared: Arc<Shared>,
     stream: Arc<TcpStream>,
     remote: SocketAddr,
-    /// Numbers all inbound connections, in the order in which they were accepted.
+    /// The number of the connection, in the order in which all inbound connections were accepted.
     serial: u64,
     call: Arc<Call>,
 }
@@ -171,14 +172,14 @@ impl Receiver {
                 self.shared.complain(|| format!("closed a connection from {}: {error}", self.remote))
             }
         }
-        // It may be closed already, which is as good.
+        // The stream may be closed already, which is as good.
         _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// The handshake, up to the welcome of a peer or the whole answer to an inquiry, which nothing follows.
     fn admit(&self) -> Result<Option<Session>, HandshakeError> {
         let config = &self.shared.config;
-        // Some systems pass the listener's mode on.
+        // Some systems give the stream the listener's mode.
         self.stream.set_nonblocking(false)?;
         socket::tune(&self.stream, config.silence_max)?;
         let me = config.who.incarnation;
@@ -235,7 +236,7 @@ impl Receiver {
         link.ok_or(Refusal::UnknownReplica)
     }
 
-    /// Makes this the connection that the peer is received from, if the caller is who this replica knows.
+    /// Makes this the connection on which the peer is received, if the caller is the replica that this one knows.
     fn claim_turn(&self, link: &Link, hello: &Hello) -> Result<(), Refusal> {
         let meeting = Meeting { heard: link.heard(), welcomed: false };
         let recognised = (self.shared.config.recognise)(hello.from, &hello.who, meeting);
@@ -246,7 +247,7 @@ impl Receiver {
         if link.turn.claim(self.serial, &self.stream, || link.see(Life::of(&hello.who))) {
             return Ok(());
         }
-        // The peer may have left while it was looked at.
+        // The peer may have left during the check.
         Err(if link.is_stopped() { Refusal::UnknownReplica } else { Refusal::OldIncarnation })
     }
 
@@ -282,7 +283,7 @@ impl Receiver {
             let Some(frame) = reader.next_frame()? else {
                 break;
             };
-            // Before what the frame says is believed.
+            // This comes before what the frame says is believed.
             link.hear(session.nonce, frame.durable);
             link.counters.frames_received.fetch_add(1, Relaxed);
             link.counters.bytes_received.fetch_add(frame.bytes as u64, Relaxed);
@@ -294,8 +295,8 @@ impl Receiver {
     }
 }
 
-/// Which inbound connection of a peer may deliver: the newest, and only after the one before it has stopped, so
-/// that no frame of an old session comes after one of a new session.
+/// Which inbound connection of a peer may deliver: the newest, and only after the one before it has stopped,
+/// so that no frame of an old session comes after one of a new session.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// The serial number of the newest connection; `u64::MAX` once the link is stopped.
@@ -319,7 +320,7 @@ impl Turn {
         }
         self.newest.store(serial, Relaxed);
         if let Some(older) = std::mem::replace(&mut state.stream, Arc::downgrade(stream)).upgrade() {
-            // It may be closed already, which is as good.
+            // The stream may be closed already, which is as good.
             _ = older.shutdown(Shutdown::Both);
         }
         self.changed.notify_all();
@@ -339,12 +340,12 @@ impl Turn {
         Some(TurnGuard { turn: self, serial })
     }
 
-    /// Nobody delivers any more, except for a delivery that is under way. The connection is closed.
+    /// Closes the connection, and lets no connection deliver any more, except for a delivery that is under way.
     pub(crate) fn stop(&self) {
         let state = lock(&self.state);
         self.newest.store(u64::MAX, Relaxed);
         if let Some(stream) = state.stream.upgrade() {
-            // It may be closed already, which is as good.
+            // The stream may be closed already, which is as good.
             _ = stream.shutdown(Shutdown::Both);
         }
         self.changed.notify_all();

@@ -27,11 +27,11 @@ use crate::{
     sync::{lock, wait, wait_while},
 };
 
-/// While a peer is away, this part of the queue's bounds is kept for it: enough for what a protocol says at the
-/// beginning, little enough that a peer that was away for long is not buried in what has become stale.
+/// While a peer is away, this part of the queue's bounds is kept for it: enough for what a protocol says at
+/// the beginning, and little enough that a peer that was away for long does not get many stale messages.
 const AWAY_SHARE: usize = 16;
 
-/// How long a peer may be told nothing before it is told how far this replica's log has become durable.
+/// How long a peer may be sent nothing before it is told how far this replica's log has become durable.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One peer, as all threads see it.
@@ -39,13 +39,13 @@ const MARK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Link {
     id: ReplicaId,
     pub(crate) counters: Counters,
-    /// Who of the peer's inbound connections may deliver.
+    /// Which of the peer's inbound connections may deliver.
     pub(crate) turn: Turn,
-    /// Its sender thread runs, and nothing is left of an earlier link to the same replica.
+    /// Whether its sender thread runs, and nothing is left of an earlier link to the same replica.
     ready: AtomicBool,
     /// The latest life of the peer that was seen on any connection.
     latest: Mutex<Option<Life>>,
-    /// How far a life of the peer, by its nonce, has told: what it said rests on its log through this record.
+    /// The nonce of the peer's life, and the last record of its log that something it said rests on.
     heard: Mutex<Option<(u64, Lsn)>>,
     /// The version of the session; the oldest while there is none.
     spoken: AtomicU16,
@@ -85,13 +85,13 @@ impl LinkBounds {
     }
 }
 
-/// What a link says of this replica by itself.
+/// What a link itself tells about this replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Own {
     cluster: ClusterId,
-    /// The oldest version of messages, which every peer understands that there can be a session with.
+    /// The oldest version of messages, which every peer understands with which there can be a session.
     oldest: u16,
-    /// See [`Config::durable`].
+    /// How far this replica's log is durable ([`Config::durable`]).
     durable: Arc<AtomicU64>,
 }
 
@@ -106,7 +106,7 @@ impl Own {
     }
 }
 
-/// Where the peer is to be reached.
+/// The address at which the peer is dialled.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) address: Arc<str>,
@@ -121,13 +121,13 @@ struct Outgoing {
     phase: Phase,
     /// How far the log was durable when the last frame of the session was made.
     marked: Lsn,
-    /// The sender thread sleeps until a frame comes: whoever adds one must wake it. False while it is at work, so
-    /// that a busy sender costs its callers no system call.
+    /// Whether the sender thread sleeps until a frame comes, so that the thread that adds one must wake it.
+    /// It is false while the sender is at work, so that a busy sender costs its callers no system call.
     awaits_frames: bool,
-    /// The peer was seen to be alive: do not wait for the next attempt to reach it.
+    /// Whether the peer was seen to be alive, so that the next attempt to reach it need not wait.
     redial_now: bool,
     stopped: bool,
-    /// What came of the connection attempt under way.
+    /// The result of the connection attempt under way.
     dialed: Option<io::Result<TcpStream>>,
 }
 
@@ -140,7 +140,7 @@ enum Phase {
         stream: Arc<TcpStream>,
         life: Life,
         version: u16,
-        /// Why it is over; the sender thread has yet to notice.
+        /// Why the session is over, if it is and the sender thread has yet to notice.
         end: Option<SessionEnd>,
     },
 }
@@ -227,8 +227,8 @@ impl Link {
         lock(&self.out).target.clone()
     }
 
-    /// From now on the peer is dialled at `address`. If that is another one than before, what goes on with the old
-    /// one ends; what the peer sends on a connection of its own is not touched.
+    /// Makes `address` the one at which the peer is dialled. If that is another one than before, what is
+    /// under way with the old one ends; what the peer sends on a connection of its own is not affected.
     pub(crate) fn move_to(&self, address: &str) {
         {
             let mut out = lock(&self.out);
@@ -244,8 +244,8 @@ impl Link {
 
     /// Queues a frame. Never waits for the network.
     ///
-    /// A frame that is dropped in the middle of a session would leave a gap in it that nobody is told of. So
-    /// dropping ends the session: the gap lies between two sessions, where every protocol expects one.
+    /// A frame that is dropped in the middle of a session would leave a gap of which no replica is told. So
+    /// dropping ends the session: the gap is between two sessions, where every protocol expects one.
     pub(crate) fn enqueue(&self, frame: Arc<Frame>) {
         let (dropped, wake) = {
             let mut out = lock(&self.out);
@@ -253,7 +253,7 @@ impl Link {
                 Phase::Session { version, .. } => version,
                 _ => u16::MAX,
             };
-            // One of a version that is not spoken any more was made for an earlier session: it is lost with that.
+            // A frame of a version that is not spoken any more was made for an earlier session, and is lost with that.
             if out.stopped || frame.version() > agreed {
                 (1, false)
             } else {
@@ -284,8 +284,8 @@ impl Link {
         }
     }
 
-    /// Waits for frames, and takes as many as one write should carry; false once the session is over. If nothing is to
-    /// be sent for a while, the peer is told nevertheless how far the log has become durable.
+    /// Waits for frames, and takes as many as one write should carry; returns false once the session is over. If
+    /// there is nothing to send for a while, the peer is told nevertheless how far the log has become durable.
     pub(crate) fn next_frames(&self, gather: &mut Vec<Arc<Frame>>) -> bool {
         let in_session = |out: &Outgoing| matches!(out.phase, Phase::Session { end: None, .. });
         let mut out = lock(&self.out);
@@ -311,7 +311,7 @@ impl Link {
         }
     }
 
-    /// The version in which the peer is to be written to.
+    /// The version in which messages to the peer are written.
     pub(crate) fn version(&self) -> u16 {
         self.spoken.load(Relaxed)
     }
@@ -321,19 +321,19 @@ impl Link {
         Frame::new(self.own.cluster, version, group, self.own.durable(), body)
     }
 
-    /// How far a life of the peer has told, by its nonce.
+    /// The nonce of the peer's life, and the last record of its log that something it said rests on.
     pub(crate) fn heard(&self) -> Option<(u64, Lsn)> {
         *lock(&self.heard)
     }
 
-    /// A life of the peer is welcome, and introduced itself with a log through `durable`.
+    /// Takes note that a life of the peer is welcome, which introduced itself with a log through `durable`.
     pub(crate) fn hear_life(&self, nonce: u64, durable: Lsn) {
         let mut heard = lock(&self.heard);
         let before = heard.filter(|(known, _)| *known == nonce).map_or(Lsn::ZERO, |(_, told)| told);
         *heard = Some((nonce, before.max(durable)));
     }
 
-    /// The peer said something that rests on its log through `durable`, in the life with this nonce.
+    /// Takes note that the peer said something that rests on its log through `durable`, in the life with this nonce.
     pub(crate) fn hear(&self, nonce: u64, durable: Lsn) {
         if let Some((known, told)) = &mut *lock(&self.heard)
             && *known == nonce
@@ -342,7 +342,7 @@ impl Link {
         }
     }
 
-    /// Hands over what came of an attempt to connect to the `version`th address, if that is still of interest.
+    /// Hands over the result of an attempt to connect to the `version`th address, if that is still needed.
     pub(crate) fn put_dialed(&self, version: u64, result: io::Result<TcpStream>) {
         {
             let mut out = lock(&self.out);
@@ -366,7 +366,8 @@ impl Link {
         None
     }
 
-    /// From now on the stream is closed when the link is stopped or the peer moves; false if it did already.
+    /// Has the stream closed, from now on, when the link is stopped or the peer moves; returns false if that
+    /// has happened already.
     pub(crate) fn begin_handshake(&self, stream: &Arc<TcpStream>, version: u64) -> bool {
         let mut out = lock(&self.out);
         let goes_on = out.goes_on(version);
@@ -376,8 +377,8 @@ impl Link {
         goes_on
     }
 
-    /// The handshake succeeded; false if the link is stopped or the peer moved.
-    /// Messages of a later version than `spoken` that still wait are lost with the session that they were made for.
+    /// Begins a session after a successful handshake; returns false if the link is stopped or the peer moved.
+    /// Messages of a later version than `spoken` that still wait are lost with the session for which they were made.
     pub(crate) fn begin_session(
         &self,
         stream: &Arc<TcpStream>,
@@ -407,7 +408,7 @@ impl Link {
         self.out_changed.notify_one();
     }
 
-    /// The peer is away; frames that were taken and not sent as a whole are queued again.
+    /// Takes note that the peer is away; frames that were taken and not sent as a whole are queued again.
     pub(crate) fn leave(&self, unsent: impl DoubleEndedIterator<Item = Arc<Frame>>) -> Option<SessionEnd> {
         let mut out = lock(&self.out);
         let end = match mem::take(&mut out.phase) {
@@ -429,7 +430,7 @@ impl Link {
         wait_while(&self.out_changed, out, delay, |out| !out.stopped && !out.redial_now).redial_now = false;
     }
 
-    /// Notes a life of the peer, whose birth was recognised; false if a later one was seen.
+    /// Takes note of a life of the peer, whose birth was recognised; returns false if a later one was seen.
     pub(crate) fn see(&self, life: Life) -> bool {
         let mut latest = lock(&self.latest);
         let is_latest = latest.is_none_or(|latest| !latest.is_after(life));
@@ -439,8 +440,8 @@ impl Link {
         is_latest
     }
 
-    /// The peer reached this replica. So a session with an earlier life of it is over, even if its host could not
-    /// tell, and if there is none it is time to dial.
+    /// Takes note that the peer reached this replica. So a session with an earlier life of it is over, even
+    /// if its host could not tell, and if there is none it is time to dial.
     pub(crate) fn heard_from(&self, life: Life) {
         let mut out = lock(&self.out);
         match &out.phase {
@@ -459,7 +460,7 @@ impl Link {
         lock(&self.out).stopped
     }
 
-    /// Ends whatever the sender thread is doing, for good.
+    /// Ends whatever the sender thread is doing, permanently.
     pub(crate) fn stop(&self) {
         let mut out = lock(&self.out);
         out.stopped = true;
@@ -502,7 +503,7 @@ impl Outgoing {
     /// Ends a handshake or a session, whichever there is.
     fn end_attempt(&mut self, reason: SessionEnd) {
         if let Phase::Handshake(stream) = &self.phase {
-            // It may be closed already, which is as good.
+            // The stream may be closed already, which is as good.
             _ = stream.shutdown(Shutdown::Both);
         }
         self.dialed = None;
@@ -513,7 +514,7 @@ impl Outgoing {
     fn end_session(&mut self, reason: SessionEnd) {
         if let Phase::Session { stream, end: end @ None, .. } = &mut self.phase {
             *end = Some(reason);
-            // It may be closed already, which is as good.
+            // The stream may be closed already, which is as good.
             _ = stream.shutdown(Shutdown::Both);
         }
     }

@@ -24,13 +24,13 @@ use crate::{
     sync::lock,
 };
 
-/// How often a replica tries again to reach peers that it has no session with.
+/// How often a replica tries again to reach peers with which it has no session.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A network in memory. Clones are the same one. Addresses of peers are not looked at: a replica is found by its id.
+/// A network in memory. Clones are the same network. Addresses of peers are ignored: a replica is found by its id.
 ///
-/// Each replica has one thread, which delivers what arrives. Between any two there is a session in each direction
-/// while both are connected, name each other as peers and recognise each other.
+/// Each replica has one thread, which delivers what arrives. Between any two there is a session in each
+/// direction while both are connected, name each other as peers and recognise each other.
 #[derive(Clone, Default)]
 pub struct MemoryNetwork {
     hub: Arc<Mutex<Hub>>,
@@ -39,9 +39,9 @@ pub struct MemoryNetwork {
 #[derive(Default)]
 struct Hub {
     places: BTreeMap<ReplicaId, Place>,
-    /// Pairs, the lower id first.
+    /// The pairs between which nothing goes, the lower id first.
     cut: BTreeSet<(ReplicaId, ReplicaId)>,
-    /// What goes from the first to the second.
+    /// The link from the first replica to the second.
     links: BTreeMap<(ReplicaId, ReplicaId), Link>,
     /// The number of the last replica that was connected, or session that began.
     last: u64,
@@ -59,7 +59,7 @@ struct Place {
 struct Link {
     /// The number of the session, and the version that is spoken in it.
     session: Option<(u64, u16)>,
-    /// How far the life with this nonce has told the receiver.
+    /// The nonce of the sender's life, and how far it has told the receiver that its log is durable.
     heard: Option<(u64, Lsn)>,
     sessions: u64,
     sent: Count,
@@ -80,9 +80,9 @@ impl Count {
     }
 }
 
-/// What the thread of a replica takes.
+/// What the thread of a replica takes from its inbox.
 enum Item {
-    /// Sessions may have begun or ended.
+    /// Sessions may have begun or ended, so the thread has to look.
     Look,
     Message(Message),
     Stop,
@@ -113,8 +113,8 @@ impl MemoryNetwork {
         MemoryNetwork::default()
     }
 
-    /// Nothing goes from one of these replicas to the other until [`MemoryNetwork::heal`]: their sessions end, and what is
-    /// under way is lost.
+    /// Lets nothing go from one of these replicas to the other until [`MemoryNetwork::heal`]: their sessions
+    /// end, and what is under way is lost.
     pub fn cut(&self, one: ReplicaId, other: ReplicaId) {
         let mut hub = lock(&self.hub);
         hub.cut.insert(pair(one, other));
@@ -122,7 +122,7 @@ impl MemoryNetwork {
         hub.end(other, one);
     }
 
-    /// The two can reach each other again.
+    /// Lets the two replicas reach each other again.
     pub fn heal(&self, one: ReplicaId, other: ReplicaId) {
         let mut hub = lock(&self.hub);
         hub.cut.remove(&pair(one, other));
@@ -168,7 +168,7 @@ impl Hub {
         self.last
     }
 
-    /// Whether the first wants a session to the second and can have one: then the second's settings.
+    /// The second replica, if the first wants a session to it and can have one.
     fn reachable(&self, from: ReplicaId, to: ReplicaId) -> Option<&Place> {
         let (own, place) = (self.places.get(&from)?, self.places.get(&to)?);
         let related = own.config.cluster == place.config.cluster && place.peers.contains(&from);
@@ -273,12 +273,12 @@ impl Drop for Connected {
             for other in others {
                 hub.end(self.me, other);
                 hub.end(other, self.me);
-                // What it heard was known to this life only.
+                // What the replica heard was known to this life only.
                 hub.link(other, self.me).heard = None;
             }
             left
         };
-        // Its settings hold what the owner gave them, whose end is not to be waited for with the hub's lock.
+        // Its settings hold what the owner gave them, and dropping that must not wait while the hub is locked.
         drop(left);
         // A failed send means that the thread has ended.
         _ = self.inbox.send(Item::Stop);
@@ -288,7 +288,7 @@ impl Drop for Connected {
     }
 }
 
-/// See [`Connections::sender`].
+/// What [`Connections::sender`] returns.
 struct MemorySender {
     hub: Arc<Mutex<Hub>>,
     me: ReplicaId,
@@ -377,9 +377,9 @@ struct Deliverer {
     hub: Arc<Mutex<Hub>>,
     config: Config,
     sink: Box<Sink>,
-    /// The sessions to peers that the owner was told of.
+    /// The sessions to peers of which the owner was told.
     up: BTreeMap<ReplicaId, u64>,
-    /// Peers that the owner was told to be gone.
+    /// The peers that the owner was told are gone.
     refused: BTreeSet<ReplicaId>,
 }
 
@@ -401,7 +401,7 @@ impl Deliverer {
         }
     }
 
-    /// Hands a message to the owner, if its session goes on; false if it does not.
+    /// Hands a message to the owner if its session goes on; returns false if it does not.
     fn deliver(&self, message: Message) -> bool {
         let Message { from, session, version, group, told, body } = message;
         let me = self.config.me;
@@ -484,7 +484,7 @@ impl Deliverer {
         }
         let session = {
             let mut hub = lock(&self.hub);
-            // Meanwhile anything may have happened.
+            // The hub was not locked meanwhile, so anything may have happened.
             if hub.reachable(me, peer).is_none_or(|place| place.number != number) {
                 return;
             }
@@ -503,7 +503,7 @@ impl Deliverer {
     }
 }
 
-/// What was heard of a life, and of a later one in its place.
+/// What is known of a life, replaced by what is heard of a later one.
 fn later(known: Option<(u64, Lsn)>, heard: (u64, Lsn)) -> (u64, Lsn) {
     match known {
         Some((nonce, told)) if nonce == heard.0 => (nonce, told.max(heard.1)),
@@ -630,7 +630,7 @@ mod tests {
         let two = network.start(config, Box::new(|_| Ok(()))).unwrap();
         let began = Instant::now();
         while began.elapsed() < RETRY_INTERVAL * 3 {
-            // Before the other one was there it may have been missed.
+            // Before the other replica was there, this one may have missed it.
             let event = one.events.recv_timeout(RETRY_INTERVAL);
             assert!(event.is_err() || event == Ok(Event::Refused { peer: R2 }), "{event:?}");
         }

@@ -1,4 +1,4 @@
-//! What a replica asks of whatever carries its messages.
+//! What a replica asks of the network that carries its messages.
 //!
 //! [`Tcp`] is what a server uses. A program may put another [`Network`] in its place, such as [`crate::MemoryNetwork`]
 //! in a test; what the head of this crate promises of sessions holds of every one.
@@ -13,20 +13,20 @@ use crate::{
     config::default_frame_bytes_max,
 };
 
-/// What the owner of a network's connections is told with; see [`Network::start`].
+/// The function that tells the owner of a network's connections what happens; see [`Network::start`].
 pub type Sink = dyn Fn(Event) -> Result<(), Unreadable> + Send + Sync;
 
 /// A way for the replicas of a cluster to reach each other.
 pub trait Network: fmt::Debug + Send + Sync {
     /// Connects a replica with its peers, and tells `sink` what happens.
     ///
-    /// `sink` is called from threads of the network, for each peer in the order of what happens there. It may block, which
-    /// must hold up no more than what comes from that peer. It must return once the connections are being dropped, and must
-    /// not drop them itself. If it returns an error for an [`Event::Received`], nothing that was sent after that body in the
-    /// same session may be delivered.
+    /// `sink` is called from threads of the network, for each peer in the order of what happens there. It may
+    /// block, which must delay only what comes from that peer. It must return once the connections are being
+    /// dropped, and must not drop them itself. If it returns an error for an [`Event::Received`], nothing
+    /// that was sent after that body in the same session may be delivered.
     ///
     /// # Errors
-    /// A setting is wrong, or the system is out of something that the network needs.
+    /// A setting is wrong, or the system lacks something that the network needs.
     fn start(&self, config: Config, sink: Box<Sink>) -> Result<Box<dyn Connections>, TransportError>;
 
     /// The largest body that it carries, in bytes.
@@ -35,39 +35,40 @@ pub trait Network: fmt::Debug + Send + Sync {
 
 /// The connections of one replica with its peers. Dropping them ends them and waits for their threads; no event follows.
 pub trait Connections: fmt::Debug + Send {
-    /// What sends. It may outlive the connections, and then drops everything.
+    /// The handle that sends. It may outlive the connections, and then drops everything.
     fn sender(&self) -> Arc<dyn Sender>;
 
-    /// Where peers reach this replica, if that is something with an address of the internet protocol.
+    /// The addresses at which peers reach this replica, if the network has addresses of the internet protocol.
     fn local_addresses(&self) -> Vec<SocketAddr>;
 }
 
 /// Sends messages to peers, from any thread.
 pub trait Sender: fmt::Debug + Send + Sync {
-    /// Queues one message of a group for several peers that is written in this version, as [`Sender::version`] named it a
-    /// moment ago. Never blocks, never fails: a message may be lost with the session that it was made for, and one that no
-    /// queue has room for ends the session. In a version before [`synod_wire::GROUPS_SINCE`] nothing is said of another
-    /// group than the first.
+    /// Queues one message of a group for several peers, written in this version, which [`Sender::version`]
+    /// named a moment ago. Never blocks and never fails: a message may be lost with the session for which it
+    /// was made, and a message for which no queue has room ends the session. In a version before
+    /// [`synod_wire::GROUPS_SINCE`] only messages of the first group are sent.
     fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded);
 
-    /// The version in which a message for this peer is to be written: the one that the two replicas agreed on; while
-    /// there is no session, the oldest.
+    /// The version in which a message for this peer has to be written: the one that the two replicas agreed
+    /// on, or the oldest while there is no session.
     fn version(&self, to: ReplicaId) -> u16;
 
-    /// How far the latest life of each peer, by its nonce, has told: what it said rests on its log through this record.
+    /// For each peer, the nonce of its latest life, and the last record of that life's log that something it
+    /// said rests on.
     fn heard(&self) -> Vec<(ReplicaId, u64, Lsn)>;
 
-    /// Makes `peers` the peers of this replica, in place of those before. Waits for nothing.
+    /// Makes `peers` the peers of this replica, in place of those before. Does not wait.
     ///
     /// # Errors
     /// The list makes no sense; then the peers remain as they were.
     fn set_peers(&self, peers: Vec<Peer>) -> Result<(), TransportError>;
 
-    /// How things stand now.
+    /// The present values of the metrics.
     fn metrics(&self) -> Metrics;
 }
 
-/// One TCP connection a direction between any two replicas.
+/// A network with one TCP connection per direction between any two replicas.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tcp;
 

@@ -4,13 +4,13 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crate::frame::Frame;
 
-/// Buffers in one vectored write. Well below the 1,024 that systems take, since the gain of more is small and the
-/// frames of a gather are not counted as queued any more.
+/// The most buffers in one vectored write. It is well below the 1,024 that systems take, since the gain of
+/// more is small and the frames of a gather are not counted as queued any more.
 const GATHER_SLICES_MAX: usize = 512;
 /// A gather is complete once it has this many bytes; its last frame may take it above.
 const GATHER_BYTES_MAX: usize = 512 * 1024;
 
-/// What may wait.
+/// The most that may wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) frames: usize,
@@ -76,7 +76,7 @@ impl FrameQueue {
         before - self.frames.len()
     }
 
-    /// Puts frames that were taken and not sent back in front of the others.
+    /// Puts frames that were taken and not sent back before the others.
     pub(crate) fn put_back(&mut self, unsent: impl DoubleEndedIterator<Item = Arc<Frame>>) {
         for frame in unsent.rev() {
             self.bytes += frame.len();
@@ -84,7 +84,7 @@ impl FrameQueue {
         }
     }
 
-    /// Forgets everything; returns how many frames that were.
+    /// Drops everything; returns how many frames that were.
     pub(crate) fn clear(&mut self) -> usize {
         let dropped = self.frames.len();
         *self = FrameQueue::default();

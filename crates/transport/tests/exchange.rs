@@ -204,7 +204,7 @@ fn a_sink_that_holds_the_sender_does_not_keep_the_transport() {
 }
 
 #[test]
-fn a_transport_that_can_not_start_says_why() {
+fn a_transport_that_cannot_start_says_why() {
     let taken = listeners(1);
     let mut config = config(1, 1, &[addresses(&taken)[0], addresses(&taken)[0]]);
     assert!(matches!(Transport::start(config.clone(), |_| Ok(())), Err(TransportError::NoListenAddress)));

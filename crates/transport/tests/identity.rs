@@ -276,7 +276,7 @@ fn an_inquirer_needs_no_cluster_and_becomes_no_peer() {
 }
 
 #[test]
-fn whoever_inquires_without_reading_is_dropped() {
+fn an_inquirer_that_does_not_read_is_dropped() {
     let all = listeners(2);
     let addresses = addresses(&all);
     let config = Config {
@@ -380,7 +380,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
 }
 
 #[test]
-fn one_that_joins_learns_whom_and_is_welcome() {
+fn a_joining_replica_learns_the_cluster_and_is_welcome() {
     let all = listeners(2);
     let addresses = addresses(&all);
     let mut all = all.into_iter();

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_skips_terms_that_a_follower_can_not_have() {
+    fn a_leader_skips_terms_that_a_follower_cannot_have() {
         let log = log(&[1, 1, 2, 4, 4]);
         assert_eq!(log.last_not_above(Slot(9), ballot(3)), Some(Slot(3)));
         assert_eq!(log.last_not_above(Slot(2), ballot(3)), Some(Slot(2)));

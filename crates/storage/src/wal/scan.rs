@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_next_record_behind_a_damaged_header() {
+    fn finds_the_next_record_after_a_damaged_header() {
         let (mut file, offsets) = segment(&[b"one", b"two", &[7; 300], b"four"]);
         file[offsets[2]] ^= 1;
         let scan = scan(4, "x".into(), &file, IDENTITY, None);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_behind_the_place_where_the_log_was_closed_counts() {
+    fn nothing_after_the_place_where_the_log_was_closed_counts() {
         let (file, offsets) = segment(&[b"one", b"two", b"three"]);
         let mut found = scan(4, "x".into(), &file, IDENTITY, None);
         let end = found.end;

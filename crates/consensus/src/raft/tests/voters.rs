@@ -93,7 +93,7 @@ fn a_truncated_change_is_undone() {
 }
 
 #[test]
-fn what_comes_by_catch_up_or_with_a_snapshot_says_who_votes() {
+fn what_comes_by_catch_up_or_with_a_snapshot_names_the_voters() {
     let mut one = One::new(R3);
     let learn = |slot, voters| {
         let (slot, ballots, batch) = (Slot(slot), Ballots::both(ballot(1, R1)), batch("change"));
@@ -169,7 +169,7 @@ fn a_replica_that_does_not_vote_follows_and_never_stands() {
 }
 
 #[test]
-fn who_was_removed_is_not_asked_for_anything_any_more() {
+fn a_removed_replica_is_not_asked_for_anything_any_more() {
     let mut one = One::new(R1);
     let asked = |one: &mut One| {
         let mut effects = one.durable();

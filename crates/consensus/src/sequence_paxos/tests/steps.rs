@@ -500,7 +500,7 @@ fn a_read_waits_until_a_quorum_confirms_the_leader() {
     cluster.talk(A, B);
     assert_eq!(cluster.reads, [Some(Slot(1))]);
     cluster.step(B, Input::Control(Control::ReadIndex(ReadToken(6))));
-    assert_eq!(cluster.reads, [Some(Slot(1)), None], "who does not lead can not know");
+    assert_eq!(cluster.reads, [Some(Slot(1)), None], "who does not lead cannot know");
 }
 
 #[test]
