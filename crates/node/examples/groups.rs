@@ -1,5 +1,6 @@
-//! What idle groups cost: three nodes in this process, on real sockets and disks, host 1, 16 and 256 groups and have nothing
-//! to do. Prints the processor time of all three nodes together, and what they send to each other.
+//! The cost of idle groups: three nodes in this process, on real sockets and disks, host 1, 16 and 256 groups
+//! and have nothing to do. The program prints the processor time of all three nodes together, and what they
+//! send to each other.
 //!
 //! `cargo run --release -p synod-node --example groups -- [SECONDS] [GROUPS,...]`
 
@@ -83,7 +84,7 @@ fn measure(groups: usize, time: Duration) {
     while !nodes.iter().all(led) {
         sleep(Duration::from_millis(10));
     }
-    // What an election leaves behind is over.
+    // The work that an election leaves is done by then.
     sleep(Duration::from_secs(2));
     let (began, before) = (Instant::now(), Spent::now(&nodes));
     sleep(time);
@@ -101,9 +102,9 @@ fn measure(groups: usize, time: Duration) {
     }
 }
 
-/// What all nodes have spent since they began.
+/// What all nodes together have spent since they began.
 struct Spent {
-    /// Seconds of this process.
+    /// Processor time of this process, in seconds.
     processor: f64,
     messages: f64,
     frames: f64,
@@ -126,7 +127,7 @@ impl Spent {
     }
 }
 
-/// Of all threads of this process, as Linux counts it, in hundredths.
+/// The processor time of all threads of this process, as Linux counts it, in hundredths of a second.
 fn processor_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").expect("this is Linux");
     let fields: Vec<_> =

@@ -103,7 +103,7 @@ fn groups_go_on_without_a_node_that_is_cut_off_and_it_learns_of_all_of_them() {
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }
 
-/// Otherwise the record of its only command would keep all that the other group has written since.
+/// Otherwise the record of its only command would keep everything that the other group has written since.
 #[test]
 fn a_group_that_has_little_to_do_takes_a_snapshot_when_the_log_is_long() {
     let cluster = Cluster::new(|config| config.settings.snapshot_slots = 50);
@@ -144,7 +144,7 @@ fn the_number_of_groups_stays_and_so_do_the_members() {
     assert_eq!(append(&nodes[0].handles()[2], "a"), "1");
 }
 
-/// On real sockets.
+/// This runs on real sockets.
 #[test]
 fn small_messages_of_many_groups_share_frames() {
     const GROUPS: usize = 64;

@@ -121,7 +121,7 @@ fn large_frames_between_small_ones_arrive_intact() {
 fn frames_may_come_one_byte_at_a_time() {
     let listeners = listeners(2);
     let addresses = addresses(&listeners);
-    // Replica 2 does not run: its own call would end the one by hand.
+    // Replica 2 does not run: its own call would end the connection by hand.
     let replica = Replica::start(config(1, 1, &addresses), listeners.into_iter().next().unwrap());
     let mut stream = std::net::TcpStream::connect(replica.address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -167,7 +167,7 @@ fn several_addresses_are_listened_on() {
     for (i, target) in targets.iter().enumerate() {
         let mut stream = join(*target, 2, 1, 1);
         std::io::Write::write_all(&mut stream, &frame(&[i as u8])).unwrap();
-        match events.recv_timeout(common::PATIENCE).unwrap() {
+        match events.recv_timeout(common::WAIT_MAX).unwrap() {
             Event::Received { body, .. } => seen.insert(body[0]),
             other => panic!("{other:?}"),
         };

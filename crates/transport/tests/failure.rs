@@ -67,7 +67,7 @@ fn a_missing_listener_is_reported_once_between_two_sessions() {
             Some(listener) => Transport::start_on(life, vec![listener], |_| Ok(())).unwrap(),
             None => Transport::start(life, |_| Ok(())).unwrap(),
         };
-        let next = || events.recv_timeout(common::PATIENCE).unwrap();
+        let next = || events.recv_timeout(common::WAIT_MAX).unwrap();
         assert_eq!(next(), Event::Up { peer: ReplicaId(2), incarnation: Incarnation(incarnation) });
         two.shutdown();
         assert_eq!(next(), Event::Down { peer: ReplicaId(2) });

@@ -1,4 +1,4 @@
-//! Who is recognised, and what strangers may ask.
+//! Which callers are recognised, and what strangers may ask.
 
 mod common;
 
@@ -17,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use common::{
-    CLUSTER, HELLO_BYTES, PATIENCE, Replica, addresses, birth, call, config, encode, eventually, frame,
+    CLUSTER, HELLO_BYTES, Replica, WAIT_MAX, addresses, birth, call, config, encode, eventually, frame,
     hello, hello_born, inquiry, inquiry_in, is_closed, join, listeners, nonce, sealed, verdict, welcome_born,
 };
 use synod_transport::{
@@ -44,7 +44,7 @@ fn recognising(config: Config) -> (Config, Book) {
 
 fn accept(listener: &TcpListener, birth: u64) -> TcpStream {
     let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
     stream.write_all(&welcome_born(1, 1000, birth)).unwrap();
     stream
@@ -79,7 +79,7 @@ fn a_replica_that_lost_its_data_is_refused_in_both_directions() {
     one.wait_up(2);
     let mut inbound = join(one.address, 2, 1, 1);
 
-    // A high incarnation does not help, and the sessions with the one that is known go on.
+    // A high incarnation does not help, and the sessions with the known replica go on.
     let (stream, reason) = call(one.address, &hello_born(CLUSTER, 2, 1, 1000, 7));
     assert_eq!(reason, 6);
     assert!(is_closed(&stream));
@@ -87,15 +87,15 @@ fn a_replica_that_lost_its_data_is_refused_in_both_directions() {
     assert_eq!(one.wait_received(2), "I am");
     assert!(one.metrics(2).connected);
 
-    // Now it answers a dial.
+    // Now the other replica answers a dial.
     drop(session);
     one.wait_down(2);
     assert!(is_closed(&accept(&by_hand, 7)));
     let _session = accept(&by_hand, birth(2));
     one.wait_up(2);
 
-    // Once it is replaced (here: forgotten), the new one is recognised, although its lives are counted from 1, and
-    // the old one is not any more.
+    // Once the old replica is replaced (here: forgotten), the new one is recognised, although its lives are
+    // counted from 1, and the old one is not recognised any more.
     book.lock().unwrap().clear();
     let (_newer, reason) = call(one.address, &hello_born(CLUSTER, 2, 1, 1, 7));
     assert_eq!(reason, 0);
@@ -114,7 +114,7 @@ fn a_replica_that_forgot_what_it_told_is_told_so() {
     let addresses = addresses(&all);
     let mut all = all.into_iter();
     let first = config(1, 1, &addresses);
-    // Replica 1 remembers one that said more than the one that calls.
+    // Replica 1 remembers a life that said more than the one that calls.
     let known = Acquaintance {
         birth: birth(2),
         incarnation: Incarnation(3),
@@ -132,7 +132,7 @@ fn a_replica_that_forgot_what_it_told_is_told_so() {
     second.outlived = Arc::new(move |by, stranger| _ = tell.lock().unwrap().send((by, *stranger)));
     let two = Replica::start(second, all.next().unwrap());
     let expected = (ReplicaId(1), Stranger { mismatch: Mismatch::Shorter, known });
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), expected);
+    assert_eq!(told.recv_timeout(WAIT_MAX).unwrap(), expected);
     assert!(!one.metrics(2).connected && !two.metrics(1).connected);
     two.stop();
     one.stop();
@@ -176,7 +176,8 @@ fn a_session_speaks_the_highest_version_that_both_know() {
         one.wait_up(2);
         two.wait_up(1);
         assert_eq!(one.sender.version(ReplicaId(2)), agreed);
-        // One of a version that is not spoken is lost, and the session goes on; so is one of a group in a version without.
+        // A message of a version that is not spoken is lost, and the session goes on; the same holds for a
+        // message of a group in a version without groups.
         let without = GROUPS_SINCE - 1;
         one.sender.send_in(without, GroupId(1), &[ReplicaId(2)], encode(b"of a group"));
         one.sender.send_in(agreed + 1, GroupId::FIRST, &[ReplicaId(2)], encode(b"too new"));
@@ -189,7 +190,7 @@ fn a_session_speaks_the_highest_version_that_both_know() {
         one.stop();
         two.stop();
     }
-    // Nothing in common: each learns what the other speaks, and neither is harmed.
+    // The two have no version in common: each learns what the other speaks, and neither is harmed.
     let all = listeners(2);
     let addresses = addresses(&all);
     let mut all = all.into_iter();
@@ -226,7 +227,7 @@ fn answering(answer: impl Fn() -> Bytes + Send + Sync + 'static) -> Replica {
 }
 
 fn ask(address: SocketAddr) -> Result<Bytes, InquireError> {
-    inquire(&address.to_string(), PATIENCE)
+    inquire(&address.to_string(), WAIT_MAX)
 }
 
 #[test]
@@ -236,7 +237,7 @@ fn an_inquiry_is_answered_with_what_holds_now() {
     let replica = answering(move || Bytes::from(vec![5; counter.fetch_add(1, Relaxed) * ANSWER_BYTES_MAX]));
     assert_eq!(ask(replica.address).unwrap(), "");
     assert!(ask(replica.address).unwrap() == vec![5; ANSWER_BYTES_MAX]);
-    // Larger than anybody takes.
+    // This answer is larger than any inquirer takes.
     let error = ask(replica.address).unwrap_err();
     assert!(matches!(&error, InquireError::NoAnswer { .. }), "{error}");
     assert!(error.to_string().contains("too large"), "{error}");
@@ -295,9 +296,9 @@ fn an_inquirer_that_does_not_read_is_dropped() {
         .collect();
     witness.write_all(&frame(b"still here")).unwrap();
     assert_eq!(replica.wait_received(2), "still here");
-    // Whatever they still got, each comes to its end, and others are answered again.
+    // Whatever they still got, each of them ends, and other inquiries are answered again.
     for mut stream in silent {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         _ = std::io::copy(&mut stream, &mut std::io::sink());
     }
     eventually("there is room again", || ask(replica.address).is_ok());
@@ -317,7 +318,7 @@ fn inquiries_are_bounded() {
     let address = replica.address;
     thread::scope(|scope| {
         let waiting: Vec<_> = (0..8).map(|_| scope.spawn(move || ask(address))).collect();
-        (0..8).for_each(|_| entered.recv_timeout(PATIENCE).unwrap());
+        (0..8).for_each(|_| entered.recv_timeout(WAIT_MAX).unwrap());
         let error = ask(address).unwrap_err();
         assert!(error.to_string().contains("ask again"), "{error}");
         *open.0.lock().unwrap() = true;
@@ -333,7 +334,7 @@ fn inquiries_are_bounded() {
 #[test]
 fn an_inquiry_fails_with_a_reason_and_in_time() {
     for address in ["", "host", ":1", "host:0", "host:x"] {
-        assert!(matches!(inquire(address, PATIENCE), Err(InquireError::Address(_))), "{address}");
+        assert!(matches!(inquire(address, WAIT_MAX), Err(InquireError::Address(_))), "{address}");
     }
     let listener = listeners(1).remove(0);
     let address = listener.local_addr().unwrap().to_string();
@@ -362,7 +363,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
     for (reply, expected) in cases {
         let inquirer = {
             let address = address.clone();
-            thread::spawn(move || inquire(&address, PATIENCE))
+            thread::spawn(move || inquire(&address, WAIT_MAX))
         };
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = [0; 16];
@@ -375,7 +376,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
         assert!(error.to_string().contains(expected), "{error}, not {expected}");
     }
     drop(listener);
-    let error = inquire(&address, PATIENCE).unwrap_err();
+    let error = inquire(&address, WAIT_MAX).unwrap_err();
     assert!(matches!(error, InquireError::Connect { .. }), "{error}");
 }
 
@@ -384,7 +385,7 @@ fn a_joining_replica_learns_the_cluster_and_is_welcome() {
     let all = listeners(2);
     let addresses = addresses(&all);
     let mut all = all.into_iter();
-    // The answer is what the node makes of it; here, its address.
+    // The owner of the transport decides what the answer is; here, its address.
     let answer = addresses[0].to_string();
     let first = Config { answer: Arc::new(move || answer.clone().into()), ..config(1, 1, &addresses[..1]) };
     let one = Replica::start(first, all.next().unwrap());
@@ -392,7 +393,7 @@ fn a_joining_replica_learns_the_cluster_and_is_welcome() {
     let peers = vec![Peer { id: ReplicaId(1), address: learnt }];
     let two = Replica::start(Config { peers, ..config(2, 1, &[]) }, all.next().unwrap());
     two.send(1, b"hello");
-    // It calls before it is a peer, and is turned away until then.
+    // The replica calls before it is a peer, and is turned away until it is.
     thread::sleep(Duration::from_millis(50));
     let newcomer = Peer { id: ReplicaId(2), address: addresses[1].to_string() };
     one.transport.set_peers(vec![newcomer]).unwrap();

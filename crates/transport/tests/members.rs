@@ -11,18 +11,18 @@ use std::{
 };
 
 use common::{
-    CLUSTER, PATIENCE, Replica, addresses, birth, call, cluster, config, encode, eventually, frame, hello,
+    CLUSTER, Replica, WAIT_MAX, addresses, birth, call, cluster, config, encode, eventually, frame, hello,
     is_closed, join, listeners, welcome, welcome_born,
 };
 use synod_transport::{Config, Event, Peer, Transport, TransportError, VERSION};
 use synod_wire::{GroupId, Incarnation, ReplicaId};
 
-/// All replicas of `addresses` but `me`, as in [`config`].
+/// All replicas of `addresses` except `me`, as in [`config`].
 fn peers(me: u64, addresses: &[SocketAddr]) -> Vec<Peer> {
     config(me, 1, addresses).peers
 }
 
-/// How many sessions to `peer` there ever were; `None` if it is no peer.
+/// How many sessions to `peer` there ever were; `None` if it is not a peer.
 fn sessions(replica: &Replica, peer: u64) -> Option<u64> {
     let metrics = replica.transport.metrics();
     metrics.peers.iter().find(|metrics| metrics.peer.0 == peer).map(|metrics| metrics.sessions)
@@ -35,7 +35,7 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     let mut replicas: Vec<Replica> = (1..)
         .zip(all)
         .map(|(me, listener)| {
-            // The fourth knows everybody; nobody knows it yet.
+            // The fourth replica knows all others; none of them knows it yet.
             let known = if me == 4 { &addresses[..] } else { &addresses[..3] };
             Replica::start(config(me, 1, known), listener)
         })
@@ -74,7 +74,7 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
     welcomes.sort_unstable();
     assert_eq!((ups, welcomes), (vec![1, 2, 3], vec![1, 2, 3]));
 
-    // Replica 2 leaves: the others are told, and then it is.
+    // Replica 2 leaves: the others are told first, then it is.
     let without = |me: u64| {
         let mut peers = peers(me, &addresses);
         peers.retain(|peer| peer.id.0 != 2);
@@ -194,7 +194,7 @@ fn a_pause_between_attempts_ends_when_the_peer_moves() {
     let slow =
         Config { redial_delay_min: patient, redial_delay_max: patient, ..config(1, 1, &addresses[..2]) };
     let own = all.next().unwrap();
-    // Nobody listens there.
+    // No process listens there.
     drop(all.next());
     let one = Replica::start(slow, own);
     thread::sleep(Duration::from_millis(100));
@@ -224,7 +224,7 @@ fn a_wrong_list_changes_nothing() {
     let alone = Transport::start(config(1, 1, &[]), |_| Ok(())).unwrap();
     assert!(matches!(alone.set_peers(vec![two.clone()]), Err(TransportError::NoListenAddress)));
 
-    // After the end it does nothing.
+    // After the end the sender does nothing.
     let sender = replicas[0].sender.clone();
     replicas.into_iter().for_each(Replica::stop);
     sender.set_peers(Vec::new()).unwrap();
@@ -269,7 +269,7 @@ fn members_that_change_under_load_lose_no_session_of_others() {
     });
     assert_eq!(sessions(&replicas[0], 2), Some(1));
 
-    // What the one saw that came and went: `Up` and `Down` in turn, whichever link they were of.
+    // Replica 1 saw `Up` and `Down` of replica 3 in turn, whichever link they were of.
     eventually("the last state is reached", || replicas[0].metrics(3).connected);
     let mut up = true;
     for event in replicas[0].events.try_iter() {
@@ -280,7 +280,7 @@ fn members_that_change_under_load_lose_no_session_of_others() {
         }
     }
     replicas[0].send(3, b"last");
-    // And what it received is in order.
+    // The messages that replica 3 received are in order, too.
     let mut last = None;
     loop {
         match replicas[2].next() {
@@ -295,7 +295,7 @@ fn members_that_change_under_load_lose_no_session_of_others() {
     replicas.into_iter().for_each(Replica::stop);
 }
 
-/// A door that a sink waits at.
+/// A gate at which a sink waits.
 #[derive(Default)]
 struct Gate(Mutex<bool>, Condvar);
 
@@ -319,7 +319,7 @@ fn a_peer_that_comes_back_waits_until_its_former_self_is_gone() {
     let sink = {
         let gate = Arc::clone(&gate);
         move |event| {
-            // The receiver thread is held with a body in its hands.
+            // The receiver thread is held while it delivers a body.
             if matches!(&event, Event::Received { body, .. } if body == "old") {
                 _ = tell.send(Event::Down { peer: ReplicaId(99) });
                 gate.pass();
@@ -332,13 +332,13 @@ fn a_peer_that_comes_back_waits_until_its_former_self_is_gone() {
     };
     let mut all = all.into_iter();
     let own = all.next().unwrap();
-    // Nobody listens there.
+    // No process listens there.
     drop(all);
     let address = own.local_addr().unwrap();
     let one = Transport::start_on(config(1, 1, &addresses), vec![own], sink).unwrap();
     let mut before = join(address, 2, 1, 1);
     before.write_all(&frame(b"old")).unwrap();
-    assert_eq!(events.recv_timeout(PATIENCE).unwrap(), Event::Down { peer: ReplicaId(99) });
+    assert_eq!(events.recv_timeout(WAIT_MAX).unwrap(), Event::Down { peer: ReplicaId(99) });
 
     one.set_peers(Vec::new()).unwrap();
     one.set_peers(peers(1, &addresses)).unwrap();
@@ -357,7 +357,7 @@ fn a_peer_that_comes_back_waits_until_its_former_self_is_gone() {
     });
     welcomed.unwrap().write_all(&frame(b"new")).unwrap();
     for expected in ["old", "new"] {
-        match events.recv_timeout(PATIENCE).unwrap() {
+        match events.recv_timeout(WAIT_MAX).unwrap() {
             Event::Received { body, .. } => assert_eq!(body, expected),
             other => panic!("{other:?}"),
         }

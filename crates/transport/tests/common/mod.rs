@@ -1,7 +1,7 @@
-//! Replicas on loopback ports of the system's choice, and strangers who speak to them by hand.
+//! Replicas on loopback ports of the system's choice, and strangers that speak to them by hand.
 //!
-//! The bytes are put together here anew, from the documentation of the format, so that the tests notice when the
-//! format changes.
+//! The bytes are composed here independently, from the documentation of the format, so that the tests notice
+//! when the format changes.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::{
@@ -18,8 +18,8 @@ use synod_transport::{
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
 
 pub const CLUSTER: ClusterId = ClusterId(0xc1);
-/// Longer than anything takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// This is longer than anything takes on a busy machine.
+pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A body that no replica here understands.
 pub const UNREADABLE: &[u8] = b"xyzzy";
@@ -63,7 +63,7 @@ impl Replica {
             Event::Received { ref body, .. } if body == UNREADABLE => {
                 Err(Unreadable("it is not a word".into()))
             }
-            // When others listen is not what these tests are about.
+            // These tests are not about when other replicas listen.
             Event::Refused { .. } => Ok(()),
             event => {
                 _ = tell.send(event);
@@ -75,9 +75,9 @@ impl Replica {
         Replica { sender: transport.sender(), transport, events, address }
     }
 
-    /// The next event. What comes early in a session may be of any version that both speak.
+    /// The next event. An early message of a session may be of any version that both sides speak.
     pub fn next(&self) -> Event {
-        match self.events.recv_timeout(PATIENCE).expect("an event comes") {
+        match self.events.recv_timeout(WAIT_MAX).expect("an event comes") {
             Event::Received { from, version, group, body }
                 if (VERSION_OLDEST..=VERSION).contains(&version) =>
             {
@@ -87,7 +87,7 @@ impl Replica {
         }
     }
 
-    /// The next event that `wanted` takes; all before it are skipped.
+    /// The next event that `wanted` takes; all events before it are skipped.
     pub fn wait_for<T>(&self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(&self.next()) {
@@ -122,7 +122,7 @@ impl Replica {
         self.transport.metrics().peers.into_iter().find(|metrics| metrics.peer.0 == peer).unwrap()
     }
 
-    /// Shuts down, within the second that is promised.
+    /// Shuts the replica down, within the second that is promised.
     pub fn stop(self) {
         let started = Instant::now();
         self.transport.shutdown();
@@ -135,12 +135,12 @@ impl Replica {
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
+        assert!(started.elapsed() < WAIT_MAX, "{what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// All of `count` replicas, when every one has a session to every other.
+/// Starts `count` replicas; returns when each has a session to every other.
 pub fn cluster(count: usize) -> Vec<Replica> {
     let listeners = listeners(count);
     let addresses = addresses(&listeners);
@@ -170,7 +170,7 @@ pub fn hello(cluster: ClusterId, from: u64, to: u64, incarnation: u64) -> Vec<u8
     hello_born(cluster, from, to, incarnation, birth(from))
 }
 
-/// How a life of a replica introduces itself that has nothing to tell of earlier ones.
+/// The introduction of a life of a replica that has nothing to tell of earlier lives.
 fn introduction(incarnation: u64, birth: u64) -> Vec<u8> {
     let words = [birth, incarnation, nonce(incarnation, birth), 0, 0];
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
@@ -186,9 +186,9 @@ pub fn nonce(incarnation: u64, birth: u64) -> u64 {
 
 /// The bytes of an introduction without earlier lives.
 const INTRODUCTION_BYTES: usize = 50;
-/// The bytes of what replicas here say when they call.
+/// The number of bytes that a replica sends here when it calls.
 pub const HELLO_BYTES: usize = 12 + 24 + INTRODUCTION_BYTES + 4;
-/// What follows the verdict that welcomes.
+/// The number of bytes after the verdict that welcomes.
 const WELCOME_BYTES: usize = 2 + INTRODUCTION_BYTES + 4;
 
 pub fn hello_born(cluster: ClusterId, from: u64, to: u64, incarnation: u64, birth: u64) -> Vec<u8> {
@@ -253,10 +253,10 @@ pub fn frame(body: &[u8]) -> Vec<u8> {
     frame_with(CLUSTER, u32::try_from(body.len()).unwrap(), crc32fast::hash(body), body)
 }
 
-/// Says `hello` and returns the connection with the verdict.
+/// Sends `hello`; returns the connection with the verdict.
 pub fn call(address: SocketAddr, hello: &[u8]) -> (TcpStream, u16) {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.write_all(hello).unwrap();
     let mut answer = [0; 24];
     stream.read_exact(&mut answer).unwrap();
@@ -264,7 +264,7 @@ pub fn call(address: SocketAddr, hello: &[u8]) -> (TcpStream, u16) {
     assert_eq!(answer[20..], crc32fast::hash(&answer[..20]).to_le_bytes());
     let verdict = u16::from_le_bytes([answer[6], answer[7]]);
     if verdict != 0 {
-        // What else there is to say about the reason.
+        // The rest says more about the reason.
         let mut length = [0; 2];
         stream.read_exact(&mut length).unwrap();
         stream.read_exact(&mut vec![0; usize::from(u16::from_le_bytes(length)) + 4]).unwrap();
@@ -285,7 +285,7 @@ pub fn join(address: SocketAddr, from: u64, to: u64, incarnation: u64) -> TcpStr
 /// Accepts a caller by hand and welcomes it, as replica 2 would.
 pub fn welcome(listener: &TcpListener, incarnation: u64, frame_bytes_max: u32) -> TcpStream {
     let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
     stream.write_all(&welcome_born(incarnation, frame_bytes_max, birth(2))).unwrap();
     stream
@@ -293,7 +293,7 @@ pub fn welcome(listener: &TcpListener, incarnation: u64, frame_bytes_max: u32) -
 
 /// Whether the other side closes the connection, with or without a reset.
 pub fn is_closed(mut stream: &TcpStream) -> bool {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     match stream.read(&mut [0; 64]) {
         Ok(count) => count == 0,
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
