@@ -4,6 +4,7 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, sync::Arc};
 
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
 use synod_storage::{Disk, Durability, Ending, the_disk};
+use synod_sync::net::TcpListener;
 use synod_transport::{Network, Tcp};
 use synod_wire::{ClusterId, ReplicaId};
 
@@ -53,6 +54,9 @@ pub struct Config {
     pub joins: Option<Origin>,
     /// Where to listen for other replicas.
     pub listen: Vec<SocketAddr>,
+    /// Sockets that listen already, in place of [`Config::listen`]: with ports that the system chose, the addresses of all
+    /// replicas must be known before the first of them starts.
+    pub listeners: Vec<Arc<TcpListener>>,
     /// Where log and snapshots live.
     pub data_dir: PathBuf,
     /// What a commit to the log waits for.
@@ -90,6 +94,7 @@ impl Config {
             members,
             joins: None,
             listen: Vec::new(),
+            listeners: Vec::new(),
             data_dir,
             durability: Durability::Sync,
             segment_bytes: 64 << 20,

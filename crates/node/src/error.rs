@@ -5,7 +5,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use synod_consensus::MEMBERS_MAX;
 use synod_replica::{LimitError, Refusal, RequestError};
 use synod_storage::{Damage, Durability, Loss, StorageError};
-use synod_wire::{DecodeError, GroupId, Lsn, REPLICA_ID_MAX, ReplicaId};
+use synod_wire::{DecodeError, GroupId, Lsn, REPLICA_ID_MAX, ReplicaId, Slot};
 
 use crate::bundle::GROUPS_MAX;
 
@@ -193,6 +193,21 @@ impl From<StorageError> for Ended {
     fn from(error: StorageError) -> Ended {
         Ended::Storage(Arc::new(error))
     }
+}
+
+/// Why no part of the decided log was read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadLogError {
+    /// The replica does not keep the slot any more: a snapshot covers it.
+    #[error("slots before {first} are not kept any more")]
+    Trimmed {
+        /// The first slot that it keeps.
+        first: Slot,
+    },
+    /// The replica is stopping.
+    #[error("replica is stopping")]
+    Stopping,
 }
 
 /// Why a change of the group was not made, or is not known to be.

@@ -117,6 +117,7 @@ impl<S: StateMachine> Executors<S> {
                 let stage = &self.stages[usize::from(group.0)];
                 if stage.executor.applied() > before {
                     stage.shared.executed.publish(stage.executor.applied().0);
+                    stage.shared.watchers.tell();
                     stage.ahead.mark(group);
                     wake |= stage.shared.wake_when_executed.load(SeqCst);
                 }

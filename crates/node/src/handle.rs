@@ -11,11 +11,11 @@ use bytes::Bytes;
 use synod_replica::{
     Answer, Change, ChangeRequest, Event, Group, Limits, RequestError, SessionCommand, decode_reply,
 };
-use synod_wire::{Ballot, CommandKind, GroupId, ReplicaId, SessionId, Slot};
+use synod_wire::{Ballot, Batch, CommandKind, GroupId, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
-    ChangeError,
+    ChangeError, ReadLogError, Watch,
     executor::{Job, JobSender},
     inputs::Inputs,
     protocol::{ClientJob, Input},
@@ -51,10 +51,9 @@ impl Reply {
 
 /// A handle on a running replica; clones are handles on the same one.
 ///
-/// The futures belong to no particular runtime, and no method blocks its thread; futures may be dropped at any time.
-/// Requests wait for admission when
-/// too many bytes of commands are under way, so that clients feel the load. A request that is dropped after its admission
-/// keeps its place until its command is executed or has failed.
+/// The futures belong to no particular runtime, and no method blocks its thread. Futures may be dropped at any time.
+/// Requests wait for admission when too many bytes of commands are under way, so that clients feel the load. A request that
+/// is dropped after its admission keeps its place until its command is executed or has failed.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(crate) inner: Arc<Inner>,
@@ -163,6 +162,34 @@ impl Handle {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.inner.shared.group.load().as_ref().expect("stored when the replica started").limits
+    }
+
+    /// Something to wait with until leadership, the applied slot or the membership changes.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::new(Arc::clone(&self.inner.shared))
+    }
+
+    /// Reads the decided log from slot `from` on: consecutive slots, at most `bytes_max` bytes of batches, but at least one
+    /// slot if any is decided there. None are returned if `from` is not decided yet; [`Handle::watch`] tells when more are
+    /// executed. A replica keeps slots for others that lag ([`Settings::keep_slots`], [`Settings::keep_bytes`]), and
+    /// until a snapshot covers them.
+    ///
+    /// A batch holds all that was ordered in its slot. A command that a client sent again may be there twice, and is executed
+    /// once; changes of the group and the sessions are there too ([`CommandKind`]).
+    ///
+    /// [`Settings::keep_slots`]: synod_replica::Settings::keep_slots
+    /// [`Settings::keep_bytes`]: synod_replica::Settings::keep_bytes
+    ///
+    /// # Errors
+    /// See [`ReadLogError`].
+    pub async fn read_log(&self, from: Slot, bytes_max: usize) -> Result<Vec<(Slot, Batch)>, ReadLogError> {
+        let (answer, answered) = oneshot::channel();
+        self.inner.inputs.send(Input::ReadLog { group: self.inner.group, from, bytes_max, answer });
+        match answered.await {
+            Ok(read) => read.map_err(|first| ReadLogError::Trimmed { first }),
+            Err(_) => Err(ReadLogError::Stopping),
+        }
     }
 
     /// Whether this replica was removed from the group, and nobody needs it any more.

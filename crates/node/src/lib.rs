@@ -56,13 +56,15 @@ mod protocol;
 pub mod recover;
 mod snapshots;
 mod status;
+mod view;
 #[cfg(feature = "shuttle")]
 mod watch;
 
 pub use config::{Config, MemberAddress};
-pub use error::{ChangeError, ConfigError, Ended, Lacking, StartError};
+pub use error::{ChangeError, ConfigError, Ended, Lacking, ReadLogError, StartError};
 pub use handle::Handle;
 pub use metrics::NodeMetrics;
 pub use node::Node;
 pub use origin::{AskError, Origin, is_begun};
 pub use status::{NodeStatus, PeerLink};
+pub use view::{View, Watch};

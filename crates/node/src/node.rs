@@ -39,6 +39,7 @@ use crate::{
     protocol::{Clock, Common, Execution, Hosted, Input, ProtocolStage},
     snapshots::{GroupSnapshots, SnapshotJob, SnapshotStage},
     status::{Ahead, Shared},
+    view::Watched,
 };
 
 /// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one wake-up
@@ -608,6 +609,7 @@ impl Node {
                 Execution::Here(Box::new(stage))
             };
             let notes = Notes { group, data_dir: Arc::clone(&data_dir), book: Arc::clone(&book), origin };
+            let watched = Watched(Arc::clone(&shared));
             hosted.push(Hosted {
                 group,
                 replica,
@@ -622,6 +624,7 @@ impl Node {
                 gated: 0,
                 executed,
                 waiting: Default::default(),
+                _watched: watched,
             });
         }
         let protocol = ProtocolStage {
@@ -827,6 +830,7 @@ fn connect(
     (transport.who, transport.durable) = (who, Arc::clone(durable));
     transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();
+    transport.listeners = config.listeners.clone();
     transport.message_bytes_max = config.message_bytes_max();
     let group = shared.group.load_full().expect("stored before");
     transport.peers = origin.members(&group, config.me);

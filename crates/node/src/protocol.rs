@@ -21,7 +21,8 @@ use synod_sync::{
     planted,
     time::Instant,
 };
-use synod_wire::{CommandKind, GROUPS_SINCE, GroupId, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Batch, CommandKind, GROUPS_SINCE, GroupId, Lsn, ReplicaId, Slot, Time};
+use tokio::sync::oneshot;
 
 use crate::{
     Ended, Origin,
@@ -35,6 +36,7 @@ use crate::{
     parting::Parting,
     snapshots::SnapshotJob,
     status::{Ahead, Shared},
+    view::Watched,
 };
 
 /// What a client of this replica wants.
@@ -58,6 +60,13 @@ pub(crate) enum Input {
     Request(GroupId, ClientJob),
     /// Clients of one thread do.
     Requests(GroupId, Vec<ClientJob>),
+    /// Read the decided log of a group, or say which slot is the first that is kept.
+    ReadLog {
+        group: GroupId,
+        from: Slot,
+        bytes_max: usize,
+        answer: oneshot::Sender<Result<Vec<(Slot, Batch)>, Slot>>,
+    },
     /// A query that needs no slot, if commands are executed here.
     Job(GroupId, Job),
     /// Look at what is durable and executed.
@@ -145,6 +154,8 @@ pub(crate) struct Hosted<S> {
     pub(crate) gated: u64,
     pub(crate) executed: Slot,
     pub(crate) waiting: Waiting,
+    /// Ends what tasks wait for when this thread ends.
+    pub(crate) _watched: Watched,
 }
 
 /// Clients that wait, by what they wait for.
@@ -281,6 +292,10 @@ impl<S: StateMachine> ProtocolStage<S> {
                 let clock = self.common.clock;
                 self.touch(group).execute(clock, job);
             }
+            Input::ReadLog { group, from, bytes_max, answer } => {
+                // A task that does not wait any more needs no answer.
+                let _ = answer.send(self.hosted[usize::from(group.0)].replica.decided_from(from, bytes_max));
+            }
         }
         false
     }
@@ -369,6 +384,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             hosted.warn_if_stranded(now);
             hosted.publish_progress();
             hosted.publish_reached(now);
+            hosted.shared.watchers.tell();
         }
         // What became durable or was executed just before the wake-ups were asked for came without one.
         for group in self.common.ahead.peek() {

@@ -16,6 +16,8 @@ use synod_storage::Reached;
 use synod_sync::{atomic, time::Instant};
 use synod_wire::{Ballot, Epoch, GroupId, ReplicaId, Slot};
 
+use crate::view::Watchers;
+
 /// A gauge.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(AtomicU64);
@@ -118,6 +120,8 @@ pub(crate) struct Shared {
     pub(crate) receiving_bytes: Gauge,
     pub(crate) receiving_total: Gauge,
     pub(crate) sources: Gauge,
+    /// Tasks that wait for a change.
+    pub(crate) watchers: Watchers,
     /// This replica was removed, and nobody needs it.
     pub(crate) retired: AtomicBool,
     pub(crate) epoch: Gauge,
@@ -219,6 +223,7 @@ impl Shared {
 
 /// A replica at one moment.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NodeStatus {
     /// What it does.
     pub role: Role,
@@ -260,6 +265,7 @@ pub struct NodeStatus {
 
 /// The connection to another replica.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PeerLink {
     /// The other replica.
     pub id: ReplicaId,

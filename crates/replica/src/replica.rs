@@ -477,6 +477,19 @@ impl Replica {
 
     // Commands.
 
+    /// Decided batches from a slot on, with their slots: at most `bytes_max` bytes of them, but at least one if the slot is
+    /// decided.
+    ///
+    /// # Errors
+    /// The first slot that is kept, if this one is not kept any more.
+    pub fn decided_from(&self, from: Slot, bytes_max: usize) -> Result<Vec<(Slot, Batch)>, Slot> {
+        let decided = self.decided.range(from, self.decided.last(), bytes_max);
+        let slots = (from.0..).map(Slot);
+        decided
+            .map(|decided| slots.zip(decided.into_iter().map(|decided| decided.batch)).collect())
+            .ok_or(self.decided.first())
+    }
+
     pub(crate) fn leads(&self) -> bool {
         self.view.leader == Some(self.me)
     }

@@ -1,5 +1,6 @@
 //! One replicated log with interchangeable consensus, to be embedded: **replicate your own deterministic state
-//! machine** over 1 to 7 machines, so that it survives the loss of a minority of them and never shows two truths.
+//! machine** over several machines (3, 5 or 7 as a rule, at most [`MEMBERS_MAX`]), so that it survives the loss of a
+//! minority of them and never shows two truths.
 //!
 //! (The program of the same name, a key-value store that speaks the etcd v3 API, is made of the same parts and is a crate of
 //! its own, `synod-cli`.)
@@ -70,7 +71,17 @@
 //! # }
 //! ```
 //!
-//! `examples/counter.rs` has three replicas in one process, and loses one of them.
+//! The examples, each a short program that checks its own result (`cargo run --release --example NAME`):
+//!
+//! | example | what it shows |
+//! | --- | --- |
+//! | `counter` | three replicas in one process ([`LocalGroup`]), one of which is lost |
+//! | `typed` | commands, queries and replies of your own types ([`Typed`]) |
+//! | `sessions` | a command that timed out is sent again, and executed once |
+//! | `processes` | three processes from a configuration file; a fourth one joins and replaces a member |
+//! | `protocols` | the protocol is chosen, and changed while the group works |
+//! | `metrics` | what a replica counts, in a registry of Prometheus metrics |
+//! | `backup` | a copy of a data directory, and a new cluster of what it holds |
 //!
 //! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`] and
 //! [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.
@@ -80,8 +91,9 @@
 //! - A command that was answered is never lost while a majority of the replicas keeps its disks ([`Durability`] says
 //!   what a disk is), and every replica executes the same commands in the same order.
 //! - A command is executed **at most once**, and exactly once if it was answered. Of one that failed,
-//!   [`RequestError::may_have_executed`] says whether it may have been executed all the same; a client that must know opens a session ([`Handle::open_session`]), numbers its commands
-//!   ([`Handle::execute_in_session`]) and sends the same number again.
+//!   [`RequestError::may_have_executed`] says whether it may have been executed all the same; a client that must know
+//!   opens a session ([`Handle::open_session`]), numbers its commands ([`Handle::execute_in_session`]) and sends the
+//!   same number again.
 //! - A query through [`Handle::query`] sees everything that was answered before it was asked. One through
 //!   [`Handle::query_stale`] sees some earlier state, and needs no other replica.
 //! - While a majority can talk to each other, commands are answered. With no majority nothing is, and nothing breaks.
@@ -101,6 +113,14 @@
 //! [`Options`] the protocol ([`ProtocolKind`]), the election ([`ElectionKind`]) and their times. [`Settings`] and
 //! [`SessionLimits`] must be the same on all replicas of a group.
 //!
+//! A test may give replicas a network and a disk of its own in [`Config`] ([`Network`], [`Disk`]); [`MemoryNetwork`] is such
+//! a network.
+//!
+//! # What can be watched and read
+//!
+//! [`Handle::watch`] waits for changes of the leadership, the applied slot and the membership, and [`Handle::read_log`] reads
+//! what was decided, as far as the replica keeps it.
+//!
 //! # Changing the group
 //!
 //! [`Handle::change`] adds, removes, promotes and replaces members, and changes what orders ([`Change`]), while the
@@ -115,19 +135,25 @@
 //! replace it ([`Goal::Replace`]).
 
 mod local;
+mod typed;
 
 /// The buffers that commands, queries and replies are in.
 pub use bytes;
 pub use local::LocalGroup;
-pub use synod_consensus::{Decision, ElectionKind, MEMBERS_MAX, Options, ProtocolKind, Role, UnknownName};
+pub use synod_consensus::{
+    Decision, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind, Role, UnknownName,
+};
 pub use synod_node::{
     AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node, NodeMetrics,
-    NodeStatus, Origin, PeerLink, StartError,
+    NodeStatus, Origin, PeerLink, ReadLogError, StartError, View, Watch, recover,
 };
 pub use synod_replica::{
-    Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Refusal, RequestError,
-    SessionCommand, SessionLimits, Settings, Standing, StateMachine,
+    Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Refusal,
+    RequestError, SessionCommand, SessionLimits, Settings, Standing, StateMachine, StateTransfer,
 };
-pub use synod_storage::{Damage, Durability, Ending, Loss, StorageError};
-pub use synod_transport::TransportError;
-pub use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
+pub use synod_storage::{Damage, Disk, Durability, Ending, Loss, StorageError};
+pub use synod_transport::{MemoryNetwork, Network, TransportError};
+pub use synod_wire::{Ballot, Batch, ClusterId, Command, CommandKind, Epoch, ReplicaId, SessionId, Slot};
+#[cfg(feature = "json")]
+pub use typed::Json;
+pub use typed::{Codec, Machine, Typed, TypedError, TypedHandle};

@@ -12,6 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use synod_sync::net::TcpListener;
 use synod_wire::{ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
 
 use crate::handshake::{VERSION, VERSION_OLDEST};
@@ -91,6 +92,8 @@ pub struct Config {
     pub answer: Arc<dyn Fn() -> Bytes + Send + Sync>,
     /// Where to accept connections; not used by [`Transport::start_on`](crate::Transport::start_on).
     pub listen: Vec<SocketAddr>,
+    /// Sockets that listen already, in place of [`Config::listen`].
+    pub listeners: Vec<Arc<TcpListener>>,
     /// All other replicas at the start; see [`Transport::set_peers`](crate::Transport::set_peers).
     pub peers: Vec<Peer>,
     /// The largest body that is accepted, in bytes. A receiver allocates at most this much a connection for a frame under
@@ -135,6 +138,7 @@ impl Config {
             outlived: Arc::new(|_, _| {}),
             answer: Arc::new(Bytes::new),
             listen: Vec::new(),
+            listeners: Vec::new(),
             peers: Vec::new(),
             frame_bytes_max: default_frame_bytes_max(),
             message_bytes_max: 0,
@@ -205,6 +209,7 @@ impl fmt::Debug for Config {
             .field("incarnation", &self.who.incarnation)
             .field("birth", &format_args!("{:016x}", self.who.birth))
             .field("listen", &self.listen)
+            .field("listeners", &self.listeners)
             .field("peers", &self.peers)
             .finish_non_exhaustive()
     }

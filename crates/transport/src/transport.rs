@@ -156,7 +156,11 @@ impl Transport {
         let bind = |address: &SocketAddr| {
             TcpListener::bind(address).map_err(|source| TransportError::Bind { address: *address, source })
         };
-        let listeners = config.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        let listeners = if config.listeners.is_empty() {
+            config.listen.iter().map(bind).collect::<Result<_, _>>()?
+        } else {
+            config.listeners.iter().map(|listener| listener.try_clone()).collect::<Result<_, _>>()?
+        };
         Transport::start_on(config, listeners, sink)
     }
 

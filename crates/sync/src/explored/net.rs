@@ -273,7 +273,10 @@ impl Write for &TcpStream {
 
 /// As in the standard library.
 #[derive(Debug)]
-pub struct TcpListener {
+pub struct TcpListener(Arc<Listening>);
+
+#[derive(Debug)]
+struct Listening {
     address: SocketAddr,
     waiting: Arc<Mutex<VecDeque<TcpStream>>>,
 }
@@ -296,7 +299,11 @@ impl TcpListener {
             }
             taken
         });
-        if taken { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(TcpListener { address, waiting }) }
+        if taken {
+            Err(io::ErrorKind::AddrInUse.into())
+        } else {
+            Ok(TcpListener(Arc::new(Listening { address, waiting })))
+        }
     }
 
     /// As in the standard library.
@@ -312,7 +319,15 @@ impl TcpListener {
     /// # Errors
     /// It never fails.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
+        Ok(self.0.address)
+    }
+
+    /// As in the standard library.
+    ///
+    /// # Errors
+    /// It never fails.
+    pub fn try_clone(&self) -> io::Result<TcpListener> {
+        Ok(TcpListener(Arc::clone(&self.0)))
     }
 
     /// As in the standard library, for a listener that does not block.
@@ -320,13 +335,13 @@ impl TcpListener {
     /// # Errors
     /// No connection is waiting.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let stream = lock(&self.waiting).pop_front().ok_or(io::ErrorKind::WouldBlock)?;
+        let stream = lock(&self.0.waiting).pop_front().ok_or(io::ErrorKind::WouldBlock)?;
         let peer = stream.peer;
         Ok((stream, peer))
     }
 }
 
-impl Drop for TcpListener {
+impl Drop for Listening {
     fn drop(&mut self) {
         let address = self.address;
         _ = NETWORK.try_with(|network| {
@@ -370,7 +385,7 @@ pub fn wait_for(listeners: &[TcpListener], woken: &Woken, timeout: Option<Durati
         let is_woken = woken.0.load(std::sync::atomic::Ordering::SeqCst);
         if is_woken
             || time::now() >= until
-            || listeners.iter().any(|listener| !lock(&listener.waiting).is_empty())
+            || listeners.iter().any(|listener| !lock(&listener.0.waiting).is_empty())
         {
             return;
         }

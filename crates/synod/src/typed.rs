@@ -1,0 +1,235 @@
+//! Commands, queries and replies as types of your own, in place of bytes.
+
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    marker::PhantomData,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use synod_node::Handle;
+use synod_replica::{Context, Frozen, RequestError, SessionCommand, StateMachine};
+
+/// How values of a type become bytes, and bytes values again. Every replica, and every client, must understand what any other
+/// one encodes, also one of an earlier version of your program: the log and the snapshots hold it.
+pub trait Codec<T>: 'static {
+    /// The bytes of a value. Equal states must have equal bytes if replicas are compared by
+    /// [`Handle::digest`](crate::Handle::digest).
+    fn encode(value: &T) -> Bytes;
+
+    /// The value of bytes; `None` if they are not those of one.
+    fn decode(bytes: &[u8]) -> Option<T>;
+}
+
+/// JSON, for all that serde can write and read.
+#[cfg(feature = "json")]
+#[derive(Clone, Copy, Debug)]
+pub struct Json;
+
+#[cfg(feature = "json")]
+impl<T: serde::Serialize + serde::de::DeserializeOwned> Codec<T> for Json {
+    /// # Panics
+    /// If the type cannot be written as JSON, such as a map whose keys are not strings.
+    fn encode(value: &T) -> Bytes {
+        serde_json::to_vec(value).expect("a type that JSON can hold").into()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<T> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// A deterministic state machine with commands, queries and answers of its own types; [`Typed`] makes a [`StateMachine`] of
+/// it, under the same rules. A snapshot is a clone of it, which its codec encodes: a machine whose state is too large to be
+/// cloned between two commands should share it copy on write, or implement [`StateMachine`] itself.
+pub trait Machine: Clone + Send + Sized + 'static {
+    /// What changes the state.
+    type Command;
+    /// What a command is answered with.
+    type Reply;
+    /// What asks for a part of the state.
+    type Query;
+    /// What a query is answered with.
+    type Answer;
+    /// How all of these, and the state, become bytes.
+    type Codec: Codec<Self::Command>
+        + Codec<Self::Reply>
+        + Codec<Self::Query>
+        + Codec<Self::Answer>
+        + Codec<Self>;
+
+    /// Applies a command and answers it. Errors of its own are replies; it must not panic, since every replica would.
+    fn apply(&mut self, command: Self::Command, context: &Context) -> Self::Reply;
+
+    /// Answers a query from the present state.
+    fn query(&self, query: Self::Query) -> Self::Answer;
+}
+
+/// Leads an answer to a command or a query that was understood, which follows.
+const UNDERSTOOD: u8 = 0;
+/// The whole answer to one that was not.
+const NOT_UNDERSTOOD: u8 = 1;
+
+/// A [`Machine`] as a [`StateMachine`].
+#[derive(Clone, Debug, Default)]
+pub struct Typed<M>(pub M);
+
+impl<M: Machine> StateMachine for Typed<M> {
+    fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
+        let Some(command) = decode::<M, M::Command>(command) else { return answer(None) };
+        let reply = self.0.apply(command, context);
+        if context.reply_wanted { answer(Some(encode::<M, M::Reply>(&reply))) } else { Bytes::new() }
+    }
+
+    fn query(&self, query: &Bytes) -> Bytes {
+        answer(decode::<M, M::Query>(query).map(|query| encode::<M, M::Answer>(&self.0.query(query))))
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        Box::new(FrozenMachine(self.0.clone()))
+    }
+
+    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        snapshot.read_to_end(&mut bytes)?;
+        self.0 = decode::<M, M>(&bytes).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(())
+    }
+}
+
+struct FrozenMachine<M>(M);
+
+impl<M: Machine> Frozen for FrozenMachine<M> {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(&encode::<M, M>(&self.0))
+    }
+}
+
+fn encode<M: Machine, T>(value: &T) -> Bytes
+where
+    M::Codec: Codec<T>,
+{
+    <M::Codec as Codec<T>>::encode(value)
+}
+
+fn decode<M: Machine, T>(bytes: &[u8]) -> Option<T>
+where
+    M::Codec: Codec<T>,
+{
+    <M::Codec as Codec<T>>::decode(bytes)
+}
+
+fn answer(encoded: Option<Bytes>) -> Bytes {
+    let Some(encoded) = encoded else { return Bytes::from_static(&[NOT_UNDERSTOOD]) };
+    let mut answer = BytesMut::with_capacity(1 + encoded.len());
+    answer.put_u8(UNDERSTOOD);
+    answer.extend_from_slice(&encoded);
+    answer.freeze()
+}
+
+/// Why a typed command or query failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TypedError {
+    /// It met what any request can meet.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The replica does not understand it: it runs another version of the state machine. Nothing was executed.
+    #[error("the replica does not understand the request")]
+    NotUnderstood,
+    /// It was executed, and this process does not understand the answer.
+    #[error("the answer cannot be decoded")]
+    Answer,
+}
+
+impl TypedError {
+    /// Whether the command may have been executed, or may still be; see [`RequestError::may_have_executed`].
+    #[must_use]
+    pub fn may_have_executed(&self) -> bool {
+        match self {
+            TypedError::Request(error) => error.may_have_executed(),
+            TypedError::NotUnderstood => false,
+            TypedError::Answer => true,
+        }
+    }
+}
+
+/// A [`Handle`] on a replica of a [`Typed`] machine.
+pub struct TypedHandle<M> {
+    handle: Handle,
+    machine: PhantomData<fn() -> M>,
+}
+
+impl<M: Machine> TypedHandle<M> {
+    /// Of a replica that runs a [`Typed`] `M`.
+    #[must_use]
+    pub fn new(handle: Handle) -> TypedHandle<M> {
+        TypedHandle { handle, machine: PhantomData }
+    }
+
+    /// The handle for all that has no types of its own: sessions, changes of the group, status.
+    #[must_use]
+    pub fn untyped(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Orders a command and executes it, at most once; see [`Handle::execute`].
+    ///
+    /// # Errors
+    /// See [`TypedError`].
+    pub async fn execute(&self, command: &M::Command) -> Result<M::Reply, TypedError> {
+        answered::<M, M::Reply>(&self.handle.execute(encode::<M, M::Command>(command)).await?)
+    }
+
+    /// The same for a client that numbers its commands; see [`Handle::execute_in_session`].
+    ///
+    /// # Errors
+    /// See [`TypedError`].
+    pub async fn execute_in_session(
+        &self,
+        place: SessionCommand,
+        command: &M::Command,
+    ) -> Result<M::Reply, TypedError> {
+        let command = encode::<M, M::Command>(command);
+        answered::<M, M::Reply>(&self.handle.execute_in_session(place, command).await?)
+    }
+
+    /// Asks the state machine, linearizably; see [`Handle::query`].
+    ///
+    /// # Errors
+    /// See [`TypedError`].
+    pub async fn query(&self, query: &M::Query) -> Result<M::Answer, TypedError> {
+        answered::<M, M::Answer>(&self.handle.query(encode::<M, M::Query>(query)).await?)
+    }
+
+    /// Asks the state machine as this replica has it; see [`Handle::query_stale`].
+    ///
+    /// # Errors
+    /// See [`TypedError`].
+    pub async fn query_stale(&self, query: &M::Query) -> Result<M::Answer, TypedError> {
+        answered::<M, M::Answer>(&self.handle.query_stale(encode::<M, M::Query>(query)).await?)
+    }
+}
+
+fn answered<M: Machine, T>(answer: &[u8]) -> Result<T, TypedError>
+where
+    M::Codec: Codec<T>,
+{
+    match answer.split_first() {
+        Some((&UNDERSTOOD, encoded)) => decode::<M, T>(encoded).ok_or(TypedError::Answer),
+        Some((&NOT_UNDERSTOOD, _)) => Err(TypedError::NotUnderstood),
+        _ => Err(TypedError::Answer),
+    }
+}
+
+impl<M> Clone for TypedHandle<M> {
+    fn clone(&self) -> TypedHandle<M> {
+        TypedHandle { handle: self.handle.clone(), machine: PhantomData }
+    }
+}
+
+impl<M> fmt::Debug for TypedHandle<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TypedHandle").field(&self.handle).finish()
+    }
+}
