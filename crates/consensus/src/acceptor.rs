@@ -1,5 +1,6 @@
-//! What an acceptor knows of undecided slots where each slot has a value of its own: what it accepted, who voted for what,
-//! and what is decided. Protocols that decide slot by slot share it; they write the records, and send the messages.
+//! What an acceptor knows of undecided slots where each slot has a value of its own: what it accepted, which
+//! replicas voted for what, and what is decided. Protocols that decide slot by slot share it; they write the
+//! records, and send the messages.
 
 use std::collections::VecDeque;
 
@@ -7,10 +8,10 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, Slot};
 
 use crate::{Batches, ReplicaSet, batches::last_of, slots::Slots};
 
-/// The undecided slots of one replica, and the decided ones that wait for a slot in front of them.
+/// The undecided slots of one replica, and the decided ones that wait for a slot before them.
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
-    /// The slots behind the delivered prefix.
+    /// The slots after the delivered prefix.
     slots: Slots<Instance>,
     /// How many of them are decided.
     decided_ahead: usize,
@@ -55,7 +56,8 @@ impl Votes {
 }
 
 impl Acceptor {
-    /// Everything through a slot is decided and delivered; nothing is known of what follows.
+    /// An acceptor for which everything through a slot is decided and delivered, and which knows nothing of
+    /// what follows.
     pub(crate) fn new(decided: Slot) -> Acceptor {
         Acceptor { slots: Slots::new(decided.next()), decided_ahead: 0, undurable: VecDeque::new() }
     }
@@ -65,7 +67,7 @@ impl Acceptor {
         self.slots.first().prev()
     }
 
-    /// How many slots behind the delivered prefix are decided.
+    /// How many slots after the delivered prefix are decided.
     pub(crate) fn decided_ahead(&self) -> usize {
         self.decided_ahead
     }
@@ -83,8 +85,8 @@ impl Acceptor {
         accepted.filter_map(|(slot, instance)| Some((slot, instance.accepted.as_ref()?)))
     }
 
-    /// How many of `count` proposals of a ballot, for `first` and the slots behind it, are to be written down together: those
-    /// before the first one that is accepted already, or whose slot is decided.
+    /// How many of `count` proposals of a ballot, for `first` and the slots after it, have to be written
+    /// together: those before the first one that is accepted already, or whose slot is decided.
     pub(crate) fn new_ones(&self, ballot: Ballot, first: Slot, count: usize) -> usize {
         if first > self.slots.last() {
             return count;
@@ -99,7 +101,7 @@ impl Acceptor {
         (first.0..).map(Slot).take(count).take_while(|&slot| is_new(slot)).count()
     }
 
-    /// Accepts new proposals, which a record holds. Votes for lower ballots count no more.
+    /// Accepts new proposals, which a record holds. Votes for lower ballots do not count any more.
     pub(crate) fn accept(&mut self, ballot: Ballot, first: Slot, batches: &Batches, lsn: Lsn) -> Votes {
         for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
             let accepted = Some(Accepted { ballot, batch: batch.clone(), lsn });
@@ -124,19 +126,19 @@ impl Acceptor {
 
     // Counting votes.
 
-    /// Whether anybody is known to have voted in the highest ballot of a slot.
+    /// Whether any replica is known to have voted in the highest ballot of a slot.
     pub(crate) fn has_votes(&self, slot: Slot) -> bool {
         self.slots.get(slot).is_some_and(|instance| !instance.votes.is_empty())
     }
 
-    /// Those that are known to have accepted the proposal of a ballot.
+    /// The replicas that are known to have accepted the proposal of a ballot.
     pub(crate) fn voters(&self, slot: Slot, ballot: Ballot) -> ReplicaSet {
         let instance = self.slots.get(slot).filter(|instance| instance.voted == ballot);
         instance.map(|instance| instance.votes).unwrap_or_default()
     }
 
-    /// Notes that these replicas accepted the proposals of `ballot` for some slots, and decides those for which that makes a
-    /// quorum, and whose value is here. True if one is decided by it.
+    /// Takes note that these replicas accepted the proposals of `ballot` for some slots, and decides the
+    /// slots for which that makes a quorum, and whose value is here. Returns whether that decides one.
     pub(crate) fn vote(
         &mut self,
         (first, last): (Slot, Slot),
@@ -165,7 +167,8 @@ impl Acceptor {
         self.decided_ahead > before
     }
 
-    /// Slots through this one are decided. Those are decided with what is held whose value `is_it`.
+    /// Takes note that slots through this one are decided. Those of which `is_it` is true are decided with
+    /// the value that is held.
     pub(crate) fn decide_through(&mut self, through: Slot, is_it: impl Fn(&Accepted) -> bool) {
         for instance in self.slots.range_mut(self.slots.first(), through) {
             if !instance.decided && instance.accepted.as_ref().is_some_and(&is_it) {
@@ -175,7 +178,7 @@ impl Acceptor {
         }
     }
 
-    /// A slot that is not known to be decided was decided with this, and a record holds it.
+    /// Takes note that a slot that is not known to be decided was decided with this value, which a record holds.
     pub(crate) fn learn(&mut self, slot: Slot, accepted: Accepted) {
         let instance = self.slots.entry(slot);
         debug_assert!(!instance.decided, "what is decided stays");
@@ -195,7 +198,7 @@ impl Acceptor {
 
     // Delivering.
 
-    /// Takes out the slot behind the delivered prefix, if it is decided.
+    /// Takes out the slot after the delivered prefix, if it is decided.
     pub(crate) fn deliver(&mut self) -> Option<(Slot, Ballots, Batch)> {
         if !self.slots.front()?.decided {
             return None;
@@ -206,7 +209,7 @@ impl Acceptor {
         Some((slot, Ballots::both(accepted.ballot), accepted.batch))
     }
 
-    /// A planted bug: takes out the second slot in the place of the first.
+    /// Takes out the second slot instead of the first, which is a planted bug.
     pub(crate) fn deliver_out_of_order(&mut self) -> Option<(Slot, Ballots, Batch)> {
         let slot = self.slots.first();
         let next = self.slots.get(slot.next()).filter(|next| next.decided)?.accepted.clone()?;
@@ -214,7 +217,7 @@ impl Acceptor {
         Some((slot, Ballots::both(next.ballot), next.batch))
     }
 
-    /// Everything through a slot is delivered.
+    /// Takes note that everything through a slot is delivered.
     pub(crate) fn installed(&mut self, slot: Slot) {
         self.slots.advance_to(slot.next());
         self.decided_ahead = self.slots.iter().filter(|(_, instance)| instance.decided).count();
@@ -222,8 +225,8 @@ impl Acceptor {
 
     // Starting again.
 
-    /// A record of an earlier life says that this was accepted, or decided, in a slot; it takes the place of what earlier
-    /// records said of it.
+    /// Takes note of a record of an earlier life, by which this was accepted, or decided, in a slot; it
+    /// replaces what earlier records said of it.
     pub(crate) fn replay(&mut self, slot: Slot, accepted: Accepted, decided: bool) {
         if slot > self.decided() {
             let (voted, votes) = (accepted.ballot, ReplicaSet::default());
@@ -233,7 +236,7 @@ impl Acceptor {
         }
     }
 
-    /// Only what is known to be decided can be believed.
+    /// Forgets everything except what is known to be decided, since only that can be believed.
     pub(crate) fn forget_undecided(&mut self) {
         for (_, instance) in self.slots.iter_mut().filter(|(_, instance)| !instance.decided) {
             *instance = Instance::default();
@@ -242,7 +245,7 @@ impl Acceptor {
 }
 
 impl Instance {
-    /// Votes in this ballot count, and none in a lower one.
+    /// Lets votes in this ballot count, and none in a lower one.
     fn counts(&mut self, ballot: Ballot) {
         if self.voted < ballot {
             (self.voted, self.votes) = (ballot, ReplicaSet::default());

@@ -17,9 +17,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     ballot: Ballot,
-    /// The first slot asked about.
+    /// The first slot that it asks about.
     from: Slot,
-    /// The own promise.
+    /// The record of its own promise.
     lsn: Lsn,
     answers: BTreeMap<ReplicaId, Answer>,
     /// For each slot that some answer mentions, the value of the highest ballot.
@@ -41,9 +41,9 @@ struct Answer {
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) ballot: Ballot,
-    /// Slots through this one are proposed...
+    /// Slots through this one are proposed.
     pub(super) proposed: Slot,
-    /// ...and what goes into the slots behind it leaves at the end of this burst.
+    /// What goes into the slots after it, which leaves at the end of this burst.
     waiting: VecDeque<Batch>,
     pub(super) duties: Leadership,
     /// What was proposed, as far as it is in flight, and when the first of it is due again.
@@ -59,7 +59,7 @@ impl Leader {
         self.duties.tick_at().min(self.resend_at)
     }
 
-    /// What it took and did not propose yet.
+    /// The batches that it took and has not proposed yet.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Batch> {
         self.waiting.iter()
     }
@@ -276,7 +276,7 @@ impl MultiPaxos {
         }
     }
 
-    /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
+    /// What a leader does whenever its timer fires: steps down if it cannot lead, sends again what was not
     /// answered, says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;

@@ -3,9 +3,9 @@
 //!
 //! A **ballot** is what the thesis calls a view or proposal number. Its owner runs Phase 1 once
 //! ([`Message::Prepare`], [`Message::Promise`]) and then proposes slot after slot ([`Message::Accept`],
-//! [`Message::Accepted`]). What a burst of inputs proposes leaves together and is written down together, as are the
-//! answers to it; still each slot is voted for, decided and proposed again by itself. Who is to own the next ballot is
-//! the election's business ([`crate::election`]).
+//! [`Message::Accepted`]). What a burst of inputs proposes leaves together and is written together, as are
+//! the answers to it; still each slot is voted for, decided and proposed again by itself. The election
+//! ([`crate::election`]) says which replica should own the next ballot.
 //!
 //! # Why it is safe
 //!
@@ -15,20 +15,22 @@
 //! thesis is silent:
 //!
 //! - **An announced decision names a ballot.** A follower takes slot s for decided by announcement only if it
-//!   accepted s *in the announcing ballot*: in an older ballot it may hold another value. All other slots that
-//!   it hears to be decided are gaps, which catch-up fills with values. The leader of b knows only of decisions in b and in
-//!   lower ballots ([`Protocol`], "Outside knowledge"), and in these slots b proposed what was decided; so a follower that
+//!   accepted s *in the announcing ballot*: in an
+//!   older ballot it may hold another value. All other slots that it hears to be decided are gaps, which catch-up fills with values. The leader of b knows
+//!   only of decisions in b and in lower ballots ([`Protocol`], "Outside knowledge"), and in these slots b proposed what was decided; so a follower that
 //!   accepted s in b holds that.
-//! - **`Prepare` leaves only once the candidate's own promise is durable**, and a restarted replica never goes
-//!   on in a ballot of its earlier life. So no ballot is used for two different proposals of a slot, although
-//!   the leader sends proposals while its own record is still on its way to the disk.
-//! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was written
-//!   is in the log before it, with the decided value as the latest record of its slot, or under a snapshot; so a
-//!   restart, also of all replicas at once, delivers that prefix without asking anybody.
-//! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for; see
-//!   `recovery.rs` for the protocol and its argument.
-//! - **A promise is of one life**, however many pages it takes, and of the latest life of its sender: what a replica
-//!   promised before it lost its log does not bind it afterwards.
+//! - **`Prepare` leaves only once the candidate's own promise is durable**, and a restarted replica never
+//!   goes on in a ballot of its earlier life. So no
+//!   ballot is used for two different proposals of a slot, although the leader sends proposals while its own record is still on its way to the disk.
+//! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was
+//!   written is in the log before it, with the decided
+//!   value as the latest record of its slot, or under a snapshot; so a restart, even of all replicas at once, delivers that prefix without asking others.
+//! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for;
+//!   see `recovery.rs` for the protocol and its
+//!   argument.
+//! - **A promise is of one life**, however many pages it takes, and of the latest life of its sender: what a
+//!   replica promised before it lost its log does
+//!   not bind it afterwards.
 
 mod claims;
 mod describe;
@@ -68,7 +70,7 @@ pub struct MultiPaxos {
     options: Options,
     incarnation: Incarnation,
     election: Box<dyn Election>,
-    /// No lower ballot is answered any more.
+    /// The highest promised ballot: lower ones are not answered any more.
     promised: Ballot,
     /// The record that holds `promised`.
     promised_lsn: Lsn,
@@ -76,20 +78,20 @@ pub struct MultiPaxos {
     told: Slot,
     reported: Reported,
     state: State,
-    /// What is known of the slots behind the decided prefix.
+    /// What is known of the slots after the decided prefix.
     acceptor: Acceptor,
-    /// Slots through this one are known to be decided somewhere.
+    /// Slots through this one are known to be decided by some replica.
     decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     durable: Lsn,
     /// Votes of this burst: they leave together at its end.
     untold: Option<Votes>,
     disk: DiskWatch,
-    /// Of its leading, if it leads; otherwise of its leader's.
+    /// The progress of this replica as a leader, or else that of its leader.
     progress: ProgressWatch,
-    /// The latest lives of the others: what they promised or answered in earlier ones is void.
+    /// The latest lives of the other replicas: what they promised or answered in earlier ones is void.
     lives: Lives,
-    /// Executing falls behind: accept nothing.
+    /// Whether the executor lags, so that nothing is accepted.
     backlogged: bool,
 }
 
@@ -110,7 +112,7 @@ impl Protocol for MultiPaxos {
                 self.receive(now, from, message, effects);
             }
             Input::Receive { from, message: crate::Message::Election(message) } => {
-                // Who must not vote is nobody's follower, and must not lead.
+                // A replica that must not vote follows no leader, and must not lead.
                 if !matches!(self.state, State::Recovering(_)) {
                     self.election.receive(now, from, &message, effects);
                     self.stand(now, effects);
@@ -158,7 +160,7 @@ impl Protocol for MultiPaxos {
     fn room(&self) -> usize {
         match &self.state {
             State::Leader(leader) if !self.is_congested() => {
-                // No further ahead of the decided prefix than acceptors follow.
+                // The leader goes no further beyond the decided prefix than acceptors follow.
                 let span = leader.next_slot().0 - self.decided().next().0;
                 let span_room = self.options.accept_ahead_max().saturating_sub(span);
                 let window_room = self.options.window_max.saturating_sub(self.in_flight());
@@ -168,8 +170,8 @@ impl Protocol for MultiPaxos {
         }
     }
 
-    // Where others decide without this replica, its decided prefix goes on, so the window alone would not bound what it
-    // has to write.
+    // Where others decide without this replica, its decided prefix grows, so the window alone would not bound
+    // what it has to write.
     fn is_congested(&self) -> bool {
         self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
     }
@@ -198,7 +200,7 @@ impl Protocol for MultiPaxos {
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
         let State::Leader(leader) = &self.state else { return };
         let waiting = leader.waiting();
-        // Also those that are decided behind a slot that is not.
+        // These include slots that are decided after one that is not.
         let accepted = self.acceptor.accepted_from(Slot::ZERO).map(|(_, accepted)| accepted);
         accepted.map(|accepted| &accepted.batch).chain(waiting).for_each(see);
     }
@@ -226,7 +228,7 @@ impl MultiPaxos {
                 }
             }
             Message::Accepted { ballot, first, last } => {
-                // With decision `all`, votes for another's ballot come here as well: they answer that one.
+                // With decision `all`, votes for another replica's ballot come here as well: they answer that replica.
                 if ballot.replica == self.members.me() {
                     self.election.answered(from, now);
                 }
@@ -253,14 +255,14 @@ impl MultiPaxos {
             }
             Message::Recover { incarnation } => self.on_recover(from, incarnation, effects),
             Message::TakeOver { ballot } => {
-                // One that lags would lead, and serve nobody until it has caught up.
+                // A replica that lags would lead, and serve no client until it has caught up.
                 let ready = matches!(self.state, State::Follower) && self.decided_elsewhere <= self.decided();
                 if ballot.replica == from && ballot == self.promised && ready {
                     let ballot = self.election.next_ballot(ballot);
                     self.become_candidate(now, ballot, effects);
                 }
             }
-            // Meant for an earlier life that was recovering.
+            // This message is for an earlier life that was recovering.
             Message::RecoverAnswer { .. } => {}
         }
     }
@@ -313,8 +315,8 @@ impl MultiPaxos {
         self.report_leader(effects);
     }
 
-    /// Notes that `who` accepted the proposals of `ballot` for some slots, and decides those for which that makes a
-    /// quorum.
+    /// Takes note that `who` accepted the proposals of `ballot` for some slots, and decides those for which
+    /// that makes a quorum.
     fn vote(&mut self, first: Slot, last: Slot, ballot: Ballot, who: ReplicaId, effects: &mut Effects) {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
@@ -348,7 +350,7 @@ impl MultiPaxos {
         }
     }
 
-    /// A peer told what was decided in a slot.
+    /// Takes note of what a peer says was decided in a slot.
     fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
         self.decided_elsewhere = self.decided_elsewhere.max(slot);
         if self.is_congested()
@@ -436,7 +438,7 @@ impl MultiPaxos {
             State::Recovering(_) => self.resend_recover(now, effects),
         }
     }
-    /// Tries to lead if the election says so; whether it does.
+    /// Tries to lead if the election says so; returns whether it does.
     fn stand(&mut self, now: Time, effects: &mut Effects) -> bool {
         if !matches!(self.state, State::Follower | State::Candidate(_)) {
             return false;

@@ -17,11 +17,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     ballot: Ballot,
-    /// The own promise.
+    /// The record of its own promise.
     lsn: Lsn,
-    /// What everybody is asked, the same each time: what promises leave out depends on it.
+    /// The question to all others, the same each time: what promises leave out depends on it.
     prepare: Prepare,
-    /// Who has promised, and what it has.
+    /// The replicas that have promised, with what each has.
     promises: BTreeMap<ReplicaId, Extent>,
     best: Best,
     pub(super) resend: Resend,
@@ -30,13 +30,13 @@ pub(super) struct Candidate {
 /// The promise of the highest rank so far.
 #[derive(Clone, Debug)]
 struct Best {
-    /// Who gave it; the candidate itself if `None`.
+    /// The replica that gave it; `None` for the candidate itself.
     from: Option<ReplicaId>,
     has: Extent,
-    /// What it has from this slot on...
+    /// The slot of the first element that has come.
     start: Slot,
     batches: Vec<Batch>,
-    /// ...and where the next page begins, if there is one to come.
+    /// The slot with which the next page begins, if there is one to come.
     next: Option<Slot>,
 }
 
@@ -50,9 +50,9 @@ pub(super) struct Leader {
     pub(super) peers: BTreeMap<ReplicaId, Peer>,
     /// Records, and what they hold is sent, through this slot; what was proposed since goes with the end of the burst.
     pub(super) written: Slot,
-    /// The own sequence is durable through this slot...
+    /// The leader's own sequence is durable through this slot.
     own: Slot,
-    /// ...and will be through these once these records are.
+    /// Records that are not durable yet, each with the slot through which the sequence will be durable with it.
     undurable: VecDeque<(Lsn, Slot)>,
     pub(super) duties: Leadership,
 }
@@ -63,7 +63,7 @@ impl Leader {
         self.duties.tick_at().min(resend_at.unwrap_or(Time::NEVER))
     }
 
-    /// Nobody is taken to have accepted more than there is (I7).
+    /// Whether no replica is taken to have accepted more than there is (I7).
     pub(super) fn all_within(&self, last: Slot) -> bool {
         self.own <= last && self.written <= last && self.peers.values().all(|peer| peer.last <= last)
     }
@@ -87,7 +87,7 @@ impl SequencePaxos {
         self.broadcast(Message::Prepare(prepare), self.promised_lsn, effects);
     }
 
-    /// Asks again whoever has not answered, or whose answer has another page.
+    /// Asks again the replicas that have not answered, or whose answer has another page.
     pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
         let wait_max = self.options.election_timeout;
         let State::Candidate(candidate) = &mut self.state else { return };
@@ -157,7 +157,7 @@ impl SequencePaxos {
         let State::Candidate(candidate) = std::mem::replace(&mut self.state, follower) else { return };
         let Candidate { ballot, best, promises, .. } = candidate;
         self.adopt_best(ballot, &best, effects);
-        // Whatever anybody knew to be decided is in the sequence.
+        // Whatever any replica knew to be decided is in the sequence.
         let decided = promises.values().map(|has| has.decided).max().unwrap_or_default();
         let last = self.log.last();
         let retransmit_after = self.options.retransmit_after;
@@ -181,8 +181,8 @@ impl SequencePaxos {
         self.lead_on(now, effects);
     }
 
-    /// The best sequence becomes the accepted one, in the own ballot: both at once, and before anything of it counts
-    /// (E1, P5).
+    /// Makes the best sequence the accepted one, in this replica's own ballot: both at once, and before
+    /// anything of it counts (E1, P5).
     fn adopt_best(&mut self, ballot: Ballot, best: &Best, effects: &mut Effects) {
         let accepted_in = self.accepted_in;
         let start = best.start.max(self.log.decided().next()).min(self.log.last().next());
@@ -252,7 +252,7 @@ impl SequencePaxos {
         }
     }
 
-    /// The own acceptance counts once it is durable (P6).
+    /// Counts this replica's own acceptance, once it is durable (P6).
     pub(super) fn accepted_durably(&mut self, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
         while leader.undurable.front().is_some_and(|(lsn, _)| *lsn <= self.durable) {
@@ -279,7 +279,8 @@ impl SequencePaxos {
         }
     }
 
-    /// A leader that overslept gives up. One that orders alone has nobody to give up for.
+    /// Gives up if this leader overslept. A leader that orders alone does not give up, since there is no
+    /// other to do it for.
     pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let overslept = leader.duties.overslept(now, self.options.election_timeout);
@@ -289,8 +290,8 @@ impl SequencePaxos {
         }
     }
 
-    /// What a leader does whenever its timer fires: steps down if it can not lead, sends again what was not
-    /// answered, says that it lives.
+    /// What a leader does whenever its timer fires: it steps down if it cannot lead, sends again what was not
+    /// answered, and says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
         let waits = !self.is_congested() && self.in_flight() > 0;
@@ -339,11 +340,11 @@ impl SequencePaxos {
         self.step_down(effects);
     }
 
-    /// Leads, or tries to, no more; the election knows.
+    /// Stops leading, or trying to, after the election was told.
     pub(super) fn step_down(&mut self, effects: &mut Effects) {
         if let State::Leader(leader) = &mut self.state {
             leader.duties.rounds.fail(effects);
-            // Nobody was told of these; whoever proposed them proposes them again.
+            // No follower was told of these; the replicas that proposed them propose them again.
             self.log.truncate(leader.written);
         }
         self.progress = Default::default();
@@ -389,7 +390,8 @@ impl SequencePaxos {
         self.confirm_reads(effects);
     }
 
-    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks on behalf of the others.
+    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks the followers for
+    /// the other reads.
     fn confirm_reads(&mut self, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
         if leader.duties.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {

@@ -22,10 +22,10 @@ pub(super) struct Peer {
     ask_at: Time,
 }
 
-/// How far a leader is with a follower.
+/// How far a leader has come with a follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It was sent a `Prepare`, or is to be sent one (lds[r] = ⊥).
+    /// It was sent a `Prepare`, or has to be sent one (lds[r] = ⊥).
     Asked,
     /// What it lacks is dropped: it will ask when it has learned that.
     Behind,
@@ -71,12 +71,12 @@ impl Peer {
 impl SequencePaxos {
     fn prepare_of_leader(&self) -> Option<Message> {
         let State::Leader(leader) = &self.state else { return None };
-        // What was proposed in this burst is not written yet: nobody can have it.
+        // What was proposed in this burst is not written yet, so no follower can have it.
         let has = Extent { last: leader.written, ..self.extent() };
         Some(Message::Prepare(Prepare { ballot: leader.ballot, has, page: Slot::ZERO }))
     }
 
-    /// A follower may have missed something: what does it have?
+    /// Asks a follower what it has, since it may have missed something.
     fn prepare_peer(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
         let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
         let Some(prepare) = self.prepare_of_leader() else { return };
@@ -112,7 +112,7 @@ impl SequencePaxos {
         // A `Prepare` or a page is under way, and is sent again. Beginning again with each question would never end where a
         // page takes longer than the follower waits.
         let is_served = leader.peers.get(&from).is_some_and(|peer| peer.is_served(now));
-        // Whoever has promised more will hear of a leader that can use it.
+        // A replica that has promised more will hear of a leader that can use it.
         if promised <= leader.ballot && !is_served {
             self.prepare_peer(now, from, effects);
         }
@@ -151,7 +151,7 @@ impl SequencePaxos {
             peer.stage = Stage::Syncing { start, page: start, whole: false };
             self.send_page(to, effects);
         }
-        // Otherwise it knows more to be decided than this leader has: somebody leads in a higher ballot.
+        // Otherwise it knows more to be decided than this leader has: another replica leads in a higher ballot.
     }
 
     /// Sends the page of an `AcceptSync` that is under way.
