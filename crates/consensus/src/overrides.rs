@@ -1,7 +1,7 @@
 //! Options of ordering that a group fixes for all its replicas, whatever each of them was started with.
 //!
 //! They are a part of the replicated group, so every replica of an epoch orders with the same ones. All of them can be
-//! read from text, `KEY=VALUE,KEY=VALUE`, which is also how they are written down.
+//! read from text, `KEY=VALUE,KEY=VALUE`, which is also how they are written.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -78,7 +78,7 @@ pub(crate) fn on_off(switch: &mut bool, value: &str) -> bool {
     true
 }
 
-/// See the module.
+/// Options of ordering that a group fixes for all its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// Only keys and values that are accepted.

@@ -135,7 +135,7 @@ pub struct Plan {
 /// Blocks for the disk.
 ///
 /// # Errors
-/// The directory is in use, can not be read or written, or does not hold all that its replica knew.
+/// The directory is in use, cannot be read or written, or does not hold all that its replica knew.
 pub fn force_new_cluster<S: StateMachine>(
     config: &Config,
     machine: S,

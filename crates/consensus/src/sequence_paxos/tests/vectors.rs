@@ -1,5 +1,6 @@
-//! The test vectors of the specification's section 18, whose scripts show what each erratum of Ng 2020 breaks. Each is
-//! played with the correct rule, and with the erratum planted, which must show. (TV10 is about elections.)
+//! Test vectors TV1 to TV9: scripts that show what each erratum of Ng 2020 breaks (docs/errata.md). Each is played with
+//! the correct rule, and with the erratum planted, which must show. (TV10, which is about elections, is in
+//! `election/ballot_tests.rs`.)
 
 use super::*;
 
