@@ -123,7 +123,7 @@ pub trait Protocol: std::fmt::Debug + Send {
 
     /// Shows every batch that this replica, which leads, has in its log and has not delivered. A wrapper does not
     /// propose these again; a batch that is not shown may be proposed twice, and counts once ([`Delivered`]).
-    fn for_each_proposal(&self, _see: &mut dyn FnMut(&Batch)) {}
+    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch));
 
     /// Whether the executor or the disk lags so far that nothing more should be taken in. A protocol may drop what it
     /// is sent meanwhile, and need not remember that it did: the replica around it asks the leader to send it again.

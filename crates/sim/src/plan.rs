@@ -448,7 +448,9 @@ impl Plan {
         let survives = self.settings.consensus.protocol.survives();
         if !survives.lost_logs {
             let weights = &mut self.faults.weights;
-            (weights.lose_log, weights.restore, weights.wipe) = (0, 0, 0);
+            // What a snapshot covers may be trimmed from the log, so a lost snapshot is a lost part of it.
+            (weights.lose_log, weights.lose_snapshot) = (0, 0);
+            (weights.restore, weights.wipe) = (0, 0);
             self.durability = Durability::Sync;
         }
         if !survives.lost_replicas && !self.durability.may_restart() {

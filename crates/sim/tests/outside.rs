@@ -81,7 +81,8 @@ fn a_plan_draws_only_what_it_survives() {
         for &(_, family) in Family::ALL {
             let plan = Plan::draw_general(seed, kind, ElectionKind::None).of_family(family);
             let weights = plan.faults.weights;
-            assert_eq!((weights.lose_log, weights.restore, weights.wipe), (0, 0, 0), "seed {seed}, {family}");
+            let losses = [weights.lose_log, weights.lose_snapshot, weights.restore, weights.wipe];
+            assert_eq!(losses, [0; 4], "seed {seed}, {family}");
             assert_eq!(plan.durability, Durability::Sync, "seed {seed}, {family}");
         }
     }

@@ -356,6 +356,12 @@ impl Protocol for FixedLeader {
         if leads { self.options.window_max.saturating_sub(self.status().in_flight) } else { 0 }
     }
 
+    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
+        if self.role == Role::Leader {
+            self.slots.values().for_each(|held| see(&held.batch));
+        }
+    }
+
     fn is_congested(&self) -> bool {
         self.backlogged
     }
