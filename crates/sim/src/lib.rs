@@ -16,7 +16,8 @@
 //! 6. [`situations`]: the dangerous situations that the runs of many seeds have reached.
 //! 7. [`outage`]: how long service is missing while one fault lasts.
 //! 8. [`chart`]: message-sequence charts of runs and scenarios.
-//! 9. [`cli`]: `synod sim`.
+//! 9. [`guest`]: a state machine of your own under the same faults, with your invariants.
+//! 10. [`cli`]: `synod sim`.
 //!
 //! # Equal seeds, equal runs
 //!
@@ -40,6 +41,7 @@ pub mod describe;
 mod disk;
 pub mod explore;
 mod files;
+pub mod guest;
 mod network;
 mod odds;
 mod ops;
@@ -52,8 +54,9 @@ pub mod situations;
 mod trace;
 mod world;
 
+pub use guest::{Guest, Told};
 pub use network::{NetworkPlan, Wire};
 pub use odds::Odds;
-pub use run::{Failure, record, run, run_with_trace};
+pub use run::{Failure, record, run, run_guest, run_with_trace};
 pub use trace::Trace;
 pub use world::{Coverage, Outcome, World};

@@ -4,6 +4,7 @@ use std::{
     cell::RefCell,
     fmt::Write as _,
     panic::{self, AssertUnwindSafe},
+    rc::Rc,
     sync::Once,
 };
 
@@ -12,6 +13,7 @@ use synod_consensus::{Dissemination, ElectionKind, ProtocolKind};
 use crate::{
     chart::{Recorder, Window},
     check::{Invariant, Violation},
+    guest::{AnyGuest, Guest},
     plan::{Family, Plan},
     situations::Reached,
     trace::Trace,
@@ -71,15 +73,40 @@ pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     let (result, ..) = attempt(plan, Trace::Off);
     result.map_err(|first| {
         let (again, reached, trace) = attempt(plan, Trace::last(TRACE_LINES));
-        let violation = match again {
-            Err(violation) => violation,
-            Ok(_) => Violation {
-                invariant: Invariant::Sound,
-                detail: format!("a run with the same seed went another way; the first one: {first}"),
-            },
-        };
         let dissemination = plan.settings.consensus.dissemination;
+        let violation = repeated(first, again);
         Box::new(Failure { seed, family: plan.family, dissemination, violation, reached, trace })
+    })
+}
+
+/// Runs a plan with a state machine of your own beside the store: see [`guest`](crate::guest). The trace of a failure shows its
+/// last events; the plan repeats it.
+pub fn run_guest(plan: &Plan, guest: impl Guest) -> Result<Outcome, Box<Failure>> {
+    let guest: Rc<dyn AnyGuest> = Rc::new(guest);
+    let attempt = |trace| {
+        let mut world = World::hosting_guest(plan.clone(), trace, Some(Rc::clone(&guest)));
+        let result = play(&mut world);
+        (result, world.reached(), world.take_trace())
+    };
+    let (result, ..) = attempt(Trace::Off);
+    result.map_err(|first| {
+        let (again, reached, trace) = attempt(Trace::last(TRACE_LINES));
+        Box::new(Failure {
+            seed: plan.seed,
+            family: plan.family,
+            dissemination: plan.settings.consensus.dissemination,
+            violation: repeated(first, again),
+            reached,
+            trace,
+        })
+    })
+}
+
+/// The violation of a run that was repeated.
+fn repeated(first: Violation, again: Result<Outcome, Violation>) -> Violation {
+    again.err().unwrap_or_else(|| Violation {
+        invariant: Invariant::Sound,
+        detail: format!("a run with the same seed went another way; the first one: {first}"),
     })
 }
 

@@ -82,6 +82,7 @@
 //! | `protocols` | the protocol is chosen, and changed while the group works |
 //! | `metrics` | what a replica counts, in a registry of Prometheus metrics |
 //! | `backup` | a copy of a data directory, and a new cluster of what it holds |
+//! | `simulated` | your state machine in the simulator (the crate `synod-sim`): its code, the simulator's faults, your invariants |
 //!
 //! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`] and
 //! [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.

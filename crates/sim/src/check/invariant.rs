@@ -30,6 +30,8 @@ macro_rules! invariants {
 }
 
 invariants! {
+    /// What a guest demands of its state machine.
+    Guest = "guest", "crates/sim/src/guest.rs: the author of the state machine says what holds";
     /// One batch a slot: on all replicas, in all their lives, also across restarts.
     Agreement = "agreement", "Santos 2012, section 7.4: a DECIDED value never changes";
     /// A replica delivers slots in order, each once a life, without gaps but for those a snapshot fills.

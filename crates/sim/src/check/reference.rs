@@ -10,16 +10,16 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::ProtocolKind;
-use synod_kv::KvStore;
 use synod_replica::{Executor, Group, Outcome};
 use synod_wire::{Ballots, Batch, Command, CommandKind, Epoch, SessionId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
+use crate::guest::Hosting;
 
 /// The reference: one log, and one state.
 #[derive(Debug)]
 pub struct Reference {
-    executor: Executor<KvStore>,
+    executor: Executor<Hosting>,
     /// The batch of slot 1, 2, and so on, with the epoch and the protocol that decided it.
     log: Vec<(Batch, Epoch, ProtocolKind)>,
     /// The outcomes of the commands of each slot.
@@ -36,11 +36,11 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The empty log.
+    /// The empty log, for a state machine in its initial state.
     #[must_use]
-    pub fn new(group: Group) -> Reference {
+    pub(crate) fn new(group: Group, machine: Hosting) -> Reference {
         Reference {
-            executor: Executor::new(KvStore::new(), group),
+            executor: Executor::new(machine, group),
             log: Vec::new(),
             outcomes: Vec::new(),
             digests: Vec::new(),
@@ -55,6 +55,12 @@ impl Reference {
     #[must_use]
     pub fn last(&self) -> Slot {
         Slot(self.log.len() as u64)
+    }
+
+    /// The state machine, after all that was delivered.
+    #[must_use]
+    pub(crate) fn machine(&self) -> &Hosting {
+        self.executor.machine()
     }
 
     /// Counts time twice, as replicas with that planted bug do.

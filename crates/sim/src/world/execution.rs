@@ -55,6 +55,7 @@ impl World {
                     for (place, request) in requests {
                         self.answer_request(of, request, outcomes[place].clone())?;
                     }
+                    self.check_guest(of)?;
                     if slot.0 % DIGEST_EVERY == 0 {
                         self.check_state(of)?;
                     }
@@ -182,6 +183,7 @@ impl World {
         self.coverage.snapshots_installed += 1;
         self.note(of, Mark::Note, || format!("installs the snapshot to slot {}", info.slot));
         self.check_state(of)?;
+        self.check_guest(of)?;
         let Some(life) = &self.machines[of].life else { return Ok(()) };
         let (ballots, group) = (life.executor.ballots(), life.executor.group().clone());
         let history = life.executor.history().clone();

@@ -506,6 +506,7 @@ impl World {
     /// before this began counts.)
     fn come_to_rest(&mut self) -> Checked {
         self.plan.clients.operations = 0;
+        self.end_guests();
         let settings = &self.plan.settings;
         let timeout = settings.consensus.election_timeout;
         let end = self.now + settings.request_timeout * REST_TIMEOUTS + timeout * REST_TIMEOUTS;

@@ -6,7 +6,6 @@ use std::{
 };
 
 use synod_consensus::Bug;
-use synod_kv::KvStore;
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
 use synod_storage::StorageError;
 use synod_wire::{ReplicaId, Slot, Time};
@@ -19,6 +18,7 @@ use crate::{
     chart::Mark,
     check::{Checked, Held, Invariant, Violation, Watch, demand, slots},
     clock::{Clock, PERFECT_PPM},
+    guest::Hosting,
     network::{Loss, Wire, between},
     plan::{Ending, Plan},
     situations::{Face, Sight, is_long},
@@ -69,7 +69,7 @@ impl World {
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
 
-        let mut executor = Executor::new(KvStore::new(), self.first_group());
+        let mut executor = Executor::new(self.hosting(), self.first_group());
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();
@@ -391,7 +391,7 @@ pub(super) fn first_group(plan: &Plan) -> Group {
 const HELD_MAX: usize = 20_000;
 
 /// Restores an executor from a snapshot file that was written completely.
-pub(super) fn restore(executor: &mut Executor<KvStore>, slot: Slot, bytes: &[u8]) -> Checked {
+pub(super) fn restore(executor: &mut Executor<Hosting>, slot: Slot, bytes: &[u8]) -> Checked {
     executor.restore(&mut &bytes[..]).map_err(|error| Violation {
         invariant: Invariant::Sound,
         detail: format!("the snapshot of slot {slot} cannot be restored: {error}"),

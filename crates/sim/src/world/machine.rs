@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use synod_consensus::To;
-use synod_kv::KvStore;
 use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
 use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -13,6 +12,7 @@ use crate::{
     clock::{Clock, Moment},
     disk::Disk,
     files::Files as RealFiles,
+    guest::Hosting,
     plan::Plan,
 };
 
@@ -55,7 +55,7 @@ pub(crate) struct Pause {
 pub(crate) struct Life {
     pub(crate) number: u64,
     pub(crate) replica: Replica,
-    pub(crate) executor: Executor<KvStore>,
+    pub(crate) executor: Executor<Hosting>,
     pub(crate) clock: Clock,
     pub(crate) watch: Watch,
     /// The peers, by index, that were met in this life, each with the number of the life that it was in.

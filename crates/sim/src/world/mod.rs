@@ -13,6 +13,7 @@
 //! | `requests.rs` | what becomes of their questions at replicas |
 //! | `history.rs` | what they saw, and whether it is linearizable |
 //! | `coverage.rs` | how much of what can happen did happen |
+//! | `guests.rs` | clients of a state machine that somebody brings |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
 //! | `outage.rs` | one fault that lasts, and for how long nobody serves |
@@ -24,6 +25,7 @@ mod clients;
 mod coverage;
 mod execution;
 mod faults;
+mod guests;
 mod history;
 mod identity;
 mod links;
@@ -35,7 +37,7 @@ mod outage;
 mod requests;
 mod trials;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -46,6 +48,7 @@ use crate::{
     chart::{Key, Mark, Recorder},
     check::{Batches, Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
     clock::Moment,
+    guest::{AnyGuest, Hosting},
     network::{Arrival, Loss, Network, Packet},
     plan::Plan,
     queue::EventQueue,
@@ -55,6 +58,7 @@ use crate::{
 use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
 use faults::Faults;
+use guests::Guests;
 use machine::Machine;
 pub(crate) use manual::UnderWay;
 use operator::Operator;
@@ -95,6 +99,8 @@ pub(crate) enum Happening {
     Heard(Heard),
     /// A client's worker thinks of what to do next.
     Think { client: usize, worker: usize },
+    /// A client of a guest thinks of what to do next.
+    GuestThinks { client: usize },
     /// A client's patience with an attempt is over.
     Impatient { client: usize, worker: usize, attempt: u64 },
     /// Somebody looks at a replica's state as it is.
@@ -134,6 +140,8 @@ pub struct World {
     births: BTreeMap<ReplicaId, u64>,
     network: Network,
     clients: Clients,
+    /// A state machine that somebody brought, and its clients.
+    guests: Option<Guests>,
     faults: Faults,
     operator: Operator,
     groups: Groups,
@@ -199,6 +207,11 @@ impl World {
     /// A world as it is before anything happens.
     #[must_use]
     pub fn new(plan: Plan, trace: Trace) -> World {
+        World::hosting_guest(plan, trace, None)
+    }
+
+    /// The same with a state machine beside the store.
+    pub(crate) fn hosting_guest(plan: Plan, trace: Trace, guest: Option<Rc<dyn AnyGuest>>) -> World {
         let mut rng = Rng::with_seed(plan.seed);
         let replicas = plan.replicas;
         let capacity = replicas + plan.changes.spares;
@@ -213,7 +226,7 @@ impl World {
         let mut terms = Terms::new(capacity);
         terms.epoch_begins(&first);
         #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-        let mut reference = Reference::new(first.clone());
+        let mut reference = Reference::new(first.clone(), Hosting::new(guest.as_ref()));
         #[cfg(feature = "planted-bugs")]
         if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
             reference.count_twice();
@@ -225,6 +238,7 @@ impl World {
             births: BTreeMap::new(),
             network: Network::new(plan.network, capacity, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
+            guests: guest.map(|guest| Guests::new(guest, plan.seed)),
             faults: Faults::new(capacity, rng.fork()),
             operator: Operator::new(&plan),
             groups: Groups::new(first, capacity),
@@ -261,6 +275,7 @@ impl World {
             self.start(of)?;
         }
         self.begin_asking();
+        self.begin_guests();
         self.begin_faults();
         self.begin_trials();
         self.run_until(Moment::after(self.plan.duration))?;
@@ -268,6 +283,7 @@ impl World {
         self.make_peace()?;
         self.run_to_recovery(peace)?;
         let recovery = self.now.since(peace);
+        self.check_guest_history()?;
         let undecided = self.check_history()?;
         let (operations, unanswered) = self.clients.counts();
         Ok(Outcome {
@@ -282,6 +298,11 @@ impl World {
             coverage: self.coverage,
             reached: self.situations.reached(),
         })
+    }
+
+    /// A state machine in its initial state.
+    fn hosting(&self) -> Hosting {
+        Hosting::new(self.guests.as_ref().map(|guests| &guests.guest))
     }
 
     /// Lets everything happen that is due through an instant.
@@ -433,6 +454,7 @@ impl World {
             Happening::Heard(heard) => self.heard(heard),
             Happening::Think { client, worker } => self.think(client, worker),
             Happening::Impatient { client, worker, attempt } => self.impatient(client, worker, attempt),
+            Happening::GuestThinks { client } => self.guest_thinks(client),
             Happening::Peek { of } => self.peek(of),
             Happening::Fault => self.fault(),
             Happening::Crash { of, life } => {

@@ -111,6 +111,9 @@ impl World {
         if let Some(asked) = self.operator.answered(request) {
             return self.change_answered(asked, outcome);
         }
+        if self.guest_answered(request, &outcome)? {
+            return Ok(());
+        }
         let Some(pending) = self.clients.requests.remove(&request) else { return Ok(()) };
         assert_eq!(pending.at, of, "replicas answer what they were asked");
         let response = match outcome {
@@ -164,6 +167,7 @@ impl World {
             self.respond(&ask, Response::Broken);
         }
         self.operator.hangs_up(of);
+        self.hang_up_guests(of);
     }
 
     /// A read of whatever state a replica has: it must be the state after some slot, and no older than one

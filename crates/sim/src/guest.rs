@@ -1,0 +1,255 @@
+//! A state machine of your own in the simulator: the replicas run it beside the store that the simulator's clients use, under
+//! the same faults, and clients of its own send it commands.
+//!
+//! Replicas crash and restart from torn logs, exchange snapshots of your state, execute commands that clients send twice,
+//! and change members and protocols meanwhile. After every burst of commands your invariants are checked at each replica;
+//! its replies and its digest are compared with those of a replica that nothing happens to, so code that is not
+//! deterministic, forgets a part of its snapshot or restores it wrongly is found out. At the end you see what all clients
+//! were answered.
+//!
+//! ```
+//! use std::io;
+//! use bytes::Bytes;
+//! use synod_consensus::ProtocolKind;
+//! use synod_replica::{Context, Frozen, StateMachine};
+//! use synod_sim::{Guest, Told, plan::Plan};
+//!
+//! #[derive(Debug)]
+//! struct Counter(u64);
+//!
+//! impl StateMachine for Counter {
+//!     fn apply(&mut self, _: &Bytes, _: &Context) -> Bytes {
+//!         self.0 += 1;
+//!         self.query(&Bytes::new())
+//!     }
+//!     fn query(&self, _: &Bytes) -> Bytes {
+//!         Bytes::copy_from_slice(&self.0.to_le_bytes())
+//!     }
+//!     fn freeze(&self) -> Box<dyn Frozen> {
+//!         Box::new(self.query(&Bytes::new()))
+//!     }
+//!     fn restore(&mut self, snapshot: &mut dyn io::Read) -> io::Result<()> {
+//!         let mut bytes = [0; 8];
+//!         snapshot.read_exact(&mut bytes)?;
+//!         self.0 = u64::from_le_bytes(bytes);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! #[derive(Debug)]
+//! struct Counting;
+//!
+//! impl Guest for Counting {
+//!     type Machine = Counter;
+//!
+//!     fn machine(&self) -> Counter {
+//!         Counter(0)
+//!     }
+//!     fn command(&self, _: &mut fastrand::Rng) -> Bytes {
+//!         Bytes::new()
+//!     }
+//!     fn check_history(&self, counter: &Counter, history: &[Told]) -> Result<(), String> {
+//!         let answered = history.iter().filter(|told| told.answer.is_some()).count() as u64;
+//!         if (answered..=history.len() as u64).contains(&counter.0) { Ok(()) } else { Err(format!("{counter:?}")) }
+//!     }
+//! }
+//!
+//! for seed in 0..3 {
+//!     let plan = Plan::draw(seed, ProtocolKind::Raft);
+//!     synod_sim::run_guest(&plan, Counting).unwrap_or_else(|failure| panic!("{}", failure.violation));
+//! }
+//! ```
+
+use std::{
+    any::Any,
+    fmt::Debug,
+    io::{self, Read, Write},
+    rc::Rc,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use fastrand::Rng;
+use synod_kv::KvStore;
+use synod_replica::{Answer, Context, Frozen, StateMachine};
+
+/// What is simulated: a state machine, the commands that clients send to it, and what must hold.
+pub trait Guest: Debug + 'static {
+    /// The state machine.
+    type Machine: StateMachine + Debug;
+
+    /// One in its initial state.
+    fn machine(&self) -> Self::Machine;
+
+    /// The next command of a client. All that is random about it comes from `rng`, so that a seed repeats it.
+    fn command(&self, rng: &mut Rng) -> Bytes;
+
+    /// What must hold of the state of every replica at every moment.
+    ///
+    /// # Errors
+    /// What does not hold, for people.
+    fn check(&self, machine: &Self::Machine) -> Result<(), String> {
+        let _ = machine;
+        Ok(())
+    }
+
+    /// What must hold at the end, when all replicas have the same state: of that, and of what the clients were told, in the
+    /// order in which they asked.
+    ///
+    /// # Errors
+    /// What does not hold, for people.
+    fn check_history(&self, machine: &Self::Machine, history: &[Told]) -> Result<(), String> {
+        let _ = (machine, history);
+        Ok(())
+    }
+}
+
+/// A command of a client, and what it was told. Each client numbers its commands in a session, so none is executed twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Told {
+    /// The client.
+    pub client: usize,
+    /// The command.
+    pub command: Bytes,
+    /// When the client sent it first, by a clock that counts what all clients do.
+    pub asked_at: u64,
+    /// When it was answered, by the same clock, and what. `None`: the client does not know what became of it; it may have
+    /// been executed, or be executed later.
+    pub answer: Option<(u64, Bytes)>,
+}
+
+/// A [`StateMachine`] whose type is not known.
+pub(crate) trait AnyMachine: StateMachine + Debug {
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<M: StateMachine + Debug> AnyMachine for M {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A [`Guest`] whose type is not known.
+pub(crate) trait AnyGuest: Debug {
+    fn machine(&self) -> Box<dyn AnyMachine>;
+    fn command(&self, rng: &mut Rng) -> Bytes;
+    fn check(&self, machine: &dyn AnyMachine) -> Result<(), String>;
+    fn check_history(&self, machine: &dyn AnyMachine, history: &[Told]) -> Result<(), String>;
+}
+
+impl<G: Guest> AnyGuest for G {
+    fn machine(&self) -> Box<dyn AnyMachine> {
+        Box::new(Guest::machine(self))
+    }
+
+    fn command(&self, rng: &mut Rng) -> Bytes {
+        Guest::command(self, rng)
+    }
+
+    fn check(&self, machine: &dyn AnyMachine) -> Result<(), String> {
+        Guest::check(self, own::<G>(machine))
+    }
+
+    fn check_history(&self, machine: &dyn AnyMachine, history: &[Told]) -> Result<(), String> {
+        Guest::check_history(self, own::<G>(machine), history)
+    }
+}
+
+fn own<G: Guest>(machine: &dyn AnyMachine) -> &G::Machine {
+    machine.as_any().downcast_ref().expect("the guest made this machine")
+}
+
+/// Leads the payload of a command for the guest; no command of the store begins so. A number follows that no other command
+/// has, then the command.
+const GUEST: u8 = 0;
+const NUMBER_BYTES: usize = 8;
+
+/// The payload of a guest's command.
+pub(crate) fn payload(number: u64, command: &[u8]) -> Bytes {
+    let mut payload = BytesMut::with_capacity(1 + NUMBER_BYTES + command.len());
+    payload.put_u8(GUEST);
+    payload.put_u64_le(number);
+    payload.extend_from_slice(command);
+    payload.freeze()
+}
+
+/// The command in the payload of a guest's command.
+pub(crate) fn command_in(payload: &Bytes) -> Option<Bytes> {
+    let is_guest = payload.first() == Some(&GUEST) && payload.len() > NUMBER_BYTES;
+    is_guest.then(|| payload.slice(1 + NUMBER_BYTES..))
+}
+
+/// The state machine of the simulated replicas: the store, and beside it the one of a guest if there is one.
+#[derive(Debug)]
+pub(crate) struct Hosting {
+    store: KvStore,
+    guest: Option<Box<dyn AnyMachine>>,
+}
+
+impl Hosting {
+    pub(crate) fn new(guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
+        Hosting { store: KvStore::new(), guest: guest.map(|guest| guest.machine()) }
+    }
+
+    pub(crate) fn guest(&self) -> Option<&dyn AnyMachine> {
+        self.guest.as_deref()
+    }
+}
+
+impl StateMachine for Hosting {
+    fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
+        match (&mut self.guest, command_in(command)) {
+            (Some(guest), Some(command)) => guest.apply(&command, context),
+            _ => self.store.apply(command, context),
+        }
+    }
+
+    fn query(&self, query: &Bytes) -> Bytes {
+        StateMachine::query(&self.store, query)
+    }
+
+    fn answer(&self, query: &Bytes) -> Answer {
+        self.store.answer(query)
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        let store = StateMachine::freeze(&self.store);
+        match &self.guest {
+            Some(guest) => Box::new(Both { guest: guest.freeze(), store }),
+            None => store,
+        }
+    }
+
+    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        if let Some(guest) = &mut self.guest {
+            let mut len = [0; 8];
+            snapshot.read_exact(&mut len)?;
+            let len = u64::from_le_bytes(len);
+            let mut own = Vec::new();
+            (&mut *snapshot).take(len).read_to_end(&mut own)?;
+            guest.restore(&mut &own[..])?;
+        }
+        self.store.restore(snapshot)
+    }
+
+    fn digest(&self) -> u64 {
+        let guest = self.guest.as_ref().map_or(0, |guest| guest.digest());
+        StateMachine::digest(&self.store) ^ guest.rotate_left(17)
+    }
+}
+
+/// The guest's state, after its length, and the store's.
+struct Both {
+    guest: Box<dyn Frozen>,
+    store: Box<dyn Frozen>,
+}
+
+impl Frozen for Both {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut own = Vec::new();
+        self.guest.write_to(&mut own)?;
+        out.write_all(&(own.len() as u64).to_le_bytes())?;
+        out.write_all(&own)?;
+        self.store.write_to(out)
+    }
+}

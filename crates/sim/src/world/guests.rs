@@ -1,0 +1,188 @@
+//! The clients of a guest: each sends one command after the other in a session, and the same one again until it knows what
+//! became of it.
+
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use synod_replica::{Event, Outcome, RequestError, RequestId, SessionCommand};
+use synod_wire::{CommandKind, SessionId};
+
+use super::{Happening, World};
+use crate::{
+    check::{Checked, Invariant, Violation, demand},
+    guest::{AnyGuest, Told, payload},
+    network::between,
+};
+
+const CLIENTS: usize = 3;
+/// Commands of all clients together.
+const COMMANDS_MAX: usize = 300;
+/// How long a client waits between two commands, or before it tries again.
+const THINK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(60));
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Guests {
+    pub(super) guest: Rc<dyn AnyGuest>,
+    clients: Vec<Client>,
+    /// Requests that a replica works on: the replica, and the client.
+    requests: BTreeMap<RequestId, (usize, usize)>,
+    history: Vec<Told>,
+    rng: Rng,
+    /// No client begins another command.
+    over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    session: Option<SessionId>,
+    /// The number of the last command in the session.
+    sequence: u64,
+    /// The command under way, in the history.
+    under_way: Option<usize>,
+    /// The request that it waits for.
+    request: Option<RequestId>,
+}
+
+impl Guests {
+    pub(super) fn new(guest: Rc<dyn AnyGuest>, seed: u64) -> Guests {
+        Guests {
+            guest,
+            clients: (0..CLIENTS).map(|_| Client::default()).collect(),
+            requests: BTreeMap::new(),
+            history: Vec::new(),
+            // Not from the same source as the rest, which is as it was without a guest.
+            rng: Rng::with_seed(seed ^ 0x9_0e57),
+            over: false,
+        }
+    }
+}
+
+impl World {
+    pub(super) fn begin_guests(&mut self) {
+        if self.guests.is_some() {
+            (0..CLIENTS).for_each(|client| self.guest_thinks_later(client));
+        }
+    }
+
+    /// No more commands.
+    pub(super) fn end_guests(&mut self) {
+        if let Some(guests) = &mut self.guests {
+            guests.over = true;
+        }
+    }
+
+    fn guest_thinks_later(&mut self, client: usize) {
+        let Some(guests) = &mut self.guests else { return };
+        let wait = between(&mut guests.rng, THINK.0, THINK.1);
+        self.queue.push(self.now + wait, Happening::GuestThinks { client });
+    }
+
+    /// A client asks a replica: for a session, for what it has not been told yet, or for something new.
+    pub(super) fn guest_thinks(&mut self, index: usize) -> Checked {
+        let replicas = self.machines.len();
+        let Some(guests) = &mut self.guests else { return Ok(()) };
+        if guests.over || guests.clients[index].request.is_some() {
+            return Ok(());
+        }
+        let of = guests.rng.usize(0..replicas);
+        if !self.machines[of].is_running() {
+            self.guest_thinks_later(index);
+            return Ok(());
+        }
+        let client = &mut guests.clients[index];
+        let (kind, session, payload) = match client.session {
+            None => (CommandKind::OpenSession, None, Bytes::new()),
+            Some(session) => {
+                let at = match client.under_way {
+                    Some(at) => at,
+                    None if guests.history.len() >= COMMANDS_MAX => return Ok(()),
+                    None => {
+                        let command = guests.guest.command(&mut guests.rng);
+                        let asked_at = self.clients.stamp();
+                        guests.history.push(Told { client: index, command, asked_at, answer: None });
+                        client.sequence += 1;
+                        guests.history.len() - 1
+                    }
+                };
+                client.under_way = Some(at);
+                let sequence = client.sequence;
+                let place = SessionCommand { session, sequence, lowest_outstanding: sequence };
+                (CommandKind::Apply, Some(place), payload(at as u64, &guests.history[at].command))
+            }
+        };
+        let request = RequestId(self.clients.asked);
+        self.clients.asked += 1;
+        client.request = Some(request);
+        guests.requests.insert(request, (of, index));
+        self.reference.submitted(&payload);
+        self.step(of, Event::Request { request, kind, session, payload })
+    }
+
+    /// Whether an outcome is for a guest's client, which then goes on.
+    pub(super) fn guest_answered(
+        &mut self,
+        request: RequestId,
+        outcome: &Outcome,
+    ) -> Result<bool, Violation> {
+        let Some(guests) = &mut self.guests else { return Ok(false) };
+        let Some((_, index)) = guests.requests.remove(&request) else { return Ok(false) };
+        let client = &mut guests.clients[index];
+        client.request = None;
+        match outcome {
+            Outcome::Reply(reply) if client.session.is_some() => {
+                if let Some(at) = client.under_way.take() {
+                    guests.history[at].answer = Some((self.clients.stamp(), reply.clone()));
+                }
+            }
+            Outcome::Reply(id) => {
+                let id = id[..].try_into().map(u64::from_le_bytes).map_err(|_| Violation {
+                    invariant: Invariant::Sound,
+                    detail: "opening a session gives no session id".to_owned(),
+                })?;
+                (client.session, client.sequence) = (Some(SessionId(id)), 0);
+            }
+            // Nobody can say any more what became of the command.
+            Outcome::Error(RequestError::SessionExpired) => (client.session, client.under_way) = (None, None),
+            Outcome::Error(RequestError::ReplyGone) => client.under_way = None,
+            Outcome::Error(_) | Outcome::Unanswered => {}
+        }
+        self.guest_thinks_later(index);
+        Ok(true)
+    }
+
+    /// A replica crashes: clients that wait for it notice.
+    pub(super) fn hang_up_guests(&mut self, of: usize) {
+        let Some(guests) = &mut self.guests else { return };
+        let mut left = Vec::new();
+        guests.requests.retain(|_, (at, client)| {
+            if *at == of {
+                left.push(*client);
+            }
+            *at != of
+        });
+        left.iter().for_each(|&client| guests.clients[client].request = None);
+        left.into_iter().for_each(|client| self.guest_thinks_later(client));
+    }
+
+    /// What the guest says of a replica's state.
+    pub(super) fn check_guest(&self, of: usize) -> Checked {
+        let (Some(guests), Some(life)) = (&self.guests, &self.machines[of].life) else { return Ok(()) };
+        let Some(machine) = life.executor.machine().guest() else { return Ok(()) };
+        guests.guest.check(machine).map_err(|why| Violation {
+            invariant: Invariant::Guest,
+            detail: format!("r{} after slot {}: {why}", of + 1, life.executor.applied()),
+        })
+    }
+
+    /// What the guest says of the end.
+    pub(super) fn check_guest_history(&self) -> Checked {
+        let Some(guests) = &self.guests else { return Ok(()) };
+        let machine = self.reference.machine().guest().expect("every machine hosts the guest");
+        let answered = guests.history.iter().filter(|told| told.answer.is_some()).count();
+        demand(answered > 0, Invariant::Liveness, || "no command of the guest was answered".to_owned())?;
+        let checked = guests.guest.check_history(machine, &guests.history);
+        checked.map_err(|detail| Violation { invariant: Invariant::Guest, detail })
+    }
+}
