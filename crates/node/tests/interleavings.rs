@@ -197,6 +197,36 @@ fn one_replica(seed: u64) {
     play.stop();
 }
 
+/// Groups that share a log and the threads: a client of each writes, and none waits for a timer.
+fn several_groups(seed: u64) {
+    const GROUPS: usize = 3;
+    new_disk(seed);
+    let node = Node::start_groups_blocking(config(1, 1, seed), vec![Tape::default(); GROUPS]).unwrap();
+    let handles = node.handles().to_vec();
+    let mut play = Play { seed, nodes: vec![node], written: Arc::default() };
+    let at_most = if is_strict(seed) { AT_ONCE } else { LONG };
+    let leads = |handle: &Handle| handle.status().role == Role::Leader;
+    play.until("a leader of each group", at_most, || handles.iter().all(leads));
+    let done = Arc::new(AtomicUsize::new(0));
+    for (group, handle) in handles.into_iter().enumerate() {
+        let done = Arc::clone(&done);
+        thread::spawn(move || {
+            let mut expected = String::new();
+            for number in 0..3 {
+                // Some of these fill a segment of the log.
+                let text = format!("<{group}.{number}{}>", "-".repeat([0, 10, 6000][draw(3) as usize]));
+                block_on(handle.execute(Bytes::from(text.clone()))).expect("a replica has ended");
+                expected.push_str(&text);
+                let tape = block_on(handle.query(Bytes::new())).expect("a replica has ended");
+                assert_eq!(tape, expected, "a group has its own commands");
+            }
+            done.fetch_add(1, SeqCst);
+        });
+    }
+    play.until("all clients have their answers", at_most, || done.load(SeqCst) == GROUPS);
+    play.stop();
+}
+
 /// Replicas are stopped while clients still write: every client gets an answer, and what was acknowledged is
 /// there after the next start.
 fn stopped_at_work(seed: u64) {
@@ -236,6 +266,11 @@ fn three_replicas(seed: u64) {
 #[test]
 fn a_replica_alone_answers_all_clients_without_waiting_for_a_timer() {
     explore::run(seeds(0..100), None, one_replica);
+}
+
+#[test]
+fn groups_of_one_replica_answer_all_clients_without_waiting_for_a_timer() {
+    explore::run(seeds(0..100), None, several_groups);
 }
 
 #[test]

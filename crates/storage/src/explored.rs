@@ -1,6 +1,10 @@
 //! The disk of a test that explores interleavings.
 
-use std::{cell::RefCell, path::Path};
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use synod_wire::Lsn;
 
@@ -27,10 +31,15 @@ pub(crate) fn disk() -> FaultyDisk {
 #[must_use]
 pub fn durable_in(dir: &Path) -> Lsn {
     let copy = FaultyDisk::new(0).without_threads();
-    for folder in [dir.to_owned(), dir.join("wal"), dir.join("snapshots")] {
+    let image = disk().image(dir);
+    let above = |file: &PathBuf| file.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>();
+    let mut folders: BTreeSet<PathBuf> = image.keys().flat_map(above).collect();
+    folders.extend([dir.to_owned(), dir.join("wal"), dir.join("snapshots")]);
+    // One comes after those that it is in.
+    for folder in folders.into_iter().filter(|folder| folder.starts_with(dir)) {
         copy.create_dir(&folder).expect("it is empty");
     }
-    copy.put_back(dir, &disk().image(dir));
+    copy.put_back(dir, &image);
     let marker = DataDir::read_on(&copy, dir).expect("it is readable").expect("it was opened");
     let (_, found) =
         Wal::open_on(std::sync::Arc::new(copy), &dir.join("wal"), marker.identity, Options::default())
