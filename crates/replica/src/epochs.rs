@@ -431,6 +431,21 @@ impl Replica {
         actions.push(Action::Append { lsn, record: LogRecord::Trimmed(self.known.trimmed) });
     }
 
+    /// The log is about to forget slots through this one. Batches that the present epoch's protocol holds must stay, though
+    /// it does not run yet.
+    pub(crate) fn keep_parked(&mut self, trimmed: Slot, actions: &mut Vec<Action>) {
+        let epoch = self.known.running;
+        for parked in &mut self.known.parked {
+            if let Record::Dissemination(held) = parked
+                && let Some(kept) = held.kept_past(trimmed)
+            {
+                *held = kept;
+                let (lsn, record) = (self.effects.number(), parked.clone());
+                actions.push(Action::Append { lsn, record: LogRecord::Protocol { epoch, record } });
+            }
+        }
+    }
+
     fn write_entered(&mut self, group: Group, actions: &mut Vec<Action>) {
         let amnesia = self.known.amnesia;
         let lsn = self.effects.number();

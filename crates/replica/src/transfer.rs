@@ -164,6 +164,7 @@ impl Replica {
         if self.decided.last() > held {
             self.take_snapshot(actions);
         } else if held > Slot::ZERO {
+            self.keep_parked(held, actions);
             actions.push(Action::Trim(held));
         }
     }
@@ -209,6 +210,7 @@ impl Replica {
             self.decided.trim(info.slot, self.settings.keep_slots, self.settings.keep_bytes);
             self.carry_out(now, actions);
             self.write_trimmed(info.slot, actions);
+            self.keep_parked(info.slot, actions);
             self.input(now, Input::Control(Control::Trim(info.slot)), actions);
             actions.push(Action::Trim(info.slot));
         }

@@ -3,7 +3,7 @@
 use synod_wire::{BatchId, DecodeError, Reader, Writer};
 
 /// The most batches that a message speaks of: more than the windows of all replicas of a group hold.
-const IDS_MAX: u64 = 1 << 16;
+pub(super) const IDS_MAX: u64 = 1 << 16;
 
 /// Batches of one origin with consecutive numbers (Santos 2012, section 10.3.3: only the bounds are sent).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -140,6 +140,20 @@ pub enum Record {
     },
 }
 
+impl Record {
+    /// What has to be written again before the log is trimmed through a slot, where the protocol of its epoch does not run and
+    /// cannot see to that.
+    #[must_use]
+    pub fn kept_past(&self, trimmed: Slot) -> Option<Record> {
+        let Record::Held { keep, batch } = self;
+        let later = Slot(trimmed.0.saturating_add(KEPT_PARKED));
+        (*keep <= trimmed).then(|| Record::Held { keep: later, batch: batch.clone() })
+    }
+}
+
+/// For so many slots a batch is kept whose protocol does not run, until it is written again.
+const KEPT_PARKED: u64 = 64;
+
 const HELD_RECORD: u8 = 1;
 
 impl Logged for Record {

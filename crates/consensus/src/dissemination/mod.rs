@@ -53,9 +53,10 @@ choice! {
 /// Messages of the inner protocol that wait for batches.
 const PARKED_MAX: usize = 256;
 
-/// Bytes of batches that are not delivered, from which on no more is taken in. Each replica has no more than its window
-/// of batches under way; but a replica that starts again and again begins a new one each time.
-const HELD_BYTES_MAX: usize = 256 << 20;
+/// Bytes of one replica's batches that are not delivered, from which on no more of them are taken in; one may always be.
+/// A replica has no more than its window of batches under way, but each time that it starts again it begins a new one. The
+/// bound is each origin's own, so that stores that are full of different batches do not refuse each other's for good.
+const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// A replica that disseminates batches, around one that orders references.
 #[derive(Debug)]
@@ -77,8 +78,9 @@ pub struct Balanced {
     advertise_at: Time,
     /// Messages of the inner protocol that wait for batches, in the order in which they came.
     parked: VecDeque<Parked>,
-    /// What has no reference, and waits for room in the inner protocol's window.
-    unnamed: VecDeque<(Batch, bool)>,
+    /// What has no reference, and waits for room in the inner protocol's window; in which ballot it was proposed, and
+    /// whether another replica waits for its decision.
+    unnamed: VecDeque<(Ballot, Batch, bool)>,
     /// In which ballot the inner protocol leads, and through which slot it must have delivered before it proposes.
     leads: Option<(Ballot, Slot)>,
     /// In an epoch that is over: the batch of a slot is not there any more, so nothing is delivered from it on. That slot was
@@ -135,7 +137,7 @@ pub(crate) fn start(
     }
     let window_max = options.window_max * members.count();
     let inner_options = Options { window_max, dissemination: Dissemination::Leader, ..options.clone() };
-    let (mark, is_over) = (effects.mark(), restart.is_over);
+    let (mark, is_over, base) = (effects.mark(), restart.is_over, restart.base);
     let inner = inner_options.start(members.clone(), Restart { records, ..restart }, now, effects);
     let mut balanced = Balanced {
         inner,
@@ -157,6 +159,10 @@ pub(crate) fn start(
         deadline: None,
     };
     balanced.edit(mark, effects);
+    if !is_over {
+        // The log was trimmed through here, perhaps by a life that ended before it wrote again what has to stay.
+        balanced.keep_longer(base, effects);
+    }
     Box::new(balanced)
 }
 
@@ -221,11 +227,12 @@ impl Protocol for Balanced {
 
     /// Each replica has a window of its own: batches of its clients that are not delivered.
     fn room(&self) -> usize {
-        if self.is_congested() { 0 } else { self.options.window_max.saturating_sub(self.store.own()) }
+        let full = self.is_congested() || self.store.is_full_of(self.members.me());
+        if full { 0 } else { self.options.window_max.saturating_sub(self.store.own()) }
     }
 
     fn is_congested(&self) -> bool {
-        self.inner.is_congested() || self.store.bytes() > HELD_BYTES_MAX
+        self.inner.is_congested()
     }
 
     fn route(&self) -> Route {
@@ -291,9 +298,12 @@ impl Balanced {
         self.kept_from(self.decided())
     }
 
-    /// So long that all batches which may be under way can be delivered before.
+    /// So long that what is under way now can be delivered before, twice over. Too short a time costs that the batch is
+    /// written again, too long a time that the log is.
     fn kept_from(&self, decided: Slot) -> Slot {
-        Slot(decided.0.saturating_add((self.options.window_max * self.members.count()) as u64))
+        let under_way = 2 * (self.store.len() + self.inner.status().in_flight) + 2;
+        let most = self.options.window_max * self.members.count();
+        Slot(decided.0.saturating_add(under_way.min(most) as u64))
     }
 
     fn control(&mut self, now: Time, control: Control, effects: &mut Effects) {

@@ -13,15 +13,15 @@ impl Balanced {
         let ballot = self.leading();
         if ballot != self.leads.map(|(ballot, _)| ballot) {
             self.leads = ballot.map(|ballot| (ballot, self.inner.status().decided_elsewhere));
-            match ballot {
-                Some(_) => self.begin_to_lead(),
-                // Whoever wants these ordered sends them to the next leader.
-                None => self.unnamed.clear(),
+            if ballot.is_some() {
+                self.begin_to_lead();
             }
         }
+        // What was proposed in another ballot is sent to the leader of the present one.
+        self.unnamed.retain(|(proposed, ..)| Some(*proposed) == ballot);
         let Some((_, settled)) = self.leads else { return };
         while self.inner.room() > 0
-            && let Some((batch, awaited)) = self.unnamed.pop_front()
+            && let Some((_, batch, awaited)) = self.unnamed.pop_front()
         {
             self.step_inner(now, Input::Propose { batch, awaited }, effects);
         }

@@ -2,7 +2,7 @@
 
 use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
-use super::{Balanced, Bug, HELD_BYTES_MAX, Holdings, Message, Record, by_reference};
+use super::{Balanced, Bug, Holdings, Message, Record, by_reference};
 use crate::{Batches, Effects, Input, batches::fitting, resend::Resend};
 
 /// The most batches that are known of at a time: more than the windows of all replicas hold.
@@ -14,7 +14,9 @@ impl Balanced {
     /// Takes a batch of this replica's clients, or what the leader has to order as it is.
     pub(super) fn propose(&mut self, now: Time, batch: Batch, awaited: bool, effects: &mut Effects) {
         if !by_reference(&batch) {
-            self.unnamed.push_back((batch, awaited));
+            // As every protocol, it takes none where it does not lead.
+            let ballot = self.leading();
+            self.unnamed.extend(ballot.map(|ballot| (ballot, batch, awaited)));
             return;
         }
         let id = batch.id().expect("a reference names it");
@@ -172,8 +174,10 @@ impl Balanced {
         }
         // A batch that a message waits for is always taken, since the message was taken in already.
         let wanted = self.parked.iter().any(|parked| refers_to(&parked.message, id));
-        let full = self.inner.is_congested() || self.store.bytes() > HELD_BYTES_MAX;
-        if wanted || !full && self.store.len() < KNOWN_MAX {
+        let origin = id.origin.of_replica().map(|(replica, _)| replica);
+        let full = self.inner.is_congested() || origin.is_some_and(|origin| self.store.is_full_of(origin));
+        let known = self.store.len() < KNOWN_MAX || self.store.knows(id);
+        if wanted || !full && known {
             self.hold(now, batch.clone(), effects);
         }
     }

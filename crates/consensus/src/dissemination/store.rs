@@ -7,7 +7,7 @@ use std::{
 
 use synod_wire::{Batch, BatchId, Delivered, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use super::Holdings;
+use super::{HELD_BYTES_MAX, Holdings, holdings::IDS_MAX};
 use crate::{Members, ReplicaSet, resend::Resend};
 
 /// How many delivered batches are kept for replicas that lag a little.
@@ -77,9 +77,14 @@ impl Store {
         }
     }
 
-    /// Bytes of the batches that are here and not delivered.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
+    /// Whether there is no room for more batches of this origin.
+    pub(super) fn is_full_of(&self, origin: ReplicaId) -> bool {
+        let of_origin = |id: BatchId| id.origin.of_replica().is_some_and(|(replica, _)| replica == origin);
+        let bytes = |known: &Known| known.batch.as_ref().map_or(0, |batch| batch.bytes().len());
+        // What all origins have is counted as it goes; only where that is much is it told apart.
+        self.bytes > HELD_BYTES_MAX
+            && self.iter().filter(|(id, _)| of_origin(*id)).map(|(_, known)| bytes(known)).sum::<usize>()
+                > HELD_BYTES_MAX
     }
 
     /// How many batches are known of.
@@ -196,7 +201,8 @@ impl Store {
     pub(super) fn holdings(&self, members: &Members) -> Holdings {
         let me = members.me();
         let held = |known: &Known| known.batch.is_some() && members.contains(known.holders, me);
-        self.iter().filter(|(_, known)| held(known)).map(|(id, _)| id).collect()
+        let ids = self.iter().filter(|(_, known)| held(known)).map(|(id, _)| id);
+        ids.take(usize::try_from(IDS_MAX).expect("a small number")).collect()
     }
 
     /// Takes note that this replica begins to lead, and has these batches in its log: the others may be
@@ -313,7 +319,7 @@ mod tests {
         let mut store = Store::new();
         let size = batch(id(2, 1)).bytes().len();
         (1..=3).for_each(|number| hold(&mut store, id(2, number), &[2]));
-        assert_eq!(store.bytes(), 3 * size);
+        assert_eq!(store.bytes, 3 * size);
         assert_eq!(store.take_delivered(id(2, 3)), Some((batch(id(2, 3)), Slot(9))));
         assert!(store.get(id(2, 3)).is_none() && store.get_or_recent(id(2, 3)).is_some());
         let mut table = Delivered::default();
@@ -321,7 +327,7 @@ mod tests {
         builder.push(SessionId(1), 1, 1, b"");
         table.deliver(&builder.finish_as(id(2, 4), 2));
         store.drop_void(&table);
-        assert_eq!((store.bytes(), store.len()), (size, 1), "the first is given up by its origin");
+        assert_eq!((store.bytes, store.len()), (size, 1), "the first is given up by its origin");
     }
 
     #[test]
