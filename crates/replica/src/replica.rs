@@ -572,7 +572,7 @@ impl Replica {
         self.proposals.lowest_own().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
     }
 
-    /// Whether commands are proposed here, whoever leads. Changes of the group go to the leader in any case.
+    /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in any case.
     pub(crate) fn proposes_without_leading(&self) -> bool {
         self.group.disseminates() && self.protocol.as_ref().is_some_and(|it| it.route() == Route::Here)
     }
@@ -856,7 +856,7 @@ impl Replica {
     }
 
     pub(crate) fn reads_answered(&mut self, token: u64, slot: Option<Slot>) {
-        // Whoever says no does not lead: ask again when somebody does, or when the question is overdue.
+        // A replica that says no does not lead: ask again when somebody does, or when the question is overdue.
         if let Some(slot) = slot {
             self.reads.answered(token, slot);
         }

@@ -103,8 +103,8 @@ struct Parked {
     since: Time,
 }
 
-/// Whether a batch is ordered by its reference. A change of the group is ordered as it is: whoever orders must know what
-/// it says.
+/// Whether a batch is ordered by its reference. A change of the group is ordered as it is: the replicas that
+/// order it must know what it says.
 fn by_reference(batch: &Batch) -> bool {
     batch.id().is_some() && batch.reconfiguration().is_none()
 }

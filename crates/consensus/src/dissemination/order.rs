@@ -1,4 +1,4 @@
-//! The leader proposes references; whoever delivers one delivers its batch.
+//! The leader proposes references; a replica that delivers one delivers its batch.
 
 use std::{collections::BTreeSet, sync::Arc};
 
