@@ -65,11 +65,13 @@ pub(crate) struct ClockView {
     proposed: Option<(u64, Time)>,
     /// When this replica last proposed a tick, or began to lead.
     ticked_at: Time,
+    /// The number of that tick in the replica's own session.
+    last_tick: Option<u64>,
 }
 
 impl ClockView {
     pub(crate) fn new(now: Time) -> ClockView {
-        ClockView { shown: None, proposed: None, ticked_at: now }
+        ClockView { shown: None, proposed: None, ticked_at: now, last_tick: None }
     }
 
     /// Takes note that commands were executed, after which the clock shows `clock`.
@@ -90,6 +92,16 @@ impl ClockView {
     /// When the next tick is due at the leader.
     pub(crate) fn due(&self, interval: Duration) -> Time {
         self.ticked_at + interval
+    }
+
+    /// Takes note of the number, in the replica's own session, of the tick that is proposed.
+    pub(crate) fn ticks_as(&mut self, sequence: u64) {
+        self.last_tick = Some(sequence);
+    }
+
+    /// The number of the last tick that this replica proposed.
+    pub(crate) fn last_tick(&self) -> Option<u64> {
+        self.last_tick
     }
 
     /// The tick to propose now. If this replica has not seen the clock, the tick moves nothing; once it is

@@ -777,11 +777,19 @@ impl Replica {
 
     /// Lets the replicated clock go on, by which idle sessions of clients expire.
     fn advance_clock(&mut self, now: Time) {
-        let interval = self.settings.clock_interval;
-        if self.takes_care() && now >= self.clock.due(interval) {
+        if self.tick_at().is_some_and(|at| now >= at) {
+            let interval = self.settings.clock_interval;
             let tick = self.clock.tick(now, interval, !self.has(Bug::ClockCountsTwice));
+            self.clock.ticks_as(self.next_sequence);
             self.own_command(now, None, CommandKind::AdvanceClock, &tick.encode());
         }
+    }
+
+    /// When this replica proposes the next tick of the replicated clock. There is one tick at a time: where deciding one
+    /// takes longer than the interval, a queue of ticks would leave no room for commands.
+    fn tick_at(&self) -> Option<Time> {
+        let under_way = self.clock.last_tick().is_some_and(|sequence| self.lowest_own() <= sequence);
+        (self.takes_care() && !under_way).then(|| self.clock.due(self.settings.clock_interval))
     }
 
     /// Fails what has waited for longer than the request time-out, or long enough for a leader.
@@ -896,9 +904,7 @@ impl Replica {
             deadlines.extend(self.catch_up.deadline(&self.pace()));
         }
         deadlines.extend(self.standing_at());
-        if self.takes_care() {
-            deadlines.push(self.clock.due(self.settings.clock_interval));
-        }
+        deadlines.extend(self.tick_at());
         let proposes = self.leads() || self.proposes_without_leading();
         if proposes && self.room() > 0 && self.held_back.is_none() {
             deadlines.extend(self.batcher.deadline());

@@ -276,3 +276,21 @@ fn a_lagging_replica_is_told_so_at_most_twice_a_heartbeat() {
     });
     assert!((9..=10).contains(&told.count()), "five heartbeats went by");
 }
+
+/// A queue of ticks of the replicated clock would leave clients no room where deciding takes longer than an interval.
+#[test]
+fn one_tick_of_the_clock_is_under_way_at_a_time() {
+    let clock_interval = std::time::Duration::from_millis(100);
+    let mut bench = Bench::start(Settings { clock_interval, ..Settings::default() }, R1, 1, Vec::new());
+    bench.sync();
+    let mut after_interval = || {
+        bench.now += clock_interval;
+        bench.step(Event::Timer);
+        bench.replica.status().queued_bytes
+    };
+    let one = after_interval();
+    assert!(one > 0, "nothing is decided while the disk stalls");
+    assert_eq!((0..9).map(|_| after_interval()).max(), Some(one));
+    bench.sync();
+    assert_eq!(bench.replica.status().queued_bytes, one, "the next one is due");
+}
