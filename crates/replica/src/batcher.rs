@@ -55,6 +55,8 @@ pub struct Closed {
     pub batch: Batch,
     /// Its number among the batches of this life.
     pub number: u64,
+    /// Whether it is a change of the group, which is a batch of its own.
+    pub changes_group: bool,
     pub waiters: Vec<Waiter>,
     /// When its first command came.
     pub born: Time,
@@ -110,7 +112,7 @@ impl Batcher {
         // A change of the group is a batch of its own.
         let alone = entry.kind == CommandKind::Reconfigure;
         if !self.builder.is_empty() && (alone || self.builder.len() + len > self.bytes_max) {
-            self.close(lowest);
+            self.close(lowest, false);
         }
         if self.builder.is_empty() {
             self.born = now;
@@ -120,11 +122,11 @@ impl Batcher {
         self.builder.push_as(kind, session, sequence, lowest_outstanding, payload);
         self.waiters.push(waiter);
         if alone {
-            self.close(lowest);
+            self.close(lowest, true);
         }
     }
 
-    fn close(&mut self, lowest: Option<u64>) {
+    fn close(&mut self, lowest: Option<u64>, changes_group: bool) {
         self.closed_bytes += self.builder.len();
         let waiters = std::mem::take(&mut self.waiters);
         let (origin, number) = (self.session, self.number);
@@ -132,7 +134,7 @@ impl Batcher {
         let first_closed = self.closed.front().map(|closed| closed.number);
         let floor = lowest.into_iter().chain(first_closed).fold(number, u64::min);
         let batch = self.builder.finish_as(BatchId { origin, number }, floor);
-        self.closed.push_back(Closed { batch, number, waiters, born: self.born });
+        self.closed.push_back(Closed { batch, number, changes_group, waiters, born: self.born });
     }
 
     /// The next batch to propose, now that there is room for one; `lowest` is as for [`Batcher::push`].
@@ -140,9 +142,18 @@ impl Batcher {
         let full = self.builder.len() >= self.bytes_max;
         let ready = !self.waited || full || now >= self.born + self.delay_max;
         if self.closed.is_empty() && !self.builder.is_empty() && ready {
-            self.close(lowest);
+            self.close(lowest, false);
         }
         let closed = self.closed.pop_front()?;
+        self.closed_bytes -= closed.batch.bytes().len();
+        Some(closed)
+    }
+
+    /// The next change of the group that waits here, before what came earlier: each replica orders commands of its own
+    /// clients where batches are disseminated by all, and the leader orders changes.
+    pub fn take_change(&mut self) -> Option<Closed> {
+        let place = self.closed.iter().position(|closed| closed.changes_group)?;
+        let closed = self.closed.remove(place)?;
         self.closed_bytes -= closed.batch.bytes().len();
         Some(closed)
     }
@@ -165,7 +176,7 @@ impl Batcher {
     /// Takes out the batches whose first command came at or before `born_max`.
     pub fn expire(&mut self, born_max: Time) -> Vec<Closed> {
         if !self.builder.is_empty() && self.born <= born_max {
-            self.close(None);
+            self.close(None, false);
         }
         let mut expired = Vec::new();
         while self.closed.front().is_some_and(|closed| closed.born <= born_max) {
@@ -174,6 +185,14 @@ impl Batcher {
             expired.push(closed);
         }
         expired
+    }
+
+    /// The lowest number in the replica's own session of a command that waits here.
+    pub fn lowest_own(&self) -> Option<u64> {
+        self.waiters().find_map(|waiter| match waiter {
+            Waiter::Own { sequence, .. } => Some(*sequence),
+            Waiter::Client { .. } => None,
+        })
     }
 
     /// Everything that waits here, in the order of arrival.

@@ -25,8 +25,6 @@ pub enum Taker {
 #[derive(Debug)]
 struct Outstanding {
     closed: Closed,
-    /// Whether it is a change of the group, which the leader takes in any case.
-    changes_group: bool,
     /// What has to order it, and when it was given there.
     sent: Option<(Taker, Time)>,
     /// How often it was sent to that leader again.
@@ -123,8 +121,7 @@ impl Proposals {
         self.bytes += closed.batch.bytes().len();
         self.own_first.extend(own_first(&closed));
         let (number, sent) = (closed.number, taker.map(|taker| (taker, now)));
-        let changes_group = closed.batch.reconfiguration().is_some();
-        self.outstanding.insert(number, Outstanding { closed, changes_group, sent, repeats: 0 });
+        self.outstanding.insert(number, Outstanding { closed, sent, repeats: 0 });
     }
 
     /// The next batch to send, or to send again: one that `taker` does not have, or was given longer than
@@ -142,7 +139,7 @@ impl Proposals {
         let mut wanted = self
             .outstanding
             .values_mut()
-            .filter(|batch| changes.is_none_or(|changes| changes == batch.changes_group));
+            .filter(|batch| changes.is_none_or(|changes| changes == batch.closed.changes_group));
         let batch = wanted.find(|batch| elsewhere(batch) || overdue(batch))?;
         batch.repeats = if elsewhere(batch) { 0 } else { batch.repeats + 1 };
         batch.sent = Some((taker, now));
@@ -160,8 +157,8 @@ impl Proposals {
 
     /// The outstanding change of the group with this place in its session.
     pub fn change(&self, session: SessionId, sequence: u64) -> Option<Batch> {
-        let batches = self.outstanding.values().map(|outstanding| &outstanding.closed.batch);
-        let mut changes = batches.filter(|batch| batch.reconfiguration().is_some());
+        let changes = self.outstanding.values().filter(|outstanding| outstanding.closed.changes_group);
+        let mut changes = changes.map(|outstanding| &outstanding.closed.batch);
         let asked = |batch: &Batch| {
             batch.commands().any(|command| (command.session, command.sequence) == (session, sequence))
         };
@@ -272,7 +269,8 @@ mod tests {
         let len = batch(1).bytes().len();
         for sequence in [1, 2] {
             let waiters = vec![Waiter::Own { sequence, request: None }];
-            let closed = Closed { batch: batch(sequence), number: sequence, waiters, born: Time::ZERO };
+            let (batch, number, born) = (batch(sequence), sequence, Time::ZERO);
+            let closed = Closed { batch, number, changes_group: false, waiters, born };
             proposals.add(closed, Some(Taker::Leader(Ballot::ZERO)), Time::ZERO);
         }
         assert_eq!((proposals.bytes(), proposals.lowest_own()), (2 * len, Some(1)));

@@ -565,10 +565,7 @@ impl Replica {
 
     /// The lowest command of the own session that may still be executed.
     fn lowest_own(&self) -> u64 {
-        let batched = self.batcher.waiters().find_map(|waiter| match waiter {
-            Waiter::Own { sequence, .. } => Some(*sequence),
-            Waiter::Client { .. } => None,
-        });
+        let batched = self.batcher.lowest_own();
         self.proposals.lowest_own().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
     }
 
@@ -580,6 +577,11 @@ impl Replica {
     /// Proposes, or sends to the leader, what waits, as far as there is room.
     fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
         let ballot = self.view.ballot;
+        if self.proposes_without_leading() {
+            while let Some(change) = self.batcher.take_change() {
+                self.proposals.add(change, None, now);
+            }
+        }
         if self.leads() {
             self.order_as_leader(now, ballot, actions);
         } else {
@@ -626,12 +628,8 @@ impl Replica {
                 Some(batch) => batch,
                 None => {
                     let Some(closed) = self.take_batch(now) else { break };
-                    let change = closed.batch.reconfiguration().is_some();
                     let batch = closed.batch.clone();
-                    self.proposals.add(closed, (!change).then_some(here), now);
-                    if change {
-                        continue;
-                    }
+                    self.proposals.add(closed, Some(here), now);
                     batch
                 }
             };
@@ -785,11 +783,12 @@ impl Replica {
         }
     }
 
-    /// When this replica proposes the next tick of the replicated clock. There is one tick at a time: where deciding one
-    /// takes longer than the interval, a queue of ticks would leave no room for commands.
+    /// When this replica asks for the next tick of the replicated clock. No tick waits for room behind another one: where
+    /// deciding takes longer than the interval, a queue of ticks would leave clients no room.
     fn tick_at(&self) -> Option<Time> {
-        let under_way = self.clock.last_tick().is_some_and(|sequence| self.lowest_own() <= sequence);
-        (self.takes_care() && !under_way).then(|| self.clock.due(self.settings.clock_interval))
+        let first_queued = self.batcher.lowest_own();
+        let queued = self.clock.last_tick().zip(first_queued).is_some_and(|(tick, first)| first <= tick);
+        (self.takes_care() && !queued).then(|| self.clock.due(self.settings.clock_interval))
     }
 
     /// Fails what has waited for longer than the request time-out, or long enough for a leader.

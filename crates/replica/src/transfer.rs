@@ -56,6 +56,8 @@ impl Replica {
         let consensus = &self.settings.consensus;
         let retry = consensus.election_timeout / 2;
         let patience = match self.settings.state_transfer {
+            // Batches come by ways of their own, and are asked for by name first.
+            _ if self.proposes_without_leading() => consensus.retransmit_after * 2,
             _ if self.protocol.is_some() => consensus.heartbeat_interval / 4,
             // With this setting nothing comes by itself.
             StateTransfer::Pull => Duration::ZERO,

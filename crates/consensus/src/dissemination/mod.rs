@@ -78,11 +78,13 @@ pub struct Balanced {
     advertise_at: Time,
     /// Messages of the inner protocol that wait for batches, in the order in which they came.
     parked: VecDeque<Parked>,
+    /// What a parked message waits for may have come since they were last looked through.
+    arrived: bool,
     /// What has no reference, and waits for room in the inner protocol's window; in which ballot it was proposed, and
     /// whether another replica waits for its decision.
     unnamed: VecDeque<(Ballot, Batch, bool)>,
-    /// In which ballot the inner protocol leads, and through which slot it must have delivered before it proposes.
-    leads: Option<(Ballot, Slot)>,
+    /// In which ballot the inner protocol leads.
+    leads: Option<Leads>,
     /// In an epoch that is over: the batch of a slot is not there any more, so nothing is delivered from it on. That slot was
     /// not decided before the epoch's end.
     lacks: bool,
@@ -93,6 +95,16 @@ pub struct Balanced {
     /// What the inner protocol asked for.
     inner_deadline: Time,
     deadline: Option<Time>,
+}
+
+/// What a replica that leads knows of its beginning.
+#[derive(Clone, Copy, Debug)]
+struct Leads {
+    ballot: Ballot,
+    /// Slots through this one may have been decided before its time: it delivers them before it proposes anything.
+    settled: Slot,
+    /// It has delivered them, and has found what of its log it proposes again by itself.
+    began: bool,
 }
 
 /// A message of the inner protocol that carries references to batches that are not here.
@@ -150,6 +162,7 @@ pub(crate) fn start(
         unacknowledged: Vec::new(),
         advertise_at: now,
         parked: VecDeque::new(),
+        arrived: false,
         unnamed: VecDeque::new(),
         leads: None,
         lacks: false,
@@ -214,7 +227,7 @@ impl Protocol for Balanced {
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
         if std::mem::take(&mut self.stale) {
-            self.store.drop_void(&self.table);
+            self.drop_void(effects);
         }
         self.order(now, effects);
         self.repeat(now, effects);
@@ -316,7 +329,7 @@ impl Balanced {
             Control::Installed { slot, ref delivered, .. } => {
                 if slot > self.decided() {
                     self.table = Arc::clone(delivered);
-                    self.stale = true;
+                    (self.stale, self.arrived) = (true, true);
                 }
                 self.step_inner(now, Input::Control(control), effects);
             }

@@ -4,29 +4,30 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use synod_wire::{Batch, BatchId, ReplicaId, Slot, Time};
 
-use super::{Balanced, Bug, Record, by_reference};
+use super::{Balanced, Bug, Leads, Record, by_reference};
 use crate::{Effect, Effects, Input};
 
 impl Balanced {
     /// Proposes what a quorum holds, if this replica leads.
     pub(super) fn order(&mut self, now: Time, effects: &mut Effects) {
         let ballot = self.leading();
-        if ballot != self.leads.map(|(ballot, _)| ballot) {
-            self.leads = ballot.map(|ballot| (ballot, self.inner.status().decided_elsewhere));
-            if ballot.is_some() {
-                self.begin_to_lead();
-            }
+        if ballot != self.leads.map(|leads| leads.ballot) {
+            let settled = self.inner.status().decided_elsewhere;
+            self.leads = ballot.map(|ballot| Leads { ballot, settled, began: false });
         }
         // What was proposed in another ballot is sent to the leader of the present one.
         self.unnamed.retain(|(proposed, ..)| Some(*proposed) == ballot);
-        let Some((_, settled)) = self.leads else { return };
+        let Some(leads) = self.leads else { return };
         while self.inner.room() > 0
             && let Some((_, batch, awaited)) = self.unnamed.pop_front()
         {
             self.step_inner(now, Input::Propose { batch, awaited }, effects);
         }
-        // What was decided before this leader's time it must have delivered, so as to propose none of it again.
-        while self.decided() >= settled && self.inner.room() > 0 {
+        if !leads.began && self.decided() >= leads.settled {
+            self.begin_to_propose();
+            self.leads = Some(Leads { began: true, ..leads });
+        }
+        while self.leads.is_some_and(|leads| leads.began) && self.inner.room() > 0 {
             let Some(batch) = self.store.next_stable() else { break };
             let reference = batch.reference().expect("what is stable has a name");
             let id = reference.id().expect("a reference has a name");
@@ -39,8 +40,9 @@ impl Balanced {
     }
 
     /// A new leader has in its log what earlier ones may have decided; it proposes that again by itself, and nothing of it
-    /// a second time (Santos 2012: viewChangeFinished).
-    fn begin_to_lead(&mut self) {
+    /// twice. It looks once everything that was decided before its time is delivered: until then its log may hold, in a slot
+    /// that was decided with another batch, a batch that no slot holds any more.
+    fn begin_to_propose(&mut self) {
         let mut proposed: BTreeSet<BatchId> = BTreeSet::new();
         self.inner.for_each_proposal(&mut |batch| proposed.extend(batch.id()));
         if self.has(Bug::ForgetReproposed) {
@@ -95,8 +97,20 @@ impl Balanced {
             }
         };
         Arc::make_mut(&mut self.table).deliver(&batch);
-        self.stale = true;
+        (self.stale, self.arrived) = (true, true);
         Some(batch)
+    }
+
+    /// Drops batches that would be void if they were decided. The inner protocol's log may refer to one: the log keeps it
+    /// until the log is trimmed through a slot by which it is void, since a replica that starts again from an earlier
+    /// snapshot does not know that it is.
+    pub(super) fn drop_void(&mut self, effects: &mut Effects) {
+        let keep = self.decided();
+        for batch in self.store.drop_void(&self.table, keep) {
+            if !self.has(Bug::TrimHeld) {
+                effects.append(Record::Held { keep, batch }.into());
+            }
+        }
     }
 
     /// The log is about to forget slots through this one: what is held and not delivered must stay.

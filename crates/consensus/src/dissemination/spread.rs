@@ -8,6 +8,10 @@ use crate::{Batches, Effects, Input, batches::fitting, resend::Resend};
 /// The most batches that are known of at a time: more than the windows of all replicas hold.
 const KNOWN_MAX: usize = 1 << 16;
 
+/// The most bytes of batches with which one question for missing ones is answered; at least one batch is sent. The other
+/// replica asks again for those that did not come.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
 impl Balanced {
     // Sending.
 
@@ -39,6 +43,7 @@ impl Balanced {
             lsn = effects.append(Record::Held { keep, batch: batch.clone() }.into());
         }
         self.store.hold(batch, keep, lsn, (now, self.options.retransmit_after));
+        self.arrived = true;
         if lsn == Lsn::ZERO || self.has(Bug::AcknowledgeBeforeDurable) {
             self.holds_durably(id);
         }
@@ -172,12 +177,12 @@ impl Balanced {
             }
             return;
         }
-        // A batch that a message waits for is always taken, since the message was taken in already.
-        let wanted = self.parked.iter().any(|parked| refers_to(&parked.message, id));
         let origin = id.origin.of_replica().map(|(replica, _)| replica);
         let full = self.inner.is_congested() || origin.is_some_and(|origin| self.store.is_full_of(origin));
         let known = self.store.len() < KNOWN_MAX || self.store.knows(id);
-        if wanted || !full && known {
+        // A batch that a message waits for is always taken, since the message was taken in already.
+        let wanted = || self.parked.iter().any(|parked| refers_to(&parked.message, id));
+        if !full && known || wanted() {
             self.hold(now, batch.clone(), effects);
         }
     }
@@ -197,7 +202,7 @@ impl Balanced {
 
     fn on_lacks(&mut self, from: ReplicaId, lacked: &Holdings, effects: &mut Effects) {
         let here: Vec<Batch> = lacked.ids().filter_map(|id| self.store.get_or_recent(id)).cloned().collect();
-        self.forward(from, &here, effects);
+        self.forward(from, &here[..fitting(here.iter(), ANSWER_BYTES_MAX)], effects);
         let gone = |id| self.store.get_or_recent(id).is_none() && self.table.voids(id);
         if lacked.ids().any(gone) {
             effects.send(from, Message::Delivered { decided: self.decided() }, Lsn::ZERO);
@@ -257,17 +262,23 @@ impl Balanced {
         lacked
     }
 
-    /// Gives the inner protocol the messages whose batches have come.
+    /// Gives the inner protocol the messages whose batches have come. They are looked through only where a batch came, or
+    /// something was delivered, since the last time.
     pub(super) fn take_parked(&mut self, now: Time, effects: &mut Effects) {
         let patience = self.options.election_timeout;
-        for _ in 0..self.parked.len() {
-            let Some(parked) = self.parked.pop_front() else { break };
-            if self.lacked_by(&parked.message).is_empty() {
-                let super::Parked { from, message, .. } = parked;
-                self.step_inner(now, Input::Receive { from, message }, effects);
-            } else if now < parked.since + patience {
-                self.parked.push_back(parked);
+        while std::mem::take(&mut self.arrived) {
+            for _ in 0..self.parked.len() {
+                let Some(parked) = self.parked.pop_front() else { break };
+                if self.lacked_by(&parked.message).is_empty() {
+                    let super::Parked { from, message, .. } = parked;
+                    self.step_inner(now, Input::Receive { from, message }, effects);
+                } else {
+                    self.parked.push_back(parked);
+                }
             }
+        }
+        while self.parked.front().is_some_and(|parked| now >= parked.since + patience) {
+            self.parked.pop_front();
         }
     }
 

@@ -268,14 +268,18 @@ impl Store {
         Some((batch, known.keep))
     }
 
-    /// Drops batches that would be void if they were decided.
-    pub(super) fn drop_void(&mut self, table: &Delivered) {
-        let void = self.known.extract_if(.., |&id, _| table.voids(id));
-        for (id, known) in void {
-            self.bytes -= known.batch.map_or(0, |batch| batch.bytes().len());
+    /// Drops batches that would be void if they were decided; returns those that the log keeps through a slot below `keep`.
+    pub(super) fn drop_void(&mut self, table: &Delivered, keep: Slot) -> Vec<Batch> {
+        let mut kept_too_short = Vec::new();
+        for (id, known) in self.known.extract_if(.., |&id, _| table.voids(id)) {
             self.own -= usize::from(known.own);
             self.stable.remove(&id);
+            if let Some(batch) = known.batch {
+                self.bytes -= batch.bytes().len();
+                kept_too_short.extend(Some(batch).filter(|_| known.keep < keep));
+            }
         }
+        kept_too_short
     }
 }
 
@@ -323,11 +327,20 @@ mod tests {
         assert_eq!(store.take_delivered(id(2, 3)), Some((batch(id(2, 3)), Slot(9))));
         assert!(store.get(id(2, 3)).is_none() && store.get_or_recent(id(2, 3)).is_some());
         let mut table = Delivered::default();
-        let mut builder = BatchBuilder::identified();
-        builder.push(SessionId(1), 1, 1, b"");
-        table.deliver(&builder.finish_as(id(2, 4), 2));
-        store.drop_void(&table);
+        let mut deliver_with_floor = |number, floor| {
+            let mut builder = BatchBuilder::identified();
+            builder.push(SessionId(1), 1, 1, b"");
+            table.deliver(&builder.finish_as(id(2, number), floor));
+            table.clone()
+        };
+        assert_eq!(store.drop_void(&deliver_with_floor(4, 2), Slot(9)), []);
         assert_eq!((store.bytes, store.len()), (size, 1), "the first is given up by its origin");
+        let table = deliver_with_floor(5, 3);
+        assert_eq!(
+            store.drop_void(&table, Slot(10)),
+            [batch(id(2, 2))],
+            "the log keeps it through slot 9 only"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synod_consensus::{Message, Record, dissemination};
 use synod_replica::{Group, LogRecord};
-use synod_wire::{Batch, BatchId, Epoch, Lsn, ReplicaId, Slot};
+use synod_wire::{Batch, BatchId, Epoch, Life, Lsn, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
@@ -25,8 +25,10 @@ pub struct Batches {
     durable: BTreeMap<(Epoch, BatchId), u64>,
     /// The voters of an epoch, as a set of bits.
     voters: BTreeMap<Epoch, u64>,
-    /// In which slot of which epoch a batch was delivered by reference.
-    ordered: BTreeMap<BatchId, (Epoch, Slot)>,
+    /// In which slot a batch was delivered first.
+    counted: BTreeMap<BatchId, Slot>,
+    /// The latest life of each replica that had a batch delivered, and the number below which it waits for none.
+    floors: BTreeMap<ReplicaId, (Life, u64)>,
 }
 
 impl Batches {
@@ -37,7 +39,8 @@ impl Batches {
             holders: (0..replicas).map(|_| Holder::default()).collect(),
             durable: BTreeMap::new(),
             voters: BTreeMap::new(),
-            ordered: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            floors: BTreeMap::new(),
         }
     }
 
@@ -113,14 +116,35 @@ impl Batches {
         Ok(())
     }
 
-    /// A slot is delivered for the first time by anybody. Within an epoch each batch is ordered once.
-    pub fn delivered(&mut self, epoch: Epoch, slot: Slot, by_reference: bool, batch: &Batch) -> Checked {
-        let Some(id) = batch.id().filter(|_| by_reference) else { return Ok(()) };
-        let earlier = self.ordered.insert(id, (epoch, slot));
-        demand(earlier.is_none_or(|(before, _)| before != epoch), Invariant::OrderedOnce, || {
-            let (_, first) = earlier.expect("it was delivered before");
-            format!("slot {slot} orders {id}, which slot {first} of the same epoch has ordered")
+    /// A slot is delivered for the first time by anybody. A batch that is ordered by reference counts once; a reference that is
+    /// delivered as it is does not count.
+    pub fn delivered(&mut self, slot: Slot, by_reference: bool, batch: &Batch) -> Checked {
+        let Some(id) = batch.id() else { return Ok(()) };
+        if batch.is_reference() {
+            return demand(
+                self.counted.contains_key(&id) || self.is_given_up(id),
+                Invariant::OrderedOnce,
+                || {
+                    format!(
+                        "slot {slot} delivers a reference to {id} as it is, and no slot before it has ordered the batch"
+                    )
+                },
+            );
+        }
+        if let Some((replica, life)) = id.origin.of_replica() {
+            let latest = self.floors.entry(replica).or_insert((life, batch.floor()));
+            *latest = (*latest).max((life, batch.floor()));
+        }
+        let earlier = *self.counted.entry(id).or_insert(slot);
+        demand(earlier == slot || !by_reference, Invariant::OrderedOnce, || {
+            format!("slot {slot} orders {id}, which slot {earlier} has ordered")
         })
+    }
+
+    /// Whether the origin of a batch has said that it does not wait for it any more.
+    fn is_given_up(&self, id: BatchId) -> bool {
+        let Some((replica, life)) = id.origin.of_replica() else { return false };
+        self.floors.get(&replica).is_some_and(|&latest| (life, id.number) < latest)
     }
 }
 
@@ -206,11 +230,24 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_ordered_once_an_epoch() {
+    fn a_batch_that_is_ordered_by_reference_counts_once() {
         let mut batches = batches();
-        assert!(batches.delivered(Epoch(1), Slot(1), true, &batch(1)).is_ok());
-        assert!(batches.delivered(Epoch(1), Slot(2), true, &batch(1)).is_err());
-        assert!(batches.delivered(Epoch(2), Slot(3), true, &batch(1)).is_ok());
-        assert!(batches.delivered(Epoch(2), Slot(4), false, &batch(1)).is_ok());
+        assert!(batches.delivered(Slot(1), true, &batch(1)).is_ok());
+        assert!(batches.delivered(Slot(2), true, &batch(1)).is_err());
+        assert!(batches.delivered(Slot(3), false, &batch(1)).is_ok(), "sessions tell commands apart");
+    }
+
+    #[test]
+    fn what_does_not_count_was_ordered_before_or_given_up() {
+        let mut batches = batches();
+        let reference = |number| batch(number).reference().unwrap();
+        batches.delivered(Slot(1), true, &batch(2)).unwrap();
+        assert!(batches.delivered(Slot(2), true, &reference(2)).is_ok());
+        assert!(batches.delivered(Slot(3), true, &reference(1)).is_err(), "its origin waits for it");
+        let origin = replica_session(ReplicaId(1), Incarnation(2), 0);
+        let mut builder = BatchBuilder::identified();
+        builder.push(SessionId(1), 1, 1, b"x");
+        batches.delivered(Slot(3), true, &builder.finish_as(BatchId { origin, number: 1 }, 1)).unwrap();
+        assert!(batches.delivered(Slot(4), true, &reference(1)).is_ok(), "that life is over");
     }
 }

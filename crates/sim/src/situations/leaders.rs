@@ -10,7 +10,7 @@ use super::{
 
 pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
     match *sight {
-        Sight::Delivers { of, first: true } if scene.actors[of].face.role == Role::Leader => {
+        Sight::Delivers { of, first: true, .. } if scene.actors[of].face.role == Role::Leader => {
             let me = &scene.actors[of];
             let deposed = scene.leaders().any(|(other, leader)| other != of && scene.outranks(me, leader));
             reached.mark(Situation::DeposedUnknowing, deposed);

@@ -13,6 +13,7 @@
 //! | `leaders.rs` | several leaders and candidates at once |
 //! | `lives.rs` | crashes, restarts, lost logs |
 //! | `order.rs` | messages that overtake others, come late, or do not fit |
+//! | `batches.rs` | batches that travel apart from their order |
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
 //!
@@ -20,6 +21,7 @@
 //! that is possible. So a protocol that is added has them too. Each has a story, a script that reaches it
 //! with its last command and not before (see the tests of each file).
 
+mod batches;
 mod epochs;
 mod knowledge;
 mod leaders;
@@ -173,6 +175,22 @@ situations! {
     LaggingVoter = "a learner that lags gets a vote";
     /// A replica begins to lead while two groups of voters must agree.
     JointLeader = "a new leader during a joint configuration";
+    /// A message refers to a batch that its receiver lacks.
+    ReferenceFirst = "a reference comes before its batch";
+    /// A batch that was ordered by reference is delivered for the first time, and a voter that runs lacks it.
+    DecidedBeforeHeld = "a batch is decided before every voter has it";
+    /// A quorum has a batch that a leader lacks.
+    LeaderWithoutBatch = "a leader lacks a batch that a quorum has";
+    /// A replica begins to lead, and its log refers to batches that no replica has delivered.
+    LeaderInheritsReferences = "a leader begins with references in its log";
+    /// A reference is delivered whose batch was delivered before.
+    DecidedTwice = "a batch is decided twice";
+    /// A batch will not be delivered, since its origin does not wait for it any more, and a replica has it.
+    BatchGivenUp = "a batch is given up that others have";
+    /// A replica loses its log, and with it batches that no replica has delivered.
+    HeldLost = "a log is lost with batches that are under way";
+    /// An epoch ends, and a replica has batches that no replica has delivered.
+    EpochWithBatches = "an epoch ends while batches are under way";
 }
 
 impl Situation {
@@ -190,6 +208,9 @@ impl Situation {
             }
             Situation::JointLeader if !protocol.changes_voters_itself() => {
                 Err("it does not change voters within an epoch")
+            }
+            Situation::DecidedTwice if protocol != ProtocolKind::MultiPaxos => {
+                Err("a new leader's log has every reference that may be decided, and none twice")
             }
             _ => Ok(()),
         }
@@ -240,6 +261,7 @@ pub(crate) struct Situations {
     lives: lives::Watcher,
     order: order::Watcher,
     epochs: epochs::Watcher,
+    batches: batches::Watcher,
 }
 
 impl Situations {
@@ -254,6 +276,7 @@ impl Situations {
             lives: lives::Watcher::new(capacity),
             order: order::Watcher::new(capacity),
             epochs: epochs::Watcher::new(capacity),
+            batches: batches::Watcher::new(capacity),
         }
     }
 
@@ -275,6 +298,7 @@ impl Situations {
         self.lives.see(scene, sight, &mut now);
         self.order.see(scene, sight, &mut now);
         self.epochs.see(scene, sight, &mut now);
+        self.batches.see(scene, sight, &mut now);
         if counts {
             self.reached = now;
         }
@@ -356,6 +380,8 @@ mod stories {
         Situation::FollowerInstallsHigher,
         Situation::DropsBetweenPages,
         Situation::RefusedForSize,
+        Situation::DecidedTwice,
+        Situation::BatchGivenUp,
     ];
 
     #[test]
@@ -367,6 +393,7 @@ mod stories {
             super::lives::tests::STORIES,
             super::order::tests::STORIES,
             super::epochs::tests::STORIES,
+            super::batches::tests::STORIES,
         ];
         let told: Vec<Situation> =
             stories.concat().into_iter().flat_map(|(situations, ..)| situations).copied().collect();
@@ -380,14 +407,15 @@ mod stories {
     }
 
     #[test]
-    fn what_does_not_apply_is_of_pages_terms_and_joint_configurations() {
+    fn what_does_not_apply_is_of_pages_terms_joint_configurations_and_slots_by_themselves() {
         let exempt = |protocol: ProtocolKind| -> Vec<Situation> {
             Situation::ALL.iter().copied().filter(|row| row.applies(protocol).is_err()).collect()
         };
         let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
         assert_eq!(exempt(ProtocolKind::MultiPaxos), paxos);
-        assert_eq!(exempt(ProtocolKind::SequencePaxos), paxos);
-        let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages];
+        let sequence = [Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice];
+        assert_eq!(exempt(ProtocolKind::SequencePaxos), sequence);
+        let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages, Situation::DecidedTwice];
         assert_eq!(exempt(ProtocolKind::Raft), raft);
     }
 

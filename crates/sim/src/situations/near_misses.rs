@@ -242,7 +242,7 @@ fn a_first_delivery_beside_no_lower_leader() {
         let mut seen = paxos(3, 0);
         seen.steps(1, other);
         seen.steps(0, me);
-        seen.see(&Sight::Delivers { of: 0, first: true });
+        seen.see(&Sight::Delivers { of: 0, first: true, batch: &Batch::noop() });
         seen.is(Situation::DeposedUnknowing)
     };
     assert!(!deliver(follower(2, 3), leader(1, 2)), "it does not lead");

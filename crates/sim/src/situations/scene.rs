@@ -75,7 +75,7 @@ pub(crate) enum Sight<'a> {
     /// It writes a record because of it.
     Appends { of: usize, record: &'a LogRecord },
     /// It delivers a slot because of it. `first` means that no replica delivered it before.
-    Delivers { of: usize, first: bool },
+    Delivers { of: usize, first: bool, batch: &'a Batch },
     /// A message leaves at once, although others to that peer wait for records.
     Overtakes { message: &'a PeerMessage },
     /// A message leaves a replica.

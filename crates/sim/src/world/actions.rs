@@ -88,11 +88,10 @@ impl World {
                 let first = slot > self.reference.last();
                 let mark = Mark::Delivers { first };
                 self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
-                self.situations.see(&Sight::Delivers { of, first });
+                self.situations.see(&Sight::Delivers { of, first, batch: &batch });
                 if first {
-                    let (epoch, by_reference) = (self.reference.epoch(slot), self.reference.disseminates());
-                    let by_reference = by_reference && batch.reconfiguration().is_none();
-                    self.batches.delivered(epoch, slot, by_reference, &batch)?;
+                    let by_reference = self.reference.disseminates() && batch.reconfiguration().is_none();
+                    self.batches.delivered(slot, by_reference, &batch)?;
                 }
                 self.reference.delivered(id, slot, &batch)?;
                 self.check_clock()?;

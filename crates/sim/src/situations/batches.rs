@@ -1,0 +1,224 @@
+//! Situations with batches that travel apart from their order.
+
+use std::collections::BTreeSet;
+
+use synod_consensus::{Record, Role, dissemination};
+use synod_replica::{Event, Group, LogRecord, PeerMessage};
+use synod_wire::{Batch, BatchId};
+
+use super::{Reached, Sight, Situation, scene::Scene};
+
+/// Which replicas have which batches, as their logs tell.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    /// The batches of which each replica wrote a record, since it lost its log last.
+    held: Vec<BTreeSet<BatchId>>,
+    /// The batches to which other records of that log refer.
+    referred: Vec<BTreeSet<BatchId>>,
+    /// The batches that some replica has delivered, or that no replica delivers any more.
+    over: BTreeSet<BatchId>,
+}
+
+impl Watcher {
+    pub(super) fn new(capacity: usize) -> Watcher {
+        let none = vec![BTreeSet::new(); capacity];
+        Watcher { held: none.clone(), referred: none, over: BTreeSet::new() }
+    }
+
+    pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+        match *sight {
+            Sight::Starts { of, amnesia: true, .. } => {
+                let lost = std::mem::take(&mut self.held[of]);
+                reached.mark(Situation::HeldLost, lost.iter().any(|id| !self.over.contains(id)));
+                self.referred[of].clear();
+            }
+            Sight::Takes {
+                of,
+                event: Event::Receive { message: PeerMessage::Protocol { message, .. }, .. },
+            } => {
+                message.body().for_each_batch(&mut |batch| {
+                    let lacks = |id| !self.held[of].contains(&id) && !self.over.contains(&id);
+                    reached.mark(Situation::ReferenceFirst, referred(batch).is_some_and(lacks));
+                });
+            }
+            Sight::Appends { of, record: LogRecord::Protocol { record, .. } } => match record {
+                Record::Dissemination(dissemination::Record::Held { batch, .. }) => {
+                    let id = batch.id().expect("what is held has a name");
+                    self.held[of].insert(id);
+                    let holders = scene.voters.iter().filter(|&&voter| self.held[voter].contains(&id));
+                    let quorum = holders.count() > scene.voters.len() / 2 && !self.over.contains(&id);
+                    let lacks = |leader: usize| !self.held[leader].contains(&id);
+                    let leaders = scene.leaders().any(|(leader, _)| lacks(leader));
+                    reached.mark(Situation::LeaderWithoutBatch, quorum && leaders);
+                }
+                record => {
+                    record.body().for_each_batch(&mut |_, batch| self.referred[of].extend(referred(batch)))
+                }
+            },
+            Sight::Delivers { first: true, batch, .. } => self.delivered(scene, batch, reached),
+            Sight::Stepped { of, .. } if scene.actors[of].becomes(Role::Leader) => {
+                let inherits = self.referred[of].iter().any(|id| !self.over.contains(id));
+                reached.mark(Situation::LeaderInheritsReferences, inherits);
+            }
+            Sight::Regroups { before, group, .. } => self.regrouped(before, group, reached),
+            _ => {}
+        }
+    }
+
+    fn delivered(&mut self, scene: &Scene, batch: &Batch, reached: &mut Reached) {
+        let Some(id) = batch.id() else { return };
+        reached.mark(Situation::DecidedTwice, batch.is_reference() && self.over.contains(&id));
+        if !self.held.iter().any(|held| held.contains(&id)) {
+            // It was ordered as it is.
+            return;
+        }
+        let lacks = |&&voter: &&usize| scene.actors[voter].runs() && !self.held[voter].contains(&id);
+        reached.mark(Situation::DecidedBeforeHeld, scene.voters.iter().any(|voter| lacks(&voter)));
+        self.over.insert(id);
+        let given_up = BatchId { number: 0, ..id }..BatchId { number: batch.floor(), ..id };
+        let given_up = self.held.iter().flat_map(|held| held.range(given_up.clone()));
+        let given_up: Vec<BatchId> = given_up.copied().filter(|id| !self.over.contains(id)).collect();
+        reached.mark(Situation::BatchGivenUp, !given_up.is_empty());
+        self.over.extend(given_up);
+    }
+
+    fn regrouped(&self, before: &Group, group: &Group, reached: &mut Reached) {
+        let under_way = self.held.iter().flatten().any(|id| !self.over.contains(id));
+        reached.mark(Situation::EpochWithBatches, under_way && before.epoch != group.epoch);
+    }
+}
+
+/// The batch to which a reference refers.
+fn referred(batch: &Batch) -> Option<BatchId> {
+    batch.id().filter(|_| batch.is_reference())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{
+        super::stories::{ALL, Story, three},
+        *,
+    };
+    use synod_wire::{BatchBuilder, Incarnation, ReplicaId, SessionId, replica_session};
+
+    /// Situations, the casts that reach them, and how.
+    pub(crate) const STORIES: &[Story] = &[
+        (
+            &[Situation::ReferenceFirst],
+            ALL,
+            "cluster 3 dissemination=balanced
+             elect 1
+             run 200ms
+             put 2 k1=7
+             drop 2->3 dissemination
+             deliver 2->1
+             deliver 1->3",
+        ),
+        (
+            &[Situation::DecidedBeforeHeld],
+            ALL,
+            "cluster 3 dissemination=balanced
+             elect 1
+             run 200ms
+             put 2 k1=7
+             drop 2->3 dissemination
+             deliver 2->1
+             deliver 1->2
+             deliver 2->1",
+        ),
+        (
+            &[Situation::LeaderWithoutBatch],
+            ALL,
+            "cluster 3 dissemination=balanced
+             elect 1
+             run 200ms
+             put 2 k1=7
+             drop 2->1 dissemination
+             deliver 2->3",
+        ),
+        (
+            &[Situation::LeaderInheritsReferences],
+            ALL,
+            "cluster 3 dissemination=balanced
+             elect 1
+             run 200ms
+             put 2 k1=7
+             deliver 2->1
+             deliver 2->3
+             deliver 1->2
+             crash 1
+             stabilize
+             run 3s",
+        ),
+        (
+            &[Situation::HeldLost],
+            ALL,
+            "cluster 3 dissemination=balanced
+             elect 1
+             run 200ms
+             put 2 k1=7
+             deliver 2->3
+             crash 3
+             lose-log 3
+             restart 3",
+        ),
+        (
+            &[Situation::EpochWithBatches],
+            ALL,
+            "cluster 3 dissemination=balanced
+             elect 1
+             run 200ms
+             put 2 k1=7
+             drop 2->1
+             drop 2->3
+             reconfigure 1 raft
+             run 50ms",
+        ),
+    ];
+
+    #[test]
+    fn each_situation_is_seen_when_it_comes_to_be_and_not_before() {
+        crate::situations::stories::play(STORIES);
+    }
+
+    fn batch(number: u64, floor: u64) -> Batch {
+        let origin = replica_session(ReplicaId(2), Incarnation(1), 0);
+        let mut builder = BatchBuilder::identified();
+        builder.push(SessionId(1), number, 1, b"x");
+        builder.finish_as(BatchId { origin, number }, floor)
+    }
+
+    fn holds(of: usize, batch: &Batch, seen: &mut crate::situations::Situations) {
+        let record = dissemination::Record::Held { keep: synod_wire::Slot(9), batch: batch.clone() };
+        let record = LogRecord::Protocol { epoch: synod_wire::Epoch(1), record: record.into() };
+        seen.see(&Sight::Appends { of, record: &record });
+    }
+
+    #[test]
+    fn a_batch_is_decided_twice_if_its_reference_is_delivered_behind_it() {
+        let mut seen = three();
+        let batch = batch(1, 1);
+        let reference = batch.reference().unwrap();
+        holds(0, &batch, &mut seen);
+        for delivered in [&batch, &reference] {
+            assert!(!seen.reached().has(Situation::DecidedTwice));
+            seen.see(&Sight::Delivers { of: 0, first: true, batch: delivered });
+        }
+        assert!(seen.reached().has(Situation::DecidedTwice));
+    }
+
+    #[test]
+    fn a_batch_is_given_up_if_a_later_one_of_its_origin_says_so() {
+        let given_up = |held: u64, floor: u64| {
+            let mut seen = three();
+            let (earlier, later) = (batch(held, 1), batch(5, floor));
+            holds(0, &earlier, &mut seen);
+            holds(1, &later, &mut seen);
+            seen.see(&Sight::Delivers { of: 0, first: true, batch: &later });
+            seen.reached().has(Situation::BatchGivenUp)
+        };
+        assert!(!given_up(4, 4), "it is still waited for");
+        assert!(!given_up(5, 5), "it is the same");
+        assert!(given_up(4, 5));
+    }
+}
