@@ -31,6 +31,10 @@ pub enum DecodeError {
     Unregistered(String),
 }
 
+/// A batch of at most so many bytes is copied: a buffer of its own, and putting its checksum together with that of the
+/// rest, would cost more.
+const COPIED_BYTES_MAX: usize = 512;
+
 /// An encoded message or record: buffers to be written one after the other, and the checksum of all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Encoded {
@@ -158,10 +162,13 @@ impl Writer {
         self.append_shared(bytes, &crc);
     }
 
-    /// A batch: its length and checksum, then its bytes by reference.
+    /// A batch: its length and checksum, then its bytes, by reference if they are many.
     pub fn batch(&mut self, batch: &Batch) {
         self.u32(u32::try_from(batch.bytes().len()).expect("a batch is smaller than 4 GiB"));
         self.u32(batch.crc());
+        if batch.bytes().len() <= COPIED_BYTES_MAX {
+            return self.head.extend_from_slice(batch.bytes());
+        }
         let crc = crc32fast::Hasher::new_with_initial_len(batch.crc(), batch.bytes().len() as u64);
         self.append_shared(batch.bytes(), &crc);
     }
@@ -329,13 +336,20 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_not_copied() {
-        let batch = batch();
-        let mut writer = Writer::new();
-        writer.u64(1);
-        writer.batch(&batch);
-        let encoded = writer.finish();
-        assert!(encoded.parts().iter().any(|part| part.as_ptr() == batch.bytes().as_ptr()));
+    fn a_small_batch_has_no_buffer_of_its_own_and_a_large_one_is_not_copied() {
+        for (bytes, parts) in [(1, 1), (COPIED_BYTES_MAX, 2)] {
+            let mut builder = BatchBuilder::new();
+            builder.push(SessionId(7), 1, 1, &vec![7; bytes]);
+            let batch = builder.finish();
+            let mut writer = Writer::new();
+            writer.u64(1);
+            writer.batch(&batch);
+            let encoded = writer.finish();
+            assert_eq!(encoded.parts().len(), parts);
+            assert_eq!(encoded.crc(), crc32fast::hash(&encoded.to_bytes()));
+            let shares = |part: &Bytes| part.as_ptr() == batch.bytes().as_ptr();
+            assert_eq!(encoded.parts().iter().any(shares), parts == 2);
+        }
     }
 
     #[test]
