@@ -161,11 +161,47 @@ pub(crate) struct Hosted<S> {
 /// Clients that wait, by what they wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    commands: HashMap<RequestId, Reply>,
+    commands: Commands,
     reads: HashMap<ReadId, Vec<(Bytes, Reply)>>,
     /// Queries of the present burst; they share one confirmation.
     burst: Vec<(Bytes, Reply)>,
     last: u64,
+}
+
+/// Clients whose commands are under way. An id has the place of its client in the lower half, and a number in the upper
+/// half that tells apart those who had this place.
+#[derive(Debug, Default)]
+struct Commands {
+    places: Vec<Option<(RequestId, Reply)>>,
+    free: Vec<u32>,
+    last: u32,
+}
+
+impl Commands {
+    /// Lets a client wait, under the id that this returns.
+    fn insert(&mut self, reply: Reply) -> RequestId {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            u32::try_from(self.places.len() - 1).expect("the admission of requests bounds them")
+        });
+        self.last = self.last.wrapping_add(1);
+        let request = RequestId(u64::from(self.last) << 32 | u64::from(place));
+        self.places[place as usize] = Some((request, reply));
+        request
+    }
+
+    /// The client that waits under this id; it does not any more.
+    fn remove(&mut self, request: RequestId) -> Option<Reply> {
+        let place = request.0 as u32;
+        let (_, reply) = self.places.get_mut(place as usize)?.take_if(|(id, _)| *id == request)?;
+        self.free.push(place);
+        Some(reply)
+    }
+
+    /// All clients that wait.
+    fn into_replies(self) -> impl Iterator<Item = Reply> {
+        self.places.into_iter().flatten().map(|(_, reply)| reply)
+    }
 }
 
 /// See [`Hosted::warn_if_stranded`].
@@ -471,9 +507,7 @@ impl<S: StateMachine> Hosted<S> {
         match job {
             ClientJob::Command { kind, session, payload, reply } => {
                 self.shared.requests.add(1);
-                self.waiting.last += 1;
-                let request = RequestId(self.waiting.last);
-                self.waiting.commands.insert(request, reply);
+                let request = self.waiting.commands.insert(reply);
                 self.step(now, Event::Request { request, kind, session, payload });
             }
             ClientJob::Read { query, reply } => {
@@ -539,7 +573,7 @@ impl<S: StateMachine> Hosted<S> {
             Action::Send { to, message, after } => common.send(self, &to, &message, after),
             Action::Execute { slot, ballots, batch, requests } => {
                 let commands = &mut self.waiting.commands;
-                let reply = |(place, request)| Some((place, commands.remove(&request)?));
+                let reply = |(place, request)| Some((place, commands.remove(request)?));
                 let replies = requests.into_iter().filter_map(reply).collect();
                 self.execute(common.clock, Job::Execute { slot, ballots, batch, replies });
             }
@@ -554,7 +588,7 @@ impl<S: StateMachine> Hosted<S> {
                 }
             }
             Action::RequestFailed { request, error } => {
-                if let Some(reply) = self.waiting.commands.remove(&request) {
+                if let Some(reply) = self.waiting.commands.remove(request) {
                     reply.send(Err(error));
                 }
             }
@@ -691,7 +725,7 @@ impl<S: StateMachine> Hosted<S> {
 
     fn stop(self) {
         self.tell_reached();
-        for (_, reply) in self.waiting.commands {
+        for reply in self.waiting.commands.into_replies() {
             reply.send(Err(RequestError::Stopping));
         }
         for (_, reply) in self.waiting.reads.into_values().flatten() {
