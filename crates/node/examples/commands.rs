@@ -1,7 +1,7 @@
 //! Commands per second and latency of three replicas in this process, over TCP on the loopback interface,
 //! without gRPC: the cost of the runtime itself.
 //!
-//! `cargo run --release -p synod-node --example commands -- [sync|async|memory] [CLIENTS] [SECONDS] [thread|inline]`
+//! `cargo run --release -p synod-node --example commands -- [sync|async|memory] [CLIENTS] [SECONDS] [spread|compact]`
 
 use std::{
     io::{self, Read, Write},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_node::{Config, MemberAddress, Node};
+use synod_node::{Config, MemberAddress, Node, Threads};
 use synod_replica::{Context, Frozen, StateMachine};
 use synod_wire::{ClusterId, ReplicaId};
 
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let durability = arg(1, "sync").parse()?;
     let clients: usize = arg(2, "1").parse()?;
     let seconds: f64 = arg(3, "3").parse()?;
-    let executor_thread = arg(4, "thread") == "thread";
+    let threads: Threads = arg(4, "spread").parse()?;
     let dir = tempfile::tempdir()?;
     let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
     let members: Vec<MemberAddress> = listeners
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut config = Config::new(ClusterId(7), member.id, members.clone(), dir.path().join(&member.name));
         config.listen = vec![member.address.parse()?];
         config.durability = durability;
-        config.executor_thread = executor_thread;
+        config.threads = threads;
         nodes.push(Node::start_blocking(config, Counter::default())?);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -110,8 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut latencies = latencies;
     latencies.sort_unstable();
     println!(
-        "{durability}, {clients} clients, executor {}: {:.0}/s, median {:?}, 99% {:?}",
-        if executor_thread { "on its own thread" } else { "on the protocol's thread" },
+        "{durability}, {clients} clients, threads {threads}: {:.0}/s, median {:?}, 99% {:?}",
         latencies.len() as f64 / seconds,
         latencies[latencies.len() / 2],
         latencies[latencies.len() * 99 / 100],

@@ -26,7 +26,7 @@ const BUNDLE_BYTES_MAX: usize = 64 << 10;
 /// Messages that are about to leave. To each peer they leave in the order in which they were put in.
 #[derive(Debug)]
 pub(crate) struct Bundles {
-    /// There are several groups. A lone one has nothing to gain, and its messages leave at once.
+    /// There are several groups. A lone one has nothing to gain.
     gather: bool,
     waiting: BTreeMap<ReplicaId, Waiting>,
 }
@@ -45,7 +45,7 @@ impl Bundles {
         Bundles { gather: groups > 1, waiting: BTreeMap::new() }
     }
 
-    /// Sends a message to peers that speak this version: now, or with others at the latest at [`Bundles::leave`].
+    /// Sends a message to peers that speak this version, at the latest at [`Bundles::leave`].
     pub(crate) fn put(
         &mut self,
         sender: &dyn Sender,
@@ -77,6 +77,7 @@ impl Bundles {
         for (&peer, waiting) in &mut self.waiting {
             leave(sender, peer, waiting);
         }
+        sender.flush();
     }
 
     fn leave_to(&mut self, sender: &dyn Sender, peer: ReplicaId) {
@@ -143,6 +144,8 @@ mod tests {
         fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {
             self.0.lock().unwrap().push((version, group, to.to_vec(), body.to_bytes()));
         }
+
+        fn flush(&self) {}
 
         fn version(&self, _: ReplicaId) -> u16 {
             MESSAGES_VERSION

@@ -1,6 +1,6 @@
 //! What a replica needs to be told to run.
 
-use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, sync::Arc};
+use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, sync::Arc};
 
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
 use synod_storage::{Disk, Durability, Ending, the_disk};
@@ -77,9 +77,46 @@ pub struct Config {
     pub network: Arc<dyn Network>,
     /// Where `data_dir` is: on the disk of this machine, unless a program has one of its own.
     pub disk: Arc<dyn Disk>,
-    /// Execute commands on a thread of its own (`true`), or on the protocol's thread: one hand-over less a
-    /// command, but a slow state machine then delays the protocol.
-    pub executor_thread: bool,
+    /// How the work is spread over threads.
+    pub threads: Threads,
+}
+
+/// How a replica's stages are placed on threads.
+///
+/// A command passes from the sockets of peers to the protocol, to the log, to the executor, and to sockets again. Each time
+/// another thread goes on, that thread has to be woken, which costs more than what it does for a small command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Threads {
+    /// Each stage has a thread of its own, and so has each direction of each connection to a peer: for machines with
+    /// more processors than busy threads, and for state machines whose commands may take long.
+    #[default]
+    Spread,
+    /// One thread reads the sockets of peers, runs the protocol, writes to the sockets and executes commands. Only the log
+    /// has a thread of its own, since it waits for the disk. A command that takes long delays the protocol: one that takes
+    /// a good part of an election time-out can cost the leadership.
+    Compact,
+}
+
+impl fmt::Display for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Threads::Spread => "spread",
+            Threads::Compact => "compact",
+        })
+    }
+}
+
+impl FromStr for Threads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Threads, String> {
+        match text {
+            "spread" => Ok(Threads::Spread),
+            "compact" => Ok(Threads::Compact),
+            _ => Err(format!("{text:?} is not known; accepted: spread, compact")),
+        }
+    }
 }
 
 impl Config {
@@ -104,7 +141,7 @@ impl Config {
             settings: Settings::default(),
             network: Arc::new(Tcp),
             disk: the_disk(),
-            executor_thread: true,
+            threads: Threads::default(),
         }
     }
 

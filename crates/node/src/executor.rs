@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     handle::Reply,
-    inputs::Inputs,
+    inputs::{Inputs, Queue},
     protocol::Input,
     snapshots::SnapshotJob,
     status::{Ahead, Shared},
@@ -90,7 +90,7 @@ const BURST_MAX: usize = 256;
 pub(crate) struct Executors<S> {
     /// By the number of the group.
     pub(crate) stages: Vec<ExecutorStage<S>>,
-    pub(crate) events: Sender<Input>,
+    pub(crate) events: Queue,
 }
 
 impl<S: StateMachine> Executors<S> {

@@ -1,23 +1,69 @@
 //! How asynchronous tasks, which must not wait, reach the protocol's thread.
 
+use std::sync::Arc;
+
 use synod_replica::RequestError;
-use synod_sync::channel::{Receiver, Sender, TrySendError, unbounded};
+use synod_sync::{
+    channel::{Receiver, Sender, TrySendError, bounded, unbounded},
+    net::Bell,
+};
 
 use crate::protocol::Input;
+
+/// The queue of the protocol's thread, for other threads, which wait if it is full.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    inputs: Sender<Input>,
+    /// Wakes the thread if it waits for sockets beside its queue.
+    bell: Option<Arc<Bell>>,
+}
+
+impl Queue {
+    /// A queue of this length, and its other end.
+    pub(crate) fn new(inputs_max: usize, bell: Option<Arc<Bell>>) -> (Queue, Receiver<Input>) {
+        let (inputs, taken) = bounded(inputs_max);
+        (Queue { inputs, bell }, taken)
+    }
+
+    /// Waits for room; returns false if the thread has ended.
+    pub(crate) fn send(&self, input: Input) -> bool {
+        let sent = self.inputs.send(input).is_ok();
+        self.ring();
+        sent
+    }
+
+    /// The same without waiting.
+    #[allow(clippy::result_large_err, reason = "whoever finds the queue full goes on with the input")]
+    pub(crate) fn try_send(&self, input: Input) -> Result<(), TrySendError<Input>> {
+        self.inputs.try_send(input)?;
+        self.ring();
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inputs.len()
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+}
 
 /// Where tasks leave what the protocol's thread has to do. The queue of that thread has a fixed length, and a
 /// sender has to wait when it is full; then the input of a task goes around the queue. That is bounded as
 /// well, since each request has a place in the admission.
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
-    queue: Sender<Input>,
+    queue: Queue,
     around: Sender<Input>,
 }
 
 impl Inputs {
     /// The inputs for the thread that takes from `queue`, and the receiver that the thread has to look at
     /// after each look at its queue.
-    pub(crate) fn new(queue: Sender<Input>) -> (Inputs, Receiver<Input>) {
+    pub(crate) fn new(queue: Queue) -> (Inputs, Receiver<Input>) {
         let (around, beside) = unbounded();
         (Inputs { queue, around }, beside)
     }
@@ -48,13 +94,11 @@ impl Inputs {
 
 #[cfg(test)]
 mod tests {
-    use synod_sync::channel::bounded;
-
     use super::*;
 
     #[test]
     fn no_task_waits_for_a_full_queue_and_the_thread_is_woken_for_what_went_around_it() {
-        let (queue, taken) = bounded(1);
+        let (queue, taken) = Queue::new(1, None);
         let (inputs, beside) = Inputs::new(queue);
         assert!(inputs.send(Input::Wake));
         assert!(beside.is_empty());

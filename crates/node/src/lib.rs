@@ -20,17 +20,21 @@
 //! | --- | --- | --- |
 //! | protocol | `protocol.rs` | its next event; nothing else, ever |
 //! | log | `log.rs` | the disk: one commit takes everything that gathered during the last |
-//! | executor | `executor.rs` | the state machine (may be folded into the protocol's thread) |
+//! | executor | `executor.rs` | the state machine |
 //! | snapshots | `snapshots.rs` | the disk |
 //! | peers | `meeting.rs` | the disk: it writes down now and then how far peers have told |
 //! | a sender and a receiver a peer | `synod-transport` | the network |
+//!
+//! With [`Threads::Compact`] the protocol's thread also reads what peers send, writes to their sockets and executes commands,
+//! for a bounded time in each turn. The threads of senders and receivers then sleep unless a socket takes no more.
 //!
 //! `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was
 //! removed is no peer any more; `recover.rs` makes a new cluster of what
 //! one survivor has; `bundle.rs` sends small messages of many groups in one frame.
 //!
-//! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length: when it is
-//! full, receiver threads stop reading, and TCP pushes back. Requests are admitted by bytes, with a semaphore in front
+//! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length, or with
+//! [`Threads::Compact`] from the sockets of peers, of which it reads a bounded part in each turn: when the queue is full,
+//! or the thread is busy, sockets are not read, and TCP pushes back. Requests are admitted by bytes, with a semaphore in front
 //! ([`Handle`]). What goes to the log and the executor is bounded by the window, and by how far the replica lets disk
 //! and execution fall behind before it takes in no more.
 //!
@@ -60,7 +64,7 @@ mod view;
 #[cfg(feature = "shuttle")]
 mod watch;
 
-pub use config::{Config, MemberAddress};
+pub use config::{Config, MemberAddress, Threads};
 pub use error::{ChangeError, ConfigError, Ended, Lacking, ReadLogError, StartError};
 pub use handle::Handle;
 pub use metrics::NodeMetrics;

@@ -12,7 +12,7 @@ use synod_replica::Event;
 use synod_storage::{StorageError, Wal};
 use synod_sync::{
     Planted,
-    channel::{Receiver, RecvTimeoutError, Sender},
+    channel::{Receiver, RecvTimeoutError},
     planted,
     time::Instant,
 };
@@ -20,6 +20,7 @@ use synod_wire::{Encoded, GroupId, Keep, Lsn, ReplicaId, Slot};
 
 use crate::{
     bundle::Bundles,
+    inputs::Queue,
     protocol::Input,
     status::{Ahead, Shared},
 };
@@ -82,7 +83,7 @@ pub(crate) struct LogStage {
     /// The groups, by their numbers.
     pub(crate) groups: Vec<LoggedGroup>,
     pub(crate) ahead: Arc<Ahead>,
-    pub(crate) events: Sender<Input>,
+    pub(crate) events: Queue,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) bundles: Bundles,
     /// The record through which peers are told that the log is durable, with every message; it counts the

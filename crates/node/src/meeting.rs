@@ -12,13 +12,13 @@ use synod_replica::Fork;
 use synod_storage::{Lives, PeerBook, StorageError};
 use synod_sync::{
     Mutex, PoisonError,
-    channel::{Receiver, RecvTimeoutError, Sender},
+    channel::{Receiver, RecvTimeoutError},
     time::Instant,
 };
 use synod_transport::{Meeting, Unrecognised};
 use synod_wire::{Introduction, ReplicaId, Stranger};
 
-use crate::{protocol::Input, status::Shared};
+use crate::{inputs::Queue, protocol::Input, status::Shared};
 
 /// How often it is written how far peers have told. A peer that crashes forgets at most so much of it, and
 /// only its own next life judges by what was written; see `docs/identity.md`.
@@ -35,7 +35,7 @@ pub(crate) struct Meetings {
     pub(crate) waits: AtomicBool,
     /// When the log last said that nothing can be written.
     pub(crate) complained: Mutex<Option<Instant>>,
-    pub(crate) inputs: Sender<Input>,
+    pub(crate) inputs: Queue,
     pub(crate) shared: Arc<Shared>,
 }
 

@@ -6,7 +6,7 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, regis
 use synod_metrics::Families;
 use synod_sync::channel::Sender;
 
-use crate::{executor::JobSender, log::LogJob, protocol::Input, status::Shared};
+use crate::{executor::JobSender, inputs::Queue, log::LogJob, status::Shared};
 
 /// Collects the numbers of a running replica; register it with a [`prometheus_client::registry::Registry`].
 pub struct NodeMetrics {
@@ -18,7 +18,7 @@ pub struct NodeMetrics {
 /// The queues, kept for their lengths.
 #[derive(Clone)]
 pub(crate) struct Queues {
-    pub(crate) inputs: Sender<Input>,
+    pub(crate) inputs: Queue,
     pub(crate) log: Sender<LogJob>,
     pub(crate) executor: JobSender,
 }

@@ -1,6 +1,7 @@
 //! Starting and stopping a replica: data directory, log, snapshots, connections, threads.
 
 use std::{
+    collections::VecDeque,
     sync::atomic::{AtomicBool, AtomicU64},
     time::Duration,
 };
@@ -17,6 +18,7 @@ use synod_storage::{
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
     channel::{Sender, bounded, unbounded},
+    net::Bell,
     thread::{self, JoinHandle},
 };
 use synod_transport::{Connections, Unreadable};
@@ -24,13 +26,13 @@ use synod_wire::{GroupId, Lsn, ReplicaId, Slot, Time};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    Config, ConfigError, Ended, Handle, Lacking, Origin, StartError,
+    Config, ConfigError, Ended, Handle, Lacking, Origin, StartError, Threads,
     alone::{Company, Verdict, is_only_voter},
     apart::apart,
     bundle::{self, BUNDLE, Bundles, GROUPS_MAX},
     executor::{ExecutorStage, Executors, Job, JobSender},
     handle::Inner,
-    inputs::Inputs,
+    inputs::{Inputs, Queue},
     log::{LogJob, LogStage, LoggedGroup},
     meeting::{Meetings, outlived, write_what_is_heard},
     metrics::{NodeMetrics, Queues},
@@ -57,7 +59,7 @@ pub struct Node {
     me: ReplicaId,
     /// By the number of the group.
     handles: Vec<Handle>,
-    inputs: Sender<Input>,
+    inputs: Queue,
     executor: JobSender,
     snapshots: Sender<(GroupId, SnapshotJob)>,
     log: Sender<LogJob>,
@@ -321,13 +323,13 @@ fn origin(config: &Config, data_dir: &DataDir, group: GroupId) -> Result<Origin,
     Ok(origin)
 }
 
-/// The threads of a replica.
-struct Threads<'a> {
+/// Begins the threads of a replica.
+struct Spawn<'a> {
     me: ReplicaId,
     end: &'a Arc<End>,
 }
 
-impl Threads<'_> {
+impl Spawn<'_> {
     /// Begins one. If it ends with an error, or panics, so does the replica.
     fn begin(
         &self,
@@ -506,7 +508,9 @@ impl Node {
         durable: Lsn,
     ) -> Result<Node, StartError> {
         let Opened { config, data_dir, book, lives, wal, amnesia } = opened;
-        let (inputs, inputs_end) = bounded(INPUTS_MAX);
+        let compact = config.threads == Threads::Compact;
+        let bell = if compact { Some(Arc::new(Bell::new().map_err(StartError::Thread)?)) } else { None };
+        let (inputs, inputs_end) = Queue::new(INPUTS_MAX, bell.clone());
         let (requests, around) = Inputs::new(inputs.clone());
         let (jobs, jobs_end) = unbounded();
         let (snapshots, snapshots_end) = unbounded();
@@ -527,17 +531,14 @@ impl Node {
             let missing = meeting.publish_missing();
             tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
         }
-        let connections = connect(&config, &first.origin, count, &meeting, lives, &told, &end)?;
-        let transport = connections.sender();
+        let mut connections = connect(&config, &first.origin, count, &meeting, lives, (&told, bell), &end)?;
+        let (transport, inbox) = (connections.sender(), connections.inbox());
         let mut parting = Parting::new(config.settings.consensus.election_timeout);
         let (group, origin) = (first.replica.group(), &first.origin);
         parting.group(clock.now(), group, origin.members(group, config.me), former(group, config.me));
 
-        let executor = if config.executor_thread {
-            JobSender::Thread(jobs.clone())
-        } else {
-            JobSender::Protocol(requests.clone())
-        };
+        let executor =
+            if compact { JobSender::Protocol(requests.clone()) } else { JobSender::Thread(jobs.clone()) };
         let log_stage = LogStage {
             wal,
             groups: begun.iter().map(|group| LoggedGroup::new(Arc::clone(&group.shared), durable)).collect(),
@@ -602,11 +603,11 @@ impl Node {
                 ahead,
                 waiting: Default::default(),
             };
-            let execution = if config.executor_thread {
+            let execution = if compact {
+                Execution::Here(Box::new(stage), VecDeque::new())
+            } else {
                 executors.push(stage);
                 Execution::Thread(jobs.clone())
-            } else {
-                Execution::Here(Box::new(stage))
             };
             let notes = Notes { group, data_dir: Arc::clone(&data_dir), book: Arc::clone(&book), origin };
             let watched = Watched(Arc::clone(&shared));
@@ -634,12 +635,14 @@ impl Node {
             glance_at: Time::ZERO,
             inputs: inputs_end,
             around,
+            inbox,
+            executing: VecDeque::new(),
             common,
         };
 
-        let spawn = Threads { me: config.me, end: &end };
+        let spawn = Spawn { me: config.me, end: &end };
         let mut threads = Vec::new();
-        if config.executor_thread {
+        if !compact {
             let stage = Executors { stages: executors, events: inputs.clone() };
             threads.push(spawn.begin("executor", move || {
                 stage.run(&jobs_end);
@@ -821,13 +824,14 @@ fn connect(
     hosted: usize,
     meeting: &Arc<Meetings>,
     lives: Lives,
-    durable: &Arc<AtomicU64>,
+    (durable, bell): (&Arc<AtomicU64>, Option<Arc<Bell>>),
     end: &Arc<End>,
 ) -> Result<Box<dyn Connections>, StartError> {
     let (shared, inputs) = (&meeting.shared, meeting.inputs.clone());
     let who = lives.introduction(Lsn::ZERO);
     let mut transport = synod_transport::Config::new(config.cluster, config.me, who.incarnation, who.birth);
     (transport.who, transport.durable) = (who, Arc::clone(durable));
+    (transport.direct, transport.bell) = (bell.is_some(), bell);
     transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();
     transport.listeners = config.listeners.clone();
@@ -851,44 +855,63 @@ fn connect(
         let present = shared.group.load_full().expect("stored before");
         Origin { cluster, first: first.clone(), present: (*present).clone() }.encode()
     });
-    let sink = move |event: synod_transport::Event| {
-        let input = match event {
-            synod_transport::Event::Up { peer, .. } => Input::Link(peer, Link::Up),
-            synod_transport::Event::Down { peer } => Input::Link(peer, Link::Down),
-            synod_transport::Event::Refused { peer } => Input::Link(peer, Link::Refused),
-            synod_transport::Event::Received { from, version, group: BUNDLE, body } => {
-                let messages = bundle::open(body).map_err(|error| Unreadable(error.to_string()))?;
-                let events =
-                    messages.into_iter().map(|(group, body)| receive(hosted, group, from, version, body));
-                Input::Events(events.collect::<Result<_, _>>()?)
-            }
-            synod_transport::Event::Received { from, version, group, body } => {
-                let (group, event) = receive(hosted, group, from, version, body)?;
-                Input::Event(group, event)
-            }
-        };
-        // A failed send means that the protocol's thread has ended; the stop follows.
-        let _ = inputs.send(input);
-        Ok(())
+    let sink = move |happened: Vec<synod_transport::Event>| {
+        let mut received = Vec::new();
+        let read = happened.into_iter().try_for_each(|event| {
+            let (peer, link) = match event {
+                synod_transport::Event::Up { peer, .. } => (peer, Link::Up),
+                synod_transport::Event::Down { peer } => (peer, Link::Down),
+                synod_transport::Event::Refused { peer } => (peer, Link::Refused),
+                synod_transport::Event::Received { from, version, group, body } => {
+                    return receive(hosted, group, from, version, body, &mut received);
+                }
+            };
+            let _ = inputs.send(Input::Link(peer, link));
+            Ok(())
+        });
+        if !received.is_empty() {
+            // A failed send means that the protocol's thread has ended; the stop follows.
+            let _ = inputs.send(Input::Events(received));
+        }
+        read
     };
     Ok(config.network.start(transport, Box::new(sink))?)
 }
 
-/// What a peer says to a group, of which this replica has `hosted`.
-fn receive(
+/// Appends to `events` what a peer says to one of `hosted` groups, or with a bundle to several.
+pub(crate) fn receive(
     hosted: usize,
     group: GroupId,
     from: ReplicaId,
     version: u16,
     body: Bytes,
-) -> Result<(GroupId, Event), Unreadable> {
+    events: &mut Vec<(GroupId, Event)>,
+) -> Result<(), Unreadable> {
+    if group == BUNDLE {
+        let messages = bundle::open(body).map_err(|error| Unreadable(error.to_string()))?;
+        return messages
+            .into_iter()
+            .try_for_each(|(group, body)| receive_one(hosted, group, from, version, body, events));
+    }
+    receive_one(hosted, group, from, version, body, events)
+}
+
+fn receive_one(
+    hosted: usize,
+    group: GroupId,
+    from: ReplicaId,
+    version: u16,
+    body: Bytes,
+    events: &mut Vec<(GroupId, Event)>,
+) -> Result<(), Unreadable> {
     if usize::from(group.0) >= hosted {
         return Err(Unreadable(format!(
             "it is of group {group}, and this replica has {hosted}; all replicas of a cluster have the same number of groups"
         )));
     }
     let message = PeerMessage::decode_in(version, body).map_err(|error| Unreadable(error.to_string()))?;
-    Ok((group, Event::Receive { from, message }))
+    events.push((group, Event::Receive { from, message }));
+    Ok(())
 }
 
 #[cfg(test)]

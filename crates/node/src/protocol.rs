@@ -1,9 +1,11 @@
 //! The protocol's thread: takes events, steps the replicas of all groups that this node hosts, hands out what they want
-//! done. It does no I/O, takes no lock, and never waits for anybody but for its next event; only a change of a group is
-//! written down before it has any effect.
+//! done. It never waits for anybody but for its next event; only a change of a group is written down before it has any
+//! effect. It does no I/O either, and executes nothing, unless it does the work of other threads beside its own
+//! ([`crate::Threads::Compact`]): then it writes to sockets as much as they take at once, reads from them what is there, and
+//! executes for a bounded time.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
@@ -17,10 +19,11 @@ use synod_replica::{
 use synod_storage::Reached;
 use synod_sync::{
     Planted,
-    channel::{Receiver, RecvTimeoutError, Sender},
+    channel::{Receiver, RecvTimeoutError, Sender, TryRecvError},
     planted,
     time::Instant,
 };
+use synod_transport::Inbox;
 use synod_wire::{Batch, CommandKind, GROUPS_SINCE, GroupId, Lsn, ReplicaId, Slot, Time};
 use tokio::sync::oneshot;
 
@@ -31,7 +34,7 @@ use crate::{
     handle::Reply,
     log::{GatedSend, GroupRecord, LogJob},
     meeting::forked,
-    node::Notes,
+    node::{Notes, receive},
     origin::former,
     parting::Parting,
     snapshots::SnapshotJob,
@@ -67,7 +70,7 @@ pub(crate) enum Input {
         bytes_max: usize,
         answer: oneshot::Sender<Result<Vec<(Slot, Batch)>, Slot>>,
     },
-    /// A query that needs no slot, if commands are executed here.
+    /// Something to execute, if commands are executed here.
     Job(GroupId, Job),
     /// Look at what is durable and executed.
     Wake,
@@ -77,6 +80,10 @@ pub(crate) enum Input {
 
 /// Events and requests taken before what they caused leaves: bounds the delay of the first of them.
 const BURST_MAX: usize = 512;
+
+/// How long commands are executed here before the thread looks at its inputs again. Longer turns would delay heartbeats, and
+/// shorter ones would make more of the wake-ups that executing here saves.
+const EXECUTION_TURN: Duration = Duration::from_millis(2);
 
 /// How old what the other threads know of what is decided gets.
 const REACHED_INTERVAL: Duration = Duration::from_secs(1);
@@ -91,8 +98,8 @@ const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) enum Execution<S> {
     /// On a thread of its own.
     Thread(Sender<(GroupId, Job)>),
-    /// Here.
-    Here(Box<ExecutorStage<S>>),
+    /// Here, in order: these jobs wait for their turn.
+    Here(Box<ExecutorStage<S>>, VecDeque<Job>),
 }
 
 /// All groups that this node hosts, and everybody that they hand work to. A burst of inputs steps those groups that it
@@ -109,6 +116,10 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) inputs: Receiver<Input>,
     /// What did not find room there; see [`crate::inputs`].
     pub(crate) around: Receiver<Input>,
+    /// What peers send, if this thread reads that itself.
+    pub(crate) inbox: Option<Box<dyn Inbox>>,
+    /// Groups for which something waits to be executed here.
+    pub(crate) executing: VecDeque<GroupId>,
     pub(crate) common: Common,
 }
 
@@ -251,6 +262,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         // What the start of the replicas wants done. They may wait for the disk, as an only voter does.
         self.touch_all();
         self.carry_out();
+        self.execute();
         self.publish();
         loop {
             if let Some(why) = self.common.failed.take() {
@@ -259,16 +271,12 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
             let deadline = self.deadlines.iter().copied().min().unwrap_or(Time::NEVER);
             let wait = deadline.since(self.common.clock.now()).min(GLANCE_INTERVAL);
-            let first = match self.inputs.recv_timeout(wait) {
-                Ok(input) => Some(input),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.stop();
-                    return Ok(());
-                }
+            let Ok(first) = self.next(wait) else {
+                self.stop();
+                return Ok(());
             };
             let began = Instant::now();
-            if first.is_some_and(|input| self.burst(input)) {
+            if self.burst(first) {
                 self.stop();
                 return Ok(());
             }
@@ -276,6 +284,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             self.fire(now);
             self.flush(now);
             self.carry_out();
+            self.execute();
             self.publish();
             if self.common.parting.look(now) {
                 self.common.set_peers();
@@ -286,20 +295,60 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Takes an input and what has gathered behind it; true if it is time to stop.
-    fn burst(&mut self, first: Input) -> bool {
+    /// Waits for an input, or for something from a peer if this thread reads that; `None` if there is nothing but that.
+    ///
+    /// # Errors
+    /// Nobody can send inputs any more.
+    fn next(&mut self, wait: Duration) -> Result<Option<Input>, RecvTimeoutError> {
+        let wait = if self.executing.is_empty() { wait } else { Duration::ZERO };
+        let Some(inbox) = &mut self.inbox else {
+            return match self.inputs.recv_timeout(wait) {
+                Ok(input) => Ok(Some(input)),
+                Err(RecvTimeoutError::Timeout) => Ok(None),
+                Err(ended) => Err(ended),
+            };
+        };
+        inbox.wait(wait, &|| self.inputs.is_empty());
+        match self.inputs.try_recv() {
+            Ok(input) => Ok(Some(input)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
+        }
+    }
+
+    /// Takes an input and what has gathered behind it and from peers; true if it is time to stop.
+    fn burst(&mut self, first: Option<Input>) -> bool {
         let now = self.common.clock.now();
         let mut taken = 0;
         let (inputs, around) = (self.inputs.clone(), self.around.clone());
         let gathered = inputs.try_iter().take(BURST_MAX).chain(around.try_iter().take(BURST_MAX));
-        for input in std::iter::once(first).chain(gathered) {
+        for input in first.into_iter().chain(gathered) {
             taken += 1;
             if self.take(now, input) {
                 return true;
             }
         }
+        taken += self.take_from_peers(now);
         self.hosted[0].shared.events.add(taken);
         false
+    }
+
+    /// Takes what peers have sent, if this thread reads that; returns how many messages that were.
+    fn take_from_peers(&mut self, now: Time) -> u64 {
+        let Some(mut inbox) = self.inbox.take() else { return 0 };
+        let (hosted, mut taken) = (self.hosted.len(), 0);
+        let mut events = Vec::new();
+        inbox.take(&mut |event| {
+            if let synod_transport::Event::Received { from, version, group, body } = event {
+                let read = receive(hosted, group, from, version, body, &mut events);
+                taken += events.len() as u64;
+                events.drain(..).for_each(|(group, event)| self.touch(group).step(now, event));
+                read?;
+            }
+            Ok(())
+        });
+        self.inbox = Some(inbox);
+        taken
     }
 
     fn take(&mut self, now: Time, input: Input) -> bool {
@@ -325,8 +374,7 @@ impl<S: StateMachine> ProtocolStage<S> {
                 jobs.into_iter().for_each(|job| hosted.request(now, job));
             }
             Input::Job(group, job) => {
-                let clock = self.common.clock;
-                self.touch(group).execute(clock, job);
+                self.touch(group).execute(job);
             }
             Input::ReadLog { group, from, bytes_max, answer } => {
                 // A task that does not wait any more needs no answer.
@@ -375,6 +423,45 @@ impl<S: StateMachine> ProtocolStage<S> {
             if now >= self.deadlines[group] {
                 self.deadlines[group] = Time::NEVER;
                 self.touch(GroupId(group as u16)).step(now, Event::Timer);
+            }
+        }
+    }
+
+    /// Executes for a while what waits to be executed here, in turns for all groups. It comes after everything that the burst
+    /// wants sent and written has left.
+    fn execute(&mut self) {
+        self.find_jobs();
+        if self.executing.is_empty() {
+            return;
+        }
+        let (began, mut changed) = (Instant::now(), false);
+        while let Some(group) = self.executing.pop_front() {
+            let hosted = &mut self.hosted[usize::from(group.0)];
+            if let Some(event) = hosted.run_job() {
+                let now = self.common.clock.now();
+                self.touch(group).step(now, event);
+                changed = true;
+            }
+            if self.hosted[usize::from(group.0)].has_jobs() {
+                self.executing.push_back(group);
+            }
+            if began.elapsed() >= EXECUTION_TURN {
+                break;
+            }
+        }
+        self.hosted[0].shared.executor_busy.since(began);
+        if changed {
+            self.flush(self.common.clock.now());
+            self.carry_out();
+            self.find_jobs();
+        }
+    }
+
+    /// Notes which of the touched groups have something to execute here.
+    fn find_jobs(&mut self) {
+        for &group in &self.touched {
+            if self.hosted[usize::from(group.0)].has_jobs() && !self.executing.contains(&group) {
+                self.executing.push_back(group);
             }
         }
     }
@@ -553,15 +640,10 @@ impl<S: StateMachine> Hosted<S> {
     }
 
     fn carry_out(&mut self, common: &mut Common, deadline: &mut Time) {
-        // Executing here makes more actions.
-        while !self.actions.is_empty() {
-            let mut actions = std::mem::take(&mut self.actions);
-            change_before_answer(&mut actions);
-            actions.drain(..).for_each(|action| self.carry_out_one(action, common, deadline));
-            if self.actions.is_empty() {
-                self.actions = actions; // Its memory serves again.
-            }
-        }
+        let mut actions = std::mem::take(&mut self.actions);
+        change_before_answer(&mut actions);
+        actions.drain(..).for_each(|action| self.carry_out_one(action, common, deadline));
+        self.actions = actions; // Its memory serves again.
     }
 
     fn carry_out_one(&mut self, action: Action, common: &mut Common, deadline: &mut Time) {
@@ -575,11 +657,11 @@ impl<S: StateMachine> Hosted<S> {
                 let commands = &mut self.waiting.commands;
                 let reply = |(place, request)| Some((place, commands.remove(request)?));
                 let replies = requests.into_iter().filter_map(reply).collect();
-                self.execute(common.clock, Job::Execute { slot, ballots, batch, replies });
+                self.execute(Job::Execute { slot, ballots, batch, replies });
             }
             Action::ReadAt { read, slot } => {
                 if let Some(queries) = self.waiting.reads.remove(&read) {
-                    self.execute(common.clock, Job::Query { slot, queries });
+                    self.execute(Job::Query { slot, queries });
                 }
             }
             Action::ReadFailed { read, error } => {
@@ -604,7 +686,7 @@ impl<S: StateMachine> Hosted<S> {
                 self.shared.retired.store(true, SeqCst);
             }
             Action::Deadline(at) => *deadline = common.rounded(at),
-            Action::TakeSnapshot => self.execute(common.clock, Job::Freeze),
+            Action::TakeSnapshot => self.execute(Job::Freeze),
             Action::ReadChunk { to, slot, offset, len_max } => {
                 self.to_snapshots(common, SnapshotJob::ReadChunk { to, slot, offset, len_max });
             }
@@ -692,17 +774,26 @@ impl<S: StateMachine> Hosted<S> {
         }
     }
 
-    fn execute(&mut self, clock: Clock, job: Job) {
+    fn execute(&mut self, job: Job) {
         match &mut self.execution {
             Execution::Thread(jobs) => {
                 let _ = jobs.send((self.group, job));
             }
-            // What it executed shows at the next look.
-            Execution::Here(stage) => {
-                if let Some(event) = stage.run_job(job) {
-                    self.replica.step(clock.now(), event, &mut self.actions);
-                }
-            }
+            Execution::Here(_, jobs) => jobs.push_back(job),
+        }
+    }
+
+    /// Whether something waits to be executed here.
+    fn has_jobs(&self) -> bool {
+        matches!(&self.execution, Execution::Here(_, jobs) if !jobs.is_empty())
+    }
+
+    /// Does the next job here; the event that the replica is to be told, if there is one. What was executed shows at the next
+    /// look.
+    fn run_job(&mut self) -> Option<Event> {
+        match &mut self.execution {
+            Execution::Thread(_) => None,
+            Execution::Here(stage, jobs) => jobs.pop_front().and_then(|job| stage.run_job(job)),
         }
     }
 

@@ -12,15 +12,12 @@ use std::{
 use bytes::Bytes;
 use synod_replica::{Event, Frozen, SnapshotInfo};
 use synod_storage::{SnapshotReceiver, SnapshotStore, StorageError};
-use synod_sync::{
-    Planted,
-    channel::{Receiver, Sender},
-    planted,
-};
+use synod_sync::{Planted, channel::Receiver, planted};
 use synod_wire::{GroupId, ReplicaId, Slot};
 
 use crate::{
     executor::{Job, JobSender},
+    inputs::Queue,
     protocol::Input,
 };
 
@@ -51,7 +48,7 @@ const PEER_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct SnapshotStage {
     /// The groups, by their numbers.
     pub(crate) groups: Vec<GroupSnapshots>,
-    pub(crate) events: Sender<Input>,
+    pub(crate) events: Queue,
     pub(crate) executor: JobSender,
     /// Snapshots of other groups, which have to be written after the one that is being written.
     pub(crate) waiting: VecDeque<(GroupId, SnapshotJob)>,

@@ -16,7 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use common::{Group, append, block, tape, until};
-use synod_node::{Config, Ended, Node};
+use synod_node::{Config, Ended, Node, Threads};
 use synod_replica::{Context, Frozen, RequestError, SessionCommand, StateMachine};
 
 /// Counts commands. The first one is executed until it is told to end.
@@ -80,7 +80,7 @@ fn no_task_waits_for_a_full_queue() {
     let tune = |config: &mut Config| {
         // Commands are executed on the protocol's thread, which therefore takes nothing for as long as the
         // first one is executed.
-        config.executor_thread = false;
+        config.threads = Threads::Compact;
         config.settings.request_timeout = Duration::from_secs(120);
     };
     let group = Group::new(1, tune);

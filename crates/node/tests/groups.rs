@@ -6,7 +6,7 @@ use std::{sync::Arc, thread::sleep, time::Duration};
 
 use bytes::Bytes;
 use common::{Group as OnSockets, Tape, append, block, tape, until};
-use synod_node::{Config, Handle, MemberAddress, Node, StartError};
+use synod_node::{Config, Handle, MemberAddress, Node, StartError, Threads};
 use synod_replica::{Change, Goal, MemberInfo};
 use synod_storage::{FaultyDisk, StorageError};
 use synod_transport::MemoryNetwork;
@@ -56,9 +56,8 @@ fn digests_are_equal(nodes: &[Node], group: usize) -> bool {
 #[test]
 fn each_group_orders_its_own_commands_and_a_power_failure_takes_none() {
     const GROUPS: usize = 70;
-    for executor_thread in [true, false] {
-        let cluster =
-            Cluster::new(if executor_thread { |_| {} } else { |config| config.executor_thread = false });
+    for threads in [|_: &mut Config| {}, |config: &mut Config| config.threads = Threads::Compact] {
+        let cluster = Cluster::new(threads);
         let nodes = cluster.start(GROUPS);
         for round in 0..3 {
             for group in 0..GROUPS {

@@ -10,14 +10,14 @@ use std::{
 use bytes::Bytes;
 use common::{Group, Tape, append, block, tape, until};
 use synod_consensus::{ProtocolKind, Role};
-use synod_node::{Config, Node, NodeStatus, StartError};
+use synod_node::{Config, Node, NodeStatus, StartError, Threads};
 use synod_replica::{LogRecord, RequestError, SessionCommand};
 use synod_storage::Durability;
 use synod_wire::{ClusterId, Epoch, Slot};
 
 #[test]
 fn commands_and_reads_work_at_every_replica() {
-    for tune in [|_: &mut Config| {}, |config: &mut Config| config.executor_thread = false] {
+    for tune in [|_: &mut Config| {}, |config: &mut Config| config.threads = Threads::Compact] {
         let group = Group::new(3, tune);
         let nodes = [group.start(1), group.start(2), group.start(3)];
         assert_eq!(append(&nodes[0].handle(), "a"), "1");

@@ -20,9 +20,25 @@ pub mod time {
 pub mod net {
     pub use std::net::{Shutdown, TcpListener, TcpStream};
 
-    use std::{io, os::unix::net::UnixStream, time::Duration};
+    use std::{
+        io::{self, IoSlice, Read, Write},
+        os::unix::net::UnixStream,
+        sync::atomic::{AtomicBool, Ordering::SeqCst},
+        time::Duration,
+    };
 
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::{
+        event::{PollFd, PollFlags, Timespec, poll},
+        net::{SendAncillaryBuffer, SendFlags, sendmsg},
+    };
+
+    /// Writes as much as the connection takes at once, although it is one that blocks.
+    ///
+    /// # Errors
+    /// The connection takes nothing now ([`io::ErrorKind::WouldBlock`]), or is broken.
+    pub fn write_at_once(stream: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(sendmsg(stream, parts, &mut SendAncillaryBuffer::default(), SendFlags::DONTWAIT)?)
+    }
 
     /// Dropping it wakes the thread that waits with its [`Woken`].
     #[derive(Debug)]
@@ -39,6 +55,67 @@ pub mod net {
     pub fn waker() -> io::Result<(Waker, Woken)> {
         let (waker, woken) = UnixStream::pair()?;
         Ok((Waker(waker), Woken(woken)))
+    }
+
+    /// Wakes a thread that waits for connections to become readable.
+    #[derive(Debug)]
+    pub struct Bell {
+        /// Whether the thread waits, or is about to.
+        asleep: AtomicBool,
+        rope: UnixStream,
+        bell: UnixStream,
+    }
+
+    impl Bell {
+        /// A bell that nobody has rung.
+        ///
+        /// # Errors
+        /// The system is out of sockets.
+        pub fn new() -> io::Result<Bell> {
+            let (rope, bell) = UnixStream::pair()?;
+            rope.set_nonblocking(true)?;
+            bell.set_nonblocking(true)?;
+            Ok(Bell { asleep: AtomicBool::new(false), rope, bell })
+        }
+
+        /// Has [`Bell::wait`] return, if a thread waits. Costs no system call otherwise.
+        pub fn ring(&self) {
+            if self.asleep.swap(false, SeqCst) {
+                // Where there is no room, it is ringing already.
+                _ = (&self.rope).write(&[0]);
+            }
+        }
+
+        /// Waits until one of the streams has something to read or is closed, until the bell is rung, or for `timeout`.
+        /// `is_idle` is asked once before the thread falls asleep, and a thread that makes it false has to ring afterwards.
+        /// Only one thread at a time may wait. `ready` is told for each stream, in order, whether it is worth reading.
+        pub fn wait<'a>(
+            &self,
+            streams: impl Iterator<Item = &'a TcpStream>,
+            timeout: Duration,
+            is_idle: impl Fn() -> bool,
+            mut ready: impl FnMut(usize),
+        ) {
+            let mut sockets = vec![PollFd::new(&self.bell, PollFlags::IN)];
+            sockets.extend(streams.map(|stream| PollFd::new(stream, PollFlags::IN)));
+            self.asleep.store(!timeout.is_zero(), SeqCst);
+            let timeout = if is_idle() { timeout } else { Duration::ZERO };
+            let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() };
+            // After an error (an interruption, or no memory) nothing is ready, and the caller waits again.
+            let polled = poll(&mut sockets, Some(&timeout));
+            self.asleep.store(false, SeqCst);
+            if polled.is_err() {
+                return;
+            }
+            if !sockets[0].revents().is_empty() {
+                _ = (&self.bell).read(&mut [0; 16]);
+            }
+            for (at, socket) in sockets[1..].iter().enumerate() {
+                if !socket.revents().is_empty() {
+                    ready(at);
+                }
+            }
+        }
     }
 
     /// Waits for a connection on any listener, for the waker of `woken`, or for `timeout`.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_sync::net::TcpListener;
+use synod_sync::net::{Bell, TcpListener};
 use synod_wire::{ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
 
 use crate::handshake::{VERSION, VERSION_OLDEST};
@@ -118,6 +118,13 @@ pub struct Config {
     /// A connection ends when the peer's host answers nothing, or takes no data off a full connection, for this
     /// long. (A process that dies is noticed at once, whatever this is.) Default: 5 s.
     pub silence_max: Duration,
+    /// Whether a thread that sends writes to the socket itself, as far as that takes its bytes at once, instead of waking
+    /// the sender thread of the peer. That saves a switch of threads a message, and takes time of the thread that sends.
+    /// Default: false.
+    pub direct: bool,
+    /// Whether the owner reads what peers send on a thread of its own ([`Connections::inbox`](crate::Connections::inbox)),
+    /// which this wakes. Default: there is a thread for each connection of a peer.
+    pub bell: Option<Arc<Bell>>,
     /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. When
     /// there are so many, the oldest whose caller has not said yet who it is gives way to a new one. No fewer than
     /// there ever are peers. Default: 64.
@@ -149,6 +156,8 @@ impl Config {
             connect_timeout: Duration::from_secs(2),
             handshake_timeout: Duration::from_secs(5),
             silence_max: Duration::from_secs(5),
+            direct: false,
+            bell: None,
             inbound_connections_max: 64,
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     io::{self, IoSlice, Read, Write},
     net::ToSocketAddrs,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,7 +17,7 @@ use crate::{
     config::{Meeting, Unrecognised},
     frame::Frame,
     handshake::{self, HandshakeError, Hello, Life, OTHER_BIRTH, Refusal, Welcome},
-    link::{Link, SessionEnd, Target},
+    link::{Gather, Link, SessionEnd, Target},
     socket,
     transport::Shared,
 };
@@ -145,7 +145,7 @@ fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<TcpSt
         return Err(DialError::OldIncarnation);
     }
     link.hear_life(welcome.who.nonce, welcome.who.durable);
-    if !link.begin_session(&stream, target.version, life, welcome.version) {
+    if !link.begin_session(&stream, target.version, life, welcome.version, theirs) {
         return Err(DialError::Interrupted);
     }
     Ok((stream, welcome))
@@ -183,8 +183,8 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
     let incarnation = welcome.who.incarnation;
     info!(peer = %link.id(), %incarnation, version = welcome.version, "connected");
     shared.tell(Event::Up { peer: link.id(), incarnation });
-    let mut gather = Vec::new();
-    let sent = thread::scope(|scope| {
+    let mut gather = Gather::default();
+    thread::scope(|scope| {
         let watcher = thread::Builder::new()
             .name(format!("watch-{}", link.id()))
             .spawn_scoped(scope, || link.end_session(watch(stream)));
@@ -192,9 +192,9 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
             link.end_session(SessionEnd::Failed(error));
         }
         // This returns only when the session is over and the socket shut down, so the watcher ends too.
-        write_queue(shared, link, stream, welcome.frame_bytes_max, &mut gather)
+        write_queue(shared, link, stream, welcome.frame_bytes_max, &mut gather);
     });
-    let end = link.leave(gather.drain(sent..)).unwrap_or(SessionEnd::Stopped);
+    let end = link.leave(gather.frames.drain(..)).unwrap_or(SessionEnd::Stopped);
     if !matches!(end, SessionEnd::Stopped | SessionEnd::Moved) {
         warn!(peer = %link.id(), "connection lost: {end}");
     }
@@ -213,22 +213,12 @@ fn watch(mut stream: &TcpStream) -> SessionEnd {
     }
 }
 
-/// Writes frames until the session is over. The last gather stays in `gather`; returns how many frames of it were sent.
-fn write_queue(
-    shared: &Shared,
-    link: &Link,
-    stream: &TcpStream,
-    body_bytes_max: usize,
-    gather: &mut Vec<Arc<Frame>>,
-) -> usize {
-    let counters = &link.counters;
+/// Writes frames until the session is over. What was not sent stays in `gather`.
+fn write_queue(shared: &Shared, link: &Link, stream: &TcpStream, body_bytes_max: usize, gather: &mut Gather) {
     while link.next_frames(gather) {
-        discard_too_large(link, body_bytes_max, gather);
-        let (frames_sent, result) = write_frames(stream, gather);
-        let bytes: usize = gather[..frames_sent].iter().map(|frame| frame.len()).sum();
-        counters.frames_sent.fetch_add(frames_sent as u64, Relaxed);
-        counters.bytes_sent.fetch_add(bytes as u64, Relaxed);
-        counters.writes.fetch_add(1, Relaxed);
+        discard_too_large(link, body_bytes_max, &mut gather.frames);
+        let (written, result) = write_frames(stream, gather);
+        link.counters.count_written(gather.advance(written));
         if let Err(error) = result {
             link.end_session(match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -236,17 +226,15 @@ fn write_queue(
                 }
                 _ => SessionEnd::Failed(error),
             });
-            return frames_sent;
+            return;
         }
-        gather.clear();
     }
-    0
 }
 
 /// Drops frames that the peer would refuse, since they would cost one session after the other. The present
-/// session ends when it is next looked at.
-fn discard_too_large(link: &Link, body_bytes_max: usize, gather: &mut Vec<Arc<Frame>>) {
-    gather.retain(|frame| {
+/// session ends when it is next looked at. A frame that was written in part is none of them.
+fn discard_too_large(link: &Link, body_bytes_max: usize, frames: &mut Vec<Arc<Frame>>) {
+    frames.retain(|frame| {
         let fits = frame.body_len() <= body_bytes_max;
         if !fits {
             link.drop_too_large(frame.body_len(), body_bytes_max);
@@ -255,37 +243,23 @@ fn discard_too_large(link: &Link, body_bytes_max: usize, gather: &mut Vec<Arc<Fr
     });
 }
 
-/// Writes all frames, in as few calls as the system allows. Returns how many were written as a whole.
-fn write_frames(mut stream: &TcpStream, frames: &[Arc<Frame>]) -> (usize, io::Result<()>) {
-    let mut slices: Vec<IoSlice<'_>> = frames.iter().flat_map(|frame| frame.slices()).collect();
+/// Writes all frames, in as few calls as the system allows. Returns how many bytes were written.
+fn write_frames(mut stream: &TcpStream, gather: &Gather) -> (usize, io::Result<()>) {
+    let mut slices = gather.slices();
     let mut rest = slices.as_mut_slice();
     let mut written = 0;
-    let result = loop {
-        if rest.is_empty() {
-            break Ok(());
-        }
+    while !rest.is_empty() {
         match stream.write_vectored(rest) {
-            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
             Ok(count) => {
                 written += count;
                 IoSlice::advance_slices(&mut rest, count);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => break Err(error),
+            Err(error) => return (written, Err(error)),
         }
-    };
-    if result.is_ok() {
-        return (frames.len(), result);
     }
-    let whole = frames
-        .iter()
-        .scan(0, |end, frame| {
-            *end += frame.len();
-            Some(*end)
-        })
-        .take_while(|end| *end <= written)
-        .count();
-    (whole, result)
+    (written, Ok(()))
 }
 
 /// How long to wait before the next attempt: doubling, bounded, and spread so that replicas do not dial in step.
@@ -361,13 +335,17 @@ mod tests {
         let mut writer = Writer::new();
         writer.bytes(&[0; 100_000]);
         let frame = Arc::new(Frame::new(ClusterId(1), 3, GroupId::FIRST, Lsn::ZERO, writer.finish()));
-        let frames = vec![Arc::clone(&frame); 1000];
+        let mut gather = Gather { frames: vec![Arc::clone(&frame); 1000], written: 0 };
 
-        let (whole, result) = write_frames(&stream, &frames);
+        let (written, result) = write_frames(&stream, &gather);
+        let (whole, bytes) = gather.advance(written);
         assert!(matches!(result.unwrap_err().kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
         drop(stream);
         let arrived = io::copy(&mut &silent, &mut io::sink()).unwrap();
-        assert!(whole > 0 && whole < frames.len());
-        assert_eq!(arrived / frame.len() as u64, whole as u64);
+        assert!(whole > 0 && !gather.frames.is_empty());
+        assert_eq!((whole, bytes), (written / frame.len(), whole * frame.len()));
+        assert_eq!(arrived as usize, bytes + gather.written);
+        let left: usize = gather.slices().iter().map(|slice| slice.len()).sum();
+        assert_eq!(left, 1000 * frame.len() - written);
     }
 }

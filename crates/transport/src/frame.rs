@@ -211,18 +211,91 @@ pub(crate) struct FrameReader<R> {
     /// The bytes that were read and not yet used are `buffer[start..end]`.
     start: usize,
     end: usize,
+    /// The frame whose body has arrived in part.
+    begun: Option<Begun>,
+    /// Whether the last read took everything that was there.
+    drained: bool,
+}
+
+/// A frame whose header has arrived, and `filled` bytes of the body.
+#[derive(Debug)]
+struct Begun {
+    header: [u8; GROUP_HEADER_BYTES],
+    header_bytes: usize,
+    crc: u32,
+    body: Vec<u8>,
+    filled: usize,
 }
 
 impl<R: Read> FrameReader<R> {
+    /// Reads frames of this cluster off `source`.
     pub(crate) fn new(source: R, cluster: ClusterId, agreed: u16, frame_bytes_max: usize) -> FrameReader<R> {
         let buffer = vec![0; READ_BUFFER_BYTES].into_boxed_slice();
-        FrameReader { source, cluster, agreed, frame_bytes_max, buffer, start: 0, end: 0 }
+        FrameReader {
+            source,
+            cluster,
+            agreed,
+            frame_bytes_max,
+            buffer,
+            start: 0,
+            end: 0,
+            begun: None,
+            drained: false,
+        }
+    }
+
+    pub(crate) fn source(&self) -> &R {
+        &self.source
+    }
+
+    /// Whether the next frame is there as a whole, so that [`FrameReader::next_frame`] does not read. If its header is wrong,
+    /// that is found out then.
+    pub(crate) fn has_frame(&self) -> bool {
+        let there = &self.buffer[self.start..self.end];
+        let header_bytes = match there.get(4) {
+            Some(&GROUP_VERSION) => GROUP_HEADER_BYTES,
+            _ => HEADER_BYTES,
+        };
+        self.begun.is_none()
+            && there.len() >= header_bytes
+            && there.len() - header_bytes >= word(&there[8..12]) as usize
+    }
+
+    /// Whether the next frame takes a read, before which there is nothing to expect: the last one took all that there was.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained && !self.has_frame()
     }
 
     /// The next frame; `None` at an end of the connection between two frames.
     ///
-    /// After an error the position in the stream is unknown, and the connection cannot be used any more.
+    /// After an error the position in the stream is unknown, and the connection cannot be used any more. But if the source
+    /// does not block and has nothing now ([`io::ErrorKind::WouldBlock`]), this may be called again later.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Arrived>, FrameError> {
+        let mut frame = match self.begun.take() {
+            Some(begun) => begun,
+            None => match self.begin()? {
+                Some(begun) => begun,
+                None => return Ok(None),
+            },
+        };
+        if let Err(error) = self.read_body(&mut frame) {
+            self.begun = Some(frame);
+            return Err(error);
+        }
+        let Begun { header, header_bytes, crc, body, .. } = frame;
+        let (header, length) = (&header[..header_bytes], body.len());
+        if crc32fast::hash(&body) != crc {
+            return Err(FrameError::BodyChecksum { length });
+        }
+        let durable = Lsn(u64::from_le_bytes(header[16..24].try_into().expect("8 bytes")));
+        let message =
+            || Message { version: message_version(header), group: group(header), body: body.into() };
+        let message = (header[5] & FLAG_MARK == 0).then(message);
+        Ok(Some(Arrived { durable, message, bytes: header_bytes + length }))
+    }
+
+    /// Takes the next header, and what is there of the body; `None` at the end of the stream.
+    fn begin(&mut self) -> Result<Option<Begun>, FrameError> {
         if !self.fill(HEADER_BYTES)? {
             return Ok(None);
         }
@@ -233,18 +306,20 @@ impl<R: Read> FrameReader<R> {
         };
         self.fill(header_bytes)?;
         let mut header = [0; GROUP_HEADER_BYTES];
-        let header = &mut header[..header_bytes];
-        header.copy_from_slice(&self.buffer[self.start..self.start + header_bytes]);
-        let (length, crc) = self.check_header(header)?;
+        header[..header_bytes].copy_from_slice(&self.buffer[self.start..self.start + header_bytes]);
+        let (length, crc) = self.check_header(&header[..header_bytes])?;
         self.start += header_bytes;
-        let body = self.read_body(length)?;
-        if crc32fast::hash(&body) != crc {
-            return Err(FrameError::BodyChecksum { length });
-        }
-        let durable = Lsn(u64::from_le_bytes(header[16..24].try_into().expect("8 bytes")));
-        let message = || Message { version: message_version(header), group: group(header), body };
-        let message = (header[5] & FLAG_MARK == 0).then(message);
-        Ok(Some(Arrived { durable, message, bytes: header_bytes + length }))
+        let filled = length.min(self.end - self.start);
+        let there = &self.buffer[self.start..self.start + filled];
+        let body = if filled == length {
+            there.to_vec()
+        } else {
+            let mut body = vec![0; length];
+            body[..filled].copy_from_slice(there);
+            body
+        };
+        self.start += filled;
+        Ok(Some(Begun { header, header_bytes, crc, body, filled }))
     }
 
     /// Reads until so many bytes are in the buffer, of which the first are of a header; false at the end of the stream.
@@ -257,7 +332,10 @@ impl<R: Read> FrameReader<R> {
             match self.source.read(&mut self.buffer[self.end..]) {
                 Ok(0) if self.end == 0 => return Ok(false),
                 Ok(0) => return Err(FrameError::Truncated),
-                Ok(count) => self.end += count,
+                Ok(count) => {
+                    self.drained = count < self.buffer.len() - self.end;
+                    self.end += count;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
@@ -296,30 +374,26 @@ impl<R: Read> FrameReader<R> {
         Ok((length, word(&header[12..16])))
     }
 
-    fn read_body(&mut self, length: usize) -> Result<Bytes, FrameError> {
-        let buffered = &self.buffer[self.start..self.end];
-        if let Some(body) = buffered.get(..length) {
-            self.start += length;
-            return Ok(Bytes::copy_from_slice(body));
-        }
-        let mut body = vec![0; length];
-        body[..buffered.len()].copy_from_slice(buffered);
-        let mut filled = buffered.len();
-        (self.start, self.end) = (0, 0);
-        while filled < length {
-            let mut targets = [IoSliceMut::new(&mut body[filled..]), IoSliceMut::new(&mut self.buffer)];
+    /// Reads what is missing of a body into its place, and into the buffer what follows.
+    fn read_body(&mut self, Begun { body, filled, .. }: &mut Begun) -> Result<(), FrameError> {
+        while *filled < body.len() {
+            // Nothing is in the buffer.
+            (self.start, self.end) = (0, 0);
+            let missing = body.len() - *filled;
+            let mut targets = [IoSliceMut::new(&mut body[*filled..]), IoSliceMut::new(&mut self.buffer)];
             match self.source.read_vectored(&mut targets) {
                 Ok(0) => return Err(FrameError::Truncated),
                 Ok(count) => {
-                    let into_body = count.min(length - filled);
-                    filled += into_body;
+                    let into_body = count.min(missing);
+                    *filled += into_body;
                     self.end = count - into_body;
+                    self.drained = self.end < self.buffer.len();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Bytes::from(body))
+        Ok(())
     }
 }
 
@@ -354,7 +428,7 @@ mod tests {
     const CLUSTER: ClusterId = ClusterId(0x5eed);
     const MAX: usize = 1 << 20;
 
-    /// A stream that gives its bytes out in pieces of the given sizes, repeatedly.
+    /// A stream that gives its bytes out in pieces of the given sizes, repeatedly. Size 0: it has nothing now.
     struct Dribble {
         bytes: Vec<u8>,
         at: usize,
@@ -366,6 +440,9 @@ mod tests {
         fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
             let size = self.sizes[self.turn % self.sizes.len()];
             self.turn += 1;
+            if size == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
             let count = size.min(target.len()).min(self.bytes.len() - self.at);
             target[..count].copy_from_slice(&self.bytes[self.at..self.at + count]);
             self.at += count;
@@ -375,6 +452,9 @@ mod tests {
         fn read_vectored(&mut self, targets: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
             let mut left = self.sizes[self.turn % self.sizes.len()];
             self.turn += 1;
+            if left == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
             let mut total = 0;
             for target in targets {
                 let count = left.min(target.len()).min(self.bytes.len() - self.at);
@@ -411,6 +491,9 @@ mod tests {
                     }));
                 }
                 Ok(None) => return (bodies, None),
+                Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    assert!(!reader.has_frame());
+                }
                 Err(error) => return (bodies, Some(error)),
             }
         }
@@ -526,8 +609,9 @@ mod tests {
                 ],
                 0..6,
             ),
-            sizes in prop::collection::vec(1_usize..50_000, 1..8),
+            mut sizes in prop::collection::vec(prop_oneof![Just(0), 1_usize..50_000], 0..8),
         ) {
+            sizes.push(1000);
             let bytes = bodies.iter().flat_map(|body| on_wire(&frame(body))).collect();
             let (read, error) = read_all(bytes, sizes);
             prop_assert!(error.is_none());

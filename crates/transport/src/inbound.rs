@@ -4,7 +4,7 @@
 //! way to a new one, so a program that opens connections and says nothing keeps no member out.
 
 use std::{
-    io,
+    io::{self, Read},
     net::SocketAddr,
     sync::{
         Weak,
@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 use crate::{
     Event,
     config::{Meeting, Unrecognised},
-    frame::{FrameError, FrameReader, Message},
+    frame::{Arrived, FrameError, FrameReader, Message},
     handshake::{self, Caller, HandshakeError, Hello, Life, Refusal},
     inquiry,
     link::Link,
@@ -35,6 +35,9 @@ use crate::{
 
 /// How long to wait when the system refuses another socket, before the next attempt.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// The most messages that are handed over together.
+const TOGETHER_MAX: usize = 256;
 
 /// An inbound connection, as the accepting thread knows it.
 struct Connection {
@@ -144,12 +147,39 @@ fn start_receiver(
 }
 
 /// The result of the handshake with a peer.
-struct Session {
-    link: Arc<Link>,
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+    pub(crate) link: Arc<Link>,
+    /// The number of the connection.
+    serial: u64,
     /// The version that was agreed on.
     version: u16,
     /// The nonce of the peer's life.
     nonce: u64,
+}
+
+impl Session {
+    /// Takes the frames of the session off its connection.
+    pub(crate) fn reader<R: Read>(&self, source: R) -> FrameReader<R> {
+        let config = &self.shared.config;
+        FrameReader::new(source, config.cluster, self.version, config.frame_bytes_max)
+    }
+
+    /// Whether what comes on this connection still counts.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.link.turn.is_newest(self.serial) && !self.shared.is_stopping()
+    }
+
+    /// Takes note of a frame; returns what it says.
+    pub(crate) fn arrived(&self, frame: Arrived) -> Option<Event> {
+        let link = &self.link;
+        // This comes before what the frame says is believed.
+        link.hear(self.nonce, frame.durable);
+        link.counters.frames_received.fetch_add(1, Relaxed);
+        link.counters.bytes_received.fetch_add(frame.bytes as u64, Relaxed);
+        let Message { version, group, body } = frame.message?;
+        Some(Event::Received { from: link.id(), version, group, body })
+    }
 }
 
 /// One inbound connection and the thread that reads it.
@@ -165,7 +195,7 @@ struct Receiver {
 impl Receiver {
     fn run(self) {
         match self.admit() {
-            Ok(Some(session)) => self.deliver(&session),
+            Ok(Some(session)) => self.deliver(session),
             Ok(None) => {}
             Err(error) if self.shared.is_stopping() => debug!(remote = %self.remote, "{error}"),
             Err(error) => {
@@ -206,7 +236,8 @@ impl Receiver {
                 link.heard_from(Life::of(&hello.who));
                 let incarnation = hello.who.incarnation;
                 debug!(peer = %link.id(), remote = %self.remote, %incarnation, version, "accepted");
-                Ok(Session { link, version, nonce: hello.who.nonce })
+                let (shared, serial) = (Arc::clone(&self.shared), self.serial);
+                Ok(Session { shared, link, serial, version, nonce: hello.who.nonce })
             }
             Err(refusal) => {
                 let Hello { cluster, from, to, who } = hello;
@@ -251,45 +282,53 @@ impl Receiver {
         Err(if link.is_stopped() { Refusal::UnknownReplica } else { Refusal::OldIncarnation })
     }
 
-    /// Hands every frame to the sink, once no older connection of the peer does.
-    fn deliver(&self, session: &Session) {
-        let link = &session.link;
+    /// Hands every frame to the owner, once no older connection of the peer does.
+    fn deliver(&self, session: Session) {
+        let link = Arc::clone(&session.link);
         let Some(turn) = link.turn.begin(self.serial) else {
             return;
         };
         link.counters.receiving.store(true, Relaxed);
-        let result = self.deliver_frames(session, &turn);
+        let result = match &self.shared.entrance {
+            Some(entrance) => entrance.read(&self.stream, session),
+            None => Some(self.deliver_frames(&session)),
+        };
         link.counters.receiving.store(false, Relaxed);
         match result {
+            // The owner takes nothing any more.
+            None => {}
             _ if self.shared.is_stopping() => {}
             _ if link.is_stopped() => {
                 info!(peer = %link.id(), remote = %self.remote, "closed: it is no peer any more")
             }
-            _ if !turn.is_newest() => {
+            _ if !link.turn.is_newest(self.serial) => {
                 info!(peer = %link.id(), remote = %self.remote, "replaced by a new connection")
             }
-            Ok(()) => info!(peer = %link.id(), remote = %self.remote, "the peer closed its connection"),
-            Err(error) => self
+            Some(Ok(())) => info!(peer = %link.id(), remote = %self.remote, "the peer closed its connection"),
+            Some(Err(error)) => self
                 .shared
                 .complain(|| format!("closed the connection from {} ({}): {error}", link.id(), self.remote)),
         }
+        drop(turn);
     }
 
-    fn deliver_frames(&self, session: &Session, turn: &TurnGuard<'_>) -> Result<(), FrameError> {
-        let (config, link) = (&self.shared.config, &session.link);
-        let mut reader =
-            FrameReader::new(&*self.stream, config.cluster, session.version, config.frame_bytes_max);
-        while turn.is_newest() && !self.shared.is_stopping() {
+    /// Hands over together what one read has brought: each time may wake the owner.
+    fn deliver_frames(&self, session: &Session) -> Result<(), FrameError> {
+        let mut reader = session.reader(&*self.stream);
+        while session.goes_on() {
             let Some(frame) = reader.next_frame()? else {
                 break;
             };
-            // This comes before what the frame says is believed.
-            link.hear(session.nonce, frame.durable);
-            link.counters.frames_received.fetch_add(1, Relaxed);
-            link.counters.bytes_received.fetch_add(frame.bytes as u64, Relaxed);
-            if let Some(Message { version, group, body }) = frame.message {
-                self.shared.emit(Event::Received { from: link.id(), version, group, body })?;
+            let mut events: Vec<_> = session.arrived(frame).into_iter().collect();
+            let mut broken = None;
+            while broken.is_none() && events.len() < TOGETHER_MAX && reader.has_frame() {
+                match reader.next_frame() {
+                    Ok(frame) => events.extend(frame.and_then(|frame| session.arrived(frame))),
+                    Err(error) => broken = Some(error),
+                }
             }
+            self.shared.emit(events)?;
+            broken.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
@@ -337,7 +376,7 @@ impl Turn {
             return None;
         }
         state.delivering = true;
-        Some(TurnGuard { turn: self, serial })
+        Some(TurnGuard { turn: self })
     }
 
     /// Closes the connection, and lets no connection deliver any more, except for a delivery that is under way.
@@ -351,6 +390,11 @@ impl Turn {
         self.changed.notify_all();
     }
 
+    /// Whether no newer connection has come, and the link is not stopped.
+    fn is_newest(&self, serial: u64) -> bool {
+        self.newest.load(Relaxed) == serial
+    }
+
     /// Whether a delivery is under way.
     pub(crate) fn is_delivering(&self) -> bool {
         lock(&self.state).delivering
@@ -360,13 +404,6 @@ impl Turn {
 /// The right to deliver; ends when it is dropped, even by a panic of the sink.
 struct TurnGuard<'a> {
     turn: &'a Turn,
-    serial: u64,
-}
-
-impl TurnGuard<'_> {
-    fn is_newest(&self) -> bool {
-        self.turn.newest.load(Relaxed) == self.serial
-    }
 }
 
 impl Drop for TurnGuard<'_> {
@@ -391,10 +428,10 @@ mod tests {
         let streams: Vec<_> = (0..3).map(|_| stream(&listener)).collect();
         assert!(turn.claim(1, &streams[0], || true));
         let first = turn.begin(1).unwrap();
-        assert!(first.is_newest());
+        assert!(turn.is_newest(1));
 
         assert!(turn.claim(2, &streams[1], || true));
-        assert!(!first.is_newest());
+        assert!(!turn.is_newest(1));
         thread::scope(|scope| {
             let second = scope.spawn(|| turn.begin(2).is_some());
             assert!(turn.claim(3, &streams[2], || true));

@@ -34,6 +34,10 @@
 //! outgoing connection, where nothing ever arrives, to notice the peer's death at once. One more thread
 //! accepts, and one starts and ends the threads of peers that come and go. Calling [`TcpSender::send`] does no
 //! I/O, and wakes the sender thread only if that one sleeps; [`TcpSender::set_peers`] does not wait, either.
+//!
+//! Two settings let an owner do with fewer switches of threads. With [`Config::direct`] the thread that sends writes
+//! to the socket itself, and leaves to the sender thread what the socket does not take at once. With [`Config::bell`]
+//! the owner reads the sockets of all peers on a thread of its own ([`Inbox`]), and the receiver threads sleep.
 
 #![cfg(unix)]
 
@@ -44,6 +48,7 @@ mod dial;
 mod frame;
 mod handshake;
 mod inbound;
+mod inbox;
 mod inquiry;
 mod link;
 mod memory;
@@ -58,5 +63,5 @@ pub use config::{Config, Meeting, Outlived, Peer, Recognise, TransportError, Unr
 pub use handshake::{ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST};
 pub use inquiry::{InquireError, inquire};
 pub use memory::MemoryNetwork;
-pub use network::{Connections, Network, Sender, Sink, Tcp};
+pub use network::{Connections, Inbox, Network, Sender, Sink, Tcp};
 pub use transport::{Event, Metrics, PeerMetrics, TcpSender, Transport, Unreadable};

@@ -2,7 +2,9 @@
 //! dials for its own sending.
 
 use std::{
-    fmt, io, mem,
+    fmt,
+    io::{self, ErrorKind, IoSlice},
+    mem,
     sync::atomic::{
         AtomicU16, AtomicU64,
         Ordering::{Relaxed, SeqCst},
@@ -11,9 +13,9 @@ use std::{
 };
 
 use synod_sync::{
-    Arc, Condvar, Mutex, Planted,
+    Arc, Condvar, Mutex, MutexGuard, Planted,
     atomic::AtomicBool,
-    net::{Shutdown, TcpStream},
+    net::{self, Shutdown, TcpStream},
     planted,
 };
 use synod_wire::{ClusterId, Encoded, GroupId, Lsn, ReplicaId};
@@ -54,6 +56,16 @@ pub(crate) struct Link {
     out: Mutex<Outgoing>,
     /// Wakes the sender thread, the only one that waits.
     out_changed: Condvar,
+    /// See [`Config::direct`].
+    direct: bool,
+}
+
+/// Frames that are being written.
+#[derive(Debug, Default)]
+pub(crate) struct Gather {
+    pub(crate) frames: Vec<Arc<Frame>>,
+    /// Bytes of the first one that were written already.
+    pub(crate) written: usize,
 }
 
 /// Totals since the start.
@@ -74,6 +86,7 @@ pub(crate) struct Counters {
 pub(crate) struct LinkBounds {
     connected: Bounds,
     away: Bounds,
+    direct: bool,
 }
 
 impl LinkBounds {
@@ -81,7 +94,7 @@ impl LinkBounds {
         let connected = Bounds { frames: config.send_queue_frames_max, bytes: config.send_queue_bytes_max };
         let away =
             Bounds { frames: (connected.frames / AWAY_SHARE).max(1), bytes: connected.bytes / AWAY_SHARE };
-        LinkBounds { connected, away }
+        LinkBounds { connected, away, direct: config.direct }
     }
 }
 
@@ -124,6 +137,12 @@ struct Outgoing {
     /// Whether the sender thread sleeps until a frame comes, so that the thread that adds one must wake it.
     /// It is false while the sender is at work, so that a busy sender costs its callers no system call.
     awaits_frames: bool,
+    /// Whether a thread that sends writes to the socket itself. The sender thread takes no frames meanwhile.
+    writes_directly: bool,
+    /// What such a thread could not write at once. The sender thread goes on with it.
+    rest: Gather,
+    /// Memory for the next thread that writes itself.
+    spare: Vec<Arc<Frame>>,
     /// Whether the peer was seen to be alive, so that the next attempt to reach it need not wait.
     redial_now: bool,
     stopped: bool,
@@ -140,6 +159,8 @@ enum Phase {
         stream: Arc<TcpStream>,
         life: Life,
         version: u16,
+        /// The largest body that the peer takes.
+        body_bytes_max: usize,
         /// Why the session is over, if it is and the sender thread has yet to notice.
         end: Option<SessionEnd>,
     },
@@ -201,11 +222,15 @@ impl Link {
                 phase: Phase::Away,
                 marked: Lsn::ZERO,
                 awaits_frames: false,
+                writes_directly: false,
+                rest: Gather::default(),
+                spare: Vec::new(),
                 redial_now: false,
                 stopped: false,
                 dialed: None,
             }),
             out_changed: Condvar::new(),
+            direct: bounds.direct,
         }
     }
 
@@ -242,12 +267,12 @@ impl Link {
         self.out_changed.notify_one();
     }
 
-    /// Queues a frame. Never waits for the network.
+    /// Queues a frame, which leaves at the latest at the next [`Link::flush`]. Never waits for the network.
     ///
     /// A frame that is dropped in the middle of a session would leave a gap of which no replica is told. So
     /// dropping ends the session: the gap is between two sessions, where every protocol expects one.
     pub(crate) fn enqueue(&self, frame: Arc<Frame>) {
-        let (dropped, wake) = {
+        let dropped = {
             let mut out = lock(&self.out);
             let agreed = match out.phase {
                 Phase::Session { version, .. } => version,
@@ -255,7 +280,7 @@ impl Link {
             };
             // A frame of a version that is not spoken any more was made for an earlier session, and is lost with that.
             if out.stopped || frame.version() > agreed {
-                (1, false)
+                1
             } else {
                 let connected = matches!(out.phase, Phase::Session { end: None, .. });
                 let bounds = if connected { self.bounds.connected } else { self.bounds.away };
@@ -263,13 +288,77 @@ impl Link {
                 if connected && dropped > 0 {
                     out.end_session(SessionEnd::Overflow);
                 }
-                (dropped, mem::take(&mut out.awaits_frames))
+                dropped
             }
         };
-        if wake && !planted(Planted::NoWakeForFrames) {
+        self.count_dropped(dropped);
+    }
+
+    /// Has the queued frames leave now: the sender thread is woken, or this thread writes to the socket itself. Never waits for
+    /// the network.
+    pub(crate) fn flush(&self) {
+        let mut out = lock(&self.out);
+        if !out.awaits_frames || out.queue.frames() == 0 {
+            return;
+        }
+        if self.direct {
+            self.write_directly(out);
+        } else {
+            out.awaits_frames = false;
+            drop(out);
+            self.wake_sender();
+        }
+    }
+
+    fn wake_sender(&self) {
+        if !planted(Planted::NoWakeForFrames) {
             self.out_changed.notify_one();
         }
-        self.count_dropped(dropped);
+    }
+
+    /// Writes what the socket takes at once, for as long as frames are queued, and leaves the rest to the sender thread, which
+    /// sleeps.
+    fn write_directly<'a>(&'a self, mut out: MutexGuard<'a, Outgoing>) {
+        // If another thread writes, it looks at the queue once more before it ends.
+        if mem::replace(&mut out.writes_directly, true) {
+            return;
+        }
+        let mut gather = Gather { frames: mem::take(&mut out.spare), written: 0 };
+        let mut leave_to_sender = false;
+        while let Phase::Session { stream, body_bytes_max, end: None, .. } = &out.phase
+            && !leave_to_sender
+        {
+            let (stream, body_bytes_max) = (Arc::clone(stream), *body_bytes_max);
+            out.queue.take(&mut gather.frames);
+            let Some(last) = gather.frames.last() else { break };
+            out.marked = last.durable();
+            if gather.frames.iter().any(|frame| frame.body_len() > body_bytes_max) {
+                leave_to_sender = true;
+                break;
+            }
+            drop(out);
+            let written = net::write_at_once(&stream, &gather.slices());
+            out = lock(&self.out);
+            match written {
+                Ok(bytes) => self.counters.count_written(gather.advance(bytes)),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => out.end_session(SessionEnd::Failed(error)),
+            }
+            leave_to_sender = !gather.frames.is_empty();
+        }
+        out.writes_directly = false;
+        // What is left is the beginning of what the sender thread goes on with, or queues again if the session is over.
+        if leave_to_sender {
+            out.rest = gather;
+        } else {
+            out.spare = gather.frames;
+        }
+        let is_over = !matches!(out.phase, Phase::Session { end: None, .. });
+        if leave_to_sender || is_over {
+            out.awaits_frames = false;
+            drop(out);
+            self.wake_sender();
+        }
     }
 
     /// Drops a frame that this replica or the peer has no room for, which must not leave a gap either.
@@ -286,7 +375,7 @@ impl Link {
 
     /// Waits for frames, and takes as many as one write should carry; returns false once the session is over. If
     /// there is nothing to send for a while, the peer is told nevertheless how far the log has become durable.
-    pub(crate) fn next_frames(&self, gather: &mut Vec<Arc<Frame>>) -> bool {
+    pub(crate) fn next_frames(&self, gather: &mut Gather) -> bool {
         let in_session = |out: &Outgoing| matches!(out.phase, Phase::Session { end: None, .. });
         let mut out = lock(&self.out);
         let mut waited = false;
@@ -294,15 +383,22 @@ impl Link {
             if !in_session(&out) {
                 return false;
             }
-            out.queue.take(gather);
-            let durable = self.own.durable();
-            if gather.is_empty() && waited && durable > out.marked {
-                gather.push(Arc::new(Frame::mark(self.own.cluster, durable)));
-            }
-            if let Some(last) = gather.last() {
-                out.marked = last.durable();
+            if !out.rest.frames.is_empty() {
+                *gather = mem::take(&mut out.rest);
                 out.awaits_frames = false;
                 return true;
+            }
+            if !out.writes_directly {
+                out.queue.take(&mut gather.frames);
+                let durable = self.own.durable();
+                if gather.frames.is_empty() && waited && durable > out.marked {
+                    gather.frames.push(Arc::new(Frame::mark(self.own.cluster, durable)));
+                }
+                if let Some(last) = gather.frames.last() {
+                    out.marked = last.durable();
+                    out.awaits_frames = false;
+                    return true;
+                }
             }
             out.awaits_frames = true;
             let nothing = |out: &mut Outgoing| out.awaits_frames && in_session(out);
@@ -385,12 +481,14 @@ impl Link {
         version: u64,
         life: Life,
         spoken: u16,
+        body_bytes_max: usize,
     ) -> bool {
         let mut out = lock(&self.out);
         let goes_on = out.goes_on(version);
         let mut dropped = 0;
         if goes_on {
-            out.phase = Phase::Session { stream: Arc::clone(stream), life, version: spoken, end: None };
+            let stream = Arc::clone(stream);
+            out.phase = Phase::Session { stream, life, version: spoken, body_bytes_max, end: None };
             out.redial_now = false;
             out.marked = Lsn::ZERO;
             self.spoken.store(spoken, Relaxed);
@@ -411,13 +509,18 @@ impl Link {
     /// Takes note that the peer is away; frames that were taken and not sent as a whole are queued again.
     pub(crate) fn leave(&self, unsent: impl DoubleEndedIterator<Item = Arc<Frame>>) -> Option<SessionEnd> {
         let mut out = lock(&self.out);
+        // The socket is shut down, so a thread that writes to it is about to end that.
+        while out.writes_directly {
+            out = wait(&self.out_changed, out);
+        }
         let end = match mem::take(&mut out.phase) {
             Phase::Session { end, .. } => end,
             Phase::Away | Phase::Handshake(_) => None,
         };
         out.awaits_frames = false;
         self.spoken.store(self.own.oldest, Relaxed);
-        out.queue.put_back(unsent.filter(|frame| !frame.is_mark()));
+        let rest = mem::take(&mut out.rest).frames;
+        out.queue.put_back(rest.into_iter().chain(unsent).filter(|frame| !frame.is_mark()));
         let dropped = if out.stopped { out.queue.clear() } else { out.queue.trim(self.bounds.away) };
         drop(out);
         self.count_dropped(dropped);
@@ -491,6 +594,40 @@ impl Link {
             queue_frames,
             queue_bytes,
         }
+    }
+}
+
+impl Gather {
+    /// The buffers to write, in order.
+    pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
+        let mut slices: Vec<_> = self.frames.iter().flat_map(|frame| frame.slices()).collect();
+        let mut rest = slices.as_mut_slice();
+        IoSlice::advance_slices(&mut rest, self.written);
+        let left = rest.len();
+        slices.drain(..slices.len() - left);
+        slices
+    }
+
+    /// Takes note that so many more bytes were written; returns how many frames left as a whole, and their bytes.
+    pub(crate) fn advance(&mut self, bytes: usize) -> (usize, usize) {
+        let mut left = self.written + bytes;
+        let is_whole = |frame: &&Arc<Frame>| {
+            let is_whole = left >= frame.len();
+            left -= if is_whole { frame.len() } else { 0 };
+            is_whole
+        };
+        let whole = self.frames.iter().take_while(is_whole).count();
+        self.written = left;
+        (whole, self.frames.drain(..whole).map(|frame| frame.len()).sum())
+    }
+}
+
+impl Counters {
+    /// Counts a write with which so many frames left as a whole, of so many bytes.
+    pub(crate) fn count_written(&self, (frames, bytes): (usize, usize)) {
+        self.frames_sent.fetch_add(frames as u64, Relaxed);
+        self.bytes_sent.fetch_add(bytes as u64, Relaxed);
+        self.writes.fetch_add(1, Relaxed);
     }
 }
 

@@ -318,6 +318,9 @@ impl Sender for MemorySender {
         to.iter().for_each(|&to| hub.send(self.me, to, version, group, &body));
     }
 
+    /// Every message leaves when it is queued.
+    fn flush(&self) {}
+
     fn version(&self, to: ReplicaId) -> u16 {
         let session = lock(&self.hub).session(self.me, to);
         session.map_or(*self.config.versions.start(), |(_, version)| version)
@@ -414,7 +417,7 @@ impl Deliverer {
             link.heard = Some(later(link.heard, told));
             link.received.add(body.len());
         }
-        match (self.sink)(Event::Received { from, version, group, body }) {
+        match (self.sink)(vec![Event::Received { from, version, group, body }]) {
             Ok(()) => true,
             Err(error) => {
                 warn!(peer = %from, "ended a session: {error}");
@@ -425,7 +428,7 @@ impl Deliverer {
     }
 
     fn tell(&self, event: Event) {
-        if let Err(error) = (self.sink)(event) {
+        if let Err(error) = (self.sink)(vec![event]) {
             warn!("the owner of the network does not understand a change of sessions: {error}");
         }
     }
@@ -532,8 +535,8 @@ mod tests {
         let peers = others.map(|id| Peer { id, address: "memory:1".into() }).collect();
         let config = Config { peers, ..Config::new(ClusterId(1), me, Incarnation(1), me.0) };
         let (told, events) = channel::unbounded();
-        let sink = move |event| {
-            told.send(event).unwrap();
+        let sink = move |events: Vec<Event>| {
+            events.into_iter().for_each(|event| told.send(event).unwrap());
             Ok(())
         };
         Replica { connections: network.start(config, Box::new(sink)).unwrap(), events }

@@ -3,7 +3,7 @@
 //! [`Tcp`] is what a server uses. A program may put another [`Network`] in its place, such as [`crate::MemoryNetwork`]
 //! in a test; what the head of this crate promises of sessions holds of every one.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use synod_sync::Arc;
 use synod_wire::{Encoded, GroupId, Lsn, ReplicaId};
@@ -14,16 +14,19 @@ use crate::{
 };
 
 /// The function that tells the owner of a network's connections what happens; see [`Network::start`].
-pub type Sink = dyn Fn(Event) -> Result<(), Unreadable> + Send + Sync;
+pub type Sink = dyn Fn(Vec<Event>) -> Result<(), Unreadable> + Send + Sync;
 
 /// A way for the replicas of a cluster to reach each other.
 pub trait Network: fmt::Debug + Send + Sync {
     /// Connects a replica with its peers, and tells `sink` what happens.
     ///
-    /// `sink` is called from threads of the network, for each peer in the order of what happens there. It may
-    /// block, which must delay only what comes from that peer. It must return once the connections are being
-    /// dropped, and must not drop them itself. If it returns an error for an [`Event::Received`], nothing
-    /// that was sent after that body in the same session may be delivered.
+    /// `sink` is called from threads of the network, for each peer in the order of what happens there, with as many
+    /// events of a peer at a time as are there. It may block, which must delay only what comes from that peer. It
+    /// must return once the connections are being dropped, and must not drop them itself. If it returns an error,
+    /// an [`Event::Received`] among these events cannot be read, those before it were taken and those after it were
+    /// not, and nothing that was sent after them in the same session may be delivered.
+    ///
+    /// With [`Config::bell`] what peers send does not go to `sink` if the connections have an [`Inbox`].
     ///
     /// # Errors
     /// A setting is wrong, or the system lacks something that the network needs.
@@ -34,7 +37,14 @@ pub trait Network: fmt::Debug + Send + Sync {
 }
 
 /// The connections of one replica with its peers. Dropping them ends them and waits for their threads; no event follows.
+/// If there is an inbox, it has to be dropped first.
 pub trait Connections: fmt::Debug + Send {
+    /// What peers send, for an owner that has set [`Config::bell`] and asks for the first time. `None`: the network gives
+    /// that to its sink, as always without a bell.
+    fn inbox(&mut self) -> Option<Box<dyn Inbox>> {
+        None
+    }
+
     /// The handle that sends. It may outlive the connections, and then drops everything.
     fn sender(&self) -> Arc<dyn Sender>;
 
@@ -42,13 +52,27 @@ pub trait Connections: fmt::Debug + Send {
     fn local_addresses(&self) -> Vec<SocketAddr>;
 }
 
+/// What peers send, read by the owner of the connections on a thread of its own.
+pub trait Inbox: fmt::Debug + Send {
+    /// Waits until something has arrived, until [`Config::bell`] is rung, or for `timeout`. `is_idle` says whether the owner
+    /// has nothing else to do; whoever makes it false rings the bell afterwards.
+    fn wait(&mut self, timeout: Duration, is_idle: &dyn Fn() -> bool);
+
+    /// Hands out what had arrived when [`Inbox::wait`] returned, or a part of it that takes no long time. Nothing more comes
+    /// of the session of an [`Event::Received`] for which `sink` returns an error.
+    fn take(&mut self, sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>);
+}
+
 /// Sends messages to peers, from any thread.
 pub trait Sender: fmt::Debug + Send + Sync {
     /// Queues one message of a group for several peers, written in this version, which [`Sender::version`]
-    /// named a moment ago. Never blocks and never fails: a message may be lost with the session for which it
+    /// named a moment ago. It leaves at the latest at the next [`Sender::flush`]. Never blocks and never fails: a message may be lost with the session for which it
     /// was made, and a message for which no queue has room ends the session. In a version before
     /// [`synod_wire::GROUPS_SINCE`] only messages of the first group are sent.
     fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded);
+
+    /// Has everything leave that was queued. Never blocks for a peer.
+    fn flush(&self);
 
     /// The version in which a message for this peer has to be written: the one that the two replicas agreed
     /// on, or the oldest while there is no session.
@@ -74,7 +98,7 @@ pub struct Tcp;
 
 impl Network for Tcp {
     fn start(&self, config: Config, sink: Box<Sink>) -> Result<Box<dyn Connections>, TransportError> {
-        Ok(Box::new(Transport::start(config, sink)?))
+        Ok(Box::new(Transport::start_with(config, sink)?))
     }
 
     fn message_bytes_max(&self) -> usize {
@@ -83,6 +107,10 @@ impl Network for Tcp {
 }
 
 impl Connections for Transport {
+    fn inbox(&mut self) -> Option<Box<dyn Inbox>> {
+        self.inbox.take().map(|inbox| Box::new(inbox) as Box<dyn Inbox>)
+    }
+
     fn sender(&self) -> Arc<dyn Sender> {
         Arc::new(Transport::sender(self))
     }
@@ -95,6 +123,10 @@ impl Connections for Transport {
 impl Sender for TcpSender {
     fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {
         TcpSender::send_in(self, version, group, to, body);
+    }
+
+    fn flush(&self) {
+        TcpSender::flush(self);
     }
 
     fn version(&self, to: ReplicaId) -> u16 {

@@ -21,6 +21,7 @@ use crate::{
     complaint::LogLimit,
     handshake::Welcome,
     inbound,
+    inbox::{Entrance, TcpInbox, inbox},
     network::Sink,
     peers::{self, Peers, Supervisor},
 };
@@ -74,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) inquiries: AtomicUsize,
     pub(crate) inquiry_lines: LogLimit,
     sink: Box<Sink>,
+    /// Where sessions are handed over that the owner reads itself.
+    pub(crate) entrance: Option<Entrance>,
     stopping: AtomicBool,
     complaints: LogLimit,
 }
@@ -93,13 +96,13 @@ impl Shared {
     ///
     /// # Errors
     /// The owner cannot read what arrived.
-    pub(crate) fn emit(&self, event: Event) -> Result<(), Unreadable> {
-        if self.is_stopping() { Ok(()) } else { (self.sink)(event) }
+    pub(crate) fn emit(&self, events: Vec<Event>) -> Result<(), Unreadable> {
+        if self.is_stopping() || events.is_empty() { Ok(()) } else { (self.sink)(events) }
     }
 
     /// Tells the owner that a session began or ended, which is always understood.
     pub(crate) fn tell(&self, event: Event) {
-        if let Err(error) = self.emit(event) {
+        if let Err(error) = self.emit(vec![event]) {
             warn!("the owner of the transport does not understand a change of sessions: {error}");
         }
     }
@@ -121,6 +124,8 @@ pub struct Transport {
     shared: Arc<Shared>,
     sender: TcpSender,
     local_addresses: Vec<SocketAddr>,
+    /// Until the owner has it.
+    pub(crate) inbox: Option<TcpInbox>,
     /// Dropping it wakes the accepting thread.
     wake: Option<net::Waker>,
     threads: Vec<JoinHandle<()>>,
@@ -153,6 +158,11 @@ impl Transport {
         config: Config,
         sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static,
     ) -> Result<Transport, TransportError> {
+        Transport::start_with(config, one_by_one(sink))
+    }
+
+    /// The same with a sink that takes several events at a time; see [`Network::start`](crate::Network::start).
+    pub(crate) fn start_with(config: Config, sink: Box<Sink>) -> Result<Transport, TransportError> {
         let bind = |address: &SocketAddr| {
             TcpListener::bind(address).map_err(|source| TransportError::Bind { address: *address, source })
         };
@@ -161,7 +171,7 @@ impl Transport {
         } else {
             config.listeners.iter().map(|listener| listener.try_clone()).collect::<Result<_, _>>()?
         };
-        Transport::start_on(config, listeners, sink)
+        Transport::begin(config, listeners, sink)
     }
 
     /// Like [`Transport::start`], with listeners that exist already instead of `config.listen`: with ports that the
@@ -173,6 +183,14 @@ impl Transport {
         config: Config,
         listeners: Vec<TcpListener>,
         sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static,
+    ) -> Result<Transport, TransportError> {
+        Transport::begin(config, listeners, one_by_one(sink))
+    }
+
+    fn begin(
+        config: Config,
+        listeners: Vec<TcpListener>,
+        sink: Box<Sink>,
     ) -> Result<Transport, TransportError> {
         config.validate()?;
         let peers = Arc::new(Peers::new(&config, !listeners.is_empty())?);
@@ -190,16 +208,19 @@ impl Transport {
                 complaints: LogLimit::new(),
             }),
         };
+        let (entrance, inbox) = config.bell.clone().map(inbox).unzip();
         let shared = Arc::new(Shared {
             config,
             peers,
             inquiries: AtomicUsize::new(0),
             inquiry_lines: LogLimit::new(),
-            sink: Box::new(sink),
+            sink,
+            entrance,
             stopping: AtomicBool::new(false),
             complaints: LogLimit::new(),
         });
-        let mut transport = Transport { shared, sender, local_addresses, wake: None, threads: Vec::new() };
+        let mut transport =
+            Transport { shared, sender, local_addresses, inbox, wake: None, threads: Vec::new() };
         // If a thread can not be had, dropping the transport ends those that run.
         transport.start_threads(listeners)?;
         Ok(transport)
@@ -251,9 +272,15 @@ impl Transport {
     }
 }
 
+/// A sink that gives its events to `sink`.
+fn one_by_one(sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static) -> Box<Sink> {
+    Box::new(move |events| events.into_iter().try_for_each(&sink))
+}
+
 impl Drop for Transport {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Relaxed);
+        self.inbox = None;
         self.shared.peers.stop();
         self.wake = None;
         for thread in self.threads.drain(..) {
@@ -283,7 +310,7 @@ struct Routes {
 }
 
 impl TcpSender {
-    /// Queues a message for `to`, and never blocks.
+    /// Queues a message for `to` and has it leave, and never blocks.
     ///
     /// If the queue is full its oldest frames are dropped and the session to the peer is ended, since a session has
     /// no gaps: `Down` and `Up` follow. While there is no session, only the newest frames are kept, up to a
@@ -297,11 +324,16 @@ impl TcpSender {
     }
 
     /// Queues a message of a group for several peers that is written in this version, as [`TcpSender::version`] named it a
-    /// moment ago. If that is not spoken any more when it would leave, it is lost with the session that it was made for. Its
+    /// moment ago; it leaves at the latest at the next [`TcpSender::flush`]. If that is not spoken any more when it would leave, it is lost with the session that it was made for. Its
     /// buffers are shared, not copied. In a version that knows no groups nothing is said of another one than the first: such
     /// a message is dropped and counted, and the session goes on.
     pub fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {
         self.queue(version, group, to, body);
+    }
+
+    /// Has everything leave that was queued. Never blocks for a peer.
+    pub fn flush(&self) {
+        self.routes.peers.table().iter().for_each(|link| link.flush());
     }
 
     /// The version in which a message for this peer is to be written: the one that the two replicas agreed on; while
@@ -338,9 +370,10 @@ impl TcpSender {
         self.routes.peers.set(peers)
     }
 
-    /// Queues one message for several peers. Its buffers are shared, not copied.
+    /// Queues one message for several peers, and has it leave. Its buffers are shared, not copied.
     pub fn send_many(&self, to: &[ReplicaId], body: Encoded) {
         self.queue(self.routes.oldest, GroupId::FIRST, to, body);
+        self.flush();
     }
 
     fn queue(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {

@@ -5,10 +5,13 @@ mod common;
 use std::{collections::BTreeSet, sync::Arc, thread};
 
 use bytes::Bytes;
-use common::{CLUSTER, Replica};
+use common::{CLUSTER, Replica, cluster_with, without_threads};
 use common::{addresses, cluster, config, encode, eventually, frame, hello, is_closed, join, listeners};
 use synod_transport::{Config, Event, Transport, TransportError, VERSION};
 use synod_wire::{BatchBuilder, GroupId, Incarnation, Reader, ReplicaId, SessionId, Writer};
+
+/// Threads for each connection, and none.
+const BOTH: [fn(Config) -> Config; 2] = [|config| config, without_threads];
 
 #[test]
 fn bodies_travel_both_ways_and_are_counted() {
@@ -56,7 +59,17 @@ fn up_tells_the_incarnation() {
 
 #[test]
 fn order_is_kept_among_many_senders() {
-    let replicas = cluster(3);
+    let (frames, writes) = order_is_kept(cluster(3));
+    assert!(writes < frames, "frames that wait leave together");
+}
+
+#[test]
+fn order_is_kept_among_many_senders_that_write_themselves() {
+    order_is_kept(cluster_with(3, without_threads));
+}
+
+/// Returns how many frames the first replica sent to the second, and in how many writes.
+fn order_is_kept(replicas: Vec<Replica>) -> (u64, u64) {
     const EACH: u64 = 20_000;
     thread::scope(|scope| {
         for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 1)] {
@@ -80,7 +93,7 @@ fn order_is_kept_among_many_senders() {
     });
     let metrics = replicas[0].metrics(2);
     assert_eq!(metrics.frames_sent, EACH);
-    assert!(metrics.writes < EACH, "frames that wait leave together");
+    (metrics.frames_sent, metrics.writes)
 }
 
 #[test]
@@ -105,7 +118,15 @@ fn one_message_goes_to_many_by_reference() {
 
 #[test]
 fn large_frames_between_small_ones_arrive_intact() {
-    let replicas = cluster(2);
+    large_frames_arrive_intact(cluster(2));
+}
+
+#[test]
+fn large_frames_that_no_socket_takes_at_once_arrive_intact() {
+    large_frames_arrive_intact(cluster_with(2, without_threads));
+}
+
+fn large_frames_arrive_intact(replicas: Vec<Replica>) {
     let bodies: Vec<Vec<u8>> = [10, 8 << 20, 0, 40_000, 1, 3 << 20, 32 * 1024 - 28, 100]
         .iter()
         .map(|size| (0..*size as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect())
@@ -119,10 +140,16 @@ fn large_frames_between_small_ones_arrive_intact() {
 
 #[test]
 fn frames_may_come_one_byte_at_a_time() {
+    for tune in BOTH {
+        frames_come_one_byte_at_a_time(tune);
+    }
+}
+
+fn frames_come_one_byte_at_a_time(tune: fn(Config) -> Config) {
     let listeners = listeners(2);
     let addresses = addresses(&listeners);
     // Replica 2 does not run: its own call would end the connection by hand.
-    let replica = Replica::start(config(1, 1, &addresses), listeners.into_iter().next().unwrap());
+    let replica = Replica::start(tune(config(1, 1, &addresses)), listeners.into_iter().next().unwrap());
     let mut stream = std::net::TcpStream::connect(replica.address).unwrap();
     stream.set_nodelay(true).unwrap();
     let bytes = [hello(CLUSTER, 2, 1, 1), frame(b"slow"), frame(b"")].concat();
@@ -136,9 +163,13 @@ fn frames_may_come_one_byte_at_a_time() {
 
 #[test]
 fn a_new_connection_replaces_the_one_before() {
+    BOTH.into_iter().for_each(a_new_connection_replaces);
+}
+
+fn a_new_connection_replaces(tune: fn(Config) -> Config) {
     let listeners = listeners(2);
     let addresses = addresses(&listeners);
-    let replica = Replica::start(config(1, 1, &addresses), listeners.into_iter().next().unwrap());
+    let replica = Replica::start(tune(config(1, 1, &addresses)), listeners.into_iter().next().unwrap());
     let mut older = join(replica.address, 2, 1, 5);
     std::io::Write::write_all(&mut older, &frame(b"a")).unwrap();
     assert_eq!(replica.wait_received(2), "a");

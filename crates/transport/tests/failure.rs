@@ -34,7 +34,8 @@ fn a_peer_that_restarts_is_found_again() {
             Ok(())
         })
         .unwrap();
-        replicas.insert(1, Replica { sender: transport.sender(), transport, events, address: addresses[1] });
+        let (sender, address) = (transport.sender(), addresses[1]);
+        replicas.insert(1, Replica { reader: None, sender, transport, events, address });
         assert_eq!(replicas[0].wait_up(2), Incarnation(incarnation));
         assert_eq!(replicas[2].wait_up(2), Incarnation(incarnation));
         replicas[0].send(2, b"welcome back");

@@ -182,6 +182,7 @@ fn a_session_speaks_the_highest_version_that_both_know() {
         one.sender.send_in(without, GroupId(1), &[ReplicaId(2)], encode(b"of a group"));
         one.sender.send_in(agreed + 1, GroupId::FIRST, &[ReplicaId(2)], encode(b"too new"));
         one.sender.send_in(agreed, GroupId::FIRST, &[ReplicaId(2)], encode(b"hello"));
+        one.sender.flush();
         let (version, body) = two.wait_for(|event| match event {
             Event::Received { version, body, .. } => Some((*version, body.clone())),
             _ => None,

@@ -83,7 +83,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     node.accept_lost_log = args.tuning.accept_lost_log;
     node.begin_without_all = args.cluster.begin_without_all;
     node.settings = settings(&args.tuning);
-    node.executor_thread = args.tuning.executor_thread;
+    node.threads = args.tuning.threads;
     let server = synod_server::Config {
         client_addresses: listen("listen-client-urls", &args.member.listen_client_urls)?,
         metrics_addresses: listen("listen-metrics-urls", &args.member.listen_metrics_urls)?,

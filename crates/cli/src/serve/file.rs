@@ -92,14 +92,14 @@ mod tests {
 
     #[test]
     fn values_of_every_kind_become_arguments() {
-        let text = "name = 'n1'\nwindow-max = 8\nexecutor-thread = false\nelection-timeout = '2s'\n\
+        let text = "name = 'n1'\nwindow-max = 8\nbegin-without-all = false\nelection-timeout = '2s'\n\
                     listen-client-urls = ['http://a:1', 'http://b:1']\n[initial-cluster]\nn1 = 'http://a:2'\n\
                     n2 = 'http://b:2'\n";
         let entries = entries(text).unwrap();
         let value = |key| entries.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         assert_eq!(value("name"), Some("n1"));
         assert_eq!(value("window-max"), Some("8"));
-        assert_eq!(value("executor-thread"), Some("false"));
+        assert_eq!(value("begin-without-all"), Some("false"));
         assert_eq!(value("listen-client-urls"), Some("http://a:1,http://b:1"));
         assert_eq!(value("initial-cluster"), Some("n1=http://a:2,n2=http://b:2"));
     }
@@ -112,7 +112,7 @@ mod tests {
             ("window-max = 0", ["window-max = 0", "1.."]),
             ("protocol = 'rafft'", ["protocol = rafft", "accepted: multipaxos"]),
             ("durability = 'safe'", ["durability = safe", "sync, view, async, memory, crash-stop"]),
-            ("executor-thread = 'yes'", ["executor-thread = yes", "accepted: true, false"]),
+            ("threads = 'many'", ["threads = many", "accepted: spread, compact"]),
             ("election-timeout = 'soon'", ["election-timeout = soon", "accepted: 100 (milliseconds)"]),
             ("snapshot-count = 1979-05-27", ["snapshot-count", "accepted: a string, a number"]),
             ("name = ", ["name = ", "line 1"]),

@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use synod_consensus::{Decision, Dissemination, ElectionKind, ProtocolKind};
+use synod_node::Threads;
 use synod_replica::StateTransfer;
 use synod_storage::Durability;
 
@@ -328,15 +329,15 @@ pub struct Tuning {
         value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Threads"
     )]
     pub client_io_threads: u16,
-    /// Execute commands on a thread of its own, which is worth it where there are enough processors. With
-    /// false the protocol's thread executes them, which saves a hand-over a command and lets a slow command
-    /// delay the protocol.
+    /// How the replica's work is placed on threads: spread (each stage, and each direction of each connection to a peer, has
+    /// its own) or compact (one thread reads from peers, runs the protocol, writes to peers and executes commands; only
+    /// the log has another). Compact takes fewer switches of threads a command, and lets a slow command delay the
+    /// protocol.
     #[arg(
-        long, env = "SYNOD_EXECUTOR_THREAD", value_name = "true|false",
-        default_value_t = config::defaults().executor_thread,
-        action = clap::ArgAction::Set, help_heading = "Threads"
+        long, env = "SYNOD_THREADS", value_name = "HOW", default_value_t = config::defaults().threads,
+        help_heading = "Threads"
     )]
-    pub executor_thread: bool,
+    pub threads: Threads,
 }
 
 /// The replica's log messages.

@@ -77,12 +77,26 @@ struct Pipe {
 struct PipeState {
     bytes: VecDeque<u8>,
     closed: bool,
+    /// Who is told when there is something to read.
+    bell: Option<Weak<Ringing>>,
 }
 
 impl Pipe {
     fn close(&self) {
-        lock(&self.state).closed = true;
+        let bell = {
+            let mut state = lock(&self.state);
+            state.closed = true;
+            state.bell.clone()
+        };
+        self.tell(bell);
+    }
+
+    /// Wakes everybody who waits for this pipe.
+    fn tell(&self, bell: Option<Weak<Ringing>>) {
         self.changed.notify_all();
+        if let Some(bell) = bell.and_then(|bell| bell.upgrade()) {
+            bell.ring();
+        }
     }
 
     /// Waits until the pipe can be used, or for `timeout`.
@@ -99,6 +113,37 @@ impl Pipe {
     }
 }
 
+impl Pipe {
+    /// Takes some of what is offered, of which there is room for at least one byte unless the pipe is closed.
+    fn put(&self, mut state: MutexGuard<'_, PipeState>, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if state.closed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let offered: usize = parts.iter().map(|part| part.len()).sum();
+        let mut room = offered.min(PIPE_BYTES_MAX - state.bytes.len());
+        if room > 1 && draw(8) == 0 {
+            room = 1 + draw(room as u64) as usize;
+        }
+        state.bytes.extend(parts.iter().flat_map(|part| part.iter().copied()).take(room));
+        let bell = state.bell.clone();
+        drop(state);
+        self.tell(bell);
+        Ok(room)
+    }
+}
+
+/// Writes as much as the connection takes at once; the seed may have it take nothing.
+///
+/// # Errors
+/// The connection takes nothing now ([`io::ErrorKind::WouldBlock`]), or is broken.
+pub fn write_at_once(stream: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    let state = lock(&stream.outgoing.state);
+    if !state.closed && (state.bytes.len() >= PIPE_BYTES_MAX || draw(8) == 0) {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    stream.outgoing.put(state, parts)
+}
+
 /// Breaks one of the connections, drawn by the seed. The bytes on their way are lost.
 pub fn cut() {
     let there_are = NETWORK.with_borrow_mut(|network| {
@@ -112,8 +157,9 @@ pub fn cut() {
         let mut state = lock(&pipe.state);
         state.bytes.clear();
         state.closed = true;
+        let bell = state.bell.clone();
         drop(state);
-        pipe.changed.notify_all();
+        pipe.tell(bell);
     }
 }
 
@@ -125,6 +171,8 @@ pub struct TcpStream {
     incoming: Arc<Pipe>,
     outgoing: Arc<Pipe>,
     timeouts: std::sync::Mutex<(Option<Duration>, Option<Duration>)>,
+    /// Whether reading waits. Nobody here writes to a connection that does not.
+    nonblocking: std::sync::atomic::AtomicBool,
 }
 
 impl TcpStream {
@@ -143,13 +191,21 @@ impl TcpStream {
             incoming: Arc::clone(&there),
             outgoing: Arc::clone(&back),
             timeouts: Default::default(),
+            nonblocking: Default::default(),
         };
         NETWORK.with_borrow_mut(|network| {
             network.connections.push([Arc::downgrade(&there), Arc::downgrade(&back)]);
         });
         lock(&waiting).push_back(accepted);
         doorbell().ring();
-        Ok(TcpStream { local, peer: *address, incoming: back, outgoing: there, timeouts: Default::default() })
+        Ok(TcpStream {
+            local,
+            peer: *address,
+            incoming: back,
+            outgoing: there,
+            timeouts: Default::default(),
+            nonblocking: Default::default(),
+        })
     }
 
     /// As in the standard library.
@@ -180,7 +236,8 @@ impl TcpStream {
     ///
     /// # Errors
     /// It never fails.
-    pub fn set_nonblocking(&self, _: bool) -> io::Result<()> {
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.nonblocking.store(nonblocking, std::sync::atomic::Ordering::SeqCst);
         Ok(())
     }
 
@@ -234,7 +291,15 @@ impl Drop for TcpStream {
 impl Read for &TcpStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let timeout = self.timeouts.lock().expect("never poisoned").0;
-        let mut state = self.incoming.wait(timeout, |state| state.bytes.is_empty() && !state.closed)?;
+        let mut state = if self.nonblocking.load(std::sync::atomic::Ordering::SeqCst) {
+            let state = lock(&self.incoming.state);
+            if state.bytes.is_empty() && !state.closed {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            state
+        } else {
+            self.incoming.wait(timeout, |state| state.bytes.is_empty() && !state.closed)?
+        };
         let count = state.bytes.len().min(buffer.len());
         buffer.iter_mut().zip(state.bytes.drain(..count)).for_each(|(to, from)| *to = from);
         drop(state);
@@ -251,19 +316,7 @@ impl Write for &TcpStream {
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let timeout = self.timeouts.lock().expect("never poisoned").1;
         let full = |state: &mut PipeState| state.bytes.len() >= PIPE_BYTES_MAX && !state.closed;
-        let mut state = self.outgoing.wait(timeout, full)?;
-        if state.closed {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        let offered: usize = parts.iter().map(|part| part.len()).sum();
-        let mut room = offered.min(PIPE_BYTES_MAX - state.bytes.len());
-        if room > 1 && draw(8) == 0 {
-            room = 1 + draw(room as u64) as usize;
-        }
-        state.bytes.extend(parts.iter().flat_map(|part| part.iter().copied()).take(room));
-        drop(state);
-        self.outgoing.changed.notify_all();
-        Ok(room)
+        self.outgoing.put(self.outgoing.wait(timeout, full)?, parts)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -349,6 +402,67 @@ impl Drop for Listening {
                 network.listeners.remove(&address);
             }
         });
+    }
+}
+
+/// Wakes a thread that waits for connections to become readable.
+#[derive(Debug, Default)]
+pub struct Bell(Arc<Ringing>);
+
+#[derive(Debug, Default)]
+struct Ringing {
+    rung: Mutex<bool>,
+    condvar: Condvar,
+}
+
+impl Ringing {
+    fn ring(&self) {
+        *lock(&self.rung) = true;
+        self.condvar.notify_all();
+    }
+}
+
+impl Bell {
+    /// A bell that nobody has rung.
+    ///
+    /// # Errors
+    /// It never fails.
+    pub fn new() -> io::Result<Bell> {
+        Ok(Bell::default())
+    }
+
+    /// Has [`Bell::wait`] return.
+    pub fn ring(&self) {
+        self.0.ring();
+    }
+
+    /// Waits until one of the streams has something to read or is closed, until the bell is rung, or for `timeout`.
+    /// `is_idle` is asked before the thread falls asleep, and a thread that makes it false has to ring afterwards.
+    /// `ready` is told for each stream, in order, whether it is worth reading.
+    pub fn wait<'a>(
+        &self,
+        streams: impl Iterator<Item = &'a TcpStream>,
+        timeout: Duration,
+        is_idle: impl Fn() -> bool,
+        ready: impl FnMut(usize),
+    ) {
+        let streams: Vec<_> = streams.collect();
+        for stream in &streams {
+            lock(&stream.incoming.state).bell = Some(Arc::downgrade(&self.0));
+        }
+        let is_ready = |at: &usize| {
+            let state = lock(&streams[*at].incoming.state);
+            state.closed || !state.bytes.is_empty()
+        };
+        let until = time::now().saturating_add(timeout);
+        let mut rung = lock(&self.0.rung);
+        while !*rung && is_idle() && time::now() < until && !(0..streams.len()).any(|at| is_ready(&at)) {
+            let left = until.saturating_sub(time::now());
+            rung = self.0.condvar.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *rung = false;
+        drop(rung);
+        (0..streams.len()).filter(is_ready).for_each(ready);
     }
 }
 

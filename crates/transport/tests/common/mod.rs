@@ -7,13 +7,18 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use synod_sync::net::Bell;
 use synod_transport::{
-    Config, Event, Peer, PeerMetrics, TcpSender, Transport, Unreadable, VERSION, VERSION_OLDEST,
+    Config, Connections, Event, Peer, PeerMetrics, TcpSender, Transport, Unreadable, VERSION, VERSION_OLDEST,
 };
 use synod_wire::{ClusterId, Encoded, Incarnation, ReplicaId, Writer};
 
@@ -25,10 +30,51 @@ pub const WAIT_MAX: Duration = Duration::from_secs(20);
 pub const UNREADABLE: &[u8] = b"xyzzy";
 
 pub struct Replica {
+    /// The thread that reads what peers send, if the transport does not. It ends before the transport.
+    pub reader: Option<Reader>,
     pub transport: Transport,
     pub sender: TcpSender,
     pub events: Receiver<Event>,
     pub address: SocketAddr,
+}
+
+/// A thread that reads what peers send until this is dropped, which waits for it.
+pub struct Reader {
+    stop: Option<Sender<()>>,
+    bell: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    fn start(
+        transport: &mut Transport,
+        bell: Arc<Bell>,
+        mut sink: impl FnMut(Event) -> Result<(), Unreadable> + Send + 'static,
+    ) -> Reader {
+        let mut inbox = transport.inbox().unwrap();
+        let (stop, stopped) = mpsc::channel();
+        let goes_on = move || stopped.try_recv() != Err(mpsc::TryRecvError::Disconnected);
+        let thread = thread::spawn(move || {
+            while goes_on() {
+                inbox.wait(WAIT_MAX, &goes_on);
+                inbox.take(&mut sink);
+            }
+        });
+        Reader { stop: Some(stop), bell, thread: Some(thread) }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.stop = None;
+        self.bell.ring();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// The settings with which the owner's threads write to sockets and read from them.
+pub fn without_threads(config: Config) -> Config {
+    Config { direct: true, bell: Some(Arc::new(Bell::new().unwrap())), ..config }
 }
 
 pub fn listeners(count: usize) -> Vec<TcpListener> {
@@ -70,9 +116,11 @@ impl Replica {
                 Ok(())
             }
         };
-        let transport = Transport::start_on(config, vec![listener], sink).unwrap();
+        let bell = config.bell.clone();
+        let mut transport = Transport::start_on(config, vec![listener], sink.clone()).unwrap();
         let address = transport.local_addresses()[0];
-        Replica { sender: transport.sender(), transport, events, address }
+        let reader = bell.map(|bell| Reader::start(&mut transport, bell, sink));
+        Replica { sender: transport.sender(), transport, events, address, reader }
     }
 
     /// The next event. An early message of a session may be of any version that both sides speak.
@@ -125,6 +173,7 @@ impl Replica {
     /// Shuts the replica down, within the second that is promised.
     pub fn stop(self) {
         let started = Instant::now();
+        drop(self.reader);
         self.transport.shutdown();
         let elapsed = started.elapsed();
         assert!(elapsed < Duration::from_secs(1), "shutdown took {elapsed:?}");
@@ -142,11 +191,16 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Starts `count` replicas; returns when each has a session to every other.
 pub fn cluster(count: usize) -> Vec<Replica> {
+    cluster_with(count, |config| config)
+}
+
+/// The same with other settings.
+pub fn cluster_with(count: usize, tune: fn(Config) -> Config) -> Vec<Replica> {
     let listeners = listeners(count);
     let addresses = addresses(&listeners);
     let replicas: Vec<_> = (1..)
         .zip(listeners)
-        .map(|(me, listener)| Replica::start(config(me, 1, &addresses), listener))
+        .map(|(me, listener)| Replica::start(tune(config(me, 1, &addresses)), listener))
         .collect();
     for replica in &replicas {
         (1..count).for_each(|_| assert!(matches!(replica.next(), Event::Up { .. })));

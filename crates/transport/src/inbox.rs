@@ -1,0 +1,148 @@
+//! Sessions of peers that the owner of the transport reads on a thread of its own, in place of a thread for each.
+//!
+//! A connection is accepted, and its handshake done, by its own thread in any case. That thread then hands the session
+//! over, and sleeps until the session is over.
+
+use std::{
+    fmt,
+    io::{self, IoSliceMut, Read},
+    time::Duration,
+};
+
+use synod_sync::{
+    Arc,
+    channel::{Receiver, Sender, bounded, unbounded},
+    net::{Bell, TcpStream},
+};
+
+use crate::{
+    Event, Inbox, Unreadable,
+    frame::{FrameError, FrameReader},
+    inbound::Session,
+};
+
+/// Bytes after which the next peer has its turn.
+const TURN_BYTES_MAX: usize = 256 << 10;
+
+/// What the thread of a connection hands over.
+pub(crate) struct Flow {
+    session: Session,
+    reader: FrameReader<Source>,
+    /// It is told once how the session ended.
+    ended: Sender<Result<(), FrameError>>,
+    /// Whether the last look found something to read.
+    is_ready: bool,
+}
+
+/// A connection that does not block.
+#[derive(Debug)]
+struct Source(Arc<TcpStream>);
+
+impl Read for Source {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        (&*self.0).read(target)
+    }
+
+    fn read_vectored(&mut self, targets: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self.0).read_vectored(targets)
+    }
+}
+
+/// Where threads of connections hand their sessions over.
+#[derive(Clone, Debug)]
+pub(crate) struct Entrance {
+    flows: Sender<Flow>,
+    bell: Arc<Bell>,
+}
+
+impl fmt::Debug for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flow").field("from", &self.session.link.id()).finish_non_exhaustive()
+    }
+}
+
+impl Entrance {
+    /// Hands a session over, and waits for its end; `None` if it has not ended, and nobody reads it any more.
+    pub(crate) fn read(&self, stream: &Arc<TcpStream>, session: Session) -> Option<Result<(), FrameError>> {
+        let (ended, end) = bounded(1);
+        let reader = match stream.set_nonblocking(true) {
+            Ok(()) => session.reader(Source(Arc::clone(stream))),
+            Err(error) => return Some(Err(error.into())),
+        };
+        self.flows.send(Flow { session, reader, ended, is_ready: true }).ok()?;
+        self.bell.ring();
+        end.recv().ok()
+    }
+}
+
+/// The sessions that the owner reads.
+#[derive(Debug)]
+pub(crate) struct TcpInbox {
+    bell: Arc<Bell>,
+    new: Receiver<Flow>,
+    flows: Vec<Flow>,
+}
+
+/// Makes an inbox, and where sessions come into it.
+pub(crate) fn inbox(bell: Arc<Bell>) -> (Entrance, TcpInbox) {
+    let (flows, new) = unbounded();
+    (Entrance { flows, bell: Arc::clone(&bell) }, TcpInbox { bell, new, flows: Vec::new() })
+}
+
+impl Inbox for TcpInbox {
+    fn wait(&mut self, timeout: Duration, is_idle: &dyn Fn() -> bool) {
+        let (new, flows) = (&self.new, &self.flows);
+        let mut ready = Vec::with_capacity(flows.len());
+        let streams = flows.iter().map(|flow| &*flow.reader.source().0);
+        self.bell.wait(streams, timeout, || is_idle() && new.is_empty(), |at| ready.push(at));
+        ready.into_iter().for_each(|at| self.flows[at].is_ready = true);
+        self.flows.extend(self.new.try_iter());
+    }
+
+    fn take(&mut self, sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>) {
+        self.flows.retain_mut(|flow| {
+            let end = if flow.is_ready { flow.take(sink) } else { None };
+            let goes_on = end.is_none();
+            if let Some(end) = end {
+                // The thread of the connection waits for this.
+                _ = flow.ended.send(end);
+            }
+            goes_on
+        });
+    }
+}
+
+impl Flow {
+    /// Takes what has arrived, up to a bound; says how the session ended, if it did.
+    fn take(
+        &mut self,
+        sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>,
+    ) -> Option<Result<(), FrameError>> {
+        let mut taken = 0;
+        self.is_ready = false;
+        while self.session.goes_on() {
+            match self.reader.next_frame() {
+                Ok(Some(frame)) => {
+                    taken += frame.bytes;
+                    if let Some(event) = self.session.arrived(frame)
+                        && let Err(error) = sink(event)
+                    {
+                        return Some(Err(error.into()));
+                    }
+                }
+                Ok(None) => return Some(Ok(())),
+                Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) => return Some(Err(error)),
+            }
+            if taken >= TURN_BYTES_MAX && self.reader.has_frame() {
+                // What is in the buffer wakes nobody.
+                self.is_ready = true;
+                return None;
+            }
+            if taken >= TURN_BYTES_MAX || self.reader.is_drained() {
+                return None;
+            }
+        }
+        Some(Ok(()))
+    }
+}
