@@ -20,6 +20,21 @@ pub(crate) fn see_run(first: Slot, batches: &[Batch], see: &mut dyn FnMut(Slot, 
     (first.0..).map(Slot).zip(batches).for_each(|(slot, batch)| see(slot, batch));
 }
 
+/// The batches with others in the place of those for which `other` returns one; `None` if there are none.
+pub(crate) fn with_others(
+    batches: &[Batch],
+    other: &mut dyn FnMut(&Batch) -> Option<Batch>,
+) -> Option<Batches> {
+    let mut differs = false;
+    let mut one = |batch: &Batch| {
+        let other = other(batch);
+        differs |= other.is_some();
+        other.unwrap_or_else(|| batch.clone())
+    };
+    let batches: Vec<Batch> = batches.iter().map(&mut one).collect();
+    differs.then(|| batches.into())
+}
+
 /// How many of these batches, from the first on, fit a message of so many bytes; at least one, if there is one.
 pub(crate) fn fitting<'a>(batches: impl Iterator<Item = &'a Batch>, bytes_max: usize) -> usize {
     let mut bytes = 0;

@@ -44,7 +44,7 @@ const COMMON: &[Key] = &[
     },
     Key {
         name: DISSEMINATION,
-        accepted: "leader, balanced",
+        accepted: "leader, references, balanced",
         set: |options, value| value.parse().map(|how| options.dissemination = how).is_ok(),
         shared: Some(Shared {
             value: |options| {

@@ -162,6 +162,7 @@ impl Bug {
         Bug::Dissemination(crate::dissemination::Bug::TrimHeld),
         Bug::Dissemination(crate::dissemination::Bug::ForgetReproposed),
         Bug::Dissemination(crate::dissemination::Bug::ReuseNames),
+        Bug::Dissemination(crate::dissemination::Bug::FillWithAnother),
     ];
 
     /// Those of what is kept of a damaged log.

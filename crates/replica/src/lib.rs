@@ -47,6 +47,7 @@ mod proposals;
 mod push;
 mod reads;
 mod record;
+mod references;
 mod relay;
 mod replica;
 mod salvage;

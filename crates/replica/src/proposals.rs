@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use synod_wire::{Ballot, Batch, BatchId, Delivered, Epoch, SessionId, Time};
+use synod_wire::{Ballot, Batch, BatchId, Delivered, Epoch, ReplicaId, SessionId, Time};
 
 use crate::batcher::{Closed, Waiter};
 
@@ -57,6 +57,8 @@ pub struct Proposals {
     /// Those of them that are queued here or in flight: when a follower has waited long and sends one again,
     /// ordering it again would only make the others wait longer.
     ordering: BTreeSet<BatchId>,
+    /// Those of them that the replica that sent them may not have any more.
+    lost_by_origin: BTreeSet<BatchId>,
 }
 
 fn own_first(closed: &Closed) -> Option<u64> {
@@ -77,6 +79,7 @@ impl Proposals {
             forwarded: VecDeque::new(),
             forwarded_bytes: 0,
             ordering: BTreeSet::new(),
+            lost_by_origin: BTreeSet::new(),
         }
     }
 
@@ -181,6 +184,7 @@ impl Proposals {
     pub fn delivered(&mut self, batch: &Batch) -> Option<Closed> {
         let id = batch.id()?;
         self.ordering.remove(&id);
+        self.lost_by_origin.remove(&id);
         let ours = id.origin == self.session && !batch.is_reference();
         if ours { self.remove(id.number) } else { None }
     }
@@ -234,11 +238,13 @@ impl Proposals {
     /// have been decided in one of them, and no message will tell.
     pub fn skipped(&mut self) {
         self.ordering = self.forwarded.iter().filter_map(Batch::id).collect();
+        self.lost_by_origin.retain(|id| self.ordering.contains(id));
     }
 
     /// Drops the batches of followers that would be void if they were ordered.
     pub fn drop_void(&mut self, delivered: &Delivered) {
         self.ordering.retain(|&id| !delivered.voids(id));
+        self.lost_by_origin.retain(|&id| !delivered.voids(id));
         self.forwarded.retain(|batch| batch.id().is_none_or(|id| !delivered.voids(id)));
         self.forwarded_bytes = self.forwarded.iter().map(|batch| batch.bytes().len()).sum();
     }
@@ -248,7 +254,32 @@ impl Proposals {
     pub fn drop_forwarded(&mut self) {
         self.forwarded.clear();
         self.ordering.clear();
+        self.lost_by_origin.clear();
         self.forwarded_bytes = 0;
+    }
+
+    /// Whether this replica, which sent a batch here to be ordered, still has it, as far as is known.
+    pub fn is_spared(&self, id: BatchId, origin: ReplicaId) -> bool {
+        let from = id.origin.of_replica().is_some_and(|(replica, _)| replica == origin);
+        from && self.ordering.contains(&id) && !self.lost_by_origin.contains(&id)
+    }
+
+    /// Takes note that a replica missed something, perhaps since it lacks what it has sent here.
+    pub fn missed_by(&mut self, origin: ReplicaId) {
+        let from = |id: &&BatchId| id.origin.of_replica().is_some_and(|(replica, _)| replica == origin);
+        self.lost_by_origin.extend(self.ordering.iter().filter(from));
+    }
+
+    /// The outstanding batch for which a reference stands.
+    pub fn referred_to(&self, reference: &Batch) -> Option<Batch> {
+        let id = reference.id().filter(|id| id.origin == self.session)?;
+        let batch = &self.outstanding.get(&id.number)?.closed.batch;
+        Some(batch).filter(|batch| reference.stands_for(batch)).cloned()
+    }
+
+    /// Some outstanding batch, which only a planted bug wants.
+    pub fn any(&self) -> Option<Batch> {
+        self.outstanding.values().next().map(|outstanding| outstanding.closed.batch.clone())
     }
 }
 
@@ -291,6 +322,48 @@ mod tests {
         assert_eq!(proposals.take_forwarded(), None, "it is in flight");
         proposals.delivered(&batch(1));
         assert_eq!(proposals.ordering(), 0);
+    }
+
+    #[test]
+    fn a_reference_stands_for_an_outstanding_batch_of_this_life_with_the_same_bytes() {
+        let mut proposals = Proposals::new(SessionId(1));
+        let closed = |batch: Batch| Closed {
+            number: batch.id().unwrap().number,
+            batch,
+            changes_group: false,
+            waiters: Vec::new(),
+            born: Time::ZERO,
+        };
+        proposals.add(closed(batch(1)), None, Time::ZERO);
+        let reference = |batch: Batch| batch.reference().unwrap();
+        assert_eq!(proposals.referred_to(&reference(batch(1))), Some(batch(1)));
+        assert_eq!(proposals.referred_to(&reference(batch(2))), None, "it is not here");
+        let mut builder = BatchBuilder::identified();
+        builder.push(SessionId(1), 1, 1, &[0; 99]);
+        let other_life = builder.finish_as(BatchId { origin: SessionId(2), number: 1 }, 1);
+        assert_eq!(proposals.referred_to(&reference(other_life)), None);
+        builder.push(SessionId(1), 1, 1, &[0; 99]);
+        let other_bytes = builder.finish_as(BatchId { origin: SessionId(1), number: 1 }, 1);
+        assert_eq!(proposals.referred_to(&reference(other_bytes)), None);
+    }
+
+    #[test]
+    fn an_origin_that_missed_something_is_not_spared_what_it_sent_before() {
+        let (r1, r2) = (ReplicaId(1), ReplicaId(2));
+        let of = |number: u64| {
+            let mut builder = BatchBuilder::identified();
+            builder.push(SessionId(1), number, 1, &[0; 100]);
+            let origin = synod_wire::replica_session(r2, synod_wire::Incarnation(1), 0);
+            builder.finish_as(BatchId { origin, number }, 1)
+        };
+        let id = |number: u64| of(number).id().unwrap();
+        let mut proposals = Proposals::new(SessionId(1));
+        proposals.forwarded(of(1), 1_000);
+        assert!(proposals.is_spared(id(1), r2) && !proposals.is_spared(id(1), r1));
+        assert!(!proposals.is_spared(id(2), r2), "another leader may have got it");
+        proposals.missed_by(r2);
+        proposals.forwarded(of(2), 1_000);
+        assert!(!proposals.is_spared(id(1), r2) && proposals.is_spared(id(2), r2));
     }
 
     #[test]

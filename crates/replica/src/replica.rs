@@ -75,7 +75,7 @@ pub struct Replica {
     pub(crate) pushes: Pushes,
     pub(crate) executed: Slot,
     backlog: Backlog,
-    /// Whether the protocol was sent batches while it could not take any in.
+    /// Whether the protocol was sent batches while it could not take any in, or references to batches that are not here.
     missed: bool,
     pub(crate) snapshot: Option<SnapshotInfo>,
     pub(crate) taking_snapshot: bool,
@@ -366,9 +366,7 @@ impl Replica {
             Effect::Append { lsn, record } => {
                 actions.push(Action::Append { lsn, record: LogRecord::Protocol { epoch, record } });
             }
-            Effect::Send { to, message, after } => {
-                actions.push(Action::Send { to, message: PeerMessage::Protocol { epoch, message }, after });
-            }
+            Effect::Send { to, message, after } => self.send_of_protocol(epoch, to, message, after, actions),
             Effect::Deliver { slot, ballots, batch } if !over => {
                 self.deliver(now, slot, ballots, batch, actions);
             }
@@ -399,7 +397,10 @@ impl Replica {
                 {
                     self.missed |= protocol.is_congested() && message.batch_bytes() > 0;
                     self.meets(from);
-                    self.input(now, Input::Receive { from, message }, actions);
+                    match self.filled(message) {
+                        Some(message) => self.input(now, Input::Receive { from, message }, actions),
+                        None => self.missed = true,
+                    }
                     self.heard_in_epoch(from);
                 } else {
                     self.heard_other_epoch(from, epoch, actions);
@@ -413,6 +414,7 @@ impl Replica {
             }
             PeerMessage::Missed { epoch } => {
                 if epoch == self.known.running {
+                    self.proposals.missed_by(from);
                     self.input(now, Input::Link { peer: from, link: Link::Renewed }, actions);
                 }
             }

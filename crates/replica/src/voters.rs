@@ -64,6 +64,12 @@ impl Group {
         self.overrides.dissemination() == Dissemination::Balanced
     }
 
+    /// Whether a leader's proposals name the batches that their receiver has sent to the leader, in the place of these.
+    #[must_use]
+    pub fn spares_origins(&self) -> bool {
+        self.overrides.dissemination() == Dissemination::References
+    }
+
     /// The voters, a majority of which decides, or a majority of each of two sets.
     #[must_use]
     pub fn voter_sets(&self) -> VoterSets {

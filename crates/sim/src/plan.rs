@@ -344,12 +344,18 @@ impl Plan {
         pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), protocol.elections())
     }
 
-    /// How batches are disseminated with a seed: in a quarter of all seeds by every replica.
+    /// How batches are disseminated with a seed: in a quarter of all seeds by every replica, in a quarter by the leader with
+    /// references to their origins.
     #[must_use]
     pub fn draw_dissemination(seed: u64) -> Dissemination {
         pick(
             &mut Rng::with_seed(seed ^ 0xd1_55_e0),
-            &[Dissemination::Balanced, Dissemination::Leader, Dissemination::Leader, Dissemination::Leader],
+            &[
+                Dissemination::Balanced,
+                Dissemination::Leader,
+                Dissemination::Leader,
+                Dissemination::References,
+            ],
         )
     }
 

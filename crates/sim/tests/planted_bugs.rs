@@ -238,6 +238,7 @@ fn find(protocol: ProtocolKind, bug: Bug, plan: fn(u64, ProtocolKind, Bug) -> Pl
 fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, ProtocolKind, Bug) -> Plan) {
     for seed in 0..seeds {
         let how = match bug {
+            Bug::Dissemination(dissemination::Bug::FillWithAnother) => Dissemination::References,
             Bug::Dissemination(_) => Dissemination::Balanced,
             _ => Dissemination::Leader,
         };
@@ -279,6 +280,12 @@ fn plan_of_dissemination(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     plan.settings.batch_bytes_max = 1;
     plan.clients.operations = 300;
     plan.duration = timeout * 40;
+    if bug == Bug::Dissemination(dissemination::Bug::FillWithAnother) {
+        // Lives are short, and something is always on its way.
+        plan.faults.weights = FaultWeights { crash: 1, ..Default::default() };
+        plan.faults.gap = (timeout / 40, timeout / 8);
+        plan.clients.think = (Duration::ZERO, timeout / 20);
+    }
     if bug == Bug::Dissemination(dissemination::Bug::TrimHeld) {
         // What is held is trimmed soon after it was written.
         (plan.settings.snapshot_slots, plan.settings.snapshot_log_bytes) = (5, 2_000);

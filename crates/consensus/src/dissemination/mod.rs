@@ -45,6 +45,8 @@ choice! {
         #[default]
         /// The leader's proposals carry them.
         Leader = "leader",
+        /// The leader's proposals carry them, and name those that their receiver has sent to the leader.
+        References = "references",
         /// Each replica sends those of its own clients to all, and the leader orders their ids.
         Balanced = "balanced",
     }

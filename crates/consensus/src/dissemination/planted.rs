@@ -15,6 +15,8 @@ pub enum Bug {
     TrimHeld,
     /// A new leader proposes a second time what it has in its log.
     ForgetReproposed,
+    /// A replica that lacks the batch to which a reference refers takes another one of its own for it.
+    FillWithAnother,
     /// A replica that starts again gives its batches the names that an earlier life gave to others.
     ReuseNames,
 }

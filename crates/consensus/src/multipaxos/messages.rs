@@ -11,7 +11,7 @@ use synod_wire::{Ballot, Batch, DecodeError, Incarnation, Keep, ReplicaId, Slot}
 
 use crate::{
     Body, Class, Logged,
-    batches::{Batches, check_run, last_of, see_run},
+    batches::{Batches, check_run, last_of, see_run, with_others},
     codec::{coded, fields},
 };
 
@@ -158,6 +158,12 @@ impl Body for Message {
             Message::Accept { batches, .. } => batches.iter().for_each(see),
             _ => {}
         }
+    }
+
+    fn with_batches(&self, other: &mut dyn FnMut(&Batch) -> Option<Batch>) -> Option<crate::Message> {
+        let &Message::Accept { ballot, first, decided, ref batches } = self else { return None };
+        let batches = with_others(batches, other)?;
+        Some(Message::Accept { ballot, first, decided, batches }.into())
     }
 
     fn class(&self) -> Class {

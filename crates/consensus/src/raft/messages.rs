@@ -240,6 +240,20 @@ impl Body for Message {
         }
     }
 
+    fn with_batches(&self, other: &mut dyn FnMut(&Batch) -> Option<Batch>) -> Option<crate::Message> {
+        let &Message::Append { ballot, session, prev, prev_ballot, ref entries, commit } = self else {
+            return None;
+        };
+        let mut differs = false;
+        let mut one = |entry: &Entry| {
+            let other = other(&entry.batch);
+            differs |= other.is_some();
+            Entry { batch: other.unwrap_or_else(|| entry.batch.clone()), ..entry.clone() }
+        };
+        let entries = entries.iter().map(&mut one).collect();
+        differs.then(|| Message::Append { ballot, session, prev, prev_ballot, entries, commit }.into())
+    }
+
     fn class(&self) -> Class {
         match self {
             Message::Vote { .. } => Class::Prepare,

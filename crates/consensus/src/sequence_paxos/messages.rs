@@ -8,7 +8,7 @@ use synod_wire::{Ballot, Ballots, Batch, Keep, Slot};
 use super::Extent;
 use crate::{
     Body, Class, Logged,
-    batches::{Batches, last_of, see_run},
+    batches::{Batches, last_of, see_run, with_others},
     codec::{coded, fields},
 };
 
@@ -176,6 +176,12 @@ impl Body for Message {
             | Message::Accept { batches, .. } => batches.iter().for_each(see),
             _ => {}
         }
+    }
+
+    fn with_batches(&self, other: &mut dyn FnMut(&Batch) -> Option<Batch>) -> Option<crate::Message> {
+        let &Message::Accept { ballot, start, decided, ref batches } = self else { return None };
+        let batches = with_others(batches, other)?;
+        Some(Message::Accept { ballot, start, decided, batches }.into())
     }
 
     fn class(&self) -> Class {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use synod_consensus::{Message, Record, dissemination};
-use synod_replica::{Group, LogRecord};
-use synod_wire::{Batch, BatchId, Epoch, Life, Lsn, ReplicaId, Slot};
+use synod_replica::{Group, LogRecord, PeerMessage, Routed};
+use synod_wire::{Ballot, Batch, BatchId, Epoch, Life, Lsn, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
@@ -25,6 +25,12 @@ pub struct Batches {
     durable: BTreeMap<(Epoch, BatchId), u64>,
     /// The voters of an epoch, as a set of bits.
     voters: BTreeMap<Epoch, u64>,
+    /// The epochs in which proposals name batches that their receiver has sent to the leader.
+    sparing: BTreeSet<Epoch>,
+    /// The batches that replicas sent to leaders.
+    forwarded: BTreeMap<BatchId, Batch>,
+    /// Where each batch was proposed by reference in an epoch.
+    placed: BTreeMap<(Epoch, BatchId), Places>,
     /// In which slot a batch was delivered first.
     counted: BTreeMap<BatchId, Slot>,
     /// The latest life of each replica that had a batch delivered, and the number below which it waits for none.
@@ -39,6 +45,9 @@ impl Batches {
             holders: (0..replicas).map(|_| Holder::default()).collect(),
             durable: BTreeMap::new(),
             voters: BTreeMap::new(),
+            sparing: BTreeSet::new(),
+            forwarded: BTreeMap::new(),
+            placed: BTreeMap::new(),
             counted: BTreeMap::new(),
             floors: BTreeMap::new(),
         }
@@ -48,6 +57,31 @@ impl Batches {
     pub fn epoch_begins(&mut self, group: &Group) {
         let voters = group.voters().fold(0_u64, |set, id| set | 1 << (id.0 - 1));
         self.voters.insert(group.epoch, voters);
+        if group.spares_origins() {
+            self.sparing.insert(group.epoch);
+        }
+    }
+
+    /// A message leaves a replica.
+    pub fn sent(&mut self, message: &PeerMessage) {
+        if let PeerMessage::Direct(Routed::Forward(batch))
+        | PeerMessage::Relayed { message: Routed::Forward(batch), .. } = message
+        {
+            self.forwarded.extend(batch.id().map(|id| (id, batch.clone())));
+        }
+    }
+
+    /// A message of an epoch as the protocol of its sender made it, without references to what its receiver has sent.
+    #[must_use]
+    pub fn filled(&self, epoch: Epoch, message: &Message) -> Message {
+        let known = |batch: &Batch| {
+            let forwarded =
+                batch.id().filter(|_| batch.is_reference()).and_then(|id| self.forwarded.get(&id));
+            forwarded.filter(|whole| batch.stands_for(whole)).cloned()
+        };
+        let filled =
+            self.sparing.contains(&epoch).then(|| message.body().with_batches(&mut |batch| known(batch)));
+        filled.flatten().unwrap_or_else(|| message.clone())
     }
 
     /// A replica appends a record. What the record refers to is in its log, or was delivered: `delivered` says so.
@@ -102,10 +136,19 @@ impl Batches {
         }
     }
 
-    /// A message of an epoch leaves a replica. What a leader proposes by reference, a quorum has held durably.
-    pub fn said(&self, from: ReplicaId, epoch: Epoch, message: &Message, decided: Slot) -> Checked {
-        for (slot, batch) in proposed(message) {
-            let Some(id) = batch.id().filter(|_| batch.is_reference() && slot > decided) else { continue };
+    /// A message of an epoch leaves a replica. What a leader proposes by reference, a quorum has held durably; and a leader
+    /// proposes nothing in a slot of its choice that it proposes in another slot.
+    pub fn said(&mut self, from: ReplicaId, epoch: Epoch, message: &Message, decided: Slot) -> Checked {
+        for (ballot, slot, batch) in proposed(message) {
+            let Some(id) = batch.id().filter(|_| batch.is_reference()) else { continue };
+            let twice = self.placed.entry((epoch, id)).or_default().twice_with(ballot, slot);
+            demand(twice.is_none(), Invariant::ProposedOnce, || {
+                let other = twice.expect("there is one");
+                format!("{from} proposes {id} in slot {slot} and in slot {other}, in ballot {ballot}")
+            })?;
+            if slot <= decided {
+                continue;
+            }
             let voters = self.voters.get(&epoch).copied().unwrap_or_default();
             let holders = self.durable.get(&(epoch, id)).copied().unwrap_or_default() & voters;
             demand(holders.count_ones() > voters.count_ones() / 2, Invariant::StableBeforeProposed, || {
@@ -148,18 +191,44 @@ impl Batches {
     }
 }
 
-/// What a message proposes, with the slots.
-fn proposed(message: &Message) -> Vec<(Slot, &Batch)> {
+/// Where a batch was proposed in an epoch.
+#[derive(Debug, Default)]
+struct Places {
+    /// The ballot that first proposed it in a slot.
+    first: BTreeMap<Slot, Ballot>,
+    /// The slots in which a ballot proposed it.
+    of: BTreeMap<Ballot, BTreeSet<Slot>>,
+}
+
+impl Places {
+    /// A ballot proposes it in a slot. Returns another slot in which it did so too, if it chose one of them: in the others
+    /// it only repeats what earlier ballots may have decided.
+    fn twice_with(&mut self, ballot: Ballot, slot: Slot) -> Option<Slot> {
+        self.first.entry(slot).or_insert(ballot);
+        let slots = self.of.entry(ballot).or_default();
+        slots.insert(slot);
+        let chosen = slots.iter().any(|slot| self.first[slot] == ballot);
+        slots.iter().copied().find(|&other| chosen && other != slot)
+    }
+}
+
+/// What a message proposes: in which ballot, in which slot, and what.
+fn proposed(message: &Message) -> Vec<(Ballot, Slot, &Batch)> {
     use synod_consensus::{Claim, TermClaim};
     let claims = message.body().claims().into_iter().filter_map(|claim| match claim {
-        Claim::Propose { slot, batch, .. } => Some((slot, batch)),
+        Claim::Propose { ballot, slot, batch, .. } => Some((ballot, slot, batch)),
         _ => None,
     });
-    let terms = message.body().term_claims().into_iter().filter_map(|claim| match claim {
-        TermClaim::Entry { slot, batch, .. } => Some((slot, batch)),
+    let terms = message.body().term_claims();
+    let leader = terms.iter().find_map(|claim| match claim {
+        TermClaim::Leads { ballot, .. } => Some(*ballot),
         _ => None,
     });
-    claims.chain(terms).collect()
+    let entries = terms.into_iter().filter_map(|claim| match claim {
+        TermClaim::Entry { slot, batch, .. } => Some((leader?, slot, batch)),
+        _ => None,
+    });
+    claims.chain(entries).collect()
 }
 
 #[cfg(test)]
@@ -223,10 +292,21 @@ mod tests {
         (0..2).for_each(|of| holds(&mut batches, of));
         batches.durable(0, Lsn(1));
         let proposes =
-            |batches: &Batches| batches.said(ReplicaId(1), Epoch(1), &accept.clone().into(), Slot::ZERO);
-        assert!(proposes(&batches).is_err());
+            |batches: &mut Batches| batches.said(ReplicaId(1), Epoch(1), &accept.clone().into(), Slot::ZERO);
+        assert!(proposes(&mut batches).is_err());
         batches.durable(1, Lsn(1));
-        assert!(proposes(&batches).is_ok());
+        assert!(proposes(&mut batches).is_ok());
+    }
+
+    #[test]
+    fn a_ballot_proposes_a_batch_once_unless_it_repeats_earlier_ballots() {
+        let ballot = |round| Ballot { round, replica: ReplicaId(1) };
+        let mut places = Places::default();
+        assert_eq!(places.twice_with(ballot(1), Slot(2)), None);
+        assert_eq!(places.twice_with(ballot(2), Slot(1)), None, "it does not know of slot 2");
+        assert_eq!(places.twice_with(ballot(3), Slot(1)), None);
+        assert_eq!(places.twice_with(ballot(3), Slot(2)), None, "both were proposed before");
+        assert_eq!(places.twice_with(ballot(3), Slot(3)), Some(Slot(1)));
     }
 
     #[test]

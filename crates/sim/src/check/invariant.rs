@@ -72,9 +72,11 @@ invariants! {
     BatchesHeld = "batches-held", "docs/dissemination.md: an inner protocol never sees a reference whose batch is not here";
     /// A leader proposes a reference only once a quorum of the voters has held its batch durably.
     StableBeforeProposed = "stable-before-proposed", "Santos 2012, section 10.3.2: a stable id is held by f+1";
+    /// A leader proposes a reference in one slot, unless it repeats what earlier ballots proposed in several.
+    ProposedOnce = "proposed-once", "Santos 2012, section 10.3.2: each stable id is proposed exactly once in a view";
     /// A batch that is ordered by reference counts once. A reference that does not count is to a batch that was ordered
     /// before, or that its origin has given up.
-    OrderedOnce = "ordered-once", "Santos 2012, section 10.3.2: each stable id is proposed exactly once";
+    OrderedOnce = "ordered-once", "docs/dissemination.md: a reference that is decided twice counts once";
     /// A prefix that a replica announces as decided is decided.
     AnnouncedDecided = "announced-is-decided", "Santos 2012, section 7.2: the decision message";
     /// In a slot for which its own ballot proposed a batch, a leader announces only that batch as decided.

@@ -6,6 +6,17 @@ use synod_wire::{Ballot, Epoch, ReplicaId, Slot};
 
 use super::invariant::{Checked, Invariant, demand};
 
+/// What the bounds of a replica's queues depend on, besides its own settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings {
+    /// How many replicas have a window of proposals of their own.
+    pub windows: u64,
+    /// The most bytes of batches in a message.
+    pub batches_max: u64,
+    /// The last slot that some replica has delivered.
+    pub decided: Slot,
+}
+
 /// Bytes that wait for a replica's executor and for its disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
@@ -145,8 +156,7 @@ impl Watch {
         status: &ReplicaStatus,
         held: Held,
         settings: &Settings,
-        windows: u64,
-        batches_max: u64,
+        world: &Surroundings,
     ) -> Checked {
         let protocol = &status.protocol;
         for (what, now, before) in [
@@ -166,7 +176,7 @@ impl Watch {
             Invariant::OneLeader,
             || format!("{} leads in ballot {}, which is not its own", self.id, protocol.view.ballot),
         )?;
-        self.bounded(status, held, settings, windows, batches_max)
+        self.bounded(status, held, settings, world)
     }
 
     /// The bytes of the session table's cached replies: of all sessions, and the most of one session.
@@ -190,14 +200,13 @@ impl Watch {
         status: &ReplicaStatus,
         held: Held,
         settings: &Settings,
-        windows: u64,
-        batches_max: u64,
+        &Surroundings { windows, batches_max, decided }: &Surroundings,
     ) -> Checked {
         let most_undurable = most_added(&mut self.undurable, status.undurable_bytes);
         let most_unexecuted = most_added(&mut self.unexecuted, status.unexecuted_bytes);
         let ahead_max = settings.consensus.accept_ahead_max() * windows;
-        // A new leader takes over what others accepted, also if it lags behind them.
-        let lag = status.protocol.decided_elsewhere.0 - status.protocol.decided.0;
+        // A new leader takes over what others accepted, also if it lags, and has not heard by how much.
+        let lag = status.protocol.decided_elsewhere.max(decided).0 - status.protocol.decided.0;
         // One command may always enter.
         let queue_max = settings.queue_bytes_max as u64 + COMMAND_BYTES_MAX;
         let ahead_bytes_max = (SEGMENTS_MAX as u64 + 1) * batches_max;

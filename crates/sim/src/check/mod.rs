@@ -16,7 +16,7 @@ pub(crate) use batches::Batches;
 pub(crate) use groups::Groups;
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
-pub(crate) use lives::{Held, Watch};
+pub(crate) use lives::{Held, Surroundings, Watch};
 pub(crate) use memory::Memory;
 pub(crate) use model::Model;
 pub(crate) use records::{is_learned, slots, values};

@@ -35,12 +35,14 @@ impl World {
         }
         let life = self.machines[from].lives;
         self.situations.see(&Sight::Sends { from, to, message });
+        self.batches.sent(message);
         if let PeerMessage::Protocol { epoch, message } = message {
             let more = message.body().promise_page().is_some_and(|page| page.more);
             if more && self.plan.faults.between_pages.hit(&mut self.rng) {
                 self.queue.push(self.now, Happening::Crash { of: from, life });
             }
             let id = self.machines[from].id;
+            let message = &self.batches.filled(*epoch, message);
             let delivered =
                 self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
             self.batches.said(id, *epoch, message, self.reference.last())?;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     chart::Mark,
-    check::{Checked, Held, Invariant, Violation, Watch, demand, slots},
+    check::{Checked, Held, Invariant, Surroundings, Violation, Watch, demand, slots},
     clock::{Clock, PERFECT_PPM},
     guest::Hosting,
     network::{Loss, Wire, between},
@@ -363,7 +363,8 @@ impl World {
         let status = life.replica.status();
         let group = life.replica.group();
         let windows = if group.disseminates() { group.voters().count() as u64 } else { 1 };
-        life.watch.stepped(&status, life.holds, self.plan.settings_of(of), windows, self.batches_max)?;
+        let world = Surroundings { windows, batches_max: self.batches_max, decided: self.reference.last() };
+        life.watch.stepped(&status, life.holds, self.plan.settings_of(of), &world)?;
         self.coverage.backlogs += u64::from(status.backlogged && !life.backlogged);
         life.backlogged = status.backlogged;
         self.coverage.sends_given_up += status.sends_given_up - life.sends_given_up;
