@@ -45,13 +45,18 @@ struct Cli {
 const UNITS: &str = "TIME is in milliseconds, or has a unit: 500us, 100ms, 2s, 10m. SIZE is in bytes, or has a unit: \
                      64KiB, 1.5MiB, 2GiB. All limits are per replica.";
 
+/// The same for `--help`, with all that goes together.
+fn end_of_help() -> String {
+    format!("{}\n\n{UNITS}", serve::combinations::text())
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a cluster on this machine, to try things out
-    #[command(after_help = UNITS)]
+    #[command(after_help = UNITS, after_long_help = end_of_help())]
     Dev(dev::DevArgs),
     /// Run one replica
-    #[command(after_help = UNITS)]
+    #[command(after_help = UNITS, after_long_help = end_of_help())]
     Serve(Box<serve::flags::ServeArgs>),
     /// Write a key
     Put(kv::PutArgs),
@@ -82,6 +87,7 @@ enum Command {
     /// Hand the leadership to a member
     MoveLeader(member::MoveLeaderArgs),
     /// Change the protocol, its election and options, or limits, while the cluster runs
+    #[command(after_long_help = serve::combinations::text())]
     Reconfigure(member::ReconfigureArgs),
     /// Make a new cluster from the data of one survivor, after the quorum is lost for good
     Recover(recover::RecoverArgs),

@@ -52,6 +52,17 @@ fn a_wrong_setting_is_named_with_its_value_and_what_is_accepted() {
         2,
         &["--listen-client-urls https://127.0.0.1:1", "TLS"],
     );
+    refused(
+        &synod(&["serve", "--protocol", "raft", "--election", "ballot"]),
+        2,
+        &[
+            "--election ballot: does not go with --protocol raft; accepted: randomized",
+            "`synod serve --help` ends with",
+        ],
+    );
+    let help = synod(&["serve", "--help"]);
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    assert!(help.contains("  raft            election       randomized\n"), "{help}");
     refused(&synod(&["serve", "--log-level", "x=y=z"]), 2, &["--log-level x=y=z", "accepted: error, warn"]);
 }
 
@@ -325,6 +336,13 @@ fn overview(dev: &Dev) {
     let first = dev.endpoints.split(',').next().unwrap();
     let status = dev.synod(&["status", "--cluster", "-w", "json", "--endpoints", first], "");
     assert_eq!(status.matches(r#""state":"reachable""#).count(), 3, "{status}");
+
+    let what_does_not_go_together =
+        synod(&["reconfigure", "--protocol", "raft", "--election", "ballot", "--endpoints", first]);
+    let why = "election ballot does not go with raft; accepted: randomized";
+    refused(&what_does_not_go_together, 1, &[why]);
+    let foreign = synod(&["reconfigure", "--options", "head-start=off", "--endpoints", first]);
+    refused(&foreign, 1, &["option head-start does not go with multipaxos; accepted: window-max"]);
 }
 
 fn dumped(dir: &Path) {

@@ -19,6 +19,7 @@ mod acceptor;
 mod batches;
 mod claims;
 mod codec;
+mod combination;
 mod departures;
 mod describe;
 mod disk_watch;
@@ -47,6 +48,7 @@ pub use batches::Batches;
 pub use claims::{
     Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact,
 };
+pub use combination::{Combination, CombinationError};
 pub use describe::{BatchText, Class, Describe};
 pub use dissemination::Dissemination;
 pub use members::{MEMBERS_MAX, Members, ReplicaSet, VoterSets};

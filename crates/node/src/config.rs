@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, sync::Arc};
 
+use synod_consensus::{Combination, Options};
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
 use synod_storage::{Disk, Durability, Ending, the_disk};
 use synod_sync::net::TcpListener;
@@ -195,6 +196,9 @@ impl Config {
                 return Err(ConfigError::NoTime(key));
             }
         }
+        let &Options { protocol, election, dissemination, .. } = consensus;
+        let durability = self.durability;
+        Combination { protocol, election, dissemination, durability }.check()?;
         let (message_bytes_max, frame_bytes_max) =
             (self.message_bytes_max(), self.network.message_bytes_max());
         if message_bytes_max > frame_bytes_max {

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-use synod_consensus::MEMBERS_MAX;
+use synod_consensus::{CombinationError, MEMBERS_MAX, OptionError};
 use synod_replica::{LimitError, Refusal, RequestError};
 use synod_storage::{Damage, Durability, Loss, StorageError};
 use synod_wire::{DecodeError, GroupId, Lsn, REPLICA_ID_MAX, ReplicaId, Slot};
@@ -25,6 +25,9 @@ pub enum ConfigError {
     /// An id is out of range.
     #[error("{0} is not the id of a replica; they go from 1 to {REPLICA_ID_MAX}")]
     Id(ReplicaId),
+    /// Protocol, election, dissemination and durability do not go together.
+    #[error(transparent)]
+    Combination(#[from] CombinationError),
     /// Each of two replicas would need what the other one forgets.
     #[error("with durability {0}, a group of 2 could never go on without one of them; use 3")]
     TwoThatForget(Durability),
@@ -217,6 +220,15 @@ pub enum ChangeError {
     /// The group stays as it is, and this is why.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The group would order, elect and disseminate in ways that do not go together, or not with this replica's durability.
+    #[error(transparent)]
+    Combination(#[from] CombinationError),
+    /// The protocol does not heed one of the options.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// A limit is out of its range.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// The replica has several groups, whose members stay as they are.
     #[error("this replica has several groups, and the members of those stay as they are")]
     MembersStay,
@@ -230,7 +242,11 @@ impl ChangeError {
     #[must_use]
     pub fn may_have_executed(&self) -> bool {
         match self {
-            ChangeError::Refused(_) | ChangeError::MembersStay => false,
+            ChangeError::Refused(_)
+            | ChangeError::Combination(_)
+            | ChangeError::Option(_)
+            | ChangeError::Limit(_)
+            | ChangeError::MembersStay => false,
             ChangeError::Request(error) => error.may_have_executed(),
         }
     }

@@ -8,10 +8,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use synod_consensus::Combination;
 use synod_replica::{
     Answer, Change, ChangeRequest, Event, Group, Limits, RequestError, SessionCommand, decode_reply,
 };
-use synod_wire::{Ballot, Batch, CommandKind, GroupId, ReplicaId, SessionId, Slot};
+use synod_wire::{Ballot, Batch, CommandKind, Durability, GroupId, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::{
@@ -66,6 +67,7 @@ pub(crate) struct Inner {
     pub(crate) group: GroupId,
     /// How many groups the node has.
     pub(crate) groups: usize,
+    pub(crate) durability: Durability,
     pub(crate) inputs: Inputs,
     pub(crate) executor: JobSender,
     pub(crate) admission: Arc<Semaphore>,
@@ -205,17 +207,31 @@ impl Handle {
     /// # Errors
     /// See [`ChangeError`].
     pub async fn change(&self, expected: u64, change: Change) -> Result<Group, ChangeError> {
-        let is_of_members = matches!(
-            change,
-            Change::Add { .. } | Change::Promote(_) | Change::Remove(_) | Change::Update { .. }
-        );
-        if is_of_members && self.inner.groups > 1 {
-            return Err(ChangeError::MembersStay);
-        }
+        self.check(&change)?;
         let request = ChangeRequest { expected, change };
         let payload = request.encode().to_bytes();
         let reply = self.submit(CommandKind::Reconfigure, None, payload).await?;
         Ok(decode_reply(reply).map_err(|_| RequestError::OutcomeUnknown)??)
+    }
+
+    /// Refuses what every replica would refuse too, with a reason that says more.
+    fn check(&self, change: &Change) -> Result<(), ChangeError> {
+        match change {
+            Change::Add { .. } | Change::Promote(_) | Change::Remove(_) | Change::Update { .. }
+                if self.inner.groups > 1 =>
+            {
+                return Err(ChangeError::MembersStay);
+            }
+            Change::Order { protocol, election, overrides } => {
+                overrides.check(*protocol)?;
+                let (dissemination, durability) = (overrides.dissemination(), self.inner.durability);
+                let (protocol, election) = (*protocol, *election);
+                Combination { protocol, election, dissemination, durability }.check()?;
+            }
+            Change::Limits(limits) => limits.check()?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Asks this replica, if it leads, to hand the leadership to a member. Whether that happens shows in the status; nothing

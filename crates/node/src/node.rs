@@ -586,6 +586,7 @@ impl Node {
             handles.push(Handle::new(Inner {
                 group,
                 groups: count,
+                durability: config.durability,
                 inputs: requests.clone(),
                 executor: executor.clone(),
                 admission: Arc::clone(&admission),

@@ -16,8 +16,9 @@ use std::{
 
 use bytes::Bytes;
 use common::{Group, append, block, tape, until};
-use synod_node::{Config, Ended, Node, Threads};
-use synod_replica::{Context, Frozen, RequestError, SessionCommand, StateMachine};
+use synod_consensus::{ElectionKind, ProtocolKind};
+use synod_node::{ChangeError, Config, Ended, Node, Threads};
+use synod_replica::{Change, Context, Frozen, Limits, RequestError, SessionCommand, StateMachine};
 
 /// Counts commands. The first one is executed until it is told to end.
 struct Slow {
@@ -124,6 +125,34 @@ fn a_task_that_stops_a_replica_leaves_its_thread_to_others() {
         assert_eq!(count.load(SeqCst), 1);
         assert_eq!(command.await.unwrap(), Ok(Bytes::new()));
     });
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_with_the_reason_before_anything_happens() {
+    let group = Group::new(1, |_| {});
+    let mut config = group.config(1);
+    config.settings.consensus.protocol = ProtocolKind::Raft;
+    let refused = Node::start_blocking(config, Diary::default()).unwrap_err();
+    let why = "configuration: election ballot does not go with raft; accepted: randomized";
+    assert_eq!(refused.to_string(), why);
+
+    let node = Node::start_blocking(group.config(1), Diary::default()).unwrap();
+    let handle = node.handle();
+    append(&handle, "a");
+    let of = handle.group();
+    let change = |change| block(handle.change(of.version, change)).unwrap_err();
+    let order = |protocol, election, options: &str| {
+        change(Change::Order { protocol, election, overrides: options.parse().unwrap() })
+    };
+    let raft = ProtocolKind::Raft;
+    let refused = order(raft, ElectionKind::Ballot, "");
+    assert!(matches!(refused, ChangeError::Combination(_)) && !refused.may_have_executed(), "{refused}");
+    let refused = order(raft, ElectionKind::Randomized, "decision=all");
+    assert!(matches!(refused, ChangeError::Option(_)) && !refused.may_have_executed(), "{refused}");
+    let limits = change(Change::Limits(Limits { txn_ops_max: 0, ..of.limits }));
+    assert!(matches!(limits, ChangeError::Limit(_)) && !limits.may_have_executed(), "{limits}");
+    assert_eq!(handle.group().version, of.version);
+    node.stop_blocking().unwrap();
 }
 
 async fn until_asked(node: &Node) {

@@ -6,7 +6,9 @@ mod protocol;
 use std::{env, path::Path};
 
 use protocol::{FIXED_LEADER, Message, Record};
-use synod_consensus::{ElectionKind, NotRegistered, Options, Outside, ProtocolKind, Survives};
+use synod_consensus::{
+    Combination, Dissemination, ElectionKind, NotRegistered, Options, Outside, ProtocolKind, Survives,
+};
 use synod_sim::{
     Coverage,
     explore::{Bounds, Walks, explore, walk},
@@ -86,6 +88,13 @@ fn a_plan_draws_only_what_it_survives() {
             assert_eq!(plan.durability, Durability::Sync, "seed {seed}, {family}");
         }
     }
+    let (election, dissemination) = (ElectionKind::None, Dissemination::Leader);
+    let with = |durability| Combination { protocol: kind, election, dissemination, durability }.check();
+    assert_eq!(with(Durability::Sync), Ok(()));
+    assert_eq!(
+        with(Durability::View).unwrap_err().to_string(),
+        "durability view does not go with fixed-leader, which does not survive the loss of logs; accepted: sync"
+    );
     let survives_more = |seed| Plan::draw(seed, ProtocolKind::MultiPaxos).durability != Durability::Sync;
     assert!((0..500).any(survives_more), "others are asked for more");
 }

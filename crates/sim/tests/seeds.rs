@@ -1,6 +1,6 @@
 //! Some seeds, as a smoke test; `synod sim run` runs as many as there is time for.
 
-use synod_consensus::{Bug, ProtocolKind};
+use synod_consensus::{Bug, Combination, Options, ProtocolKind};
 use synod_sim::{
     Coverage,
     check::Invariant,
@@ -101,6 +101,36 @@ fn every_invariant_holds_on_real_files_that_fail() {
             assert!(count >= 20, "{protocol}: only {count} {what}; {coverage}");
         }
         assert_eq!(run(3, protocol).fingerprint, run(3, protocol).fingerprint);
+    }
+}
+
+/// Seeds until the last legal combination has been drawn: the rarest is one of some hundred seeds.
+const SEEDS_MAX: u64 = 20_000;
+
+/// What the plan runs in every replica when it begins.
+fn combination(plan: &Plan) -> Combination {
+    let Options { protocol, election, dissemination, .. } = plan.settings.consensus;
+    Combination { protocol, election, dissemination, durability: plan.durability }
+}
+
+#[test]
+fn seeds_draw_every_legal_combination_and_no_other() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        let legal = || Combination::legal().filter(|it| it.protocol == protocol);
+        assert!(legal().count() >= 10, "{protocol}");
+        let mut drawn = Vec::new();
+        for seed in 0..SEEDS_MAX {
+            let combination = combination(&Plan::draw(seed, protocol));
+            combination.check().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            if !drawn.contains(&combination) {
+                drawn.push(combination);
+            }
+            if drawn.len() == legal().count() {
+                break;
+            }
+        }
+        let missing: Vec<_> = legal().filter(|it| !drawn.contains(it)).collect();
+        assert!(missing.is_empty(), "never drawn: {missing:#?}");
     }
 }
 

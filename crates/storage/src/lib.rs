@@ -40,7 +40,6 @@
 mod damage;
 mod data_dir;
 mod disk;
-mod durability;
 mod error;
 #[cfg(feature = "shuttle")]
 pub mod explored;
@@ -64,7 +63,6 @@ mod wal;
 pub use damage::{Damage, DamageSpot, Loss};
 pub use data_dir::{DataDir, Identity, Marker};
 pub use disk::{Disk, DiskFile, Guard, How, RealDisk, the_disk};
-pub use durability::{Durability, Ending};
 pub use error::StorageError;
 #[cfg(feature = "faulty-disk")]
 pub use faulty::{FaultyDisk, Odds, SilentFault};
@@ -75,4 +73,5 @@ pub use snapshot::{
     DamagedSnapshot, LatestSnapshot, SnapshotFile, SnapshotReader, SnapshotReceiver, SnapshotStore,
     SnapshotWriter,
 };
+pub use synod_wire::{Durability, Ending};
 pub use wal::{Keep, Options, RECORD_BYTES_MAX, Recovered, RecoveredRecord, Wal, WalStats};

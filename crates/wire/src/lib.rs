@@ -22,6 +22,7 @@ pub const GROUPS_SINCE: u16 = 7;
 mod batch;
 mod codec;
 mod delivered;
+mod durability;
 mod id;
 mod identity;
 mod session;
@@ -33,6 +34,7 @@ pub use batch::{
 };
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use delivered::Delivered;
+pub use durability::{Durability, Ending};
 pub use id::{
     Ballot, Ballots, ClusterId, Epoch, GroupId, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot,
 };

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
-use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
+use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
 use synod_node::MemberAddress;
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
 use synod_storage::{DataDir, Ending};
@@ -338,13 +338,7 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         );
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
-    let elections = protocol(tuning).elections();
-    if let Some(election) = tuning.election.filter(|election| !elections.contains(election)) {
-        let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
-        let why =
-            format!("does not go with --protocol {}; accepted: {}", protocol(tuning), accepted.join(", "));
-        return wrong("election", election.to_string(), why);
-    }
+    check_combination(tuning)?;
     if tuning.priority > 0 && election(tuning) == ElectionKind::Rotating {
         let why =
             "does nothing with --election rotating; accepted: 0, or any with --election ballot or randomized";
@@ -364,6 +358,26 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         return wrong("wal-segment-bytes", tuning.wal_segment_bytes, "accepted: 16KiB to 4GiB");
     }
     Ok(())
+}
+
+/// The end of a refusal of flags that do not go together.
+const ALL_COMBINATIONS: &str = "`synod serve --help` ends with all that goes together";
+
+fn check_combination(tuning: &Tuning) -> Result<(), ConfigError> {
+    let (protocol, election, durability) = (protocol(tuning), election(tuning), tuning.durability);
+    let dissemination = tuning.dissemination.unwrap_or_default();
+    match (Combination { protocol, election, dissemination, durability }).check() {
+        Ok(()) => Ok(()),
+        Err(CombinationError::Election { .. }) => {
+            let accepted: Vec<String> = protocol.elections().iter().map(ToString::to_string).collect();
+            let accepted = accepted.join(", ");
+            let why = format!(
+                "does not go with --protocol {protocol}; accepted: {accepted}, or another --protocol; {ALL_COMBINATIONS}"
+            );
+            wrong("election", election, why)
+        }
+        Err(error) => wrong("durability", durability, format!("{error}; {ALL_COMBINATIONS}")),
+    }
 }
 
 #[cfg(test)]

@@ -257,22 +257,14 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
                 .as_deref()
                 .map_or(Ok(group.protocol), str::parse)
                 .map_err(|error| unacceptable(&error))?;
-            let elections = protocol.elections();
             // Another protocol brings its own election; the same protocol keeps the one it has.
-            let usual = if protocol == group.protocol { group.election } else { elections[0] };
+            let usual = if protocol == group.protocol { group.election } else { protocol.elections()[0] };
             let election =
                 election.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
-            if !elections.contains(&election) {
-                let accepted: Vec<String> = elections.iter().map(ToString::to_string).collect();
-                let accepted = accepted.join(", ");
-                let why = format!("election {election} does not go with {protocol}; accepted: {accepted}");
-                return Err(ChangeError::Unacceptable(why));
-            }
             let usual =
                 if protocol == group.protocol { group.overrides.clone() } else { Overrides::default() };
             let overrides: Overrides =
                 options.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
-            overrides.check(protocol).map_err(|error| unacceptable(&error))?;
             Core::Order { protocol, election, overrides }
         }
         Change::Limits(limits) => {

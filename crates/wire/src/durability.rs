@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use synod_wire::Keep;
+use crate::Keep;
 
 /// When a replica waits for its disk. `docs/operating.md` has a table of what each mode survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -113,9 +113,8 @@ impl FromStr for Durability {
 
 #[cfg(test)]
 mod tests {
-    use synod_wire::Slot;
-
     use super::*;
+    use crate::Slot;
 
     #[test]
     fn names_round_trip_and_a_wrong_one_names_all() {

@@ -1,0 +1,75 @@
+//! The table of what goes together: at the end of `synod serve --help`, and in docs/operating.md.
+
+use synod_consensus::{Combination, Dissemination, ProtocolKind};
+use synod_storage::{Durability, Ending};
+
+/// What goes with a protocol: its name, and the choices on each of the other axes, of which any may be taken.
+fn rows() -> impl Iterator<Item = (&'static str, [(&'static str, String); 3])> {
+    ProtocolKind::known().map(|(name, protocol)| {
+        let axes = [
+            ("election", names(protocol.elections().iter())),
+            ("dissemination", names(Dissemination::ALL.iter().map(|(name, _)| name))),
+            ("durability", names(protocol.durabilities().iter())),
+        ];
+        (name, axes)
+    })
+}
+
+fn names<T: ToString>(choices: impl Iterator<Item = T>) -> String {
+    choices.map(|choice| choice.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// What the table does not show.
+fn remarks() -> String {
+    let process = Durability::ALL.iter().filter(|(_, it)| it.keeps_promises(Ending::Process));
+    format!(
+        "These are {} combinations. The first of each is the default. A group of two replicas takes {} alone, since each of \
+         the two would need what the other one forgets.",
+        Combination::legal().count(),
+        names(process.map(|(name, _)| name))
+    )
+}
+
+/// The table, for a terminal.
+pub fn text() -> String {
+    let mut text = "What goes together, one of each line:\n".to_owned();
+    for (protocol, axes) in rows() {
+        for (line, (axis, choices)) in axes.iter().enumerate() {
+            let protocol = if line == 0 { protocol } else { "" };
+            text += &format!("  {protocol:<16}{axis:<15}{choices}\n");
+        }
+    }
+    text + &remarks()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn markdown() -> String {
+        let mut text =
+            "| `--protocol` | `--election` | `--dissemination` | `--durability` |\n| --- | --- | --- | --- |\n".to_owned();
+        for (protocol, axes) in rows() {
+            let choices = axes.map(|(_, choices)| choices).join(" | ");
+            text += &format!("| {protocol} | {choices} |\n");
+        }
+        text
+    }
+
+    /// What is written there is what this program does.
+    #[test]
+    fn the_page_for_operators_has_the_same_table() {
+        let page = include_str!("../../../../docs/operating.md");
+        assert!(page.contains(&markdown()), "docs/operating.md should have:\n{}", markdown());
+        let plain = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(plain.contains(&remarks()), "docs/operating.md should say: {}", remarks());
+    }
+
+    #[test]
+    fn the_table_is_all_that_is_legal() {
+        let row =
+            |axes: &[(&str, String); 3]| axes.iter().map(|(_, it)| it.split(", ").count()).product::<usize>();
+        assert_eq!(rows().map(|(_, axes)| row(&axes)).sum::<usize>(), Combination::legal().count());
+        assert!(text().lines().count() > 9, "{}", text());
+    }
+}

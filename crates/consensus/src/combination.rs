@@ -1,0 +1,131 @@
+//! Which orderings, elections, disseminations and durabilities go together.
+//!
+//! Everything that chooses one of each asks here: servers, changes of a group, and the table that `synod serve --help`
+//! shows. The simulator's plans draw all that is legal, and nothing else (`sim/tests/seeds.rs`).
+
+use synod_wire::{Durability, Ending};
+
+use crate::{Dissemination, ElectionKind, ProtocolKind, Survives};
+
+/// How a replica orders, elects, disseminates and keeps: one choice of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Combination {
+    /// How slots are ordered.
+    pub protocol: ProtocolKind,
+    /// How a leader is chosen.
+    pub election: ElectionKind,
+    /// How batches reach all replicas. Every dissemination goes with every protocol.
+    pub dissemination: Dissemination,
+    /// For which records the replica waits for its disk.
+    pub durability: Durability,
+}
+
+/// Why a combination is refused, and what is accepted in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CombinationError {
+    /// The protocol does not work with the election.
+    #[error("election {election} does not go with {protocol}; accepted: {}", names(protocol.elections()))]
+    Election {
+        /// The protocol.
+        protocol: ProtocolKind,
+        /// The election.
+        election: ElectionKind,
+    },
+    /// With the durability a replica may lose what the protocol cannot do without.
+    #[error(
+        "durability {durability} does not go with {protocol}, which does not survive the loss of {}; accepted: {}",
+        lost(*protocol, *durability),
+        names(&protocol.durabilities())
+    )]
+    Durability {
+        /// The protocol.
+        protocol: ProtocolKind,
+        /// The durability.
+        durability: Durability,
+    },
+}
+
+fn names<T: ToString>(accepted: &[T]) -> String {
+    accepted.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What a replica with this durability may lose, although the protocol does not survive that; empty if there is nothing.
+fn lost(protocol: ProtocolKind, durability: Durability) -> &'static str {
+    let Survives { lost_logs, lost_replicas } = protocol.survives();
+    if !lost_logs && !durability.keeps_votes(Ending::Machine) {
+        "logs"
+    } else if !lost_replicas && !durability.may_restart() {
+        "replicas"
+    } else {
+        ""
+    }
+}
+
+impl ProtocolKind {
+    /// The durabilities with which it never decides two things; the first is the default.
+    #[must_use]
+    pub fn durabilities(self) -> Vec<Durability> {
+        let all = Durability::ALL.iter().map(|&(_, durability)| durability);
+        all.filter(|&durability| lost(self, durability).is_empty()).collect()
+    }
+}
+
+impl Combination {
+    /// Every combination that is legal, of the protocols that this program knows.
+    pub fn legal() -> impl Iterator<Item = Combination> {
+        let everything = ProtocolKind::known().flat_map(|(_, protocol)| {
+            let elections = protocol.elections().iter();
+            elections.flat_map(move |&election| {
+                Dissemination::ALL.iter().flat_map(move |&(_, dissemination)| {
+                    Durability::ALL.iter().map(move |&(_, durability)| Combination {
+                        protocol,
+                        election,
+                        dissemination,
+                        durability,
+                    })
+                })
+            })
+        });
+        everything.filter(|combination| combination.check().is_ok())
+    }
+
+    /// Whether it is legal.
+    ///
+    /// # Errors
+    /// It is not; the error says which parts do not go together, and what is accepted.
+    pub fn check(&self) -> Result<(), CombinationError> {
+        let &Combination { protocol, election, dissemination: _, durability } = self;
+        if !protocol.elections().contains(&election) {
+            return Err(CombinationError::Election { protocol, election });
+        }
+        if !lost(protocol, durability).is_empty() {
+            return Err(CombinationError::Durability { protocol, durability });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_protocol_goes_with_its_own_elections_and_with_the_durabilities_that_it_survives() {
+        let all = || Combination::legal().filter(|it| matches!(it.protocol, ProtocolKind::Raft));
+        assert_eq!(all().count(), Dissemination::ALL.len() * Durability::ALL.len());
+        assert!(all().all(|it| it.election == ElectionKind::Randomized));
+        let legal: Vec<Combination> = Combination::legal().collect();
+        for &(_, protocol) in ProtocolKind::ALL {
+            for &(_, election) in ElectionKind::ALL {
+                let it = Combination { protocol, election, ..legal[0] };
+                assert_eq!(it.check().is_ok(), legal.contains(&it), "{it:?}");
+                assert_eq!(it.check().is_ok(), protocol.elections().contains(&election));
+            }
+            assert_eq!(protocol.durabilities().len(), Durability::ALL.len(), "all survive everything");
+        }
+        let raft = Combination { protocol: ProtocolKind::Raft, ..legal[0] };
+        let why = raft.check().unwrap_err().to_string();
+        assert_eq!(why, "election ballot does not go with raft; accepted: randomized");
+    }
+}
