@@ -106,7 +106,7 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
         }
     };
     told("Leader", &|status| format!("{}, ballot {}", or_none(&status.leader_name), status.ballot));
-    told("Ordering", &|status| format!("{}, election {}", status.protocol, status.election));
+    told("Ordering", &ordering);
     told("Group", &|status| {
         let group = status.group.as_ref();
         let (epoch, version) = group.map_or((0, 0), |group| (group.epoch, group.version));
@@ -145,6 +145,15 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
     text
 }
 
+/// What orders, how its leader is elected, and how batches reach all replicas.
+fn ordering(status: &StatusResponse) -> String {
+    let StatusResponse { protocol, election, dissemination, .. } = status;
+    // A replica of an earlier version does not tell the last.
+    let dissemination =
+        if dissemination.is_empty() { String::new() } else { format!(", dissemination {dissemination}") };
+    format!("{protocol}, election {election}{dissemination}")
+}
+
 /// What replicas say: once if they agree, and otherwise each value with the names of the replicas that say it.
 fn by_replica(asked: &[Asked], value: impl Fn(&StatusResponse) -> String) -> Vec<String> {
     let mut values: Vec<(String, Vec<&str>)> = Vec::new();
@@ -161,7 +170,7 @@ fn by_replica(asked: &[Asked], value: impl Fn(&StatusResponse) -> String) -> Vec
     }
 }
 
-const HEAD: [&str; 18] = [
+const HEAD: [&str; 19] = [
     "ENDPOINT",
     "REPLICA",
     "ROLE",
@@ -169,6 +178,7 @@ const HEAD: [&str; 18] = [
     "BALLOT",
     "PROTOCOL",
     "ELECTION",
+    "DISSEMINATION",
     "DURABILITY",
     "EPOCH",
     "GROUP",
@@ -207,6 +217,7 @@ fn wide(asked: &[Asked], newest: u64, colours: bool) -> String {
             status.ballot.clone(),
             status.protocol.clone(),
             status.election.clone(),
+            status.dissemination.clone(),
             status.durability.clone(),
             group.map_or(0, |group| group.epoch).to_string(),
             group.map_or(0, |group| group.version).to_string(),
@@ -318,6 +329,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "ballot": status.ballot,
         "protocol": status.protocol,
         "election": status.election,
+        "dissemination": status.dissemination,
         "options": group.map_or("", |group| group.options.as_str()),
         "limits": group.map_or("", |group| group.limits.as_str()),
         "durability": status.durability,
@@ -398,11 +410,14 @@ mod tests {
                 durability: durability.into(),
                 protocol: "raft".into(),
                 election: "term".into(),
+                // One replica is of an earlier version.
+                dissemination: if name == "n2" { "" } else { "balanced" }.into(),
                 ..StatusResponse::default()
             }),
         };
         let text = narrow(&[status("n1", "sync"), status("n2", "async"), status("n3", "sync")], 0, false);
-        assert!(text.contains("Ordering    raft, election term\n"), "{text}");
+        let ordering = "Ordering    n1, n3: raft, election term, dissemination balanced\n            n2: raft, election term\n";
+        assert!(text.contains(ordering), "{text}");
         assert!(text.contains("Durability  n1, n3: sync\n            n2: async\n"), "{text}");
     }
 
@@ -432,7 +447,7 @@ mod tests {
             |table: &str, part: &str| table.lines().find(|line| line.contains(part)).expect(part).to_owned();
         let cells = |line: String| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
         assert_eq!(cells(line(&table, "http://a:1"))[2..5], ["n1", "leader", "none"]);
-        assert_eq!(cells(line(&table, "http://a:1"))[11..16], ["9", "7", "2", "4.0 KiB", "none"]);
+        assert_eq!(cells(line(&table, "http://a:1"))[12..17], ["9", "7", "2", "4.0 KiB", "none"]);
         assert!(line(&table, "http://b:1").contains("unreachable"));
         assert!(line(&table, "unstarted").contains("| n3 "));
         let table = narrow(&asked, 9, false);

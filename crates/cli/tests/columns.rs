@@ -43,13 +43,27 @@ fn status_members_and_bench_fit_into_80_columns_and_bench_leaves_no_keys() {
 
     let status = done(&endpoints[0], &["status", "--cluster"]);
     fits("status", &status);
-    for part in ["Leader ", "Ordering    multipaxos, election ", "Group ", "Durability  sync", "| NAME |"] {
+    for part in [
+        "Leader ",
+        "Ordering    multipaxos, election ballot, dissemination leader\n",
+        "Group ",
+        "Durability  sync",
+        "| NAME |",
+    ] {
         assert!(status.contains(part), "{part} is not in\n{status}");
     }
     assert!(status.contains(&format!("Leader      n{}, ballot ", leading + 1)), "{status}");
     assert_eq!(status.matches("| leader ").count(), 1, "{status}");
     let wide = done(&endpoints[0], &["status", "--cluster", "-w", "wide"]);
-    for column in ["| BALLOT ", "| ELECTION ", "| DURABILITY ", "| APPLIED ", "| SNAPSHOT ", "| REVISION "] {
+    for column in [
+        "| BALLOT ",
+        "| ELECTION ",
+        "| DISSEMINATION ",
+        "| DURABILITY ",
+        "| APPLIED ",
+        "| SNAPSHOT ",
+        "| REVISION ",
+    ] {
         assert!(wide.contains(column), "{column} is not in\n{wide}");
     }
     let members = done(&all, &["member", "list"]);

@@ -14,7 +14,7 @@ use synod_api::{etcdserverpb::AlarmType, synod::v1::KvStatus};
 use synod_metrics::Families;
 use tokio::time::timeout;
 
-use crate::{Consistency, Group, Replica, Standing, services::Store};
+use crate::{Consistency, Group, Replica, Standing, Status, services::Store};
 
 /// How long to wait for the store's status. If it takes longer, the page lacks the store's metrics.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ pub(crate) async fn exposition<R: Replica>(
     let present = Present {
         store: status.ok().and_then(Result::ok),
         quota_bytes: store.quota_bytes(),
-        durability: store.replica().status().durability,
+        status: store.replica().status(),
         group: store.replica().group(),
     };
     let mut now = Registry::default();
@@ -79,7 +79,7 @@ struct Present {
     /// `None` if the store did not answer in time.
     store: Option<KvStatus>,
     quota_bytes: u64,
-    durability: String,
+    status: Status,
     group: Group,
 }
 
@@ -87,7 +87,13 @@ impl Collector for Present {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut families = Families(&mut encoder);
         let Group { protocol, election, members, epoch, version, .. } = &self.group;
-        let labels = [("protocol", protocol), ("election", election), ("durability", &self.durability)];
+        let Status { dissemination, durability, .. } = &self.status;
+        let labels = [
+            ("protocol", protocol),
+            ("election", election),
+            ("dissemination", dissemination),
+            ("durability", durability),
+        ];
         families.info("synod_ordering", "What orders, and what this replica makes durable", &labels)?;
         families.gauge("synod_epoch", "Grows with every change of voters or of what orders", *epoch)?;
         families.gauge("synod_group_version", "Grows with every change of the group", *version)?;

@@ -156,6 +156,7 @@ impl Replica for InMemory {
             ballot: self.ballot(),
             protocol: "none".into(),
             election: "none".into(),
+            dissemination: "none".into(),
             durability: "none".into(),
             decided: applied,
             applied,

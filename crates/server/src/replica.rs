@@ -162,6 +162,8 @@ pub struct Status {
     pub protocol: String,
     /// The election, such as `rotating`.
     pub election: String,
+    /// How batches reach all replicas, such as `leader`.
+    pub dissemination: String,
     /// Its durability, such as `sync`: which records it waits for the disk to have.
     pub durability: String,
     /// The last slot that it knows to be decided without a gap before it.

@@ -117,7 +117,8 @@ impl Replica for Served {
 
     fn status(&self) -> Status {
         let status = self.handle.status();
-        let group = self.group();
+        let in_the_log = self.handle.group();
+        let group = self.told(&in_the_log);
         let mut troubles = Vec::new();
         let waits_for: Vec<String> = status.waits_for.iter().map(|&id| group.name_of(id)).collect();
         if !waits_for.is_empty() {
@@ -160,6 +161,7 @@ impl Replica for Served {
             ballot: status.ballot,
             protocol: group.protocol.clone(),
             election: group.election.clone(),
+            dissemination: in_the_log.overrides.dissemination().to_string(),
             durability: self.fixed.durability.clone(),
             decided: status.decided,
             applied: status.executed,

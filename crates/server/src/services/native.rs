@@ -75,6 +75,7 @@ impl<R: Replica> Store<R> {
             ballot: status.ballot.to_string(),
             protocol: status.protocol,
             election: status.election,
+            dissemination: status.dissemination,
             durability: status.durability,
             decided_slot: status.decided.0,
             applied_slot: status.applied.0,
