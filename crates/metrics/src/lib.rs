@@ -2,14 +2,17 @@
 //!
 //! The histogram of `prometheus-client` takes a lock for each observation. [`Durations`] takes none, since
 //! the threads that order, log and answer record in it. [`Families`] writes one family at a time, with its
-//! help and unit.
+//! help and unit; it takes the feature `exposition`.
 
+#[cfg(feature = "exposition")]
+use std::fmt;
 use std::{
-    array, fmt,
+    array,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
+#[cfg(feature = "exposition")]
 use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet},
     metrics::MetricType,
@@ -48,6 +51,7 @@ impl Durations {
         self.counts.iter().all(|count| count.load(Relaxed) == 0)
     }
 
+    #[cfg(feature = "exposition")]
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         // Each counter is read once, so that the total is the sum of the buckets even while other threads
         // record.
@@ -69,9 +73,11 @@ fn bound(took: Duration) -> usize {
 ///
 /// A name is given without the suffix of its type (`_total`, `_info`) and without its unit: both are added. A
 /// family without a sample is left out, since some parsers take its head for that of the next family.
+#[cfg(feature = "exposition")]
 #[derive(Debug)]
 pub struct Families<'a, 'b>(pub &'a mut DescriptorEncoder<'b>);
 
+#[cfg(feature = "exposition")]
 impl Families<'_, '_> {
     /// Writes a gauge: a number that rises and falls.
     ///
@@ -212,11 +218,12 @@ impl Families<'_, '_> {
 }
 
 /// Gauges are signed in the exposition, so a value above the range is shown as the largest.
+#[cfg(feature = "exposition")]
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "exposition"))]
 mod tests {
     use super::*;
     use prometheus_client::{collector::Collector, encoding::text, registry::Registry};

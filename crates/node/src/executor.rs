@@ -63,6 +63,7 @@ impl JobSender {
         }
     }
 
+    #[cfg(feature = "metrics")]
     pub(crate) fn len(&self) -> usize {
         match self {
             JobSender::Thread(jobs) => jobs.len(),

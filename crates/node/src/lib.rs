@@ -67,6 +67,7 @@ mod watch;
 pub use config::{Config, MemberAddress, Threads};
 pub use error::{ChangeError, ConfigError, Ended, Lacking, ReadLogError, StartError};
 pub use handle::Handle;
+#[cfg(feature = "metrics")]
 pub use metrics::NodeMetrics;
 pub use node::Node;
 pub use origin::{AskError, Origin, is_begun};

@@ -1,14 +1,20 @@
 //! Metrics in the format of Prometheus.
 
+#[cfg(feature = "metrics")]
 use std::sync::Arc;
 
+#[cfg(feature = "metrics")]
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Unit};
+#[cfg(feature = "metrics")]
 use synod_metrics::Families;
 use synod_sync::channel::Sender;
 
-use crate::{executor::JobSender, inputs::Queue, log::LogJob, status::Shared};
+#[cfg(feature = "metrics")]
+use crate::status::Shared;
+use crate::{executor::JobSender, inputs::Queue, log::LogJob};
 
 /// Collects the numbers of a running replica; register it with a [`prometheus_client::registry::Registry`].
+#[cfg(feature = "metrics")]
 pub struct NodeMetrics {
     pub(crate) shared: Arc<Shared>,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
@@ -17,18 +23,21 @@ pub struct NodeMetrics {
 
 /// The queues, kept for their lengths.
 #[derive(Clone)]
+#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "only metrics show them"))]
 pub(crate) struct Queues {
     pub(crate) inputs: Queue,
     pub(crate) log: Sender<LogJob>,
     pub(crate) executor: JobSender,
 }
 
+#[cfg(feature = "metrics")]
 impl std::fmt::Debug for NodeMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("NodeMetrics")
     }
 }
 
+#[cfg(feature = "metrics")]
 impl Collector for NodeMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let mut families = Families(&mut encoder);
@@ -129,6 +138,7 @@ impl Collector for NodeMetrics {
     }
 }
 
+#[cfg(feature = "metrics")]
 impl NodeMetrics {
     fn encode_peers(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
         type Number = fn(&synod_transport::PeerMetrics) -> u64;

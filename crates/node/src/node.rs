@@ -35,7 +35,7 @@ use crate::{
     inputs::{Inputs, Queue},
     log::{LogJob, LogStage, LoggedGroup},
     meeting::{Meetings, outlived, write_what_is_heard},
-    metrics::{NodeMetrics, Queues},
+    metrics::Queues,
     origin::former,
     parting::Parting,
     protocol::{Clock, Common, Execution, Hosted, Input, ProtocolStage},
@@ -70,10 +70,12 @@ pub struct Node {
     threads: Vec<JoinHandle<()>>,
     log_thread: Option<JoinHandle<()>>,
     end: Arc<End>,
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "only metrics show them"))]
     queues: Arc<QueuesForMetrics>,
     _data_dir: Arc<DataDir>,
 }
 
+#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "only metrics show them"))]
 struct QueuesForMetrics(Queues);
 
 impl std::fmt::Debug for QueuesForMetrics {
@@ -704,11 +706,12 @@ impl Node {
     }
 
     /// The numbers of this replica, for a registry of Prometheus metrics. If it has several groups, what is said of a group is
-    /// said of the first one.
+    /// said of the first one. With the feature `metrics`.
+    #[cfg(feature = "metrics")]
     #[must_use]
-    pub fn metrics(&self) -> NodeMetrics {
+    pub fn metrics(&self) -> crate::NodeMetrics {
         let inner = &self.handles[0].inner;
-        NodeMetrics {
+        crate::NodeMetrics {
             shared: Arc::clone(&inner.shared),
             transport: inner.transport.clone(),
             queues: self.queues.0.clone(),

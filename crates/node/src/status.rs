@@ -1,11 +1,8 @@
 //! What a running replica shows of itself, without a lock: plain numbers that its threads store and anybody reads.
 
-use std::{
-    sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU64,
-        Ordering::{Relaxed, SeqCst},
-    },
-    time::Duration,
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -99,8 +96,9 @@ impl Busy {
         self.0.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 
-    pub(crate) fn total(&self) -> Duration {
-        Duration::from_nanos(self.0.get())
+    #[cfg(feature = "metrics")]
+    pub(crate) fn total(&self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.0.get())
     }
 }
 

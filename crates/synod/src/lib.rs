@@ -84,6 +84,9 @@
 //! | `backup` | a copy of a data directory, and a new cluster of what it holds |
 //! | `simulated` | your state machine in the simulator (the crate `synod-sim`): its code, the simulator's faults, your invariants |
 //!
+//! Features, both off unless named: `json`, a codec for typed machines; `metrics`, what a replica counts, for a registry of
+//! Prometheus metrics.
+//!
 //! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`] and
 //! [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.
 //!
@@ -145,9 +148,11 @@ pub use synod_consensus::{
     Decision, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind, Role, UnknownName,
 };
 pub use synod_node::{
-    AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node, NodeMetrics,
+    AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node,
     NodeStatus, Origin, PeerLink, ReadLogError, StartError, View, Watch, recover,
 };
+#[cfg(feature = "metrics")]
+pub use synod_node::NodeMetrics;
 pub use synod_replica::{
     Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Refusal,
     RequestError, SessionCommand, SessionLimits, Settings, Standing, StateMachine, StateTransfer,
