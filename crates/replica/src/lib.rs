@@ -39,6 +39,8 @@ mod epochs;
 mod error;
 mod events;
 mod executor;
+#[cfg(test)]
+mod fixed;
 mod group;
 mod history;
 mod limits;

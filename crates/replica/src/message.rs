@@ -457,13 +457,10 @@ mod tests {
         let limits = Limits::default().with("max-request-bytes=5000").unwrap();
         let ballots = Ballots::both(Ballot { round: 2, replica: ReplicaId(3) });
         for page in [1, 300, 20_000] {
-            let raft = synod_consensus::raft::Tuning { append_bytes_max: 1, ..Default::default() };
-            let settings = Settings {
-                consensus: Options { promise_bytes_max: 1, raft, ..Options::default() },
-                fetch_bytes_max: page,
-                chunk_bytes_max: page,
-                ..Settings::default()
-            };
+            let mut consensus = Options::default();
+            (consensus.promise_bytes_max, consensus.raft.append_bytes_max) = (1, 1);
+            let settings =
+                Settings { consensus, fetch_bytes_max: page, chunk_bytes_max: page, ..Settings::default() };
             let mut kept = DecidedLog::new(Slot(1), Ballots::ZERO);
             for slot in 1..2_000 {
                 let decided = match slot % 7 {
@@ -500,11 +497,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn messages_survive_the_wire_and_no_truncation_decodes() {
+    /// One of each kind.
+    fn messages() -> Vec<PeerMessage> {
         let ballot = Ballot { round: 2, replica: ReplicaId(3) };
         let decided = Decided { ballots: Ballots::both(ballot), batch: Batch::noop() };
-        for message in [
+        vec![
             PeerMessage::Direct(Routed::Forward(Batch::noop())),
             PeerMessage::Relayed {
                 origin: ReplicaId(2),
@@ -543,7 +540,19 @@ mod tests {
             PeerMessage::SnapshotOffer { slot: Slot(9), total: 100 },
             PeerMessage::FetchChunk { slot: Slot(9), offset: 10 },
             PeerMessage::Chunk { slot: Slot(9), offset: 10, total: 100, bytes: Bytes::from_static(b"piece") },
-        ] {
+        ]
+    }
+
+    #[test]
+    fn every_byte_is_where_earlier_versions_look_for_it() {
+        let lines =
+            messages().into_iter().map(|message| (format!("{message:?}"), message.encode().to_bytes()));
+        crate::fixed::check("messages", include_str!("fixed/messages.txt"), lines);
+    }
+
+    #[test]
+    fn messages_survive_the_wire_and_no_truncation_decodes() {
+        for message in messages() {
             let bytes = message.encode().to_bytes();
             assert_eq!(PeerMessage::decode(bytes.clone()).as_ref(), Ok(&message));
             for len in 0..bytes.len() {

@@ -178,11 +178,11 @@ mod tests {
     use synod_consensus::Options;
     use synod_wire::{Ballot, ReplicaId};
 
-    #[test]
-    fn records_survive_the_disk() {
+    /// One of each kind.
+    fn records() -> Vec<LogRecord> {
         let ballot = Ballot { round: 5, replica: ReplicaId(2) };
         let group = Group::of(&Options::default(), [ReplicaId(1), ReplicaId(2)]);
-        for record in [
+        vec![
             LogRecord::Protocol {
                 epoch: Epoch(3),
                 record: synod_consensus::multipaxos::Record::Promised(ballot).into(),
@@ -197,7 +197,18 @@ mod tests {
                 ballots: Ballots::both(ballot),
                 batch: Batch::noop(),
             },
-        ] {
+        ]
+    }
+
+    #[test]
+    fn every_byte_is_where_earlier_versions_look_for_it() {
+        let lines = records().into_iter().map(|record| (format!("{record:?}"), record.encode().to_bytes()));
+        crate::fixed::check("records", include_str!("fixed/records.txt"), lines);
+    }
+
+    #[test]
+    fn records_survive_the_disk() {
+        for record in records() {
             assert_eq!(LogRecord::decode(record.encode().to_bytes()), Ok(record));
         }
     }
