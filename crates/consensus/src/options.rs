@@ -13,6 +13,7 @@ macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
         pub enum $name {
             $($(#[$variant_doc])* $variant,)+
         }
@@ -66,6 +67,7 @@ macro_rules! options {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
         /// The options of ordering. The defaults are for a local network.
         #[derive(Clone, Debug)]
+        #[non_exhaustive]
         pub struct Options {
             /// The protocol that orders.
             pub protocol: ProtocolKind,

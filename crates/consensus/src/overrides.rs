@@ -87,6 +87,7 @@ pub struct Overrides {
 
 /// Why options were not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OptionError {
     /// Not `KEY=VALUE`.
     #[error("{0:?} is not KEY=VALUE")]

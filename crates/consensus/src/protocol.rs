@@ -373,6 +373,7 @@ pub struct LeaderView {
 
 /// What a replica does in its group at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Role {
     /// It votes, and follows a leader if there is one.
     Follower,

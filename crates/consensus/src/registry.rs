@@ -36,6 +36,7 @@ macro_rules! registry {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {
         /// How slots are ordered.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
         pub enum ProtocolKind {
             $($(#[$doc])* $kind,)+
             /// A protocol from outside this crate.
@@ -228,6 +229,7 @@ pub(crate) struct Profile {
 /// What a protocol survives beside lost messages, cuts, and crashes of replicas that start again: it never decides two
 /// things, and serves again once nothing goes wrong any more. Tests ask no more of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Survives {
     /// Replicas that lose their logs or a part of them, be it with a disk or since they do not wait for it.
     pub lost_logs: bool,
@@ -238,6 +240,8 @@ pub struct Survives {
 impl Survives {
     /// All of it.
     pub const ALL: Survives = Survives { lost_logs: true, lost_replicas: true };
+    /// Nothing of it.
+    pub const NOTHING_ELSE: Survives = Survives { lost_logs: false, lost_replicas: false };
 }
 
 impl ProtocolKind {

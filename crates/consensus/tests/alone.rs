@@ -47,7 +47,8 @@ fn settle(
 fn a_single_voter_leads_and_decides_at_once_at_its_first_start_and_at_later_ones() {
     for &(name, protocol) in ProtocolKind::ALL {
         for &election in protocol.elections() {
-            let options = Options { election, ..Options::of(protocol) };
+            let mut options = Options::of(protocol);
+            options.election = election;
             let mut log = Vec::new();
             for life in 1..=3 {
                 let (protocol, delivered) = start(&options, &mut log, life);

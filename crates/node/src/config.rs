@@ -13,6 +13,7 @@ use crate::{ConfigError, Origin};
 
 /// A member of the group and where its peers reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemberAddress {
     /// Its id.
     pub id: ReplicaId,
@@ -30,17 +31,14 @@ impl MemberAddress {
     }
 
     fn info(&self) -> MemberInfo {
-        MemberInfo {
-            name: self.name.clone(),
-            peer_urls: vec![format!("http://{}", self.address)],
-            // Members tell them when they run; all replicas must begin with the same group.
-            client_urls: Vec::new(),
-        }
+        // Members tell their URLs for clients when they run; all replicas must begin with the same group.
+        MemberInfo::new(&self.name, vec![format!("http://{}", self.address)])
     }
 }
 
 /// Configuration of one replica.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The cluster; replicas of another one are refused.
     pub cluster: ClusterId,
@@ -159,7 +157,8 @@ impl Config {
 
     /// The largest message that this replica may ever have to send, in bytes, whatever limits its group takes on.
     pub(crate) fn message_bytes_max(&self) -> usize {
-        let limits = Limits { request_bytes_max: REQUEST_BYTES_MAX, ..Limits::default() };
+        let mut limits = Limits::default();
+        limits.request_bytes_max = REQUEST_BYTES_MAX;
         self.settings.message_bytes_max(&limits)
     }
 

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     fn info(name: &str) -> MemberInfo {
-        MemberInfo { name: name.into(), peer_urls: vec![format!("http://{name}:1")], client_urls: vec![] }
+        MemberInfo::new(name, vec![format!("http://{name}:1")])
     }
 
     fn origin() -> Origin {

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use common::{Group, append, block, tape, until};
 use synod_consensus::{ElectionKind, ProtocolKind};
 use synod_node::{ChangeError, Config, Ended, Node, Threads};
-use synod_replica::{Change, Context, Frozen, Limits, RequestError, SessionCommand, StateMachine};
+use synod_replica::{Change, Context, Frozen, RequestError, SessionCommand, StateMachine};
 
 /// Counts commands. The first one is executed until it is told to end.
 struct Slow {
@@ -149,7 +149,9 @@ fn what_does_not_go_together_is_refused_with_the_reason_before_anything_happens(
     assert!(matches!(refused, ChangeError::Combination(_)) && !refused.may_have_executed(), "{refused}");
     let refused = order(raft, ElectionKind::Randomized, "decision=all");
     assert!(matches!(refused, ChangeError::Option(_)) && !refused.may_have_executed(), "{refused}");
-    let limits = change(Change::Limits(Limits { txn_ops_max: 0, ..of.limits }));
+    let mut limits = of.limits;
+    limits.txn_ops_max = 0;
+    let limits = change(Change::Limits(limits));
     assert!(matches!(limits, ChangeError::Limit(_)) && !limits.may_have_executed(), "{limits}");
     assert_eq!(handle.group().version, of.version);
     node.stop_blocking().unwrap();

@@ -42,8 +42,8 @@ struct Forked {
 
 impl Forked {
     fn start(&self, id: u64, version: u16) -> Node {
-        let versions = version..=version;
-        let mut config = Config { versions, ..self.group.config(id) };
+        let mut config = self.group.config(id);
+        config.versions = version..=version;
         config.settings.request_timeout = Duration::from_secs(1);
         Node::start_blocking(config, Tape::default()).unwrap()
     }

@@ -127,7 +127,7 @@ fn a_group_that_has_little_to_do_takes_a_snapshot_when_the_log_is_long() {
 fn the_number_of_groups_stays_and_so_do_the_members() {
     let cluster = Cluster::new(|_| {});
     let nodes = cluster.start(3);
-    let info = MemberInfo { name: "r4".into(), ..MemberInfo::default() };
+    let info = MemberInfo::new("r4", Vec::new());
     let handle = &nodes[0].handles()[1];
     let version = handle.group().version;
     assert!(block(handle.change(version, Change::Add { info, goal: Goal::Vote })).is_err());

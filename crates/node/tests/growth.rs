@@ -24,11 +24,7 @@ fn start(config: Config) -> Result<Node, StartError> {
 /// Adds a replica to those that run, and starts it.
 fn join(group: &Group, of: &Node, id: u64, goal: Goal) -> Node {
     let member = &group.members[id as usize - 1];
-    let info = MemberInfo {
-        name: member.name.clone(),
-        peer_urls: vec![format!("http://{}", member.address)],
-        client_urls: Vec::new(),
-    };
+    let info = MemberInfo::new(&member.name, vec![format!("http://{}", member.address)]);
     let handle = of.handle();
     block(handle.change(handle.group().version, Change::Add { info, goal })).unwrap();
     let mut config = group.config(id);
@@ -110,7 +106,8 @@ fn a_replica_that_is_alone_again_and_forgets_the_others_needs_a_new_cluster() {
     assert!(matches!(error, StartError::MembersForgotten), "{error}");
     assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
     let plan = force_new_cluster(&founder(&group), common::Tape::default(), |_| true).unwrap().unwrap();
-    let mut config = Config { cluster: plan.new_cluster, me: plan.new.members[0].id, ..founder(&group) };
+    let mut config = founder(&group);
+    (config.cluster, config.me) = (plan.new_cluster, plan.new.members[0].id);
     config.members[0].id = config.me;
     let first = start(config).unwrap();
     append(&first.handle(), "b");

@@ -80,7 +80,9 @@ fn a_new_group_begins_once_all_have_met_and_needs_a_majority_from_then_on() {
 fn one_that_lost_everything_and_one_that_was_never_there_are_no_majority() {
     let group = Group::new(3, impatient);
     let told = |id| {
-        Node::start_blocking(Config { begin_without_all: true, ..group.config(id) }, Tape::default()).unwrap()
+        let mut config = group.config(id);
+        config.begin_without_all = true;
+        Node::start_blocking(config, Tape::default()).unwrap()
     };
     // The operator says that two replicas are enough, and one of them is not to be believed later.
     let nodes = [told(1), told(2)];
@@ -136,8 +138,9 @@ fn a_data_directory_that_was_restored_from_a_copy_is_found_out_and_learns_again(
 fn a_build_with_one_version_more_replaces_another_under_load_in_both_orders() {
     let group = Group::new(3, |_| {});
     let start = |id, newest| {
-        let versions = VERSION_OLDEST..=newest;
-        Node::start_blocking(Config { versions, ..group.config(id) }, Tape::default()).unwrap()
+        let mut config = group.config(id);
+        config.versions = VERSION_OLDEST..=newest;
+        Node::start_blocking(config, Tape::default()).unwrap()
     };
     let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(start(id, VERSION))).collect();
     append(&nodes[0].as_ref().unwrap().handle(), "x");

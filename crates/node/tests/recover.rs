@@ -127,9 +127,9 @@ fn the_directory_may_be_named_in_a_roundabout_way() {
         let disk = folder.path().join("disk");
         std::fs::create_dir(&disk).unwrap();
         let path = disk.join("r1");
-        let config = survivor(&path);
+        let mut config = survivor(&path);
         std::os::unix::fs::symlink(&path, disk.join("link")).unwrap();
-        let config = Config { data_dir: disk.join(way), ..config };
+        config.data_dir = disk.join(way);
         let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
         assert_eq!(plan.aside, path.canonicalize().unwrap().with_file_name(format!("r1.old-{CLUSTER}")));
         assert_eq!((cluster_in(&path), cluster_in(&plan.aside)), (plan.new_cluster, CLUSTER));

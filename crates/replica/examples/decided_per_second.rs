@@ -123,8 +123,9 @@ fn main() {
             decide_on_accept: false,
         };
     }
-    let settings =
-        Settings { consensus, snapshot_log_bytes: 16 << 20, keep_slots: 100, ..Settings::default() };
+    let mut settings = Settings::default();
+    settings.consensus = consensus;
+    (settings.snapshot_log_bytes, settings.keep_slots) = (16 << 20, 100);
     let mut cluster = Cluster::new(&settings);
     let leader = loop {
         cluster.round();

@@ -23,6 +23,7 @@ pub struct ChangeRequest {
 
 /// What can change about a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Change {
     /// A learner joins, with the next id.
     Add {
@@ -64,6 +65,7 @@ pub enum Change {
 
 /// Why a change was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The group has changed since the change was made for it.
     #[error(
@@ -396,7 +398,7 @@ pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_consensus::{Decision, Options, multipaxos::Tuning};
+    use synod_consensus::{Decision, Options};
 
     fn group(n: u64) -> Group {
         Group::of(&Options::default(), (1..=n).map(ReplicaId))
@@ -489,7 +491,11 @@ mod tests {
     /// Two replicas of an epoch never find decisions in different ways, whatever options each was started with.
     #[test]
     fn how_decisions_are_found_is_the_groups() {
-        let with = |decision| Options { multipaxos: Tuning { decision }, ..Options::default() };
+        let with = |decision| {
+            let mut options = Options::default();
+            options.multipaxos.decision = decision;
+            options
+        };
         let of = |group: &Group, flag| group.options(&with(flag)).multipaxos.decision;
         let order = |protocol: ProtocolKind| {
             let overrides = Overrides::default();

@@ -14,6 +14,7 @@ use crate::Limits;
 
 /// How people and other programs know a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemberInfo {
     /// The name, for people; empty until the member has told it.
     pub name: String,
@@ -23,8 +24,17 @@ pub struct MemberInfo {
     pub client_urls: Vec<String>,
 }
 
+impl MemberInfo {
+    /// A member with these URLs for other replicas, which has not told its URLs for clients yet.
+    #[must_use]
+    pub fn new(name: impl Into<String>, peer_urls: Vec<String>) -> MemberInfo {
+        MemberInfo { name: name.into(), peer_urls, client_urls: Vec::new() }
+    }
+}
+
 /// Whether a member votes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Standing {
     /// It votes.
     Voter,
@@ -34,6 +44,7 @@ pub enum Standing {
 
 /// What a learner is meant to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Goal {
     /// It stays a learner until it is promoted.
     Learn,
@@ -160,7 +171,8 @@ impl Group {
     /// decides first would answer a read with that write.
     #[must_use]
     pub fn options(&self, local: &Options) -> Options {
-        let mut options = Options { protocol: self.protocol, election: self.election, ..local.clone() };
+        let mut options = local.clone();
+        (options.protocol, options.election) = (self.protocol, self.election);
         if !(cfg!(feature = "planted-bugs") && local.planted == Some(Bug::DecisionOfEachReplica)) {
             Overrides::unset_shared(&mut options);
         }

@@ -16,6 +16,7 @@ use crate::SessionLimits;
 
 /// Limits that all replicas of a group have alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// The limits of the session table.
     pub sessions: SessionLimits,
@@ -120,6 +121,7 @@ const KEYS: &[Key] = &[
 
 /// Why limits were not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LimitError {
     /// The text is not `KEY=NUMBER`.
     #[error("{0:?} is not KEY=NUMBER")]

@@ -38,6 +38,7 @@ pub(crate) fn is_replica(session: SessionId) -> bool {
 
 /// The limits of the table: a part of the [`Limits`](crate::Limits) that belong to the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionLimits {
     /// How many sessions of clients there may be; opening one more closes the one that was idle longest.
     pub clients_max: usize,

@@ -8,6 +8,7 @@ use crate::{Limits, message::PROTOCOL_HEAD_BYTES};
 
 /// How a joining replica gets what was decided before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StateTransfer {
     /// It asks for it, several replicas at a time.
     #[default]
@@ -45,6 +46,7 @@ impl FromStr for StateTransfer {
 /// Settings of a replica. What all replicas of a group must have alike is in the [`Group`](crate::Group),
 /// whose values count: here it is only what a group begins with.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Settings {
     /// The ordering protocol and its options. The group says which protocol, election and mode of decision are used.
     pub consensus: Options,

@@ -92,8 +92,8 @@ impl Bench {
 
 #[test]
 fn a_slow_executor_pushes_back_by_bytes_before_it_does_by_slots() {
-    let settings =
-        Settings { backlog_bytes_max: 8 * MIB as u64, queue_bytes_max: 4 * MIB, ..Settings::default() };
+    let mut settings = Settings::default();
+    (settings.backlog_bytes_max, settings.queue_bytes_max) = (8 * MIB as u64, 4 * MIB);
     let mut bench = Bench::start(settings, R1, 1, Vec::new());
     bench.sync();
     // The only member decides at once; nothing is executed.
@@ -147,7 +147,8 @@ fn answers_that_wait_for_a_stalled_disk_are_bounded_and_come_when_it_goes_on() {
     let batches = (0..16).map(|_| batch(64 << 10)).collect();
     let accepted = Record::Accepted { ballot, first: Slot(1), decided: Slot::ZERO, batches };
     let records = vec![LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() }];
-    let settings = Settings { held_bytes_max: 4 * MIB as u64, ..Settings::default() };
+    let mut settings = Settings::default();
+    settings.held_bytes_max = 4 * MIB as u64;
     let held_bytes_max = settings.held_bytes_max as usize;
     let mut bench = Bench::start(settings, R1, 3, records);
     bench.sync();
@@ -192,7 +193,8 @@ fn a_replica_that_does_not_order_answers_reads_of_others_at_once_and_keeps_none(
 
 #[test]
 fn a_snapshot_that_a_peer_fetches_is_replaced_later_but_not_never() {
-    let settings = Settings { snapshot_slots: 10, batch_bytes_max: 1, ..Settings::default() };
+    let mut settings = Settings::default();
+    (settings.snapshot_slots, settings.batch_bytes_max) = (10, 1);
     let timeout = settings.consensus.election_timeout;
     let mut bench = Bench::start(settings, R1, 1, Vec::new());
     bench.sync();
@@ -223,7 +225,8 @@ fn a_snapshot_that_a_peer_fetches_is_replaced_later_but_not_never() {
 /// A peer that installs the snapshot that it fetched needs the log after it.
 #[test]
 fn the_log_after_a_snapshot_that_a_peer_fetched_stays_until_the_peer_has_it() {
-    let settings = Settings { snapshot_slots: 10, batch_bytes_max: 1, ..Settings::default() };
+    let mut settings = Settings::default();
+    (settings.snapshot_slots, settings.batch_bytes_max) = (10, 1);
     let timeout = settings.consensus.election_timeout;
     // How many slots until the next snapshot is taken, if a peer asks for slots in the end.
     let until_next = |fetches: bool| {
@@ -281,9 +284,10 @@ fn a_lagging_replica_is_told_so_at_most_twice_a_heartbeat() {
 #[test]
 fn no_tick_of_the_clock_waits_behind_another() {
     let clock_interval = std::time::Duration::from_millis(100);
-    let consensus = Options { window_max: 1, ..Options::default() };
-    let mut bench =
-        Bench::start(Settings { clock_interval, consensus, ..Settings::default() }, R1, 1, Vec::new());
+    let mut settings = Settings::default();
+    settings.clock_interval = clock_interval;
+    settings.consensus.window_max = 1;
+    let mut bench = Bench::start(settings, R1, 1, Vec::new());
     bench.sync();
     let mut after_interval = || {
         bench.now += clock_interval;

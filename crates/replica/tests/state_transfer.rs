@@ -53,13 +53,10 @@ struct World {
 impl World {
     /// Makes a world of replicas that have decided so many slots.
     fn new(voters: u64, slots: u64, command_bytes: usize, state_transfer: StateTransfer) -> World {
-        let settings = Settings {
-            state_transfer,
-            batch_bytes_max: 1,
-            snapshot_slots: u64::MAX,
-            snapshot_log_bytes: u64::MAX,
-            ..Settings::default()
-        };
+        let mut settings = Settings::default();
+        settings.state_transfer = state_transfer;
+        settings.batch_bytes_max = 1;
+        (settings.snapshot_slots, settings.snapshot_log_bytes) = (u64::MAX, u64::MAX);
         let mut world = World {
             settings,
             now: Time::ZERO + Duration::from_secs(3600),

@@ -181,6 +181,7 @@ pub fn change(request: &ChangeRequest) -> String {
         }
         Change::Limits(limits) => format!("limits {limits}"),
         Change::Readmit { id, life } => format!("readmit life {life} of {id}"),
+        other => format!("{other:?}"),
     };
     format!("{change} (of version {})", request.expected)
 }
@@ -190,6 +191,7 @@ fn purpose(goal: Goal) -> String {
         Goal::Learn => String::new(),
         Goal::Vote => ", to vote".to_owned(),
         Goal::Replace(old) => format!(", to replace {old}"),
+        other => format!(", to {other:?}"),
     }
 }
 
@@ -199,6 +201,7 @@ pub fn group(group: &Group) -> String {
     let member = |member: &Member| match member.standing {
         Standing::Voter => member.id.to_string(),
         Standing::Learner(goal) => format!("{} learns{}", member.id, purpose(goal)),
+        other => format!("{} {other:?}", member.id),
     };
     let members: Vec<String> = group.members.iter().map(member).collect();
     let outgoing: Vec<String> = group.outgoing.iter().map(ToString::to_string).collect();

@@ -129,7 +129,7 @@ impl Row {
         match election {
             ElectionKind::Rotating => self.bounds[0],
             ElectionKind::Ballot => self.bounds[1],
-            ElectionKind::Randomized | ElectionKind::None => self.bounds[2],
+            _ => self.bounds[2],
         }
     }
 }

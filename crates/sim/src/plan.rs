@@ -5,10 +5,8 @@ mod families;
 use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{
-    Decision, Dissemination, ElectionKind, Options, ProtocolKind, multipaxos, raft, sequence_paxos,
-};
-use synod_replica::{Limits, REQUEST_BYTES_MIN, SessionLimits, Settings, StateTransfer};
+use synod_consensus::{Decision, Dissemination, ElectionKind, Options, ProtocolKind, raft, sequence_paxos};
+use synod_replica::{REQUEST_BYTES_MIN, Settings, StateTransfer};
 
 use crate::{
     network::{NetworkPlan, Wire, between},
@@ -544,54 +542,48 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
     let snapshot_log_bytes = pick(rng, &[2_000, 1 << 20]);
     // It is drawn separately, so that the rest of a seed's plan does not depend on it.
     let reply_bytes_max = pick(&mut rng.clone(), &[150, 400, 1 << 20]);
-    Settings {
-        consensus: Options {
-            protocol,
-            multipaxos: multipaxos::Tuning {
-                decision: pick(rng, &[Decision::Leader, Decision::Leader, Decision::All]),
-            },
-            heartbeat_interval: election_timeout / pick(rng, &[3, 5, 10]),
-            election_timeout,
-            window_max,
-            retransmit_after: (election_timeout / pick(rng, &[2, 5, 10])).max(delay_max * 2),
-            announce_delay_max: pick(rng, &[Duration::ZERO, MS, election_timeout / 20]),
-            promise_bytes_max: pick(rng, &[1, 300, 1 << 20]),
-            sequence_paxos: draw_optimisations(Rng::with_seed(rng.clone().u64(..))),
-            ..Options::default()
-        },
-        limits: Limits {
-            sessions: SessionLimits {
-                clients_max: pick(rng, &[2, 5, 100]),
-                outstanding_max: 64,
-                session_reply_bytes_max: reply_bytes_max,
-                reply_bytes_max: reply_bytes_max * 2,
-                replica_outstanding_max: 1 << 12,
-                idle_max: pick(rng, &[200 * MS, 5_000 * MS, 600_000 * MS]),
-            },
-            request_bytes_max: REQUEST_BYTES_MIN,
-            ..Limits::default()
-        },
-        batch_bytes_max: pick(rng, &[1, 300, 2_000, 64 << 10]),
-        batch_delay_max: pick(rng, &[Duration::ZERO, MS, 20 * MS]),
-        queue_bytes_max: pick(rng, &[2_000, 1 << 20]),
-        forward_window_max: pick(rng, &[1, 2, 8]),
-        request_timeout: election_timeout * pick(rng, &[2, 5]),
-        snapshot_slots,
-        snapshot_log_bytes,
-        keep_slots: pick(rng, &[0, 3, 20, 1_000]),
-        keep_bytes: pick(rng, &[1_000, 1 << 20]),
-        kept_bytes_max: snapshot_log_bytes * pick(rng, &[4, 1_000]),
-        fetch_bytes_max: pick(rng, &[1, 500, 1 << 20]),
-        state_transfer: StateTransfer::default(),
-        chunk_bytes_max: pick(rng, &[100, 1_000, 1 << 20]),
-        backlog_slots_max: pick(rng, &[5, 50, 1_000]),
-        backlog_bytes_max: 1 << 20,
-        undurable_bytes_max: 1 << 20,
-        held_bytes_max: 1 << 20,
-        caught_up_slots: pick(rng, &[0, 3, 100]),
-        // A lagging replica that fetches slot by slot must be faster than the ticks of the clock.
-        clock_interval: pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6),
-    }
+    // A seed draws in this order.
+    let mut consensus = Options::default();
+    consensus.protocol = protocol;
+    consensus.multipaxos.decision = pick(rng, &[Decision::Leader, Decision::Leader, Decision::All]);
+    consensus.heartbeat_interval = election_timeout / pick(rng, &[3, 5, 10]);
+    consensus.election_timeout = election_timeout;
+    consensus.window_max = window_max;
+    consensus.retransmit_after = (election_timeout / pick(rng, &[2, 5, 10])).max(delay_max * 2);
+    consensus.announce_delay_max = pick(rng, &[Duration::ZERO, MS, election_timeout / 20]);
+    consensus.promise_bytes_max = pick(rng, &[1, 300, 1 << 20]);
+    consensus.sequence_paxos = draw_optimisations(Rng::with_seed(rng.clone().u64(..)));
+
+    let mut settings = Settings::default();
+    settings.consensus = consensus;
+    let sessions = &mut settings.limits.sessions;
+    sessions.clients_max = pick(rng, &[2, 5, 100]);
+    sessions.outstanding_max = 64;
+    sessions.session_reply_bytes_max = reply_bytes_max;
+    sessions.reply_bytes_max = reply_bytes_max * 2;
+    sessions.replica_outstanding_max = 1 << 12;
+    sessions.idle_max = pick(rng, &[200 * MS, 5_000 * MS, 600_000 * MS]);
+    settings.limits.request_bytes_max = REQUEST_BYTES_MIN;
+    settings.batch_bytes_max = pick(rng, &[1, 300, 2_000, 64 << 10]);
+    settings.batch_delay_max = pick(rng, &[Duration::ZERO, MS, 20 * MS]);
+    settings.queue_bytes_max = pick(rng, &[2_000, 1 << 20]);
+    settings.forward_window_max = pick(rng, &[1, 2, 8]);
+    settings.request_timeout = election_timeout * pick(rng, &[2, 5]);
+    settings.snapshot_slots = snapshot_slots;
+    settings.snapshot_log_bytes = snapshot_log_bytes;
+    settings.keep_slots = pick(rng, &[0, 3, 20, 1_000]);
+    settings.keep_bytes = pick(rng, &[1_000, 1 << 20]);
+    settings.kept_bytes_max = snapshot_log_bytes * pick(rng, &[4, 1_000]);
+    settings.fetch_bytes_max = pick(rng, &[1, 500, 1 << 20]);
+    settings.chunk_bytes_max = pick(rng, &[100, 1_000, 1 << 20]);
+    settings.backlog_slots_max = pick(rng, &[5, 50, 1_000]);
+    settings.backlog_bytes_max = 1 << 20;
+    settings.undurable_bytes_max = 1 << 20;
+    settings.held_bytes_max = 1 << 20;
+    settings.caught_up_slots = pick(rng, &[0, 3, 100]);
+    // A lagging replica that fetches slot by slot must be faster than the ticks of the clock.
+    settings.clock_interval = pick(rng, &[100 * MS, 1_000 * MS]).max(delay_max * 6);
+    settings
 }
 
 /// They have a generator of their own, so that the rest of a seed's plan does not depend on them.
@@ -683,32 +675,29 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
     let mut rng = Rng::with_seed(seed ^ 0x0_3b_e5);
     let mut draw = || {
         let other = draw_settings(&mut rng, settings.consensus.protocol, delay_max);
-        let consensus = Options {
-            multipaxos: other.consensus.multipaxos,
-            heartbeat_interval: settings.consensus.heartbeat_interval / pick(&mut rng, &[1, 2]),
-            election_timeout: settings.consensus.election_timeout * pick(&mut rng, &[2, 3, 4]) / 2,
-            window_max: other.consensus.window_max,
-            retransmit_after: other.consensus.retransmit_after,
-            announce_delay_max: other.consensus.announce_delay_max,
-            promise_bytes_max: other.consensus.promise_bytes_max,
-            sequence_paxos: other.consensus.sequence_paxos,
-            raft: draw_appends(&mut rng),
-            ..settings.consensus.clone()
-        };
-        Settings {
-            consensus,
-            batch_bytes_max: other.batch_bytes_max,
-            batch_delay_max: other.batch_delay_max,
-            queue_bytes_max: other.queue_bytes_max,
-            forward_window_max: other.forward_window_max,
-            // It is as slow as the group's, or slower; `Settings::clock_interval` says why.
-            clock_interval: settings.clock_interval * pick(&mut rng, &[1, 2]),
-            fetch_bytes_max: other.fetch_bytes_max,
-            state_transfer: pick(&mut rng, &[StateTransfer::Pull, StateTransfer::Eager]),
-            backlog_slots_max: other.backlog_slots_max,
-            caught_up_slots: other.caught_up_slots,
-            ..settings.clone()
-        }
+        // A seed draws in this order.
+        let mut own = settings.clone();
+        let consensus = &mut own.consensus;
+        consensus.multipaxos = other.consensus.multipaxos;
+        consensus.heartbeat_interval /= pick(&mut rng, &[1, 2]);
+        consensus.election_timeout = consensus.election_timeout * pick(&mut rng, &[2, 3, 4]) / 2;
+        consensus.window_max = other.consensus.window_max;
+        consensus.retransmit_after = other.consensus.retransmit_after;
+        consensus.announce_delay_max = other.consensus.announce_delay_max;
+        consensus.promise_bytes_max = other.consensus.promise_bytes_max;
+        consensus.sequence_paxos = other.consensus.sequence_paxos;
+        consensus.raft = draw_appends(&mut rng);
+        own.batch_bytes_max = other.batch_bytes_max;
+        own.batch_delay_max = other.batch_delay_max;
+        own.queue_bytes_max = other.queue_bytes_max;
+        own.forward_window_max = other.forward_window_max;
+        // It is as slow as the group's, or slower; `Settings::clock_interval` says why.
+        own.clock_interval *= pick(&mut rng, &[1, 2]);
+        own.fetch_bytes_max = other.fetch_bytes_max;
+        own.state_transfer = pick(&mut rng, &[StateTransfer::Pull, StateTransfer::Eager]);
+        own.backlog_slots_max = other.backlog_slots_max;
+        own.caught_up_slots = other.caught_up_slots;
+        own
     };
     (0..replicas).map(|_| draw()).collect()
 }

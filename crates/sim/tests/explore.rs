@@ -1,6 +1,6 @@
 //! Tests of exploration: small configurations are explored completely, and bugs that are planted are found.
 
-use synod_consensus::{Bug, Options, ProtocolKind, multipaxos, raft};
+use synod_consensus::{Bug, ProtocolKind, multipaxos, raft};
 use synod_sim::{
     check::Invariant,
     explore::{Bounds, Count, Incomplete, Report, Walks, explore, explore_with, options, walk, walk_with},
@@ -66,7 +66,8 @@ fn raft_holds_in_every_state() {
 
 /// Explores a protocol with a bug until the bug is found.
 fn find(protocol: ProtocolKind, bug: Bug, bounds: Bounds) -> Report {
-    let planted = Options { planted: Some(bug), ..options(protocol) };
+    let mut planted = options(protocol);
+    planted.planted = Some(bug);
     explore_with(planted, bounds, &mut |_| ())
 }
 
@@ -120,7 +121,8 @@ fn random_walks_find_what_takes_five_replicas_and_nothing_without_it() {
         assert_eq!(report.incomplete, Some(Incomplete::Random));
         assert!(report.count.states > 2_000, "{protocol}: {:?}", report.count);
     }
-    let planted = Options { planted: Some(Bug::LearnWithoutPromise), ..options(ProtocolKind::MultiPaxos) };
+    let mut planted = options(ProtocolKind::MultiPaxos);
+    planted.planted = Some(Bug::LearnWithoutPromise);
     let report = walk_with(planted, bounds, walks(2_000), &mut |_| ());
     let found = report.found.unwrap_or_else(|| panic!("not found in {:?}", report.count));
     println!("{:?}: {}\n{}", report.count, found.violation, found.story.join("\n"));

@@ -7,6 +7,7 @@ use synod_wire::Lsn;
 /// Why promises that this replica gave may be missing from its log, although no file is damaged. The reason
 /// stays recorded until [`crate::Wal::loss_made_good`], across any number of restarts.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Loss {
     /// The previous life kept its records in memory only.
     Memory,
@@ -44,6 +45,7 @@ impl fmt::Display for Loss {
 
 /// Corruption that is not a torn tail: something that was once durable cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Damage {
     /// The damaged places, in log order; never empty.
     pub spots: Vec<DamageSpot>,
@@ -54,6 +56,7 @@ pub struct Damage {
 
 /// One damaged place.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DamageSpot {
     /// Sequence number of the segment.
     pub segment: u64,

@@ -92,7 +92,7 @@ async fn obey(handle: &Handle, line: &str) -> Result<String> {
         ["sum"] => handle.query(Bytes::new()).await?,
         ["replace", id, address] => {
             let peer_urls = vec![format!("http://{address}")];
-            let info = MemberInfo { name: "new".into(), peer_urls, client_urls: Vec::new() };
+            let info = MemberInfo::new("new", peer_urls);
             let change = Change::Add { info, goal: Goal::Replace(ReplicaId(id.parse()?)) };
             // It learns what was decided, and votes in the other one's place as soon as it has caught up.
             let group = handle.change(handle.group().version, change).await?;

@@ -114,8 +114,26 @@
 //! # What can be set
 //!
 //! [`Config`] holds what one replica is told; in it, [`Settings`] batching, time-outs, snapshots and limits; in that,
-//! [`Options`] the protocol ([`ProtocolKind`]), the election ([`ElectionKind`]) and their times. [`Settings`] and
-//! [`SessionLimits`] must be the same on all replicas of a group.
+//! [`Options`] the protocol ([`ProtocolKind`]), the election ([`ElectionKind`]), how batches reach all replicas
+//! ([`Dissemination`]) and their times; [`Combination`] knows what goes together. What replicas must have alike is of the
+//! group: what they are started with counts when the group begins, and [`Handle::change`] changes it.
+//!
+//! Settings may get more fields, so take the defaults and set fields:
+//!
+//! ```
+//! # use synod::{Config, Durability, Options, ProtocolKind};
+//! # fn tune(config: &mut Config) {
+//! config.durability = Durability::View;
+//! config.settings.consensus = Options::of(ProtocolKind::Raft);
+//! config.settings.batch_bytes_max = 16 << 10;
+//! # }
+//! ```
+//!
+//! # What is promised of the API
+//!
+//! Before 1.0 a new minor version may break it, and CHANGELOG.md says so; a patch does not. What is `#[non_exhaustive]` may
+//! grow in a patch: settings, errors, changes, and enumerations such as protocols and durabilities. [`Group`] and [`Member`]
+//! are to be read, and may grow too.
 //!
 //! A test may give replicas a network and a disk of its own in [`Config`] ([`Network`], [`Disk`]); [`MemoryNetwork`] is such
 //! a network.
@@ -145,14 +163,15 @@ mod typed;
 pub use bytes;
 pub use local::LocalGroup;
 pub use synod_consensus::{
-    Decision, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind, Role, UnknownName,
-};
-pub use synod_node::{
-    AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node,
-    NodeStatus, Origin, PeerLink, ReadLogError, StartError, View, Watch, recover,
+    Combination, CombinationError, Decision, Dissemination, ElectionKind, MEMBERS_MAX, OptionError, Options,
+    Overrides, ProtocolKind, Role, UnknownName,
 };
 #[cfg(feature = "metrics")]
 pub use synod_node::NodeMetrics;
+pub use synod_node::{
+    AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node, NodeStatus,
+    Origin, PeerLink, ReadLogError, StartError, View, Watch, recover,
+};
 pub use synod_replica::{
     Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Refusal,
     RequestError, SessionCommand, SessionLimits, Settings, Standing, StateMachine, StateTransfer,

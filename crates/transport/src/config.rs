@@ -263,6 +263,7 @@ pub(crate) fn is_host_and_port(address: &str) -> bool {
 
 /// Why a transport does not start, or does not take a list of peers.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum TransportError {
     /// A setting has a value that makes no sense.
     #[error("transport setting {field}: {reason}")]

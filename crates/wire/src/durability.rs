@@ -6,6 +6,7 @@ use crate::Keep;
 
 /// When a replica waits for its disk. `docs/operating.md` has a table of what each mode survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Durability {
     /// It waits for every record (`fdatasync`), so a committed record survives a power failure.
     #[default]

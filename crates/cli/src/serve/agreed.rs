@@ -63,7 +63,7 @@ fn line<T: PartialEq + ToString>(
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use synod_replica::{Change, ChangeRequest, Limits};
+    use synod_replica::{Change, ChangeRequest};
     use synod_wire::{ReplicaId, Slot};
 
     use super::*;
@@ -90,7 +90,7 @@ mod tests {
         let (protocol, election) = (group.protocol, group.election);
         let overrides = "decision=all,window-max=9".parse().unwrap();
         let group = changed(&group, Change::Order { protocol, election, overrides });
-        let group = changed(&group, Change::Limits(Limits { txn_ops_max: 7, ..group.limits }));
+        let group = changed(&group, Change::Limits(group.limits.with("max-txn-ops=7").unwrap()));
         assert_eq!(lines("", &group), [""; 0], "what nobody said is no difference");
         let same =
             "--decision all --max-txn-ops 7 --protocol multipaxos --max-request-bytes 1.5MiB --window-max 3";

@@ -113,12 +113,10 @@ fn protocol(tuning: &Tuning) -> ProtocolKind {
 
 /// The limits with which a group begins.
 fn limits(tuning: &Tuning) -> Limits {
-    let usual = Limits::default();
-    Limits {
-        request_bytes_max: tuning.max_request_bytes.unwrap_or(usual.request_bytes_max),
-        txn_ops_max: tuning.max_txn_ops.map_or(usual.txn_ops_max, |count| count as usize),
-        ..usual
-    }
+    let mut limits = Limits::default();
+    limits.request_bytes_max = tuning.max_request_bytes.unwrap_or(limits.request_bytes_max);
+    limits.txn_ops_max = tuning.max_txn_ops.map_or(limits.txn_ops_max, |count| count as usize);
+    limits
 }
 
 /// The settings of the replica's core.

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     fn info(name: &str, url: &str) -> MemberInfo {
-        MemberInfo { name: name.into(), peer_urls: vec![url.into()], client_urls: vec![] }
+        MemberInfo::new(name, vec![url.into()])
     }
 
     fn changed(group: &Group, change: Change) -> Group {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use synod_node::{ChangeError, Handle, Origin};
-use synod_replica::{Change, MemberInfo, Refusal, RequestError};
+use synod_replica::{Change, Refusal, RequestError};
 use synod_wire::{ClusterId, ReplicaId};
 
 use super::units;
@@ -125,8 +125,9 @@ impl Membership {
     fn news(&self) -> Option<(u64, Change)> {
         let group = self.handle.group();
         let known = &group.member(self.me)?.info;
-        let info =
-            MemberInfo { name: self.name.clone(), client_urls: self.client_urls.clone(), ..known.clone() };
+        let mut info = known.clone();
+        info.name.clone_from(&self.name);
+        info.client_urls.clone_from(&self.client_urls);
         (info != *known).then_some((group.version, Change::Update { id: self.me, info }))
     }
 

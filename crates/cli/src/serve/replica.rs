@@ -239,8 +239,7 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
                 let why = format!("{} has the name {name} already; choose another", member.id);
                 return Err(ChangeError::Unacceptable(why));
             }
-            let info =
-                MemberInfo { name: name.clone(), peer_urls: peer_urls.clone(), client_urls: Vec::new() };
+            let info = MemberInfo::new(name, peer_urls.clone());
             let goal = match *goal {
                 Goal::Learn => synod_replica::Goal::Learn,
                 Goal::Vote => synod_replica::Goal::Vote,
@@ -252,7 +251,9 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
         Change::Remove(id) => Core::Remove(*id),
         Change::Update { id, peer_urls } => {
             let member = group.member(*id).ok_or(ChangeError::NotAMember)?;
-            Core::Update { id: *id, info: MemberInfo { peer_urls: peer_urls.clone(), ..member.info.clone() } }
+            let mut info = member.info.clone();
+            info.peer_urls.clone_from(peer_urls);
+            Core::Update { id: *id, info }
         }
         Change::Order { protocol, election, options } => {
             let protocol: ProtocolKind = protocol
@@ -285,7 +286,7 @@ fn refused(refusal: Refusal) -> ChangeError {
         Refusal::AddressTaken(..) => ChangeError::AddressTaken,
         Refusal::NothingToDo => ChangeError::NothingToDo,
         Refusal::Unsettled => ChangeError::Unsettled,
-        Refusal::Malformed => ChangeError::Unacceptable(refusal.to_string()),
+        other => ChangeError::Unacceptable(other.to_string()),
     }
 }
 
@@ -293,9 +294,10 @@ fn standing(standing: synod_replica::Standing) -> Standing {
     use synod_replica::{Goal as CoreGoal, Standing as Core};
     match standing {
         Core::Voter => Standing::Voter,
-        Core::Learner(CoreGoal::Learn) => Standing::Learner(Goal::Learn),
         Core::Learner(CoreGoal::Vote) => Standing::Learner(Goal::Vote),
         Core::Learner(CoreGoal::Replace(id)) => Standing::Learner(Goal::Replace(id)),
+        // A member without a vote that a later version may know is none that becomes a voter by itself.
+        _ => Standing::Learner(Goal::Learn),
     }
 }
 
@@ -304,7 +306,8 @@ fn role(role: synod_consensus::Role) -> Role {
         synod_consensus::Role::Leader => Role::Leader,
         synod_consensus::Role::Follower => Role::Follower,
         synod_consensus::Role::Candidate => Role::Candidate,
-        synod_consensus::Role::Recovering | synod_consensus::Role::Learner => Role::Learner,
+        // All others have no vote at the moment.
+        _ => Role::Learner,
     }
 }
 

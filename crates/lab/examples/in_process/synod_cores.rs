@@ -30,19 +30,12 @@ struct Core {
 }
 
 pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn Cluster> {
-    let consensus = Options {
-        protocol: kind,
-        election: kind.elections()[0],
-        window_max: outstanding,
-        ..Options::default()
-    };
-    let settings = Settings {
-        consensus,
-        snapshot_log_bytes: 16 << 20,
-        snapshot_slots: 1 << 20,
-        keep_slots: 100,
-        ..Settings::default()
-    };
+    let mut settings = Settings::default();
+    settings.consensus = Options::of(kind);
+    settings.consensus.window_max = outstanding;
+    settings.snapshot_log_bytes = 16 << 20;
+    settings.snapshot_slots = 1 << 20;
+    settings.keep_slots = 100;
     let ids: Vec<_> = (1..=replicas as u64).map(ReplicaId).collect();
     let mut cores = Cores {
         list: Vec::new(),

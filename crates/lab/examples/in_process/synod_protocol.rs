@@ -28,12 +28,8 @@ struct Replica {
 }
 
 pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn Cluster> {
-    let options = Options {
-        protocol: kind,
-        election: kind.elections()[0],
-        window_max: outstanding,
-        ..Options::default()
-    };
+    let mut options = Options::of(kind);
+    options.window_max = outstanding;
     let ids: Vec<_> = (1..=replicas as u64).map(ReplicaId).collect();
     let list = ids.iter().map(|&me| {
         let mut effects = Effects::new(Lsn::ZERO);

@@ -11,7 +11,7 @@ mod waiter;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use synod_consensus::{ElectionKind, Options, ProtocolKind};
+use synod_consensus::{ElectionKind, ProtocolKind};
 use synod_replica::Settings;
 use synod_storage::Durability;
 use synod_wire::ReplicaId;
@@ -109,15 +109,14 @@ impl Setup {
     /// Replicas of a protocol with the settings of Ng 2020, chapter 4: nothing is synced, and no snapshot disturbs.
     #[must_use]
     pub fn new(replicas: usize, protocol: ProtocolKind, election: ElectionKind) -> Setup {
-        let consensus = Options { protocol, election, window_max: 256, ..Options::default() };
-        let settings = Settings {
-            consensus,
-            queue_bytes_max: 512 << 20,
-            request_timeout: Duration::from_secs(60),
-            snapshot_slots: 1 << 20,
-            snapshot_log_bytes: 1 << 30,
-            ..Settings::default()
-        };
+        let mut settings = Settings::default();
+        settings.consensus.protocol = protocol;
+        settings.consensus.election = election;
+        settings.consensus.window_max = 256;
+        settings.queue_bytes_max = 512 << 20;
+        settings.request_timeout = Duration::from_secs(60);
+        settings.snapshot_slots = 1 << 20;
+        settings.snapshot_log_bytes = 1 << 30;
         Setup {
             replicas,
             settings,

@@ -20,7 +20,7 @@ use synod_wire::{Ballot, Ballots, Batch, DecodeError, Keep, Lsn, Reader, Replica
 pub static FIXED_LEADER: Outside = Outside::new::<Message, Record>(
     "fixed-leader",
     &[ElectionKind::None],
-    Survives { lost_logs: false, lost_replicas: false },
+    Survives::NOTHING_ELSE,
     |options, members, restart, now, effects| {
         Box::new(FixedLeader::start(options, members, restart, now, effects))
     },

@@ -219,18 +219,15 @@ fn report(space: &mut Space, count: Count, end: End) -> Report {
 /// that let each time-out mean one thing.
 #[must_use]
 pub fn options(protocol: ProtocolKind) -> Options {
-    let defaults = Options::of(protocol);
-    let rotates = protocol.elections().contains(&ElectionKind::Rotating);
-    let election = if rotates { ElectionKind::Rotating } else { defaults.election };
-    let election_timeout = Duration::from_secs(1);
-    Options {
-        election,
-        election_timeout,
-        heartbeat_interval: election_timeout,
-        // Longer than any wait of a replica.
-        retransmit_after: election_timeout * 100,
-        ..defaults
+    let mut options = Options::of(protocol);
+    if protocol.elections().contains(&ElectionKind::Rotating) {
+        options.election = ElectionKind::Rotating;
     }
+    options.election_timeout = Duration::from_secs(1);
+    options.heartbeat_interval = options.election_timeout;
+    // Longer than any wait of a replica.
+    options.retransmit_after = options.election_timeout * 100;
+    options
 }
 
 /// The n-th command: it puts n.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use synod_consensus::{Options, ProtocolKind, UnknownName};
+use synod_consensus::{ProtocolKind, UnknownName};
 use synod_replica::{Change, Goal, Group, SessionCommand, Settings};
 use synod_wire::{ReplicaId, SessionId};
 
@@ -336,21 +336,17 @@ fn cluster(words: &[&str], cast: Cast) -> Result<World> {
 /// A world without accidents, in which everything is immediate.
 pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
     let at_once = (Duration::ZERO, Duration::ZERO);
+    let mut settings = Settings::default();
+    settings.consensus.protocol = cast.protocol;
+    settings.consensus.election = cast.election;
+    // Time passes in a script only when a command lets it, so announcements must not wait.
+    settings.consensus.announce_delay_max = Duration::ZERO;
+    // Ticks of the replicated clock would appear in stories about other subjects.
+    settings.clock_interval = Duration::from_secs(3600);
     Plan {
         seed: 0,
         replicas,
-        settings: Settings {
-            consensus: Options {
-                protocol: cast.protocol,
-                election: cast.election,
-                // Time passes in a script only when a command lets it, so announcements must not wait.
-                announce_delay_max: Duration::ZERO,
-                ..Options::default()
-            },
-            // Ticks of the replicated clock would appear in stories about other subjects.
-            clock_interval: Duration::from_secs(3600),
-            ..Settings::default()
-        },
+        settings,
         own: Vec::new(),
         durability: Durability::Sync,
         network: NetworkPlan {

@@ -34,7 +34,7 @@ fn follower(of: usize, round: u64) -> Face {
 }
 
 fn group_of(protocol: ProtocolKind, voters: usize) -> Group {
-    Group::of(&Options { protocol, ..Options::default() }, (0..voters).map(id))
+    Group::of(&Options::of(protocol), (0..voters).map(id))
 }
 
 /// A cluster of this many running voters and learners.

@@ -393,7 +393,7 @@ impl World {
 /// The description of a member; no two have the same address.
 pub(crate) fn info(id: ReplicaId, edition: u64) -> MemberInfo {
     let url = format!("http://{id}.{edition}:2380");
-    MemberInfo { name: format!("{id}"), peer_urls: vec![url], client_urls: Vec::new() }
+    MemberInfo::new(id.to_string(), vec![url])
 }
 
 /// The voters of a group, and of the groups that it becomes without further requests: a leader promotes the

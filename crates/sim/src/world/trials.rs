@@ -33,7 +33,7 @@ fn serves_within(election: ElectionKind) -> Option<u32> {
     match election {
         ElectionKind::Ballot => Some(4),
         ElectionKind::Rotating => Some(8),
-        ElectionKind::Randomized | ElectionKind::None => None,
+        _ => None,
     }
 }
 

@@ -64,7 +64,8 @@ impl Machine {
             met_all: true,
         };
         // A run is short enough to keep everything.
-        let settings = Settings { snapshot_slots: u64::MAX, snapshot_log_bytes: u64::MAX, ..settings };
+        let mut settings = settings;
+        (settings.snapshot_slots, settings.snapshot_log_bytes) = (u64::MAX, u64::MAX);
         let executor = Executor::new(Registry::default(), first.clone());
         let mut actions = Vec::new();
         let replica = Replica::start(settings, id, first.clone(), recovered, now, &mut actions);

@@ -109,7 +109,7 @@ impl<'a> World<'a> {
             None => Topology::named("single-dc")?,
         };
         let ids: Vec<_> = (1..=setup.replicas as u64).map(ReplicaId).collect();
-        let info = |id: ReplicaId| MemberInfo { name: format!("r{}", id.0), ..MemberInfo::default() };
+        let info = |id: ReplicaId| MemberInfo::new(format!("r{}", id.0), Vec::new());
         let first = Group::first(&setup.settings.consensus, ids.iter().map(|&id| (id, info(id))))
             .limited(setup.settings.limits);
         let mut world = World {
@@ -343,7 +343,7 @@ impl<'a> World<'a> {
             }
             let place = match goal {
                 Goal::Replace(victim) => self.machines.get(&victim).map_or(0, |machine| machine.place),
-                Goal::Learn | Goal::Vote => id.0 as usize % self.setup.replicas,
+                _ => id.0 as usize % self.setup.replicas,
             };
             self.after(JOIN_DELAY, Happening::Join(id, place));
         }
@@ -461,7 +461,7 @@ impl<'a> World<'a> {
                     Victim::Follower => group.voters().find(|&id| id != leader).unwrap_or(leader),
                 });
                 let leaves = group.learners().any(|(_, goal)| goal == Goal::Replace(victim));
-                let info = MemberInfo { name: format!("in place of {victim}"), ..MemberInfo::default() };
+                let info = MemberInfo::new(format!("in place of {victim}"), Vec::new());
                 match (group.member(victim), leaves) {
                     // The client does not know yet which replica leads instead.
                     (None, _) if leader == victim => {
