@@ -330,6 +330,8 @@ impl<'a> BlockReader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::{env, fs, path::Path};
+
     use synod_api::{
         etcdserverpb::{CompactionRequest, alarm_request::AlarmAction},
         synod::v1::{KvCommand, kv_command::Command},
@@ -443,14 +445,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn damage_is_refused_and_leaves_the_old_state() {
+    /// A store whose snapshot is small.
+    fn small() -> KvStore {
         let mut small = KvStore::new();
         for n in 0..20 {
             small.set(&format!("{}", n % 3), "value");
         }
         small.del("1", "");
         small.ask_alarm(AlarmAction::Activate, 3, AlarmType::Nospace);
+        small
+    }
+
+    /// A release adds a file and changes none: `SYNOD_WRITE_FORMATS=RELEASE` writes it.
+    #[test]
+    fn what_releases_wrote_is_read() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats"));
+        if let Ok(release) = env::var("SYNOD_WRITE_FORMATS") {
+            fs::write(folder.join(format!("{release}.snapshot")), written(&small())).unwrap();
+        }
+        let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(files.contains(&folder.join("0.2.0.snapshot")), "{files:?}");
+        for file in files {
+            let store = restored(&fs::read(&file).unwrap()).unwrap();
+            assert_eq!(contents(&store), contents(&small()), "{}", file.display());
+        }
+    }
+
+    #[test]
+    fn damage_is_refused_and_leaves_the_old_state() {
+        let small = small();
         let bytes = written(&small);
         let mut store = store();
         let old = contents(&store);

@@ -40,6 +40,7 @@ impl Queue {
         Ok(())
     }
 
+    #[cfg(feature = "metrics")]
     pub(crate) fn len(&self) -> usize {
         self.inputs.len()
     }

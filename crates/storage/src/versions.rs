@@ -159,7 +159,7 @@ fn a_file_that_is_too_old_is_refused_with_the_versions_that_read_it() {
             "{name}"
         );
         assert!(
-            error.to_string().contains("It is read by: no release, only builds from before 0.1.0"),
+            error.to_string().contains("It is read by: no release, only builds from before 0.2.0"),
             "{error}"
         );
     }

@@ -170,7 +170,7 @@ pub use synod_consensus::{
 pub use synod_node::NodeMetrics;
 pub use synod_node::{
     AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node, NodeStatus,
-    Origin, PeerLink, ReadLogError, StartError, View, Watch, recover,
+    Origin, PeerLink, ReadLogError, StartError, Threads, View, Watch, recover,
 };
 pub use synod_replica::{
     Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Refusal,

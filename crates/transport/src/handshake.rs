@@ -686,6 +686,31 @@ mod tests {
         assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Replica(hello(), VERSION));
     }
 
+    /// What a replica of release 0.2.0, which spoke versions 6 and 7, said when it called.
+    const CALL_OF_0_2_0: &str = "53594e4f0700000006007a0001000000000000000200000000000000030000000000000028000000000000000400000000000000\
+        29000000000000000200000000000000f40100000000000002000200000000000000160000000000000003000000000000002100\
+        000000000000d601000000000000c201000000000000cc010000000000004404c79f";
+    /// What it answered when it was called, in version 7.
+    const WELCOME_OF_0_2_0: &str = "53594e41070000000400000000000000e8030000514f796362004600000000000000040000000000000047000000000000000200\
+        000000000000f40100000000000002000200000000000000160000000000000003000000000000002100000000000000d6010000\
+        00000000c201000000000000cc01000000000000e42e08d0";
+
+    fn of_hex(hex: &str) -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn release_0_2_0_is_understood() {
+        const { assert!(VERSION_OLDEST <= 7, "one of its versions is spoken") };
+        let (mut caller, acceptor) = pair();
+        caller.write_all(&of_hex(CALL_OF_0_2_0)).unwrap();
+        assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Replica(hello(), VERSION.min(7)));
+        let (caller, mut acceptor) = pair();
+        acceptor.write_all(&of_hex(WELCOME_OF_0_2_0)).unwrap();
+        let welcome = Welcome { version: 7, ..me() };
+        assert_eq!(call(&caller, &OURS, &hello(), LONG).unwrap(), welcome);
+    }
+
     #[test]
     fn version_4_does_not_tell_with_what_lives_began() {
         let mut fields = Fields::default();

@@ -5,6 +5,17 @@
 //! reader's version among its readers, even if a later program wrote it: an addition that does not need to be
 //! understood does not keep the operator from going back to an earlier program. Anything else is refused
 //! before it is looked at, so that it never passes for damage.
+//!
+//! # From release 0.2.0 on
+//!
+//! **Files stay readable.** Every later release reads what 0.2.0 wrote, or a release in between reads it and writes what the
+//! later one reads; [`Format::past`] then names that release. **Messages are negotiated**: replicas of two successive minor
+//! versions speak the newest version that both know ([`crate::MESSAGES_VERSION`]). CONTRIBUTING.md has the rule, and names the
+//! tests that hold it.
+//!
+//! A change of what is written therefore takes a higher [`Written::version`]; [`Written::readers`] as low as the programs are old
+//! that still understand it; code that reads every version from [`Format::oldest`] on; and files of fixed bytes that change
+//! with it.
 
 use std::fmt;
 
@@ -30,7 +41,7 @@ pub struct Format {
 }
 
 /// The name for a version that no release reads: formats were not negotiated before the first release.
-const UNRELEASED: &str = "no release, only builds from before 0.1.0";
+const UNRELEASED: &str = "no release, only builds from before 0.2.0";
 
 /// Why something with another version cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
