@@ -45,7 +45,7 @@ pub struct RunArgs {
     /// The election; by default each seed draws one of the protocol's.
     #[arg(long)]
     pub election: Option<ElectionKind>,
-    /// How batches reach all replicas: leader or balanced; by default each seed draws it.
+    /// How batches reach all replicas: leader, references or balanced; by default each seed draws it.
     #[arg(long)]
     pub dissemination: Option<Dissemination>,
     /// The family of all seeds: general, bridge, sleep, recovery, change, disk or files; by default each seed
