@@ -19,6 +19,7 @@ use common::{Group, append, block, tape, until};
 use synod_consensus::{ElectionKind, ProtocolKind};
 use synod_node::{ChangeError, Config, Ended, Node, Threads};
 use synod_replica::{Change, Context, Frozen, RequestError, SessionCommand, StateMachine};
+use synod_wire::Slot;
 
 /// Counts commands. The first one is executed until it is told to end.
 struct Slow {
@@ -102,6 +103,77 @@ fn no_task_waits_for_a_full_queue() {
             command.await.unwrap().unwrap();
         }
         assert_eq!(count.load(SeqCst), COMMANDS);
+        node.stop().await.unwrap();
+    });
+}
+
+/// Executes a command for each time that it is told to, and all that follow once nobody can tell it any more.
+struct Stepped(Slow, Arc<AtomicU64>);
+
+impl StateMachine for Stepped {
+    fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
+        self.1.fetch_add(1, SeqCst);
+        let reply = self.0.apply(command, context);
+        self.0.passed = false;
+        reply
+    }
+
+    fn query(&self, query: &Bytes) -> Bytes {
+        self.0.query(query)
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        self.0.freeze()
+    }
+
+    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        self.0.restore(snapshot)
+    }
+}
+
+#[test]
+fn between_slow_commands_the_protocol_has_its_turn() {
+    let tune = |config: &mut Config| {
+        config.threads = Threads::Compact;
+        // Every command is a batch of its own.
+        config.settings.batch_bytes_max = 1;
+        config.settings.request_timeout = Duration::from_secs(120);
+    };
+    let group = Group::new(1, tune);
+    let (machine, step, count) = Slow::new();
+    let begun = Arc::new(AtomicU64::new(0));
+    let machine = Stepped(machine, Arc::clone(&begun));
+    block(async {
+        let has_begun = async |commands| {
+            while begun.load(SeqCst) < commands {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let node = Node::start(group.config(1), machine).await.unwrap();
+        let submit = || {
+            let handle = node.handle();
+            tokio::spawn(async move { handle.execute(Bytes::from_static(b"a")).await })
+        };
+        let mut commands = vec![submit()];
+        has_begun(1).await;
+        // These are taken together after the first one, and wait for execution together.
+        commands.extend([submit(), submit()]);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        step.send(()).unwrap();
+        has_begun(2).await;
+        // The thread is busy with the second command, and the third waits.
+        let handle = node.handle();
+        let log = tokio::spawn(async move { handle.read_log(Slot(1), 1 << 20).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!log.is_finished());
+        step.send(()).unwrap();
+        let read = tokio::time::timeout(Duration::from_secs(20), log).await;
+        assert_eq!(count.load(SeqCst), 2);
+        drop(step);
+        assert!(read.expect("the third command was not begun before").unwrap().unwrap().len() >= 3);
+        for command in commands {
+            command.await.unwrap().unwrap();
+        }
         node.stop().await.unwrap();
     });
 }

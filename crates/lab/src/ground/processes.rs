@@ -237,7 +237,6 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
         ("snapshot-count", settings.snapshot_slots.to_string()),
         ("snapshot-log-bytes", settings.snapshot_log_bytes.to_string()),
         ("durability", setup.durability.to_string()),
-        ("threads", "compact".to_owned()),
     ];
     Ok(flags.into_iter().flat_map(|(flag, value)| [format!("--{flag}"), value]).collect())
 }

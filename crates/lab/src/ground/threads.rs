@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::Overrides;
-use synod_node::{Config, MemberAddress, Node, Threads};
+use synod_node::{Config, MemberAddress, Node};
 use synod_replica::Change;
 use synod_wire::{ClusterId, ReplicaId};
 use tokio::{
@@ -94,7 +94,6 @@ impl Group {
             let mut config = Config::new(ClusterId(0x1ab), id, members.clone(), data);
             config.listen = vec![address];
             config.durability = setup.durability;
-            config.threads = Threads::Compact;
             config.settings = setup.settings_of(index);
             nodes.push(Node::start_blocking(config, Registry::default()).map_err(replicas)?);
         }
