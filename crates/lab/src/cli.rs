@@ -15,7 +15,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    attacks, chaos, experiments, likeness, report,
+    attacks, calibrate, chaos, experiments, likeness, report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
 };
 
@@ -34,7 +34,7 @@ enum Command {
         names: Vec<String>,
     },
     /// Run experiments, or `all` of them, and judge the results; or attack real replicas (`chaos`,
-    /// `attacks`), or compare them with etcd (`likeness`)
+    /// `attacks`), compare them with etcd (`likeness`), or measure what work costs (`calibrate`)
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Run {
         #[command(subcommand)]
@@ -79,6 +79,8 @@ enum Special {
     Attacks(Box<attacks::Args>),
     /// Send the same random requests to real replicas and to etcd, and compare every answer
     Likeness(Box<likeness::Args>),
+    /// Measure what a message, a byte, a command and an fsync cost real replicas, and how well virtual time foretells them
+    Calibrate(Box<calibrate::Args>),
 }
 
 /// Runs `synod lab`, and prints what it has to say. The exit code is 0 if the command could be carried out,
@@ -95,6 +97,7 @@ pub fn main(args: Args) -> ExitCode {
                     Special::Chaos(args) => chaos::main(&args, &interrupted, &program),
                     Special::Attacks(args) => attacks::main(&args, &interrupted, &program),
                     Special::Likeness(args) => likeness::main(&args, &interrupted, &program),
+                    Special::Calibrate(args) => calibrate::main(&args, &interrupted, &program),
                 },
                 (Err(error), _) | (_, Err(error)) => {
                     eprintln!("error: {error}");
@@ -113,7 +116,10 @@ pub fn main(args: Args) -> ExitCode {
             eprintln!("error: {error}");
             let usage = matches!(
                 error,
-                LabError::UnknownExperiment { .. } | LabError::Parameter { .. } | LabError::Topology { .. }
+                LabError::UnknownExperiment { .. }
+                    | LabError::Parameter { .. }
+                    | LabError::Topology { .. }
+                    | LabError::Costs { .. }
             );
             ExitCode::from(if usage { 2 } else { 1 })
         }
@@ -126,7 +132,7 @@ fn list(names: &[String]) -> Result<(), LabError> {
             println!("{:24} {}\n{:24} {}", experiment.name, experiment.title, "", experiment.source);
         }
         println!(
-            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list, synod lab run likeness --help"
+            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list, synod lab run likeness --help, synod lab run calibrate --help"
         );
         return Ok(());
     }

@@ -2,6 +2,7 @@
 //! setup and load.
 
 mod client;
+pub mod hardware;
 pub mod processes;
 mod registry;
 pub mod threads;
@@ -16,6 +17,7 @@ use synod_replica::Settings;
 use synod_storage::Durability;
 use synod_wire::ReplicaId;
 
+use self::hardware::Hardware;
 use crate::{
     net::Topology,
     study::{Conduct, Event, LabError, Parameters, Sample},
@@ -47,7 +49,7 @@ impl Ground {
             Ground::Virtual => {
                 let (outcome, traffic) = virtual_time::run(setup, load, conduct)?;
                 let mut sample = outcome.sample(&load.acts);
-                sample.figures.extend(traffic.figures(outcome.answered));
+                sample.figures.extend(traffic.figures(outcome.answered, outcome.seconds));
                 Ok(sample)
             }
         }
@@ -67,7 +69,7 @@ impl Ground {
             }
             Ground::Virtual => {
                 "the replicas' own code in virtual time: links as the topology says, a processor a replica with a price \
-                 for each message and command, disks that answer at once"
+                 for each message and command, disks and network cards as described"
             }
         }
     }
@@ -97,10 +99,12 @@ pub struct Setup {
     pub settings: Settings,
     /// The election priority of each replica. Replicas beyond its end have that of the settings.
     pub priorities: Vec<u8>,
-    /// The durability. Disks in virtual time answer at once.
+    /// The durability. In virtual time a commit that waits for the disk takes what the costs say.
     pub durability: Durability,
     /// The network between the replicas and to the client; `None` for the loopback interface as it is.
     pub topology: Option<Topology>,
+    /// The machines, in virtual time.
+    pub hardware: Hardware,
     /// The seed of everything random.
     pub seed: u64,
 }
@@ -123,6 +127,7 @@ impl Setup {
             priorities: Vec::new(),
             durability: Durability::Memory,
             topology: None,
+            hardware: Hardware::default(),
             seed: 1,
         }
     }
@@ -136,14 +141,21 @@ impl Setup {
     }
 }
 
-/// The closed-loop client of Ng 2020 (section 4.1): a constant number of distinct outstanding proposals, all
-/// to the leader.
+/// Clients: a constant number of distinct outstanding proposals (the closed loop of Ng 2020, section 4.1), or proposals
+/// at a constant rate.
 ///
 /// Measuring begins once a leader is known and the warm-up is over, so the first election does not count.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Proposals outstanding at a time.
+    /// Proposals outstanding at a time, in a closed loop.
     pub concurrent: usize,
+    /// Proposals a second, in an open loop: they come at random (a Poisson process), whether or not earlier ones are
+    /// answered. `None` for a closed loop. Not on threads.
+    pub rate: Option<f64>,
+    /// Which replicas are asked. On threads it is the leader.
+    pub asked: Asked,
+    /// Bytes of a proposal, 8 or more. On threads there are 8.
+    pub value_bytes: usize,
     /// The warm-up, in which answers do not count.
     pub warm_up: Duration,
     /// The window, in which answers count.
@@ -165,6 +177,9 @@ impl Load {
         let first_round = Duration::from_micros(10) * u32::try_from(concurrent).unwrap_or(u32::MAX);
         Load {
             concurrent,
+            rate: None,
+            asked: Asked::Leader,
+            value_bytes: 8,
             warm_up: (window / 4).max(Duration::from_millis(200)) + first_round,
             window,
             answer_timeout: Duration::from_secs(20),
@@ -172,6 +187,15 @@ impl Load {
             thread_each: false,
         }
     }
+}
+
+/// The replicas that clients ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The leader alone.
+    Leader,
+    /// All replicas: each client keeps to one of them while it runs.
+    All,
 }
 
 /// An action that is carried out under load.
@@ -192,6 +216,8 @@ pub enum What {
     Replace(Victim),
     /// The leader hands the leadership to the replica before it in the list, or to the last.
     HandOver,
+    /// The machine of a member fails, and is silent from then on. Its clients lose their connections at once.
+    Crash(Victim),
 }
 
 impl std::fmt::Display for What {
@@ -203,11 +229,13 @@ impl std::fmt::Display for What {
             What::Replace(Victim::Leader) => f.write_str("replace leader"),
             What::Replace(Victim::Follower) => f.write_str("replace follower"),
             What::HandOver => f.write_str("hand over"),
+            What::Crash(Victim::Leader) => f.write_str("leader crashes"),
+            What::Crash(Victim::Follower) => f.write_str("follower crashes"),
         }
     }
 }
 
-/// The member that is replaced.
+/// The member that is replaced, or crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     /// The replica that leads at that moment.

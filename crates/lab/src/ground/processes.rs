@@ -17,7 +17,7 @@ use std::{
 
 use synod_wire::ReplicaId;
 
-use super::{Load, Setup};
+use super::{Asked, Load, Setup};
 use crate::{
     bench::{self, Options, Report},
     net::Relay,
@@ -45,16 +45,7 @@ pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabE
     }
     let mut processes = Processes::start(setup, conduct)?;
     processes.wait_until_serving(setup, conduct)?;
-    let mut options = Options { endpoints: processes.endpoints.clone(), ..Options::default() };
-    options.target_leader = true;
-    options.clients = load.concurrent;
-    options.load.conns = Some(load.concurrent.div_ceil(CLIENTS_PER_CONNECTION));
-    options.load.warmup = load.warm_up + FIRST_ROUND * u32::try_from(load.concurrent).unwrap_or(u32::MAX);
-    options.load.duration = Some(load.window);
-    options.load.timeout = load.answer_timeout;
-    options.load.val_size = 8;
-    options.load.seed = setup.seed;
-    let report = bench::run(bench::Operation::Put, &options)?;
+    let report = bench::run(bench::Operation::Put, &processes.options(setup, load))?;
     conduct.check()?;
     processes.check()?;
     Ok(sample(&report))
@@ -82,19 +73,19 @@ fn failed(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> LabErr
 
 /// Running processes. They end when this is dropped, and also when the lab is killed: each reads a pipe that
 /// the lab holds open, and stops at its end.
-struct Processes {
+pub(crate) struct Processes {
     children: Vec<(Child, Option<ChildStdin>)>,
     /// The addresses that the load dials.
     endpoints: Vec<String>,
     /// The addresses at which replicas serve clients, without a network in between.
-    direct: Vec<String>,
+    pub(crate) direct: Vec<String>,
     folder: tempfile::TempDir,
     /// Dropped after the processes.
     _relay: Option<Relay>,
 }
 
 impl Processes {
-    fn start(setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
+    pub(crate) fn start(setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
         let folder = tempfile::tempdir().map_err(failed("temporary folder"))?;
         let addresses = free_addresses(2 * setup.replicas).map_err(failed("ports"))?;
         let (clients, peers) = addresses.split_at(setup.replicas);
@@ -143,9 +134,28 @@ impl Processes {
         Ok(processes)
     }
 
+    /// The options of the load generator for a load.
+    pub(crate) fn options(&self, setup: &Setup, load: &Load) -> Options {
+        let mut options = Options { endpoints: self.endpoints.clone(), ..Options::default() };
+        options.target_leader = load.asked == Asked::Leader;
+        options.clients = load.concurrent;
+        options.load.conns = Some(load.concurrent.div_ceil(CLIENTS_PER_CONNECTION).max(match load.asked {
+            Asked::Leader => 1,
+            Asked::All => self.endpoints.len(),
+        }));
+        options.load.rate = load.rate;
+        options.load.poisson = load.rate.is_some();
+        options.load.warmup = load.warm_up + FIRST_ROUND * u32::try_from(load.concurrent).unwrap_or(u32::MAX);
+        options.load.duration = Some(load.window);
+        options.load.timeout = load.answer_timeout;
+        options.load.val_size = load.value_bytes;
+        options.load.seed = setup.seed;
+        options
+    }
+
     /// Waits for the first write that succeeds, and then a little for the replica with the highest priority
     /// to lead, if there is one. The experiment itself finds out whether it does.
-    fn wait_until_serving(&mut self, setup: &Setup, conduct: &Conduct) -> Result<(), LabError> {
+    pub(crate) fn wait_until_serving(&mut self, setup: &Setup, conduct: &Conduct) -> Result<(), LabError> {
         let deadline = Instant::now() + START_TIMEOUT;
         let wanted = setup.priorities.iter().zip(1..).max().filter(|(priority, _)| **priority > 0);
         let wanted = wanted.map(|(_, id): (_, u64)| format!("{id:x}"));
@@ -179,7 +189,7 @@ impl Processes {
     }
 
     /// Checks that all processes run. The error has the last words of one that does not.
-    fn check(&mut self) -> Result<(), LabError> {
+    pub(crate) fn check(&mut self) -> Result<(), LabError> {
         for (index, (child, _)) in self.children.iter_mut().enumerate() {
             if let Ok(Some(status)) = child.try_wait() {
                 let log = self.folder.path().join(format!("r{}.log", index + 1));
@@ -224,6 +234,7 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
     let flags = [
         ("protocol", consensus.protocol.to_string()),
         ("election", consensus.election.to_string()),
+        ("dissemination", consensus.dissemination.to_string()),
         ("priority", consensus.priority.to_string()),
         ("heartbeat-interval", time(consensus.heartbeat_interval)),
         ("election-timeout", time(consensus.election_timeout)),

@@ -88,8 +88,9 @@ impl Registry {
 
 impl StateMachine for Registry {
     fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
-        let value = command[..].try_into().map(u64::from_le_bytes);
-        let taken = value.is_ok_and(|value| self.record(value));
+        // What follows the value only makes the command longer.
+        let value = command.first_chunk().map(|value| u64::from_le_bytes(*value));
+        let taken = value.is_some_and(|value| self.record(value));
         Bytes::from_static(if taken { b"" } else { b"no value" })
     }
 

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    Act, Load, Outcome, Setup, What,
+    Act, Asked, Load, Outcome, Setup, What,
     client::{Client, Target},
     processes::free_addresses,
     registry::{Registry, VALUES_MAX, Values},
@@ -46,6 +46,9 @@ const GLANCE_INTERVAL: Duration = Duration::from_millis(20);
 /// The replicas do not start or find no leader, an acknowledged value is missing at a replica, replicas
 /// disagree, or Ctrl-C was pressed.
 pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Outcome, LabError> {
+    if load.rate.is_some() || load.asked != Asked::Leader || load.value_bytes != 8 {
+        return Err(replicas("threads have a closed loop of 8 bytes at the leader; see `--set on=`"));
+    }
     let group = Group::start(setup)?;
     let runtime = Builder::new_current_thread().enable_all().build().map_err(replicas)?;
     let (outcome, acknowledged) = LocalSet::new().block_on(&runtime, drive(&group, setup, load, conduct))?;

@@ -171,6 +171,14 @@ pub enum LabError {
         /// What is wrong.
         why: String,
     },
+    /// Costs of virtual time are not valid.
+    #[error("costs {name}: {why}")]
+    Costs {
+        /// The costs or their file.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
     /// A file or folder cannot be used.
     #[error("{}: {source}", path.display())]
     File {

@@ -1,4 +1,4 @@
-//! The client in virtual time: its outstanding proposals, the leader it knows, and its answers.
+//! The clients in virtual time: their outstanding proposals, the leader they know, and their answers.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -118,15 +118,20 @@ impl Client {
         self.in_order.iter().filter(at).map(|&request| RequestId(request)).collect()
     }
 
-    /// Counts an answer. Returns false if the proposal is no longer outstanding.
-    pub(super) fn answered(&mut self, now: Time, request: RequestId) -> bool {
-        let Some(pending) = self.pending.remove(&request.0) else { return false };
+    /// Counts an answer. Returns the replica that was asked, or `None` if the proposal is no longer outstanding.
+    pub(super) fn answered(&mut self, now: Time, request: RequestId) -> Option<ReplicaId> {
+        let pending = self.pending.remove(&request.0)?;
         self.acknowledged.insert(pending.value);
         if self.count(now, pending) {
             self.outcome.longest_gap = self.outcome.longest_gap.max(now.since(self.last_answer));
             self.last_answer = now;
         }
-        true
+        Some(pending.asked)
+    }
+
+    /// The replica that was asked last.
+    pub(super) fn asked(&self, request: RequestId) -> Option<ReplicaId> {
+        self.pending.get(&request.0).map(|pending| pending.asked)
     }
 
     /// Gives up proposals that waited for too long, and returns how many.

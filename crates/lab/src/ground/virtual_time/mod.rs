@@ -1,9 +1,10 @@
 //! Runs the replicas' own code in virtual time: as if each replica had a processor, over any network, on any machine.
 //!
-//! The model covers what surrounds the replicas: links as a topology describes them; a processor for each
-//! replica, which works through its inbox at a fixed price for each message and for each command in it, in
-//! and out; and disks that answer at once. The same seed gives the same run. (`synod-sim` looks for errors
-//! with the same replicas. Here only links have faults, and the subject is time.)
+//! The model covers what surrounds the replicas: links as a topology describes them; for each replica a processor, which
+//! works through its inbox at a price for each message, byte and command ([`Costs`](super::hardware::Costs)), a
+//! network card that all of its traffic passes ([`Card`](super::hardware::Card)), and a disk that commits what waits
+//! together, one commit after the other. The same seed gives the same run. (`synod-sim` looks for errors with the same
+//! replicas. Here only links have faults and machines fail, and the subject is time.)
 
 mod client;
 mod prepare;
@@ -14,15 +15,6 @@ use std::time::Duration;
 
 use super::{Load, Outcome, Setup};
 use crate::study::{Conduct, LabError};
-
-/// What handling or sending one message costs a processor, in nanoseconds.
-const MESSAGE_NANOS: u64 = 2_000;
-/// What taking a proposal from a client and answering it costs, in nanoseconds. With it three replicas peak
-/// near the 250,000 proposals a second of the document's machines, to which the model is calibrated.
-const REQUEST_NANOS: u64 = 3_000;
-/// What each byte of a message costs, in nanoseconds. A proposal of 8 bytes takes 37 bytes in a batch, so it
-/// costs 0.3 µs.
-const BYTE_NANOS: f64 = 300.0 / 37.0;
 
 /// Messages between replicas in the window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,11 +30,44 @@ pub struct Traffic {
     /// How long the first completed prepare phase in the window took: from when a replica was told to lead
     /// until a majority had accepted the log that it adopted.
     pub prepare: Option<Duration>,
+    /// What the replica did that led in the end.
+    pub leader: Usage,
+    /// What each of the others did on average.
+    pub follower: Usage,
+}
+
+/// What a replica did in the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Seconds in which its processor was busy.
+    pub busy: f64,
+    /// Bytes that it sent, to replicas and clients.
+    pub sent: f64,
+    /// Bytes that it received.
+    pub received: f64,
+    /// Messages that it exchanged with other replicas.
+    pub messages: f64,
+    /// Bursts in which it handled messages or commands.
+    pub bursts: f64,
+}
+
+impl Usage {
+    /// The mean of several.
+    fn mean(all: &[Usage]) -> Usage {
+        let mean = |of: fn(&Usage) -> f64| all.iter().map(of).sum::<f64>() / all.len().max(1) as f64;
+        Usage {
+            busy: mean(|one| one.busy),
+            sent: mean(|one| one.sent),
+            received: mean(|one| one.received),
+            messages: mean(|one| one.messages),
+            bursts: mean(|one| one.bursts),
+        }
+    }
 }
 
 impl Traffic {
     /// The figures of a run with this many answers.
-    pub(super) fn figures(&self, answered: u64) -> impl Iterator<Item = (&'static str, f64)> {
+    pub(super) fn figures(&self, answered: u64, seconds: f64) -> impl Iterator<Item = (&'static str, f64)> {
         let thousands = answered.max(1) as f64 / 1000.0;
         let counted = [
             ("messages", self.messages as f64 / thousands),
@@ -50,7 +75,23 @@ impl Traffic {
             ("decides", self.decides as f64 / thousands),
             ("sync_bytes", self.sync_bytes as f64),
         ];
-        counted.into_iter().chain(self.prepare.map(|took| ("prepare_ms", took.as_secs_f64() * 1e3)))
+        let megabits = |bytes: f64| bytes * 8e-6 / seconds;
+        let used = [
+            ("leader_busy", 100.0 * self.leader.busy / seconds),
+            ("follower_busy", 100.0 * self.follower.busy / seconds),
+            ("leader_sent", megabits(self.leader.sent)),
+            ("follower_sent", megabits(self.follower.sent)),
+            ("leader_received", megabits(self.leader.received)),
+            ("follower_received", megabits(self.follower.received)),
+            ("leader_messages", self.leader.messages / seconds),
+            ("follower_messages", self.follower.messages / seconds),
+            ("leader_bursts", self.leader.bursts / seconds),
+            ("follower_bursts", self.follower.bursts / seconds),
+        ];
+        counted
+            .into_iter()
+            .chain(used)
+            .chain(self.prepare.map(|took| ("prepare_ms", took.as_secs_f64() * 1e3)))
     }
 }
 

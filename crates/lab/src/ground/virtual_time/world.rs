@@ -9,16 +9,16 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::{Link as PeerLink, Overrides, Role};
 use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberInfo, RequestError, RequestId};
-use synod_wire::{Ballot, CommandKind, Epoch, Incarnation, ReplicaId, Time};
+use synod_wire::{Ballot, COMMAND_HEADER_BYTES, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, Time};
 
 use super::{
-    Traffic,
+    Traffic, Usage,
     client::Client,
     prepare::Stopwatch,
     replica::{Burst, Kind, Machine, kind, request},
 };
 use crate::{
-    ground::{Act, Load, Outcome, Setup, Victim, What},
+    ground::{Act, Asked, Load, Outcome, Setup, Victim, What},
     net::{Link, Topology},
     study::{Conduct, LabError},
 };
@@ -35,17 +35,29 @@ const FIRST_LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time from the change of the group until the new replica starts.
 const JOIN_DELAY: Duration = Duration::from_millis(50);
+/// The bytes of an answer: those of Santos 2012, section 10.4, and as much around it as around a command.
+const ANSWER_BYTES: usize = COMMAND_HEADER_BYTES + 8;
+/// How long a client whose replica has crashed waits until it turns to another, in milliseconds (Santos 2012,
+/// section 10.4.3).
+const RECONNECT_MS: std::ops::Range<u64> = 100..500;
 
 /// A scheduled event.
 enum Happening {
-    /// A message arrives, if its session still exists.
-    Arrive { from: ReplicaId, to: ReplicaId, session: u64, event: Box<Event> },
+    /// A message arrives, if its session still exists. `bytes` are those that the receiver's network card has yet to
+    /// take in.
+    Arrive { from: ReplicaId, to: ReplicaId, session: u64, event: Box<Event>, bytes: usize },
+    /// A commit of this replica's disk has ended.
+    Committed(ReplicaId),
+    /// The client of an open loop sends its next proposal.
+    Due,
     /// A processor is free and has work, or a deadline has passed.
     Work(ReplicaId),
     /// The client learns that this replica leads.
     Hear(Epoch, Ballot, ReplicaId),
     /// The client gets an answer.
     Answer(RequestId, Result<Bytes, RequestError>),
+    /// The client has read an answer.
+    Read(RequestId, Result<Bytes, RequestError>),
     /// The client sends a proposal again.
     Resend(RequestId),
     /// The client looks for time-outs, and the operator for the progress of a change.
@@ -93,6 +105,12 @@ pub(super) struct World<'a> {
     /// For each link, when its last byte will have left, and the number of its session.
     wires: BTreeMap<(ReplicaId, ReplicaId), (Time, u64)>,
     random: fastrand::Rng,
+    /// Where the replicas and the client share processors: until when each is busy.
+    processors: Vec<Time>,
+    /// Until when the client is busy, where it shares processors with the replicas.
+    client_until: Time,
+    /// Counts the clients that chose a replica.
+    last_asked: usize,
     client: Client,
     opened: Option<Time>,
     acts: std::vec::IntoIter<Act>,
@@ -125,6 +143,9 @@ impl<'a> World<'a> {
             machines: BTreeMap::new(),
             wires: BTreeMap::new(),
             random: fastrand::Rng::with_seed(setup.seed),
+            processors: vec![Time::ZERO; setup.hardware.shared_processors.unwrap_or(0)],
+            client_until: Time::ZERO,
+            last_asked: 0,
             client: Client::new(load),
             opened: None,
             acts: load.acts.clone().into_iter(),
@@ -193,7 +214,20 @@ impl<'a> World<'a> {
 
     fn happen(&mut self, what: Happening) -> Result<(), LabError> {
         match what {
-            Happening::Arrive { from, to, session, event } => {
+            Happening::Arrive { from, to, session, event, bytes } if bytes > 0 => {
+                // The card takes in one byte after another, from when the first could arrive.
+                let time = self.setup.hardware.card.time(bytes);
+                let Some(machine) = self.machines.get_mut(&to) else { return Ok(()) };
+                machine.receives_until = self.now.max(machine.receives_until + time);
+                let at = machine.receives_until;
+                let whole = Happening::Arrive { from, to, session, event, bytes: 0 };
+                if at > self.now {
+                    self.at(at, whole);
+                } else {
+                    self.happen(whole)?;
+                }
+            }
+            Happening::Arrive { from, to, session, event, .. } => {
                 let lasts = self.wires.get(&(from, to)).is_some_and(|(_, present)| *present == session);
                 match *event {
                     Event::Request { request, .. } if self.machines[&to].retired => {
@@ -210,19 +244,38 @@ impl<'a> World<'a> {
                 }
             }
             Happening::Work(id) => self.work(id)?,
+            Happening::Committed(id) => self.committed(id),
+            Happening::Due => {
+                if let Some(rate) = self.load.rate.filter(|_| !self.client.is_over(self.now)) {
+                    self.propose(None);
+                    let gap = -(1.0 - self.random.f64()).ln() / rate;
+                    self.after(Duration::from_secs_f64(gap), Happening::Due);
+                }
+            }
             Happening::Hear(epoch, ballot, leader) => {
                 let first = self.client.leader().is_none();
                 self.client.hear(epoch, ballot, leader);
                 if first {
-                    (0..self.load.concurrent).for_each(|_| self.propose());
+                    match self.load.rate {
+                        Some(_) => self.after(Duration::ZERO, Happening::Due),
+                        None => (0..self.load.concurrent).for_each(|_| self.propose(None)),
+                    }
                     self.after(self.load.warm_up, Happening::Open);
                 }
             }
-            Happening::Answer(request, answer) => self.answer(request, answer)?,
+            Happening::Answer(request, answer) if !self.processors.is_empty() => {
+                let cost = Duration::from_nanos(self.setup.hardware.costs.client_nanos as u64);
+                let read = self.client_works(cost);
+                self.at(read, Happening::Read(request, answer));
+            }
+            Happening::Answer(request, answer) | Happening::Read(request, answer) => {
+                self.answer(request, answer)?
+            }
             Happening::Resend(request) => self.resend(request),
             Happening::Look => {
-                for _ in 0..self.client.expire(self.now) {
-                    self.propose();
+                let expired = self.client.expire(self.now);
+                if self.load.rate.is_none() {
+                    (0..expired).for_each(|_| self.propose(None));
                 }
                 self.operate()?;
                 self.after(LOOK_INTERVAL, Happening::Look);
@@ -232,6 +285,7 @@ impl<'a> World<'a> {
                 self.client.open(self.now, self.load.window);
                 self.opened = Some(self.now);
                 self.traffic = Traffic::default();
+                self.machines.values_mut().for_each(|machine| machine.usage = Usage::default());
                 self.stopwatch.took = None;
             }
         }
@@ -242,8 +296,9 @@ impl<'a> World<'a> {
 
     fn join(&mut self, id: ReplicaId, place: usize) -> Result<(), LabError> {
         let settings = self.setup.settings_of(place);
+        let means = (self.setup.hardware.costs.clone(), self.setup.durability);
         let life = Incarnation(self.random.u64(1..1_000_000));
-        let mut machine = Machine::start(settings, id, place, &self.first, life, self.now);
+        let mut machine = Machine::start(settings, means, id, place, &self.first, life, self.now);
         let burst = machine.begin()?;
         let others: Vec<_> = self.machines.keys().copied().collect();
         self.machines.insert(id, machine);
@@ -291,16 +346,67 @@ impl<'a> World<'a> {
             self.at(at, Happening::Work(id));
             return Ok(());
         }
+        let processor = self.processors.iter().enumerate().min_by_key(|(_, until)| **until);
+        if let Some((_, &until)) = processor.filter(|(_, until)| **until > self.now) {
+            // All processors are busy with other replicas, or with the client.
+            machine.scheduled = true;
+            self.at(until, Happening::Work(id));
+            return Ok(());
+        }
         machine.scheduled = false;
         let burst = machine.work(self.now)?;
+        if let Some((processor, _)) = processor {
+            self.processors[processor] = machine.free_at;
+        }
         self.carry_out(id, burst)
+    }
+
+    /// The client works for this long on the processors that it shares with the replicas, one thing after the other.
+    /// Returns when it is done.
+    fn client_works(&mut self, cost: Duration) -> Time {
+        let from = self.now.max(self.client_until);
+        // It stays on the processor that it has, if that waits for nothing else.
+        let free = self.processors.iter_mut().filter(|until| **until <= from).max();
+        let processor = match free {
+            Some(processor) => processor,
+            None => self.processors.iter_mut().min().expect("it shares some"),
+        };
+        *processor = from.max(*processor) + cost;
+        self.client_until = *processor;
+        self.client_until
+    }
+
+    /// What waited for the disk leaves, and the next commit begins.
+    fn committed(&mut self, id: ReplicaId) {
+        let Some(machine) = self.machines.get_mut(&id).filter(|machine| !machine.retired) else { return };
+        machine.disk.committed();
+        let next = machine.disk.commit();
+        let durable = machine.disk.durable;
+        let held: Vec<_> = std::iter::from_fn(|| machine.disk.release()).collect();
+        for (_, to, message, bytes) in held {
+            self.send(id, to, Event::Receive { from: id, message }, bytes, self.now);
+        }
+        if let Some(time) = next {
+            self.after(time, Happening::Committed(id));
+        }
+        self.give(id, Event::Durable(durable));
     }
 
     /// Carries out a burst's effects when the burst is over.
     fn carry_out(&mut self, id: ReplicaId, burst: Burst) -> Result<(), LabError> {
         let machine = &self.machines[&id];
         let (leaves, place, deadline) = (machine.free_at, machine.place, machine.deadline);
-        for (to, message, bytes) in burst.messages {
+        let durable = machine.disk.durable;
+        if let Some(time) = burst.commit {
+            self.at(leaves + time, Happening::Committed(id));
+        }
+        let counts = !self.client.is_over(self.now);
+        if counts {
+            let usage = &mut self.machines.get_mut(&id).expect("it has started").usage;
+            usage.busy += burst.busy;
+            usage.bursts += burst.woken;
+        }
+        for (after, to, message, bytes) in burst.messages {
             match kind(&message) {
                 Kind::Decide => self.traffic.decides += 1,
                 Kind::Sync => self.traffic.sync_bytes += bytes as u64,
@@ -309,11 +415,18 @@ impl<'a> World<'a> {
             self.stopwatch.sent(self.now, &message);
             self.traffic.messages += 1;
             self.traffic.bytes += bytes as u64;
-            self.send(id, to, Event::Receive { from: id, message }, bytes, leaves);
+            let machine = self.machines.get_mut(&id).expect("it has started");
+            // What rests on records does not overtake what waits for others.
+            if after > durable || (after > Lsn::ZERO && !machine.disk.held.is_empty()) {
+                machine.disk.held.push_back((after, to, message, bytes));
+            } else {
+                self.send(id, to, Event::Receive { from: id, message }, bytes, leaves);
+            }
         }
         let back = self.topology.client_way(place)?.1;
         for (request, answer) in burst.answers {
-            self.at(leaves + back, Happening::Answer(request, answer));
+            let through = self.through_card(id, ANSWER_BYTES, leaves);
+            self.at(through + back, Happening::Answer(request, answer));
         }
         if burst.leader {
             let status = self.machines[&id].replica.status();
@@ -349,7 +462,43 @@ impl<'a> World<'a> {
         }
     }
 
+    /// A replica's network card sends this many bytes, after all that it was given before. Returns when the last of them
+    /// has left.
+    fn through_card(&mut self, id: ReplicaId, bytes: usize, leaves: Time) -> Time {
+        let card = &self.setup.hardware.card;
+        let counts = !self.client.is_over(self.now);
+        let machine = self.machines.get_mut(&id).expect("a machine that has started");
+        if counts {
+            machine.usage.sent += bytes as f64;
+        }
+        if !card.is_limited() {
+            return leaves;
+        }
+        machine.sends_until = machine.sends_until.max(leaves) + card.time(bytes);
+        machine.sends_until
+    }
+
+    /// The bytes of a message that the receiver's card has yet to take in when they arrive.
+    fn for_card(&mut self, to: ReplicaId, bytes: usize) -> usize {
+        let counts = !self.client.is_over(self.now);
+        if let Some(machine) = self.machines.get_mut(&to).filter(|_| counts) {
+            machine.usage.received += bytes as f64;
+        }
+        if self.setup.hardware.card.is_limited() { bytes } else { 0 }
+    }
+
     fn send(&mut self, from: ReplicaId, to: ReplicaId, event: Event, bytes: usize, leaves: Time) {
+        // The system does not send more than a little to a machine that does not answer, and that does not count.
+        if self.machines.get(&to).is_none_or(|machine| machine.retired) {
+            return;
+        }
+        let leaves = self.through_card(from, bytes, leaves);
+        let unread = self.for_card(to, bytes);
+        for end in [from, to] {
+            if let Some(machine) = self.machines.get_mut(&end).filter(|_| !self.client.is_over(self.now)) {
+                machine.usage.messages += 1.0;
+            }
+        }
         let (Some(source), Some(target)) = (self.machines.get(&from), self.machines.get(&to)) else { return };
         let link = self.links[source.place][target.place];
         let Some((busy_until, session)) = self.wires.get_mut(&(from, to)) else { return };
@@ -361,7 +510,7 @@ impl<'a> World<'a> {
             let up = Event::Link { peer: to, link: PeerLink::Up };
             self.at(
                 leaves + link.delay * 2,
-                Happening::Arrive { from, to: from, session, event: Box::new(up) },
+                Happening::Arrive { from, to: from, session, event: Box::new(up), bytes: 0 },
             );
             return;
         }
@@ -376,28 +525,44 @@ impl<'a> World<'a> {
         // A stream keeps its order even if one message is delayed for longer than the next.
         let arrives = through + link.delay + jitter;
         *busy_until = (*busy_until).max(arrives - link.delay);
-        self.at(arrives, Happening::Arrive { from, to, session, event: Box::new(event) });
+        self.at(arrives, Happening::Arrive { from, to, session, event: Box::new(event), bytes: unread });
     }
 
     // The client.
 
-    fn propose(&mut self) {
+    /// Makes a proposal: to the same replica as the client's last one, if that runs and any may be asked.
+    fn propose(&mut self, last: Option<ReplicaId>) {
         if self.client.is_over(self.now) {
             return;
         }
-        let Some(leader) = self.client.leader() else { return };
-        let (number, value) = self.client.propose(self.now, leader);
-        self.ask(leader, number, value);
+        let Some(replica) = self.choose(last) else { return };
+        let (number, value) = self.client.propose(self.now, replica);
+        self.ask(replica, number, value);
+    }
+
+    /// The replica that a client asks.
+    fn choose(&mut self, last: Option<ReplicaId>) -> Option<ReplicaId> {
+        if self.load.asked == Asked::Leader {
+            return self.client.leader();
+        }
+        let runs = |id: &ReplicaId| self.machines.get(id).is_some_and(|machine| !machine.retired);
+        if let Some(last) = last.filter(runs) {
+            return Some(last);
+        }
+        let running: Vec<_> = self.machines.keys().copied().filter(runs).collect();
+        // Clients are distributed evenly at first.
+        self.last_asked += 1;
+        running.get(self.last_asked % running.len().max(1)).copied()
     }
 
     fn ask(&mut self, replica: ReplicaId, number: RequestId, value: u64) {
         let Some(machine) = self.machines.get(&replica) else { return };
         let there = self.topology.client_way(machine.place).map_or(Duration::ZERO, |way| way.0);
-        let event = request(number, CommandKind::Apply, Bytes::copy_from_slice(&value.to_le_bytes()));
-        self.after(
-            there,
-            Happening::Arrive { from: replica, to: replica, session: 0, event: Box::new(event) },
-        );
+        let mut payload = vec![0; self.load.value_bytes.max(8)];
+        payload[..8].copy_from_slice(&value.to_le_bytes());
+        let bytes = self.for_card(replica, payload.len() + COMMAND_HEADER_BYTES);
+        let event = Box::new(request(number, CommandKind::Apply, Bytes::from(payload)));
+        self.after(there, Happening::Arrive { from: replica, to: replica, session: 0, event, bytes });
     }
 
     fn answer(&mut self, number: RequestId, answer: Result<Bytes, RequestError>) -> Result<(), LabError> {
@@ -406,8 +571,9 @@ impl<'a> World<'a> {
         }
         match answer {
             Ok(_) | Err(RequestError::OutcomeUnknown) => {
-                if self.client.answered(self.now, number) {
-                    self.propose();
+                let asked = self.client.answered(self.now, number);
+                if asked.is_some() && self.load.rate.is_none() {
+                    self.propose(asked);
                 }
             }
             Err(_) => self.after(RESEND_DELAY, Happening::Resend(number)),
@@ -416,9 +582,19 @@ impl<'a> World<'a> {
     }
 
     fn resend(&mut self, number: RequestId) {
-        let Some(leader) = self.client.leader() else { return };
-        if let Some((number, value)) = self.client.resend(number, leader) {
-            self.ask(leader, number, value);
+        let last = self.client.asked(number);
+        let Some(replica) = self.choose(last) else { return };
+        if let Some((number, value)) = self.client.resend(number, replica) {
+            self.ask(replica, number, value);
+        }
+    }
+
+    /// A machine fails. Its clients lose their connections, and turn to another replica after a while.
+    fn crash(&mut self, id: ReplicaId) {
+        self.machines.get_mut(&id).expect("a machine that has started").retired = true;
+        for request in self.client.at(id) {
+            let pause = Duration::from_millis(self.random.u64(RECONNECT_MS));
+            self.after(pause, Happening::Resend(request));
         }
     }
 
@@ -449,6 +625,22 @@ impl<'a> World<'a> {
                     self.give(leader, Event::Transfer(to));
                 }
                 self.act = Some(act);
+                return Ok(());
+            }
+            What::Crash(victim) => {
+                let running = |id: &ReplicaId| self.machines.get(id).is_some_and(|machine| !machine.retired);
+                let victim = match victim {
+                    Victim::Leader => Some(leader).filter(running),
+                    Victim::Follower => group.voters().find(|id| *id != leader && running(id)),
+                };
+                match victim {
+                    Some(victim) => {
+                        self.crash(victim);
+                        self.finish_act(&act);
+                    }
+                    // The client does not know yet which replica leads.
+                    None => self.act = Some(act),
+                }
                 return Ok(());
             }
             What::Order(protocol, election) => {
@@ -505,12 +697,12 @@ impl<'a> World<'a> {
 
     // The end.
 
-    /// Members of the newest group.
+    /// Members of the newest group that run.
     fn members(&self) -> impl Iterator<Item = &Machine> {
         let newest =
             self.machines.values().map(|machine| machine.replica.group()).max_by_key(|group| group.version);
         let ids: Vec<_> = newest.into_iter().flat_map(Group::voters).collect();
-        self.machines.values().filter(move |machine| ids.contains(&machine.id))
+        self.machines.values().filter(move |machine| ids.contains(&machine.id) && !machine.retired)
     }
 
     fn agree(&self) -> bool {
@@ -539,7 +731,13 @@ impl<'a> World<'a> {
 
     pub(super) fn finish(mut self) -> (Outcome, Traffic) {
         self.client.close();
+        let leader = self.client.leader();
+        let used = |leads: bool| {
+            let own = self.machines.values().filter(|machine| (Some(machine.id) == leader) == leads);
+            Usage::mean(&own.map(|machine| machine.usage).collect::<Vec<_>>())
+        };
+        let (leader, follower) = (used(true), used(false));
         let outcome = Outcome { acts: self.done, ..self.client.outcome };
-        (outcome, Traffic { prepare: self.stopwatch.took, ..self.traffic })
+        (outcome, Traffic { prepare: self.stopwatch.took, leader, follower, ..self.traffic })
     }
 }
