@@ -1,8 +1,9 @@
 //! The experiments, each declared in one place.
 //!
 //! Sources are sections, figures and tables of Ng 2020 ("Distributed Consensus: Performance Comparison of Paxos
-//! and Raft"). `N..` are items of a checklist of that document, `R..` the claims that a repetition must reproduce.
-//! The document measured on 16 cores and on machines of a cloud; here all replicas may share two cores, so curves
+//! and Raft"), and of Santos 2012 ("State Machine Replication: from Analytical Evaluation to High-Performance Paxos"),
+//! chapter 10. `N..` and `H..` are items of checklists of these documents, `R..` the claims that a repetition must
+//! reproduce. Ng 2020 measured on 16 cores and on machines of a cloud; here all replicas may share two cores, so curves
 //! are compared by their shape, and the document's numbers stand beside ours as numbers of another machine.
 
 mod batching;
@@ -17,6 +18,7 @@ mod optimisations;
 mod parameters;
 mod points;
 mod reconfiguration;
+mod s_paxos;
 mod single_dc;
 mod synchronous;
 mod throughput;
@@ -41,6 +43,12 @@ pub const ALL: &[&Experiment] = &[
     &trans_pacific::EXPERIMENT,
     &leader_placement::EXPERIMENT,
     &live_change::EXPERIMENT,
+    &s_paxos::throughput::EXPERIMENT,
+    &s_paxos::response::EXPERIMENT,
+    &s_paxos::open_loop::EXPERIMENT,
+    &s_paxos::leaders::PROMOTIONS,
+    &s_paxos::leaders::SUSPICIONS,
+    &s_paxos::crashes::EXPERIMENT,
 ];
 
 /// Finds experiments by name; `all` stands for all of them.
@@ -122,7 +130,7 @@ mod tests {
             (experiment.points)(&parameters).unwrap_err().to_string()
         };
         assert!(points("concurrent=0").contains("concurrent=0: accepted: numbers from 1"));
-        assert!(points("replicas=2").contains("accepted: 1 and 3 to 9"));
+        assert!(points("replicas=2").contains("accepted: 1 and 3 to 11"));
         assert!(points("protocols=pigeon").contains("unknown protocol 'pigeon'; accepted: multipaxos"));
         assert!(points("seconds=0").contains("seconds above 0"));
         assert!(points("on=moon").contains("accepted: processes, threads"));

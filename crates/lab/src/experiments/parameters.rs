@@ -95,8 +95,8 @@ pub(super) fn concurrencies(parameters: &Parameters) -> Result<Vec<usize>, LabEr
 /// Group sizes.
 pub(super) fn sizes(parameters: &Parameters) -> Result<Vec<usize>, LabError> {
     let all: Vec<usize> = parameters.list("replicas")?;
-    if all.iter().all(|size| (1..=9).contains(size) && *size != 2) {
+    if all.iter().all(|size| (1..=11).contains(size) && *size != 2) {
         return Ok(all);
     }
-    Err(parameters.wrong("replicas", "accepted: 1 and 3 to 9, separated by commas"))
+    Err(parameters.wrong("replicas", "accepted: 1 and 3 to 11, separated by commas"))
 }
