@@ -35,7 +35,7 @@ pub const EXPERIMENT: Experiment = Experiment {
             one thread that executes; here packets are no limit anyway, and only the growth is compared (processor).",
     parameters: &[
         ON_VIRTUAL,
-        SHORT_WINDOW,
+        Parameter { default: "1.5", full: "5", ..SHORT_WINDOW },
         COSTS,
         ORDERING,
         Parameter { default: "3,5,7,11", full: "3,5,7,9,11", ..REPLICAS },
