@@ -11,6 +11,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
+use synod_consensus::{Dissemination, ProtocolKind};
 
 use super::network::{Network, tool};
 
@@ -33,7 +34,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Cluster {
     program: PathBuf,
     folder: PathBuf,
-    protocol: String,
+    protocol: ProtocolKind,
+    dissemination: Dissemination,
     /// The network between them.
     pub network: Network,
     replicas: Vec<Replica>,
@@ -51,12 +53,12 @@ impl Cluster {
     pub fn start(
         program: &Path,
         folder: &Path,
-        protocol: String,
+        (protocol, dissemination): (ProtocolKind, Dissemination),
         network: Network,
     ) -> Result<Cluster, String> {
         let replicas = network.addresses.iter().map(|_| Replica::default()).collect();
         let (program, folder) = (program.to_owned(), folder.to_owned());
-        let mut cluster = Cluster { program, folder, protocol, network, replicas };
+        let mut cluster = Cluster { program, folder, protocol, dissemination, network, replicas };
         for place in 0..cluster.replicas.len() {
             let disk = cluster.disk(place);
             fs::create_dir_all(&disk).map_err(|error| format!("{}: {error}", disk.display()))?;
@@ -133,7 +135,8 @@ impl Cluster {
             .args(["--initial-advertise-peer-urls", &self.peer_url(place)])
             .args(["--initial-cluster", &members.collect::<Vec<_>>().join(",")])
             .args(["--initial-cluster-state", if self.replicas[place].joins { "existing" } else { "new" }])
-            .args(["--protocol", &self.protocol])
+            .args(["--protocol", self.protocol.name()])
+            .args(["--dissemination", &self.dissemination.to_string()])
             .args(FLAGS)
             .arg("--data-dir")
             .arg(self.data(place))

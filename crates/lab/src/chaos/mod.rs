@@ -37,7 +37,7 @@ use std::{
 };
 
 use clap::{Args as ClapArgs, ValueEnum};
-use synod_consensus::ProtocolKind;
+use synod_consensus::{Dissemination, ProtocolKind};
 use tokio::time::{Instant, interval, sleep};
 
 pub use self::schedule::{Fault, Schedule, Step, Victim};
@@ -62,6 +62,9 @@ pub struct Args {
     /// The protocol, except during a change-protocol.
     #[arg(long, default_value = "multipaxos")]
     protocol: ProtocolKind,
+    /// How batches reach all replicas.
+    #[arg(long, default_value = "leader")]
+    dissemination: Dissemination,
     /// How long faults are applied; longer if some fault has not had its turn by then. All of them take about 80 s.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
@@ -289,7 +292,7 @@ async fn measure(
 ) -> Result<(Report, Figure), String> {
     let on = network.describe();
     let mut environment = Environment::now(commit_of(program), on.to_owned());
-    let cluster = Cluster::start(program, folder, args.protocol.to_string(), network)?;
+    let cluster = Cluster::start(program, folder, (args.protocol, args.dissemination), network)?;
     let faults = faults(args, cluster.has_disks());
     let endpoints = cluster.endpoints();
     let refused = |error: synod_client::Error| error.to_string();
@@ -301,7 +304,10 @@ async fn measure(
     let timeline = Timeline::begin(clients.pulse());
     let mut run =
         Run { cluster, clients, operator, protocol: args.protocol, tallies, longest_gap, log, timeline };
-    run.log.say(&format!("seed {seed}: {}, {} replicas, {on}", args.protocol, args.replicas));
+    run.log.say(&format!(
+        "seed {seed}: {}, dissemination {}, {} replicas, {on}",
+        args.protocol, args.dissemination, args.replicas
+    ));
     run.await_service("the start").await?;
     run.clients.pulse().longest_gap();
 
@@ -353,8 +359,8 @@ fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
             args.replicas, environment.cores
         ),
         format!(
-            "synod lab run chaos, {}, seed {seed}, {day}, Synod {}, {commit}.",
-            args.protocol, environment.version
+            "synod lab run chaos, {}, dissemination {}, seed {seed}, {day}, Synod {}, {commit}.",
+            args.protocol, args.dissemination, environment.version
         ),
     ]
 }
@@ -393,6 +399,7 @@ fn setup(args: &Args, seed: u64, on: &str, environment: &Environment) -> Vec<(&'
     vec![
         ("Seed", seed.to_string()),
         ("Protocol", args.protocol.to_string()),
+        ("Dissemination", args.dissemination.to_string()),
         ("Replicas", format!("{}: {on}", args.replicas)),
         ("Machine", machine),
     ]
