@@ -105,8 +105,8 @@ pub struct ClusterArgs {
     /// this flag to the running replicas only if you are sure that no member of this cluster has run before
     /// and lost its data. The replica remembers it.
     #[arg(
-        long,
-        env = "SYNOD_BEGIN_WITHOUT_ALL",
+        long, env = "SYNOD_BEGIN_WITHOUT_ALL", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
         help_heading = "The cluster, at the first start (the same on all replicas)"
     )]
     pub begin_without_all: bool,
