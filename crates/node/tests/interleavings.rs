@@ -49,10 +49,10 @@ fn config(id: u64, count: u64, seed: u64) -> Config {
     config.listen = vec![([127, 0, 0, 1], 7000 + id as u16).into()];
     config.segment_bytes = 16 << 10;
     config.threads = [Threads::Compact, Threads::Spread][seed as usize / 2 % 2];
+    let protocols = [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft];
+    config.settings.consensus = synod_consensus::Options::of(protocols[seed as usize / 8 % 3]);
     config.settings.consensus.heartbeat_interval = Duration::from_millis(50);
     config.settings.consensus.election_timeout = Duration::from_millis(500);
-    config.settings.consensus.protocol =
-        [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft][seed as usize / 8 % 3];
     config.settings.snapshot_log_bytes = 4_000;
     // With odd seeds time passes freely.
     config.settings.request_timeout = Duration::from_secs(100_000);
