@@ -25,7 +25,9 @@ impl Replica {
         after: Lsn,
         actions: &mut Vec<Action>,
     ) {
-        let spares = self.group.spares_origins()
+        // The last messages of an epoch leave once the next group is known, which says nothing of their receivers.
+        let spares = epoch == self.group.epoch
+            && self.group.spares_origins()
             && self.proposals.ordering() > 0
             && message.body().class() == Class::Proposal;
         let mut whole = Vec::new();
@@ -54,8 +56,15 @@ impl Replica {
 
     /// The message with this replica's batches in the place of references to them; `None` if one of these is not here.
     pub(crate) fn filled(&self, message: Message) -> Option<Message> {
-        if !self.group.spares_origins() {
+        if self.group.disseminates() {
+            // The protocol itself resolves references.
             return Some(message);
+        }
+        if !self.group.spares_origins() {
+            // Nobody sends any. A protocol that took one for a batch would lose what it stands for.
+            let mut refers = false;
+            message.body().for_each_batch(&mut |batch| refers |= batch.is_reference());
+            return Some(message).filter(|_| !refers);
         }
         let another = self.has(Bug::Dissemination(dissemination::Bug::FillWithAnother));
         let mut lacks = false;

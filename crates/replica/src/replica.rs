@@ -751,13 +751,15 @@ impl Replica {
         if protocol.is_congested() {
             return;
         }
-        self.missed = false;
         if self.proposes_without_leading() {
             let others: Vec<_> = self.group.voters().filter(|&id| id != self.me).collect();
             actions.extend(others.into_iter().map(|to| self.tell_missed(to)));
-        } else if let Some(to) = self.view.leader.filter(|&leader| leader != self.me) {
-            actions.push(self.tell_missed(to));
+        } else {
+            // Without a leader there is nobody to tell yet.
+            let Some(leader) = self.view.leader else { return };
+            actions.extend(Some(leader).filter(|&to| to != self.me).map(|to| self.tell_missed(to)));
         }
+        self.missed = false;
     }
 
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {

@@ -1,5 +1,7 @@
 //! From each replica to all others: batches, acknowledgements, and questions for what is missing.
 
+use std::collections::BTreeSet;
+
 use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{Balanced, Bug, Holdings, Message, Record, by_reference};
@@ -95,7 +97,12 @@ impl Balanced {
             let batches: Vec<Batch> = again.iter().filter(lacks).map(|(batch, _)| batch.clone()).collect();
             self.forward(peer, &batches, effects);
         }
-        self.ask(&lacked, effects);
+        // What messages wait for is asked for by itself: it is taken in also where there is no room for other batches, which
+        // would fill the answer.
+        let wanted: BTreeSet<BatchId> = if lacked.is_empty() { BTreeSet::new() } else { self.wanted() };
+        let (wanted, others): (Vec<_>, Vec<_>) = lacked.into_iter().partition(|id| wanted.contains(id));
+        self.ask(&wanted, effects);
+        self.ask(&others, effects);
     }
 
     /// Sends again, when a session to a peer begins, what may be lost.
@@ -280,6 +287,11 @@ impl Balanced {
         while self.parked.front().is_some_and(|parked| now >= parked.since + patience) {
             self.parked.pop_front();
         }
+    }
+
+    /// The batches that messages wait for.
+    fn wanted(&self) -> BTreeSet<BatchId> {
+        self.parked.iter().flat_map(|parked| self.lacked_by(&parked.message)).collect()
     }
 
     /// What a peer says was decided in a slot, in the form in which the inner protocol orders it. If the
