@@ -15,6 +15,9 @@ use crate::{
 };
 
 const REPLICAS: usize = 3;
+/// The default. What waits in front of the cards of three replicas waits for a fifth of it, and a new leader that lacks
+/// something waits for a multiple of it.
+const RETRANSMIT_AFTER: Duration = Duration::from_millis(100);
 
 const WINDOW: Parameter = Parameter { default: "3", full: "20", ..VIRTUAL_WINDOW };
 
@@ -77,7 +80,8 @@ fn promotions(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     for ordering in Ordering::list(parameters, "protocols")? {
         for every in milliseconds(parameters, "every")? {
             for arrangement in Arrangement::ALL {
-                let setup = setup(&field, parameters, REPLICAS, ordering, (LINK, arrangement))?;
+                let mut setup = setup(&field, parameters, REPLICAS, ordering, (LINK, arrangement))?;
+                setup.settings.consensus.retransmit_after = RETRANSMIT_AFTER;
                 let mut load = load(LINK, arrangement, LINK.clients * REPLICAS, window);
                 let pause = Duration::from_millis(every);
                 let times = (1..).map(|number| pause * number).take_while(|at| *at < window);
@@ -152,6 +156,7 @@ fn suspicions(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
         for timeout in milliseconds(parameters, "timeout")? {
             for arrangement in Arrangement::ALL {
                 let mut setup = setup(&field, parameters, REPLICAS, ordering, (LINK, arrangement))?;
+                setup.settings.consensus.retransmit_after = RETRANSMIT_AFTER;
                 setup.settings.consensus.election_timeout = Duration::from_millis(timeout);
                 setup.settings.consensus.heartbeat_interval = Duration::from_millis(timeout) / 4;
                 let load = load(LINK, arrangement, LINK.clients * REPLICAS, window);
