@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use common::{Group, Tape, append, block, copy, until};
-use synod_consensus::ProtocolKind;
+use synod_consensus::{Options, ProtocolKind};
 use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;
 use synod_storage::{DataDir, Durability, PeerBook};
@@ -69,11 +69,13 @@ fn until_all_have(nodes: &[Node], tape: &str) {
 /// Then r2 is restored to a copy from before, and r2 and r3 acknowledge "c" and "d" while r1 is down.
 fn forked(protocol: ProtocolKind) -> Forked {
     let tune: fn(&mut Config) = match protocol {
-        ProtocolKind::MultiPaxos => |config| config.settings.consensus.protocol = ProtocolKind::MultiPaxos,
-        ProtocolKind::SequencePaxos => {
-            |config| config.settings.consensus.protocol = ProtocolKind::SequencePaxos
+        ProtocolKind::MultiPaxos => {
+            |config| config.settings.consensus = Options::of(ProtocolKind::MultiPaxos)
         }
-        _ => |config| config.settings.consensus.protocol = ProtocolKind::Raft,
+        ProtocolKind::SequencePaxos => {
+            |config| config.settings.consensus = Options::of(ProtocolKind::SequencePaxos)
+        }
+        _ => |config| config.settings.consensus = Options::of(ProtocolKind::Raft),
     };
     assert!(PROTOCOLS.contains(&protocol));
     let group = Group::new(3, tune);

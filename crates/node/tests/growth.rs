@@ -5,7 +5,7 @@ mod common;
 use std::{fs, thread, time::Duration};
 
 use common::{Group, append, block, tape, until};
-use synod_consensus::{ProtocolKind, Role};
+use synod_consensus::{Options, ProtocolKind, Role};
 use synod_node::{Config, Node, Origin, StartError, recover::force_new_cluster};
 use synod_replica::{Change, Goal, MemberInfo};
 use synod_storage::{DataDir, Durability};
@@ -45,7 +45,7 @@ fn join(group: &Group, of: &Node, id: u64, goal: Goal) -> Node {
 #[test]
 fn a_founder_that_lost_its_log_learns_from_the_members_that_joined() {
     let memory: fn(&mut Config) = |config| config.durability = Durability::Memory;
-    let raft: fn(&mut Config) = |config| config.settings.consensus.protocol = ProtocolKind::Raft;
+    let raft: fn(&mut Config) = |config| config.settings.consensus = Options::of(ProtocolKind::Raft);
     for tune in [memory, raft] {
         let group = Group::new(3, tune);
         let first = start(founder(&group)).unwrap();
