@@ -2,8 +2,8 @@
 //! (package `synod.v1`), generated from the files in `proto/`.
 //!
 //! By default this crate holds the messages only. With the feature `grpc` the same modules also hold tonic's clients
-//! and servers, such as [`etcdserverpb::kv_server`] and [`synod::v1::native_client`]. Messages and fields are documented
-//! in `proto/`, as far as their names do not say it.
+//! and servers, such as [`etcdserverpb::kv_server`] and [`synod::v1::native_client`]. Messages and fields are
+//! documented in `proto/`, as far as their names do not say it.
 
 /// Keys, values and events of the etcd v3 API.
 #[allow(

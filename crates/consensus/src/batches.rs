@@ -20,19 +20,14 @@ pub(crate) fn see_run(first: Slot, batches: &[Batch], see: &mut dyn FnMut(Slot, 
     (first.0..).map(Slot).zip(batches).for_each(|(slot, batch)| see(slot, batch));
 }
 
-/// The batches with others in the place of those for which `other` returns one; `None` if there are none.
-pub(crate) fn with_others(
-    batches: &[Batch],
-    other: &mut dyn FnMut(&Batch) -> Option<Batch>,
-) -> Option<Batches> {
-    let mut differs = false;
-    let mut one = |batch: &Batch| {
-        let other = other(batch);
-        differs |= other.is_some();
-        other.unwrap_or_else(|| batch.clone())
-    };
-    let batches: Vec<Batch> = batches.iter().map(&mut one).collect();
-    differs.then(|| batches.into())
+/// These values with others in the place of those for which `other` returns one; `None` if there are none.
+pub(crate) fn with_others<T: Clone>(
+    values: &[T],
+    mut other: impl FnMut(&T) -> Option<T>,
+) -> Option<Arc<[T]>> {
+    let (at, first) = values.iter().enumerate().find_map(|(at, value)| Some((at, other(value)?)))?;
+    let after = values[at + 1..].iter().map(|value| other(value).unwrap_or_else(|| value.clone()));
+    Some(values[..at].iter().cloned().chain([first]).chain(after).collect())
 }
 
 /// How many of these batches, from the first on, fit a message of so many bytes; at least one, if there is one.

@@ -1,6 +1,7 @@
 //! How messages and records are written: field after field, each in the way of its type, behind a number for the kind.
 //!
-//! The order of fields in [`coded!`] and [`fields!`] is the order of bytes; `tests/encoding.txt` of each folder holds it fixed.
+//! The order of fields in [`coded!`] and [`fields!`] is the order of bytes; `tests/encoding.txt` of each folder holds
+//! it fixed.
 
 use std::sync::Arc;
 
@@ -105,8 +106,8 @@ macro_rules! fields {
 }
 pub(crate) use fields;
 
-/// `encode` and `decode` of a message or record: for each kind its number, and its fields in their order. What is decoded is
-/// still to be checked by the function that is named at the end, if one is.
+/// `encode` and `decode` of a message or record: for each kind its number, and its fields in their order. What is
+/// decoded is still to be checked by the function that is named at the end, if one is.
 macro_rules! coded {
     (
         $type:ident, $what:literal:

@@ -50,7 +50,8 @@ fn names<T: ToString>(accepted: &[T]) -> String {
     accepted.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What a replica with this durability may lose, although the protocol does not survive that; empty if there is nothing.
+/// What a replica with this durability may lose, although the protocol does not survive that; empty if there is
+/// nothing.
 fn lost(protocol: ProtocolKind, durability: Durability) -> &'static str {
     let Survives { lost_logs, lost_replicas } = protocol.survives();
     if !lost_logs && !durability.keeps_votes(Ending::Machine) {

@@ -12,8 +12,8 @@
 //! 3. [`multipaxos`], [`sequence_paxos`], [`raft`]: the protocols; each folder has the same files.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 //! 5. [`dissemination`]: how batches reach all replicas, if not by the leader.
-//! 6. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`: which
-//!    protocols there are.
+//! 6. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`:
+//!    which protocols there are.
 
 mod acceptor;
 mod batches;

@@ -20,8 +20,8 @@ pub trait Body: Describe + Claims {
     /// Shows every batch that the message carries.
     fn for_each_batch(&self, _see: &mut dyn FnMut(&Batch)) {}
 
-    /// The message with other batches in the place of those for which `other` returns one; `None` if there are none, or if
-    /// messages of this kind carry no proposals.
+    /// The message with other batches in the place of those for which `other` returns one; `None` if there are none, or
+    /// if messages of this kind carry no proposals.
     fn with_batches(&self, _other: &mut dyn FnMut(&Batch) -> Option<Batch>) -> Option<Message> {
         None
     }

@@ -39,9 +39,9 @@ pub struct Outside {
 pub type Start = fn(Options, Members, Restart, Time, &mut Effects) -> Box<dyn Protocol>;
 
 impl Outside {
-    /// A protocol whose messages are `M` and whose records are `R`. The first of its elections is its own choice; none of
-    /// them may be `randomized`. A message that holds batches holds at most [`Options::promise_bytes_max`] bytes of them,
-    /// or one batch.
+    /// A protocol whose messages are `M` and whose records are `R`. The first of its elections is its own choice; none
+    /// of them may be `randomized`. A message that holds batches holds at most [`Options::promise_bytes_max`] bytes of
+    /// them, or one batch.
     #[must_use]
     pub const fn new<M, R>(
         name: &'static str,

@@ -25,10 +25,11 @@ macro_rules! bugs {
             DeliverBehindEnd,
             /// An epoch is entered without a record of it.
             EnterUnrecorded,
-            /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its records.
+            /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its
+            /// records.
             ForgetAmnesiaBehindSnapshot,
-            /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before the next
-            /// epoch.
+            /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before
+            /// the next epoch.
             ForgetParkedAmnesia,
             /// A restarted replica takes up the epoch of its snapshot, although it had entered a later one.
             RestartInOldEpoch,
@@ -56,12 +57,14 @@ macro_rules! bugs {
             LeaderLearnsWithoutPromise,
             /// Each replica finds decisions in the way that it was started with, not in the group's.
             DecisionOfEachReplica,
-            /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said so.
+            /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said
+            /// so.
             ClockCountsTwice,
-            /// A leader answers a read without asking whether it still leads, also after it has slept. (Either alone would do: a leader
-            /// that slept gives up before it does anything else.)
+            /// A leader answers a read without asking whether it still leads, also after it has slept. (Either alone
+            /// would do: a leader that slept gives up before it does anything else.)
             ReadWithoutConfirmation,
-            /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no more.
+            /// Questions of other replicas for their reads stay where the protocol that was to answer them runs no
+            /// more.
             LeakRemoteReads,
             /// The replies that a session keeps are bounded in number and not in bytes.
             KeepEveryReply,
@@ -69,7 +72,8 @@ macro_rules! bugs {
             QueueForExecutorWithoutBound,
             /// Messages that wait for the disk are not bounded.
             HoldWithoutBound,
-            /// A replica whose state came from a snapshot begins its fingerprints of what was decided with that snapshot.
+            /// A replica whose state came from a snapshot begins its fingerprints of what was decided with that
+            /// snapshot.
             ForgetHistoryInSnapshot,
             /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
             KeepRelayedAnswer,
@@ -87,7 +91,8 @@ macro_rules! bugs {
             ElectionForgetsPromise,
             /// It does not care whether others are content with the leader that it misses.
             ElectionIgnoresHappiness,
-            /// It does not care whether its disk answers, and who gives up abstains no longer than others need to notice.
+            /// It does not care whether its disk answers, and who gives up abstains no longer than others need to
+            /// notice.
             ElectionOfHungDisk,
             /// A rotating election does not ask the others before it tries.
             ElectionWithoutRehearsal,
@@ -169,8 +174,8 @@ impl Bug {
     pub const REPAIR: &'static [Bug] =
         &[Bug::RepairKeepsVotes, Bug::RepairBelievesVotes, Bug::RepairAcrossGaps, Bug::RepairKeepsReplaced];
 
-    /// Those of elections that break no rule of a protocol: with them a group serves too late, or changes its leader for
-    /// nothing, when a fault lasts.
+    /// Those of elections that break no rule of a protocol: with them a group serves too late, or changes its leader
+    /// for nothing, when a fault lasts.
     pub const OUTAGES: &'static [Bug] = &[Bug::ElectionOfHungDisk, Bug::ElectionWithoutRehearsal];
 
     /// Those of a protocol that the simulator finds by running seeds.

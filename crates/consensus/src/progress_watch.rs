@@ -5,12 +5,11 @@
 //! a member of its only quorum answers but cannot write, or the leader lacks what only a snapshot holds, and
 //! the snapshot is slow to come. Then another leader may be able to decide.
 //!
-//! - A leader that stalls and **serves reads** can be replaced, but does not give up: perhaps no other
-//!   replica can decide
-//!   either, and then the reads are all that is left. It leads until it hears of a higher ballot. With the election
-//!   `ballot` it tells that it is not happy ([`crate::election::BallotLeaderElection`]). With the others a follower sees for
-//!   itself that what it accepted is not decided; from then on it takes nothing that the leader says for a sign that the
-//!   leader works.
+//! - A leader that stalls and **serves reads** can be replaced, but does not give up: perhaps no other replica can
+//!   decide either, and then the reads are all that is left. It leads until it hears of a higher ballot. With the
+//!   election `ballot` it tells that it is not happy ([`crate::election::BallotLeaderElection`]). With the others a
+//!   follower sees for itself that what it accepted is not decided; from then on it takes nothing that the leader says
+//!   for a sign that the leader works.
 //! - A leader that stalls and serves no reads, since it does not know everything that earlier leaders
 //!   decided, gives up.
 //!

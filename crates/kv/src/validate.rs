@@ -113,8 +113,8 @@ pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), KvError> {
 /// Checks a transaction.
 ///
 /// # Errors
-/// [`KvError::NestedTooDeeply`], [`KvError::TooManyOps`], [`KvError::DuplicateKey`], [`KvError::KeyNotFound`] for an empty
-/// operation, and those of the operations in it.
+/// [`KvError::NestedTooDeeply`], [`KvError::TooManyOps`], [`KvError::DuplicateKey`], [`KvError::KeyNotFound`] for an
+/// empty operation, and those of the operations in it.
 pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), KvError> {
     check_ops(request, limits.txn_ops_max, TXN_DEPTH_MAX)?;
     Footprint::of(&request.success)?;

@@ -79,7 +79,8 @@ enum Special {
     Attacks(Box<attacks::Args>),
     /// Send the same random requests to real replicas and to etcd, and compare every answer
     Likeness(Box<likeness::Args>),
-    /// Measure what a message, a byte, a command and an fsync cost real replicas, and how well virtual time foretells them
+    /// Measure what a message, a byte, a command and an fsync cost real replicas, and how well virtual time foretells
+    /// them
     Calibrate(Box<calibrate::Args>),
 }
 

@@ -1,9 +1,9 @@
 //! The laboratory: load generators, and experiments that put peers side by side.
 //!
-//! [`mod@bench`] drives any server of the etcd v3 API, so that one program measures Synod and etcd. [`cli`]
-//! is `synod lab`. [`experiments`] are found by name, declared in one place each, and judged by their
-//! results. [`chaos`] applies every kind of fault to real replicas. [`attacks`] does what a hostile client
-//! can. [`likeness`] compares answers with etcd's. [`calibrate`] measures what work costs, for experiments in virtual time.
+//! [`mod@bench`] drives any server of the etcd v3 API, so that one program measures Synod and etcd. [`cli`] is `synod
+//! lab`. [`experiments`] are found by name, declared in one place each, and judged by their results. [`chaos`] applies
+//! every kind of fault to real replicas. [`attacks`] does what a hostile client can. [`likeness`] compares answers with
+//! etcd's. [`calibrate`] measures what work costs, for experiments in virtual time.
 
 pub mod attacks;
 pub mod bench;

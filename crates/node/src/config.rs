@@ -53,8 +53,8 @@ pub struct Config {
     pub joins: Option<Origin>,
     /// Where to listen for other replicas.
     pub listen: Vec<SocketAddr>,
-    /// Sockets that listen already, in place of [`Config::listen`]: with ports that the system chose, the addresses of all
-    /// replicas must be known before the first of them starts.
+    /// Sockets that listen already, in place of [`Config::listen`]: with ports that the system chose, the addresses of
+    /// all replicas must be known before the first of them starts.
     pub listeners: Vec<Arc<TcpListener>>,
     /// Where log and snapshots live.
     pub data_dir: PathBuf,
@@ -82,8 +82,8 @@ pub struct Config {
 
 /// How a replica's stages are placed on threads.
 ///
-/// A command passes from the sockets of peers to the protocol, to the log, to the executor, and to sockets again. Each time
-/// another thread goes on, that thread has to be woken, which costs more than what it does for a small command.
+/// A command passes from the sockets of peers to the protocol, to the log, to the executor, and to sockets again. Each
+/// time another thread goes on, that thread has to be woken, which costs more than what it does for a small command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Threads {
@@ -91,9 +91,9 @@ pub enum Threads {
     /// more processors than busy threads, and for state machines whose commands may take long.
     #[default]
     Spread,
-    /// One thread reads the sockets of peers, runs the protocol, writes to the sockets and executes commands. Only the log
-    /// has a thread of its own, since it waits for the disk. A command that takes long delays the protocol: one that takes
-    /// a good part of an election time-out can cost the leadership.
+    /// One thread reads the sockets of peers, runs the protocol, writes to the sockets and executes commands. Only the
+    /// log has a thread of its own, since it waits for the disk. A command that takes long delays the protocol: one
+    /// that takes a good part of an election time-out can cost the leadership.
     Compact,
 }
 

@@ -171,20 +171,20 @@ pub enum StartError {
     MembersForgotten,
 }
 
-/// Why a replica has ended by itself: it could not go on and keep its promises. Nothing that was acknowledged is lost by
-/// that.
+/// Why a replica has ended by itself: it could not go on and keep its promises. Nothing that was acknowledged is lost
+/// by that.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ended {
     /// The disk failed, or is full. Repair that, and start the replica again.
     #[error(transparent)]
     Storage(Arc<StorageError>),
-    /// Another replica knows a later life of this one: its data directory is an old copy, or is in use elsewhere. The text
-    /// says which, and what to do.
+    /// Another replica knows a later life of this one: its data directory is an old copy, or is in use elsewhere. The
+    /// text says which, and what to do.
     #[error("{0}")]
     Outlived(String),
-    /// This replica and others have decided different things, and no majority may agree with this one. The text says where
-    /// they differ, and what to do.
+    /// This replica and others have decided different things, and no majority may agree with this one. The text says
+    /// where they differ, and what to do.
     #[error("{0}")]
     Forked(String),
     /// A thread of the replica has panicked, perhaps in the state machine. The message was written to standard error.
@@ -220,7 +220,8 @@ pub enum ChangeError {
     /// The group stays as it is, and this is why.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The group would order, elect and disseminate in ways that do not go together, or not with this replica's durability.
+    /// The group would order, elect and disseminate in ways that do not go together, or not with this replica's
+    /// durability.
     #[error(transparent)]
     Combination(#[from] CombinationError),
     /// The protocol does not heed one of the options.

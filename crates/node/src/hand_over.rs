@@ -15,9 +15,9 @@ const ATTEMPT: Duration = Duration::from_millis(200);
 const GLANCE_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Node {
-    /// If this replica leads, of any of its groups, has one of the voters that it is connected with lead instead: to be called before
-    /// [`Node::stop`] in a group that is to go on serving. Returns once another replica leads, or after a second if
-    /// none does; the others will find out then that this one is gone.
+    /// If this replica leads, of any of its groups, has one of the voters that it is connected with lead instead: to be
+    /// called before [`Node::stop`] in a group that is to go on serving. Returns once another replica leads, or after a
+    /// second if none does; the others will find out then that this one is gone.
     pub async fn hand_over(&self) {
         let (handles, me) = (self.handles().to_vec(), self.me());
         // Where the system gives no thread, the others elect.

@@ -53,8 +53,8 @@ impl Reply {
 /// A handle on a running replica; clones are handles on the same one.
 ///
 /// The futures belong to no particular runtime, and no method blocks its thread. Futures may be dropped at any time.
-/// Requests wait for admission when too many bytes of commands are under way, so that clients feel the load. A request that
-/// is dropped after its admission keeps its place until its command is executed or has failed.
+/// Requests wait for admission when too many bytes of commands are under way, so that clients feel the load. A request
+/// that is dropped after its admission keeps its place until its command is executed or has failed.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(crate) inner: Arc<Inner>,
@@ -125,8 +125,8 @@ impl Handle {
     /// reply.
     ///
     /// # Errors
-    /// See [`RequestError`]; [`RequestError::may_have_executed`] says whether the command may have been executed all the
-    /// same.
+    /// See [`RequestError`]; [`RequestError::may_have_executed`] says whether the command may have been executed all
+    /// the same.
     pub async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         self.submit(CommandKind::Apply, None, command).await
     }
@@ -172,13 +172,13 @@ impl Handle {
         Watch::new(Arc::clone(&self.inner.shared))
     }
 
-    /// Reads the decided log from slot `from` on: consecutive slots, at most `bytes_max` bytes of batches, but at least one
-    /// slot if any is decided there. None are returned if `from` is not decided yet; [`Handle::watch`] tells when more are
-    /// executed. A replica keeps slots for others that lag ([`Settings::keep_slots`], [`Settings::keep_bytes`]), and
-    /// until a snapshot covers them.
+    /// Reads the decided log from slot `from` on: consecutive slots, at most `bytes_max` bytes of batches, but at least
+    /// one slot if any is decided there. None are returned if `from` is not decided yet; [`Handle::watch`] tells when
+    /// more are executed. A replica keeps slots for others that lag ([`Settings::keep_slots`],
+    /// [`Settings::keep_bytes`]), and until a snapshot covers them.
     ///
-    /// A batch holds all that was ordered in its slot. A command that a client sent again may be there twice, and is executed
-    /// once; changes of the group and the sessions are there too ([`CommandKind`]).
+    /// A batch holds all that was ordered in its slot. A command that a client sent again may be there twice, and is
+    /// executed once; changes of the group and the sessions are there too ([`CommandKind`]).
     ///
     /// [`Settings::keep_slots`]: synod_replica::Settings::keep_slots
     /// [`Settings::keep_bytes`]: synod_replica::Settings::keep_bytes
@@ -234,8 +234,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Asks this replica, if it leads, to hand the leadership to a member. Whether that happens shows in the status; nothing
-    /// does if this replica does not lead.
+    /// Asks this replica, if it leads, to hand the leadership to a member. Whether that happens shows in the status;
+    /// nothing does if this replica does not lead.
     ///
     /// # Errors
     /// The replica is stopping, or has too much to do to be asked now.
@@ -267,8 +267,8 @@ impl Handle {
         self.read(query).await.map(Answer::whole)
     }
 
-    /// The same for an answer that may be large: what of it comes in pieces is made by the thread that takes them, which should be
-    /// a thread that may take its time.
+    /// The same for an answer that may be large: what of it comes in pieces is made by the thread that takes them,
+    /// which should be a thread that may take its time.
     ///
     /// # Errors
     /// See [`RequestError`].

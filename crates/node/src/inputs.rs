@@ -33,7 +33,7 @@ impl Queue {
     }
 
     /// The same without waiting.
-    #[allow(clippy::result_large_err, reason = "whoever finds the queue full goes on with the input")]
+    #[allow(clippy::result_large_err, reason = "a sender that finds the queue full goes on with the input")]
     pub(crate) fn try_send(&self, input: Input) -> Result<(), TrySendError<Input>> {
         self.inputs.try_send(input)?;
         self.ring();

@@ -1,8 +1,8 @@
 //! The threaded runtime of a replica.
 //!
-//! A [`Node`] runs one [`synod_replica::Replica`], or one for each of several groups, on real threads, sockets and files. It
-//! decides nothing about consensus: it feeds events, and carries out actions. A program may put a network and a disk of its
-//! own in the place of these ([`Config::network`], [`Config::disk`]).
+//! A [`Node`] runs one [`synod_replica::Replica`], or one for each of several groups, on real threads, sockets and
+//! files. It decides nothing about consensus: it feeds events, and carries out actions. A program may put a network and
+//! a disk of its own in the place of these ([`Config::network`], [`Config::disk`]).
 //!
 //! ```text
 //!              requests            decided batches           replies
@@ -25,18 +25,19 @@
 //! | peers | `meeting.rs` | the disk: it writes down now and then how far peers have told |
 //! | a sender and a receiver a peer | `synod-transport` | the network |
 //!
-//! With [`Threads::Compact`] the protocol's thread also reads what peers send, writes to their sockets and executes commands,
-//! for a bounded time in each turn. The threads of senders and receivers then sleep unless a socket takes no more.
+//! With [`Threads::Compact`] the protocol's thread also reads what peers send, writes to their sockets and executes
+//! commands, for a bounded time in each turn. The threads of senders and receivers then sleep unless a socket takes no
+//! more.
 //!
 //! `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was
 //! removed is no peer any more; `recover.rs` makes a new cluster of what
 //! one survivor has; `bundle.rs` sends small messages of many groups in one frame.
 //!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length, or with
-//! [`Threads::Compact`] from the sockets of peers, of which it reads a bounded part in each turn: when the queue is full,
-//! or the thread is busy, sockets are not read, and TCP pushes back. Requests are admitted by bytes, with a semaphore in front
-//! ([`Handle`]). What goes to the log and the executor is bounded by the window, and by how far the replica lets disk
-//! and execution fall behind before it takes in no more.
+//! [`Threads::Compact`] from the sockets of peers, of which it reads a bounded part in each turn: when the queue is
+//! full, or the thread is busy, sockets are not read, and TCP pushes back. Requests are admitted by bytes, with a
+//! semaphore in front ([`Handle`]). What goes to the log and the executor is bounded by the window, and by how far the
+//! replica lets disk and execution fall behind before it takes in no more.
 //!
 //! Waking a thread costs more than most of what it is told. So the log and the executor publish how far they are, and
 //! wake the protocol's thread only if it waits for that: a leader for its own disk, a replica whose execution lags.
@@ -47,6 +48,7 @@ mod bundle;
 mod config;
 mod error;
 mod executor;
+mod found;
 mod hand_over;
 mod handle;
 mod inputs;

@@ -1,4 +1,4 @@
-//! Starting and stopping a replica: data directory, log, snapshots, connections, threads.
+//! Starting and stopping a replica: what was found on disk, connections, threads.
 
 use std::{
     collections::VecDeque,
@@ -8,13 +8,8 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::{Link, Role};
-use synod_replica::{
-    Action, Event, Executor, Group, History, Installed, LogRecord, Mark, PeerMessage, Recovered, Replica,
-    SnapshotInfo, StateMachine, salvage,
-};
-use synod_storage::{
-    DataDir, Lives, Loss, PeerBook, Reached, RecoveredRecord, SnapshotStore, StorageError, Wal,
-};
+use synod_replica::{Action, Event, Executor, Group, History, Mark, PeerMessage, Replica, StateMachine};
+use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
     channel::{Sender, bounded, unbounded},
@@ -27,10 +22,11 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::{
     Config, ConfigError, Ended, Handle, Lacking, Origin, StartError, Threads,
-    alone::{Company, Verdict, is_only_voter},
+    alone::is_only_voter,
     apart::apart,
     bundle::{self, BUNDLE, Bundles, GROUPS_MAX},
     executor::{ExecutorStage, Executors, Job, JobSender},
+    found::{Found, FoundGroup, open, others_at_first},
     handle::Inner,
     inputs::{Inputs, Queue},
     log::{LogJob, LogStage, LoggedGroup},
@@ -44,12 +40,12 @@ use crate::{
     view::Watched,
 };
 
-/// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one wake-up
-/// serves many.
+/// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one
+/// wake-up serves many.
 const TIMERS_SHARE: u32 = 8;
 
-/// Events of peers and requests of clients that may wait for the protocol's thread. Whoever brings more waits, and
-/// with it, in the end, the connection that it came from.
+/// Events of peers and requests of clients that may wait for the protocol's thread. A thread that brings more waits,
+/// and with it, in the end, the connection that it came from.
 const INPUTS_MAX: usize = 8192;
 
 /// A running replica, of one group or of several that share its log, its connections and its threads. Dropping it stops
@@ -113,216 +109,6 @@ impl End {
             .unwrap_or_else(PoisonError::into_inner);
         reason.clone()
     }
-}
-
-/// What was found on disk.
-pub(crate) struct Found<S> {
-    pub(crate) data_dir: DataDir,
-    pub(crate) wal: Wal,
-    /// By the number of the group.
-    pub(crate) groups: Vec<FoundGroup<S>>,
-    /// Who the others were when they were last seen.
-    pub(crate) peers: PeerBook,
-    /// The lives of this replica.
-    pub(crate) lives: Lives,
-    /// Something was lost, and there is nobody else who may hold it.
-    goes_on: bool,
-}
-
-/// What was found of a group.
-pub(crate) struct FoundGroup<S> {
-    pub(crate) group: GroupId,
-    pub(crate) store: Arc<SnapshotStore>,
-    pub(crate) executor: Executor<S>,
-    /// What the group began with.
-    pub(crate) origin: Origin,
-    pub(crate) recovered: Recovered,
-}
-
-/// Opens what a replica left, of as many groups as there are state machines. `recovering`: only to look at it; a loss is no
-/// reason to refuse then.
-pub(crate) fn open<S: StateMachine>(
-    config: &Config,
-    machines: Vec<S>,
-    recovering: bool,
-) -> Result<Found<S>, StartError> {
-    let disk = || Arc::clone(&config.disk);
-    let Config { cluster, me, name, durability, .. } = config;
-    let count = u16::try_from(machines.len()).expect("at most GROUPS_MAX");
-    let data_dir =
-        DataDir::open_for_groups(disk(), &config.data_dir, *cluster, *me, name, *durability, count)?;
-    let identity = data_dir.identity();
-    let groups = || (0..count).map(GroupId);
-    let origins = groups().map(|group| origin(config, &data_dir, group)).collect::<Result<Vec<_>, _>>()?;
-    let peers = PeerBook::open(&data_dir)?;
-    let lives = Lives::begin(&data_dir)?;
-    // Who the members are is the same for all groups.
-    let (company, first) =
-        (Company::of(config.me, &origins[0].present), others_at_first(&origins[0], config.me));
-    let mut states = Vec::new();
-    for ((group, origin), machine) in groups().zip(origins).zip(machines) {
-        states.push(open_state(config, &data_dir, group, origin, machine, recovering)?);
-    }
-
-    let options = synod_storage::Options {
-        durability: config.durability,
-        segment_bytes: config.segment_bytes,
-        ..synod_storage::Options::default()
-    };
-    let (mut wal, found) = Wal::open_on(disk(), &data_dir.wal(), identity, options)?;
-    if found.loss == Some(Loss::Stopped) && !recovering {
-        return Err(StartError::Stopped(data_dir.path().to_owned()));
-    }
-    let mut last_lsn = found.last;
-    let mut records = by_group(&found.records, states.len())?;
-    let mut verdict = None;
-    if let Some(damage) = &found.damage {
-        match company {
-            _ if recovering => {}
-            Company::Nobody => {
-                return Err(StartError::DamagedAlone(Lacking::Damage(damage.clone()), data_dir.wal()));
-            }
-            Company::Learners => {
-                return Err(StartError::LostBeforeLearners(Lacking::Damage(damage.clone())));
-            }
-            Company::Voters => {
-                // What can still be read may be older than what was promised. But what it proves to be decided is so.
-                for (records, state) in records.iter_mut().zip(&states) {
-                    let kept = salvage(records.drain(..), state.executor.applied());
-                    // Their numbers do not matter any more.
-                    records.extend(kept.into_iter().map(|record| (Lsn::ZERO, record)));
-                }
-                let kept = groups().zip(&records).flat_map(|(group, records)| {
-                    records.iter().map(move |(_, record)| (group, record.keep(), record.encode()))
-                });
-                last_lsn = wal.quarantine(kept)?;
-                let (slots, bytes) = (records.iter().map(Vec::len).sum::<usize>(), wal.bytes());
-                tracing::error!(
-                    %damage, slots, bytes,
-                    "the log is damaged: set aside, but for what it proves to be decided; this replica learns the rest \
-                     from its peers before it votes"
-                );
-                verdict = Some(Verdict::Learn);
-            }
-        }
-    } else if let Some(loss) = &found.loss {
-        let told = match company.verdict(loss) {
-            Verdict::GoOnIfTold if config.accept_lost_log => Verdict::GoOn,
-            told => told,
-        };
-        match told {
-            _ if recovering => {}
-            Verdict::Learn => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
-            Verdict::GoOn => {
-                tracing::warn!(%loss, "there is no other replica: this one goes on with what it finds");
-            }
-            Verdict::GoOnIfTold => {
-                return Err(StartError::LostAlone(loss.clone(), data_dir.path().to_owned()));
-            }
-            Verdict::Refuse => return Err(StartError::LostBeforeLearners(Lacking::Loss(loss.clone()))),
-        }
-        verdict = Some(told);
-    }
-    if verdict.is_some() {
-        // Before anybody is told: what earlier lives told is not in this log.
-        lives.begin_without_memory()?;
-    }
-    lives.begin_log(last_lsn)?;
-    let amnesia = verdict.is_some() && verdict != Some(Verdict::GoOn);
-    if config.begin_without_all {
-        peers.wait_for_nobody()?;
-    }
-    let met_all = first.is_empty() || peers.has_met(&first)?;
-    let (incarnation, nonce) = (identity.incarnation, lives.introduction(last_lsn).nonce);
-    let mut found_groups = Vec::new();
-    for (group, (state, records)) in groups().zip(states.into_iter().zip(records)) {
-        let FoundState { origin, store, executor, snapshot } = state;
-        let records = records.into_iter().map(|(_, record)| record).collect();
-        let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
-        found_groups.push(FoundGroup { group, store, executor, origin, recovered });
-    }
-    let goes_on = verdict == Some(Verdict::GoOn);
-    Ok(Found { data_dir, wal, groups: found_groups, peers, lives, goes_on })
-}
-
-/// What was found of a group besides the log.
-struct FoundState<S> {
-    origin: Origin,
-    store: Arc<SnapshotStore>,
-    executor: Executor<S>,
-    snapshot: Option<Installed>,
-}
-
-/// The latest snapshot of a group, and the state machine with what is in it.
-fn open_state<S: StateMachine>(
-    config: &Config,
-    data_dir: &DataDir,
-    group: GroupId,
-    origin: Origin,
-    machine: S,
-    recovering: bool,
-) -> Result<FoundState<S>, StartError> {
-    let (disk, dir) = (Arc::clone(&config.disk), data_dir.snapshots_of(group));
-    let store = Arc::new(SnapshotStore::open_on(disk, &dir, config.cluster)?);
-    let mut executor = Executor::new(machine, origin.first.clone());
-    let latest = store.latest()?;
-    if matches!(Company::of(config.me, &origin.present), Company::Voters) && !recovering {
-        // Where nobody else has another one, it stays where it is: the disk may read it tomorrow.
-        store.set_aside(&latest.damaged)?;
-    }
-    let Some(file) = latest.snapshot else {
-        return Ok(FoundState { origin, store, executor, snapshot: None });
-    };
-    let mut reader = store.open_snapshot(file.slot)?;
-    executor.restore(&mut reader).map_err(|error| StartError::Snapshot { path: file.path.clone(), error })?;
-    let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
-    let (ballots, group) = (executor.ballots(), executor.group().clone());
-    let installed = Installed { info, ballots, group, history: executor.history().clone() };
-    Ok(FoundState { origin, store, executor, snapshot: Some(installed) })
-}
-
-/// The records of each of `count` groups, in order. In their numbers is a gap only where there is one in the log, so that
-/// records may be lost there, of any group.
-fn by_group(found: &[RecoveredRecord], count: usize) -> Result<Vec<Vec<(Lsn, LogRecord)>>, StartError> {
-    let mut groups = vec![Vec::new(); count];
-    // Of each group, the number of its last record, and how many gaps the log had before that.
-    let mut numbered = vec![(Lsn::ZERO, 0); count];
-    let (mut gaps, mut expected) = (0, None);
-    for RecoveredRecord { lsn, group, bytes, .. } in found {
-        gaps += u64::from(expected.is_some_and(|expected| expected != *lsn));
-        expected = Some(lsn.next());
-        let at = usize::from(group.0);
-        if at >= count {
-            return Err(StartError::RecordOfGroup { lsn: *lsn, group: *group, groups: count });
-        }
-        let record =
-            LogRecord::decode(bytes.clone()).map_err(|error| StartError::Record { lsn: *lsn, error })?;
-        let (last, before) = &mut numbered[at];
-        *last = if *before == gaps { last.next() } else { last.next().next() };
-        *before = gaps;
-        groups[at].push((*last, record));
-    }
-    Ok(groups)
-}
-
-/// The other members with which the group began, if this replica is one of them: one that joins later is told by those
-/// who are there what was decided.
-fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
-    if origin.first.member(me).is_none() {
-        return Vec::new();
-    }
-    origin.first.members.iter().map(|member| member.id).filter(|&id| id != me).collect()
-}
-
-/// What the data directory says that a group began with; at the first start that is written down.
-fn origin(config: &Config, data_dir: &DataDir, group: GroupId) -> Result<Origin, StartError> {
-    if let Some(bytes) = data_dir.origin_of(group)? {
-        return Origin::decode(bytes)
-            .map_err(|error| StartError::Origin { data_dir: data_dir.path().to_owned(), error });
-    }
-    let origin = config.origin()?;
-    data_dir.set_origin_of(group, &origin.encode())?;
-    Ok(origin)
 }
 
 /// Begins the threads of a replica.
@@ -415,8 +201,8 @@ impl<S: StateMachine> Begun<S> {
 }
 
 impl Node {
-    /// Starts a replica: reads its log and its last snapshot, listens, and takes part. That is done by a thread of its own; if
-    /// the future is dropped, the replica is stopped as soon as it has started.
+    /// Starts a replica: reads its log and its last snapshot, listens, and takes part. That is done by a thread of its
+    /// own; if the future is dropped, the replica is stopped as soon as it has started.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -433,11 +219,11 @@ impl Node {
     }
 
     /// Starts a replica of several groups, one for each state machine, with logs of slots of their own: each orders its
-    /// commands by itself, and has its own leader. They share the write-ahead log and its fsyncs, one connection to each
-    /// peer, and the threads.
+    /// commands by itself, and has its own leader. They share the write-ahead log and its fsyncs, one connection to
+    /// each peer, and the threads.
     ///
-    /// All replicas of the cluster have the same number of groups, and the same at every start. The members with which the
-    /// groups begin are those of the configuration. If there are several groups the members stay as they are:
+    /// All replicas of the cluster have the same number of groups, and the same at every start. The members with which
+    /// the groups begin are those of the configuration. If there are several groups the members stay as they are:
     /// [`Handle::change`] changes what orders a group, and its limits, but not who belongs to it.
     ///
     /// # Errors
@@ -705,8 +491,8 @@ impl Node {
         self.connections.as_ref().map_or_else(Vec::new, |connections| connections.local_addresses())
     }
 
-    /// The numbers of this replica, for a registry of Prometheus metrics. If it has several groups, what is said of a group is
-    /// said of the first one. With the feature `metrics`.
+    /// The numbers of this replica, for a registry of Prometheus metrics. If it has several groups, what is said of a
+    /// group is said of the first one. With the feature `metrics`.
     #[cfg(feature = "metrics")]
     #[must_use]
     pub fn metrics(&self) -> crate::NodeMetrics {
@@ -740,8 +526,8 @@ impl Node {
         self.me
     }
 
-    /// Stops the replica: fails what waits, commits and closes the log. That is done by a thread of its own, to its end, also
-    /// if the future is dropped. The leadership is not handed over; see [`Node::hand_over`].
+    /// Stops the replica: fails what waits, commits and closes the log. That is done by a thread of its own, to its
+    /// end, also if the future is dropped. The leadership is not handed over; see [`Node::hand_over`].
     ///
     /// # Errors
     /// Why it had ended before, or why the log could not be closed.
@@ -861,6 +647,12 @@ fn connect(
     });
     let sink = move |happened: Vec<synod_transport::Event>| {
         let mut received = Vec::new();
+        // A failed send means that the protocol's thread has ended; the stop follows.
+        let hand_over = |received: &mut Vec<_>| {
+            if !received.is_empty() {
+                let _ = inputs.send(Input::Events(std::mem::take(received)));
+            }
+        };
         let read = happened.into_iter().try_for_each(|event| {
             let (peer, link) = match event {
                 synod_transport::Event::Up { peer, .. } => (peer, Link::Up),
@@ -870,13 +662,12 @@ fn connect(
                     return receive(hosted, group, from, version, body, &mut received);
                 }
             };
+            // What came before stays before.
+            hand_over(&mut received);
             let _ = inputs.send(Input::Link(peer, link));
             Ok(())
         });
-        if !received.is_empty() {
-            // A failed send means that the protocol's thread has ended; the stop follows.
-            let _ = inputs.send(Input::Events(received));
-        }
+        hand_over(&mut received);
         read
     };
     Ok(config.network.start(transport, Box::new(sink))?)
@@ -891,160 +682,19 @@ pub(crate) fn receive(
     body: Bytes,
     events: &mut Vec<(GroupId, Event)>,
 ) -> Result<(), Unreadable> {
+    let mut one = |(group, body): (GroupId, Bytes)| {
+        if usize::from(group.0) >= hosted {
+            return Err(Unreadable(format!(
+                "it is of group {group}, and this replica has {hosted}; all replicas of a cluster have the same number of groups"
+            )));
+        }
+        let message = PeerMessage::decode_in(version, body).map_err(|error| Unreadable(error.to_string()))?;
+        events.push((group, Event::Receive { from, message }));
+        Ok(())
+    };
     if group == BUNDLE {
         let messages = bundle::open(body).map_err(|error| Unreadable(error.to_string()))?;
-        return messages
-            .into_iter()
-            .try_for_each(|(group, body)| receive_one(hosted, group, from, version, body, events));
+        return messages.into_iter().try_for_each(one);
     }
-    receive_one(hosted, group, from, version, body, events)
-}
-
-fn receive_one(
-    hosted: usize,
-    group: GroupId,
-    from: ReplicaId,
-    version: u16,
-    body: Bytes,
-    events: &mut Vec<(GroupId, Event)>,
-) -> Result<(), Unreadable> {
-    if usize::from(group.0) >= hosted {
-        return Err(Unreadable(format!(
-            "it is of group {group}, and this replica has {hosted}; all replicas of a cluster have the same number of groups"
-        )));
-    }
-    let message = PeerMessage::decode_in(version, body).map_err(|error| Unreadable(error.to_string()))?;
-    events.push((group, Event::Receive { from, message }));
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        fs,
-        io::{self, Read, Write},
-        path::{Path, PathBuf},
-    };
-
-    use synod_consensus::{Options, ProtocolKind, multipaxos};
-    use synod_replica::{Context, Frozen, Goal, Standing};
-    use synod_storage::Durability;
-    use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, Introduction};
-
-    use super::*;
-
-    const R1: ReplicaId = ReplicaId(1);
-    const CLUSTER: ClusterId = ClusterId(7);
-
-    struct Nothing;
-
-    impl Frozen for Nothing {
-        fn write_to(&self, _out: &mut dyn Write) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl StateMachine for Nothing {
-        fn apply(&mut self, _command: &Bytes, _: &Context) -> Bytes {
-            Bytes::new()
-        }
-
-        fn query(&self, _query: &Bytes) -> Bytes {
-            Bytes::new()
-        }
-
-        fn freeze(&self) -> Box<dyn Frozen> {
-            Box::new(Nothing)
-        }
-
-        fn restore(&mut self, _snapshot: &mut dyn Read) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn digest(&self) -> u64 {
-            0
-        }
-    }
-
-    fn files(dir: &Path) -> Vec<PathBuf> {
-        let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        files
-    }
-
-    /// The replica began in a group of three. Where others were removed since, `members` says who is left and `voters` who
-    /// of them votes; the log may have lost that. One bit of its first record has changed.
-    fn damaged(path: &Path, members: &[u64], voters: &[u64]) -> Config {
-        let ids = [R1, ReplicaId(2), ReplicaId(3)];
-        let first = Group::of(&Options::of(ProtocolKind::MultiPaxos), ids);
-        let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
-        let mut present = Group { version: 3, ..first.clone() };
-        present.members.retain(|member| members.contains(&member.id.0));
-        let learners = present.members.iter_mut().filter(|member| !voters.contains(&member.id.0));
-        learners.for_each(|member| member.standing = Standing::Learner(Goal::Learn));
-        dir.set_origin(&Origin { present, ..Origin::new(CLUSTER, first) }.encode()).unwrap();
-        let peers = PeerBook::open(&dir).unwrap();
-        for (id, birth) in [(ids[1], 20), (ids[2], 30)] {
-            let who = Introduction { birth, incarnation: Incarnation(1), ..Introduction::default() };
-            peers.meet(id, &who, None, true).unwrap().unwrap();
-        }
-        let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
-        for slot in 1..=3 {
-            let record: LogRecord = LogRecord::Protocol {
-                epoch: Epoch(1),
-                record: multipaxos::Record::Accepted {
-                    ballot: Ballot { round: 1, replica: R1 },
-                    first: Slot(slot),
-                    decided: Slot(slot - 1),
-                    batches: [Batch::noop()].into(),
-                }
-                .into(),
-            };
-            wal.append(Lsn(slot), record.keep(), record.encode());
-            wal.commit().unwrap();
-        }
-        wal.close().unwrap();
-        let segment = dir.wal().join("00000000000000000001.wal");
-        let mut bytes = fs::read(&segment).unwrap();
-        bytes[4096 + 60] ^= 1;
-        fs::write(&segment, bytes).unwrap();
-        Config::new(CLUSTER, R1, Vec::new(), path.to_owned())
-    }
-
-    #[test]
-    fn the_damaged_log_of_the_only_voter_left_is_not_set_aside() {
-        for (members, voters) in [(vec![1], vec![1]), (vec![1, 2], vec![1]), (vec![1, 2], vec![1, 2])] {
-            let folder = tempfile::tempdir().unwrap();
-            let config = damaged(&folder.path().join("r1"), &members, &voters);
-            let wal = config.data_dir.join("wal");
-            let before = files(&wal);
-            let opened = open(&config, vec![Nothing], false);
-            match (members.len(), voters.len()) {
-                (1, _) => assert!(matches!(opened.err(), Some(StartError::DamagedAlone(..)))),
-                (_, 1) => assert!(matches!(opened.err(), Some(StartError::LostBeforeLearners(..)))),
-                _ => assert!(opened.unwrap().groups[0].recovered.amnesia),
-            }
-            assert_eq!(files(&wal) == before, voters.len() == 1);
-        }
-    }
-
-    /// It has nobody to ask and votes on, but its learners must not take it for one that remembers.
-    #[test]
-    fn the_only_voter_says_what_a_restart_may_lose() {
-        for (durability, since) in [(Durability::Sync, 0), (Durability::Memory, 2)] {
-            let folder = tempfile::tempdir().unwrap();
-            let mut config = Config::new(CLUSTER, R1, Vec::new(), folder.path().to_owned());
-            config.durability = durability;
-            let dir = DataDir::open(&config.data_dir, CLUSTER, R1, &config.name, durability).unwrap();
-            let group = Group::of(&Options::of(ProtocolKind::Raft), [R1]);
-            dir.set_origin(&Origin::new(CLUSTER, group).encode()).unwrap();
-            let (wal_dir, who) = (dir.wal(), dir.identity());
-            let options = synod_storage::Options { durability, ..synod_storage::Options::default() };
-            drop(Wal::open(&wal_dir, who, options).unwrap());
-            drop(dir);
-            let found = open(&config, vec![Nothing], false).unwrap();
-            assert!(!found.groups[0].recovered.amnesia);
-            assert_eq!(found.lives.introduction(Lsn(0)).since, Incarnation(since));
-        }
-    }
+    one((group, body))
 }

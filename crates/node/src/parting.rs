@@ -10,11 +10,11 @@
 //!   arrival of a
 //!   message. The log says who votes, not the connections.
 //! - **This replica does not need the removed one.** It has delivered the change, so the change is decided, and the
-//!   decisions after it are made by majorities of the others alone. With a protocol that ends an epoch for the change, the
-//!   next epoch does not know the removed replica. With Raft the entry counts from its append on, but what is delivered is
-//!   committed, so a majority of the new voters holds it, and no other history can win an election. In a joint
-//!   configuration ([`Group::outgoing`]) the removed replica still votes: it is kept, connected or not, until the entry
-//!   that ends the configuration is delivered here.
+//!   decisions after it are made by majorities of the others alone. With a protocol that ends an epoch for the change,
+//!   the next epoch does not know the removed replica. With Raft the entry counts from its append on, but what is
+//!   delivered is committed, so a majority of the new voters holds it, and no other history can win an election. In a
+//!   joint configuration ([`Group::outgoing`]) the removed replica still votes: it is kept, connected or not, until the
+//!   entry that ends the configuration is delivered here.
 //! - **A replica that has not delivered the change** may need the removed one, if no replica that has delivered it is
 //!   left. It keeps the removed replica as a member: each replica judges by what it delivered itself, and a connection
 //!   concerns only the two replicas at its ends.

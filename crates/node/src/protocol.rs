@@ -1,8 +1,8 @@
 //! The protocol's thread: takes events, steps the replicas of all groups that this node hosts, hands out what they want
 //! done. It never waits for anybody but for its next event; only a change of a group is written down before it has any
 //! effect. It does no I/O either, and executes nothing, unless it does the work of other threads beside its own
-//! ([`crate::Threads::Compact`]): then it writes to sockets as much as they take at once, reads from them what is there, and
-//! executes for a bounded time.
+//! ([`crate::Threads::Compact`]): then it writes to sockets as much as they take at once, reads from them what is
+//! there, and executes for a bounded time.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -81,8 +81,8 @@ pub(crate) enum Input {
 /// Events and requests taken before what they caused leaves: bounds the delay of the first of them.
 const BURST_MAX: usize = 512;
 
-/// How long commands are executed here before the thread looks at its inputs again. Longer turns would delay heartbeats, and
-/// shorter ones would make more of the wake-ups that executing here saves.
+/// How long commands are executed here before the thread looks at its inputs again. Longer turns would delay
+/// heartbeats, and shorter ones would make more of the wake-ups that executing here saves.
 const EXECUTION_TURN: Duration = Duration::from_millis(2);
 
 /// How old what the other threads know of what is decided gets.
@@ -427,8 +427,8 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Executes for a while what waits to be executed here, in turns for all groups. It comes after everything that the burst
-    /// wants sent and written has left.
+    /// Executes for a while what waits to be executed here, in turns for all groups. It comes after everything that the
+    /// burst wants sent and written has left.
     fn execute(&mut self) {
         self.find_jobs();
         if self.executing.is_empty() {
@@ -727,15 +727,15 @@ impl<S: StateMachine> Hosted<S> {
         self.shared.forked_with.store(Arc::new(self.replica.forks().map(|fork| fork.with).collect()));
     }
 
-    /// Whether a message that rests on a record would leave before an earlier one, which the log's thread still has. What
-    /// rests on records leaves in the order in which it was said; what does not need not wait for it.
+    /// Whether a message that rests on a record would leave before an earlier one, which the log's thread still has.
+    /// What rests on records leaves in the order in which it was said; what does not need not wait for it.
     fn would_overtake(&self, after: Lsn) -> bool {
         let waits = self.gated > self.shared.released.observe();
         after > Lsn::ZERO && waits && !planted(Planted::OvertakeGated)
     }
 
-    /// A replica that lost its log learns from a leader what it may have said. Where there is none for long, most of the
-    /// voters may have lost theirs: then they wait for each other, and only an operator can help.
+    /// A replica that lost its log learns from a leader what it may have said. Where there is none for long, most of
+    /// the voters may have lost theirs: then they wait for each other, and only an operator can help.
     fn warn_if_stranded(&mut self, now: Time) {
         let status = self.replica.status();
         if !status.without_memory || status.protocol.view.leader.is_some() {
@@ -788,8 +788,8 @@ impl<S: StateMachine> Hosted<S> {
         matches!(&self.execution, Execution::Here(_, jobs) if !jobs.is_empty())
     }
 
-    /// Does the next job here; the event that the replica is to be told, if there is one. What was executed shows at the next
-    /// look.
+    /// Does the next job here; the event that the replica is to be told, if there is one. What was executed shows at
+    /// the next look.
     fn run_job(&mut self) -> Option<Event> {
         match &mut self.execution {
             Execution::Thread(_) => None,

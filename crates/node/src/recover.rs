@@ -31,7 +31,7 @@ use synod_replica::{Action, Executor, Group, LogRecord, Member, Recovered, Repli
 use synod_storage::{Damage, DataDir, SnapshotStore, StorageError, inspect};
 use synod_wire::{Batch, ClusterId, Epoch, Incarnation, ReplicaId, Slot, Time};
 
-use crate::{Config, Origin, StartError, node};
+use crate::{Config, Origin, StartError, found};
 
 /// Why no new cluster was made. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -131,8 +131,8 @@ pub struct Plan {
 }
 
 /// Makes a new cluster from the data directory of a replica that does not run, if `agree` says so about the plan;
-/// returns the plan if it was carried out. `config` is that of the replica; cluster and id must be those in the directory.
-/// Blocks for the disk.
+/// returns the plan if it was carried out. `config` is that of the replica; cluster and id must be those in the
+/// directory. Blocks for the disk.
 ///
 /// # Errors
 /// The directory is in use, cannot be read or written, or does not hold all that its replica knew.
@@ -158,8 +158,8 @@ pub fn force_new_cluster<S: StateMachine>(
     if let Some(loss) = &report.loss {
         warnings.push(format!("this replica's log is not whole ({loss}): what it forgot is lost"));
     }
-    let node::Found { data_dir, wal, mut groups, .. } = node::open(config, vec![machine], true)?;
-    let node::FoundGroup { mut executor, origin, recovered, .. } = groups.remove(0);
+    let found::Found { data_dir, wal, mut groups, .. } = found::open(config, vec![machine], true)?;
+    let found::FoundGroup { mut executor, origin, recovered, .. } = groups.remove(0);
     // Nothing will be written to it.
     drop(wal);
     let records = recovered.records.clone();

@@ -16,7 +16,8 @@ use tokio::sync::Notify;
 
 use crate::status::Shared;
 
-/// Wakes the tasks that wait for a change. A replica that no task watches pays a fence and a load for each burst of events.
+/// Wakes the tasks that wait for a change. A replica that no task watches pays a fence and a load for each burst of
+/// events.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     waiting: AtomicUsize,

@@ -7,8 +7,8 @@
 //! the ticks that moved the clock, with T(t) for the time that truly went by until t:
 //!
 //! - A leader has seen the clock show `from` at a moment s, so `from` <= T(s).
-//! - It proposes the tick at a moment p, and `by` is what its own clock measured from s to p, or less. So `from + by` <=
-//!   T(p), and the tick takes effect later than that.
+//! - It proposes the tick at a moment p, and `by` is what its own clock measured from s to p, or less. So `from + by`
+//!   <= T(p), and the tick takes effect later than that.
 //!
 //! The argument does not need to know who leads: a tick that comes late from a paused leader, from a lost
 //! session or through a new leader's Phase 1 finds a clock that shows something else, and does nothing; and

@@ -431,8 +431,8 @@ impl Replica {
         actions.push(Action::Append { lsn, record: LogRecord::Trimmed(self.known.trimmed) });
     }
 
-    /// The log is about to forget slots through this one. Batches that the present epoch's protocol holds must stay, though
-    /// it does not run yet.
+    /// The log is about to forget slots through this one. Batches that the present epoch's protocol holds must stay,
+    /// though it does not run yet.
     pub(crate) fn keep_parked(&mut self, trimmed: Slot, actions: &mut Vec<Action>) {
         let epoch = self.known.running;
         for parked in &mut self.known.parked {

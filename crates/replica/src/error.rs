@@ -23,8 +23,8 @@ pub enum RequestError {
     /// The command was executed, but this replica does not know the result: it caught up by a snapshot.
     #[error("executed, but the result is unknown at this replica")]
     OutcomeUnknown,
-    /// The command was executed before, once, and its reply is not kept any more: the session, or all sessions together,
-    /// cached more bytes of replies than they may. It is not executed again.
+    /// The command was executed before, once, and its reply is not kept any more: the session, or all sessions
+    /// together, cached more bytes of replies than they may. It is not executed again.
     #[error("executed before, and the reply is gone")]
     ReplyGone,
     /// Too many requests are waiting. The command was not executed.

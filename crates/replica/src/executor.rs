@@ -13,8 +13,8 @@ use crate::{
     session::{SessionTable, Sessions, Verdict, is_replica},
 };
 
-/// Of what a snapshot holds besides the state machine. Version 4 and before did not say who can read it; version 5 has no
-/// fingerprints of what was decided, and version 6 no names of the batches that were.
+/// Of what a snapshot holds besides the state machine. Version 4 and before did not say who can read it; version 5 has
+/// no fingerprints of what was decided, and version 6 no names of the batches that were.
 const FORMAT: Format = Format { oldest: WITHOUT_HISTORY, ..Format::first(7) };
 const WITHOUT_HISTORY: u32 = 5;
 const WITHOUT_NAMES: u32 = 6;
@@ -130,9 +130,9 @@ impl<S: StateMachine> Executor<S> {
         (self.sessions.reply_bytes(), self.sessions.largest_session_bytes())
     }
 
-    /// Executes the batch of a slot; one outcome for each command, in order. Somebody waits for the replies to the commands
-    /// at the places of which `awaited` says so; where nobody does, there may be none. A slot that a snapshot has brought
-    /// already is not executed again, and its results are not known here.
+    /// Executes the batch of a slot; one outcome for each command, in order. Somebody waits for the replies to the
+    /// commands at the places of which `awaited` says so; where nobody does, there may be none. A slot that a snapshot
+    /// has brought already is not executed again, and its results are not known here.
     ///
     /// # Panics
     /// If a slot was left out.

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use synod_consensus::ReadToken;
+use synod_consensus::{Bug, Control, Input, ReadToken};
 use synod_wire::{Incarnation, Slot, Time};
 
-use crate::{ReadId, relay::Way};
+use crate::{Action, ReadId, Replica, message::Routed, relay::Way};
 
 /// The most questions under way at a time: one is answered while the next collects reads.
 const ROUNDS_MAX: usize = 2;
@@ -209,6 +209,63 @@ impl Reads {
         self.confirmed.retain(|&(_, read, began)| keep(&(read, began)));
         self.rounds.retain(|_, round| !round.reads.is_empty());
         expired
+    }
+}
+
+impl Replica {
+    /// Asks the leader how far the log must be executed before waiting reads may be answered.
+    pub(crate) fn ask_reads(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.reads.overdue(now, self.forward_retry()) {
+            self.reads.ask_again();
+        }
+        let Some(route) = self.way() else { return };
+        if let Some(token) = self.reads.ask(now) {
+            if route.to == self.me {
+                self.input(now, Input::Control(Control::ReadIndex(token)), actions);
+            } else {
+                self.send_on(route, Routed::ReadIndex { token: token.0 }, actions);
+            }
+        }
+    }
+
+    /// The protocol answers a question.
+    pub(crate) fn read_index(&mut self, token: ReadToken, slot: Option<Slot>, actions: &mut Vec<Action>) {
+        match self.reads.asker(token) {
+            Asker::Here => self.reads_answered(token.0, slot),
+            Asker::Peer(route, token) => {
+                self.send_on(route, Routed::ReadIndexAnswer { token, slot }, actions);
+            }
+        }
+    }
+
+    /// Tells other replicas that their questions are not answered here, so that they ask elsewhere.
+    pub(crate) fn refuse_reads(&mut self, asked: Vec<(Way, u64)>, actions: &mut Vec<Action>) {
+        for (route, token) in asked {
+            self.send_on(route, Routed::ReadIndexAnswer { token, slot: None }, actions);
+        }
+    }
+
+    /// The protocol that was to answer other replicas runs no more.
+    pub(crate) fn fail_remote_reads(&mut self, actions: &mut Vec<Action>) {
+        if !self.has(Bug::LeakRemoteReads) {
+            let asked = self.reads.fail_remote();
+            self.refuse_reads(asked, actions);
+        }
+    }
+
+    /// Takes the answer to a question of this replica.
+    pub(crate) fn reads_answered(&mut self, token: u64, slot: Option<Slot>) {
+        // A replica that says no does not lead: ask again when somebody does, or when the question is overdue.
+        if let Some(slot) = slot {
+            self.reads.answered(token, slot);
+        }
+    }
+
+    /// Lets reads go on whose slot has come.
+    pub(crate) fn release_reads(&mut self, actions: &mut Vec<Action>) {
+        for (read, slot) in self.reads.ready(self.decided.last()) {
+            actions.push(Action::ReadAt { read, slot });
+        }
     }
 }
 

@@ -1,17 +1,17 @@
 //! References in the leader's proposals to the replica that a batch came from.
 //!
 //! A follower sends the batches of its clients to the leader, and gets each of them back in a proposal. With
-//! `dissemination=references` the leader sends it a reference in the place of such a batch (`Replica::send_of_protocol`).
-//! The follower finds the batch among those that it waits for, and gives its protocol the message with the batch in it
-//! (`Replica::filled`): no protocol ever sees a reference, and logs hold batches.
+//! `dissemination=references` the leader sends it a reference in the place of such a batch
+//! (`Replica::send_of_protocol`). The follower finds the batch among those that it waits for, and gives its protocol
+//! the message with the batch in it (`Replica::filled`): no protocol ever sees a reference, and logs hold batches.
 //!
-//! A reference names one batch, with its length and checksum, and a name is used once. So the message that the protocol gets is the
-//! one that the leader's protocol sent, or none: a follower that does not have the batch any more, since it began again
-//! or has given the batch up, treats the message as lost, and says that it missed something. From then on the leader
-//! sends it the batches themselves of all that it had sent to the leader by then.
+//! A reference names one batch, with its length and checksum, and a name is used once. So the message that the protocol
+//! gets is the one that the leader's protocol sent, or none: a follower that does not have the batch any more (it began
+//! again, gave the batch up, or has delivered it) treats the message as lost, and says that it missed something. From
+//! then on the leader carries what the follower had sent to it before. `docs/dissemination.md` has more.
 
 use synod_consensus::{Bug, Class, Message, To, dissemination};
-use synod_wire::{Epoch, Lsn, ReplicaId};
+use synod_wire::{Batch, Epoch, Lsn, ReplicaId};
 
 use crate::{Action, PeerMessage, Replica};
 
@@ -60,23 +60,16 @@ impl Replica {
             // The protocol itself resolves references.
             return Some(message);
         }
-        if !self.group.spares_origins() {
-            // Nobody sends any. A protocol that took one for a batch would lose what it stands for.
-            let mut refers = false;
-            message.body().for_each_batch(&mut |batch| refers |= batch.is_reference());
-            return Some(message).filter(|_| !refers);
-        }
         let another = self.has(Bug::Dissemination(dissemination::Bug::FillWithAnother));
-        let mut lacks = false;
-        let filled = message.body().with_batches(&mut |batch| {
-            if !batch.is_reference() {
-                return None;
-            }
-            let any = || self.proposals.any().filter(|_| another);
-            let ours = self.proposals.referred_to(batch).or_else(any);
-            lacks |= ours.is_none();
-            ours
-        });
-        (!lacks).then(|| filled.unwrap_or(message))
+        let any = || self.proposals.any().filter(|_| another);
+        let ours = |batch: &Batch| self.proposals.referred_to(batch).or_else(any);
+        let refers = |batch: &&Batch| batch.is_reference();
+        let filled = message.body().with_batches(&mut |batch| Some(batch).filter(refers).and_then(ours));
+        let message = filled.unwrap_or(message);
+        // A protocol that took a reference for a batch would lose what it stands for. Where leaders do not send
+        // references, and in messages that are no proposals, there are none.
+        let mut refers = false;
+        message.body().for_each_batch(&mut |batch| refers |= batch.is_reference());
+        (!refers).then_some(message)
     }
 }

@@ -3,13 +3,12 @@
 //! A follower may lose its link to the leader and keep those to the others. No election ends the leader's work for
 //! that (`synod_consensus::election`), so the follower's own clients would wait until the link is mended. Instead:
 //!
-//! - A replica that has not heard its leader for an election time-out, or has waited for an answer for that
-//!   long, asks all voters
-//!   repeatedly whether they hear the leader ([`PeerMessage::SeekLeader`]). Those that do say which replica it is and how far they
-//!   are ([`PeerMessage::Standing`]); what was decided then comes from them by catch-up.
+//! - A replica that has not heard its leader for an election time-out, or has waited for an answer for that long, asks
+//!   all voters repeatedly whether they hear the leader ([`PeerMessage::SeekLeader`]). Those that do say which replica
+//!   it is and how far they are ([`PeerMessage::Standing`]); what was decided then comes from them by catch-up.
 //! - What it has for the leader goes by way of one of them, in an envelope that names its origin and its receiver
-//!   ([`PeerMessage::Relayed`]). The voter passes the envelope on unchanged and remembers nothing of it; the leader's answer comes
-//!   back the same way.
+//!   ([`PeerMessage::Relayed`]). The voter passes the envelope on unchanged and remembers nothing of it; the leader's
+//!   answer comes back the same way.
 //! - **One hop**: an envelope is passed on only if it came from its origin. So none goes in circles.
 //! - **Bounded**: a replica has no more batches under way than to a leader that it hears, an envelope is as
 //!   large as its content, and

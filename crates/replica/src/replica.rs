@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use synod_consensus::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Route, dissemination,
+    Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, Route, dissemination,
 };
 use synod_wire::{
     Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
@@ -29,7 +29,7 @@ use crate::{
     message::Routed,
     proposals::{Proposals, Taker},
     push::Pushes,
-    reads::{Asker, READS_MAX, Reads},
+    reads::{READS_MAX, Reads},
     relay::{Relay, Way},
     session::is_replica,
     transfer::Fetched,
@@ -75,7 +75,8 @@ pub struct Replica {
     pub(crate) pushes: Pushes,
     pub(crate) executed: Slot,
     backlog: Backlog,
-    /// Whether the protocol was sent batches while it could not take any in, or references to batches that are not here.
+    /// Whether the protocol was sent batches while it could not take any in, or references to batches that are not
+    /// here.
     missed: bool,
     pub(crate) snapshot: Option<SnapshotInfo>,
     pub(crate) taking_snapshot: bool,
@@ -479,8 +480,8 @@ impl Replica {
 
     // Commands.
 
-    /// Decided batches from a slot on, with their slots: at most `bytes_max` bytes of them, but at least one if the slot is
-    /// decided.
+    /// Decided batches from a slot on, with their slots: at most `bytes_max` bytes of them, but at least one if the
+    /// slot is decided.
     ///
     /// # Errors
     /// The first slot that is kept, if this one is not kept any more.
@@ -571,7 +572,8 @@ impl Replica {
         self.proposals.lowest_own().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
     }
 
-    /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in any case.
+    /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in
+    /// any case.
     pub(crate) fn proposes_without_leading(&self) -> bool {
         self.group.disseminates() && self.protocol.as_ref().is_some_and(|it| it.route() == Route::Here)
     }
@@ -620,8 +622,8 @@ impl Replica {
         }
     }
 
-    /// Proposes the commands of this replica's own clients where every replica does. The protocol keeps proposing them as
-    /// long as the epoch lasts.
+    /// Proposes the commands of this replica's own clients where every replica does. The protocol keeps proposing them
+    /// as long as the epoch lasts.
     fn propose_commands(&mut self, now: Time, actions: &mut Vec<Action>) {
         let here = Taker::Here(self.known.running);
         while self.protocol.as_ref().is_some_and(|protocol| protocol.room() > 0) {
@@ -744,8 +746,8 @@ impl Replica {
     }
 
     /// Once the protocol takes batches in again, its leader hears of it at once. It would send again what was dropped
-    /// by itself, but only when an answer is overdue; and by then the bounds may be reached again, so that a small bound
-    /// would leave a group one window of commands a time-out.
+    /// by itself, but only when an answer is overdue; and by then the bounds may be reached again, so that a small
+    /// bound would leave a group one window of commands a time-out.
     fn ask_for_missed(&mut self, actions: &mut Vec<Action>) {
         let Some(protocol) = self.protocol.as_ref().filter(|_| self.missed) else { return };
         if protocol.is_congested() {
@@ -787,8 +789,8 @@ impl Replica {
         }
     }
 
-    /// When this replica asks for the next tick of the replicated clock. No tick waits for room behind another one: where
-    /// deciding takes longer than the interval, a queue of ticks would leave clients no room.
+    /// When this replica asks for the next tick of the replicated clock. No tick waits for room behind another one:
+    /// where deciding takes longer than the interval, a queue of ticks would leave clients no room.
     fn tick_at(&self) -> Option<Time> {
         let first_queued = self.batcher.lowest_own();
         let queued = self.clock.last_tick().zip(first_queued).is_some_and(|(tick, first)| first <= tick);
@@ -823,60 +825,6 @@ impl Replica {
         if !self.has(Bug::LeakRemoteReads) && now >= Time::ZERO + timeout {
             let expired = self.reads.expire_remote(now - timeout);
             self.refuse_reads(expired, actions);
-        }
-    }
-
-    // Reads.
-
-    fn ask_reads(&mut self, now: Time, actions: &mut Vec<Action>) {
-        if self.reads.overdue(now, self.forward_retry()) {
-            self.reads.ask_again();
-        }
-        let Some(route) = self.way() else { return };
-        if let Some(token) = self.reads.ask(now) {
-            if route.to == self.me {
-                self.input(now, Input::Control(Control::ReadIndex(token)), actions);
-            } else {
-                self.send_on(route, Routed::ReadIndex { token: token.0 }, actions);
-            }
-        }
-    }
-
-    pub(crate) fn read_index(&mut self, token: ReadToken, slot: Option<Slot>, actions: &mut Vec<Action>) {
-        match self.reads.asker(token) {
-            Asker::Here => self.reads_answered(token.0, slot),
-            Asker::Peer(route, token) => {
-                self.send_on(route, Routed::ReadIndexAnswer { token, slot }, actions);
-            }
-        }
-    }
-
-    /// Tells other replicas that their questions are not answered here, so that they ask elsewhere.
-    fn refuse_reads(&mut self, asked: Vec<(Way, u64)>, actions: &mut Vec<Action>) {
-        for (route, token) in asked {
-            self.send_on(route, Routed::ReadIndexAnswer { token, slot: None }, actions);
-        }
-    }
-
-    /// The protocol that was to answer other replicas runs no more.
-    pub(crate) fn fail_remote_reads(&mut self, actions: &mut Vec<Action>) {
-        if !self.has(Bug::LeakRemoteReads) {
-            let asked = self.reads.fail_remote();
-            self.refuse_reads(asked, actions);
-        }
-    }
-
-    pub(crate) fn reads_answered(&mut self, token: u64, slot: Option<Slot>) {
-        // A replica that says no does not lead: ask again when somebody does, or when the question is overdue.
-        if let Some(slot) = slot {
-            self.reads.answered(token, slot);
-        }
-    }
-
-    /// Lets reads go on whose slot has come.
-    fn release_reads(&mut self, actions: &mut Vec<Action>) {
-        for (read, slot) in self.reads.ready(self.decided.last()) {
-            actions.push(Action::ReadAt { read, slot });
         }
     }
 

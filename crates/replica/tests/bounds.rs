@@ -297,4 +297,10 @@ fn no_tick_of_the_clock_waits_behind_another() {
     let (proposed, and_queued) = (after_interval(), after_interval());
     assert!(0 < proposed && proposed < and_queued, "nothing is decided while the disk stalls");
     assert_eq!((0..9).map(|_| after_interval()).max(), Some(and_queued));
+    bench.sync();
+    assert_eq!(
+        bench.replica.status().queued_bytes,
+        and_queued,
+        "the queued one is proposed, and the next one is due"
+    );
 }

@@ -1,11 +1,11 @@
-//! A state machine of your own in the simulator: the replicas run it beside the store that the simulator's clients use, under
-//! the same faults, and clients of its own send it commands.
+//! A state machine of your own in the simulator: the replicas run it beside the store that the simulator's clients use,
+//! under the same faults, and clients of its own send it commands.
 //!
-//! Replicas crash and restart from torn logs, exchange snapshots of your state, execute commands that clients send twice,
-//! and change members and protocols meanwhile. After every burst of commands your invariants are checked at each replica;
-//! its replies and its digest are compared with those of a replica that nothing happens to, so code that is not
-//! deterministic, forgets a part of its snapshot or restores it wrongly is found out. At the end you see what all clients
-//! were answered.
+//! Replicas crash and restart from torn logs, exchange snapshots of your state, execute commands that clients send
+//! twice, and change members and protocols meanwhile. After every burst of commands your invariants are checked at each
+//! replica; its replies and its digest are compared with those of a replica that nothing happens to, so code that is
+//! not deterministic, forgets a part of its snapshot or restores it wrongly is found out. At the end you see what all
+//! clients were answered.
 //!
 //! ```
 //! use std::io;
@@ -92,8 +92,8 @@ pub trait Guest: Debug + 'static {
         Ok(())
     }
 
-    /// What must hold at the end, when all replicas have the same state: of that, and of what the clients were told, in the
-    /// order in which they asked.
+    /// What must hold at the end, when all replicas have the same state: of that, and of what the clients were told, in
+    /// the order in which they asked.
     ///
     /// # Errors
     /// What does not hold, for people.
@@ -103,7 +103,8 @@ pub trait Guest: Debug + 'static {
     }
 }
 
-/// A command of a client, and what it was told. Each client numbers its commands in a session, so none is executed twice.
+/// A command of a client, and what it was told. Each client numbers its commands in a session, so none is executed
+/// twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Told {
@@ -113,8 +114,8 @@ pub struct Told {
     pub command: Bytes,
     /// When the client sent it first, by a clock that counts what all clients do.
     pub asked_at: u64,
-    /// When it was answered, by the same clock, and what. `None`: the client does not know what became of it; it may have
-    /// been executed, or be executed later.
+    /// When it was answered, by the same clock, and what. `None`: the client does not know what became of it; it may
+    /// have been executed, or be executed later.
     pub answer: Option<(u64, Bytes)>,
 }
 
@@ -159,8 +160,8 @@ fn own<G: Guest>(machine: &dyn AnyMachine) -> &G::Machine {
     machine.as_any().downcast_ref().expect("the guest made this machine")
 }
 
-/// Leads the payload of a command for the guest; no command of the store begins so. A number follows that no other command
-/// has, then the command.
+/// Leads the payload of a command for the guest; no command of the store begins so. A number follows that no other
+/// command has, then the command.
 const GUEST: u8 = 0;
 const NUMBER_BYTES: usize = 8;
 

@@ -171,8 +171,8 @@ pub struct FaultWeights {
     pub partial: u32,
     /// A replica reaches no other, or no other reaches it.
     pub one_way: u32,
-    /// The leader and some others are cut off from a quorum, and one replica reaches both sides; mostly the leader is asked
-    /// to hand over to the other side just before.
+    /// The leader and some others are cut off from a quorum, and one replica reaches both sides; mostly the leader is
+    /// asked to hand over to the other side just before.
     pub bridge: u32,
     /// A disk does not answer.
     pub stall: u32,
@@ -342,8 +342,8 @@ impl Plan {
         pick(&mut Rng::with_seed(seed ^ 0xe_1e_c7), protocol.elections())
     }
 
-    /// How batches are disseminated with a seed: in a quarter of all seeds by every replica, in a quarter by the leader with
-    /// references to their origins.
+    /// How batches are disseminated with a seed: in a quarter of all seeds by every replica, in a quarter by the leader
+    /// with references to their origins.
     #[must_use]
     pub fn draw_dissemination(seed: u64) -> Dissemination {
         pick(
@@ -446,8 +446,8 @@ impl Plan {
         plan.fit_for_its_durability()
     }
 
-    /// Without what its protocol does not survive, and what cannot happen to replicas that never start again, which an operator
-    /// replaces.
+    /// Without what its protocol does not survive, and what cannot happen to replicas that never start again, which an
+    /// operator replaces.
     fn fit_for_its_durability(mut self) -> Plan {
         let survives = self.settings.consensus.protocol.survives();
         if !survives.lost_logs {

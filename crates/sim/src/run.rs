@@ -79,8 +79,8 @@ pub fn run(plan: &Plan) -> Result<Outcome, Box<Failure>> {
     })
 }
 
-/// Runs a plan with a state machine of your own beside the store: see [`guest`](crate::guest). The trace of a failure shows its
-/// last events; the plan repeats it.
+/// Runs a plan with a state machine of your own beside the store: see [`guest`](crate::guest). The trace of a failure
+/// shows its last events; the plan repeats it.
 pub fn run_guest(plan: &Plan, guest: impl Guest) -> Result<Outcome, Box<Failure>> {
     let guest: Rc<dyn AnyGuest> = Rc::new(guest);
     let attempt = |trace| {

@@ -38,8 +38,8 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     // Bugs of identity have a plan of their own.
     (plan.faults.weights.restore, plan.faults.weights.wipe) = (0, 0);
     match bug {
-        // Of those who vote one counts votes by itself, and acknowledges what the leader has not heard of. A client must
-        // read at the leader in between.
+        // Of those who vote one counts votes by itself, and acknowledges what the leader has not heard of. A client
+        // must read at the leader in between.
         Bug::DecisionOfEachReplica => {
             plan.replicas = plan.replicas.max(3);
             plan.settings.consensus.multipaxos.decision = Decision::Leader;
@@ -176,8 +176,8 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.faults.lasts = (timeout / 20, timeout);
             plan.faults.gap = (timeout / 4, timeout * 2);
         }
-        // A leader that is cut off has a long log of which nobody needs anything, and goes on when others have committed
-        // less in a later term. Nobody crashes: that would stop it.
+        // A leader that is cut off has a long log of which nobody needs anything, and goes on when others have
+        // committed less in a later term. Nobody crashes: that would stop it.
         Bug::Raft(raft::Bug::VoteByLength) => {
             plan.replicas = 3;
             plan.faults.weights = FaultWeights { partial: 1, one_way: 1, ..no_faults };
@@ -262,8 +262,8 @@ fn find_within(seeds: u64, protocol: ProtocolKind, bug: Bug, plan: fn(u64, Proto
     panic!("{protocol}, {bug:?}: not found in {seeds} seeds");
 }
 
-/// What a seed draws, with batches that are lost on their way, snapshots that let logs be trimmed, and replicas that start
-/// again.
+/// What a seed draws, with batches that are lost on their way, snapshots that let logs be trimmed, and replicas that
+/// start again.
 fn plan_of_dissemination(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     let mut plan = Plan::draw_general(seed, protocol, Plan::draw_election(seed, protocol));
     let timeout = plan.settings.consensus.election_timeout;
@@ -318,9 +318,9 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     plan.duration = timeout * 30;
     let weights = FaultWeights { change: 10, ..FaultWeights::default() };
     if bug == Bug::EnterTooSoon {
-        // A replica that has entered an epoch, has trimmed what led to it, and finds the snapshot gone that covers that,
-        // must come to lead before it has caught up. So snapshots are frequent and often lost, logs are trimmed at
-        // once, leaders change often and for short times, and there is much to order.
+        // A replica that has entered an epoch, has trimmed what led to it, and finds the snapshot gone that covers
+        // that, must come to lead before it has caught up. So snapshots are frequent and often lost, logs are trimmed
+        // at once, leaders change often and for short times, and there is much to order.
         plan.replicas = 3;
         plan.durability = Durability::Sync;
         plan.duration = timeout * 60;
@@ -333,8 +333,8 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         plan.clients.think.1 = timeout / 10;
     }
     if matches!(bug, Bug::ForgetAmnesiaBehindSnapshot | Bug::ForgetParkedAmnesia) {
-        // A replica that lost its log, fetches a snapshot of a later epoch, and crashes before it has written that it enters
-        // that epoch; or loses the snapshot as well. So logs are lost often, and crashes come at any step.
+        // A replica that lost its log, fetches a snapshot of a later epoch, and crashes before it has written that it
+        // enters that epoch; or loses the snapshot as well. So logs are lost often, and crashes come at any step.
         plan = plan.with_forgotten_epochs();
         plan.duration = timeout * 60;
     }

@@ -482,7 +482,8 @@ impl FaultyDisk {
 
 #[cfg(feature = "faulty-disk")]
 impl FaultyDisk {
-    /// From now on threads may work on it, as those of a running replica do. What a seed draws then depends on their order.
+    /// From now on threads may work on it, as those of a running replica do. What a seed draws then depends on their
+    /// order.
     #[must_use]
     pub fn with_threads(self) -> FaultyDisk {
         self.lock_state().threads = true;

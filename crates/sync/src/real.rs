@@ -87,8 +87,9 @@ pub mod net {
         }
 
         /// Waits until one of the streams has something to read or is closed, until the bell is rung, or for `timeout`.
-        /// `is_idle` is asked once before the thread falls asleep, and a thread that makes it false has to ring afterwards.
-        /// Only one thread at a time may wait. `ready` is told for each stream, in order, whether it is worth reading.
+        /// `is_idle` is asked once before the thread falls asleep, and a thread that makes it false has to ring
+        /// afterwards. Only one thread at a time may wait. `ready` is told for each stream, in order, whether it is
+        /// worth reading.
         pub fn wait<'a>(
             &self,
             streams: impl Iterator<Item = &'a TcpStream>,

@@ -1,8 +1,8 @@
 //! A backup is a copy of a stopped replica's data directory; a restore begins a new cluster from it:
 //! `cargo run --release --example backup`.
 //!
-//! A replica must never go on from an older copy of its data under its old id: it would have forgotten what it promised, and
-//! the others would refuse it. What a copy holds becomes a cluster of its own instead.
+//! A replica must never go on from an older copy of its data under its old id: it would have forgotten what it
+//! promised, and the others would refuse it. What a copy holds becomes a cluster of its own instead.
 
 use std::{error::Error, fs, io, path::Path};
 

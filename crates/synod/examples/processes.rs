@@ -1,8 +1,8 @@
 //! Three processes from one configuration file; then one more joins, and takes the place of one that is gone:
 //! `cargo run --release --example processes`.
 //!
-//! This program starts itself once for each replica, and talks to each through a pipe: `add` adds one, `sum` asks for the
-//! sum, `replace ID ADDRESS` has a new member at ADDRESS take the place of another.
+//! This program starts itself once for each replica, and talks to each through a pipe: `add` adds one, `sum` asks for
+//! the sum, `replace ID ADDRESS` has a new member at ADDRESS take the place of another.
 
 use std::{
     env,

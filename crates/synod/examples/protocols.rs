@@ -1,4 +1,5 @@
-//! The protocol is a setting, and the group changes it while it works: `cargo run --release --example protocols [NAME]`.
+//! The protocol is a setting, and the group changes it while it works: `cargo run --release --example protocols
+//! [NAME]`.
 
 use std::{env, error::Error, io};
 

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release --example simulated [SEEDS]`
 //!
-//! The bank below moves money between accounts. Whatever crashes, is lost or comes twice, the money stays the same; and a
-//! client that was told that it has withdrawn something finds it withdrawn once.
+//! The bank below moves money between accounts. Whatever crashes, is lost or comes twice, the money stays the same; and
+//! a client that was told that it has withdrawn something finds it withdrawn once.
 
 use std::{collections::BTreeMap, env, io, process::ExitCode};
 

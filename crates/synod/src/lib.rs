@@ -2,8 +2,8 @@
 //! machine** over several machines (3, 5 or 7 as a rule, at most [`MEMBERS_MAX`]), so that it survives the loss of a
 //! minority of them and never shows two truths.
 //!
-//! (The program of the same name, a key-value store that speaks the etcd v3 API, is made of the same parts and is a crate of
-//! its own, `synod-cli`.)
+//! (The program of the same name, a key-value store that speaks the etcd v3 API, is made of the same parts and is a
+//! crate of its own, `synod-cli`.)
 //!
 //! # How to use it
 //!
@@ -84,11 +84,11 @@
 //! | `backup` | a copy of a data directory, and a new cluster of what it holds |
 //! | `simulated` | your state machine in the simulator (the crate `synod-sim`): its code, the simulator's faults, your invariants |
 //!
-//! Features, both off unless named: `json`, a codec for typed machines; `metrics`, what a replica counts, for a registry of
-//! Prometheus metrics.
+//! Features, both off unless named: `json`, a codec for typed machines; `metrics`, what a replica counts, for a
+//! registry of Prometheus metrics.
 //!
-//! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`] and
-//! [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.
+//! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`]
+//! and [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.
 //!
 //! # What is promised
 //!
@@ -115,8 +115,8 @@
 //!
 //! [`Config`] holds what one replica is told; in it, [`Settings`] batching, time-outs, snapshots and limits; in that,
 //! [`Options`] the protocol ([`ProtocolKind`]), the election ([`ElectionKind`]), how batches reach all replicas
-//! ([`Dissemination`]) and their times; [`Combination`] knows what goes together. What replicas must have alike is of the
-//! group: what they are started with counts when the group begins, and [`Handle::change`] changes it.
+//! ([`Dissemination`]) and their times; [`Combination`] knows what goes together. What replicas must have alike is of
+//! the group: what they are started with counts when the group begins, and [`Handle::change`] changes it.
 //!
 //! Settings may get more fields, so take the defaults and set fields:
 //!
@@ -131,17 +131,17 @@
 //!
 //! # What is promised of the API
 //!
-//! Before 1.0 a new minor version may break it, and CHANGELOG.md says so; a patch does not. What is `#[non_exhaustive]` may
-//! grow in a patch: settings, errors, changes, and enumerations such as protocols and durabilities. [`Group`] and [`Member`]
-//! are to be read, and may grow too.
+//! Before 1.0 a new minor version may break it, and CHANGELOG.md says so; a patch does not. What is `#[non_exhaustive]`
+//! may grow in a patch: settings, errors, changes, and enumerations such as protocols and durabilities. [`Group`] and
+//! [`Member`] are to be read, and may grow too.
 //!
-//! A test may give replicas a network and a disk of its own in [`Config`] ([`Network`], [`Disk`]); [`MemoryNetwork`] is such
-//! a network.
+//! A test may give replicas a network and a disk of its own in [`Config`] ([`Network`], [`Disk`]); [`MemoryNetwork`] is
+//! such a network.
 //!
 //! # What can be watched and read
 //!
-//! [`Handle::watch`] waits for changes of the leadership, the applied slot and the membership, and [`Handle::read_log`] reads
-//! what was decided, as far as the replica keeps it.
+//! [`Handle::watch`] waits for changes of the leadership, the applied slot and the membership, and [`Handle::read_log`]
+//! reads what was decided, as far as the replica keeps it.
 //!
 //! # Changing the group
 //!

@@ -28,8 +28,8 @@ struct Replica {
 }
 
 impl LocalGroup {
-    /// Starts as many replicas (1 to [`MEMBERS_MAX`](crate::MEMBERS_MAX)) at ports that the system chooses, with their data
-    /// below `folder`. Their ids and names are 1, 2, ... and `replica-1`, `replica-2`, ...
+    /// Starts as many replicas (1 to [`MEMBERS_MAX`](crate::MEMBERS_MAX)) at ports that the system chooses, with their
+    /// data below `folder`. Their ids and names are 1, 2, ... and `replica-1`, `replica-2`, ...
     ///
     /// # Errors
     /// No port is free, or see [`StartError`].

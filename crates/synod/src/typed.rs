@@ -10,8 +10,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use synod_node::Handle;
 use synod_replica::{Context, Frozen, RequestError, SessionCommand, StateMachine};
 
-/// How values of a type become bytes, and bytes values again. Every replica, and every client, must understand what any other
-/// one encodes, also one of an earlier version of your program: the log and the snapshots hold it.
+/// How values of a type become bytes, and bytes values again. Every replica, and every client, must understand what any
+/// other one encodes, also one of an earlier version of your program: the log and the snapshots hold it.
 pub trait Codec<T>: 'static {
     /// The bytes of a value. Equal states must have equal bytes if replicas are compared by
     /// [`Handle::digest`](crate::Handle::digest).
@@ -39,9 +39,10 @@ impl<T: serde::Serialize + serde::de::DeserializeOwned> Codec<T> for Json {
     }
 }
 
-/// A deterministic state machine with commands, queries and answers of its own types; [`Typed`] makes a [`StateMachine`] of
-/// it, under the same rules. A snapshot is a clone of it, which its codec encodes: a machine whose state is too large to be
-/// cloned between two commands should share it copy on write, or implement [`StateMachine`] itself.
+/// A deterministic state machine with commands, queries and answers of its own types; [`Typed`] makes a
+/// [`StateMachine`] of it, under the same rules. A snapshot is a clone of it, which its codec encodes: a machine whose
+/// state is too large to be cloned between two commands should share it copy on write, or implement [`StateMachine`]
+/// itself.
 pub trait Machine: Clone + Send + Sized + 'static {
     /// What changes the state.
     type Command;

@@ -96,8 +96,8 @@ pub struct Config {
     pub listeners: Vec<Arc<TcpListener>>,
     /// All other replicas at the start; see [`Transport::set_peers`](crate::Transport::set_peers).
     pub peers: Vec<Peer>,
-    /// The largest body that is accepted, in bytes. A receiver allocates at most this much a connection for a frame under
-    /// way, and tells the caller how much that is. Default: 64 MiB.
+    /// The largest body that is accepted, in bytes. A receiver allocates at most this much a connection for a frame
+    /// under way, and tells the caller how much that is. Default: 64 MiB.
     pub frame_bytes_max: usize,
     /// The largest body that this replica has to send, in bytes: a peer that accepts less is not spoken to, since the
     /// message would be lost again in every session. At most `frame_bytes_max`. Default: 0, nothing is demanded of
@@ -118,12 +118,13 @@ pub struct Config {
     /// A connection ends when the peer's host answers nothing, or takes no data off a full connection, for this
     /// long. (A process that dies is noticed at once, whatever this is.) Default: 5 s.
     pub silence_max: Duration,
-    /// Whether a thread that sends writes to the socket itself, as far as that takes its bytes at once, instead of waking
-    /// the sender thread of the peer. That saves a switch of threads a message, and takes time of the thread that sends.
-    /// Default: false.
+    /// Whether a thread that sends writes to the socket itself, as far as that takes its bytes at once, instead of
+    /// waking the sender thread of the peer. That saves a switch of threads a message, and takes time of the thread
+    /// that sends. Default: false.
     pub direct: bool,
-    /// Whether the owner reads what peers send on a thread of its own ([`Connections::inbox`](crate::Connections::inbox)),
-    /// which this wakes. Default: there is a thread for each connection of a peer.
+    /// Whether the owner reads what peers send on a thread of its own
+    /// ([`Connections::inbox`](crate::Connections::inbox)), which this wakes. Default: there is a thread for each
+    /// connection of a peer.
     pub bell: Option<Arc<Bell>>,
     /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. When
     /// there are so many, the oldest whose caller has not said yet who it is gives way to a new one. No fewer than

@@ -54,8 +54,8 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// # Panics
-    /// If the body has 4 GiB or more; the caller has compared it with `frame_bytes_max`. If a message of this version has no
-    /// group and this one does.
+    /// If the body has 4 GiB or more; the caller has compared it with `frame_bytes_max`. If a message of this version
+    /// has no group and this one does.
     pub(crate) fn new(
         cluster: ClusterId,
         version: u16,
@@ -248,8 +248,8 @@ impl<R: Read> FrameReader<R> {
         &self.source
     }
 
-    /// Whether the next frame is there as a whole, so that [`FrameReader::next_frame`] does not read. If its header is wrong,
-    /// that is found out then.
+    /// Whether the next frame is there as a whole, so that [`FrameReader::next_frame`] does not read. If its header is
+    /// wrong, that is found out then.
     pub(crate) fn has_frame(&self) -> bool {
         let there = &self.buffer[self.start..self.end];
         let header_bytes = match there.get(4) {
@@ -261,15 +261,16 @@ impl<R: Read> FrameReader<R> {
             && there.len() - header_bytes >= word(&there[8..12]) as usize
     }
 
-    /// Whether the next frame takes a read, before which there is nothing to expect: the last one took all that there was.
+    /// Whether the next frame takes a read, before which there is nothing to expect: the last one took all that there
+    /// was.
     pub(crate) fn is_drained(&self) -> bool {
         self.drained && !self.has_frame()
     }
 
     /// The next frame; `None` at an end of the connection between two frames.
     ///
-    /// After an error the position in the stream is unknown, and the connection cannot be used any more. But if the source
-    /// does not block and has nothing now ([`io::ErrorKind::WouldBlock`]), this may be called again later.
+    /// After an error the position in the stream is unknown, and the connection cannot be used any more. But if the
+    /// source does not block and has nothing now ([`io::ErrorKind::WouldBlock`]), this may be called again later.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Arrived>, FrameError> {
         let mut frame = match self.begun.take() {
             Some(begun) => begun,

@@ -6,22 +6,20 @@
 //! - **Sessions.** Every replica dials every peer and sends on that connection only; it receives on those
 //!   that it accepts.
 //!   [`Event::Up`] and [`Event::Down`] tell of the connection that this replica dialled.
-//! - **Within a session, bodies arrive whole, intact, once, in the order in which they were sent and without
-//!   a gap.** Of an
-//!   ended session a suffix may be lost. A queue that overflows ends the session, so that this holds even then. What was
-//!   still queued leaves in the next session; so the first frames of a session may have been sent before its `Up` was noticed.
+//! - **Within a session, bodies arrive whole, intact, once, in the order in which they were sent and without a gap.**
+//!   Of an ended session a suffix may be lost. A queue that overflows ends the session, so that this holds even then.
+//!   What was still queued leaves in the next session; so the first frames of a session may have been sent before its
+//!   `Up` was noticed.
 //! - **Sending never blocks and never fails.** Every queue is bounded; protocols send again what still
 //!   matters. Receiving may
 //!   block, in the sink; TCP then pushes back.
-//! - **Bad input costs only its connection.** Strangers, other clusters, other versions, replaced lives of a
-//!   peer, malformed,
-//!   oversized or corrupted frames, and bodies that the owner of the transport cannot read end that connection, and leave one
-//!   log line.
+//! - **Bad input costs only its connection.** Strangers, other clusters, other versions, replaced lives of a peer,
+//!   malformed, oversized or corrupted frames, and bodies that the owner of the transport cannot read end that
+//!   connection, and leave one log line.
 //! - **Peers come, go and move while it runs** ([`TcpSender::set_peers`]); those that stay notice nothing.
-//! - **A replica is its id and its birth**, a number that is as old as its data. A replica that comes back
-//!   under its id with
-//!   other data is refused, and so is one that forgot what it told, if [`Config::recognise`] says so. Every frame says how far
-//!   the sender's log is durable, and so does a quiet connection once per second.
+//! - **A replica is its id and its birth**, a number that is as old as its data. A replica that comes back under its id
+//!   with other data is refused, and so is one that forgot what it told, if [`Config::recognise`] says so. Every frame
+//!   says how far the sender's log is durable, and so does a quiet connection once per second.
 //! - **Two versions in one group.** Each session speaks the highest version that both sides know.
 //! - **Any program that knows an address can ask** ([`inquire`]). A replica that is about to join learns in
 //!   this way which

@@ -294,8 +294,8 @@ impl Link {
         self.count_dropped(dropped);
     }
 
-    /// Has the queued frames leave now: the sender thread is woken, or this thread writes to the socket itself. Never waits for
-    /// the network.
+    /// Has the queued frames leave now: the sender thread is woken, or this thread writes to the socket itself. Never
+    /// waits for the network.
     pub(crate) fn flush(&self) {
         let mut out = lock(&self.out);
         if !out.awaits_frames || out.queue.frames() == 0 {
@@ -316,8 +316,8 @@ impl Link {
         }
     }
 
-    /// Writes what the socket takes at once, for as long as frames are queued, and leaves the rest to the sender thread, which
-    /// sleeps.
+    /// Writes what the socket takes at once, for as long as frames are queued, and leaves the rest to the sender
+    /// thread, which sleeps.
     fn write_directly<'a>(&'a self, mut out: MutexGuard<'a, Outgoing>) {
         // If another thread writes, it looks at the queue once more before it ends.
         if mem::replace(&mut out.writes_directly, true) {

@@ -36,11 +36,11 @@ pub trait Network: fmt::Debug + Send + Sync {
     fn message_bytes_max(&self) -> usize;
 }
 
-/// The connections of one replica with its peers. Dropping them ends them and waits for their threads; no event follows.
-/// If there is an inbox, it has to be dropped first.
+/// The connections of one replica with its peers. Dropping them ends them and waits for their threads; no event
+/// follows. If there is an inbox, it has to be dropped first.
 pub trait Connections: fmt::Debug + Send {
-    /// What peers send, for an owner that has set [`Config::bell`] and asks for the first time. `None`: the network gives
-    /// that to its sink, as always without a bell.
+    /// What peers send, for an owner that has set [`Config::bell`] and asks for the first time. `None`: the network
+    /// gives that to its sink, as always without a bell.
     fn inbox(&mut self) -> Option<Box<dyn Inbox>> {
         None
     }
@@ -54,21 +54,21 @@ pub trait Connections: fmt::Debug + Send {
 
 /// What peers send, read by the owner of the connections on a thread of its own.
 pub trait Inbox: fmt::Debug + Send {
-    /// Waits until something has arrived, until [`Config::bell`] is rung, or for `timeout`. `is_idle` says whether the owner
-    /// has nothing else to do; whoever makes it false rings the bell afterwards.
+    /// Waits until something has arrived, until [`Config::bell`] is rung, or for `timeout`. `is_idle` says whether the
+    /// owner has nothing else to do; a thread that makes it false rings the bell afterwards.
     fn wait(&mut self, timeout: Duration, is_idle: &dyn Fn() -> bool);
 
-    /// Hands out what had arrived when [`Inbox::wait`] returned, or a part of it that takes no long time. Nothing more comes
-    /// of the session of an [`Event::Received`] for which `sink` returns an error.
+    /// Hands out what had arrived when [`Inbox::wait`] returned, or a part of it that takes no long time. Nothing more
+    /// comes of the session of an [`Event::Received`] for which `sink` returns an error.
     fn take(&mut self, sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>);
 }
 
 /// Sends messages to peers, from any thread.
 pub trait Sender: fmt::Debug + Send + Sync {
-    /// Queues one message of a group for several peers, written in this version, which [`Sender::version`]
-    /// named a moment ago. It leaves at the latest at the next [`Sender::flush`]. Never blocks and never fails: a message may be lost with the session for which it
-    /// was made, and a message for which no queue has room ends the session. In a version before
-    /// [`synod_wire::GROUPS_SINCE`] only messages of the first group are sent.
+    /// Queues one message of a group for several peers, written in this version, which [`Sender::version`] named a
+    /// moment ago. It leaves at the latest at the next [`Sender::flush`]. Never blocks and never fails: a message may
+    /// be lost with the session for which it was made, and a message for which no queue has room ends the session. In a
+    /// version before [`synod_wire::GROUPS_SINCE`] only messages of the first group are sent.
     fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded);
 
     /// Has everything leave that was queued. Never blocks for a peer.

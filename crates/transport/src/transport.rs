@@ -42,8 +42,8 @@ pub enum Event {
         /// The peer.
         peer: ReplicaId,
     },
-    /// The system of the peer refuses connections: nobody listens there, so the process of the peer has ended, or has not begun to
-    /// listen. Told once between two sessions.
+    /// The system of the peer refuses connections: nobody listens there, so the process of the peer has ended, or has
+    /// not begun to listen. Told once between two sessions.
     Refused {
         /// The peer.
         peer: ReplicaId,
@@ -323,10 +323,11 @@ impl TcpSender {
         self.send_many(&[to], body);
     }
 
-    /// Queues a message of a group for several peers that is written in this version, as [`TcpSender::version`] named it a
-    /// moment ago; it leaves at the latest at the next [`TcpSender::flush`]. If that is not spoken any more when it would leave, it is lost with the session that it was made for. Its
-    /// buffers are shared, not copied. In a version that knows no groups nothing is said of another one than the first: such
-    /// a message is dropped and counted, and the session goes on.
+    /// Queues a message of a group for several peers that is written in this version, as [`TcpSender::version`] named
+    /// it a moment ago; it leaves at the latest at the next [`TcpSender::flush`]. If that is not spoken any more when
+    /// it would leave, it is lost with the session that it was made for. Its buffers are shared, not copied. In a
+    /// version that knows no groups nothing is said of another one than the first: such a message is dropped and
+    /// counted, and the session goes on.
     pub fn send_in(&self, version: u16, group: GroupId, to: &[ReplicaId], body: Encoded) {
         self.queue(version, group, to, body);
     }
@@ -450,8 +451,8 @@ pub struct PeerMetrics {
     pub frames_received: u64,
     /// Bytes of these frames.
     pub bytes_received: u64,
-    /// Frames that never left: the queue was full, they were too large, of a group that the peer's version does not know, or
-    /// the transport was shut down.
+    /// Frames that never left: the queue was full, they were too large, of a group that the peer's version does not
+    /// know, or the transport was shut down.
     pub frames_dropped: u64,
     /// Frames that wait now.
     pub queue_frames: usize,

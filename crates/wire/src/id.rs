@@ -123,7 +123,8 @@ impl fmt::Display for Ballot {
 pub struct Ballots {
     /// A ballot in which the batch was proposed in this slot.
     pub proposed: Ballot,
-    /// The slot was decided in this ballot or in a lower one. A replica that learns the slot promises this ballot first.
+    /// The slot was decided in this ballot or in a lower one. A replica that learns the slot promises this ballot
+    /// first.
     pub decided: Ballot,
 }
 

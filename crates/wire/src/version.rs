@@ -8,14 +8,14 @@
 //!
 //! # From release 0.2.0 on
 //!
-//! **Files stay readable.** Every later release reads what 0.2.0 wrote, or a release in between reads it and writes what the
-//! later one reads; [`Format::past`] then names that release. **Messages are negotiated**: replicas of two successive minor
-//! versions speak the newest version that both know ([`crate::MESSAGES_VERSION`]). CONTRIBUTING.md has the rule, and names the
-//! tests that hold it.
+//! **Files stay readable.** Every later release reads what 0.2.0 wrote, or a release in between reads it and writes
+//! what the later one reads; [`Format::past`] then names that release. **Messages are negotiated**: replicas of two
+//! successive minor versions speak the newest version that both know ([`crate::MESSAGES_VERSION`]). CONTRIBUTING.md has
+//! the rule, and names the tests that hold it.
 //!
-//! A change of what is written therefore takes a higher [`Written::version`]; [`Written::readers`] as low as the programs are old
-//! that still understand it; code that reads every version from [`Format::oldest`] on; and files of fixed bytes that change
-//! with it.
+//! A change of what is written therefore takes a higher [`Written::version`]; [`Written::readers`] as low as the
+//! programs are old that still understand it; code that reads every version from [`Format::oldest`] on; and files of
+//! fixed bytes that change with it.
 
 use std::fmt;
 

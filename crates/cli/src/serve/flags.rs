@@ -329,10 +329,10 @@ pub struct Tuning {
         value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Threads"
     )]
     pub client_io_threads: u16,
-    /// How the replica's work is placed on threads: spread (each stage, and each direction of each connection to a peer, has
-    /// its own) or compact (one thread reads from peers, runs the protocol, writes to peers and executes commands; only
-    /// the log has another). Compact takes fewer switches of threads a command, and lets a slow command delay the
-    /// protocol.
+    /// How the replica's work is placed on threads: spread (each stage, and each direction of each connection to a
+    /// peer, has its own) or compact (one thread reads from peers, runs the protocol, writes to peers and executes
+    /// commands; only the log has another). Compact takes fewer switches of threads a command, and lets a slow command
+    /// delay the protocol.
     #[arg(
         long, env = "SYNOD_THREADS", value_name = "HOW", default_value_t = config::defaults().threads,
         help_heading = "Threads"

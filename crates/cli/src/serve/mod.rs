@@ -5,10 +5,11 @@
 //! TOML file (file.rs) ┴─ ServeArgs (flags.rs) ─ check (config.rs) ─ Node + Server (run.rs, replica.rs)
 //! ```
 //!
-//! Settings that belong to the group are used as the group has them (`agreed.rs`). A joining replica first asks
-//! for the group (`join.rs`). A running one tells the group its name and the addresses for its clients
-//! (`membership.rs`), and a leader that is told to stop first hands over. Descriptors that the replica does not
-//! need itself go to clients (`descriptors.rs`). What goes together is told by `combinations.rs`. Metrics tell what the process uses of the machine (`process.rs`).
+//! Settings that belong to the group are used as the group has them (`agreed.rs`). A joining replica first asks for the
+//! group (`join.rs`). A running one tells the group its name and the addresses for its clients (`membership.rs`), and a
+//! leader that is told to stop first hands over. Descriptors that the replica does not need itself go to clients
+//! (`descriptors.rs`). What goes together is told by `combinations.rs`. Metrics tell what the process uses of the
+//! machine (`process.rs`).
 
 mod agreed;
 pub mod combinations;

@@ -141,8 +141,8 @@ pub enum Record {
 }
 
 impl Record {
-    /// What has to be written again before the log is trimmed through a slot, where the protocol of its epoch does not run and
-    /// cannot see to that.
+    /// What has to be written again before the log is trimmed through a slot, where the protocol of its epoch does not
+    /// run and cannot see to that.
     #[must_use]
     pub fn kept_past(&self, trimmed: Slot) -> Option<Record> {
         let Record::Held { keep, batch } = self;

@@ -4,16 +4,17 @@
 //! the inner protocol decides it delivers as the batches that the references stand for. Nothing outside of it, and
 //! nothing inside, knows a difference.
 //!
-//! - A replica that is given a batch writes it down, sends it to all ([`Message::Forward`]), and acknowledges to all what
-//!   it holds durably, as they do ([`Message::Held`]). The leader proposes a reference once a quorum holds the batch.
+//! - A replica that is given a batch writes it down, sends it to all ([`Message::Forward`]), and acknowledges to all
+//!   what it holds durably, as they do ([`Message::Held`]). The leader proposes a reference once a quorum holds the
+//!   batch.
 //! - **An inner protocol never sees a reference whose batch is not here**, written down before anything that the inner
-//!   protocol writes about it. A message that carries such a reference is parked until the batch has come. So a vote for
-//!   a reference is a vote for its batch, and all that the inner protocol proves of values holds for batches: through
-//!   crashes, damaged logs and recoveries. Safety does not rest on acknowledgements.
-//! - A batch is dropped once it is delivered: from then on the replica around the protocol has it, by slot. A replica that
-//!   lacks it by then learns what was decided.
-//! - **A reference that is decided twice counts once**, at all replicas in the same slot ([`synod_wire::Delivered`]). The
-//!   second time it is delivered as it is, and executes nothing.
+//!   protocol writes about it. A message that carries such a reference is parked until the batch has come. So a vote
+//!   for a reference is a vote for its batch, and all that the inner protocol proves of values holds for batches:
+//!   through crashes, damaged logs and recoveries. Safety does not rest on acknowledgements.
+//! - A batch is dropped once it is delivered: from then on the replica around the protocol has it, by slot. A replica
+//!   that lacks it by then learns what was decided.
+//! - **A reference that is decided twice counts once**, at all replicas in the same slot ([`synod_wire::Delivered`]).
+//!   The second time it is delivered as it is, and executes nothing.
 //!
 //! docs/dissemination.md has the argument, and where this differs from the document.
 
@@ -55,9 +56,10 @@ choice! {
 /// Messages of the inner protocol that wait for batches.
 const PARKED_MAX: usize = 256;
 
-/// Bytes of one replica's batches that are not delivered, from which on no more of them are taken in; one may always be.
-/// A replica has no more than its window of batches under way, but each time that it starts again it begins a new one. The
-/// bound is each origin's own, so that stores that are full of different batches do not refuse each other's for good.
+/// Bytes of one replica's batches that are not delivered, from which on no more of them are taken in; one may always
+/// be. A replica has no more than its window of batches under way, but each time that it starts again it begins a new
+/// one. The bound is each origin's own, so that stores that are full of different batches do not refuse each other's
+/// for good.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// A replica that disseminates batches, around one that orders references.
@@ -87,8 +89,8 @@ pub struct Balanced {
     unnamed: VecDeque<(Ballot, Batch, bool)>,
     /// In which ballot the inner protocol leads.
     leads: Option<Leads>,
-    /// In an epoch that is over: the batch of a slot is not there any more, so nothing is delivered from it on. That slot was
-    /// not decided before the epoch's end.
+    /// In an epoch that is over: the batch of a slot is not there any more, so nothing is delivered from it on. That
+    /// slot was not decided before the epoch's end.
     lacks: bool,
     /// The epoch is over.
     is_over: bool,

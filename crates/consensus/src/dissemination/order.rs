@@ -39,9 +39,9 @@ impl Balanced {
         }
     }
 
-    /// A new leader has in its log what earlier ones may have decided; it proposes that again by itself, and nothing of it
-    /// twice. It looks once everything that was decided before its time is delivered: until then its log may hold, in a slot
-    /// that was decided with another batch, a batch that no slot holds any more.
+    /// A new leader has in its log what earlier ones may have decided; it proposes that again by itself, and nothing of
+    /// it twice. It looks once everything that was decided before its time is delivered: until then its log may hold,
+    /// in a slot that was decided with another batch, a batch that no slot holds any more.
     fn begin_to_propose(&mut self) {
         let mut proposed: BTreeSet<BatchId> = BTreeSet::new();
         self.inner.for_each_proposal(&mut |batch| proposed.extend(batch.id()));
@@ -101,9 +101,9 @@ impl Balanced {
         Some(batch)
     }
 
-    /// Drops batches that would be void if they were decided. The inner protocol's log may refer to one: the log keeps it
-    /// until the log is trimmed through a slot by which it is void, since a replica that starts again from an earlier
-    /// snapshot does not know that it is.
+    /// Drops batches that would be void if they were decided. The inner protocol's log may refer to one: the log keeps
+    /// it until the log is trimmed through a slot by which it is void, since a replica that starts again from an
+    /// earlier snapshot does not know that it is.
     pub(super) fn drop_void(&mut self, effects: &mut Effects) {
         let keep = self.decided();
         for batch in self.store.drop_void(&self.table, keep) {

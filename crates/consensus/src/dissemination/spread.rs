@@ -10,8 +10,8 @@ use crate::{Batches, Effects, Input, batches::fitting, resend::Resend};
 /// The most batches that are known of at a time: more than the windows of all replicas hold.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// The most bytes of batches with which one question for missing ones is answered; at least one batch is sent. The other
-/// replica asks again for those that did not come.
+/// The most bytes of batches with which one question for missing ones is answered; at least one batch is sent. The
+/// other replica asks again for those that did not come.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 impl Balanced {
@@ -97,8 +97,8 @@ impl Balanced {
             let batches: Vec<Batch> = again.iter().filter(lacks).map(|(batch, _)| batch.clone()).collect();
             self.forward(peer, &batches, effects);
         }
-        // What messages wait for is asked for by itself: it is taken in also where there is no room for other batches, which
-        // would fill the answer.
+        // What messages wait for is asked for by itself: it is taken in also where there is no room for other batches,
+        // which would fill the answer.
         let wanted: BTreeSet<BatchId> = if lacked.is_empty() { BTreeSet::new() } else { self.wanted() };
         let (wanted, others): (Vec<_>, Vec<_>) = lacked.into_iter().partition(|id| wanted.contains(id));
         self.ask(&wanted, effects);
@@ -269,8 +269,8 @@ impl Balanced {
         lacked
     }
 
-    /// Gives the inner protocol the messages whose batches have come. They are looked through only where a batch came, or
-    /// something was delivered, since the last time.
+    /// Gives the inner protocol the messages whose batches have come. They are looked through only where a batch came,
+    /// or something was delivered, since the last time.
     pub(super) fn take_parked(&mut self, now: Time, effects: &mut Effects) {
         let patience = self.options.election_timeout;
         while std::mem::take(&mut self.arrived) {

@@ -268,7 +268,8 @@ impl Store {
         Some((batch, known.keep))
     }
 
-    /// Drops batches that would be void if they were decided; returns those that the log keeps through a slot below `keep`.
+    /// Drops batches that would be void if they were decided; returns those that the log keeps through a slot below
+    /// `keep`.
     pub(super) fn drop_void(&mut self, table: &Delivered, keep: Slot) -> Vec<Batch> {
         let mut kept_too_short = Vec::new();
         for (id, known) in self.known.extract_if(.., |&id, _| table.voids(id)) {

@@ -43,8 +43,8 @@ impl MultiPaxos {
         true
     }
 
-    /// Whether this replica accepted something in this ballot that nobody is known to have decided, and nothing was decided
-    /// for long.
+    /// Whether this replica accepted something in this ballot that nobody is known to have decided, and nothing was
+    /// decided for long.
     fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
         let known = self.decided_elsewhere.max(self.decided());
         let waits = self.acceptor.accepted_from(known.next()).any(|(_, accepted)| accepted.ballot == ballot);
@@ -120,8 +120,9 @@ impl MultiPaxos {
         self.accept(ballot, first, batches, effects);
     }
 
-    /// Accepts what is proposed in `first` and the slots behind it, in the ballot that this replica promised: writes down
-    /// what is new, remembers to count the own votes once that is durable, and tells whom it concerns of all of it.
+    /// Accepts what is proposed in `first` and the slots behind it, in the ballot that this replica promised: writes
+    /// down what is new, remembers to count the own votes once that is durable, and tells whom it concerns of all of
+    /// it.
     pub(super) fn accept(&mut self, ballot: Ballot, first: Slot, batches: Batches, effects: &mut Effects) {
         let slot_at = |index: usize| Slot(first.0 + index as u64);
         let mut from = 0;

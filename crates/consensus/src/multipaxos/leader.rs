@@ -130,8 +130,8 @@ impl MultiPaxos {
         if promise.incarnation > begun && !mixes_lives {
             // It lives another life, which may have forgotten what the pages before told: its promise begins again. The
             // values of those pages stay. They were accepted in lower ballots than this one, and such a value does no
-            // harm: if something was chosen in a lower ballot still, it was chosen for the same slot with that value; if
-            // in a higher one, the quorum that answers whole tells of that ballot or of a higher one.
+            // harm: if something was chosen in a lower ballot still, it was chosen for the same slot with that value;
+            // if in a higher one, the quorum that answers whole tells of that ballot or of a higher one.
             candidate.answers.remove(&from);
         }
         let expected = candidate.answers.get(&from).map_or(Some(candidate.from), |answer| answer.next);
@@ -308,8 +308,8 @@ impl MultiPaxos {
         }
     }
 
-    /// Whether a read that comes now need not wait for any decision, so that also a leader that decides nothing is of use
-    /// (`progress_watch.rs`). Where everybody counts votes, a read waits for all that is proposed.
+    /// Whether a read that comes now need not wait for any decision, so that also a leader that decides nothing is of
+    /// use (`progress_watch.rs`). Where everybody counts votes, a read waits for all that is proposed.
     fn serves_reads(&self) -> bool {
         let State::Leader(leader) = &self.state else { return false };
         self.options.multipaxos.decision == Decision::Leader && leader.duties.knows_all_before(self.decided())
@@ -418,8 +418,8 @@ impl MultiPaxos {
             effects.push(Effect::ReadIndex { token, slot: None });
             return;
         };
-        // Where everybody counts votes, a follower may know of a decision before this leader does, so the read waits for
-        // all that is proposed.
+        // Where everybody counts votes, a follower may know of a decision before this leader does, so the read waits
+        // for all that is proposed.
         let slot = match self.options.multipaxos.decision {
             Decision::Leader => leader.duties.read_slot(decided),
             Decision::All => leader.next_slot().prev(),

@@ -14,17 +14,17 @@
 //! accepted values, so both are records, and the messages that speak of them wait for the records. Where the
 //! thesis is silent:
 //!
-//! - **An announced decision names a ballot.** A follower takes slot s for decided by announcement only if it
-//!   accepted s *in the announcing ballot*: in an
-//!   older ballot it may hold another value. All other slots that it hears to be decided are gaps, which catch-up fills with values. The leader of b knows
-//!   only of decisions in b and in lower ballots ([`Protocol`], "Outside knowledge"), and in these slots b proposed what was decided; so a follower that
+//! - **An announced decision names a ballot.** A follower takes slot s for decided by announcement only if it accepted
+//!   s *in the announcing ballot*: in an older ballot it may hold another value. All other slots that it hears to be
+//!   decided are gaps, which catch-up fills with values. The leader of b knows only of decisions in b and in lower
+//!   ballots ([`Protocol`], "Outside knowledge"), and in these slots b proposed what was decided; so a follower that
 //!   accepted s in b holds that.
-//! - **`Prepare` leaves only once the candidate's own promise is durable**, and a restarted replica never
-//!   goes on in a ballot of its earlier life. So no
-//!   ballot is used for two different proposals of a slot, although the leader sends proposals while its own record is still on its way to the disk.
-//! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was
-//!   written is in the log before it, with the decided
-//!   value as the latest record of its slot, or under a snapshot; so a restart, even of all replicas at once, delivers that prefix without asking others.
+//! - **`Prepare` leaves only once the candidate's own promise is durable**, and a restarted replica never goes on in a
+//!   ballot of its earlier life. So no ballot is used for two different proposals of a slot, although the leader sends
+//!   proposals while its own record is still on its way to the disk.
+//! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was written is in
+//!   the log before it, with the decided value as the latest record of its slot, or under a snapshot; so a restart,
+//!   even of all replicas at once, delivers that prefix without asking others.
 //! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for;
 //!   see `recovery.rs` for the protocol and its
 //!   argument.
@@ -374,8 +374,8 @@ impl MultiPaxos {
         self.durable = self.durable.max(lsn);
         self.disk.durable(lsn, now);
         while let Some(votes) = self.acceptor.became_durable(self.durable) {
-            // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the value of
-            // a higher ballot by now, or one that was learned, is passed over.
+            // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the
+            // value of a higher ballot by now, or one that was learned, is passed over.
             if self.options.multipaxos.decision == Decision::Leader
                 && votes.ballot.replica != self.members.me()
             {

@@ -12,9 +12,9 @@
 //! 1. It sends `Recover(e)` to all. Every replica that can vote writes "X lives its life e" down, and answers with its
 //!    own life, with the lives of others that it knows of, with the ballot that it has promised and, if it leads in
 //!    that ballot, with the first slot that it has not proposed.
-//! 2. X waits until n - q + 1 others have answered, where q is the size of a quorum of the n members (f+1 of 2f+1:
-//!    as many), among them the leader of the highest ballot b that is mentioned. It promises b, durably. Any such
-//!    set of answers will do, so the first one does. X keeps asking, and goes over to a later set only if that mentions a
+//! 2. X waits until n - q + 1 others have answered, where q is the size of a quorum of the n members (f+1 of 2f+1: as
+//!    many), among them the leader of the highest ballot b that is mentioned. It promises b, durably. Any such set of
+//!    answers will do, so the first one does. X keeps asking, and goes over to a later set only if that mentions a
 //!    higher ballot: what an earlier leader had proposed may never be decided.
 //! 3. It learns, by catch-up, every decision below that leader's first unproposed slot. Then it votes.
 //!
@@ -34,8 +34,8 @@
 //! - **Promises bind.** If X's promise of b' in an earlier life counts for the candidate C of b', X has promised b'
 //!   again, or more, when it votes. For one of those who promised b' is among those who answered X. If it did so first,
 //!   its answer mentions b'; if it answered first, its promise says that X lives its life e, and C drops X's.
-//! - **Values are known.** What X accepted in an earlier life and was chosen, or will be, lies below the first slot that
-//!   the leader of b has not proposed.
+//! - **Values are known.** What X accepted in an earlier life and was chosen, or will be, lies below the first slot
+//!   that the leader of b has not proposed.
 //!
 //! While fewer than n - q + 1 replicas have their memory, those without wait for each other: what was promised to whom
 //! is known to nobody any more. See "Replicas without memory" in docs/operating.md.
@@ -71,8 +71,8 @@ struct Answer {
     next_slot: Option<Slot>,
 }
 
-/// What a complete set of answers asks of this replica. Any set will do, so the target moves only for a reason. A target
-/// that each later answer moved would run away from this replica while the leader goes on proposing.
+/// What a complete set of answers asks of this replica. Any set will do, so the target moves only for a reason. A
+/// target that each later answer moved would run away from this replica while the leader goes on proposing.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     /// The highest ballot that an answer of the set mentions.
@@ -82,8 +82,8 @@ struct Target {
 }
 
 impl Target {
-    /// Whether it takes the place of the one that is held. Slots before that of a lower ballot may never be decided. In the
-    /// same ballot a lower slot is an earlier answer of the leader, which comes late and asks for less.
+    /// Whether it takes the place of the one that is held. Slots before that of a lower ballot may never be decided. In
+    /// the same ballot a lower slot is an earlier answer of the leader, which comes late and asks for less.
     fn replaces(self, held: Target) -> bool {
         (self.promised, held.next_slot) > (held.promised, self.next_slot)
     }
@@ -276,7 +276,8 @@ impl MultiPaxos {
         effects.send(from, answer, effects.last_lsn());
     }
 
-    /// Takes in which lives others live: what earlier ones promised or answered does not count, and they are asked again.
+    /// Takes in which lives others live: what earlier ones promised or answered does not count, and they are asked
+    /// again.
     pub(super) fn note_lives(&mut self, lives: &[(ReplicaId, Incarnation)], effects: &mut Effects) {
         let me = self.members.me();
         let others = lives.iter().filter(|(replica, _)| *replica != me);

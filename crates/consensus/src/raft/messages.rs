@@ -15,7 +15,7 @@ use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writ
 
 use crate::{
     Body, Class, Logged, MEMBERS_MAX, VoterSets,
-    batches::last_of,
+    batches::{last_of, with_others},
     codec::{Field, coded, fields},
 };
 
@@ -244,14 +244,9 @@ impl Body for Message {
         let &Message::Append { ballot, session, prev, prev_ballot, ref entries, commit } = self else {
             return None;
         };
-        let mut differs = false;
-        let mut one = |entry: &Entry| {
-            let other = other(&entry.batch);
-            differs |= other.is_some();
-            Entry { batch: other.unwrap_or_else(|| entry.batch.clone()), ..entry.clone() }
-        };
-        let entries = entries.iter().map(&mut one).collect();
-        differs.then(|| Message::Append { ballot, session, prev, prev_ballot, entries, commit }.into())
+        let entries =
+            with_others(entries, |entry| Some(Entry { batch: other(&entry.batch)?, ..entry.clone() }))?;
+        Some(Message::Append { ballot, session, prev, prev_ballot, entries, commit }.into())
     }
 
     fn class(&self) -> Class {

@@ -22,11 +22,10 @@
 //! (E28). The term, the vote and the entries are records, and what speaks of them waits for them (E30). Where
 //! the project's architecture differs from the papers:
 //!
-//! - **Decided entries arrive by another way too.** The replica layer fetches them from any peer
-//!   ([`Control::Learn`],
-//!   [`Control::Installed`]), with their ballots. A decided entry that differs from the one in the log shows that everything after the
-//!   latter can never be decided, so it is removed; and a decided entry of a higher term raises this replica's term, so that no leader
-//!   of an older one can append after it.
+//! - **Decided entries arrive by another way too.** The replica layer fetches them from any peer ([`Control::Learn`],
+//!   [`Control::Installed`]), with their ballots. A decided entry that differs from the one in the log shows that
+//!   everything after the latter can never be decided, so it is removed; and a decided entry of a higher term raises
+//!   this replica's term, so that no leader of an older one can append after it.
 //! - **The replica layer says which replicas vote.** It knows the voters after every decided slot, and passes
 //!   them on with whatever comes
 //!   from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.

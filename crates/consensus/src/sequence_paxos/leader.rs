@@ -316,8 +316,8 @@ impl SequencePaxos {
     }
 
     /// A number of slots that grows whenever this leader gets on: with those that it decided, and with those that each
-    /// follower has of its sequence, be it in pages that count for nothing yet. It stops to grow if nothing is decided, as
-    /// then nothing more than the window is proposed.
+    /// follower has of its sequence, be it in pages that count for nothing yet. It stops to grow if nothing is decided,
+    /// as then nothing more than the window is proposed.
     fn slots_gained(&self) -> Slot {
         let State::Leader(leader) = &self.state else { return Slot::ZERO };
         let followers: u64 = leader.peers.values().map(|peer| peer.reached.0).sum();

@@ -109,8 +109,8 @@ impl SequencePaxos {
         effects: &mut Effects,
     ) {
         let State::Leader(leader) = &self.state else { return };
-        // A `Prepare` or a page is under way, and is sent again. Beginning again with each question would never end where a
-        // page takes longer than the follower waits.
+        // A `Prepare` or a page is under way, and is sent again. Beginning again with each question would never end
+        // where a page takes longer than the follower waits.
         let is_served = leader.peers.get(&from).is_some_and(|peer| peer.is_served(now));
         // A replica that has promised more will hear of a leader that can use it.
         if promised <= leader.ballot && !is_served {
@@ -219,8 +219,8 @@ impl SequencePaxos {
         }
         match peer.stage {
             Stage::Syncing { whole: true, .. } => peer.stage = Stage::Synced,
-            // It has this leader's sequence from an earlier `AcceptSync`: what it lacks it can append. That goes for one
-            // that was told to be behind, too: an older promise of it was answered before that.
+            // It has this leader's sequence from an earlier `AcceptSync`: what it lacks it can append. That goes for
+            // one that was told to be behind, too: an older promise of it was answered before that.
             Stage::Syncing { .. } | Stage::Behind => {
                 peer.stage = Stage::Synced;
                 self.resend_accepts(now, from, effects);

@@ -7,8 +7,8 @@ pub enum Bug {
     AdoptWithoutBallot,
     /// A promise names the decided slot of the `Prepare` instead of the sender's (E2).
     PromiseOthersDecided,
-    /// What is learned and held already is not written down: after a restart it counts as decided in the ballot in which
-    /// it had been accepted.
+    /// What is learned and held already is not written down: after a restart it counts as decided in the ballot in
+    /// which it had been accepted.
     ForgetLearnedBallot,
     /// A promise tells of its sequence only if its ballot is higher than the candidate's, not if it is equal (E15).
     PromiseOnlyNewer,
@@ -22,6 +22,7 @@ pub enum Bug {
     TornAdoption,
     /// A decision is announced to a follower that was not sent what it names (E21).
     DecideToUnsynced,
-    /// A follower keeps a sequence of the adopted ballot that is longer than the adopted one, as if it were a prefix (E22).
+    /// A follower keeps a sequence of the adopted ballot that is longer than the adopted one, as if it were a prefix
+    /// (E22).
     KeepLongerSequence,
 }

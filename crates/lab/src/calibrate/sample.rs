@@ -44,8 +44,8 @@ impl Measurement {
         self.replicas.iter().map(|one| one.busy).sum::<f64>() / puts.max(1.0) * 1e6 + self.client_nanos / 1e3
     }
 
-    /// A row for each replica. A command that is taken has this many bytes; for each command there are so many bursts of
-    /// the replica that takes most commands, and of each other.
+    /// A row for each replica. A command that is taken has this many bytes; for each command there are so many bursts
+    /// of the replica that takes most commands, and of each other.
     pub(super) fn rows(&self, command_bytes: usize, (busiest, others): (f64, f64)) -> Vec<Row> {
         let executed = self.replicas.iter().map(|one| one.puts).sum();
         let most = self.replicas.iter().map(|one| one.puts).fold(0.0, f64::max);

@@ -1,6 +1,7 @@
 //! The network between the replicas, and how it is cut.
 //!
-//! In **namespaces** each replica has a network of its own, and a router between all of them drops packets, by direction:
+//! In **namespaces** each replica has a network of its own, and a router between all of them drops packets, by
+//! direction:
 //!
 //! ```text
 //!   clients ─┐
@@ -31,7 +32,8 @@ const REHEARSAL: &str = "mount -t tmpfs -o size=1m none /run && ip netns add n1 
     ip link add h1 type veth peer name eth0 netns n1 && ip rule add from 10.211.1.2 to 10.211.2.2 blackhole && \
     echo 1 > /proc/sys/net/ipv4/ip_forward && nsenter --net=/run/netns/n1 true";
 
-/// A command that runs a program in namespaces of its own. Without root's rights it becomes root in a namespace of users.
+/// A command that runs a program in namespaces of its own. Without root's rights it becomes root in a namespace of
+/// users.
 pub fn private(program: &std::ffi::OsStr) -> Command {
     let mut command = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {

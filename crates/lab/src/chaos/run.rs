@@ -1,4 +1,5 @@
-//! Applies what the schedule draws to the cluster, one fault after the other, and counts what clients complete meanwhile.
+//! Applies what the schedule draws to the cluster, one fault after the other, and counts what clients complete
+//! meanwhile.
 
 use std::{
     collections::BTreeMap,

@@ -16,7 +16,8 @@ pub enum Fault {
     Pause,
     /// A replica, or with five replicas sometimes two, is cut off from the others in both directions.
     CutFull,
-    /// A link between two replicas is cut in both directions, or with five replicas sometimes all links but those of one.
+    /// A link between two replicas is cut in both directions, or with five replicas sometimes all links but those of
+    /// one.
     CutPartial,
     /// Nothing gets from a replica to the others, or from them to it, or from it to one of them.
     CutOneWay,

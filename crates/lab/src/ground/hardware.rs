@@ -18,12 +18,13 @@ const SHIPPED: &[(&str, &str)] = &[
 pub struct Costs {
     /// How these figures came about.
     pub about: Cow<'static, str>,
-    /// Nanoseconds of a processor for a burst: whatever has come while the replica was busy or asleep is handled together,
-    /// and what it caused leaves together.
+    /// Nanoseconds of a processor for a burst: whatever has come while the replica was busy or asleep is handled
+    /// together, and what it caused leaves together.
     pub burst_nanos: f64,
     /// Nanoseconds of a processor for a message that is sent, and as much for one that is received.
     pub message_nanos: f64,
-    /// Nanoseconds of a processor for each byte of a message that is sent or received, and of a command that a client sends.
+    /// Nanoseconds of a processor for each byte of a message that is sent or received, and of a command that a client
+    /// sends.
     pub byte_nanos: f64,
     /// Nanoseconds of a processor for a command that is taken from a client and answered.
     pub request_nanos: f64,

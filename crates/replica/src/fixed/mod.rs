@@ -4,8 +4,8 @@ use std::{env, fs};
 
 use bytes::Bytes;
 
-/// Compares encodings with a text that has a line for each: the name of its kind, and its bytes. A difference takes another
-/// version of the format; with `SYNOD_BLESS=1` the text is written.
+/// Compares encodings with a text that has a line for each: the name of its kind, and its bytes. A difference takes
+/// another version of the format; with `SYNOD_BLESS=1` the text is written.
 pub(crate) fn check(name: &str, expected: &str, found: impl Iterator<Item = (String, Bytes)>) {
     let line = |(value, bytes): (String, Bytes)| {
         let kind = value.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();

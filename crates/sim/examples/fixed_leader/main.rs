@@ -6,7 +6,8 @@
 //! cargo run --release -p synod-sim --example fixed_leader -- scenario crates/sim/examples/fixed_leader/scenarios/*.txt
 //! ```
 //!
-//! Nothing of the simulator is changed for that. The program registers the protocol, and is `synod sim` with another default.
+//! Nothing of the simulator is changed for that. The program registers the protocol, and is `synod sim` with another
+//! default.
 
 mod protocol;
 

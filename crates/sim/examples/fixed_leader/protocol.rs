@@ -1,11 +1,12 @@
 //! A protocol of one's own: a log with a fixed leader.
 //!
-//! The member with the lowest id leads for as long as the epoch lasts. It writes each batch down, sends it to the others, and
-//! takes it for decided once a majority has written it down. A life of the leader is a ballot. No other replica ever
-//! proposes, so a slot has one value in all ballots, and a leader that starts again proposes what its log holds once more.
+//! The member with the lowest id leads for as long as the epoch lasts. It writes each batch down, sends it to the
+//! others, and takes it for decided once a majority has written it down. A life of the leader is a ballot. No other
+//! replica ever proposes, so a slot has one value in all ballots, and a leader that starts again proposes what its log
+//! holds once more.
 //!
-//! What it survives: messages that are lost, late or doubled, cuts, crashes of any replicas and their restarts. What it does
-//! not survive: a leader that does not come back, and a replica that lost (a part of) its log.
+//! What it survives: messages that are lost, late or doubled, cuts, crashes of any replicas and their restarts. What it
+//! does not survive: a leader that does not come back, and a replica that lost (a part of) its log.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Message-sequence charts of runs and scenarios, for people: one lifeline a replica, time goes down, and every message is
-//! an arrow from where it left to where it arrived or was lost.
+//! Message-sequence charts of runs and scenarios, for people: one lifeline a replica, time goes down, and every message
+//! is an arrow from where it left to where it arrived or was lost.
 //!
 //! | file | story |
 //! | --- | --- |

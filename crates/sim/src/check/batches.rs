@@ -136,8 +136,8 @@ impl Batches {
         }
     }
 
-    /// A message of an epoch leaves a replica. What a leader proposes by reference, a quorum has held durably; and a leader
-    /// proposes nothing in a slot of its choice that it proposes in another slot.
+    /// A message of an epoch leaves a replica. What a leader proposes by reference, a quorum has held durably; and a
+    /// leader proposes nothing in a slot of its choice that it proposes in another slot.
     pub fn said(&mut self, from: ReplicaId, epoch: Epoch, message: &Message, decided: Slot) -> Checked {
         for (ballot, slot, batch) in proposed(message) {
             let Some(id) = batch.id().filter(|_| batch.is_reference()) else { continue };
@@ -159,8 +159,8 @@ impl Batches {
         Ok(())
     }
 
-    /// A slot is delivered for the first time by anybody. A batch that is ordered by reference counts once; a reference that is
-    /// delivered as it is does not count.
+    /// A slot is delivered for the first time by anybody. A batch that is ordered by reference counts once; a reference
+    /// that is delivered as it is does not count.
     pub fn delivered(&mut self, slot: Slot, by_reference: bool, batch: &Batch) -> Checked {
         let Some(id) = batch.id() else { return Ok(()) };
         if batch.is_reference() {
@@ -201,8 +201,8 @@ struct Places {
 }
 
 impl Places {
-    /// A ballot proposes it in a slot. Returns another slot in which it did so too, if it chose one of them: in the others
-    /// it only repeats what earlier ballots may have decided.
+    /// A ballot proposes it in a slot. Returns another slot in which it did so too, if it chose one of them: in the
+    /// others it only repeats what earlier ballots may have decided.
     fn twice_with(&mut self, ballot: Ballot, slot: Slot) -> Option<Slot> {
         self.first.entry(slot).or_insert(ballot);
         let slots = self.of.entry(ballot).or_default();

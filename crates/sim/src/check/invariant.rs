@@ -46,14 +46,14 @@ invariants! {
     DurableBeforePromise = "durable-before-promise", "ARCHITECTURE.md: nothing is promised before it is durable";
     /// No later life contradicts what an earlier one promised or voted for, unless it lost its log and said so.
     PromiseKept = "promise-kept", "Santos 2012, section 7.4: no PHASE2B for a view lower than one promised";
-    /// States on which a message rested (promises, terms, epochs) are there in the next life, with a durability that keeps
-    /// them over such an end.
+    /// States on which a message rested (promises, terms, epochs) are there in the next life, with a durability that
+    /// keeps them over such an end.
     StatesKept = "states-kept", "docs/operating.md: what survives with each durability";
     /// A replica that lost its log sends nothing in an epoch in which it may have voted, also after further restarts,
     /// until it knows everything that it may have said.
     SilentAmnesia = "silent-amnesia", "docs/recovery-without-a-log.md: after the loss of a log a replica does not vote until it is safe";
-    /// A replica that lost its log votes again only with answers of enough others, each from the latest life that it knows
-    /// of.
+    /// A replica that lost its log votes again only with answers of enough others, each from the latest life that it
+    /// knows of.
     LatestLifeAnswers = "latest-life-answers", "docs/recovery-without-a-log.md: step 2 of the protocol";
     /// Each promise that made a candidate lead was given in full and in one life, and binds its replica as long as that
     /// votes, also if it loses its log.

@@ -4,7 +4,8 @@
 //! - **Silence.** In an epoch that had begun when it lost its log, and in which an earlier life may have
 //!   voted, a replica sends only the questions that it must ask in order to vote again.
 //!
-//! Only MultiPaxos lets such a replica vote again in the same epoch; docs/recovery-without-a-log.md says how, and why it may:
+//! Only MultiPaxos lets such a replica vote again in the same epoch; docs/recovery-without-a-log.md says how, and why
+//! it may:
 //!
 //! - **Answers of the latest life.** When it votes again, n - q + 1 others have answered it, each in the
 //!   latest life that it knows of, where q is the size of a quorum of the n voters.
@@ -14,8 +15,8 @@
 //! - **Promises bind.** When a candidate begins to lead, a quorum has promised its ballot, each replica in
 //!   full and in one life. From then on each replica of that quorum remembers it, does not vote, or has
 //!   promised as much again.
-//! - **Lives are remembered.** When a replica votes again in a new life, and from then on, n - q + 1 others know of that
-//!   life or do not vote.
+//! - **Lives are remembered.** When a replica votes again in a new life, and from then on, n - q + 1 others know of
+//!   that life or do not vote.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

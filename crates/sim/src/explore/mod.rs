@@ -26,9 +26,9 @@
 //! | `walks.rs` | random walks instead, for what is too large |
 //! | `fingerprint.rs` | telling states apart |
 //!
-//! [docs/exploring.md](../../../../docs/exploring.md) says what a state is, what can happen in one, what is left out, and
-//! why. All replicas begin with their first records durable, and with sessions to each other. Decisions are announced at
-//! once.
+//! [docs/exploring.md](../../../../docs/exploring.md) says what a state is, what can happen in one, what is left out,
+//! and why. All replicas begin with their first records durable, and with sessions to each other. Decisions are
+//! announced at once.
 
 pub mod cli;
 mod fingerprint;

@@ -18,8 +18,8 @@ pub struct Cast {
     in_all: bool,
 }
 
-/// Every cast: each protocol with each election that it works with. Protocols from outside are registered before anybody
-/// asks for casts.
+/// Every cast: each protocol with each election that it works with. Protocols from outside are registered before
+/// anybody asks for casts.
 pub static CASTS: LazyLock<Vec<Cast>> = LazyLock::new(|| {
     let cast = |protocol: ProtocolKind, election: ElectionKind| {
         let in_all = election == protocol.elections()[0];

@@ -126,8 +126,8 @@ situations! {
     CandidacyDuringRecovery = "a candidacy during a recovery";
     /// A replica that has not made good what it lost crashes.
     RecoveryInterrupted = "a crash in the midst of a recovery";
-    /// A replica starts with proposals in its log that it has not delivered, and hears of a leader of a higher ballot before
-    /// it has delivered them.
+    /// A replica starts with proposals in its log that it has not delivered, and hears of a leader of a higher ballot
+    /// before it has delivered them.
     RestartWithTail = "a restart with an undecided tail under a new leader";
     /// A replica starts without its log, and with a snapshot.
     AmnesiaWithSnapshot = "a log lost and a snapshot left";

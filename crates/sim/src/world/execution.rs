@@ -44,7 +44,8 @@ impl World {
                 Task::Execute { slot, ballots, batch, requests } => {
                     life.holds.batches -= batch.bytes().len() as u64;
                     let known = slot <= life.executor.applied();
-                    // Every other slot as if somebody waited for all of it, so that replies are compared as well as states.
+                    // Every other slot as if somebody waited for all of it, so that replies are compared as well as
+                    // states.
                     let asked = |place| requests.iter().any(|(of, _)| *of == place);
                     let awaited = |place| slot.0 % 2 == 0 || asked(place);
                     let outcomes = life.executor.execute(slot, ballots, &batch, awaited);
@@ -78,8 +79,8 @@ impl World {
         }
     }
 
-    /// The replicated clock shows no more than what went by, as the fastest clock would measure it. A tick measures at most
-    /// one jump of its proposer's clock, and is bounded.
+    /// The replicated clock shows no more than what went by, as the fastest clock would measure it. A tick measures at
+    /// most one jump of its proposer's clock, and is bounded.
     pub(super) fn check_clock(&self) -> Checked {
         let elapsed = self.now.since(Moment::START);
         let drift = elapsed * u32::try_from(self.plan.clock_drift_ppm).expect("a fraction") / 1_000_000;
@@ -99,8 +100,8 @@ impl World {
         self.reference.state(self.machines[of].id, life.executor.applied(), life.executor.digest())
     }
 
-    /// What is delivered must have been chosen: durably accepted by a quorum in one ballot. Where the log says who votes,
-    /// it says what the group says.
+    /// What is delivered must have been chosen: durably accepted by a quorum in one ballot. Where the log says who
+    /// votes, it says what the group says.
     pub(super) fn check_chosen(&self, of: usize, slot: Slot, ballots: Ballots, batch: &Batch) -> Checked {
         let epoch = self.reference.epoch(slot);
         let (chosen, below) = if self.reference.protocol(slot).has_terms() {

@@ -300,8 +300,9 @@ impl World {
         self.restart_later(of);
     }
 
-    /// The leader and fewer voters than a quorum are cut off from the others, and one replica reaches both: a learner, if there
-    /// is one, mostly. Before that the leader is told to let one of the others lead, which may reach that one or not.
+    /// The leader and fewer voters than a quorum are cut off from the others, and one replica reaches both: a learner,
+    /// if there is one, mostly. Before that the leader is told to let one of the others lead, which may reach that one
+    /// or not.
     fn bridge(&mut self) -> Checked {
         let Some(leader) = self.leader().map(|id| self.index(id)) else { return Ok(()) };
         let group = self.groups.latest();
@@ -500,10 +501,9 @@ impl World {
         Err(Violation { invariant: Invariant::Liveness, detail })
     }
 
-    /// Nobody asks for anything more: soon nobody waits for anything. (The replicated clock ticks on, so there is always
-    /// something under way now and then; but at no replica at every moment. A disk that takes longer than a tick always
-    /// holds some message back, but none for good: only what waits for a record of
-    /// before this began counts.)
+    /// Nobody asks for anything more: soon nobody waits for anything. (The replicated clock ticks on, so there is
+    /// always something under way now and then; but at no replica at every moment. A disk that takes longer than a tick
+    /// always holds some message back, but none for good: only what waits for a record of before this began counts.)
     fn come_to_rest(&mut self) -> Checked {
         self.plan.clients.operations = 0;
         self.end_guests();

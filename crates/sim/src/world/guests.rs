@@ -1,5 +1,5 @@
-//! The clients of a guest: each sends one command after the other in a session, and the same one again until it knows what
-//! became of it.
+//! The clients of a guest: each sends one command after the other in a session, and the same one again until it knows
+//! what became of it.
 
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 

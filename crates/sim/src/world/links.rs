@@ -84,8 +84,8 @@ impl World {
         Ok(())
     }
 
-    /// What replicas tell of their histories changes nothing while all is well, and goes beside all else that they say: runs,
-    /// and scripts, are the same without it. It may be lost, and may come late, as anything else.
+    /// What replicas tell of their histories changes nothing while all is well, and goes beside all else that they say:
+    /// runs, and scripts, are the same without it. It may be lost, and may come late, as anything else.
     fn tell_history(&mut self, from: usize, to: usize, message: &PeerMessage) {
         // As often as it is told it is written down.
         let machine = &mut self.machines[from];
@@ -162,8 +162,8 @@ impl World {
         }
     }
 
-    /// A message arrives damaged. Its checksum says so, and the session ends: what a damaged message seems to say is heeded by
-    /// nobody. Whoever reads it all the same finds an error at most.
+    /// A message arrives damaged. Its checksum says so, and the session ends: what a damaged message seems to say is
+    /// heeded by nobody. Whoever reads it all the same finds an error at most.
     fn is_damaged(&mut self, from: usize, to: usize, damaged: Bytes) {
         self.coverage.messages_damaged += 1;
         self.line(to, || format!("← r{}  a damaged message", from + 1));
@@ -173,8 +173,8 @@ impl World {
         }
     }
 
-    /// A replica gets a message, if it lives. `birth`: that of the sender when it sent it, which may have lost everything
-    /// since.
+    /// A replica gets a message, if it lives. `birth`: that of the sender when it sent it, which may have lost
+    /// everything since.
     pub(crate) fn receive(&mut self, (from, birth): (usize, u64), to: usize, packet: Packet) -> Checked {
         let Packet { number, body } = packet;
         if !self.machines[to].is_alive() {

@@ -81,7 +81,8 @@ pub(crate) struct Life {
     pub(crate) confesses_at: Option<Lsn>,
     /// If the replica had lost its log and votes again: once this record is durable, the loss is made good.
     pub(crate) whole_at: Option<Lsn>,
-    /// As of the last step: whether the replica took nothing in, and how many messages it had not sent for want of room.
+    /// As of the last step: whether the replica took nothing in, and how many messages it had not sent for want of
+    /// room.
     pub(crate) backlogged: bool,
     pub(crate) sends_given_up: u64,
     /// The newest revision that a stale read has shown.

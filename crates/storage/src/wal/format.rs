@@ -11,14 +11,14 @@
 //!          | last_state u64 | body_crc u32 | header_crc u32 | body | zeros up to a multiple of 8
 //! ```
 //!
-//! - `life` is drawn at random whenever a file is prepared to be a segment, and is in the list of segments
-//!   before the segment is begun.
-//!   Records carry it, so it is also the mark by which a reader finds the next record after a damaged one. A client that stores the bytes
-//!   of a record as a value cannot forge one without knowing it; a reader that does not know it either, since list and header are lost,
-//!   takes only what begins where the first record does, where no client's bytes have ever been.
-//! - `header_crc` covers cluster, replica, birth and segment number (which are not repeated in every record)
-//!   and the record's header with
-//!   `body_crc`: records of a file's previous life never pass, and the body's checksum is the one that the batch brought.
+//! - `life` is drawn at random whenever a file is prepared to be a segment, and is in the list of segments before the
+//!   segment is begun. Records carry it, so it is also the mark by which a reader finds the next record after a damaged
+//!   one. A client that stores the bytes of a record as a value cannot forge one without knowing it; a reader that does
+//!   not know it either, since list and header are lost, takes only what begins where the first record does, where no
+//!   client's bytes have ever been.
+//! - `header_crc` covers cluster, replica, birth and segment number (which are not repeated in every record) and the
+//!   record's header with `body_crc`: records of a file's previous life never pass, and the body's checksum is the one
+//!   that the batch brought.
 //! - `durable` is the highest record known to be durable when this one was written. It proves later that a
 //!   record before it is missing
 //!   because of corruption and not because of a crash during its commit.

@@ -213,9 +213,9 @@ impl Wal {
         self.append_to(GroupId::FIRST, keep, record);
     }
 
-    /// Adds a record of a group, to be written by the next [`Wal::commit`]. Large parts are kept by reference until then.
-    /// The caller bounds how much it appends before it commits; see [`Wal::pending_bytes`]. Returns the number of the
-    /// record, which is the one after the last record of any group.
+    /// Adds a record of a group, to be written by the next [`Wal::commit`]. Large parts are kept by reference until
+    /// then. The caller bounds how much it appends before it commits; see [`Wal::pending_bytes`]. Returns the number of
+    /// the record, which is the one after the last record of any group.
     ///
     /// # Panics
     /// If the record exceeds [`RECORD_BYTES_MAX`].

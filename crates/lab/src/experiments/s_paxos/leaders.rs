@@ -10,7 +10,7 @@ use crate::{
         parameters::{ON_VIRTUAL, VIRTUAL_WINDOW},
         points::Field,
     },
-    ground::{Act, Ground, Ordering, What},
+    ground::{Act, Ground, Load, Ordering, Setup, What},
     study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
@@ -74,19 +74,31 @@ pub const PROMOTIONS: Experiment = Experiment {
 };
 
 fn promotions(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
+    let window = parameters.seconds("seconds")?;
+    points(parameters, "every", |_, load, every| {
+        let times = (1..).map(|number| every * number).take_while(|at| *at < window);
+        load.acts = times.map(|at| Act { at, what: What::HandOver }).collect();
+    })
+}
+
+/// Points for each time that a parameter names, with each ordering and arrangement. `change` makes of a group and its
+/// load what the time means.
+fn points(
+    parameters: &Parameters,
+    key: &str,
+    change: impl Fn(&mut Setup, &mut Load, Duration),
+) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual])?;
     let window = parameters.seconds("seconds")?;
     let mut points = Vec::new();
     for ordering in Ordering::list(parameters, "protocols")? {
-        for every in milliseconds(parameters, "every")? {
+        for time in milliseconds(parameters, key)? {
             for arrangement in Arrangement::ALL {
                 let mut setup = setup(&field, parameters, REPLICAS, ordering, (LINK, arrangement))?;
                 setup.settings.consensus.retransmit_after = RETRANSMIT_AFTER;
                 let mut load = load(LINK, arrangement, LINK.clients * REPLICAS, window);
-                let pause = Duration::from_millis(every);
-                let times = (1..).map(|number| pause * number).take_while(|at| *at < window);
-                load.acts = times.map(|at| Act { at, what: What::HandOver }).collect();
-                points.push(field.point(series(LINK, ordering, arrangement), every as f64, setup, load));
+                change(&mut setup, &mut load, Duration::from_millis(time));
+                points.push(field.point(series(LINK, ordering, arrangement), time as f64, setup, load));
             }
         }
     }
@@ -149,22 +161,10 @@ pub const SUSPICIONS: Experiment = Experiment {
 };
 
 fn suspicions(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    let field = Field::new(parameters, &[Ground::Virtual])?;
-    let window = parameters.seconds("seconds")?;
-    let mut points = Vec::new();
-    for ordering in Ordering::list(parameters, "protocols")? {
-        for timeout in milliseconds(parameters, "timeout")? {
-            for arrangement in Arrangement::ALL {
-                let mut setup = setup(&field, parameters, REPLICAS, ordering, (LINK, arrangement))?;
-                setup.settings.consensus.retransmit_after = RETRANSMIT_AFTER;
-                setup.settings.consensus.election_timeout = Duration::from_millis(timeout);
-                setup.settings.consensus.heartbeat_interval = Duration::from_millis(timeout) / 4;
-                let load = load(LINK, arrangement, LINK.clients * REPLICAS, window);
-                points.push(field.point(series(LINK, ordering, arrangement), timeout as f64, setup, load));
-            }
-        }
-    }
-    Ok(points)
+    points(parameters, "timeout", |setup, _, timeout| {
+        setup.settings.consensus.election_timeout = timeout;
+        setup.settings.consensus.heartbeat_interval = timeout / 4;
+    })
 }
 
 fn of(arrangement: Arrangement) -> String {

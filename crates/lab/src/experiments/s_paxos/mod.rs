@@ -1,8 +1,9 @@
-//! S-Paxos (Santos 2012, chapter 10): each replica disseminates the batches of its clients, and the leader orders names.
+//! S-Paxos (Santos 2012, chapter 10): each replica disseminates the batches of its clients, and the leader orders
+//! names.
 //!
 //! The document had clusters with a network card of 1 Gbit/s for each of up to 11 replicas. Here they are virtual, with
-//! the costs that `synod lab run calibrate` measured; rates of cards are chosen so that what should be the bottleneck is
-//! one. So ratios are compared, and never absolute figures. Beside each ratio stands its bound: what the bodies of
+//! the costs that `synod lab run calibrate` measured; rates of cards are chosen so that what should be the bottleneck
+//! is one. So ratios are compared, and never absolute figures. Beside each ratio stands its bound: what the bodies of
 //! commands, the clients and the execution leave of the busiest resource ([`bound`]).
 
 pub mod crashes;

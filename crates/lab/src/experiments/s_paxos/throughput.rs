@@ -138,8 +138,8 @@ fn of(regime: Regime, arrangement: Arrangement) -> String {
     format!("{}, {}", regime.name, arrangement.name())
 }
 
-/// Balanced over the fastest of other arrangements. With `least` it must be that much with 3 replicas, and more with each
-/// size to 7; otherwise 0.8 of what the bounds allow, or 0.9 where they allow nothing.
+/// Balanced over the fastest of other arrangements. With `least` it must be that much with 3 replicas, and more with
+/// each size to 7; otherwise 0.8 of what the bounds allow, or 0.9 where they allow nothing.
 fn gain(measured: &Measured, regime: Regime, others: &[Arrangement], least: Option<f64>) -> Judgement {
     let balanced = of(regime, Arrangement::Balanced);
     let best = |x: f64, metric: &str| {

@@ -1,7 +1,7 @@
 //! Runs the replicas' own code in virtual time: as if each replica had a processor, over any network, on any machine.
 //!
-//! The model covers what surrounds the replicas: links as a topology describes them; for each replica a processor, which
-//! works through its inbox at a price for each message, byte and command ([`Costs`](super::hardware::Costs)), a
+//! The model covers what surrounds the replicas: links as a topology describes them; for each replica a processor,
+//! which works through its inbox at a price for each message, byte and command ([`Costs`](super::hardware::Costs)), a
 //! network card that all of its traffic passes ([`Card`](super::hardware::Card)), and a disk that commits what waits
 //! together, one commit after the other. The same seed gives the same run. (`synod-sim` looks for errors with the same
 //! replicas. Here only links have faults and machines fail, and the subject is time.)

@@ -462,8 +462,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A replica's network card sends this many bytes, after all that it was given before. Returns when the last of them
-    /// has left.
+    /// A replica's network card sends this many bytes, after all that it was given before. Returns when the last of
+    /// them has left.
     fn through_card(&mut self, id: ReplicaId, bytes: usize, leaves: Time) -> Time {
         let card = &self.setup.hardware.card;
         let counts = !self.client.is_over(self.now);
