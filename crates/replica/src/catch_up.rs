@@ -47,8 +47,11 @@ pub struct Pace {
     /// A peer that said that it lacks a slot is asked again after this time, if no other is more likely to
     /// have the slot.
     pub fresh: Duration,
-    /// After this time it no longer matters that a peer lacked a slot, or left a question unanswered.
+    /// After this time it no longer matters that a peer left a question unanswered.
     pub forget: Duration,
+    /// After this time it no longer matters that a peer lacked a slot. All others can be asked meanwhile: two replicas
+    /// that lack the same would otherwise ask each other forever, and never the leader.
+    pub lacked: Duration,
     /// Bytes of batches in an answer; one batch may be larger.
     pub answer_bytes: usize,
 }

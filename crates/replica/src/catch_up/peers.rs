@@ -102,7 +102,7 @@ impl Peer {
             () if self.down => Rank::Down,
             () if self.is_silent(now, pace) => Rank::Silent,
             () if leader == Some(self.id) => Rank::Leads,
-            () if lacked.is_some_and(|at| now < at + pace.forget) => Rank::Lacked,
+            () if lacked.is_some_and(|at| now < at + pace.lacked) => Rank::Lacked,
             () if self.has(slot) => Rank::Has,
             () => Rank::Unknown,
         })

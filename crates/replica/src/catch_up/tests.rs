@@ -7,6 +7,7 @@ const PACE: Pace = Pace {
     retry: Duration::from_millis(100),
     fresh: Duration::from_millis(5),
     forget: Duration::from_millis(400),
+    lacked: Duration::from_millis(400),
     answer_bytes: 10 * SLOT_BYTES,
 };
 const AT_ONCE: Pace = Pace { patience: Duration::ZERO, ..PACE };
@@ -86,6 +87,17 @@ impl Laggard {
         let info = SnapshotInfo { slot: Slot(slot), bytes: 10 };
         self.catch_up.offered(peer, info, self.decided, unasked, at(ms))
     }
+}
+
+#[test]
+fn the_leader_is_asked_if_others_lack_it_however_long_a_question_waits() {
+    let pace = Pace { patience: Duration::from_millis(200), forget: Duration::from_millis(6), ..PACE };
+    let mut laggard = Laggard::new(&[R1, R2], 5, 9, pace);
+    assert_eq!(laggard.next(0), []);
+    assert_eq!(laggard.next(200), [(2, slots(6, 9))], "not of the leader");
+    laggard.fetched(201, R2, 6, 5, (1, 5));
+    assert_eq!(laggard.next(202), []);
+    assert_eq!(laggard.next(402), [(1, slots(6, 9))]);
 }
 
 #[test]
