@@ -22,7 +22,7 @@ pub enum Waiter {
         /// The request; `None` if it was given up, so that nothing waits any more.
         request: Option<RequestId>,
     },
-    /// A client that identifies itself; see `Replica::clients` for the request.
+    /// A client that identifies itself; see `Requests::clients` for the request.
     Client {
         /// The session.
         session: SessionId,

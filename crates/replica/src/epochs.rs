@@ -407,7 +407,7 @@ impl Replica {
             self.write_entered(self.group.clone(), actions);
         }
         self.leader_changed(now, LeaderView::default(), actions);
-        self.proposals.forget_sent();
+        self.requests.forget_sent();
         self.reads.start_over();
         self.begin(now, led);
         true
@@ -776,6 +776,6 @@ impl Replica {
     pub(crate) fn ask_for(&mut self, now: Time, change: Change) {
         self.audience.asked_at = now;
         let request = ChangeRequest { expected: self.group.version, change };
-        self.own_command(now, None, CommandKind::Reconfigure, &request.encode().to_bytes());
+        self.requests.add_own(now, None, CommandKind::Reconfigure, &request.encode().to_bytes());
     }
 }

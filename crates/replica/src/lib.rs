@@ -11,7 +11,8 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `replica.rs` | events in, actions out |
-//! | `batcher.rs`, `proposals.rs` | the way of a command to its slot |
+//! | `requests.rs`, `batcher.rs` | commands of clients, until they are decided or given up |
+//! | `forwarded.rs` | batches that followers sent here to be ordered |
 //! | `executor.rs`, `session.rs` | execution, at most once |
 //! | `backlog.rs` | what threads have not dealt with yet, bounded in bytes |
 //! | `clock.rs` | the replicated clock |
@@ -41,17 +42,18 @@ mod events;
 mod executor;
 #[cfg(test)]
 mod fixed;
+mod forwarded;
 mod group;
 mod history;
 mod limits;
 mod message;
-mod proposals;
 mod push;
 mod reads;
 mod record;
 mod references;
 mod relay;
 mod replica;
+mod requests;
 mod salvage;
 pub mod session;
 mod settings;

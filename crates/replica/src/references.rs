@@ -28,7 +28,7 @@ impl Replica {
         // The last messages of an epoch leave once the next group is known, which says nothing of their receivers.
         let spares = epoch == self.group.epoch
             && self.group.spares_origins()
-            && self.proposals.ordering() > 0
+            && self.forwarded.len() > 0
             && message.body().class() == Class::Proposal;
         let mut whole = Vec::new();
         for &id in to.ids().iter().filter(|_| spares) {
@@ -49,7 +49,7 @@ impl Replica {
     /// The message with references to the batches that its receiver has sent here; `None` if there are none.
     fn with_references(&self, message: &Message, to: ReplicaId) -> Option<Message> {
         message.body().with_batches(&mut |batch| {
-            batch.id().filter(|&id| self.proposals.is_spared(id, to))?;
+            batch.id().filter(|&id| self.forwarded.is_spared(id, to))?;
             batch.reference().filter(|reference| reference.bytes().len() < batch.bytes().len())
         })
     }
@@ -61,8 +61,8 @@ impl Replica {
             return Some(message);
         }
         let another = self.has(Bug::Dissemination(dissemination::Bug::FillWithAnother));
-        let any = || self.proposals.any().filter(|_| another);
-        let ours = |batch: &Batch| self.proposals.referred_to(batch).or_else(any);
+        let any = || self.requests.any().filter(|_| another);
+        let ours = |batch: &Batch| self.requests.referred_to(batch).or_else(any);
         let refers = |batch: &&Batch| batch.is_reference();
         let filled = message.body().with_batches(&mut |batch| Some(batch).filter(refers).and_then(ours));
         let message = filled.unwrap_or(message);

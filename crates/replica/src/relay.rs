@@ -120,7 +120,7 @@ impl Replica {
         }
         if self.relay.via != before {
             // What was sent the other way may be lost.
-            self.proposals.forget_sent();
+            self.requests.forget_sent();
             self.reads.ask_again();
         }
     }

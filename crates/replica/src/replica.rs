@@ -3,21 +3,17 @@
 //! Like the protocol it is a pure state machine: it is given [`Event`]s and answers with [`Action`]s (`events.rs`),
 //! which the threads of a server, or the simulator, carry out.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use synod_consensus::{
     Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, Route, dissemination,
 };
 use synod_wire::{
-    Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
-    replica_session,
+    Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session,
 };
 
 use crate::{
     Group, History, LogRecord, PeerMessage, RequestError, Settings,
     backlog::Backlog,
-    batcher::{Batcher, Closed, Entry, Waiter},
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
     decided::DecidedLog,
@@ -25,13 +21,13 @@ use crate::{
     events::{
         Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo, Waiting,
     },
+    forwarded::Forwarded,
     history::Forks,
     message::Routed,
-    proposals::{Proposals, Taker},
     push::Pushes,
     reads::{READS_MAX, Reads},
     relay::{Relay, Way},
-    session::is_replica,
+    requests::{Expired, Requests, Taker},
     transfer::Fetched,
 };
 
@@ -46,23 +42,18 @@ pub struct Replica {
     pub(crate) known: Known,
     /// Whom a replica tells how far it is, and who told this one.
     pub(crate) audience: Audience,
-    session: SessionId,
     /// The present epoch's; none while this replica takes no part in ordering.
     pub(crate) protocol: Option<Box<dyn Protocol>>,
     pub(crate) effects: Effects,
     pub(crate) view: LeaderView,
-    batcher: Batcher,
-    pub(crate) proposals: Proposals,
+    pub(crate) requests: Requests,
+    pub(crate) forwarded: Forwarded,
     /// A change that was proposed here ends the epoch, probably: what is proposed behind it would be void.
     pub(crate) stopping: bool,
     /// A change that the protocol is being asked to take, and whether another replica waits for it; ...
     pub(crate) offered: Option<(Batch, bool)>,
     /// ... and one that it does not take yet: what comes behind it waits as well.
     pub(crate) held_back: Option<(Batch, bool)>,
-    /// The next number in the own session.
-    next_sequence: u64,
-    /// Commands of clients that identify themselves: which request waits.
-    clients: BTreeMap<(SessionId, u64), RequestId>,
     pub(crate) reads: Reads,
     /// By which way what is for the leader goes there.
     pub(crate) relay: Relay,
@@ -119,19 +110,16 @@ impl Replica {
         let reuses = cfg!(feature = "planted-bugs") && settings.consensus.planted == Some(reuses);
         let names = if reuses { replica_session(me, Incarnation(0), 0) } else { session };
         let mut replica = Replica {
-            session,
             known: Known::new(&group, amnesia, !met_all),
             audience: Audience::default(),
             protocol: None,
             effects: Effects::new(last_lsn),
             view: LeaderView::default(),
-            batcher: Batcher::new(names, settings.batch_bytes_max, settings.batch_delay_max),
-            proposals: Proposals::new(names),
+            requests: Requests::new(session, names, &settings),
+            forwarded: Forwarded::default(),
             stopping: false,
             offered: None,
             held_back: None,
-            next_sequence: 1,
-            clients: BTreeMap::new(),
             reads: Reads::new(incarnation),
             relay: Relay::new(now),
             decided: DecidedLog::new(base.next(), ballots),
@@ -176,7 +164,7 @@ impl Replica {
             Event::Link { peer, link } => {
                 let up = link == Link::Up;
                 if up && self.view.leader == Some(peer) {
-                    self.proposals.forget_sent();
+                    self.requests.forget_sent();
                     self.reads.ask_again();
                     self.expect_leader(now);
                 }
@@ -246,7 +234,7 @@ impl Replica {
         self.tell_history(now, actions);
         self.push_state(now, actions);
         self.ask_for_missed(actions);
-        self.batcher.end_burst();
+        self.requests.end_burst();
         self.weigh(now, before, actions);
         self.ask_for_timer(now, actions);
     }
@@ -278,10 +266,10 @@ impl Replica {
             protocol,
             executed: self.executed,
             snapshot: self.snapshot,
-            queued_bytes: self.queued_bytes(),
+            queued_bytes: self.requests.bytes(),
             kept_slots: self.decided.len(),
             kept_bytes: self.decided.bytes(),
-            forwarded_bytes: self.proposals.forwarded_bytes(),
+            forwarded_bytes: self.forwarded.bytes(),
             remote_reads: self.reads.remote(),
             unexecuted_bytes: self.backlog.unexecuted_bytes(),
             undurable_bytes: self.backlog.undurable_bytes(),
@@ -302,14 +290,9 @@ impl Replica {
         Waiting {
             reads: self.reads.len(),
             remote_reads: self.reads.remote(),
-            commands: self
-                .batcher
-                .waiters()
-                .chain(self.proposals.waiters())
-                .filter(|it| it.is_client())
-                .count(),
-            client_commands: self.clients.len(),
-            forwarded: self.proposals.ordering(),
+            commands: self.requests.awaited(),
+            client_commands: self.requests.awaited_by_session(),
+            forwarded: self.forwarded.len(),
             changes: usize::from(self.offered.is_some()) + usize::from(self.held_back.is_some()),
             unexecuted: usize::try_from(self.decided.last().0.saturating_sub(self.executed.0))
                 .unwrap_or(usize::MAX),
@@ -320,16 +303,12 @@ impl Replica {
     /// A batch is as large as this replica was told, but no larger than the group allows.
     pub(crate) fn bound_batches(&mut self) {
         let bytes_max = self.settings.batch_bytes_max.min(self.group.limits.batch_bytes_max());
-        self.batcher.bound(bytes_max);
+        self.requests.bound_batches(bytes_max);
     }
 
     /// Whether this bug is planted; see [`Bug`].
     pub(crate) fn has(&self, bug: Bug) -> bool {
         cfg!(feature = "planted-bugs") && self.settings.consensus.planted == Some(bug)
-    }
-
-    fn queued_bytes(&self) -> usize {
-        self.batcher.bytes() + self.proposals.bytes()
     }
 
     pub(crate) fn input(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
@@ -415,7 +394,7 @@ impl Replica {
             }
             PeerMessage::Missed { epoch } => {
                 if epoch == self.known.running {
-                    self.proposals.missed_by(from);
+                    self.forwarded.missed_by(from);
                     self.input(now, Input::Link { peer: from, link: Link::Renewed }, actions);
                 }
             }
@@ -462,7 +441,7 @@ impl Replica {
                     let (session, sequence) = command.expect("the change is one");
                     self.send_on(back, Routed::TurnedDown { session, sequence }, actions);
                 } else if self.leads() && !batch.is_noop() {
-                    self.proposals.forwarded(batch, self.settings.queue_bytes_max);
+                    self.forwarded.add(batch, self.settings.queue_bytes_max);
                 }
             }
             Routed::TurnedDown { session, sequence } => self.change_turned_down(session, sequence, actions),
@@ -511,65 +490,27 @@ impl Replica {
         payload: &Bytes,
         actions: &mut Vec<Action>,
     ) {
-        let too_many =
-            self.queued_bytes() + payload.len() > self.settings.queue_bytes_max && self.queued_bytes() > 0;
-        if too_many || self.own_outstanding() >= self.group.limits.sessions.replica_outstanding_max / 2 {
-            actions.push(Action::RequestFailed { request, error: RequestError::Overloaded });
-            return;
-        }
-        if payload.len() > self.group.limits.request_bytes_max {
-            actions.push(Action::RequestFailed { request, error: RequestError::TooLarge });
-            return;
-        }
-        if kind == CommandKind::Reconfigure && self.is_premature(payload, now) {
-            actions.push(Action::RequestFailed { request, error: RequestError::NotCaughtUp });
-            return;
-        }
-        let Some(command) = session else { return self.own_command(now, Some(request), kind, payload) };
-        let SessionCommand { session, sequence, lowest_outstanding } = command;
-        // The sessions of replicas are not for clients: a forged command could silence a replica.
+        let limits = &self.group.limits;
+        let outstanding_max = limits.sessions.replica_outstanding_max / 2;
         let refused = match () {
-            () if is_replica(session) => Some(RequestError::SessionExpired),
-            () if lowest_outstanding > sequence || sequence == 0 => Some(RequestError::Stale),
+            () if !self.requests.has_room(payload.len(), self.settings.queue_bytes_max, outstanding_max) => {
+                Some(RequestError::Overloaded)
+            }
+            () if payload.len() > limits.request_bytes_max => Some(RequestError::TooLarge),
+            () if kind == CommandKind::Reconfigure && self.is_premature(payload, now) => {
+                Some(RequestError::NotCaughtUp)
+            }
             () => None,
         };
-        if let Some(error) = refused {
-            actions.push(Action::RequestFailed { request, error });
-            return;
-        }
-        if let Some(earlier) = self.clients.insert((session, sequence), request) {
-            // The client asks again while its command is on its way: only the later request is answered.
-            actions.push(Action::RequestFailed { request: earlier, error: RequestError::Superseded });
-            return;
-        }
-        let waiter = Waiter::Client { session, sequence };
-        let entry = Entry { kind, session, sequence, lowest_outstanding, payload, waiter };
-        self.batcher.push(now, entry, self.proposals.lowest_number());
-    }
-
-    fn own_outstanding(&self) -> u64 {
-        self.next_sequence - self.lowest_own()
-    }
-
-    pub(crate) fn own_command(
-        &mut self,
-        now: Time,
-        request: Option<RequestId>,
-        kind: CommandKind,
-        payload: &[u8],
-    ) {
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
-        let waiter = Waiter::Own { sequence, request };
-        let lowest_outstanding = self.lowest_own().min(sequence);
-        let entry = Entry { kind, session: self.session, sequence, lowest_outstanding, payload, waiter };
-        self.batcher.push(now, entry, self.proposals.lowest_number());
-    }
-
-    /// The lowest command of the own session that may still be executed.
-    fn lowest_own(&self) -> u64 {
-        let batched = self.batcher.lowest_own();
-        self.proposals.lowest_own().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
+        let failed = match (refused, session) {
+            (Some(error), _) => Some((request, error)),
+            (None, Some(command)) => self.requests.add_of_client(now, request, kind, command, payload).err(),
+            (None, None) => {
+                self.requests.add_own(now, Some(request), kind, payload);
+                None
+            }
+        };
+        actions.extend(failed.map(|(request, error)| Action::RequestFailed { request, error }));
     }
 
     /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in
@@ -582,9 +523,7 @@ impl Replica {
     fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
         let ballot = self.view.ballot;
         if self.proposes_without_leading() {
-            while let Some(change) = self.batcher.take_change() {
-                self.proposals.add(change, None, now);
-            }
+            self.requests.overtake_with_changes();
         }
         if self.leads() {
             self.order_as_leader(now, ballot, actions);
@@ -602,17 +541,15 @@ impl Replica {
         while self.room() > 0 {
             let held_back = self.held_back.take();
             // What a leader proposed the protocol keeps proposing, as long as it leads.
-            let mut again = || self.proposals.resend(leader, changes, now, std::time::Duration::MAX);
+            let mut again = || self.requests.resend(leader, changes, now, std::time::Duration::MAX);
             let forwarded = |batch| (batch, true);
             let own = |batch| (batch, false);
             let next = held_back
                 .or_else(|| again().map(own))
-                .or_else(|| self.proposals.take_forwarded().map(forwarded))
+                .or_else(|| self.forwarded.take().map(forwarded))
                 .or_else(|| {
-                    let closed = if anywhere { None } else { self.take_batch(now) }?;
-                    let batch = closed.batch.clone();
-                    self.proposals.add(closed, Some(leader), now);
-                    Some(own(batch))
+                    let batch = if anywhere { None } else { self.requests.next_batch(now, leader) };
+                    batch.map(own)
                 });
             let Some((batch, awaited)) = next else { break };
             self.order(now, batch, awaited, actions);
@@ -627,22 +564,10 @@ impl Replica {
     fn propose_commands(&mut self, now: Time, actions: &mut Vec<Action>) {
         let here = Taker::Here(self.known.running);
         while self.protocol.as_ref().is_some_and(|protocol| protocol.room() > 0) {
-            let again = self.proposals.resend(here, Some(false), now, std::time::Duration::MAX);
-            let batch = match again {
-                Some(batch) => batch,
-                None => {
-                    let Some(closed) = self.take_batch(now) else { break };
-                    let batch = closed.batch.clone();
-                    self.proposals.add(closed, Some(here), now);
-                    batch
-                }
-            };
+            let again = self.requests.resend(here, Some(false), now, std::time::Duration::MAX);
+            let Some(batch) = again.or_else(|| self.requests.next_batch(now, here)) else { break };
             self.input(now, Input::Propose { batch, awaited: false }, actions);
         }
-    }
-
-    fn take_batch(&mut self, now: Time) -> Option<Closed> {
-        self.batcher.take(now, self.proposals.lowest_number())
     }
 
     /// How many batches may be proposed here now.
@@ -655,13 +580,11 @@ impl Replica {
         let (leader, retry) = (Taker::Leader(ballot), self.forward_retry());
         // A replica that takes no part in ordering sends all that it has to the leader.
         let anywhere = self.proposes_without_leading();
-        while let Some(batch) = self.proposals.resend(leader, anywhere.then_some(true), now, retry) {
+        while let Some(batch) = self.requests.resend(leader, anywhere.then_some(true), now, retry) {
             self.send_on(route, Routed::Forward(batch), actions);
         }
         while !anywhere && self.may_forward(ballot) {
-            let Some(closed) = self.take_batch(now) else { break };
-            let batch = closed.batch.clone();
-            self.proposals.add(closed, Some(leader), now);
+            let Some(batch) = self.requests.next_batch(now, leader) else { break };
             self.send_on(route, Routed::Forward(batch), actions);
         }
     }
@@ -669,14 +592,14 @@ impl Replica {
     /// Whether something that was sent to the leader has not been answered for too long.
     pub(crate) fn is_answer_overdue(&self, now: Time) -> bool {
         let retry = self.forward_retry();
-        self.reads.overdue(now, retry) || self.proposals.is_overdue(self.view.ballot, now, retry)
+        self.reads.overdue(now, retry) || self.requests.is_overdue(self.view.ballot, now, retry)
     }
 
     /// Whether one more batch may be on its way to the leader of `ballot`. More than the leader's window would only
     /// wait there, each for a slot of its own, while what waits here grows into one batch.
     fn may_forward(&self, ballot: Ballot) -> bool {
         let window = self.group.options(&self.settings.consensus).window_max;
-        self.proposals.with_leader(ballot) < self.settings.forward_window_max.min(window)
+        self.requests.with_leader(ballot) < self.settings.forward_window_max.min(window)
     }
 
     /// How long an answer of the leader may take before it is asked again.
@@ -699,11 +622,11 @@ impl Replica {
         self.backlog.delivered(slot, batch.bytes().len() as u64);
         self.slots_since_snapshot += 1;
         self.bytes_since_snapshot += batch.bytes().len() as u64;
-        let ours = self.proposals.delivered(&batch);
+        self.forwarded.done(&batch);
         if self.group.disseminates() {
-            self.proposals.drop_void(self.history.delivered());
+            self.forwarded.drop_void(self.history.delivered());
         }
-        let requests = ours.map_or_else(Vec::new, |closed| self.requests_of(&closed));
+        let requests = self.requests.done(&batch);
         let changed = self.group.behind(slot, &batch);
         actions.push(Action::Execute { slot, ballots, batch, requests });
         if let Some(changed) = changed {
@@ -711,19 +634,6 @@ impl Replica {
         }
         self.take_snapshot_if_due(now, actions);
         self.watch_backlog(now);
-    }
-
-    /// The requests that wait for a batch, each with its command's place.
-    pub(crate) fn requests_of(&mut self, closed: &Closed) -> Vec<(usize, RequestId)> {
-        let mut requests = Vec::with_capacity(closed.waiters.len());
-        for (place, waiter) in closed.waiters.iter().enumerate() {
-            let request = match *waiter {
-                Waiter::Own { request, .. } => request,
-                Waiter::Client { session, sequence } => self.clients.remove(&(session, sequence)),
-            };
-            requests.extend(request.map(|request| (place, request)));
-        }
-        requests
     }
 
     pub(crate) fn note_executed(&mut self, slot: Slot) {
@@ -771,7 +681,7 @@ impl Replica {
         self.view = view;
         self.reads.ask_again();
         if !self.leads() {
-            self.proposals.drop_forwarded();
+            self.forwarded.clear();
             self.stopping = false;
             self.held_back = None;
         }
@@ -784,15 +694,15 @@ impl Replica {
         if self.tick_at().is_some_and(|at| now >= at) {
             let interval = self.settings.clock_interval;
             let tick = self.clock.tick(now, interval, !self.has(Bug::ClockCountsTwice));
-            self.clock.ticks_as(self.next_sequence);
-            self.own_command(now, None, CommandKind::AdvanceClock, &tick.encode());
+            let sequence = self.requests.add_own(now, None, CommandKind::AdvanceClock, &tick.encode());
+            self.clock.ticks_as(sequence);
         }
     }
 
     /// When this replica asks for the next tick of the replicated clock. No tick waits for room behind another one:
     /// where deciding takes longer than the interval, a queue of ticks would leave clients no room.
     fn tick_at(&self) -> Option<Time> {
-        let first_queued = self.batcher.lowest_own();
+        let first_queued = self.requests.first_queued();
         let queued = self.clock.last_tick().zip(first_queued).is_some_and(|(tick, first)| first <= tick);
         (self.takes_care() && !queued).then(|| self.clock.due(self.settings.clock_interval))
     }
@@ -808,17 +718,10 @@ impl Replica {
         let born_max = now - patience;
         let led = self.view.leader.is_some() && !leaderless;
         let unsent_error = if led { RequestError::Overloaded } else { RequestError::NoLeader };
-        let unsent = self.batcher.expire(born_max);
-        let sent = self.proposals.expire(born_max);
-        for (closed, error) in unsent
-            .into_iter()
-            .map(|closed| (closed, unsent_error))
-            .chain(sent.into_iter().map(|closed| (closed, RequestError::Timeout)))
-        {
-            for (_, request) in self.requests_of(&closed) {
-                actions.push(Action::RequestFailed { request, error });
-            }
-        }
+        let Expired { unsent, sent } = self.requests.expire(born_max);
+        let fail = |error| move |request| Action::RequestFailed { request, error };
+        actions.extend(unsent.into_iter().map(fail(unsent_error)));
+        actions.extend(sent.into_iter().map(fail(RequestError::Timeout)));
         for read in self.reads.expire(born_max) {
             actions.push(Action::ReadFailed { read, error: RequestError::NoLeader });
         }
@@ -844,8 +747,7 @@ impl Replica {
     pub fn due(&self) -> Time {
         let timeout = self.settings.request_timeout;
         let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
-        let own =
-            [self.batcher.oldest(), self.proposals.oldest(), self.reads.oldest()].into_iter().flatten().min();
+        let own = [self.requests.oldest(), self.reads.oldest()].into_iter().flatten().min();
         let mut deadlines = vec![self.protocol_deadline];
         deadlines.extend(own.into_iter().chain(remote).map(|oldest| oldest + timeout));
         let leaderless = own.zip(self.leaderless_from());
@@ -858,14 +760,14 @@ impl Replica {
         deadlines.extend(self.tick_at());
         let proposes = self.leads() || self.proposes_without_leading();
         if proposes && self.room() > 0 && self.held_back.is_none() {
-            deadlines.extend(self.batcher.deadline());
+            deadlines.extend(self.requests.batch_due());
         }
         if self.leads() {
             // What it proposed the protocol proposes again by itself.
         } else if self.way().is_some() {
-            deadlines.extend(self.proposals.retry_at(self.forward_retry()));
+            deadlines.extend(self.requests.retry_at(self.forward_retry()));
             if !self.proposes_without_leading() && self.may_forward(self.view.ballot) {
-                deadlines.extend(self.batcher.deadline());
+                deadlines.extend(self.requests.batch_due());
             }
         }
         deadlines.into_iter().min().expect("one at least")

@@ -257,7 +257,7 @@ impl Replica {
         let Some(Installed { info, ballots, group, history }) = installed else { return };
         self.note_executed(info.slot);
         if info.slot > self.decided.last() {
-            self.proposals.skipped();
+            self.forwarded.skipped();
             self.decided.restart_after(info.slot, ballots);
             self.history = self.of_snapshot(history);
             self.meet_earlier_life(actions);

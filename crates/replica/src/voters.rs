@@ -147,8 +147,8 @@ impl Replica {
 
     /// Fails a change that will not be proposed.
     fn fail_change(&mut self, change: &Batch, error: RequestError, actions: &mut Vec<Action>) {
-        let closed = self.proposals.give_up(change);
-        let requests = closed.map_or_else(Vec::new, |closed| self.requests_of(&closed));
+        self.forwarded.done(change);
+        let requests = self.requests.done(change);
         actions.extend(requests.into_iter().map(|(_, request)| Action::RequestFailed { request, error }));
     }
 
@@ -159,7 +159,7 @@ impl Replica {
         sequence: u64,
         actions: &mut Vec<Action>,
     ) {
-        if let Some(change) = self.proposals.change(session, sequence) {
+        if let Some(change) = self.requests.change(session, sequence) {
             self.fail_change(&change, RequestError::Unhealthy, actions);
         }
     }

@@ -1,0 +1,441 @@
+//! Commands of this replica's clients, and its own, until they are decided or given up.
+//!
+//! A command gets a number in this replica's own session, unless its client identifies itself, and waits in the batcher.
+//! A batch may be lost on its way (a leader crashes with it), so it stays here until it is delivered, and is sent again
+//! whenever another replica begins to lead. That can order it twice; the session table executes it once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use synod_wire::{Ballot, Batch, CommandKind, Epoch, SessionId, Time};
+
+use crate::{
+    RequestError, RequestId, SessionCommand, Settings,
+    batcher::{Batcher, Closed, Entry, Waiter},
+    session::is_replica,
+};
+
+/// What has to order a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taker {
+    /// The leader of this ballot.
+    Leader(Ballot),
+    /// The protocol that runs here in this epoch, whichever replica leads.
+    Here(Epoch),
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+struct Outstanding {
+    closed: Closed,
+    /// What has to order it, and when it was given there.
+    sent: Option<(Taker, Time)>,
+    /// How often it was sent to that leader again.
+    repeats: u32,
+}
+
+/// How often the time doubles after which a batch is sent to the same leader again.
+const REPEAT_DOUBLINGS_MAX: u32 = 3;
+
+impl Outstanding {
+    fn retry_at(&self, retry: Duration) -> Option<Time> {
+        let wait = retry.checked_mul(1 << self.repeats.min(REPEAT_DOUBLINGS_MAX)).unwrap_or(Duration::MAX);
+        self.sent.map(|(_, at)| at + wait)
+    }
+}
+
+/// A command's place in its batch, and the request that waits for it.
+pub(crate) type Awaited = (usize, RequestId);
+
+/// The commands that wait for a batch or for its delivery, and which requests wait for them.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    /// The session of this life, in which a command counts whose client does not identify itself.
+    session: SessionId,
+    /// The next number in that session.
+    next_sequence: u64,
+    /// Commands of clients that identify themselves: which request waits.
+    clients: BTreeMap<(SessionId, u64), RequestId>,
+    batcher: Batcher,
+    /// The session that names this life's batches.
+    names: SessionId,
+    /// The batches on their way, by number, which is the order in which they were made.
+    outstanding: BTreeMap<u64, Outstanding>,
+    /// Bytes of these batches.
+    outstanding_bytes: usize,
+    /// The first sequence number of this replica's own session in each of them.
+    own_first: BTreeSet<u64>,
+}
+
+/// Requests that waited for too long.
+#[derive(Debug)]
+pub(crate) struct Expired {
+    /// Their commands were not sent to any replica.
+    pub unsent: Vec<RequestId>,
+    /// Their commands may still be decided.
+    pub sent: Vec<RequestId>,
+}
+
+fn own_first(closed: &Closed) -> Option<u64> {
+    closed.waiters.iter().find_map(|waiter| match waiter {
+        Waiter::Own { sequence, .. } => Some(*sequence),
+        Waiter::Client { .. } => None,
+    })
+}
+
+impl Requests {
+    /// No requests, in a life with this session, whose batches `names` names.
+    pub fn new(session: SessionId, names: SessionId, settings: &Settings) -> Requests {
+        Requests {
+            session,
+            next_sequence: 1,
+            clients: BTreeMap::new(),
+            batcher: Batcher::new(names, settings.batch_bytes_max, settings.batch_delay_max),
+            names,
+            outstanding: BTreeMap::new(),
+            outstanding_bytes: 0,
+            own_first: BTreeSet::new(),
+        }
+    }
+
+    // Commands come.
+
+    /// Whether there is room for a command with a payload of `len` bytes: at most `bytes_max` bytes wait, unless the
+    /// command is the only one, and at most `outstanding_max` commands of the own session.
+    pub fn has_room(&self, len: usize, bytes_max: usize, outstanding_max: u64) -> bool {
+        let fits = self.bytes() + len <= bytes_max || self.bytes() == 0;
+        fits && self.next_sequence - self.lowest_own() < outstanding_max
+    }
+
+    /// Adds a command of the own session, for which `request` waits, if there is one; returns its number.
+    pub fn add_own(
+        &mut self,
+        now: Time,
+        request: Option<RequestId>,
+        kind: CommandKind,
+        payload: &[u8],
+    ) -> u64 {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let waiter = Waiter::Own { sequence, request };
+        let lowest_outstanding = self.lowest_own().min(sequence);
+        let entry = Entry { kind, session: self.session, sequence, lowest_outstanding, payload, waiter };
+        self.batcher.push(now, entry, self.lowest_number());
+        sequence
+    }
+
+    /// Adds a command of a client that identifies itself.
+    ///
+    /// # Errors
+    /// The request that fails, and why: this one; or an earlier one for the same command, which is on its way, so that
+    /// only this one is answered.
+    pub fn add_of_client(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        kind: CommandKind,
+        command: SessionCommand,
+        payload: &[u8],
+    ) -> Result<(), (RequestId, RequestError)> {
+        let SessionCommand { session, sequence, lowest_outstanding } = command;
+        if is_replica(session) {
+            // The sessions of replicas are not for clients: a forged command could silence a replica.
+            return Err((request, RequestError::SessionExpired));
+        }
+        if lowest_outstanding > sequence || sequence == 0 {
+            return Err((request, RequestError::Stale));
+        }
+        if let Some(earlier) = self.clients.insert((session, sequence), request) {
+            return Err((earlier, RequestError::Superseded));
+        }
+        let waiter = Waiter::Client { session, sequence };
+        let entry = Entry { kind, session, sequence, lowest_outstanding, payload, waiter };
+        self.batcher.push(now, entry, self.lowest_number());
+        Ok(())
+    }
+
+    /// The lowest command of the own session that may still be executed.
+    fn lowest_own(&self) -> u64 {
+        let batched = self.batcher.lowest_own();
+        self.own_first.first().copied().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
+    }
+
+    /// The lowest command of the own session that is in no batch yet which left.
+    pub fn first_queued(&self) -> Option<u64> {
+        self.batcher.lowest_own()
+    }
+
+    /// The lowest number of a batch that is outstanding.
+    fn lowest_number(&self) -> Option<u64> {
+        self.outstanding.first_key_value().map(|(&number, _)| number)
+    }
+
+    /// Bytes of commands that are not decided.
+    pub fn bytes(&self) -> usize {
+        self.batcher.bytes() + self.outstanding_bytes
+    }
+
+    /// How many commands a client waits for.
+    pub fn awaited(&self) -> usize {
+        let outstanding = self.outstanding.values().flat_map(|batch| &batch.closed.waiters);
+        self.batcher.waiters().chain(outstanding).filter(|waiter| waiter.is_client()).count()
+    }
+
+    /// How many of them are of clients that identify themselves.
+    pub fn awaited_by_session(&self) -> usize {
+        self.clients.len()
+    }
+
+    // Batches leave.
+
+    /// Bounds the batches that are closed from now on.
+    pub fn bound_batches(&mut self, bytes_max: usize) {
+        self.batcher.bound(bytes_max);
+    }
+
+    /// Takes note that a burst of events is over: what did not leave in it had no room.
+    pub fn end_burst(&mut self) {
+        self.batcher.end_burst();
+    }
+
+    /// When a batch that waits to be filled leaves even if it is not full.
+    pub fn batch_due(&self) -> Option<Time> {
+        self.batcher.deadline()
+    }
+
+    /// The next new batch, which counts as given to `taker` now.
+    pub fn next_batch(&mut self, now: Time, taker: Taker) -> Option<Batch> {
+        let closed = self.batcher.take(now, self.lowest_number())?;
+        let batch = closed.batch.clone();
+        self.sends(closed, Some((taker, now)));
+        Some(batch)
+    }
+
+    /// Takes changes of the group out of the queue, before what came earlier: each replica orders commands of its own
+    /// clients where batches are disseminated by all, and the leader orders changes.
+    pub fn overtake_with_changes(&mut self) {
+        while let Some(change) = self.batcher.take_change() {
+            self.sends(change, None);
+        }
+    }
+
+    fn sends(&mut self, closed: Closed, sent: Option<(Taker, Time)>) {
+        self.outstanding_bytes += closed.batch.bytes().len();
+        self.own_first.extend(own_first(&closed));
+        self.outstanding.insert(closed.number, Outstanding { closed, sent, repeats: 0 });
+    }
+
+    /// How many batches the leader of `ballot` has, as far as is known.
+    pub fn with_leader(&self, ballot: Ballot) -> usize {
+        let taker = Taker::Leader(ballot);
+        self.outstanding.values().filter(|batch| batch.sent.is_some_and(|(sent, _)| sent == taker)).count()
+    }
+
+    /// The next batch to send, or to send again: one that `taker` does not have, or was given longer than
+    /// `retry` ago. It counts as given now. `changes` says whether only changes of the group are wanted
+    /// (`Some(true)`), only other batches (`Some(false)`), or both.
+    pub fn resend(
+        &mut self,
+        taker: Taker,
+        changes: Option<bool>,
+        now: Time,
+        retry: Duration,
+    ) -> Option<Batch> {
+        let elsewhere = |batch: &Outstanding| batch.sent.is_none_or(|(sent, _)| sent != taker);
+        let overdue = |batch: &Outstanding| batch.retry_at(retry).is_some_and(|at| now >= at);
+        let mut wanted = self
+            .outstanding
+            .values_mut()
+            .filter(|batch| changes.is_none_or(|changes| changes == batch.closed.changes_group));
+        let batch = wanted.find(|batch| elsewhere(batch) || overdue(batch))?;
+        batch.repeats = if elsewhere(batch) { 0 } else { batch.repeats + 1 };
+        batch.sent = Some((taker, now));
+        Some(batch.closed.batch.clone())
+    }
+
+    /// Whether it is time to send a batch to the leader of `ballot` again, which has had it for so long.
+    pub fn is_overdue(&self, ballot: Ballot, now: Time, retry: Duration) -> bool {
+        let overdue = |batch: &Outstanding| {
+            batch.sent.is_some_and(|(sent, _)| sent == Taker::Leader(ballot))
+                && batch.retry_at(retry).is_some_and(|at| now >= at)
+        };
+        self.outstanding.values().any(overdue)
+    }
+
+    /// Takes note that what was sent to a leader may be lost.
+    pub fn forget_sent(&mut self) {
+        let to_leader = |batch: &&mut Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
+        self.outstanding.values_mut().filter(to_leader).for_each(|batch| batch.sent = None);
+    }
+
+    /// When the next batch has to be sent to the leader again.
+    pub fn retry_at(&self, retry: Duration) -> Option<Time> {
+        let to_leader = |batch: &&Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
+        self.outstanding.values().filter(to_leader).filter_map(|batch| batch.retry_at(retry)).min()
+    }
+
+    /// The outstanding batch for which a reference stands.
+    pub fn referred_to(&self, reference: &Batch) -> Option<Batch> {
+        let id = reference.id().filter(|id| id.origin == self.names)?;
+        let batch = &self.outstanding.get(&id.number)?.closed.batch;
+        Some(batch).filter(|batch| reference.stands_for(batch)).cloned()
+    }
+
+    /// Some outstanding batch, which only a planted bug wants.
+    pub fn any(&self) -> Option<Batch> {
+        self.outstanding.values().next().map(|outstanding| outstanding.closed.batch.clone())
+    }
+
+    // What becomes of them.
+
+    /// Takes note that this batch is decided, or will not be proposed; if it is one of this replica's, returns the
+    /// requests that wait for it.
+    pub fn done(&mut self, batch: &Batch) -> Vec<Awaited> {
+        let ours = batch.id().filter(|id| id.origin == self.names && !batch.is_reference());
+        let closed = ours.and_then(|id| self.remove(id.number));
+        closed.map_or_else(Vec::new, |closed| self.waiting_for(&closed))
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Closed> {
+        let Outstanding { closed, .. } = self.outstanding.remove(&number)?;
+        self.outstanding_bytes -= closed.batch.bytes().len();
+        if let Some(first) = own_first(&closed) {
+            self.own_first.remove(&first);
+        }
+        Some(closed)
+    }
+
+    fn waiting_for(&mut self, closed: &Closed) -> Vec<Awaited> {
+        let mut requests = Vec::with_capacity(closed.waiters.len());
+        for (place, waiter) in closed.waiters.iter().enumerate() {
+            let request = match *waiter {
+                Waiter::Own { request, .. } => request,
+                Waiter::Client { session, sequence } => self.clients.remove(&(session, sequence)),
+            };
+            requests.extend(request.map(|request| (place, request)));
+        }
+        requests
+    }
+
+    /// The outstanding change of the group with this place in its session.
+    pub fn change(&self, session: SessionId, sequence: u64) -> Option<Batch> {
+        let changes = self.outstanding.values().filter(|outstanding| outstanding.closed.changes_group);
+        let mut changes = changes.map(|outstanding| &outstanding.closed.batch);
+        let asked = |batch: &Batch| {
+            batch.commands().any(|command| (command.session, command.sequence) == (session, sequence))
+        };
+        changes.find(|batch| asked(batch)).cloned()
+    }
+
+    /// When the oldest command came.
+    pub fn oldest(&self) -> Option<Time> {
+        let outstanding = self.outstanding.values().map(|batch| batch.closed.born);
+        outstanding.chain(self.batcher.oldest()).min()
+    }
+
+    /// Gives up the batches whose first command came at or before `born_max`.
+    pub fn expire(&mut self, born_max: Time) -> Expired {
+        let unsent = self.batcher.expire(born_max);
+        let old = self.outstanding.iter().filter(|(_, batch)| batch.closed.born <= born_max);
+        let old: Vec<u64> = old.map(|(&number, _)| number).collect();
+        let sent: Vec<_> = old.into_iter().filter_map(|number| self.remove(number)).collect();
+        let mut requests = |given_up: Vec<Closed>| {
+            let waiting = given_up.iter().flat_map(|closed| self.waiting_for(closed));
+            waiting.map(|(_, request)| request).collect()
+        };
+        Expired { unsent: requests(unsent), sent: requests(sent) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_wire::{BatchBuilder, BatchId};
+
+    const NOW: Time = Time::ZERO;
+    const LEADER: Taker = Taker::Leader(Ballot::ZERO);
+
+    fn requests() -> Requests {
+        Requests::new(SessionId(1), SessionId(1), &Settings::default())
+    }
+
+    /// A batch with the command of this request, on its way to the leader.
+    fn sent(requests: &mut Requests, request: u64) -> Batch {
+        requests.add_own(NOW, Some(RequestId(request)), CommandKind::Apply, &[0; 100]);
+        requests.next_batch(NOW, LEADER).unwrap()
+    }
+
+    #[test]
+    fn what_is_outstanding_counts_until_it_is_delivered() {
+        let mut requests = requests();
+        let batches = [1, 2].map(|request| sent(&mut requests, request));
+        let len = batches[0].bytes().len();
+        assert_eq!((requests.bytes(), requests.lowest_own()), (2 * len, 1));
+        assert_eq!(requests.done(&batches[0]), [(0, RequestId(1))]);
+        assert_eq!((requests.bytes(), requests.lowest_own()), (len, 2));
+        assert_eq!(requests.done(&batches[1]), [(0, RequestId(2))]);
+        assert_eq!((requests.bytes(), requests.lowest_own()), (0, 3));
+        assert_eq!(requests.done(&batches[1]), [], "it was delivered");
+    }
+
+    #[test]
+    fn of_two_requests_for_one_command_only_the_later_is_answered() {
+        let mut requests = requests();
+        let command = SessionCommand { session: SessionId(7), sequence: 1, lowest_outstanding: 1 };
+        let add = |requests: &mut Requests, request| {
+            requests.add_of_client(NOW, RequestId(request), CommandKind::Apply, command, b"a")
+        };
+        assert_eq!(add(&mut requests, 1), Ok(()));
+        assert_eq!(add(&mut requests, 2), Err((RequestId(1), RequestError::Superseded)));
+        assert_eq!((requests.awaited(), requests.awaited_by_session()), (1, 1));
+        let batch = requests.next_batch(NOW, LEADER).unwrap();
+        assert_eq!(requests.done(&batch), [(0, RequestId(2))]);
+        assert_eq!(requests.awaited_by_session(), 0);
+    }
+
+    #[test]
+    fn a_client_cannot_speak_for_a_replica_or_name_a_command_that_it_gave_up() {
+        let mut requests = requests();
+        let replicas = synod_wire::replica_session(synod_wire::ReplicaId(2), synod_wire::Incarnation(1), 0);
+        let mut refused = |session, sequence, lowest_outstanding| {
+            let command = SessionCommand { session, sequence, lowest_outstanding };
+            let added = requests.add_of_client(NOW, RequestId(1), CommandKind::Apply, command, b"a");
+            added.map_err(|(_, error)| error)
+        };
+        assert_eq!(refused(replicas, 1, 1), Err(RequestError::SessionExpired));
+        assert_eq!(refused(SessionId(7), 1, 2), Err(RequestError::Stale));
+        assert_eq!(refused(SessionId(7), 0, 0), Err(RequestError::Stale));
+        assert_eq!(requests.bytes(), 0);
+    }
+
+    #[test]
+    fn of_what_waits_for_too_long_it_is_known_whether_it_left() {
+        let mut requests = requests();
+        sent(&mut requests, 1);
+        requests.add_own(NOW, Some(RequestId(2)), CommandKind::Apply, b"a");
+        let later = NOW + Duration::from_secs(1);
+        requests.add_own(later, Some(RequestId(3)), CommandKind::Reconfigure, b"b");
+        assert_eq!(requests.oldest(), Some(NOW));
+        let Expired { unsent, sent } = requests.expire(NOW);
+        assert_eq!((unsent, sent), (vec![RequestId(2)], vec![RequestId(1)]));
+        assert_eq!((requests.awaited(), requests.oldest()), (1, Some(later)));
+    }
+
+    #[test]
+    fn a_reference_stands_for_an_outstanding_batch_of_this_life_with_the_same_bytes() {
+        let mut requests = requests();
+        let batch = sent(&mut requests, 1);
+        assert_eq!(requests.referred_to(&batch.reference().unwrap()), Some(batch.clone()));
+        let other = |origin, number, len: usize| {
+            let mut builder = BatchBuilder::identified();
+            builder.push(SessionId(1), 1, 1, &vec![0; len]);
+            builder.finish_as(BatchId { origin: SessionId(origin), number }, 1).reference().unwrap()
+        };
+        assert_eq!(requests.referred_to(&other(1, 1, 100)), Some(batch), "the same bytes");
+        assert_eq!(requests.referred_to(&other(1, 2, 100)), None, "it is not here");
+        assert_eq!(requests.referred_to(&other(2, 1, 100)), None, "it is of another life");
+        assert_eq!(requests.referred_to(&other(1, 1, 99)), None, "it is another batch");
+    }
+}
