@@ -56,6 +56,8 @@ impl<M: Copy + Ord> Amounts<M> {
 /// What waits in a replica, in bytes, and whether that is too much.
 #[derive(Debug)]
 pub(crate) struct Backlog {
+    /// Everything through this slot is executed.
+    executed: Slot,
     unexecuted: Amounts<Slot>,
     undurable: Amounts<Lsn>,
     held: Amounts<Lsn>,
@@ -68,9 +70,11 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// A backlog in which nothing waits, where records through `durable` are on stable storage.
-    pub(crate) fn new(durable: Lsn) -> Backlog {
+    /// A backlog in which nothing waits, where everything through `executed` is executed, and records through
+    /// `durable` are on stable storage.
+    pub(crate) fn new(executed: Slot, durable: Lsn) -> Backlog {
         Backlog {
+            executed,
             unexecuted: Amounts::default(),
             undurable: Amounts::default(),
             held: Amounts::default(),
@@ -87,7 +91,13 @@ impl Backlog {
 
     /// Takes note that everything through this slot is executed.
     pub(crate) fn executed(&mut self, slot: Slot) {
+        self.executed = self.executed.max(slot);
         self.unexecuted.done(slot);
+    }
+
+    /// The last slot that is executed.
+    pub(crate) fn executed_through(&self) -> Slot {
+        self.executed
     }
 
     /// Takes note that a record of this size has to be written.
@@ -178,7 +188,7 @@ mod tests {
     #[test]
     fn a_few_large_batches_are_as_much_as_many_small_ones() {
         let settings = settings();
-        let mut backlog = Backlog::new(Lsn(0));
+        let mut backlog = Backlog::new(Slot::ZERO, Lsn(0));
         (1..=10).for_each(|slot| backlog.delivered(Slot(slot), 10));
         assert!(!backlog.changes(&settings));
         backlog.delivered(Slot(11), 10);
@@ -204,7 +214,7 @@ mod tests {
     #[test]
     fn records_that_the_disk_does_not_take_are_a_backlog_too() {
         let settings = settings();
-        let mut backlog = Backlog::new(Lsn(7));
+        let mut backlog = Backlog::new(Slot::ZERO, Lsn(7));
         backlog.appended(Lsn(8), 600);
         assert!(!backlog.changes(&settings));
         backlog.appended(Lsn(9), 600);
@@ -216,7 +226,7 @@ mod tests {
     #[test]
     fn messages_that_wait_for_the_disk_are_bounded_and_others_are_not() {
         let settings = settings();
-        let mut backlog = Backlog::new(Lsn(7));
+        let mut backlog = Backlog::new(Slot::ZERO, Lsn(7));
         assert!(backlog.may_hold(Lsn(8), 900, &settings));
         assert!(!backlog.may_hold(Lsn(8), 101, &settings), "it does not fit");
         assert!(backlog.may_hold(Lsn(9), 100, &settings));

@@ -263,7 +263,7 @@ impl Replica {
             // does not vote yet, or the next life would take its memory for whole.
             self.write_entered(newest, actions);
         }
-        if let Some(snapshot) = self.snapshot.filter(|snapshot| snapshot.slot > self.known.trimmed) {
+        if let Some(snapshot) = self.snapshots.last().filter(|last| last.slot > self.known.trimmed) {
             // A crash came between the snapshot and this record. If the snapshot is from a peer, the log does
             // not hold what it covers; and the snapshot may be lost later.
             self.write_trimmed(snapshot.slot, actions);

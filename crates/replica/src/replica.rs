@@ -28,7 +28,7 @@ use crate::{
     reads::{READS_MAX, Reads},
     relay::{Relay, Way},
     requests::{Expired, Requests, Taker},
-    transfer::Fetched,
+    snapshots::Snapshots,
 };
 
 /// See the module.
@@ -64,17 +64,11 @@ pub struct Replica {
     pub(crate) catch_up: CatchUp,
     /// Whom this replica sends decided slots without being asked.
     pub(crate) pushes: Pushes,
-    pub(crate) executed: Slot,
-    backlog: Backlog,
+    pub(crate) backlog: Backlog,
     /// Whether the protocol was sent batches while it could not take any in, or references to batches that are not
     /// here.
     missed: bool,
-    pub(crate) snapshot: Option<SnapshotInfo>,
-    pub(crate) taking_snapshot: bool,
-    pub(crate) slots_since_snapshot: u64,
-    pub(crate) bytes_since_snapshot: u64,
-    /// Whether a peer fetches the snapshot.
-    pub(crate) fetched: Option<Fetched>,
+    pub(crate) snapshots: Snapshots,
     /// What this replica knows of the replicated clock.
     clock: ClockView,
     pub(crate) protocol_deadline: Time,
@@ -127,14 +121,9 @@ impl Replica {
             forks: Forks::new(now),
             catch_up: CatchUp::new(peers),
             pushes: Pushes::default(),
-            executed: base,
-            backlog: Backlog::new(last_lsn),
+            backlog: Backlog::new(base, last_lsn),
             missed: false,
-            snapshot: info,
-            taking_snapshot: false,
-            slots_since_snapshot: 0,
-            bytes_since_snapshot: 0,
-            fetched: None,
+            snapshots: Snapshots::new(info),
             clock: ClockView::new(now),
             protocol_deadline: Time::NEVER,
             deadline: None,
@@ -195,7 +184,7 @@ impl Replica {
             Event::Read(read) if self.reads.len() < READS_MAX => self.reads.add(read, now),
             Event::Read(read) => actions.push(Action::ReadFailed { read, error: RequestError::Overloaded }),
             Event::Executed { slot, clock } => {
-                self.note_executed(slot);
+                self.backlog.executed(slot);
                 self.clock.shows(clock, now);
                 self.watch_backlog(now);
                 self.carry_out(now, actions);
@@ -264,8 +253,8 @@ impl Replica {
             epoch: self.group.epoch,
             waits_for_members: self.known.waits,
             protocol,
-            executed: self.executed,
-            snapshot: self.snapshot,
+            executed: self.backlog.executed_through(),
+            snapshot: self.snapshots.last(),
             queued_bytes: self.requests.bytes(),
             kept_slots: self.decided.len(),
             kept_bytes: self.decided.bytes(),
@@ -287,6 +276,7 @@ impl Replica {
     /// What somebody waits for.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
+        let unexecuted = self.decided.last().0.saturating_sub(self.backlog.executed_through().0);
         Waiting {
             reads: self.reads.len(),
             remote_reads: self.reads.remote(),
@@ -294,8 +284,7 @@ impl Replica {
             client_commands: self.requests.awaited_by_session(),
             forwarded: self.forwarded.len(),
             changes: usize::from(self.offered.is_some()) + usize::from(self.held_back.is_some()),
-            unexecuted: usize::try_from(self.decided.last().0.saturating_sub(self.executed.0))
-                .unwrap_or(usize::MAX),
+            unexecuted: usize::try_from(unexecuted).unwrap_or(usize::MAX),
             held_bytes: self.backlog.held_bytes(),
         }
     }
@@ -620,8 +609,7 @@ impl Replica {
         self.decided.push(slot, ballots, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
         self.backlog.delivered(slot, batch.bytes().len() as u64);
-        self.slots_since_snapshot += 1;
-        self.bytes_since_snapshot += batch.bytes().len() as u64;
+        self.snapshots.delivered(batch.bytes().len());
         self.forwarded.done(&batch);
         if self.group.disseminates() {
             self.forwarded.drop_void(self.history.delivered());
@@ -634,11 +622,6 @@ impl Replica {
         }
         self.take_snapshot_if_due(now, actions);
         self.watch_backlog(now);
-    }
-
-    pub(crate) fn note_executed(&mut self, slot: Slot) {
-        self.executed = self.executed.max(slot);
-        self.backlog.executed(slot);
     }
 
     /// Whether executing, or the disk, is so far behind that nothing more should be taken in.
