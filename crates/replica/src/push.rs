@@ -130,7 +130,9 @@ impl Replica {
         let patience = self.settings.consensus.election_timeout;
         let mut pushes = std::mem::take(&mut self.pushes);
         pushes.to.retain(|&to, push| {
-            now < push.heard_at + patience && self.protocol.is_some() && self.joins(to, push.acknowledged)
+            now < push.heard_at + patience
+                && self.protocol.is_some()
+                && self.group.awaits(to, push.acknowledged)
         });
         for (&to, push) in &mut pushes.to {
             let sharers = self.sharers(to);

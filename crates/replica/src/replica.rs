@@ -17,7 +17,7 @@ use crate::{
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
     decided::DecidedLog,
-    epochs::{Audience, Known},
+    epochs::{Audience, Known, Peer},
     events::{
         Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo, Waiting,
     },
@@ -376,7 +376,8 @@ impl Replica {
                 }
             }
             PeerMessage::Standing { epoch, kept, decided, view, sought } => {
-                self.heard_standing(now, from, epoch, (kept, decided), view, actions);
+                let peer = Peer { id: from, epoch, decided, view };
+                self.heard_standing(now, peer, kept, actions);
                 if let Some(leader) = view.leader.filter(|_| sought) {
                     self.leader_found(now, from, leader);
                 }

@@ -76,6 +76,13 @@ impl Group {
         VoterSets::joint(self.voters().collect(), self.outgoing.clone())
     }
 
+    /// Whether a member that has come this far does not take part in ordering yet.
+    #[must_use]
+    pub(crate) fn awaits(&self, id: ReplicaId, decided: Slot) -> bool {
+        let lacks_beginning = self.votes(id) && decided < self.first.prev();
+        lacks_beginning || self.learners().any(|(learner, _)| learner == id)
+    }
+
     /// Whether a decision may need this replica.
     #[must_use]
     pub fn counts(&self, id: ReplicaId) -> bool {
@@ -138,7 +145,7 @@ impl Replica {
                 let request =
                     offered.0.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
                 if let Some(Change::Promote(refused)) = request.map(|request| request.change) {
-                    self.audience.refused = Some(refused);
+                    self.audience.refuse(refused);
                 }
                 self.audience.may_ask_again();
             }
@@ -213,14 +220,12 @@ impl Replica {
     /// Promotes, as the leader, the learners that are to vote and have caught up.
     pub(crate) fn promote_learners(&mut self, now: Time) {
         let busy = self.stopping || !self.group.outgoing.is_empty();
-        if !self.takes_care() || busy || now < self.audience.asked_at + self.ask_interval() {
+        if !self.takes_care() || busy || now < self.audience.may_ask_at(self.ask_interval()) {
             return;
         }
         let learners = self.group.learners().filter(|&(_, goal)| goal != Goal::Learn);
         let ready: Vec<_> = learners.map(|(id, _)| id).filter(|&id| self.has_caught_up(id, now)).collect();
-        // A learner that can get no vote does not keep the others waiting.
-        let next = ready.iter().find(|&&id| self.audience.refused.is_some_and(|refused| id > refused));
-        if let Some(&id) = next.or(ready.first()) {
+        if let Some(id) = self.audience.next_to_promote(&ready) {
             self.ask_for(now, Change::Promote(id));
         }
     }
@@ -232,7 +237,7 @@ impl Replica {
 
     /// How far learners are, as they last said.
     pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
-        self.audience.learners.iter().map(|(&id, learner)| (id, learner.decided))
+        self.audience.progress()
     }
 
     /// Whether a learner has (nearly) everything that is decided, including its own addition, and said so a
@@ -240,11 +245,8 @@ impl Replica {
     #[must_use]
     pub fn has_caught_up(&self, learner: ReplicaId, now: Time) -> bool {
         let patience = self.settings.consensus.election_timeout * 2;
-        self.audience.learners.get(&learner).is_some_and(|learner| {
-            learner.decided >= learner.added
-                && learner.decided.0 + self.settings.caught_up_slots >= self.decided.last().0
-                && now.since(learner.heard) <= patience
-        })
+        let nearly = Slot(self.decided.last().0.saturating_sub(self.settings.caught_up_slots));
+        self.audience.has_learned(learner, nearly, now, patience)
     }
 
     /// Whether a change promotes a learner that has not caught up, which would not help to form a quorum.

@@ -1,0 +1,282 @@
+//! Restarts: what a replica's log says, and where the replica goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use synod_consensus::{Bug, Effect, Effects, Record, Restart};
+use synod_wire::{Ballot, Ballots, Batch, BatchId, Epoch, Keep, Lsn, Slot, Time};
+
+use crate::{Action, Group, LogRecord, Replica, salvage::Salvaged};
+
+/// What the records of a log say.
+#[derive(Debug, Default)]
+struct Found {
+    /// The records of protocols, by epoch.
+    protocol: BTreeMap<Epoch, Vec<Record>>,
+    /// What other replicas said is decided.
+    learned: BTreeMap<Slot, (Ballots, Batch)>,
+    /// The slots that ended epochs, and the ballots of these slots.
+    ended: BTreeMap<Slot, Ballots>,
+    /// What is decided after slots that the log lacks.
+    salvaged: Salvaged,
+    /// Records of slots through this one may be gone.
+    trimmed: Slot,
+    /// The group with the epoch that was entered last.
+    entered: Option<Group>,
+    /// Whether an earlier life may have said something in that epoch that the log does not say.
+    amnesia: bool,
+}
+
+impl Found {
+    /// Reads a log, in the order in which it was written. `whole` says that none of its records are lost.
+    fn read(records: Vec<LogRecord>, whole: bool, has: impl Fn(Bug) -> bool) -> Found {
+        let mut found = Found::default();
+        for record in records {
+            found.take(record, &has);
+        }
+        if !whole {
+            distrust(&mut found.protocol);
+        }
+        found
+    }
+
+    fn take(&mut self, record: LogRecord, has: &impl Fn(Bug) -> bool) {
+        match record {
+            LogRecord::Protocol { epoch, record } => {
+                // The protocol itself says if it has learned again what was forgotten.
+                if epoch == self.written()
+                    && let Some(lost) = record.amnesia()
+                {
+                    self.amnesia = lost && !has(Bug::ForgetParkedAmnesia);
+                }
+                self.protocol.entry(epoch).or_default().push(record);
+            }
+            LogRecord::Learned { slot, ballots, batch } => {
+                self.learned.insert(slot, (ballots, batch));
+            }
+            LogRecord::Entered { group, amnesia } => {
+                if amnesia {
+                    distrust(&mut self.protocol);
+                }
+                self.amnesia = amnesia;
+                self.entered = Some(group);
+            }
+            LogRecord::Decided { epoch, slot, ballots, batch } => {
+                self.salvaged.insert(epoch, slot, ballots, batch);
+            }
+            LogRecord::Ended { slot, ballots } => _ = self.ended.insert(slot, ballots),
+            LogRecord::Trimmed(slot) => self.trimmed = self.trimmed.max(slot),
+        }
+    }
+
+    /// The epoch that was entered last.
+    fn written(&self) -> Epoch {
+        self.entered.as_ref().map_or(Epoch(1), |group| group.epoch)
+    }
+
+    /// What the log holds for the next slot to deliver, in `epoch`, without asking a protocol.
+    fn take_decided(&mut self, slot: Slot, epoch: Epoch) -> Option<(Ballots, Batch)> {
+        self.learned.remove(&slot).or_else(|| Some(self.salvaged.take(slot, epoch)?.into_parts()))
+    }
+
+    /// The last slot after `decided` through which the records of a protocol say what was decided, if its epoch is over
+    /// and ended in `last`. What was learned is decided, even where an older record of the protocol says something else.
+    fn through(&self, decided: Slot, last: Slot) -> Slot {
+        let learned = self.learned.range(decided.next()..).next();
+        learned.map_or(last, |(slot, _)| last.min(slot.prev()))
+    }
+
+    /// The ballots of a slot of an epoch that is over. The protocol's states are gone by now, so what it says of ballots
+    /// may be too low; the log has the ballots at the end of each epoch.
+    fn in_its_epoch(&self, slot: Slot, ballots: Ballots) -> Ballots {
+        let at_end = self.ended.range(slot..).next().map_or(Ballot::ZERO, |(_, ballots)| ballots.decided);
+        Ballots { decided: ballots.decided.max(at_end), ..ballots }
+    }
+}
+
+/// Removes the records that cannot be believed where some may be missing, since one of those may have held
+/// the last value of a slot: only records that say by themselves what was decided are kept. A record that
+/// refers to a batch that is missing says nothing.
+fn distrust(by_epoch: &mut BTreeMap<Epoch, Vec<Record>>) {
+    for records in by_epoch.values_mut() {
+        let mut held: BTreeSet<BatchId> = BTreeSet::new();
+        for record in records.iter().filter(|record| matches!(record, Record::Dissemination(_))) {
+            record.body().for_each_batch(&mut |_, batch| held.extend(batch.id()));
+        }
+        records.retain(|record| {
+            let mut whole = true;
+            record.body().for_each_batch(&mut |_, batch| {
+                whole &= !batch.is_reference() || batch.id().is_some_and(|id| held.contains(&id));
+            });
+            !matches!(record.keep(), Keep::Slot(_)) || record.is_decision() && whole
+        });
+    }
+}
+
+impl Replica {
+    /// Takes up what earlier lives wrote.
+    pub(crate) fn replay(&mut self, now: Time, records: Vec<LogRecord>, actions: &mut Vec<Action>) {
+        let forgot = self.known.amnesia;
+        let mut found = Found::read(records, !forgot, |bug| self.has(bug));
+        let written = found.written();
+        // This holds even if a snapshot is of a later epoch than the one that was entered last: an earlier
+        // life may have voted in that later one before its log was lost. Only an epoch that begins for this
+        // very life ends that.
+        let heeded = written >= self.group.epoch || !self.has(Bug::ForgetAmnesiaBehindSnapshot);
+        self.known.amnesia |= found.amnesia && heeded;
+        self.known.trimmed = found.trimmed;
+        let entered = found.entered.take();
+        if let Some(group) = &entered
+            && group.epoch >= self.group.epoch
+            && !self.has(Bug::RestartInOldEpoch)
+        {
+            self.known.running = group.epoch;
+            self.known.first = group.first;
+        }
+        self.known.replaying = true;
+        self.deliver_found(now, &mut found, actions);
+        self.known.replaying = false;
+        self.known.ended = false;
+        self.known.salvaged = found.salvaged;
+        if self.group.epoch > self.known.running {
+            // The record of entering this epoch is lost, or a crash came before it, but what led to the epoch
+            // is not lost.
+            self.known.running = self.group.epoch;
+            self.known.first = self.group.first;
+        }
+        self.known.parked = found.protocol.remove(&self.known.running).unwrap_or_default();
+        let newest = match entered {
+            // What led to that epoch may be lost, or come again from other replicas.
+            Some(group) if group.epoch > self.group.epoch => group,
+            _ => self.group.clone(),
+        };
+        if self.group.epoch > written || forgot {
+            // Either the snapshot of a peer was installed, and this life is the first to take part after it.
+            // Or the log was lost: the new log must say so before this replica enters any epoch, even if it
+            // does not vote yet, or the next life would take its memory for whole.
+            self.write_entered(newest, actions);
+        }
+        if let Some(snapshot) = self.snapshots.last().filter(|last| last.slot > self.known.trimmed) {
+            // A crash came between the snapshot and this record. If the snapshot is from a peer, the log does
+            // not hold what it covers; and the snapshot may be lost later.
+            self.write_trimmed(snapshot.slot, actions);
+        }
+        self.group_changed(actions);
+        self.watch_salvaged();
+        self.known.elsewhere = self.known.elsewhere.max(self.known.salvaged.last());
+        self.begin(now, false);
+        self.carry_out(now, actions);
+    }
+
+    /// Delivers what the log proves to be decided, as far as no slot is missing.
+    fn deliver_found(&mut self, now: Time, found: &mut Found, actions: &mut Vec<Action>) {
+        loop {
+            let before = self.decided.last();
+            loop {
+                let slot = self.decided.last().next();
+                let Some((ballots, batch)) = found.take_decided(slot, self.group.epoch) else { break };
+                let batch = self.as_delivered(batch);
+                self.deliver(now, slot, ballots, batch, actions);
+            }
+            // A lost snapshot may have come from another replica, and have covered other values than the log
+            // holds: what it held comes from the other replicas.
+            if self.group.epoch < self.known.running && self.decided.last() >= self.known.trimmed {
+                let through = found.through(self.decided.last(), self.known.first.prev());
+                self.replay_old_epoch(now, through, found, actions);
+            }
+            if self.decided.last() == before {
+                break;
+            }
+        }
+    }
+
+    /// Delivers what an epoch that is over decided, as far as the log tells, through a slot. Everything
+    /// before the newest epoch was decided with the values that the log holds, unless something else was
+    /// learned.
+    fn replay_old_epoch(&mut self, now: Time, through: Slot, found: &Found, actions: &mut Vec<Action>) {
+        let epoch = self.group.epoch;
+        let (Some(members), Some(records)) = (self.voting(), found.protocol.get(&epoch).cloned()) else {
+            return;
+        };
+        let mut unwritten = Effects::new(Lsn::ZERO);
+        let restart = Restart { records, decided: through, amnesia: false, is_over: true, ..self.restart() };
+        // The instance is not needed, only what it delivers.
+        drop(self.group.options(&self.settings.consensus).start(members, restart, now, &mut unwritten));
+        for effect in unwritten.drain() {
+            if let Effect::Deliver { slot, ballots, batch } = effect
+                && self.group.epoch == epoch
+                && slot <= through
+            {
+                self.deliver(now, slot, found.in_its_epoch(slot, ballots), batch, actions);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use synod_consensus::Options;
+    use synod_wire::ReplicaId;
+
+    const NO_BUG: fn(Bug) -> bool = |_| false;
+
+    fn group(epoch: u64) -> Group {
+        Group { epoch: Epoch(epoch), ..Group::of(&Options::default(), (1..=3).map(ReplicaId)) }
+    }
+
+    fn entered(epoch: u64, amnesia: bool) -> LogRecord {
+        LogRecord::Entered { group: group(epoch), amnesia }
+    }
+
+    fn ballots(round: u64) -> Ballots {
+        Ballots { decided: Ballot { round, ..Ballot::ZERO }, ..Ballots::ZERO }
+    }
+
+    #[test]
+    fn an_empty_log_is_of_the_first_epoch_and_forgot_nothing() {
+        let found = Found::read(Vec::new(), true, NO_BUG);
+        assert_eq!((found.written(), found.amnesia, found.trimmed), (Epoch(1), false, Slot::ZERO));
+    }
+
+    #[test]
+    fn what_was_forgotten_counts_until_an_epoch_is_entered_with_memory() {
+        let found = |records| Found::read(records, true, NO_BUG);
+        let forgets = found(vec![entered(2, true)]);
+        assert_eq!((forgets.written(), forgets.amnesia), (Epoch(2), true));
+        let readmitted = found(vec![entered(2, true), entered(3, false)]);
+        assert_eq!((readmitted.written(), readmitted.amnesia), (Epoch(3), false));
+    }
+
+    #[test]
+    fn the_log_stays_trimmed_as_far_as_it_ever_was() {
+        let trimmed = [9, 4].map(|slot| LogRecord::Trimmed(Slot(slot)));
+        assert_eq!(Found::read(trimmed.to_vec(), true, NO_BUG).trimmed, Slot(9));
+    }
+
+    #[test]
+    fn what_was_learned_comes_before_what_was_salvaged_or_a_protocol_says() {
+        let (learned, salvaged) = (ballots(5), ballots(3));
+        let batch = Batch::noop();
+        let records = vec![
+            LogRecord::Decided { epoch: Epoch(1), slot: Slot(4), ballots: salvaged, batch: batch.clone() },
+            LogRecord::Decided { epoch: Epoch(1), slot: Slot(5), ballots: salvaged, batch: batch.clone() },
+            LogRecord::Learned { slot: Slot(4), ballots: learned, batch },
+        ];
+        let mut found = Found::read(records, true, NO_BUG);
+        assert_eq!(found.through(Slot(2), Slot(9)), Slot(3));
+        assert_eq!((found.through(Slot(2), Slot(2)), found.through(Slot(4), Slot(9))), (Slot(2), Slot(9)));
+        let mut ballots =
+            |slot, epoch| found.take_decided(Slot(slot), Epoch(epoch)).map(|(ballots, _)| ballots);
+        assert_eq!(ballots(4, 1), Some(learned));
+        assert_eq!(ballots(5, 2), None, "what another epoch decided there is void");
+        assert_eq!((ballots(5, 1), ballots(5, 1)), (Some(salvaged), None));
+    }
+
+    #[test]
+    fn a_slot_of_an_old_epoch_has_at_least_the_ballots_of_its_end() {
+        let ended = |slot, round| LogRecord::Ended { slot: Slot(slot), ballots: ballots(round) };
+        let found = Found::read(vec![ended(4, 2), ended(9, 7)], true, NO_BUG);
+        let of = |slot, round| found.in_its_epoch(Slot(slot), ballots(round)).decided.round;
+        assert_eq!([of(4, 1), of(4, 3), of(5, 3), of(10, 1)], [2, 3, 7, 1]);
+    }
+}

@@ -1,0 +1,479 @@
+//! Telling each other how far replicas are, and what follows from it: whom a replica answers, promotes, follows, or leaves
+//! its service to.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use synod_consensus::{Bug, Input, LeaderView, Link};
+use synod_wire::{CommandKind, Epoch, ReplicaId, Slot, Time};
+
+use crate::{Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, PeerMessage, Replica, StateTransfer};
+
+/// Which replicas are told how far this one is, and what others told of themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Audience {
+    /// When others were last told, and how far this replica was then.
+    told_at: Time,
+    told: Slot,
+    /// The replicas that were answered a short time ago how far this one is, each with the time.
+    answered: BTreeMap<ReplicaId, Time>,
+    /// How far learners are.
+    learners: BTreeMap<ReplicaId, Learner>,
+    /// The learner that got no vote when this replica last asked for one.
+    refused: Option<ReplicaId>,
+    /// The voters that entered the epoch in which this replica is not a member any more.
+    successors: BTreeSet<ReplicaId>,
+    retired: bool,
+    /// When this replica last asked for a change by itself.
+    asked_at: Time,
+}
+
+/// How far a learner is.
+#[derive(Clone, Copy, Debug)]
+struct Learner {
+    /// The slot through which it has everything that led to its being a learner.
+    added: Slot,
+    /// How far it last said it is, and when.
+    decided: Slot,
+    heard: Time,
+}
+
+impl Learner {
+    /// A learner that was added with this slot, or before it, and has said nothing yet.
+    fn new(added: Slot) -> Learner {
+        Learner { added, decided: Slot::ZERO, heard: Time::ZERO }
+    }
+}
+
+impl Audience {
+    /// Takes note of the members of a group, of which slots through `decided` tell.
+    pub(crate) fn group_changed(&mut self, group: &Group, decided: Slot) {
+        self.learners.retain(|&id, _| group.member(id).is_some());
+        for (id, _) in group.learners() {
+            self.learners.entry(id).or_insert(Learner::new(decided));
+        }
+        self.successors.clear();
+    }
+
+    /// Takes note of how far a learner says it is. It is a member after slot `added`, if nothing else is known.
+    fn heard_learner(&mut self, id: ReplicaId, decided: Slot, added: Slot, now: Time) {
+        let learner = self.learners.entry(id).or_insert(Learner::new(added));
+        (learner.decided, learner.heard) = (decided, now);
+    }
+
+    /// How far learners are, as they last said.
+    pub(crate) fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
+        self.learners.iter().map(|(&id, learner)| (id, learner.decided))
+    }
+
+    /// Whether a learner said less than `patience` ago, or just then, that it has everything through `decided` and what
+    /// made it a learner.
+    pub(crate) fn has_learned(&self, id: ReplicaId, decided: Slot, now: Time, patience: Duration) -> bool {
+        self.learners.get(&id).is_some_and(|learner| {
+            learner.decided >= learner.added.max(decided) && now.since(learner.heard) <= patience
+        })
+    }
+
+    /// Of the learners that can be promoted, the one to promote next: one that can get no vote does not keep the others
+    /// waiting.
+    pub(crate) fn next_to_promote(&self, ready: &[ReplicaId]) -> Option<ReplicaId> {
+        let next = ready.iter().find(|&&id| self.refused.is_some_and(|refused| id > refused));
+        next.or(ready.first()).copied()
+    }
+
+    /// Takes note that a learner got no vote when this replica asked for one.
+    pub(crate) fn refuse(&mut self, learner: ReplicaId) {
+        self.refused = Some(learner);
+    }
+
+    /// When this replica may ask for a change by itself again, if that takes `interval` each time.
+    pub(crate) fn may_ask_at(&self, interval: Duration) -> Time {
+        self.asked_at + interval
+    }
+
+    /// Lets this replica ask again, since it asked for a change too early.
+    pub(crate) fn may_ask_again(&mut self) {
+        self.asked_at = Time::ZERO;
+    }
+}
+
+/// What a peer says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub id: ReplicaId,
+    /// The epoch that it entered last.
+    pub epoch: Epoch,
+    /// How far it is.
+    pub decided: Slot,
+    /// The leader that it knows.
+    pub view: LeaderView,
+}
+
+/// What this replica goes by when a peer says how far it is.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    me: ReplicaId,
+    /// The group after slot `decided`.
+    group: &'a Group,
+    decided: Slot,
+    /// The epoch that it entered last.
+    running: Epoch,
+    /// Whether its protocol runs.
+    orders: bool,
+    view: LeaderView,
+}
+
+/// What a peer is to this replica, given how far it says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Concerns {
+    /// The peer is a member that does not take part in ordering yet: it may be sent what it lacks.
+    joins: bool,
+    /// The peer is a learner, which may be promoted.
+    learns: bool,
+    /// The peer waits for an answer of how far this replica is.
+    wants_answer: bool,
+    /// The peer goes on without this replica, which was removed.
+    succeeds: bool,
+    /// The peer takes part in the epoch whose protocol runs here.
+    orders: bool,
+}
+
+impl Place<'_> {
+    /// What a peer is to this replica.
+    fn concerns(&self, peer: &Peer) -> Concerns {
+        let &Peer { id, epoch, decided, .. } = peer;
+        let (group, me) = (self.group, self.me);
+        // The sender was removed, and wants to know whether it is still needed; or it does not know that it
+        // votes. A replica that is ahead knows more of the group than this one. (So a replica that is answered
+        // does not answer in turn: it lags then, or is at the same place, where both say the same of the group.)
+        let removed = decided <= self.decided && group.member(id).is_none() && group.votes(me);
+        let lost = decided < self.decided && group.votes(id) && self.orders;
+        // A replica that is still to join is not a member yet, as far as it knows.
+        let left = group.member(me).is_none() && me < group.next_id;
+        Concerns {
+            joins: group.awaits(id, decided),
+            learns: group.learners().any(|(learner, _)| learner == id),
+            wants_answer: (removed || lost) && epoch <= self.running,
+            succeeds: left && epoch >= group.epoch && group.votes(id),
+            orders: epoch == self.running && self.orders && group.votes(id),
+        }
+    }
+
+    /// Whether this replica, whose own protocol does not run and tells it of no leader, takes the leader that a peer
+    /// knows for its own.
+    fn takes_leader_from(&self, peer: &Peer) -> bool {
+        let view = peer.view;
+        let news = view.leader.is_some() && view.leader != Some(self.me) && view != self.view;
+        // Nothing of an epoch before the one that was entered is taken, though what led to that one may still
+        // have to be learned again: it would be taken, and told, for something of this epoch, and ballots of
+        // different epochs do not compare.
+        let may_lead = peer.epoch >= self.running && view.ballot >= self.view.ballot;
+        !self.orders && may_lead && news
+    }
+}
+
+impl Replica {
+    /// Handles a message of an epoch whose protocol does not run here.
+    pub(crate) fn heard_other_epoch(&mut self, from: ReplicaId, epoch: Epoch, actions: &mut Vec<Action>) {
+        if epoch < self.known.running {
+            actions.push(self.standing(from, false));
+            return;
+        }
+        let decided =
+            if epoch == self.known.running { self.known.needed() } else { self.decided.last().next() };
+        self.known.elsewhere = self.known.elsewhere.max(decided);
+        self.heard_ahead(from, decided);
+        if self.known.early.len() < GROUP_MEMBERS_MAX || self.known.early.contains_key(&from) {
+            self.known.early.insert(from, epoch);
+        }
+    }
+
+    /// Whether a replica is heard in the epoch that runs here for the first time.
+    pub(crate) fn meets(&mut self, from: ReplicaId) -> bool {
+        !self.known.met.contains(&from)
+            && self.known.met.len() < GROUP_MEMBERS_MAX
+            && self.known.met.insert(from)
+    }
+
+    fn heard_ahead(&mut self, from: ReplicaId, decided: Slot) {
+        if decided > self.decided.last() {
+            self.catch_up.heard(from);
+        }
+    }
+
+    /// The message of how far this replica is. `sought` says that the receiver asked which replicas hear the leader.
+    pub(crate) fn standing(&self, to: ReplicaId, sought: bool) -> Action {
+        let message = PeerMessage::Standing {
+            epoch: self.known.running,
+            kept: self.decided.first(),
+            decided: self.decided.last(),
+            view: self.view,
+            sought,
+        };
+        Action::Send { to: to.into(), message, after: self.known.entered }
+    }
+
+    /// The message that what was sent here in this epoch could not be taken in.
+    pub(crate) fn tell_missed(&self, to: ReplicaId) -> Action {
+        let message = PeerMessage::Missed { epoch: self.known.running };
+        Action::Send { to: to.into(), message, after: self.known.entered }
+    }
+
+    /// What this replica goes by when a peer says how far it is.
+    fn place(&self) -> Place<'_> {
+        Place {
+            me: self.me,
+            group: &self.group,
+            running: self.known.running,
+            orders: self.protocol.is_some(),
+            decided: self.decided.last(),
+            view: self.view,
+        }
+    }
+
+    pub(crate) fn heard_standing(&mut self, now: Time, peer: Peer, kept: Slot, actions: &mut Vec<Action>) {
+        let Peer { id, decided, view, .. } = peer;
+        let concerns = self.place().concerns(&peer);
+        self.known.elsewhere = self.known.elsewhere.max(decided);
+        self.heard_ahead(id, decided);
+        self.catch_up.told(id, kept, decided, now);
+        if self.is_pushed_to() && view.leader != Some(id) {
+            // A replica that says only how far it is does not send what it has, so it has to be asked.
+            self.catch_up.sends_nothing(now, &self.pace());
+        }
+        if concerns.joins {
+            self.heard_joining(now, id, decided, actions);
+        }
+        if concerns.learns {
+            self.audience.heard_learner(id, decided, self.decided.last(), now);
+            // This has to happen now, while the learner is up to date: on a busy log it will not be when this
+            // replica tells it of more.
+            self.promote_learners(now);
+        }
+        if concerns.wants_answer {
+            self.answer_standing(now, id, actions);
+        }
+        if concerns.succeeds {
+            self.audience.successors.insert(id);
+            self.retire(actions);
+        }
+        if concerns.orders && self.meets(id) {
+            // What the sender was sent in this epoch before is lost, as if a session had ended.
+            self.input(now, Input::Link { peer: id, link: Link::Renewed }, actions);
+        }
+        // The protocol may have gone on meanwhile.
+        if self.place().takes_leader_from(&peer) {
+            self.leader_changed(now, view, actions);
+        }
+    }
+
+    /// Tells a lagging replica how far this one is, at most twice a heartbeat. (While slots are decided, a
+    /// replica that answers is ahead of the one that it hears, and would be answered in turn.)
+    pub(crate) fn answer_standing(&mut self, now: Time, to: ReplicaId, actions: &mut Vec<Action>) {
+        let interval = self.settings.consensus.heartbeat_interval / 2;
+        self.audience.answered.retain(|_, at| now < *at + interval);
+        if self.audience.answered.contains_key(&to) {
+            return;
+        }
+        self.audience.answered.insert(to, now);
+        actions.push(self.standing(to, false));
+    }
+
+    /// Ends the service of a replica that is not a member any more, once a quorum went on without it.
+    fn retire(&mut self, actions: &mut Vec<Action>) {
+        let voters = if self.has(Bug::RetireEarly) { 1 } else { self.group.voters().count() };
+        // The replicas that voted before may still be needed; see `docs/epochs.md`.
+        let settled = self.group.outgoing.is_empty() || self.has(Bug::RetireUnsettled);
+        if settled && self.audience.successors.len() > voters / 2 && !self.audience.retired {
+            self.audience.retired = true;
+            actions.push(Action::Retired);
+        }
+    }
+
+    /// The replicas to tell how far this one is.
+    fn listeners(&self) -> Vec<ReplicaId> {
+        let others = |id: &ReplicaId| *id != self.me;
+        if self.takes_care() {
+            return self.group.learners().map(|(id, _)| id).filter(others).collect();
+        }
+        if self.protocol.is_some() && self.group.counts(self.me) || self.audience.retired {
+            return Vec::new();
+        }
+        // This is a learner or a removed replica. The leader asks nothing, so it is told without being asked.
+        self.group.voters().filter(others).collect()
+    }
+
+    /// Whether others send this replica what it lacks without being asked.
+    pub(crate) fn is_pushed_to(&self) -> bool {
+        self.settings.state_transfer == StateTransfer::Eager
+            && self.protocol.is_none()
+            && !self.audience.retired
+    }
+
+    /// Tells a peer how far this replica is, if the peer has to be told, when a session to it begins.
+    pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
+        if self.listeners().contains(&peer) {
+            actions.push(self.standing(peer, false));
+        }
+    }
+
+    /// When [`Replica::tell_standing`] has something to do.
+    pub(crate) fn standing_at(&self) -> Option<Time> {
+        if self.wants_readmission() {
+            return Some(self.audience.may_ask_at(self.ask_interval()));
+        }
+        if self.listeners().is_empty() {
+            return None;
+        }
+        Some(self.audience.told_at + self.tell_interval())
+    }
+
+    fn tell_interval(&self) -> Duration {
+        let options = &self.settings.consensus;
+        // A replica that is sent slots without asking says what it got: then it is sent more, or promoted.
+        // (What it said a while ago is never all that there is, even if the log grows slowly.)
+        let soon = self.takes_care() || self.is_pushed_to() || self.is_to_vote();
+        if soon && self.decided.last() > self.audience.told {
+            options.announce_delay_max
+        } else {
+            options.heartbeat_interval
+        }
+    }
+
+    pub(crate) fn ask_interval(&self) -> Duration {
+        self.settings.consensus.election_timeout * 2
+    }
+
+    /// Tells the replicas that wait for it how far this one is, and asks for the changes that it wants.
+    pub(crate) fn tell_standing(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.wants_readmission() && now >= self.audience.may_ask_at(self.ask_interval()) {
+            let change = Change::Readmit { id: self.me, life: self.incarnation };
+            self.ask_for(now, change);
+        }
+        if self.protocol.is_some() {
+            // The protocol runs now: replicas that spoke to it before need not wait until it is time to say it again.
+            let running = self.known.running;
+            let early = self.known.early.extract_if(.., |_, epoch| *epoch <= running);
+            let early: Vec<_> = early.map(|(id, _)| id).collect();
+            actions.extend(early.into_iter().map(|to| self.standing(to, false)));
+        }
+        let listeners = self.listeners();
+        if listeners.is_empty() || now < self.audience.told_at + self.tell_interval() {
+            return;
+        }
+        self.audience.told_at = now;
+        self.audience.told = self.decided.last();
+        actions.extend(listeners.into_iter().map(|to| self.standing(to, false)));
+        self.promote_learners(now);
+    }
+
+    /// Whether this replica should ask for an epoch in which it may take part again.
+    fn wants_readmission(&self) -> bool {
+        let learns = !self.group.votes(self.me) && self.group.voting(self.me).is_some();
+        (self.protocol.is_some() || learns)
+            && !self.group.protocol.recovers_itself()
+            && self.view.leader.is_some()
+            && self.forgets()
+    }
+
+    pub(crate) fn ask_for(&mut self, now: Time, change: Change) {
+        self.audience.asked_at = now;
+        let request = ChangeRequest { expected: self.group.version, change };
+        self.requests.add_own(now, None, CommandKind::Reconfigure, &request.encode().to_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Goal;
+    use synod_consensus::Options;
+    use synod_wire::Ballot;
+
+    const R1: ReplicaId = ReplicaId(1);
+    const R4: ReplicaId = ReplicaId(4);
+    const NOTHING: Concerns =
+        Concerns { joins: false, learns: false, wants_answer: false, succeeds: false, orders: false };
+
+    fn group() -> Group {
+        Group::of(&Options::default(), (1..=3).map(ReplicaId))
+    }
+
+    fn changed(group: &Group, change: Change) -> Group {
+        let request = ChangeRequest { expected: group.version, change };
+        group.apply(Slot(10), &request).expect("a change that can be made")
+    }
+
+    /// Replica 1 in the group's epoch, with slots through 20.
+    fn place(group: &Group, orders: bool) -> Place<'_> {
+        let (running, decided, view) = (group.epoch, Slot(20), LeaderView::default());
+        Place { me: R1, group, decided, running, orders, view }
+    }
+
+    fn peer(id: u64, epoch: Epoch, decided: u64) -> Peer {
+        Peer { id: ReplicaId(id), epoch, decided: Slot(decided), view: LeaderView::default() }
+    }
+
+    #[test]
+    fn a_voter_that_lags_is_answered_where_the_protocol_runs_and_one_that_is_ahead_is_not() {
+        let group = group();
+        let epoch = group.epoch;
+        let orders = Concerns { orders: true, ..NOTHING };
+        let at = |place: Place<'_>, decided| place.concerns(&peer(2, epoch, decided));
+        assert_eq!(at(place(&group, true), 20), orders);
+        assert_eq!(at(place(&group, true), 19), Concerns { wants_answer: true, ..orders });
+        assert_eq!(at(place(&group, false), 19), NOTHING);
+        let later = peer(2, Epoch(epoch.0 + 1), 19);
+        assert_eq!(place(&group, true).concerns(&later), NOTHING, "it knows more than this replica");
+    }
+
+    #[test]
+    fn a_removed_replica_is_answered_until_it_knows_and_retires_by_what_its_successors_say() {
+        let without = |removed| changed(&group(), Change::Remove(ReplicaId(removed)));
+        let others = without(3);
+        let answered = Concerns { wants_answer: true, ..NOTHING };
+        assert_eq!(place(&others, true).concerns(&peer(3, Epoch(1), 20)), answered);
+        assert_eq!(place(&others, true).concerns(&peer(3, Epoch(1), 21)), NOTHING);
+        let mine = without(1);
+        let succeeds = Concerns { succeeds: true, ..NOTHING };
+        assert_eq!(place(&mine, false).concerns(&peer(2, mine.epoch, 21)), succeeds);
+        assert_eq!(
+            place(&mine, false).concerns(&peer(2, Epoch(1), 21)),
+            NOTHING,
+            "it may still need this one"
+        );
+        let to_join = Place { me: R4, ..place(&mine, false) };
+        assert_eq!(to_join.concerns(&peer(2, mine.epoch, 21)), NOTHING, "it was never a member");
+    }
+
+    #[test]
+    fn a_learner_and_a_voter_without_the_beginning_of_the_epoch_join() {
+        let with_learner =
+            changed(&group(), Change::Add { info: crate::MemberInfo::default(), goal: Goal::Vote });
+        let learns = Concerns { joins: true, learns: true, ..NOTHING };
+        assert_eq!(place(&with_learner, true).concerns(&peer(4, Epoch(1), 15)), learns);
+        let promoted = changed(&with_learner, Change::Promote(R4));
+        let joins = |decided| place(&promoted, true).concerns(&peer(4, Epoch(1), decided)).joins;
+        assert!(joins(9) && !joins(10), "the epoch begins with slot 11");
+    }
+
+    #[test]
+    fn a_leader_is_taken_from_others_only_where_no_protocol_runs_and_never_an_older_one() {
+        let group = group();
+        let view = |leader, round| LeaderView {
+            leader: Some(ReplicaId(leader)),
+            ballot: Ballot { round, ..Ballot::ZERO },
+        };
+        let says = |leader, round, epoch| Peer { view: view(leader, round), ..peer(2, epoch, 20) };
+        let knows = Place { view: view(3, 5), ..place(&group, false) };
+        let epoch = group.epoch;
+        assert!(knows.takes_leader_from(&says(2, 6, epoch)));
+        assert!(!knows.takes_leader_from(&says(2, 4, epoch)) && !knows.takes_leader_from(&says(3, 5, epoch)));
+        assert!(!knows.takes_leader_from(&says(1, 6, epoch)), "that is this replica");
+        assert!(!knows.takes_leader_from(&says(2, 6, Epoch(epoch.0 - 1))));
+        let orders = Place { orders: true, ..knows };
+        assert!(!orders.takes_leader_from(&says(2, 6, epoch)));
+    }
+}
