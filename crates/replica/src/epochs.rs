@@ -27,9 +27,7 @@ use std::{
     sync::Arc,
 };
 
-use synod_consensus::{
-    Bug, Control, Effect, Input, LeaderView, Members, Record, Restart, Role, Status, VoterSets,
-};
+use synod_consensus::{Bug, Control, Input, LeaderView, Members, Record, Restart, Role, Status, VoterSets};
 use synod_wire::{Ballots, Batch, Epoch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{Action, Group, LogRecord, Refusal, Replica, salvage::Salvaged};
@@ -182,17 +180,15 @@ impl Replica {
         let forgets = self.forgets();
         let for_this_life =
             self.group.member(self.me).is_some_and(|member| member.readmitted == self.incarnation);
-        self.protocol = None;
+        self.instance.stop();
         self.fail_remote_reads(actions);
-        self.protocol_deadline = Time::NEVER;
         self.known.running = self.group.epoch;
         self.known.first = self.group.first;
         self.known.parked = Vec::new();
         self.known.met.clear();
         self.known.amnesia = forgets && !for_this_life;
         if let Some((slot, ballots)) = ended_in {
-            let lsn = self.effects.number();
-            actions.push(Action::Append { lsn, record: LogRecord::Ended { slot, ballots } });
+            self.append(LogRecord::Ended { slot, ballots }, actions);
         }
         if !self.has(Bug::EnterUnrecorded) {
             self.write_entered(self.group.clone(), actions);
@@ -207,19 +203,19 @@ impl Replica {
     /// Sends the last message of the old protocol, that the change is decided. Otherwise the others would
     /// miss it, and what they are told in the new epoch, until they are asked again.
     pub(crate) fn say_what_ended_it(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let Some(protocol) = &mut self.protocol else { return };
-        protocol.flush(now, &mut self.effects);
-        let last: Vec<Effect> = self.effects.drain().collect();
-        let epoch = self.known.running;
+        if !self.instance.runs() {
+            return;
+        }
+        self.instance.flush(now);
+        let (last, epoch) = (self.instance.drain(), self.known.running);
         last.into_iter().for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
     }
 
     /// Writes that the log may forget slots through this one. If a later snapshot was lost, and this one
     /// takes its place, what that one covered stays forgotten: the last record counts, and must not say less.
     pub(crate) fn write_trimmed(&mut self, slot: Slot, actions: &mut Vec<Action>) {
-        let lsn = self.effects.number();
         self.known.trimmed = self.known.trimmed.max(slot);
-        actions.push(Action::Append { lsn, record: LogRecord::Trimmed(self.known.trimmed) });
+        self.append(LogRecord::Trimmed(self.known.trimmed), actions);
     }
 
     /// The log is about to forget slots through this one. Batches that the present epoch's protocol holds must stay,
@@ -231,17 +227,15 @@ impl Replica {
                 && let Some(kept) = held.kept_past(trimmed)
             {
                 *held = kept;
-                let (lsn, record) = (self.effects.number(), parked.clone());
-                actions.push(Action::Append { lsn, record: LogRecord::Protocol { epoch, record } });
+                let record = LogRecord::Protocol { epoch, record: parked.clone() };
+                actions.push(self.instance.append(record).1);
             }
         }
     }
 
     fn write_entered(&mut self, group: Group, actions: &mut Vec<Action>) {
         let amnesia = self.known.amnesia;
-        let lsn = self.effects.number();
-        self.known.entered = lsn;
-        actions.push(Action::Append { lsn, record: LogRecord::Entered { group, amnesia } });
+        self.known.entered = self.append(LogRecord::Entered { group, amnesia }, actions);
     }
 
     /// Starts the current epoch's protocol, if this replica takes part in it and has the state with which the
@@ -253,21 +247,17 @@ impl Replica {
             && hears
             && (!self.known.waits || self.has(Bug::VoteBeforeAllMet))
             && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
-        let Some(members) = self.voting().filter(|_| here && self.protocol.is_none()) else {
+        let Some(members) = self.voting().filter(|_| here && !self.instance.runs()) else {
             return;
         };
         if self.view != LeaderView::default() {
             // What others told of the leader may be of a later epoch, and ballots of different epochs do not compare.
-            self.effects.push(Effect::Leader(LeaderView::default()));
+            self.instance.forget_leader();
         }
         let records = std::mem::take(&mut self.known.parked);
         let restart = Restart { records, head_start, ..self.restart() };
         let options = self.group.options(&self.settings.consensus);
-        let mut protocol = options.start(members, restart, now, &mut self.effects);
-        if self.is_backlogged() {
-            protocol.step(now, Input::Control(Control::Backlogged(true)), &mut self.effects);
-        }
-        self.protocol = Some(protocol);
+        self.instance.start(&options, members, restart, self.is_backlogged(), now);
     }
 
     /// Takes note that every member with which the group began was met, so that this replica may take part.
@@ -282,27 +272,20 @@ impl Replica {
     /// that this one does not know, or while what it knew is still to come from others.
     #[must_use]
     pub fn may_vote(&self) -> bool {
-        match &self.protocol {
-            Some(protocol) => protocol.status().role != Role::Recovering,
-            None => !self.known.amnesia && !self.group.votes(self.me),
-        }
+        let unknown = || self.known.amnesia || self.group.votes(self.me);
+        !self.instance.recovers().unwrap_or_else(unknown)
     }
 
     /// Whether an earlier life may have said something in this epoch that this one does not know.
     pub(crate) fn forgets(&self) -> bool {
-        self.protocol
-            .as_ref()
-            .map_or(self.known.amnesia, |protocol| protocol.status().role == Role::Recovering)
+        self.instance.recovers().unwrap_or(self.known.amnesia)
     }
 
     /// The protocol's status, or an equivalent if no protocol runs.
     pub(crate) fn protocol_status(&self) -> Status {
         let elsewhere = self.known.elsewhere;
-        match &self.protocol {
-            Some(protocol) => {
-                let status = protocol.status();
-                Status { decided_elsewhere: status.decided_elsewhere.max(elsewhere), ..status }
-            }
+        match self.instance.status() {
+            Some(status) => Status { decided_elsewhere: status.decided_elsewhere.max(elsewhere), ..status },
             None => Status {
                 // A voter whose protocol does not run lacks the state with which the epoch began.
                 role: if self.group.votes(self.me) { Role::Recovering } else { Role::Learner },
@@ -324,16 +307,14 @@ impl Replica {
         batch: Batch,
         actions: &mut Vec<Action>,
     ) {
-        if self.protocol.is_some() {
+        if self.instance.runs() {
             let voters =
                 self.group.voters_behind(slot, &batch).filter(|_| !self.has(Bug::LearnWithoutVoters));
             return self.input(now, Input::Control(Control::Learn { slot, ballots, batch, voters }), actions);
         }
         if slot == self.decided.last().next() && !self.is_backlogged() {
             if !self.has(Bug::LearnUnrecorded) {
-                let lsn = self.effects.number();
-                let record = LogRecord::Learned { slot, ballots, batch: batch.clone() };
-                actions.push(Action::Append { lsn, record });
+                self.append(LogRecord::Learned { slot, ballots, batch: batch.clone() }, actions);
             }
             self.deliver(now, slot, ballots, batch, actions);
             self.carry_out(now, actions);

@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `replica.rs` | events in, actions out |
 //! | `requests.rs`, `batcher.rs` | commands of clients, until they are decided or given up |
+//! | `instance.rs` | the instance of the ordering protocol that runs here |
 //! | `forwarded.rs` | batches that followers sent here to be ordered |
 //! | `executor.rs`, `session.rs` | execution, at most once |
 //! | `backlog.rs` | what threads have not dealt with yet, bounded in bytes |
@@ -24,7 +25,7 @@
 //! | `group.rs`, `change.rs` | the members of the group and the protocol that orders; changes of these |
 //! | `limits.rs` | limits that all replicas of a group have alike |
 //! | `voters.rs` | changes of voters within an epoch; learners |
-//! | `epochs.rs` | from one epoch to the next; restarts; replicas that do not vote |
+//! | `epochs.rs`, `epochs/` | from one epoch to the next; restarts; what replicas tell each other of themselves |
 //! | `history.rs` | whether two replicas have decided the same |
 //! | `record.rs` | the records that a replica writes |
 //! | `salvage.rs` | what is kept of a log that lacks records |
@@ -46,6 +47,7 @@ mod fixed;
 mod forwarded;
 mod group;
 mod history;
+mod instance;
 mod limits;
 mod message;
 mod push;

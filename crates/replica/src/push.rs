@@ -98,7 +98,7 @@ impl Replica {
             }
             return;
         }
-        if self.protocol.is_none() {
+        if !self.instance.runs() {
             return;
         }
         let push = self.pushes.to.entry(from).or_insert_with(|| Push::new(decided, now));
@@ -130,9 +130,7 @@ impl Replica {
         let patience = self.settings.consensus.election_timeout;
         let mut pushes = std::mem::take(&mut self.pushes);
         pushes.to.retain(|&to, push| {
-            now < push.heard_at + patience
-                && self.protocol.is_some()
-                && self.group.awaits(to, push.acknowledged)
+            now < push.heard_at + patience && self.instance.runs() && self.group.awaits(to, push.acknowledged)
         });
         for (&to, push) in &mut pushes.to {
             let sharers = self.sharers(to);

@@ -4,9 +4,7 @@
 //! which the threads of a server, or the simulator, carry out.
 
 use bytes::Bytes;
-use synod_consensus::{
-    Bug, Control, Effect, Effects, Input, LeaderView, Link, Protocol, Route, dissemination,
-};
+use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, dissemination};
 use synod_wire::{
     Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session,
 };
@@ -23,6 +21,7 @@ use crate::{
     },
     forwarded::Forwarded,
     history::Forks,
+    instance::Instance,
     message::Routed,
     push::Pushes,
     reads::{READS_MAX, Reads},
@@ -42,9 +41,7 @@ pub struct Replica {
     pub(crate) known: Known,
     /// Whom a replica tells how far it is, and who told this one.
     pub(crate) audience: Audience,
-    /// The present epoch's; none while this replica takes no part in ordering.
-    pub(crate) protocol: Option<Box<dyn Protocol>>,
-    pub(crate) effects: Effects,
+    pub(crate) instance: Instance,
     pub(crate) view: LeaderView,
     pub(crate) requests: Requests,
     pub(crate) forwarded: Forwarded,
@@ -65,13 +62,9 @@ pub struct Replica {
     /// Whom this replica sends decided slots without being asked.
     pub(crate) pushes: Pushes,
     pub(crate) backlog: Backlog,
-    /// Whether the protocol was sent batches while it could not take any in, or references to batches that are not
-    /// here.
-    missed: bool,
     pub(crate) snapshots: Snapshots,
     /// What this replica knows of the replicated clock.
     clock: ClockView,
-    pub(crate) protocol_deadline: Time,
     deadline: Option<Time>,
 }
 
@@ -106,8 +99,7 @@ impl Replica {
         let mut replica = Replica {
             known: Known::new(&group, amnesia, !met_all),
             audience: Audience::default(),
-            protocol: None,
-            effects: Effects::new(last_lsn),
+            instance: Instance::none(last_lsn),
             view: LeaderView::default(),
             requests: Requests::new(session, names, &settings),
             forwarded: Forwarded::default(),
@@ -122,10 +114,8 @@ impl Replica {
             catch_up: CatchUp::new(peers),
             pushes: Pushes::default(),
             backlog: Backlog::new(base, last_lsn),
-            missed: false,
             snapshots: Snapshots::new(info),
             clock: ClockView::new(now),
-            protocol_deadline: Time::NEVER,
             deadline: None,
             me,
             incarnation,
@@ -172,8 +162,7 @@ impl Replica {
             Event::Timer => {
                 // Ask for the next deadline even if it is the same.
                 self.deadline = None;
-                if now >= self.protocol_deadline {
-                    self.protocol_deadline = Time::NEVER;
+                if self.instance.take_timer(now) {
                     self.input(now, Input::Timer, actions);
                 }
                 self.expire(now, actions);
@@ -211,9 +200,7 @@ impl Replica {
         self.find_way(now, actions);
         self.propose(now, actions);
         self.ask_reads(now, actions);
-        if let Some(protocol) = &mut self.protocol {
-            protocol.flush(now, &mut self.effects);
-        }
+        self.instance.flush(now);
         self.carry_out(now, actions);
         self.release_reads(actions);
         self.take_salvaged(now, actions);
@@ -265,7 +252,9 @@ impl Replica {
             held_bytes: self.backlog.held_bytes(),
             sends_given_up: self.backlog.given_up(),
             backlogged: self.is_backlogged(),
-            waits_for_disk: protocol.waits_for_disk || self.backlog.waits_for_disk() || self.missed,
+            waits_for_disk: protocol.waits_for_disk
+                || self.backlog.waits_for_disk()
+                || self.instance.missed(),
             receiving: self.catch_up.receiving(),
             sources: self.catch_up.sources(),
             ahead_bytes: self.catch_up.ahead_bytes(),
@@ -300,20 +289,13 @@ impl Replica {
         cfg!(feature = "planted-bugs") && self.settings.consensus.planted == Some(bug)
     }
 
-    pub(crate) fn input(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
-        if let Some(protocol) = &mut self.protocol {
-            protocol.step(now, input, &mut self.effects);
-            self.carry_out(now, actions);
-        }
-    }
-
     /// Turns the protocol's effects into actions.
     pub(crate) fn carry_out(&mut self, now: Time, actions: &mut Vec<Action>) {
         // Delivering may tell the protocol that execution falls behind, or end the epoch, which have effects of their
         // own.
         loop {
             let epoch = self.known.running;
-            let effects: Vec<Effect> = self.effects.drain().collect();
+            let effects = self.instance.drain();
             if effects.is_empty() && !self.enter_next_epoch(now, actions) && !self.leave(now, actions) {
                 return;
             }
@@ -343,7 +325,7 @@ impl Replica {
             Effect::ReadIndex { token, slot } => {
                 self.read_index(token, slot.filter(|_| !over), actions);
             }
-            Effect::Deadline(deadline) if !over => self.protocol_deadline = deadline,
+            Effect::Deadline(deadline) if !over => self.instance.wakes_at(deadline),
             Effect::ChangeRefused(refused) => self.change_refused(refused, actions),
             Effect::Deliver { .. } | Effect::Leader(_) | Effect::Deadline(_) => {}
         }
@@ -361,14 +343,12 @@ impl Replica {
         match message {
             PeerMessage::History { .. } => unreachable!("taken above"),
             PeerMessage::Protocol { epoch, message } => {
-                if epoch == self.known.running
-                    && let Some(protocol) = &self.protocol
-                {
-                    self.missed |= protocol.is_congested() && message.batch_bytes() > 0;
+                if epoch == self.known.running && self.instance.runs() {
+                    self.instance.receives(&message);
                     self.meets(from);
                     match self.filled(message) {
                         Some(message) => self.input(now, Input::Receive { from, message }, actions),
-                        None => self.missed = true,
+                        None => self.instance.dropped(),
                     }
                     self.heard_in_epoch(from);
                 } else {
@@ -436,7 +416,7 @@ impl Replica {
             }
             Routed::TurnedDown { session, sequence } => self.change_turned_down(session, sequence, actions),
             Routed::ReadIndex { token } => {
-                if self.protocol.is_none() && !self.has(Bug::LeakRemoteReads) {
+                if !self.instance.runs() && !self.has(Bug::LeakRemoteReads) {
                     // There is nobody here who could answer.
                     self.refuse_reads(vec![(back, token)], actions);
                 } else if let Some(token) = self.reads.ask_for(back, token, now) {
@@ -466,9 +446,9 @@ impl Replica {
         self.view.leader == Some(self.me)
     }
 
-    /// Whether this replica does what one replica has to do for all; see [`Protocol::caretaker`].
+    /// Whether this replica does what one replica has to do for all; see [`synod_consensus::Protocol::caretaker`].
     pub(crate) fn takes_care(&self) -> bool {
-        self.protocol.as_ref().and_then(|protocol| protocol.caretaker()) == Some(self.me)
+        self.instance.caretaker() == Some(self.me)
     }
 
     fn request(
@@ -506,7 +486,7 @@ impl Replica {
     /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in
     /// any case.
     pub(crate) fn proposes_without_leading(&self) -> bool {
-        self.group.disseminates() && self.protocol.as_ref().is_some_and(|it| it.route() == Route::Here)
+        self.group.disseminates() && self.instance.routes_here()
     }
 
     /// Proposes, or sends to the leader, what waits, as far as there is room.
@@ -553,7 +533,7 @@ impl Replica {
     /// as long as the epoch lasts.
     fn propose_commands(&mut self, now: Time, actions: &mut Vec<Action>) {
         let here = Taker::Here(self.known.running);
-        while self.protocol.as_ref().is_some_and(|protocol| protocol.room() > 0) {
+        while self.instance.room() > 0 {
             let again = self.requests.resend(here, Some(false), now, std::time::Duration::MAX);
             let Some(batch) = again.or_else(|| self.requests.next_batch(now, here)) else { break };
             self.input(now, Input::Propose { batch, awaited: false }, actions);
@@ -562,7 +542,7 @@ impl Replica {
 
     /// How many batches may be proposed here now.
     fn room(&self) -> usize {
-        self.protocol.as_ref().filter(|_| !self.stopping).map_or(0, |protocol| protocol.room())
+        if self.stopping { 0 } else { self.instance.room() }
     }
 
     fn forward(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
@@ -631,31 +611,10 @@ impl Replica {
     }
 
     pub(crate) fn watch_backlog(&mut self, now: Time) {
-        if self.backlog.changes(&self.settings)
-            && let Some(protocol) = &mut self.protocol
-        {
+        if self.backlog.changes(&self.settings) {
             let backlogged = Control::Backlogged(self.backlog.is_too_much());
-            protocol.step(now, Input::Control(backlogged), &mut self.effects);
+            self.instance.step(now, Input::Control(backlogged));
         }
-    }
-
-    /// Once the protocol takes batches in again, its leader hears of it at once. It would send again what was dropped
-    /// by itself, but only when an answer is overdue; and by then the bounds may be reached again, so that a small
-    /// bound would leave a group one window of commands a time-out.
-    fn ask_for_missed(&mut self, actions: &mut Vec<Action>) {
-        let Some(protocol) = self.protocol.as_ref().filter(|_| self.missed) else { return };
-        if protocol.is_congested() {
-            return;
-        }
-        if self.proposes_without_leading() {
-            let others: Vec<_> = self.group.voters().filter(|&id| id != self.me).collect();
-            actions.extend(others.into_iter().map(|to| self.tell_missed(to)));
-        } else {
-            // Without a leader there is nobody to tell yet.
-            let Some(leader) = self.view.leader else { return };
-            actions.extend(Some(leader).filter(|&to| to != self.me).map(|to| self.tell_missed(to)));
-        }
-        self.missed = false;
     }
 
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
@@ -732,7 +691,7 @@ impl Replica {
         let timeout = self.settings.request_timeout;
         let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
         let own = [self.requests.oldest(), self.reads.oldest()].into_iter().flatten().min();
-        let mut deadlines = vec![self.protocol_deadline];
+        let mut deadlines = vec![self.instance.deadline()];
         deadlines.extend(own.into_iter().chain(remote).map(|oldest| oldest + timeout));
         let leaderless = own.zip(self.leaderless_from());
         deadlines.extend(leaderless.map(|(own, from)| from.max(own + self.settings.leaderless_timeout())));

@@ -158,7 +158,7 @@ impl Replica {
     /// Delivers what this replica's own log holds of slots whose turn has come.
     pub(crate) fn take_salvaged(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut taken = false;
-        while !self.is_backlogged() && self.protocol.is_none() {
+        while !self.is_backlogged() && !self.instance.runs() {
             let slot = self.decided.last().next();
             let Some(Decided { ballots, batch }) = self.known.salvaged.take(slot, self.group.epoch) else {
                 break;

@@ -38,7 +38,7 @@ impl Replica {
             _ if self.proposes_without_leading() && self.leads() => consensus.retransmit_after / 4,
             // Batches come by ways of their own, and are asked for by name first.
             _ if self.proposes_without_leading() => consensus.retransmit_after * 2,
-            _ if self.protocol.is_some() => consensus.heartbeat_interval / 4,
+            _ if self.instance.runs() => consensus.heartbeat_interval / 4,
             // With this setting nothing comes by itself.
             StateTransfer::Pull => Duration::ZERO,
             StateTransfer::Eager => retry,

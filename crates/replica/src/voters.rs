@@ -176,14 +176,12 @@ impl Replica {
     /// reconfiguration check.) With three voters, one of them down, the removal of another would leave two,
     /// and both would be needed.
     pub(crate) fn would_be_stuck(&self, now: Time, batch: &Batch) -> bool {
-        let (Some(protocol), Some(Ok(next))) =
-            (&self.protocol, self.group.behind(self.decided.last().next(), batch))
-        else {
-            return false;
-        };
+        let slot = self.decided.last().next();
+        let next = self.group.behind(slot, batch).filter(|_| self.instance.runs());
+        let Some(Ok(next)) = next else { return false };
         let answers = |id| match () {
             () if id == self.me => true,
-            () if self.group.votes(id) => protocol.answers(now, id),
+            () if self.group.votes(id) => self.instance.answers(now, id),
             () => self.has_caught_up(id, now),
         };
         let changes = next.voters().ne(self.group.voters());
@@ -202,13 +200,12 @@ impl Replica {
     /// Stops the protocol of a replica that has no part in it any more; returns whether there was one.
     pub(crate) fn leave(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
         let in_it = self.group.epoch != self.known.running || self.group.voting(self.me).is_some();
-        if in_it || self.protocol.is_none() {
+        if in_it || !self.instance.runs() {
             return false;
         }
         self.say_what_ended_it(now, actions);
-        self.protocol = None;
+        self.instance.stop();
         self.fail_remote_reads(actions);
-        self.protocol_deadline = Time::NEVER;
         if self.leads() {
             self.leader_changed(now, LeaderView::default(), actions);
         }

@@ -227,7 +227,7 @@ impl Replica {
             me: self.me,
             group: &self.group,
             running: self.known.running,
-            orders: self.protocol.is_some(),
+            orders: self.instance.runs(),
             decided: self.decided.last(),
             view: self.view,
         }
@@ -298,7 +298,7 @@ impl Replica {
         if self.takes_care() {
             return self.group.learners().map(|(id, _)| id).filter(others).collect();
         }
-        if self.protocol.is_some() && self.group.counts(self.me) || self.audience.retired {
+        if self.instance.runs() && self.group.counts(self.me) || self.audience.retired {
             return Vec::new();
         }
         // This is a learner or a removed replica. The leader asks nothing, so it is told without being asked.
@@ -308,7 +308,7 @@ impl Replica {
     /// Whether others send this replica what it lacks without being asked.
     pub(crate) fn is_pushed_to(&self) -> bool {
         self.settings.state_transfer == StateTransfer::Eager
-            && self.protocol.is_none()
+            && !self.instance.runs()
             && !self.audience.retired
     }
 
@@ -352,7 +352,7 @@ impl Replica {
             let change = Change::Readmit { id: self.me, life: self.incarnation };
             self.ask_for(now, change);
         }
-        if self.protocol.is_some() {
+        if self.instance.runs() {
             // The protocol runs now: replicas that spoke to it before need not wait until it is time to say it again.
             let running = self.known.running;
             let early = self.known.early.extract_if(.., |_, epoch| *epoch <= running);
@@ -372,7 +372,7 @@ impl Replica {
     /// Whether this replica should ask for an epoch in which it may take part again.
     fn wants_readmission(&self) -> bool {
         let learns = !self.group.votes(self.me) && self.group.voting(self.me).is_some();
-        (self.protocol.is_some() || learns)
+        (self.instance.runs() || learns)
             && !self.group.protocol.recovers_itself()
             && self.view.leader.is_some()
             && self.forgets()
