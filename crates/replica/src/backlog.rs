@@ -14,10 +14,10 @@
 
 use std::collections::VecDeque;
 
-use synod_consensus::Bug;
-use synod_wire::{Lsn, Slot};
+use synod_consensus::{Bug, Control, Input};
+use synod_wire::{Lsn, Slot, Time};
 
-use crate::Settings;
+use crate::{Action, Replica, Settings};
 
 /// Sizes in the order in which they came, each with the mark at which its item is done.
 #[derive(Debug)]
@@ -168,6 +168,36 @@ impl Backlog {
     /// How many messages were not sent because too many bytes were held.
     pub(crate) fn given_up(&self) -> u64 {
         self.given_up
+    }
+}
+
+impl Replica {
+    /// Counts what these actions give to the disk, and takes out the messages for which there is no room until it
+    /// answers.
+    pub(crate) fn weigh(&mut self, now: Time, from: usize, actions: &mut Vec<Action>) {
+        let (backlog, settings) = (&mut self.backlog, &self.settings);
+        let given_up = actions.extract_if(from.., |action| match action {
+            Action::Append { lsn, record } => {
+                backlog.appended(*lsn, record.weight());
+                false
+            }
+            Action::Send { message, after, .. } => !backlog.may_hold(*after, message.weight(), settings),
+            _ => false,
+        });
+        given_up.for_each(drop);
+        self.watch_backlog(now);
+    }
+
+    /// Whether executing, or the disk, is so far behind that nothing more should be taken in.
+    pub(crate) fn is_backlogged(&self) -> bool {
+        self.backlog.is_too_much()
+    }
+
+    pub(crate) fn watch_backlog(&mut self, now: Time) {
+        if self.backlog.changes(&self.settings) {
+            let backlogged = Control::Backlogged(self.backlog.is_too_much());
+            self.instance.step(now, Input::Control(backlogged));
+        }
     }
 }
 

@@ -20,7 +20,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_wire::Time;
+use synod_consensus::Bug;
+use synod_wire::{CommandKind, Time};
+
+use crate::Replica;
 
 /// The longest tick, in intervals.
 const INTERVALS_MAX: u32 = 2;
@@ -118,6 +121,26 @@ impl ClockView {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Replica {
+    /// Lets the replicated clock go on, by which idle sessions of clients expire.
+    pub(crate) fn advance_clock(&mut self, now: Time) {
+        if self.tick_at().is_some_and(|at| now >= at) {
+            let interval = self.settings.clock_interval;
+            let tick = self.clock.tick(now, interval, !self.has(Bug::ClockCountsTwice));
+            let sequence = self.requests.add_own(now, None, CommandKind::AdvanceClock, &tick.encode());
+            self.clock.ticks_as(sequence);
+        }
+    }
+
+    /// When this replica asks for the next tick of the replicated clock. No tick waits for room behind another one:
+    /// where deciding takes longer than the interval, a queue of ticks would leave clients no room.
+    pub(crate) fn tick_at(&self) -> Option<Time> {
+        let first_queued = self.requests.first_queued();
+        let queued = self.clock.last_tick().zip(first_queued).is_some_and(|(tick, first)| first <= tick);
+        (self.takes_care() && !queued).then(|| self.clock.due(self.settings.clock_interval))
+    }
 }
 
 #[cfg(test)]

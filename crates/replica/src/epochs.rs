@@ -30,13 +30,13 @@ use std::{
 use synod_consensus::{Bug, Control, Input, LeaderView, Members, Record, Restart, Role, Status, VoterSets};
 use synod_wire::{Ballots, Batch, Epoch, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Action, Group, LogRecord, Refusal, Replica, salvage::Salvaged};
+use crate::{Action, Group, LogRecord, Refusal, Replica};
 
 /// What a replica knows of epochs.
 #[derive(Debug)]
 pub(crate) struct Known {
     /// The newest epoch that this replica entered. Its protocol runs, or will run once the state is here.
-    pub(crate) running: Epoch,
+    running: Epoch,
     /// The record that says so. Other replicas hear of the epoch only once it is durable: a removed replica
     /// ends its service when enough of them have gone on permanently.
     entered: Lsn,
@@ -44,8 +44,6 @@ pub(crate) struct Known {
     first: Slot,
     /// Records of slots through this one may be gone: a snapshot covered them, which may have been lost since.
     trimmed: Slot,
-    /// What this replica's own log holds after slots that it lacks.
-    pub(crate) salvaged: Salvaged,
     /// The records that its protocol wrote in an earlier life, until the protocol runs.
     parked: Vec<Record>,
     /// Whether an earlier life may have said something in that epoch that this life does not remember.
@@ -59,9 +57,9 @@ pub(crate) struct Known {
     /// Whether this replica waits until it has met every member with which the group began, before which
     /// nothing is begun either. Two replicas that know nothing, one of them because it lost its data, could
     /// be a quorum; see `docs/identity.md`.
-    pub(crate) waits: bool,
+    waits: bool,
     /// Slots through this one are decided at some replica, as other replicas said.
-    pub(crate) elsewhere: Slot,
+    elsewhere: Slot,
     /// The replicas that spoke in an epoch whose protocol did not run here yet, and were not heard; each with
     /// its last such epoch.
     early: BTreeMap<ReplicaId, Epoch>,
@@ -76,7 +74,6 @@ impl Known {
             entered: Lsn::ZERO,
             first: group.first,
             trimmed: Slot::ZERO,
-            salvaged: Salvaged::default(),
             parked: Vec::new(),
             amnesia,
             ended: false,
@@ -88,17 +85,30 @@ impl Known {
             met: BTreeSet::new(),
         }
     }
-}
 
-impl Known {
-    /// The last slot without which the current epoch's protocol cannot run here: the slots through it are
-    /// decided, and no record of that protocol holds them.
-    fn needed(&self) -> Slot {
-        self.first.prev().max(self.trimmed).max(self.salvaged.last())
+    /// The newest epoch that this replica entered.
+    pub(crate) fn running(&self) -> Epoch {
+        self.running
+    }
+
+    /// Whether this replica waits until it has met every member with which the group began.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Takes note that slots through this one are decided at some replica.
+    pub(crate) fn hears_of(&mut self, slot: Slot) {
+        self.elsewhere = self.elsewhere.max(slot);
     }
 }
 
 impl Replica {
+    /// The last slot without which the current epoch's protocol cannot run here: the slots through it are
+    /// decided, and no record of that protocol holds them.
+    fn needed(&self) -> Slot {
+        self.known.first.prev().max(self.known.trimmed).max(self.salvaged.last())
+    }
+
     /// The voters, if this replica runs the protocol of the current epoch.
     fn voting(&self) -> Option<Members> {
         let members = self.group.voting(self.me)?;
@@ -129,7 +139,7 @@ impl Replica {
 
     /// Takes note of the outcome of a decided change, which is the same at all replicas.
     pub(crate) fn change_group(&mut self, changed: Result<Group, Refusal>, actions: &mut Vec<Action>) {
-        self.stopping = false;
+        self.changing.decided();
         let Ok(next) = changed else { return };
         if next.epoch != self.group.epoch {
             self.known.ended = true;
@@ -246,7 +256,7 @@ impl Replica {
         let here = self.group.epoch == self.known.running
             && hears
             && (!self.known.waits || self.has(Bug::VoteBeforeAllMet))
-            && (self.decided.last() >= self.known.needed() || self.has(Bug::EnterTooSoon));
+            && (self.decided.last() >= self.needed() || self.has(Bug::EnterTooSoon));
         let Some(members) = self.voting().filter(|_| here && !self.instance.runs()) else {
             return;
         };

@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `replica.rs` | events in, actions out |
 //! | `requests.rs`, `batcher.rs` | commands of clients, until they are decided or given up |
+//! | `proposing.rs` | what is proposed here, and what is sent to the leader |
 //! | `instance.rs` | the instance of the ordering protocol that runs here |
 //! | `forwarded.rs` | batches that followers sent here to be ordered |
 //! | `executor.rs`, `session.rs` | execution, at most once |
@@ -50,6 +51,7 @@ mod history;
 mod instance;
 mod limits;
 mod message;
+mod proposing;
 mod push;
 mod reads;
 mod record;

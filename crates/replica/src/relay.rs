@@ -20,7 +20,7 @@
 //! answer to a read names the question by a token that no other question of the asker has; the token goes
 //! with the name of the asker.
 
-use synod_consensus::{Bug, To};
+use synod_consensus::{Bug, Control, Input, To};
 use synod_wire::{Lsn, ReplicaId, Time};
 
 use crate::{Action, PeerMessage, Replica, message::Routed};
@@ -243,6 +243,31 @@ impl Replica {
             }
             let message = PeerMessage::Relayed { origin, to, message };
             actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
+        }
+    }
+
+    /// Something for the leader, or an answer of the leader, whichever way it came; `back` is the way back.
+    pub(crate) fn routed(&mut self, now: Time, back: Way, message: Routed, actions: &mut Vec<Action>) {
+        match message {
+            Routed::Forward(batch) => {
+                if self.leads() && self.would_be_stuck(now, &batch) {
+                    let command = batch.commands().next().map(|command| (command.session, command.sequence));
+                    let (session, sequence) = command.expect("the change is one");
+                    self.send_on(back, Routed::TurnedDown { session, sequence }, actions);
+                } else if self.leads() && !batch.is_noop() {
+                    self.forwarded.add(batch, self.settings.queue_bytes_max);
+                }
+            }
+            Routed::TurnedDown { session, sequence } => self.change_turned_down(session, sequence, actions),
+            Routed::ReadIndex { token } => {
+                if !self.instance.runs() && !self.has(Bug::LeakRemoteReads) {
+                    // There is nobody here who could answer.
+                    self.refuse_reads(vec![(back, token)], actions);
+                } else if let Some(token) = self.reads.ask_for(back, token, now) {
+                    self.input(now, Input::Control(Control::ReadIndex(token)), actions);
+                }
+            }
+            Routed::ReadIndexAnswer { token, slot } => self.reads_answered(token, slot),
         }
     }
 

@@ -1,13 +1,12 @@
 //! One replica: an ordering protocol and what surrounds it.
 //!
 //! Like the protocol it is a pure state machine: it is given [`Event`]s and answers with [`Action`]s (`events.rs`),
-//! which the threads of a server, or the simulator, carry out.
+//! which the threads of a server, or the simulator, carry out. This file says which part takes an event, a message of
+//! another replica, or an effect of the protocol. The parts stand in files of their own, each with what a replica does
+//! with it.
 
-use bytes::Bytes;
 use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, dissemination};
-use synod_wire::{
-    Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session,
-};
+use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session};
 
 use crate::{
     Group, History, LogRecord, PeerMessage, RequestError, Settings,
@@ -16,55 +15,63 @@ use crate::{
     clock::ClockView,
     decided::DecidedLog,
     epochs::{Audience, Known, Peer},
-    events::{
-        Action, Event, Installed, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo, Waiting,
-    },
+    events::{Action, Event, Installed, Recovered, ReplicaStatus, SnapshotInfo, Waiting},
     forwarded::Forwarded,
     history::Forks,
     instance::Instance,
-    message::Routed,
+    proposing::Changing,
     push::Pushes,
     reads::{READS_MAX, Reads},
     relay::{Relay, Way},
-    requests::{Expired, Requests, Taker},
+    requests::{Expired, Requests},
+    salvage::Salvaged,
     snapshots::Snapshots,
 };
 
-/// See the module.
+/// A replica of a group: it orders commands of clients with the other members, and says what to execute.
 pub struct Replica {
     pub(crate) settings: Settings,
     pub(crate) me: ReplicaId,
+    /// The number of this life.
     pub(crate) incarnation: Incarnation,
     /// The group as it is after the last delivered slot.
     pub(crate) group: Group,
-    /// What is known of epochs; see `epochs.rs`.
+    /// What is known of epochs.
     pub(crate) known: Known,
-    /// Whom a replica tells how far it is, and who told this one.
+    /// What this replica's own log holds after slots that it lacks.
+    pub(crate) salvaged: Salvaged,
+    /// Which replicas are told how far this one is, and what others told of themselves.
     pub(crate) audience: Audience,
+    /// The protocol that runs here.
     pub(crate) instance: Instance,
+    /// The leader, as the protocol or, where none runs, another replica last said.
     pub(crate) view: LeaderView,
+    /// Commands of this replica's clients, until they are decided or given up.
     pub(crate) requests: Requests,
+    /// Batches that followers sent here to be ordered.
     pub(crate) forwarded: Forwarded,
-    /// A change that was proposed here ends the epoch, probably: what is proposed behind it would be void.
-    pub(crate) stopping: bool,
-    /// A change that the protocol is being asked to take, and whether another replica waits for it; ...
-    pub(crate) offered: Option<(Batch, bool)>,
-    /// ... and one that it does not take yet: what comes behind it waits as well.
-    pub(crate) held_back: Option<(Batch, bool)>,
+    /// A change of the group on its way through this leader.
+    pub(crate) changing: Changing,
+    /// Reads of this replica's clients, and questions of other replicas.
     pub(crate) reads: Reads,
     /// By which way what is for the leader goes there.
     pub(crate) relay: Relay,
+    /// The decided slots that are kept for others.
     pub(crate) decided: DecidedLog,
     /// Fingerprints of all that was decided, and who has others.
     pub(crate) history: History,
     pub(crate) forks: Forks,
+    /// What this replica lacks, and which replicas it asks for it.
     pub(crate) catch_up: CatchUp,
     /// Whom this replica sends decided slots without being asked.
     pub(crate) pushes: Pushes,
+    /// What the disk and the executor have not dealt with yet.
     pub(crate) backlog: Backlog,
+    /// The snapshot that this replica keeps, and how much was decided since.
     pub(crate) snapshots: Snapshots,
     /// What this replica knows of the replicated clock.
-    clock: ClockView,
+    pub(crate) clock: ClockView,
+    /// The deadline that was last asked for.
     deadline: Option<Time>,
 }
 
@@ -98,14 +105,13 @@ impl Replica {
         let names = if reuses { replica_session(me, Incarnation(0), 0) } else { session };
         let mut replica = Replica {
             known: Known::new(&group, amnesia, !met_all),
+            salvaged: Salvaged::default(),
             audience: Audience::default(),
             instance: Instance::none(last_lsn),
             view: LeaderView::default(),
             requests: Requests::new(session, names, &settings),
             forwarded: Forwarded::default(),
-            stopping: false,
-            offered: None,
-            held_back: None,
+            changing: Changing::default(),
             reads: Reads::new(incarnation),
             relay: Relay::new(now),
             decided: DecidedLog::new(base.next(), ballots),
@@ -215,22 +221,6 @@ impl Replica {
         self.ask_for_timer(now, actions);
     }
 
-    /// Counts what these actions give to the disk, and takes out the messages for which there is no room until it
-    /// answers.
-    fn weigh(&mut self, now: Time, from: usize, actions: &mut Vec<Action>) {
-        let (backlog, settings) = (&mut self.backlog, &self.settings);
-        let given_up = actions.extract_if(from.., |action| match action {
-            Action::Append { lsn, record } => {
-                backlog.appended(*lsn, record.weight());
-                false
-            }
-            Action::Send { message, after, .. } => !backlog.may_hold(*after, message.weight(), settings),
-            _ => false,
-        });
-        given_up.for_each(drop);
-        self.watch_backlog(now);
-    }
-
     /// What this replica knows of itself.
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
@@ -238,7 +228,7 @@ impl Replica {
         protocol.view.leader = protocol.view.leader.or_else(|| self.leader_of_guide());
         ReplicaStatus {
             epoch: self.group.epoch,
-            waits_for_members: self.known.waits,
+            waits_for_members: self.known.waits(),
             protocol,
             executed: self.backlog.executed_through(),
             snapshot: self.snapshots.last(),
@@ -272,16 +262,10 @@ impl Replica {
             commands: self.requests.awaited(),
             client_commands: self.requests.awaited_by_session(),
             forwarded: self.forwarded.len(),
-            changes: usize::from(self.offered.is_some()) + usize::from(self.held_back.is_some()),
+            changes: self.changing.waiting(),
             unexecuted: usize::try_from(unexecuted).unwrap_or(usize::MAX),
             held_bytes: self.backlog.held_bytes(),
         }
-    }
-
-    /// A batch is as large as this replica was told, but no larger than the group allows.
-    pub(crate) fn bound_batches(&mut self) {
-        let bytes_max = self.settings.batch_bytes_max.min(self.group.limits.batch_bytes_max());
-        self.requests.bound_batches(bytes_max);
     }
 
     /// Whether this bug is planted; see [`Bug`].
@@ -294,7 +278,7 @@ impl Replica {
         // Delivering may tell the protocol that execution falls behind, or end the epoch, which have effects of their
         // own.
         loop {
-            let epoch = self.known.running;
+            let epoch = self.known.running();
             let effects = self.instance.drain();
             if effects.is_empty() && !self.enter_next_epoch(now, actions) && !self.leave(now, actions) {
                 return;
@@ -343,7 +327,7 @@ impl Replica {
         match message {
             PeerMessage::History { .. } => unreachable!("taken above"),
             PeerMessage::Protocol { epoch, message } => {
-                if epoch == self.known.running && self.instance.runs() {
+                if epoch == self.known.running() && self.instance.runs() {
                     self.instance.receives(&message);
                     self.meets(from);
                     match self.filled(message) {
@@ -363,7 +347,7 @@ impl Replica {
                 }
             }
             PeerMessage::Missed { epoch } => {
-                if epoch == self.known.running {
+                if epoch == self.known.running() {
                     self.forwarded.missed_by(from);
                     self.input(now, Input::Link { peer: from, link: Link::Renewed }, actions);
                 }
@@ -402,33 +386,6 @@ impl Replica {
         }
     }
 
-    /// Something for the leader, or an answer of the leader, whichever way it came; `back` is the way back.
-    pub(crate) fn routed(&mut self, now: Time, back: Way, message: Routed, actions: &mut Vec<Action>) {
-        match message {
-            Routed::Forward(batch) => {
-                if self.leads() && self.would_be_stuck(now, &batch) {
-                    let command = batch.commands().next().map(|command| (command.session, command.sequence));
-                    let (session, sequence) = command.expect("the change is one");
-                    self.send_on(back, Routed::TurnedDown { session, sequence }, actions);
-                } else if self.leads() && !batch.is_noop() {
-                    self.forwarded.add(batch, self.settings.queue_bytes_max);
-                }
-            }
-            Routed::TurnedDown { session, sequence } => self.change_turned_down(session, sequence, actions),
-            Routed::ReadIndex { token } => {
-                if !self.instance.runs() && !self.has(Bug::LeakRemoteReads) {
-                    // There is nobody here who could answer.
-                    self.refuse_reads(vec![(back, token)], actions);
-                } else if let Some(token) = self.reads.ask_for(back, token, now) {
-                    self.input(now, Input::Control(Control::ReadIndex(token)), actions);
-                }
-            }
-            Routed::ReadIndexAnswer { token, slot } => self.reads_answered(token, slot),
-        }
-    }
-
-    // Commands.
-
     /// Decided batches from a slot on, with their slots: at most `bytes_max` bytes of them, but at least one if the
     /// slot is decided.
     ///
@@ -449,132 +406,6 @@ impl Replica {
     /// Whether this replica does what one replica has to do for all; see [`synod_consensus::Protocol::caretaker`].
     pub(crate) fn takes_care(&self) -> bool {
         self.instance.caretaker() == Some(self.me)
-    }
-
-    fn request(
-        &mut self,
-        now: Time,
-        request: RequestId,
-        kind: CommandKind,
-        session: Option<SessionCommand>,
-        payload: &Bytes,
-        actions: &mut Vec<Action>,
-    ) {
-        let limits = &self.group.limits;
-        let outstanding_max = limits.sessions.replica_outstanding_max / 2;
-        let refused = match () {
-            () if !self.requests.has_room(payload.len(), self.settings.queue_bytes_max, outstanding_max) => {
-                Some(RequestError::Overloaded)
-            }
-            () if payload.len() > limits.request_bytes_max => Some(RequestError::TooLarge),
-            () if kind == CommandKind::Reconfigure && self.is_premature(payload, now) => {
-                Some(RequestError::NotCaughtUp)
-            }
-            () => None,
-        };
-        let failed = match (refused, session) {
-            (Some(error), _) => Some((request, error)),
-            (None, Some(command)) => self.requests.add_of_client(now, request, kind, command, payload).err(),
-            (None, None) => {
-                self.requests.add_own(now, Some(request), kind, payload);
-                None
-            }
-        };
-        actions.extend(failed.map(|(request, error)| Action::RequestFailed { request, error }));
-    }
-
-    /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in
-    /// any case.
-    pub(crate) fn proposes_without_leading(&self) -> bool {
-        self.group.disseminates() && self.instance.routes_here()
-    }
-
-    /// Proposes, or sends to the leader, what waits, as far as there is room.
-    fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let ballot = self.view.ballot;
-        if self.proposes_without_leading() {
-            self.requests.overtake_with_changes();
-        }
-        if self.leads() {
-            self.order_as_leader(now, ballot, actions);
-        } else {
-            self.forward(now, ballot, actions);
-        }
-        if self.proposes_without_leading() {
-            self.propose_commands(now, actions);
-        }
-    }
-
-    fn order_as_leader(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
-        let anywhere = self.proposes_without_leading();
-        let (leader, changes) = (Taker::Leader(ballot), anywhere.then_some(true));
-        while self.room() > 0 {
-            let held_back = self.held_back.take();
-            // What a leader proposed the protocol keeps proposing, as long as it leads.
-            let mut again = || self.requests.resend(leader, changes, now, std::time::Duration::MAX);
-            let forwarded = |batch| (batch, true);
-            let own = |batch| (batch, false);
-            let next = held_back
-                .or_else(|| again().map(own))
-                .or_else(|| self.forwarded.take().map(forwarded))
-                .or_else(|| {
-                    let batch = if anywhere { None } else { self.requests.next_batch(now, leader) };
-                    batch.map(own)
-                });
-            let Some((batch, awaited)) = next else { break };
-            self.order(now, batch, awaited, actions);
-            if self.held_back.is_some() {
-                break;
-            }
-        }
-    }
-
-    /// Proposes the commands of this replica's own clients where every replica does. The protocol keeps proposing them
-    /// as long as the epoch lasts.
-    fn propose_commands(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let here = Taker::Here(self.known.running);
-        while self.instance.room() > 0 {
-            let again = self.requests.resend(here, Some(false), now, std::time::Duration::MAX);
-            let Some(batch) = again.or_else(|| self.requests.next_batch(now, here)) else { break };
-            self.input(now, Input::Propose { batch, awaited: false }, actions);
-        }
-    }
-
-    /// How many batches may be proposed here now.
-    fn room(&self) -> usize {
-        if self.stopping { 0 } else { self.instance.room() }
-    }
-
-    fn forward(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
-        let Some(route) = self.way() else { return };
-        let (leader, retry) = (Taker::Leader(ballot), self.forward_retry());
-        // A replica that takes no part in ordering sends all that it has to the leader.
-        let anywhere = self.proposes_without_leading();
-        while let Some(batch) = self.requests.resend(leader, anywhere.then_some(true), now, retry) {
-            self.send_on(route, Routed::Forward(batch), actions);
-        }
-        while !anywhere && self.may_forward(ballot) {
-            let Some(batch) = self.requests.next_batch(now, leader) else { break };
-            self.send_on(route, Routed::Forward(batch), actions);
-        }
-    }
-
-    /// Whether something that was sent to the leader has not been answered for too long.
-    pub(crate) fn is_answer_overdue(&self, now: Time) -> bool {
-        let retry = self.forward_retry();
-        self.reads.overdue(now, retry) || self.requests.is_overdue(self.view.ballot, now, retry)
-    }
-
-    /// Whether one more batch may be on its way to the leader of `ballot`. More than the leader's window would only
-    /// wait there, each for a slot of its own, while what waits here grows into one batch.
-    fn may_forward(&self, ballot: Ballot) -> bool {
-        let window = self.group.options(&self.settings.consensus).window_max;
-        self.requests.with_leader(ballot) < self.settings.forward_window_max.min(window)
-    }
-
-    /// How long an answer of the leader may take before it is asked again.
-    pub(crate) fn forward_retry(&self) -> std::time::Duration {
-        self.settings.consensus.election_timeout
     }
 
     pub(crate) fn deliver(
@@ -605,18 +436,6 @@ impl Replica {
         self.watch_backlog(now);
     }
 
-    /// Whether executing, or the disk, is so far behind that nothing more should be taken in.
-    pub(crate) fn is_backlogged(&self) -> bool {
-        self.backlog.is_too_much()
-    }
-
-    pub(crate) fn watch_backlog(&mut self, now: Time) {
-        if self.backlog.changes(&self.settings) {
-            let backlogged = Control::Backlogged(self.backlog.is_too_much());
-            self.instance.step(now, Input::Control(backlogged));
-        }
-    }
-
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
         if view.leader.is_some() || self.leads() {
             self.expect_leader(now);
@@ -625,29 +444,10 @@ impl Replica {
         self.reads.ask_again();
         if !self.leads() {
             self.forwarded.clear();
-            self.stopping = false;
-            self.held_back = None;
+            self.changing.abandoned();
         }
         self.clock.leader_changed(now);
         actions.push(Action::Leader(view));
-    }
-
-    /// Lets the replicated clock go on, by which idle sessions of clients expire.
-    fn advance_clock(&mut self, now: Time) {
-        if self.tick_at().is_some_and(|at| now >= at) {
-            let interval = self.settings.clock_interval;
-            let tick = self.clock.tick(now, interval, !self.has(Bug::ClockCountsTwice));
-            let sequence = self.requests.add_own(now, None, CommandKind::AdvanceClock, &tick.encode());
-            self.clock.ticks_as(sequence);
-        }
-    }
-
-    /// When this replica asks for the next tick of the replicated clock. No tick waits for room behind another one:
-    /// where deciding takes longer than the interval, a queue of ticks would leave clients no room.
-    fn tick_at(&self) -> Option<Time> {
-        let first_queued = self.requests.first_queued();
-        let queued = self.clock.last_tick().zip(first_queued).is_some_and(|(tick, first)| first <= tick);
-        (self.takes_care() && !queued).then(|| self.clock.due(self.settings.clock_interval))
     }
 
     /// Fails what has waited for longer than the request time-out, or long enough for a leader.
@@ -674,8 +474,6 @@ impl Replica {
         }
     }
 
-    // Time.
-
     fn ask_for_timer(&mut self, now: Time, actions: &mut Vec<Action>) {
         let search = self.find_way_at(now).unwrap_or(Time::NEVER);
         let deadline = self.due().min(search);
@@ -701,18 +499,7 @@ impl Replica {
         }
         deadlines.extend(self.standing_at());
         deadlines.extend(self.tick_at());
-        let proposes = self.leads() || self.proposes_without_leading();
-        if proposes && self.room() > 0 && self.held_back.is_none() {
-            deadlines.extend(self.requests.batch_due());
-        }
-        if self.leads() {
-            // What it proposed the protocol proposes again by itself.
-        } else if self.way().is_some() {
-            deadlines.extend(self.requests.retry_at(self.forward_retry()));
-            if !self.proposes_without_leading() && self.may_forward(self.view.ballot) {
-                deadlines.extend(self.requests.batch_due());
-            }
-        }
+        deadlines.extend(self.proposes_at());
         deadlines.into_iter().min().expect("one at least")
     }
 

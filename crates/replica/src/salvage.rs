@@ -160,7 +160,7 @@ impl Replica {
         let mut taken = false;
         while !self.is_backlogged() && !self.instance.runs() {
             let slot = self.decided.last().next();
-            let Some(Decided { ballots, batch }) = self.known.salvaged.take(slot, self.group.epoch) else {
+            let Some(Decided { ballots, batch }) = self.salvaged.take(slot, self.group.epoch) else {
                 break;
             };
             taken = true;
@@ -168,7 +168,7 @@ impl Replica {
             self.deliver(now, slot, ballots, batch, actions);
             self.carry_out(now, actions);
             // What waits there may have been void.
-            self.known.salvaged.release(self.decided.last(), self.group.epoch);
+            self.salvaged.release(self.decided.last(), self.group.epoch);
             self.begin(now, false);
             self.carry_out(now, actions);
         }
@@ -180,7 +180,7 @@ impl Replica {
     /// Forgets what is delivered or void of what this replica's own log holds, and sees to it that only the
     /// rest is asked for.
     pub(crate) fn watch_salvaged(&mut self) {
-        self.known.salvaged.release(self.decided.last(), self.group.epoch);
-        self.catch_up.holds(self.known.salvaged.runs(self.group.epoch));
+        self.salvaged.release(self.decided.last(), self.group.epoch);
+        self.catch_up.holds(self.salvaged.runs(self.group.epoch));
     }
 }

@@ -80,7 +80,7 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         // In an epoch that is over no other message says how much more there is.
-        self.known.elsewhere = self.known.elsewhere.max(keeps.1);
+        self.known.hears_of(keeps.1);
         let (decided, pace) = (self.decided.last(), self.pace());
         self.catch_up.fetched(now, arrived, keeps, decided, &pace);
         self.learn_ahead(now, actions);
@@ -88,7 +88,7 @@ impl Replica {
 
     /// Takes slots that a peer, which has decided slots through `last`, sends without being asked.
     pub(crate) fn pushed(&mut self, now: Time, arrived: Arrived, last: Slot, actions: &mut Vec<Action>) {
-        self.known.elsewhere = self.known.elsewhere.max(last);
+        self.known.hears_of(last);
         let (decided, pace) = (self.decided.last(), self.pace());
         self.catch_up.pushed(now, arrived, last, decided, &pace);
         self.learn_ahead(now, actions);

@@ -17,10 +17,10 @@
 //! - A replica without memory takes no part in the epoch any more, and asks for one that is begun for its present life.
 
 use bytes::Bytes;
-use synod_consensus::{ChangeRefused, Control, Dissemination, Input, LeaderView, Members, VoterSets};
-use synod_wire::{Batch, ReplicaId, SessionId, Slot, Time};
+use synod_consensus::{Dissemination, LeaderView, Members, VoterSets};
+use synod_wire::{Batch, ReplicaId, Slot, Time};
 
-use crate::{Action, Change, ChangeRequest, Goal, Group, Refusal, Replica, RequestError};
+use crate::{Action, Change, ChangeRequest, Goal, Group, Refusal, Replica};
 
 impl Group {
     /// What a batch that is decided in `slot` makes of the group; `None` if it does not speak of the group.
@@ -107,87 +107,6 @@ impl Group {
 }
 
 impl Replica {
-    /// Proposes a batch here. After a change that ends the epoch nothing is proposed until it is known
-    /// whether it is decided.
-    pub(crate) fn order(&mut self, now: Time, batch: Batch, awaited: bool, actions: &mut Vec<Action>) {
-        let slot = self.decided.last().next();
-        if self.would_be_stuck(now, &batch) {
-            // One more slot may have been decided since a learner was found to have caught up. This asks
-            // again at the learner's next message; otherwise it could be so each time.
-            self.audience.may_ask_again();
-            return self.fail_change(&batch, RequestError::Unhealthy, actions);
-        }
-        if let Some(changed) = self.group.behind(slot, &batch) {
-            let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
-            self.stopping = ends && !self.has(synod_consensus::Bug::DeliverBehindEnd);
-        }
-        // All replicas wait for what ends an epoch: the followers are told at once that it is decided.
-        let awaited = awaited || self.stopping;
-        let Some(voters) = self.group.voters_behind(slot, &batch) else {
-            return self.input(now, Input::Propose { batch, awaited }, actions);
-        };
-        self.offered = Some((batch.clone(), awaited));
-        self.input(now, Input::Control(Control::ChangeVoters { voters, batch }), actions);
-        self.offered = None;
-    }
-
-    /// Takes note that the protocol does not take the change that was offered to it.
-    pub(crate) fn change_refused(&mut self, refused: ChangeRefused, actions: &mut Vec<Action>) {
-        let Some(offered) = self.offered.take() else { return };
-        self.stopping = false;
-        match refused {
-            ChangeRefused::Pending | ChangeRefused::TooEarly => self.held_back = Some(offered),
-            // The replica that asked for it sends it to the next leader.
-            ChangeRefused::NotLeading => {}
-            ChangeRefused::Behind(_) => {
-                // If it comes from a follower, the follower sends it again after a while.
-                self.fail_change(&offered.0, RequestError::NotCaughtUp, actions);
-                let request =
-                    offered.0.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
-                if let Some(Change::Promote(refused)) = request.map(|request| request.change) {
-                    self.audience.refuse(refused);
-                }
-                self.audience.may_ask_again();
-            }
-        }
-    }
-
-    /// Fails a change that will not be proposed.
-    fn fail_change(&mut self, change: &Batch, error: RequestError, actions: &mut Vec<Action>) {
-        self.forwarded.done(change);
-        let requests = self.requests.done(change);
-        actions.extend(requests.into_iter().map(|(_, request)| Action::RequestFailed { request, error }));
-    }
-
-    /// Takes note that the leader did not propose a change of this follower's client.
-    pub(crate) fn change_turned_down(
-        &mut self,
-        session: SessionId,
-        sequence: u64,
-        actions: &mut Vec<Action>,
-    ) {
-        if let Some(change) = self.requests.change(session, sequence) {
-            self.fail_change(&change, RequestError::Unhealthy, actions);
-        }
-    }
-
-    /// Whether a change of voters that this leader is asked for would be the last for long, because fewer of
-    /// the replicas that would vote answer it, with their memory, than decide from then on. (etcd's strict
-    /// reconfiguration check.) With three voters, one of them down, the removal of another would leave two,
-    /// and both would be needed.
-    pub(crate) fn would_be_stuck(&self, now: Time, batch: &Batch) -> bool {
-        let slot = self.decided.last().next();
-        let next = self.group.behind(slot, batch).filter(|_| self.instance.runs());
-        let Some(Ok(next)) = next else { return false };
-        let answers = |id| match () {
-            () if id == self.me => true,
-            () if self.group.votes(id) => self.instance.answers(now, id),
-            () => self.has_caught_up(id, now),
-        };
-        let changes = next.voters().ne(self.group.voters());
-        changes && next.voters().filter(|&id| answers(id)).count() <= next.voters().count() / 2
-    }
-
     /// Takes note that a replica speaks in this epoch. It may have joined the group later than this replica
     /// knows; if this replica lags, all members that it knows may be gone.
     pub(crate) fn heard_in_epoch(&mut self, from: ReplicaId) {
@@ -199,7 +118,7 @@ impl Replica {
 
     /// Stops the protocol of a replica that has no part in it any more; returns whether there was one.
     pub(crate) fn leave(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
-        let in_it = self.group.epoch != self.known.running || self.group.voting(self.me).is_some();
+        let in_it = self.group.epoch != self.known.running() || self.group.voting(self.me).is_some();
         if in_it || !self.instance.runs() {
             return false;
         }
@@ -216,7 +135,7 @@ impl Replica {
 
     /// Promotes, as the leader, the learners that are to vote and have caught up.
     pub(crate) fn promote_learners(&mut self, now: Time) {
-        let busy = self.stopping || !self.group.outgoing.is_empty();
+        let busy = self.changing.ends_epoch() || !self.group.outgoing.is_empty();
         if !self.takes_care() || busy || now < self.audience.may_ask_at(self.ask_interval()) {
             return;
         }
@@ -260,7 +179,7 @@ mod tests {
     use super::*;
     use crate::MemberInfo;
     use synod_consensus::{ElectionKind, Options, ProtocolKind};
-    use synod_wire::{BatchBuilder, CommandKind, Epoch, Incarnation};
+    use synod_wire::{BatchBuilder, CommandKind, Epoch, Incarnation, SessionId};
 
     fn raft(n: u64) -> Group {
         Group::of(&Options::of(ProtocolKind::Raft), (1..=n).map(ReplicaId))

@@ -136,7 +136,7 @@ impl Replica {
         self.deliver_found(now, &mut found, actions);
         self.known.replaying = false;
         self.known.ended = false;
-        self.known.salvaged = found.salvaged;
+        self.salvaged = found.salvaged;
         if self.group.epoch > self.known.running {
             // The record of entering this epoch is lost, or a crash came before it, but what led to the epoch
             // is not lost.
@@ -162,7 +162,7 @@ impl Replica {
         }
         self.group_changed(actions);
         self.watch_salvaged();
-        self.known.elsewhere = self.known.elsewhere.max(self.known.salvaged.last());
+        self.known.hears_of(self.salvaged.last());
         self.begin(now, false);
         self.carry_out(now, actions);
     }

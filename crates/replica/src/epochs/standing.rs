@@ -181,9 +181,8 @@ impl Replica {
             actions.push(self.standing(from, false));
             return;
         }
-        let decided =
-            if epoch == self.known.running { self.known.needed() } else { self.decided.last().next() };
-        self.known.elsewhere = self.known.elsewhere.max(decided);
+        let decided = if epoch == self.known.running { self.needed() } else { self.decided.last().next() };
+        self.known.hears_of(decided);
         self.heard_ahead(from, decided);
         if self.known.early.len() < GROUP_MEMBERS_MAX || self.known.early.contains_key(&from) {
             self.known.early.insert(from, epoch);
@@ -236,7 +235,7 @@ impl Replica {
     pub(crate) fn heard_standing(&mut self, now: Time, peer: Peer, kept: Slot, actions: &mut Vec<Action>) {
         let Peer { id, decided, view, .. } = peer;
         let concerns = self.place().concerns(&peer);
-        self.known.elsewhere = self.known.elsewhere.max(decided);
+        self.known.hears_of(decided);
         self.heard_ahead(id, decided);
         self.catch_up.told(id, kept, decided, now);
         if self.is_pushed_to() && view.leader != Some(id) {

@@ -1,0 +1,285 @@
+//! What this replica proposes, as the leader or where every replica proposes; and what it sends to the leader.
+//!
+//! A command of a client waits in [`Requests`](crate::requests::Requests) until there is room for its batch, here or at the
+//! leader. A change of the group may end the epoch, so that what is proposed after it would be void; and a protocol that
+//! changes voters itself takes only one change at a time. So a leader proposes nothing after a change before it knows
+//! what becomes of the change.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use synod_consensus::{Bug, ChangeRefused, Control, Input};
+use synod_wire::{Ballot, Batch, CommandKind, SessionId, Time};
+
+use crate::{
+    Action, Change, ChangeRequest, Replica, RequestError, RequestId, SessionCommand, message::Routed,
+    requests::Taker,
+};
+
+/// A change of the group on its way through this leader.
+#[derive(Debug, Default)]
+pub(crate) struct Changing {
+    /// A change that was proposed here ends the epoch, probably: what is proposed behind it would be void.
+    stopping: bool,
+    /// A change that the protocol is being asked to take, and whether another replica waits for it.
+    offered: Option<(Batch, bool)>,
+    /// A change that the protocol does not take yet, so that what comes after the change waits as well.
+    held_back: Option<(Batch, bool)>,
+}
+
+impl Changing {
+    /// Whether a change was proposed here that probably ends the epoch.
+    pub fn ends_epoch(&self) -> bool {
+        self.stopping
+    }
+
+    /// How many changes the protocol has not taken yet.
+    pub fn waiting(&self) -> usize {
+        usize::from(self.offered.is_some()) + usize::from(self.held_back.is_some())
+    }
+
+    /// Takes note that a change is decided.
+    pub fn decided(&mut self) {
+        self.stopping = false;
+    }
+
+    /// Gives up what is on its way, since this replica does not lead: the replica that asked for it asks the next leader.
+    pub fn abandoned(&mut self) {
+        self.stopping = false;
+        self.held_back = None;
+    }
+}
+
+impl Replica {
+    // Commands come.
+
+    /// Takes a command of a client of this replica.
+    pub(crate) fn request(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        kind: CommandKind,
+        session: Option<SessionCommand>,
+        payload: &Bytes,
+        actions: &mut Vec<Action>,
+    ) {
+        let limits = &self.group.limits;
+        let outstanding_max = limits.sessions.replica_outstanding_max / 2;
+        let refused = match () {
+            () if !self.requests.has_room(payload.len(), self.settings.queue_bytes_max, outstanding_max) => {
+                Some(RequestError::Overloaded)
+            }
+            () if payload.len() > limits.request_bytes_max => Some(RequestError::TooLarge),
+            () if kind == CommandKind::Reconfigure && self.is_premature(payload, now) => {
+                Some(RequestError::NotCaughtUp)
+            }
+            () => None,
+        };
+        let failed = match (refused, session) {
+            (Some(error), _) => Some((request, error)),
+            (None, Some(command)) => self.requests.add_of_client(now, request, kind, command, payload).err(),
+            (None, None) => {
+                self.requests.add_own(now, Some(request), kind, payload);
+                None
+            }
+        };
+        actions.extend(failed.map(|(request, error)| Action::RequestFailed { request, error }));
+    }
+
+    // Batches leave.
+
+    /// A batch is as large as this replica was told, but no larger than the group allows.
+    pub(crate) fn bound_batches(&mut self) {
+        let bytes_max = self.settings.batch_bytes_max.min(self.group.limits.batch_bytes_max());
+        self.requests.bound_batches(bytes_max);
+    }
+
+    /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in
+    /// any case.
+    pub(crate) fn proposes_without_leading(&self) -> bool {
+        self.group.disseminates() && self.instance.routes_here()
+    }
+
+    /// Proposes, or sends to the leader, what waits, as far as there is room.
+    pub(crate) fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let ballot = self.view.ballot;
+        if self.proposes_without_leading() {
+            self.requests.overtake_with_changes();
+        }
+        if self.leads() {
+            self.order_as_leader(now, ballot, actions);
+        } else {
+            self.forward(now, ballot, actions);
+        }
+        if self.proposes_without_leading() {
+            self.propose_commands(now, actions);
+        }
+    }
+
+    fn order_as_leader(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
+        let anywhere = self.proposes_without_leading();
+        let (leader, changes) = (Taker::Leader(ballot), anywhere.then_some(true));
+        while self.room() > 0 {
+            let held_back = self.changing.held_back.take();
+            // What a leader proposed the protocol keeps proposing, as long as it leads.
+            let mut again = || self.requests.resend(leader, changes, now, Duration::MAX);
+            let forwarded = |batch| (batch, true);
+            let own = |batch| (batch, false);
+            let next = held_back
+                .or_else(|| again().map(own))
+                .or_else(|| self.forwarded.take().map(forwarded))
+                .or_else(|| {
+                    let batch = if anywhere { None } else { self.requests.next_batch(now, leader) };
+                    batch.map(own)
+                });
+            let Some((batch, awaited)) = next else { break };
+            self.order(now, batch, awaited, actions);
+            if self.changing.held_back.is_some() {
+                break;
+            }
+        }
+    }
+
+    /// Proposes the commands of this replica's own clients where every replica does. The protocol keeps proposing them
+    /// as long as the epoch lasts.
+    fn propose_commands(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let here = Taker::Here(self.known.running());
+        while self.instance.room() > 0 {
+            let again = self.requests.resend(here, Some(false), now, Duration::MAX);
+            let Some(batch) = again.or_else(|| self.requests.next_batch(now, here)) else { break };
+            self.input(now, Input::Propose { batch, awaited: false }, actions);
+        }
+    }
+
+    /// How many batches may be proposed here now.
+    fn room(&self) -> usize {
+        if self.changing.stopping { 0 } else { self.instance.room() }
+    }
+
+    fn forward(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
+        let Some(route) = self.way() else { return };
+        let (leader, retry) = (Taker::Leader(ballot), self.forward_retry());
+        // A replica that takes no part in ordering sends all that it has to the leader.
+        let anywhere = self.proposes_without_leading();
+        while let Some(batch) = self.requests.resend(leader, anywhere.then_some(true), now, retry) {
+            self.send_on(route, Routed::Forward(batch), actions);
+        }
+        while !anywhere && self.may_forward(ballot) {
+            let Some(batch) = self.requests.next_batch(now, leader) else { break };
+            self.send_on(route, Routed::Forward(batch), actions);
+        }
+    }
+
+    /// Whether something that was sent to the leader has not been answered for too long.
+    pub(crate) fn is_answer_overdue(&self, now: Time) -> bool {
+        let retry = self.forward_retry();
+        self.reads.overdue(now, retry) || self.requests.is_overdue(self.view.ballot, now, retry)
+    }
+
+    /// Whether one more batch may be on its way to the leader of `ballot`. More than the leader's window would only
+    /// wait there, each for a slot of its own, while what waits here grows into one batch.
+    fn may_forward(&self, ballot: Ballot) -> bool {
+        let window = self.group.options(&self.settings.consensus).window_max;
+        self.requests.with_leader(ballot) < self.settings.forward_window_max.min(window)
+    }
+
+    /// How long an answer of the leader may take before it is asked again.
+    pub(crate) fn forward_retry(&self) -> Duration {
+        self.settings.consensus.election_timeout
+    }
+
+    /// When this replica next proposes or forwards something by itself.
+    pub(crate) fn proposes_at(&self) -> Option<Time> {
+        let (leads, anywhere) = (self.leads(), self.proposes_without_leading());
+        let follows = !leads && self.way().is_some();
+        let proposes = (leads || anywhere) && self.room() > 0 && self.changing.held_back.is_none();
+        let forwards = follows && !anywhere && self.may_forward(self.view.ballot);
+        let new = self.requests.batch_due().filter(|_| proposes || forwards);
+        // What it proposed the protocol proposes again by itself.
+        let again = if follows { self.requests.retry_at(self.forward_retry()) } else { None };
+        new.into_iter().chain(again).min()
+    }
+
+    // Changes of the group.
+
+    /// Proposes a batch here. After a change that ends the epoch nothing is proposed until it is known
+    /// whether it is decided.
+    pub(crate) fn order(&mut self, now: Time, batch: Batch, awaited: bool, actions: &mut Vec<Action>) {
+        let slot = self.decided.last().next();
+        if self.would_be_stuck(now, &batch) {
+            // One more slot may have been decided since a learner was found to have caught up. This asks
+            // again at the learner's next message; otherwise it could be so each time.
+            self.audience.may_ask_again();
+            return self.fail_change(&batch, RequestError::Unhealthy, actions);
+        }
+        if let Some(changed) = self.group.behind(slot, &batch) {
+            let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
+            self.changing.stopping = ends && !self.has(Bug::DeliverBehindEnd);
+        }
+        // All replicas wait for what ends an epoch: the followers are told at once that it is decided.
+        let awaited = awaited || self.changing.stopping;
+        let Some(voters) = self.group.voters_behind(slot, &batch) else {
+            return self.input(now, Input::Propose { batch, awaited }, actions);
+        };
+        self.changing.offered = Some((batch.clone(), awaited));
+        self.input(now, Input::Control(Control::ChangeVoters { voters, batch }), actions);
+        self.changing.offered = None;
+    }
+
+    /// Takes note that the protocol does not take the change that was offered to it.
+    pub(crate) fn change_refused(&mut self, refused: ChangeRefused, actions: &mut Vec<Action>) {
+        let Some(offered) = self.changing.offered.take() else { return };
+        self.changing.stopping = false;
+        match refused {
+            ChangeRefused::Pending | ChangeRefused::TooEarly => self.changing.held_back = Some(offered),
+            // The replica that asked for it sends it to the next leader.
+            ChangeRefused::NotLeading => {}
+            ChangeRefused::Behind(_) => {
+                // If it comes from a follower, the follower sends it again after a while.
+                self.fail_change(&offered.0, RequestError::NotCaughtUp, actions);
+                let request =
+                    offered.0.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
+                if let Some(Change::Promote(refused)) = request.map(|request| request.change) {
+                    self.audience.refuse(refused);
+                }
+                self.audience.may_ask_again();
+            }
+        }
+    }
+
+    /// Fails a change that will not be proposed.
+    fn fail_change(&mut self, change: &Batch, error: RequestError, actions: &mut Vec<Action>) {
+        self.forwarded.done(change);
+        let requests = self.requests.done(change);
+        actions.extend(requests.into_iter().map(|(_, request)| Action::RequestFailed { request, error }));
+    }
+
+    /// Takes note that the leader did not propose a change of this follower's client.
+    pub(crate) fn change_turned_down(
+        &mut self,
+        session: SessionId,
+        sequence: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(change) = self.requests.change(session, sequence) {
+            self.fail_change(&change, RequestError::Unhealthy, actions);
+        }
+    }
+
+    /// Whether a change of voters that this leader is asked for would be the last for long, because fewer of
+    /// the replicas that would vote answer it, with their memory, than decide from then on. (etcd's strict
+    /// reconfiguration check.) With three voters, one of them down, the removal of another would leave two,
+    /// and both would be needed.
+    pub(crate) fn would_be_stuck(&self, now: Time, batch: &Batch) -> bool {
+        let slot = self.decided.last().next();
+        let next = self.group.behind(slot, batch).filter(|_| self.instance.runs());
+        let Some(Ok(next)) = next else { return false };
+        let answers = |id| match () {
+            () if id == self.me => true,
+            () if self.group.votes(id) => self.instance.answers(now, id),
+            () => self.has_caught_up(id, now),
+        };
+        let changes = next.voters().ne(self.group.voters());
+        changes && next.voters().filter(|&id| answers(id)).count() <= next.voters().count() / 2
+    }
+}
