@@ -1,7 +1,7 @@
 //! Batches that followers sent here to be ordered.
 //!
-//! A follower keeps its batches until they are delivered, and sends them again, to whichever replica leads then. So what
-//! is dropped here is not lost.
+//! A follower keeps its batches until they are delivered, and sends them again to the replica that leads then. So a
+//! batch that is dropped here is not lost.
 
 use std::collections::{BTreeSet, VecDeque};
 

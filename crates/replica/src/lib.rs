@@ -21,7 +21,7 @@
 //! | `reads.rs` | linearizable reads without a log write |
 //! | `relay.rs` | a way to the leader by another voter |
 //! | `catch_up.rs`, `ahead.rs` | what this replica missed: which peers to ask for what |
-//! | `transfer.rs`, `push.rs`, `decided.rs` | state from one replica to another: asked for, sent without being asked, kept |
+//! | `transfer.rs`, `push.rs`, `decided.rs` | decided slots from one replica to another: asked for, pushed, kept |
 //! | `snapshots.rs` | when a snapshot is due, which one is kept, how one comes from another replica |
 //! | `group.rs`, `change.rs` | the members of the group and the protocol that orders; changes of these |
 //! | `limits.rs` | limits that all replicas of a group have alike |

@@ -1,9 +1,9 @@
 //! What this replica proposes, as the leader or where every replica proposes; and what it sends to the leader.
 //!
-//! A command of a client waits in [`Requests`](crate::requests::Requests) until there is room for its batch, here or at the
-//! leader. A change of the group may end the epoch, so that what is proposed after it would be void; and a protocol that
-//! changes voters itself takes only one change at a time. So a leader proposes nothing after a change before it knows
-//! what becomes of the change.
+//! A command of a client waits in `requests.rs` until there is room for its batch, here or at the leader. A change of
+//! the group may end the epoch, so that what is proposed after the change would be void: then the leader proposes
+//! nothing more before it knows what becomes of the change. A protocol that changes voters itself takes only one change
+//! at a time: then the next change, and what comes after it, wait.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ impl Changing {
         self.stopping = false;
     }
 
-    /// Gives up what is on its way, since this replica does not lead: the replica that asked for it asks the next leader.
+    /// Gives up what is on its way, since this replica does not lead. The replica that asked for it asks the next
+    /// leader.
     pub fn abandoned(&mut self) {
         self.stopping = false;
         self.held_back = None;

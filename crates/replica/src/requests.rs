@@ -1,8 +1,8 @@
 //! Commands of this replica's clients, and its own, until they are decided or given up.
 //!
-//! A command gets a number in this replica's own session, unless its client identifies itself, and waits in the batcher.
-//! A batch may be lost on its way (a leader crashes with it), so it stays here until it is delivered, and is sent again
-//! whenever another replica begins to lead. That can order it twice; the session table executes it once.
+//! A command gets a number in this replica's own session, unless its client identifies itself, and waits in the
+//! batcher. A batch may be lost on its way (a leader crashes with it), so it stays here until it is delivered, and is
+//! sent again whenever another replica begins to lead. That can order it twice; the session table executes it once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

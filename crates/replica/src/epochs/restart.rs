@@ -78,15 +78,16 @@ impl Found {
         self.learned.remove(&slot).or_else(|| Some(self.salvaged.take(slot, epoch)?.into_parts()))
     }
 
-    /// The last slot after `decided` through which the records of a protocol say what was decided, if its epoch is over
-    /// and ended in `last`. What was learned is decided, even where an older record of the protocol says something else.
+    /// The last slot through which the records of a protocol say what was decided after slot `decided`, if its epoch is
+    /// over and ended in `last`. What was learned is decided, even where an older record of the protocol says something
+    /// else.
     fn through(&self, decided: Slot, last: Slot) -> Slot {
         let learned = self.learned.range(decided.next()..).next();
         learned.map_or(last, |(slot, _)| last.min(slot.prev()))
     }
 
-    /// The ballots of a slot of an epoch that is over. The protocol's states are gone by now, so what it says of ballots
-    /// may be too low; the log has the ballots at the end of each epoch.
+    /// The ballots of a slot of an epoch that is over, of which its protocol says this. The protocol's states are gone
+    /// by now, so what it says may be too low; the log has the ballots at the end of each epoch.
     fn in_its_epoch(&self, slot: Slot, ballots: Ballots) -> Ballots {
         let at_end = self.ended.range(slot..).next().map_or(Ballot::ZERO, |(_, ballots)| ballots.decided);
         Ballots { decided: ballots.decided.max(at_end), ..ballots }

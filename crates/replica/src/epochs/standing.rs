@@ -1,5 +1,5 @@
-//! Telling each other how far replicas are, and what follows from it: whom a replica answers, promotes, follows, or leaves
-//! its service to.
+//! Replicas tell each other how far they are. From that follows which replica is answered, or promoted, which leader is
+//! followed, and when a removed replica ends its service.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
