@@ -73,6 +73,36 @@ impl Found {
         self.entered.as_ref().map_or(Epoch(1), |group| group.epoch)
     }
 
+    /// Whether an earlier life may have said something that the log does not say, if `group` is the group with which
+    /// the log begins. This holds even if a snapshot is of a later epoch than the one that was entered last: an earlier
+    /// life may have voted in that later one before its log was lost. Only an epoch that begins for this very life ends
+    /// that.
+    fn forgets(&self, group: &Group, has: impl Fn(Bug) -> bool) -> bool {
+        let heeded = self.written() >= group.epoch || !has(Bug::ForgetAmnesiaBehindSnapshot);
+        self.amnesia && heeded
+    }
+
+    /// The epoch that this replica entered last, and the slot with which it began, if `group` is the group after the
+    /// last slot that is here. It is the group's epoch if the record of entering that one is lost, or a crash came
+    /// before it, but what led to the epoch is not lost.
+    fn running(&self, group: &Group, has: impl Fn(Bug) -> bool) -> (Epoch, Slot) {
+        let entered = self.entered.as_ref().filter(|entered| entered.epoch >= group.epoch);
+        let newest = entered.filter(|_| !has(Bug::RestartInOldEpoch)).unwrap_or(group);
+        (newest.epoch, newest.first)
+    }
+
+    /// The group of which the log still has to say that its epoch was entered, if `group` is the group after the last
+    /// slot that is here. `forgot` says that the log was lost.
+    fn unwritten(&self, group: &Group, forgot: bool) -> Option<Group> {
+        // Either the snapshot of a peer was installed, and this life is the first to take part after it. Or the log
+        // was lost: the new log must say so before this replica enters any epoch, even if it does not vote yet, or the
+        // next life would take its memory for whole.
+        let unwritten = group.epoch > self.written() || forgot;
+        // What led to the epoch that was entered last may be lost, or come again from other replicas.
+        let entered = self.entered.as_ref().filter(|entered| entered.epoch > group.epoch);
+        unwritten.then(|| entered.unwrap_or(group).clone())
+    }
+
     /// What the log holds for the next slot to deliver, in `epoch`, without asking a protocol.
     fn take_decided(&mut self, slot: Slot, epoch: Epoch) -> Option<(Ballots, Batch)> {
         self.learned.remove(&slot).or_else(|| Some(self.salvaged.take(slot, epoch)?.into_parts()))
@@ -118,44 +148,19 @@ impl Replica {
     pub(crate) fn replay(&mut self, now: Time, records: Vec<LogRecord>, actions: &mut Vec<Action>) {
         let forgot = self.known.amnesia;
         let mut found = Found::read(records, !forgot, |bug| self.has(bug));
-        let written = found.written();
-        // This holds even if a snapshot is of a later epoch than the one that was entered last: an earlier
-        // life may have voted in that later one before its log was lost. Only an epoch that begins for this
-        // very life ends that.
-        let heeded = written >= self.group.epoch || !self.has(Bug::ForgetAmnesiaBehindSnapshot);
-        self.known.amnesia |= found.amnesia && heeded;
+        self.known.amnesia |= found.forgets(&self.group, |bug| self.has(bug));
         self.known.trimmed = found.trimmed;
-        let entered = found.entered.take();
-        if let Some(group) = &entered
-            && group.epoch >= self.group.epoch
-            && !self.has(Bug::RestartInOldEpoch)
-        {
-            self.known.running = group.epoch;
-            self.known.first = group.first;
-        }
+        (self.known.running, self.known.first) = found.running(&self.group, |bug| self.has(bug));
         self.known.replaying = true;
         self.deliver_found(now, &mut found, actions);
         self.known.replaying = false;
         self.known.ended = false;
-        self.salvaged = found.salvaged;
-        if self.group.epoch > self.known.running {
-            // The record of entering this epoch is lost, or a crash came before it, but what led to the epoch
-            // is not lost.
-            self.known.running = self.group.epoch;
-            self.known.first = self.group.first;
-        }
+        (self.known.running, self.known.first) = found.running(&self.group, |bug| self.has(bug));
         self.known.parked = found.protocol.remove(&self.known.running).unwrap_or_default();
-        let newest = match entered {
-            // What led to that epoch may be lost, or come again from other replicas.
-            Some(group) if group.epoch > self.group.epoch => group,
-            _ => self.group.clone(),
-        };
-        if self.group.epoch > written || forgot {
-            // Either the snapshot of a peer was installed, and this life is the first to take part after it.
-            // Or the log was lost: the new log must say so before this replica enters any epoch, even if it
-            // does not vote yet, or the next life would take its memory for whole.
-            self.write_entered(newest, actions);
+        if let Some(group) = found.unwritten(&self.group, forgot) {
+            self.write_entered(group, actions);
         }
+        self.salvaged = found.salvaged;
         if let Some(snapshot) = self.snapshots.last().filter(|last| last.slot > self.known.trimmed) {
             // A crash came between the snapshot and this record. If the snapshot is from a peer, the log does
             // not hold what it covers; and the snapshot may be lost later.
@@ -246,6 +251,26 @@ mod tests {
         assert_eq!((forgets.written(), forgets.amnesia), (Epoch(2), true));
         let readmitted = found(vec![entered(2, true), entered(3, false)]);
         assert_eq!((readmitted.written(), readmitted.amnesia), (Epoch(3), false));
+    }
+
+    #[test]
+    fn a_snapshot_of_a_later_epoch_does_not_make_up_for_what_was_forgotten() {
+        let found = Found::read(vec![entered(2, true)], true, NO_BUG);
+        assert!(found.forgets(&group(2), NO_BUG) && found.forgets(&group(3), NO_BUG));
+        assert!(!Found::read(vec![entered(2, false)], true, NO_BUG).forgets(&group(3), NO_BUG));
+    }
+
+    #[test]
+    fn the_newest_epoch_that_is_known_goes_on_and_is_written_down_if_it_was_not() {
+        let found = Found::read(vec![entered(3, false)], true, NO_BUG);
+        let running = |epoch| found.running(&group(epoch), NO_BUG).0;
+        assert_eq!([running(2), running(3), running(4)], [3, 3, 4].map(Epoch));
+        let unwritten = |epoch, forgot| found.unwritten(&group(epoch), forgot).map(|group| group.epoch);
+        assert_eq!(
+            [unwritten(2, false), unwritten(3, false), unwritten(4, false)],
+            [None, None, Some(Epoch(4))]
+        );
+        assert_eq!([unwritten(2, true), unwritten(4, true)], [Some(Epoch(3)), Some(Epoch(4))]);
     }
 
     #[test]
