@@ -5,6 +5,8 @@
 //! and servers, such as [`etcdserverpb::kv_server`] and [`synod::v1::native_client`]. Messages and fields are
 //! documented in `proto/`, as far as their names do not say it.
 
+pub mod shards;
+
 /// Keys, values and events of the etcd v3 API.
 #[allow(
     clippy::all,

@@ -142,7 +142,33 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
             text += &format!("{} receives {what}\n", status.name);
         }
     }
-    text
+    text + &groups(asked)
+}
+
+/// The groups, if there are several: the leader of each, and the last slots that were decided and that each replica has
+/// executed.
+fn groups(asked: &[Asked]) -> String {
+    let told = || asked.iter().filter_map(|asked| asked.answer.as_ref().ok());
+    let count = told().map(|status| status.groups.len()).max().unwrap_or(0);
+    if count < 2 {
+        return String::new();
+    }
+    let row = |number: usize| {
+        let told = || told().filter_map(|status| Some((&status.name, status.groups.get(number)?)));
+        // Of replicas that name different leaders, the one with the highest ballot is the last to have heard.
+        let latest = told().max_by_key(|(_, group)| ballot_round(&group.ballot));
+        let decided = told().map(|(_, group)| group.decided_slot).max().unwrap_or(0);
+        let applied: Vec<_> = told().map(|(name, group)| format!("{name} {}", group.applied_slot)).collect();
+        let leader = latest.map_or_else(String::new, |(_, group)| or_none(&group.leader_name));
+        [number.to_string(), leader, decided.to_string(), applied.join(", ")]
+    };
+    let table = output::table(["GROUP", "LEADER", "SLOT", "APPLIED"], (0..count).map(row));
+    format!("{count} groups; what is said above of a group is said of group 0\n{table}")
+}
+
+/// The round of a ballot such as `10@r2`.
+pub fn ballot_round(ballot: &str) -> u64 {
+    ballot.split('@').next().and_then(|round| round.parse().ok()).unwrap_or(0)
 }
 
 /// What orders, how its leader is elected, and how batches reach all replicas.
@@ -232,7 +258,7 @@ fn wide(asked: &[Asked], newest: u64, colours: bool) -> String {
         ]);
         row
     };
-    painted(output::table(HEAD, asked.iter().map(row)), asked, newest, colours)
+    painted(output::table(HEAD, asked.iter().map(row)), asked, newest, colours) + &groups(asked)
 }
 
 fn or_none(text: &str) -> String {
@@ -317,6 +343,16 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
     };
     let peers = status.peers.iter().map(|peer| json!({"id": peer.replica, "name": peer.name, "up": peer.up}));
     let group = status.group.as_ref();
+    let groups = status.groups.iter().map(|group| {
+        json!({
+            "role": group.role,
+            "leader": group.leader_name,
+            "ballot": group.ballot,
+            "slot": group.decided_slot,
+            "applied": group.applied_slot,
+            "snapshot_slot": group.snapshot_slot,
+        })
+    });
     json!({
         "endpoint": asked.endpoint,
         "state": "reachable",
@@ -352,6 +388,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
         "without_memory": status.without_memory,
         "troubles": status.troubles,
         "waits_for": status.waits_for,
+        "groups": groups.collect::<Vec<_>>(),
     })
 }
 

@@ -1,7 +1,14 @@
 //! The etcd v3 API.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
+use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
         CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, MemberListRequest,
@@ -9,9 +16,13 @@ use synod_api::{
         RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse, cluster_client::ClusterClient,
         kv_client::KvClient, maintenance_client::MaintenanceClient, request_op::Request,
     },
-    synod::v1::{self as native, native_client::NativeClient},
+    shards::NO_SINGLE_REVISION,
+    synod::v1::{
+        self as native, KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, kv_answer::Answer,
+        kv_command::Command, kv_query::Query, kv_reply::Reply, native_client::NativeClient,
+    },
 };
-use tonic::transport::Channel;
+use tonic::{Code, Response, Status, transport::Channel};
 
 use crate::{
     Config, Error,
@@ -25,15 +36,19 @@ const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 ///
 /// Clones share its connections: one connection to each endpoint, made when it is first needed. To have
 /// several connections to an endpoint, make several clients.
+/// A cluster of several groups does not serve etcd's API. There the client asks for keys by Synod's own, once a server has
+/// said so: a put, and a read, deletion or transaction of keys of one group. Revisions are then those of the group.
 #[derive(Clone, Debug)]
 pub struct Client {
     endpoints: Arc<Endpoints>,
+    /// A server has said that the keys are spread over several groups.
+    spread: Arc<AtomicBool>,
 }
 
 impl Client {
     /// Makes a client of these endpoints. Nothing is connected yet.
     pub fn new(config: Config) -> Result<Client, Error> {
-        Ok(Client { endpoints: Endpoints::new(config)? })
+        Ok(Client { endpoints: Endpoints::new(config)?, spread: Arc::default() })
     }
 
     /// The endpoints, as URLs, in the order in which they were given.
@@ -51,7 +66,14 @@ impl Client {
             let request = request.clone();
             async move { kv(channel).range(request).await }
         };
-        self.endpoints.call(Retry::Reads, send).await
+        if let Some(answer) = self.unless_spread(Retry::Reads, send).await {
+            return answer;
+        }
+        let serializable = request.serializable;
+        match self.query(Query::Range(request), serializable).await? {
+            Answer::Range(found) => Ok(found),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Writes one key.
@@ -60,7 +82,13 @@ impl Client {
             let request = request.clone();
             async move { kv(channel).put(request).await }
         };
-        self.endpoints.call(self.writes(), send).await
+        if let Some(answer) = self.unless_spread(self.writes(), send).await {
+            return answer;
+        }
+        match self.execute(Command::Put(request), self.writes()).await? {
+            Reply::Put(done) => Ok(done),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Deletes a key or a range of keys.
@@ -69,7 +97,13 @@ impl Client {
             let request = request.clone();
             async move { kv(channel).delete_range(request).await }
         };
-        self.endpoints.call(self.writes(), send).await
+        if let Some(answer) = self.unless_spread(self.writes(), send).await {
+            return answer;
+        }
+        match self.execute(Command::DeleteRange(request), self.writes()).await? {
+            Reply::DeleteRange(done) => Ok(done),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Compares, then executes one of two lists of operations, all at one revision.
@@ -79,7 +113,89 @@ impl Client {
             let request = request.clone();
             async move { kv(channel).txn(request).await }
         };
-        self.endpoints.call(retry, send).await
+        if let Some(answer) = self.unless_spread(retry, send).await {
+            return answer;
+        }
+        if retry == Retry::Reads {
+            return match self.query(Query::Txn(request), false).await? {
+                Answer::Txn(found) => Ok(found),
+                other => Err(self.unexpected(&other)),
+            };
+        }
+        match self.execute(Command::Txn(request), retry).await? {
+            Reply::Txn(done) => Ok(done),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// The answer of etcd's API; `None` if the cluster does not serve it, since its keys are spread over groups.
+    async fn unless_spread<T, F>(&self, retry: Retry, send: impl Fn(Channel) -> F) -> Option<Result<T, Error>>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        if self.spread.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.endpoints.call(retry, send).await {
+            Err(Error::Refused { code: Code::FailedPrecondition, message, .. })
+                if message.starts_with(NO_SINGLE_REVISION) =>
+            {
+                self.spread.store(true, Ordering::Relaxed);
+                None
+            }
+            answer => Some(answer),
+        }
+    }
+
+    /// Executes a command of the key-value store by Synod's own API, outside of a session.
+    async fn execute(&self, command: Command, retry: Retry) -> Result<Reply, Error> {
+        let payload = KvCommand { command: Some(command), ..KvCommand::default() }.encode_to_vec();
+        let request = native::ExecuteRequest { payload: payload.into(), ..Default::default() };
+        let send = |channel| {
+            let request = request.clone();
+            async move { native_client(channel).execute(request).await }
+        };
+        let answer = self.endpoints.call(retry, send).await?;
+        match KvReply::decode(answer.reply) {
+            Ok(KvReply { reply: Some(Reply::Error(failure)) }) => {
+                Err(self.failed(failure, retry == Retry::Freely))
+            }
+            Ok(KvReply { reply: Some(reply) }) => Ok(reply),
+            garbled => Err(self.unexpected(&garbled)),
+        }
+    }
+
+    /// Asks the key-value store by Synod's own API.
+    async fn query(&self, query: Query, serializable: bool) -> Result<Answer, Error> {
+        let payload = KvQuery { query: Some(query) }.encode_to_vec();
+        let request = native::QueryRequest { payload: payload.into(), serializable, group: None };
+        let send = |channel| {
+            let request = request.clone();
+            async move { native_client(channel).query(request).await }
+        };
+        let answer = self.endpoints.call(Retry::Reads, send).await?;
+        match KvAnswer::decode(answer.reply) {
+            Ok(KvAnswer { answer: Some(Answer::Error(failure)), .. }) => Err(self.failed(failure, false)),
+            Ok(KvAnswer { answer: Some(answer), .. }) => Ok(answer),
+            garbled => Err(self.unexpected(&garbled)),
+        }
+    }
+
+    /// What the store refuses, as the server tells it in etcd's API. `in_doubt`: an earlier attempt may have been made.
+    fn failed(&self, failure: KvFailure, in_doubt: bool) -> Error {
+        let (code, message) = (Code::from_i32(failure.code), failure.message);
+        Error::Refused { endpoint: self.endpoints.current_url(), code, message, in_doubt }
+    }
+
+    /// An answer that does not match its question.
+    fn unexpected(&self, answer: &dyn fmt::Debug) -> Error {
+        let message = format!("synod: the store answered something else: {answer:?}");
+        Error::Refused {
+            endpoint: self.endpoints.current_url(),
+            code: Code::Internal,
+            message,
+            in_doubt: true,
+        }
     }
 
     /// Forgets versions that no read at or after a revision can see. A server refuses a repeated compaction
@@ -115,6 +231,14 @@ impl Client {
             MaintenanceClient::new(channel).move_leader(MoveLeaderRequest { target_id }).await
         };
         self.endpoints.call_at(0, send).await
+    }
+
+    /// Hands the leadership of a group to a member, and waits until it leads. Only the group's leader takes the request,
+    /// so the client asks the first endpoint and no other.
+    pub async fn move_leader_of(&self, group: u32, member: u64) -> Result<(), Error> {
+        let request = native::MoveLeaderRequest { group, member };
+        let send = |channel| async move { NativeClient::new(channel).move_leader(request).await };
+        self.endpoints.call_at(0, send).await.map(|native::MoveLeaderResponse {}| ())
     }
 
     /// Asks every endpoint for its status, in the etcd API's terms. All are asked at the same time; the
@@ -153,6 +277,10 @@ impl Client {
         }
         answers
     }
+}
+
+fn native_client(channel: Channel) -> NativeClient<Channel> {
+    NativeClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
 fn kv(channel: Channel) -> KvClient<Channel> {

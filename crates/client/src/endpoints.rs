@@ -110,6 +110,11 @@ impl Endpoints {
         self.all.iter().map(|node| node.url.as_str())
     }
 
+    /// The endpoint in use.
+    pub(crate) fn current_url(&self) -> String {
+        self.all[self.current.load(Ordering::Relaxed)].url.clone()
+    }
+
     fn channel(&self, index: usize) -> Channel {
         let node = &self.all[index];
         node.channel.get_or_init(|| node.endpoint.connect_lazy()).clone()

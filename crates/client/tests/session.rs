@@ -8,8 +8,8 @@ use bytes::Bytes;
 use common::{Fault, Pair};
 use prost::Message;
 use synod_client::{
-    Config, Error, Session,
-    api::{PutRequest, RangeRequest},
+    Client, Code, Config, Error, Session,
+    api::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request},
     native::{
         KvAnswer, KvCommand, KvQuery, KvReply, kv_answer::Answer, kv_command::Command, kv_query::Query,
         kv_reply::Reply,
@@ -64,6 +64,62 @@ async fn a_command_survives_an_endpoint_that_goes_down() {
     pair.stop(0).await;
     assert_eq!(revision(session.execute(put("k")).await.unwrap()), 3);
     assert_eq!(version(&session, "k").await, 2);
+}
+
+#[tokio::test]
+async fn a_session_is_one_in_each_group() {
+    let pair = Pair::of_groups(4);
+    let session = Session::open(pair.config(), 8).await.unwrap();
+    for i in 0..20 {
+        let (key, before) = (format!("k{i}"), pair.replicas[1].seen());
+        // Every other answer is lost, and the command is sent to the other endpoint.
+        let lost = Fault::LoseAnswer(RequestError::Timeout);
+        pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
+        session.execute(put(&key)).await.unwrap();
+        pair.replicas[i % 2].set(lost);
+        session.execute(put(&key)).await.unwrap();
+        pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
+        assert_eq!(version(&session, &key).await, 2, "{key}");
+        assert!(i < 2 || pair.replicas[1].seen() > before);
+    }
+    // A command of no group, or of several, is refused by name.
+    let command =
+        |command| Bytes::from(KvCommand { command: Some(command), ..Default::default() }.encode_to_vec());
+    let range = DeleteRangeRequest { key: "a".into(), range_end: "z".into(), prev_kv: false };
+    let error = session.execute(command(Command::DeleteRange(range))).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Refused { message, .. } if message.contains("a range of keys")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_client_of_etcds_api_uses_synods_where_there_are_groups() {
+    let pair = Pair::of_groups(4);
+    let client = Client::new(pair.config()).unwrap();
+    let keys = || (0..8).map(|i| Bytes::from(format!("k{i}")));
+    for key in keys() {
+        let request = PutRequest { key: key.clone(), value: key.clone(), ..Default::default() };
+        client.put(request.clone()).await.unwrap();
+        let found = client.get(RangeRequest { key: key.clone(), ..Default::default() }).await.unwrap();
+        assert_eq!(found.kvs[0].value, key);
+        let put = RequestOp { request: Some(Request::RequestPut(request)) };
+        let get = RangeRequest { key: key.clone(), ..Default::default() };
+        let get = RequestOp { request: Some(Request::RequestRange(get)) };
+        let done = client.txn(TxnRequest { success: vec![put], ..Default::default() }).await.unwrap();
+        assert!(done.succeeded);
+        let read = client.txn(TxnRequest { success: vec![get], ..Default::default() }).await.unwrap();
+        assert_eq!(read.responses.len(), 1);
+        let deleted = client.delete(DeleteRangeRequest { key, ..Default::default() }).await.unwrap();
+        assert_eq!(deleted.deleted, 1);
+    }
+    let put =
+        |key| RequestOp { request: Some(Request::RequestPut(PutRequest { key, ..Default::default() })) };
+    let all = TxnRequest { success: keys().map(put).collect(), ..Default::default() };
+    let error = client.txn(all).await.unwrap_err();
+    assert!(error.code() == Some(Code::InvalidArgument) && !error.may_have_executed(), "{error}");
+    let refused = client.put(PutRequest::default()).await.unwrap_err();
+    assert!(refused.to_string().starts_with("etcdserver: key is not provided ("), "{refused}");
 }
 
 #[tokio::test]

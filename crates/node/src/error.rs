@@ -230,7 +230,7 @@ pub enum ChangeError {
     /// A limit is out of its range.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The replica has several groups, whose members stay as they are.
+    /// The replica has several groups, whose members and their addresses stay as they are.
     #[error("this replica has several groups, and the members of those stay as they are")]
     MembersStay,
     /// The change met what can meet any command.

@@ -217,6 +217,13 @@ impl Handle {
     /// Refuses what every replica would refuse too, with a reason that says more.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match change {
+            // This changes nothing but what members say of themselves, and nothing asks the other groups for that.
+            Change::Update { id, info }
+                if self.inner.group == GroupId::FIRST
+                    && self
+                        .group()
+                        .member(*id)
+                        .is_some_and(|member| member.info.peer_urls == info.peer_urls) => {}
             Change::Add { .. } | Change::Promote(_) | Change::Remove(_) | Change::Update { .. }
                 if self.inner.groups > 1 =>
             {

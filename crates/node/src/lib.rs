@@ -66,6 +66,7 @@ mod view;
 #[cfg(feature = "shuttle")]
 mod watch;
 
+pub use bundle::GROUPS_MAX;
 pub use config::{Config, MemberAddress, Threads};
 pub use error::{ChangeError, ConfigError, Ended, Lacking, ReadLogError, StartError};
 pub use handle::Handle;

@@ -224,7 +224,8 @@ impl Node {
     ///
     /// All replicas of the cluster have the same number of groups, and the same at every start. The members with which
     /// the groups begin are those of the configuration. If there are several groups the members stay as they are:
-    /// [`Handle::change`] changes what orders a group, and its limits, but not who belongs to it.
+    /// [`Handle::change`] changes what orders a group, its limits, and in the first group what members say of
+    /// themselves, but not who belongs to it.
     ///
     /// # Errors
     /// See [`StartError`].

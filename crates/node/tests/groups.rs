@@ -133,6 +133,15 @@ fn the_number_of_groups_stays_and_so_do_the_members() {
     assert!(block(handle.change(version, Change::Add { info, goal: Goal::Vote })).is_err());
     assert!(block(handle.change(version, Change::Remove(ReplicaId(3)))).is_err());
     assert_eq!(handle.group().version, version);
+    // What a member says of itself stands in the first group.
+    let mut told = handle.group().member(ReplicaId(1)).unwrap().info.clone();
+    told.client_urls = vec!["http://r1:2".into()];
+    let update = |info| Change::Update { id: ReplicaId(1), info };
+    assert!(block(handle.change(version, update(told.clone()))).is_err());
+    let first = &nodes[0].handles()[0];
+    assert!(block(first.change(first.group().version, update(told.clone()))).is_ok());
+    told.peer_urls = vec!["http://elsewhere:1".into()];
+    assert!(block(first.change(first.group().version, update(told))).is_err());
     drop(nodes);
     for groups in [1, 2, 4] {
         let refused = cluster.try_start(1, groups).unwrap_err();

@@ -222,7 +222,7 @@ mod tests {
             decided: None,
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
-        let store = Store::new(&Config::default(), replica, Readers::new(), Admission::new(4 << 20));
+        let store = Store::new(&Config::default(), vec![replica], Readers::new(), Admission::new(4 << 20));
         let (client, stream) = duplex(1 << 16);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");

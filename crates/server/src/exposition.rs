@@ -60,6 +60,10 @@ pub(crate) async fn exposition<R: Replica>(
         quota_bytes: store.quota_bytes(),
         status: store.replica().status(),
         group: store.replica().group(),
+        groups: match store.groups() {
+            [_] => Vec::new(),
+            several => several.iter().map(Replica::status).collect(),
+        },
     };
     let mut now = Registry::default();
     now.register_collector(Box::new(present));
@@ -81,6 +85,8 @@ struct Present {
     quota_bytes: u64,
     status: Status,
     group: Group,
+    /// By the number of the group; empty if there is one only.
+    groups: Vec<Status>,
 }
 
 impl Collector for Present {
@@ -103,15 +109,30 @@ impl Collector for Present {
         families.gauges("synod_members", "Members of the group as this replica knows it", kinds)?;
         let help = "The size of the store at which writes are refused; 0 if there is no bound";
         families.gauge_bytes("synod_store_quota", help, self.quota_bytes)?;
+        if !self.groups.is_empty() {
+            let labelled = |value: fn(&Status) -> u64| {
+                let numbered = self.groups.iter().enumerate();
+                numbered.map(move |(number, status)| ([("group", number.to_string())], value(status)))
+            };
+            let leads = labelled(|status| u64::from(status.leader == Some(status.replica)));
+            families.gauges("synod_group_leads", "Whether this replica leads the group", leads)?;
+            let help = "The last slot of the group decided without a gap before it";
+            families.gauges("synod_group_decided_slot", help, labelled(|status| status.decided.0))?;
+            let help = "The last slot of the group that was executed";
+            families.gauges("synod_group_applied_slot", help, labelled(|status| status.applied.0))?;
+        }
         let Some(store) = &self.store else { return Ok(()) };
         let help = "Keys and values with their versions, as they count against the quota";
         families.gauge_bytes("synod_store_size", help, store.size_bytes)?;
         families.gauge("synod_store_keys", "Keys that are there", store.keys)?;
         families.gauge("synod_store_versions", "Versions of keys that are kept", store.versions)?;
-        let revision = |revision: i64| revision.max(0).unsigned_abs();
-        families.gauge("synod_store_revision", "The store's revision", revision(store.revision))?;
-        let help = "The revision through which versions were compacted; 0 if none were";
-        families.gauge("synod_store_compacted_revision", help, revision(store.compact_revision))?;
+        // Several groups have no common revision.
+        if self.groups.is_empty() {
+            let revision = |revision: i64| revision.max(0).unsigned_abs();
+            families.gauge("synod_store_revision", "The store's revision", revision(store.revision))?;
+            let help = "The revision through which versions were compacted; 0 if none were";
+            families.gauge("synod_store_compacted_revision", help, revision(store.compact_revision))?;
+        }
         let alarms = [AlarmType::Nospace, AlarmType::Corrupt].map(|kind| {
             let raised = store.alarms.iter().filter(|raised| raised.alarm() == kind).count();
             ([("alarm", kind.as_str_name())], raised as u64)

@@ -66,6 +66,24 @@ impl Server {
     /// # Errors
     /// The server cannot listen at an address, or cannot start a thread.
     pub fn start(config: &Config, replica: impl Replica, metrics: Registry) -> io::Result<Server> {
+        Server::start_groups(config, vec![replica], metrics)
+    }
+
+    /// [`Server::start`] for a replica of several groups, over which the keys are spread ([`synod_api::shards`]): at least
+    /// one, in the order of their numbers, each with a key-value store of its own. Where there are several, clients use
+    /// Synod's own service, and etcd's are refused but for members and status.
+    ///
+    /// # Errors
+    /// As those of [`Server::start`]; there is no group, or more than 65,535.
+    pub fn start_groups<R: Replica>(
+        config: &Config,
+        groups: Vec<R>,
+        metrics: Registry,
+    ) -> io::Result<Server> {
+        if groups.is_empty() || u16::try_from(groups.len()).is_err() {
+            let error = format!("{} groups; there can be 1 to {}", groups.len(), u16::MAX);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
         let connections_max = u32::try_from(config.connections_max.min(Semaphore::MAX_PERMITS));
         let threads =
             (0..config.client_io_threads.max(1)).map(client_io_thread).collect::<io::Result<Vec<_>>>()?;
@@ -83,9 +101,13 @@ impl Server {
         let metrics = Arc::new(metrics);
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let threads = server.threads.iter().map(|thread| {
-            let (replica, task) = replica.gathering();
-            thread.spawn(task);
-            let store = Arc::new(Store::new(config, replica, readers.clone(), admission.clone()));
+            let gathering = groups.iter().map(|replica| {
+                let (replica, task) = replica.gathering();
+                thread.spawn(task);
+                replica
+            });
+            let store = Store::new(config, gathering.collect(), readers.clone(), admission.clone());
+            let store = Arc::new(store);
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
             let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
             (thread.handle().clone(), protocols)

@@ -82,12 +82,13 @@ async fn unread_replies_to_sessions_are_bounded_and_asked_for_again() {
     let txn = TxnRequest { success: vec![range; 4], ..Default::default() };
     let command = KvCommand { command: Some(kv_command::Command::Txn(txn)), ..Default::default() };
     let session = {
-        let answer = call(&send, post("/synod.v1.Native/OpenSession"), &framed(&OpenSessionRequest {})).await;
+        let answer =
+            call(&send, post("/synod.v1.Native/OpenSession"), &framed(&OpenSessionRequest::default())).await;
         OpenSessionResponse::decode(&answer.body[5..]).unwrap().session
     };
     let execute = |sequence| {
         let payload = command.encode_to_vec().into();
-        framed(&ExecuteRequest { session, sequence, lowest_outstanding: 1, payload }).freeze()
+        framed(&ExecuteRequest { session, sequence, lowest_outstanding: 1, payload, group: None }).freeze()
     };
     // Each reply has 800 KiB; a connection has a fifth of 4 MiB.
     let silent = http2(&server).await;

@@ -114,7 +114,7 @@ async fn a_long_range_comes_in_pieces_of_one_revision() {
 async fn a_session_command_is_executed_once() {
     let server = serve(&config(), replica());
     let mut client = NativeClient::new(connect(&server).await);
-    let session = client.open_session(OpenSessionRequest {}).await.unwrap().into_inner().session;
+    let session = client.open_session(OpenSessionRequest::default()).await.unwrap().into_inner().session;
     let command = synod_api::synod::v1::KvCommand {
         command: Some(synod_api::synod::v1::kv_command::Command::Put(put("k"))),
         ..Default::default()
@@ -124,6 +124,7 @@ async fn a_session_command_is_executed_once() {
         sequence: 1,
         lowest_outstanding: 1,
         payload: command.encode_to_vec().into(),
+        group: None,
     };
     let first = client.execute(execute.clone()).await.unwrap().into_inner();
     let again = client.execute(execute.clone()).await.unwrap().into_inner();

@@ -186,7 +186,7 @@ async fn the_native_call_says_more() {
         goal: native::Goal::Replace.into(),
         replaces: MEMBER,
     };
-    let request = native::ChangeRequest { expected_version: 1, change: Some(Asked::Add(add)) };
+    let request = native::ChangeRequest { expected_version: 1, change: Some(Asked::Add(add)), group: None };
     let changed = client.change(request).await.unwrap().into_inner();
     let (expected, change) = replica.last_asked();
     let goal = Goal::Replace(ReplicaId(MEMBER));
@@ -203,13 +203,14 @@ async fn the_native_call_says_more() {
     assert_eq!((group.version, group.members[0].votes, group.members[1].decided_slot), (2, true, 5));
 
     let order = native::Reconfigure { protocol: "raft".into(), election: String::new(), options: None };
-    let request = native::ChangeRequest { expected_version: 0, change: Some(Asked::Reconfigure(order)) };
+    let request =
+        native::ChangeRequest { expected_version: 0, change: Some(Asked::Reconfigure(order)), group: None };
     client.change(request).await.unwrap();
     let order = Change::Order { protocol: Some("raft".into()), election: None, options: None };
     assert_eq!(replica.last_asked(), (None, order));
 
     replica.refuse(ChangeError::Stale { expected: 1, current: 9 });
-    let request = native::ChangeRequest { expected_version: 1, change: Some(Asked::Promote(8)) };
+    let request = native::ChangeRequest { expected_version: 1, change: Some(Asked::Promote(8)), group: None };
     assert_eq!(client.change(request).await.unwrap_err().code(), Code::Aborted);
     let nothing = client.change(native::ChangeRequest::default()).await.unwrap_err();
     assert_eq!(nothing.code(), Code::InvalidArgument);

@@ -6,6 +6,7 @@ use synod_client::{Client, Config, native::StatusResponse};
 use tokio::time::sleep;
 
 use super::say;
+use crate::status::ballot_round;
 
 const INTERVAL: Duration = Duration::from_millis(250);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -27,7 +28,8 @@ pub async fn leader(endpoints: Vec<String>, advice: String) {
             Some(status) => {
                 let now = (status.name.clone(), status.ballot.clone());
                 if last.as_ref() != Some(&now) {
-                    say(format_args!("{} leads (ballot {})", now.0, now.1));
+                    let what = if status.groups.len() > 1 { " group 0" } else { "" };
+                    say(format_args!("{} leads{what} (ballot {})", now.0, now.1));
                     last = Some(now);
                 }
                 if (answers.iter().all(all_told) || led >= WAIT_MAX)
@@ -65,9 +67,7 @@ fn all_told(status: &StatusResponse) -> bool {
 /// The leader: of several replicas that claim to lead, the one with the highest ballot, since a deposed one
 /// may not know that yet.
 fn leading(answers: &[StatusResponse]) -> Option<&StatusResponse> {
-    let round = |status: &&StatusResponse| {
-        status.ballot.split('@').next().and_then(|round| round.parse::<u64>().ok()).unwrap_or(0)
-    };
+    let round = |status: &&StatusResponse| ballot_round(&status.ballot);
     answers.iter().filter(|status| status.role == "leader").max_by_key(round)
 }
 

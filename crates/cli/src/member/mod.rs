@@ -126,11 +126,21 @@ struct ChangeArgs {
     client: ClientArgs,
 }
 
+/// The group of a cluster that has several.
+#[derive(Clone, Copy, Debug, Args)]
+struct OneGroup {
+    /// The group, counted from 0; needed where the cluster has several (`serve --groups`).
+    #[arg(long, value_name = "NUMBER")]
+    group: Option<u16>,
+}
+
 /// Arguments of `synod move-leader`.
 #[derive(Clone, Debug, Args)]
 pub struct MoveLeaderArgs {
     /// The member that is to lead: its name, or its id as `synod member list` prints it.
     member: String,
+    #[command(flatten)]
+    of: OneGroup,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -153,6 +163,8 @@ pub struct ReconfigureArgs {
     /// Nothing waits for this change.
     #[arg(long, value_name = "KEY=NUMBER,...", conflicts_with_all = ["protocol", "election", "options"])]
     limits: Option<String>,
+    #[command(flatten)]
+    of: OneGroup,
     #[command(flatten)]
     change: ChangeArgs,
 }
@@ -195,11 +207,11 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
 
 /// Changes the protocol, its election or options.
 pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
-    let ReconfigureArgs { protocol, election, options, limits, change } = args;
+    let ReconfigureArgs { protocol, election, options, limits, of, change } = args;
     if let Some(limits) = limits {
         // The members know the present limits; this only finds a value that no member would accept.
         synod_replica::Limits::default().with(&limits).map_err(Failure::usage)?;
-        return change_limits(&change, limits);
+        return change_limits(&change, of, limits);
     }
     if protocol.is_none() && election.is_none() && options.is_none() {
         return Err(Failure::usage("give --protocol, --election, --options or --limits"));
@@ -212,7 +224,7 @@ pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
     };
     change.client.run(async {
         let client = change.client.client()?;
-        let changed = change.send(&client, Change::Reconfigure(order)).await?;
+        let changed = change.send(&client, Some(of), Change::Reconfigure(order)).await?;
         let group = group(&changed)?;
         let mut what = format!("Epoch {}: {} with election {}", group.epoch, group.protocol, group.election);
         if !group.options.is_empty() {
@@ -224,14 +236,35 @@ pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
 }
 
 /// Changes limits of the group.
-fn change_limits(change: &ChangeArgs, limits: String) -> Result<(), Failure> {
+fn change_limits(change: &ChangeArgs, of: OneGroup, limits: String) -> Result<(), Failure> {
     change.client.run(async {
         let client = change.client.client()?;
-        let changed = change.send(&client, Change::Limits(limits)).await?;
+        let changed = change.send(&client, Some(of), Change::Limits(limits)).await?;
         let what = format!("Limits: {}", group(&changed)?.limits);
         let next = "They hold at every replica from the same slot on.";
         view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
     })
+}
+
+/// Finds the leader of a group, and has it hand over.
+async fn move_leader_of(
+    args: &MoveLeaderArgs,
+    members: &Group,
+    group: u16,
+    to: &GroupMember,
+) -> Result<(), Failure> {
+    let leading = view::leader_of(&args.client, members, group).await?;
+    let said = if leading.id == to.id {
+        format!("{} leads group {group} already\n", view::named(to))
+    } else {
+        let at_leader = ClientArgs { endpoints: vec![leading.endpoint], ..args.client.clone() };
+        at_leader.client()?.move_leader_of(group.into(), to.id).await?;
+        format!("Leadership of group {group} moved to {}\n", view::named(to))
+    };
+    match args.client.write_out {
+        Format::Json => output::print_json(&json!({"group": group, "from": leading.id, "to": to.id})),
+        _ => output::print(said.as_bytes()),
+    }
 }
 
 /// Finds the leader, and has it hand over.
@@ -240,6 +273,9 @@ pub fn move_leader(args: MoveLeaderArgs) -> Result<(), Failure> {
         let client = args.client.client()?;
         let group = view::group(&client).await?;
         let to = view::find(&group, &args.member)?;
+        if let Some(of) = args.of.group {
+            return move_leader_of(&args, &group, of, to).await;
+        }
         let leading = view::leader(&args.client, &group).await?;
         if leading.id == to.id && args.client.write_out != Format::Json {
             return output::print(format!("{} leads already\n", view::named(to)).as_bytes());
@@ -267,9 +303,16 @@ pub fn move_leader(args: MoveLeaderArgs) -> Result<(), Failure> {
 }
 
 impl ChangeArgs {
-    async fn send(&self, client: &Client, change: Change) -> Result<ChangeResponse, Failure> {
+    /// `of`: the group, for a change that is of one.
+    async fn send(
+        &self,
+        client: &Client,
+        of: Option<OneGroup>,
+        change: Change,
+    ) -> Result<ChangeResponse, Failure> {
         let expected_version = self.expected_version.unwrap_or(0);
-        Ok(client.change(ChangeRequest { expected_version, change: Some(change) }).await?)
+        let group = of.and_then(|of| of.group).map(u32::from);
+        Ok(client.change(ChangeRequest { expected_version, change: Some(change), group }).await?)
     }
 
     /// Changes an existing member.
@@ -280,7 +323,7 @@ impl ChangeArgs {
     ) -> Result<(), Failure> {
         let client = self.client.client()?;
         let (change, what, next) = change(view::find(&view::group(&client).await?, member)?);
-        let changed = self.send(&client, change).await?;
+        let changed = self.send(&client, None, change).await?;
         view::print_change(self.client.write_out, &changed, &what, &[next])
     }
 
@@ -300,7 +343,7 @@ impl ChangeArgs {
             };
             let url = peer_urls.first().cloned().unwrap_or_default();
             let add = AddMember { name: name.to_owned(), peer_urls, goal: goal.into(), replaces };
-            let changed = self.send(&client, Change::Add(add)).await?;
+            let changed = self.send(&client, None, Change::Add(add)).await?;
             let group = group(&changed)?;
             let what = match replaced {
                 Some(old) => format!("Member {:x} added, to take the place of {old}", changed.added),

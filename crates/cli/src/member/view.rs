@@ -74,14 +74,28 @@ pub fn named(member: &GroupMember) -> String {
 
 /// Finds the leader: asks the given endpoints, then all addresses that the group knows.
 pub async fn leader(args: &ClientArgs, group: &Group) -> Result<Leading, Failure> {
+    leading(args, group, |status| !status.leader_name.is_empty() && status.leader == status.replica).await
+}
+
+/// The same for one of several groups.
+pub async fn leader_of(args: &ClientArgs, group: &Group, number: u16) -> Result<Leading, Failure> {
+    leading(args, group, |status| {
+        status.groups.get(usize::from(number)).is_some_and(|group| group.role == "leader")
+    })
+    .await
+}
+
+async fn leading(
+    args: &ClientArgs,
+    group: &Group,
+    leads: impl Fn(&StatusResponse) -> bool,
+) -> Result<Leading, Failure> {
     let all = group.members.iter().flat_map(|member| member.client_urls.clone());
     let everybody = ClientArgs { endpoints: all.collect(), ..args.clone() };
     for asked in [args, &everybody] {
         if asked.endpoints.is_empty() {
             continue;
         }
-        let leads =
-            |status: &StatusResponse| !status.leader_name.is_empty() && status.leader == status.replica;
         if let Some((endpoint, status)) = told(asked).await?.into_iter().find(|(_, status)| leads(status)) {
             return Ok(Leading { id: status.replica, endpoint });
         }

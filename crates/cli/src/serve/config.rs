@@ -10,6 +10,7 @@ use synod_wire::{ClusterId, ReplicaId};
 
 use super::{
     flags::{ClusterState, ServeArgs, Tuning},
+    groups::Groups,
     join::Joining,
     units,
 };
@@ -32,6 +33,7 @@ fn wrong<T>(flag: &'static str, value: impl ToString, why: impl ToString) -> Res
 pub struct Checked {
     pub node: synod_node::Config,
     pub server: synod_server::Config,
+    pub groups: Groups,
     /// For the first start of a replica that joins a cluster: whom to ask. The cluster and the id in `node`
     /// are not known yet then.
     pub joining: Option<Joining>,
@@ -49,17 +51,33 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     check_name("name", name)?;
     let client_urls = client_urls(args, &mut warnings)?;
     let data_dir = args.member.data_dir.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.synod")));
-    let (cluster, me, members, joining) = match begun(args, &data_dir)? {
-        Some((cluster, me)) => {
-            warn_of_another_cluster(args, cluster, &mut warnings);
+    let begun = begun(args, &data_dir)?;
+    let asked_for = args.tuning.groups;
+    let groups = begun.map_or(asked_for.unwrap_or(Groups::ONE), |begun| begun.groups);
+    let (cluster, me, members, joining) = match begun {
+        Some(Begun { cluster, me, groups }) => {
+            if let Some(other) = asked_for.filter(|other| *other != groups) {
+                let why = format!(
+                    "{} holds data of {groups}, and the number of a cluster's groups stays; accepted: --groups {groups}, or \
+                     another folder with --data-dir",
+                    data_dir.display()
+                );
+                return wrong("groups", other, why);
+            }
+            warn_of_another_cluster(args, groups, cluster, &mut warnings);
             (cluster, me, Vec::new(), None)
         }
         None if args.cluster.initial_cluster_state == ClusterState::Existing => {
+            if groups != Groups::ONE {
+                let why = "the members of a cluster of several groups stay as they are, so no replica can join one; \
+                           accepted: --initial-cluster-state new";
+                return wrong("groups", groups, why);
+            }
             (ClusterId(0), ReplicaId(0), Vec::new(), Some(joining(args)?))
         }
         None => {
             let urls = initial_members(args)?;
-            let cluster = cluster_id(args, &urls);
+            let cluster = cluster_id(args, groups, &urls);
             let members: Vec<_> = urls.iter().zip(1..).map(address).collect();
             let me = members.iter().find(|member| member.name == *name).expect("checked with the list").id;
             (cluster, me, members, None)
@@ -94,7 +112,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         quota_bytes: args.tuning.quota_backend_bytes,
         ..synod_server::Config::default()
     };
-    Ok(Checked { node, server, joining, client_urls, warnings })
+    Ok(Checked { node, server, groups, joining, client_urls, warnings })
 }
 
 /// The library's defaults.
@@ -147,9 +165,9 @@ pub fn settings(tuning: &Tuning) -> Settings {
 }
 
 /// The id of a cluster that begins: FNV-1a (64 bits) over everything that must be the same at its replicas
-/// then, each word followed by a zero byte. Replicas that were started with different values refuse each
-/// other instead of diverging.
-pub fn cluster_id(args: &ServeArgs, members: &BTreeMap<String, String>) -> ClusterId {
+/// then, each word followed by a zero byte, and the number of groups. Replicas that were started with different
+/// values refuse each other instead of diverging.
+pub fn cluster_id(args: &ServeArgs, groups: Groups, members: &BTreeMap<String, String>) -> ClusterId {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
     let settings = settings(&args.tuning);
@@ -160,19 +178,28 @@ pub fn cluster_id(args: &ServeArgs, members: &BTreeMap<String, String>) -> Clust
     let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
     let hash = bytes.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     // 0 stands for "no cluster" in etcd's messages.
-    ClusterId(hash.max(1))
+    ClusterId(groups.named_in(ClusterId(hash)).0.max(1))
+}
+
+/// What a data directory says of its replica.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    cluster: ClusterId,
+    me: ReplicaId,
+    groups: Groups,
 }
 
 /// The owner of a data directory, if a start has already recorded what the replica began with.
-fn begun(
-    args: &ServeArgs,
-    data_dir: &std::path::Path,
-) -> Result<Option<(ClusterId, ReplicaId)>, ConfigError> {
+fn begun(args: &ServeArgs, data_dir: &std::path::Path) -> Result<Option<Begun>, ConfigError> {
     if !synod_node::is_begun(data_dir) {
         return Ok(None);
     }
     match DataDir::read(data_dir) {
-        Ok(Some(marker)) => Ok(Some((marker.identity.cluster, marker.identity.replica))),
+        Ok(Some(marker)) => Ok(Some(Begun {
+            cluster: marker.identity.cluster,
+            me: marker.identity.replica,
+            groups: Groups::new(marker.groups.max(1)),
+        })),
         Ok(None) => wrong(
             "data-dir",
             data_dir.display(),
@@ -183,12 +210,15 @@ fn begun(
     }
 }
 
-fn warn_of_another_cluster(args: &ServeArgs, cluster: ClusterId, warnings: &mut Vec<String>) {
+fn warn_of_another_cluster(args: &ServeArgs, groups: Groups, cluster: ClusterId, warnings: &mut Vec<String>) {
     let told = !args.cluster.initial_cluster.is_empty();
     let begins = args.cluster.initial_cluster_state == ClusterState::New;
     // A replica that joined, or whose cluster was made again by `recover`, is not of the cluster that its
     // flags would begin.
-    if told && begins && initial_members(args).is_ok_and(|members| cluster_id(args, &members) != cluster) {
+    if told
+        && begins
+        && initial_members(args).is_ok_and(|members| cluster_id(args, groups, &members) != cluster)
+    {
         warnings.push(format!(
             "--initial-cluster and what belongs to it count at the first start only; this replica has data of cluster \
              {cluster}, which its flags would not begin"
@@ -437,7 +467,7 @@ mod tests {
         let id = |line: &str| checked(line).unwrap().node.cluster;
         let three = id(&format!("--name a {THREE}"));
         let same = "--initial-cluster a=http://h1:1/,b=http://h2:1,c=http://h3:1";
-        assert_eq!(id(&format!("--name b {same} --window-max 7")), three);
+        assert_eq!(id(&format!("--name b {same} --window-max 7 --groups shard:1")), three);
         for other in [
             "--initial-cluster-token other",
             "--election rotating",
@@ -445,6 +475,7 @@ mod tests {
             "--dissemination balanced",
             "--max-request-bytes 1MiB",
             "--max-txn-ops 256",
+            "--groups shard:2",
             "--initial-cluster a=http://h1:1,b=http://h2:1",
             "--initial-cluster a=http://h1:1,b=http://h2:1,c=http://h3:9",
             "--initial-cluster a=http://h1:1,b=http://h2:1,d=http://h3:1",
@@ -507,6 +538,10 @@ mod tests {
             (
                 "--advertise-client-urls ftp://a:1".into(),
                 ["--advertise-client-urls ftp://a:1", "http://host:port"],
+            ),
+            (
+                three("--name a --data-dir /nowhere --initial-cluster-state existing --groups shard:2"),
+                ["--groups shard:2", "no replica can join"],
             ),
             (
                 "--data-dir /nowhere --initial-cluster-state existing".into(),

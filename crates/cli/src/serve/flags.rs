@@ -8,7 +8,7 @@ use synod_node::Threads;
 use synod_replica::StateTransfer;
 use synod_storage::Durability;
 
-use super::{config, units};
+use super::{config, groups::Groups, units};
 
 /// The flags of one replica.
 #[derive(Clone, Debug, Args)]
@@ -70,7 +70,7 @@ pub struct MemberArgs {
 
 /// The replica's cluster.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "The cluster, at the first start (the same on all replicas)")]
+#[command(next_help_heading = CLUSTER)]
 pub struct ClusterArgs {
     /// The replicas with which the cluster begins, each with the address at which the others reach it
     /// [default: only this one].
@@ -107,7 +107,7 @@ pub struct ClusterArgs {
     #[arg(
         long, env = "SYNOD_BEGIN_WITHOUT_ALL", value_name = "true|false", default_value_t = false,
         num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
-        help_heading = "The cluster, at the first start (the same on all replicas)"
+        help_heading = CLUSTER
     )]
     pub begin_without_all: bool,
     /// The address at which the others reach this replica at first; must be the one in --initial-cluster,
@@ -125,6 +125,8 @@ pub enum ClusterState {
     Existing,
 }
 
+/// Settings that stay.
+const CLUSTER: &str = "The cluster, at the first start (the same on all replicas)";
 /// Settings that must be the same at all replicas.
 const GROUPS: &str =
     "The group's: at the first start the same on all replicas; later `synod reconfigure` changes it";
@@ -134,6 +136,15 @@ const CONSENSUS: &str = "Consensus";
 /// Settings that trade speed, memory and safety against each other.
 #[derive(Clone, Debug, Args)]
 pub struct Tuning {
+    /// How many groups the cluster has, as shard:N: each orders the keys that a hash gives it, with a leader, a log of
+    /// slots and revisions of its own, and all share a replica's disk and connections [default: shard:1, or as many as
+    /// the data directory has].
+    ///
+    /// The number stays. With several groups, etcd's API answers with an error, since there is no single revision;
+    /// `synod put`, `get`, `del` and `txn` use Synod's own, for keys of one group at a time, and the members stay as
+    /// they are. Up to shard:1024.
+    #[arg(long, env = "SYNOD_GROUPS", value_name = "shard:N", help_heading = CLUSTER)]
+    pub groups: Option<Groups>,
     /// The protocol: multipaxos, sequence-paxos or raft [default: multipaxos].
     #[arg(long, env = "SYNOD_PROTOCOL", help_heading = GROUPS)]
     pub protocol: Option<ProtocolKind>,

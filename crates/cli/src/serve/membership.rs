@@ -17,7 +17,7 @@ use synod_node::{ChangeError, Handle, Origin};
 use synod_replica::{Change, Refusal, RequestError};
 use synod_wire::{ClusterId, ReplicaId};
 
-use super::units;
+use super::{groups::Groups, units};
 use crate::failure::Failure;
 
 /// The time between two looks.
@@ -36,6 +36,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Membership {
     pub handle: Handle,
     pub cluster: ClusterId,
+    pub groups: Groups,
     pub me: ReplicaId,
     pub name: String,
     pub client_urls: Vec<String>,
@@ -77,12 +78,17 @@ impl Membership {
         let mut publish_at = Instant::now();
         let mut retry = RETRY_MIN;
         let mut led_at = Instant::now();
+        let mut was_led = false;
         while !watch.stop.load(Ordering::Acquire) {
             thread::sleep(GLANCE_INTERVAL);
             let now = Instant::now();
             if self.handle.status().leader.is_none() {
                 if now - led_at >= LEADERLESS_MAX {
                     led_at = now;
+                    // A replica that has had a leader is of the same cluster as the others.
+                    if !was_led {
+                        self.tell_of_other_groups();
+                    }
                     if self.was_removed() {
                         watch.removed.store(true, Ordering::Release);
                         return;
@@ -90,7 +96,7 @@ impl Membership {
                 }
                 continue;
             }
-            led_at = now;
+            (led_at, was_led) = (now, true);
             if now < publish_at {
                 continue;
             }
@@ -131,15 +137,34 @@ impl Membership {
         (info != *known).then_some((group.version, Change::Update { id: self.me, info }))
     }
 
+    /// Where the other replicas listen for their peers.
+    fn others(&self) -> Vec<String> {
+        let group = self.handle.group();
+        let others = group.known().filter(|member| member.id != self.me);
+        let urls = others.filter_map(|member| member.info.peer_urls.first());
+        urls.filter_map(|url| units::authority(url).ok().map(str::to_owned)).collect()
+    }
+
+    /// Says which replicas were started with another number of groups: this one and they refuse each other.
+    fn tell_of_other_groups(&self) {
+        for address in self.others() {
+            let told = Origin::ask_blocking([address.as_str()], ASK_TIMEOUT);
+            if let Some(other) = told.ok().and_then(|told| self.groups.of(self.cluster, told.cluster)) {
+                let own = self.groups;
+                tracing::error!(
+                    "the replica at {address} was started with --groups {other}, and this one with --groups {own}: they \
+                     are of different clusters and refuse each other. Delete the data directory of the one that was \
+                     started with the wrong number, and start it with that of the others"
+                );
+            }
+        }
+    }
+
     /// Asks the other replicas whether this one was removed. Only the answer with a later group than this
     /// replica's, to which its id was known, counts.
     fn was_removed(&self) -> bool {
         let group = self.handle.group();
-        let others = group.known().filter(|member| member.id != self.me);
-        let addresses: Vec<_> = others
-            .filter_map(|member| member.info.peer_urls.first())
-            .filter_map(|url| units::authority(url).ok().map(str::to_owned))
-            .collect();
+        let addresses = self.others();
         let Ok(told) = Origin::ask_blocking(addresses.iter().map(String::as_str), ASK_TIMEOUT) else {
             return false;
         };

@@ -20,7 +20,7 @@ const TRANSFER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a change that names no version is made again for a group that has changed meanwhile.
 const CHANGE_ATTEMPTS_MAX: u32 = 10;
 
-/// A handle on the node, and the configuration that the server needs.
+/// A handle on a group of the node, and the configuration that the server needs.
 #[derive(Clone, Debug)]
 pub struct Served {
     handle: Handle,
@@ -39,8 +39,8 @@ pub struct Fixed {
 }
 
 impl Served {
-    pub fn new(handle: Handle, fixed: Fixed) -> Served {
-        Served { handle, fixed: Arc::new(fixed) }
+    pub fn new(handle: Handle, fixed: Arc<Fixed>) -> Served {
+        Served { handle, fixed }
     }
 
     fn leads(&self) -> bool {

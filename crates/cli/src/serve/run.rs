@@ -24,6 +24,7 @@ use super::{
     config::Checked,
     descriptors,
     flags::ServeArgs,
+    groups::Groups,
     log,
     membership::{Membership, Watch},
     process::ProcessMetrics,
@@ -48,7 +49,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked, args);
 
-    let Checked { node: mut config, server: mut server_config, joining, client_urls, .. } = checked;
+    let Checked { node: mut config, server: mut server_config, groups, joining, client_urls, .. } = checked;
     let limit = descriptors::raise();
     let places = descriptors::places(args.tuning.connections_max, limit).map_err(Failure::failed)?;
     server_config.connections_max = places as usize;
@@ -77,7 +78,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     };
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
     let queue_bytes_max = config.settings.queue_bytes_max as u64;
-    let node = start(config, &stop)?;
+    let node = start(config, groups, &stop)?;
     // A joining replica may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
     let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
@@ -89,6 +90,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let membership = Membership {
         handle: node.handle(),
         cluster: fixed.cluster,
+        groups,
         me: fixed.me,
         name: fixed.name.clone(),
         client_urls,
@@ -98,10 +100,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     registry.register_collector(Box::new(node.metrics()));
     registry.register_collector(Box::new(server_config.requests.clone()));
     registry.register_collector(Box::new(process));
-    let server =
-        Server::start(&server_config, Served::new(node.handle(), fixed), registry).map_err(|error| {
-            Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
-        })?;
+    let fixed = Arc::new(fixed);
+    let served = node.handles().iter().map(|handle| Served::new(handle.clone(), Arc::clone(&fixed)));
+    let server = Server::start_groups(&server_config, served.collect(), registry).map_err(|error| {
+        Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
+    })?;
     tracing::info!(
         mib = (server_config.memory_bytes_max(answer_bytes_max) + queue_bytes_max) >> 20,
         "memory that clients can make this replica take at most, beside the store"
@@ -160,6 +163,7 @@ fn describe(checked: &Checked, args: &ServeArgs) {
         version = env!("CARGO_PKG_VERSION"),
         data_dir = %node.data_dir.display(),
         durability = %args.tuning.durability,
+        groups = checked.groups.count(),
         "synod"
     );
 }
@@ -181,11 +185,12 @@ fn check_name(name: &str, me: ReplicaId, group: &Group) -> Result<(), Failure> {
 
 /// Starts the replica. If another process of it, which was told to stop a moment ago, is still closing its
 /// log, waits for it.
-fn start(config: synod_node::Config, stop: &AtomicBool) -> Result<Node, Failure> {
+fn start(config: synod_node::Config, groups: Groups, stop: &AtomicBool) -> Result<Node, Failure> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut said = false;
     loop {
-        match Node::start_blocking(config.clone(), KvStore::new()) {
+        let stores = (0..groups.count()).map(|_| KvStore::new()).collect();
+        match Node::start_groups_blocking(config.clone(), stores) {
             Err(StartError::Storage(locked @ StorageError::Locked { .. }))
                 if Instant::now() < deadline && !stop.load(Ordering::Acquire) =>
             {

@@ -121,6 +121,11 @@ pub struct Pair {
 
 impl Pair {
     pub fn start() -> Pair {
+        Pair::of_groups(1)
+    }
+
+    /// Two servers of the stores of so many groups. What is set and seen at a replica concerns all its groups.
+    pub fn of_groups(groups: usize) -> Pair {
         let member = Member {
             id: ReplicaId(1),
             name: "one".into(),
@@ -129,9 +134,10 @@ impl Pair {
             standing: synod_server::Standing::Voter,
             decided: None,
         };
-        let store = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
+        let store = |_| InMemory::start(KvStore::new(), ClusterId(1), member.clone()).unwrap();
+        let stores: Vec<_> = (0..groups).map(store).collect();
         let replicas = [(), ()].map(|()| Faulty {
-            inner: store.clone(),
+            inner: stores[0].clone(),
             fault: Arc::new(Mutex::new(Fault::None)),
             seen: Arc::default(),
         });
@@ -139,9 +145,10 @@ impl Pair {
             client_addresses: vec!["127.0.0.1:0".parse().unwrap()],
             ..ServerConfig::default()
         };
-        let servers = replicas
-            .clone()
-            .map(|replica| Some(Server::start(&config, replica, Registry::default()).unwrap()));
+        let servers = replicas.each_ref().map(|replica| {
+            let groups = stores.iter().map(|store| Faulty { inner: store.clone(), ..replica.clone() });
+            Some(Server::start_groups(&config, groups.collect(), Registry::default()).unwrap())
+        });
         let urls = servers.iter().flatten().map(|server| server.client_addresses()[0].to_string()).collect();
         Pair { replicas, servers, urls }
     }

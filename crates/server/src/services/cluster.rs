@@ -32,7 +32,8 @@ impl<R: Replica> Store<R> {
     pub(super) async fn member_add(&self, request: MemberAddRequest) -> Result<MemberAddResponse, Status> {
         let MemberAddRequest { peer_ur_ls: peer_urls, is_learner } = request;
         let goal = if is_learner { Goal::Learn } else { Goal::Vote };
-        let group = self.change(None, Change::Add { name: String::new(), peer_urls, goal }).await?;
+        let group =
+            self.change(self.replica(), None, Change::Add { name: String::new(), peer_urls, goal }).await?;
         let members = listed(group);
         Ok(MemberAddResponse { header: self.header(None), member: members.last().cloned(), members })
     }
@@ -41,7 +42,7 @@ impl<R: Replica> Store<R> {
         &self,
         request: MemberRemoveRequest,
     ) -> Result<MemberRemoveResponse, Status> {
-        let group = self.change(None, Change::Remove(ReplicaId(request.id))).await?;
+        let group = self.change(self.replica(), None, Change::Remove(ReplicaId(request.id))).await?;
         Ok(MemberRemoveResponse { header: self.header(None), members: listed(group) })
     }
 
@@ -50,7 +51,7 @@ impl<R: Replica> Store<R> {
         request: MemberUpdateRequest,
     ) -> Result<MemberUpdateResponse, Status> {
         let change = Change::Update { id: ReplicaId(request.id), peer_urls: request.peer_ur_ls };
-        let group = match self.try_change(None, change).await {
+        let group = match self.try_change(self.replica(), None, change).await {
             // etcd does not take this for an error.
             Err(ChangeError::NothingToDo) => self.replica().group(),
             outcome => outcome.map_err(unchanged)?,
@@ -62,16 +63,26 @@ impl<R: Replica> Store<R> {
         &self,
         request: MemberPromoteRequest,
     ) -> Result<MemberPromoteResponse, Status> {
-        let group = self.change(None, Change::Promote(ReplicaId(request.id))).await?;
+        let group = self.change(self.replica(), None, Change::Promote(ReplicaId(request.id))).await?;
         Ok(MemberPromoteResponse { header: self.header(None), members: listed(group) })
     }
 
     /// Changes the group, or explains in etcd's words why it was not changed.
-    pub(super) async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, Status> {
-        self.try_change(expected, change).await.map_err(unchanged)
+    pub(super) async fn change(
+        &self,
+        replica: &R,
+        expected: Option<u64>,
+        change: Change,
+    ) -> Result<Group, Status> {
+        self.try_change(replica, expected, change).await.map_err(unchanged)
     }
 
-    async fn try_change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
+    async fn try_change(
+        &self,
+        replica: &R,
+        expected: Option<u64>,
+        change: Change,
+    ) -> Result<Group, ChangeError> {
         if let Change::Add { name, peer_urls, .. } = &change {
             if name.len() > TEXT_BYTES_MAX {
                 let why = format!("the name has {} bytes; accepted: {TEXT_BYTES_MAX}", name.len());
@@ -82,7 +93,7 @@ impl<R: Replica> Store<R> {
         if let Change::Update { peer_urls, .. } = &change {
             check_urls(peer_urls)?;
         }
-        self.replica().change(expected, change).await
+        replica.change(expected, change).await
     }
 }
 

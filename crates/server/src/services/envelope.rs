@@ -2,6 +2,7 @@
 //! errors for gRPC.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::future::try_join_all;
 use prost::Message;
 use synod_api::{
     etcdserverpb::ResponseHeader,
@@ -31,10 +32,12 @@ const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 /// Most bytes of an answer to a command that holds no place for a large one.
 pub(super) const SMALL_ANSWER_BYTES_MAX: u64 = 64 << 10;
 
-/// The key-value store of a replica.
+/// The key-value store of a replica, or one for each of its groups.
 #[derive(Debug)]
 pub(crate) struct Store<R> {
-    replica: R,
+    /// By the number of the group. The first one also answers what is asked of the replica as a whole.
+    groups: Vec<R>,
+    /// Of all groups together.
     quota_bytes: u64,
     cluster_id: u64,
     member_id: u64,
@@ -44,21 +47,33 @@ pub(crate) struct Store<R> {
 }
 
 impl<R: Replica> Store<R> {
-    pub(crate) fn new(config: &Config, replica: R, readers: Readers, admission: Admission) -> Store<R> {
-        let status = replica.status();
+    /// Makes the store of these groups, of which there is at least one.
+    pub(crate) fn new(config: &Config, groups: Vec<R>, readers: Readers, admission: Admission) -> Store<R> {
+        let status = groups[0].status();
         Store {
             quota_bytes: config.quota_bytes,
             cluster_id: status.cluster.0,
             member_id: status.replica.0,
             requests: config.requests.clone(),
-            replica,
+            groups,
             readers,
             admission,
         }
     }
 
+    /// The replica in the first group.
     pub(crate) fn replica(&self) -> &R {
-        &self.replica
+        &self.groups[0]
+    }
+
+    /// The replica in each group.
+    pub(crate) fn groups(&self) -> &[R] {
+        &self.groups
+    }
+
+    /// How many groups there are.
+    pub(super) fn count(&self) -> u16 {
+        u16::try_from(self.groups.len()).expect("groups have numbers of 16 bits")
     }
 
     /// Makes a new connection's share of the threads and places for large answers.
@@ -76,7 +91,7 @@ impl<R: Replica> Store<R> {
     }
 
     pub(super) fn limits(&self) -> Limits {
-        self.replica.limits()
+        self.replica().limits()
     }
 
     /// Most bytes of a request's message.
@@ -86,6 +101,16 @@ impl<R: Replica> Store<R> {
 
     pub(crate) fn quota_bytes(&self) -> u64 {
         self.quota_bytes
+    }
+
+    /// Gives a client's own command what the server adds to each: the quota, of which each group has an equal part, and
+    /// the member for which an alarm would be raised.
+    pub(super) fn with_quota(&self, command: KvCommand) -> KvCommand {
+        let quota_bytes = match self.quota_bytes {
+            0 => 0,
+            bytes => (bytes / u64::from(self.count())).max(1),
+        };
+        KvCommand { quota_bytes, member_id: self.member_id, ..command }
     }
 
     /// Checks a command, orders it and executes it. `answer` converts the reply.
@@ -100,7 +125,7 @@ impl<R: Replica> Store<R> {
         // The answer to a put has one pair at most; without a bound of its own the command is read faster.
         let bytes = if matches!(command, Command::Put(_)) { 0 } else { self.limits().answer_bytes_max };
         let command = self.checked(command, bytes);
-        async move { answer(replied(self.replica.execute(command?).await)?) }
+        async move { answer(replied(self.replica().execute(command?).await)?) }
     }
 
     /// Executes a command that may have a large answer. Only execution shows how large the answer is, so the
@@ -115,14 +140,14 @@ impl<R: Replica> Store<R> {
         let bytes_max = self.limits().answer_bytes_max;
         let small = SMALL_ANSWER_BYTES_MAX.min(bytes_max);
         let command = self.checked(command, small)?;
-        let reply = replied(self.replica.execute(command.clone()).await);
+        let reply = replied(self.replica().execute(command.clone()).await);
         if small == bytes_max || !is_too_large(&reply, small) {
             return answer(reply?).map(|answer| (answer, None));
         }
         let place = lane.place().await;
         let command = KvCommand::decode(command).map_err(garbled)?;
         let command = KvCommand { answer_bytes_max: bytes_max, ..command }.encode_to_vec().into();
-        let reply = replied(self.replica.execute(command).await)?;
+        let reply = replied(self.replica().execute(command).await)?;
         answer(reply).map(|answer| (answer, Some(place)))
     }
 
@@ -158,17 +183,25 @@ impl<R: Replica> Store<R> {
         let query = query.map(|query| Bytes::from(KvQuery { query: Some(query) }.encode_to_vec()));
         async move {
             let query = query.map_err(|error| refusal(&error))?;
-            self.replica.query(query, consistency).await.map_err(failure)
+            self.replica().query(query, consistency).await.map_err(failure)
         }
     }
 
-    /// The status of the store: revision, size, alarms.
+    /// The status of the store: revision, size, alarms. That of several groups has no revision, and the sizes and alarms
+    /// of all.
     pub(crate) async fn status(&self, consistency: Consistency) -> Result<KvStatus, Status> {
-        let found = self.asked(Ok(Query::Status(KvStatusRequest {})), consistency).await?;
-        match decoded(found.whole())? {
-            Answer::Status(status) => Ok(status),
-            other => Err(unexpected(other)),
+        let mut all = try_join_all(self.groups.iter().map(|group| status_of(group, consistency))).await?;
+        if let [only] = &mut all[..] {
+            return Ok(std::mem::take(only));
         }
+        let mut sum = KvStatus::default();
+        for status in all {
+            sum.size_bytes += status.size_bytes;
+            sum.keys += status.keys;
+            sum.versions += status.versions;
+            sum.alarms.extend(status.alarms);
+        }
+        Ok(sum)
     }
 
     /// The header of an answer. The store's own header tells only the revision.
@@ -177,8 +210,17 @@ impl<R: Replica> Store<R> {
             cluster_id: self.cluster_id,
             member_id: self.member_id,
             revision: from_store.map_or(0, |header| header.revision),
-            raft_term: self.replica.ballot().round,
+            raft_term: self.replica().ballot().round,
         })
+    }
+}
+
+async fn status_of<R: Replica>(group: &R, consistency: Consistency) -> Result<KvStatus, Status> {
+    let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})) }.encode_to_vec();
+    let found = group.query(query.into(), consistency).await.map_err(failure)?;
+    match decoded(found.whole())? {
+        Answer::Status(status) => Ok(status),
+        other => Err(unexpected(other)),
     }
 }
 

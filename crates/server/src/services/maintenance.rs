@@ -64,7 +64,7 @@ impl<R: Replica> Store<R> {
         let KvStatus { revision, size_bytes, alarms, .. } = self.status(Consistency::Serializable).await?;
         let bytes = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let mut errors = status.troubles;
-        if status.leader.is_none() {
+        if self.groups().iter().any(|group| group.status().leader.is_none()) {
             errors.push("etcdserver: no leader".to_owned());
         }
         errors.extend(
@@ -93,13 +93,8 @@ impl<R: Replica> Store<R> {
 
     /// Only the leader accepts it, as with etcd. The answer comes when the other member leads.
     pub(super) async fn move_leader(&self, request: MoveLeaderRequest) -> Result<MoveLeaderResponse, Status> {
-        self.replica().move_leader(ReplicaId(request.target_id)).await.map_err(|error| {
-            let code = match error {
-                MoveError::NotLeader | MoveError::BadTransferee => Code::FailedPrecondition,
-                MoveError::TookTooLong | MoveError::Stopping => Code::Unavailable,
-            };
-            Status::new(code, format!("etcdserver: {error}"))
-        })?;
+        let moved = self.replica().move_leader(ReplicaId(request.target_id)).await;
+        moved.map_err(|error| unmoved(&error))?;
         Ok(MoveLeaderResponse { header: self.header(None) })
     }
 
@@ -114,4 +109,13 @@ impl<R: Replica> Store<R> {
         let HashKvResponse { header, hash, .. } = self.hash_kv(HashKvRequest { revision: 0 }, lane).await?;
         Ok(HashResponse { header, hash })
     }
+}
+
+/// The status for a leadership that did not move, in etcd's words.
+pub(super) fn unmoved(error: &MoveError) -> Status {
+    let code = match error {
+        MoveError::NotLeader | MoveError::BadTransferee => Code::FailedPrecondition,
+        MoveError::TookTooLong | MoveError::Stopping => Code::Unavailable,
+    };
+    Status::new(code, format!("etcdserver: {error}"))
 }

@@ -8,7 +8,7 @@ mod native;
 
 use bytes::Bytes;
 use prost::Message;
-use synod_api::etcdserverpb::PutRequest;
+use synod_api::{etcdserverpb::PutRequest, shards::NO_SINGLE_REVISION};
 use synod_kv::{PAGE_BYTES, validate};
 use tonic::Status;
 
@@ -47,6 +47,9 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
         charge: &Charge,
     ) -> Result<Answer<'_, R>, Status> {
+        if self.count() > 1 && path.starts_with("/etcdserverpb.") && !SERVED_OF_SEVERAL.contains(&path) {
+            return Err(no_single_revision(self.count()));
+        }
         match path {
             "/etcdserverpb.KV/Put" => {
                 let request: PutRequest = body.message().await?;
@@ -63,7 +66,7 @@ impl<R: Replica> Store<R> {
                 self.range(request).await
             }
             "/synod.v1.Native/Execute" => {
-                let response = self.execute_in_session(body.message().await?).await?;
+                let response = self.execute_natively(body.message().await?).await?;
                 // A client that is refused here can ask again for the reply, which its session keeps.
                 afford(charge, response.reply.len() as u64)?;
                 Ok(Answer::Message(framed(&response)))
@@ -125,10 +128,28 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request, lane)).await,
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
+            "/synod.v1.Native/MoveLeader" => unary(body, |request| self.move_leader_natively(request)).await,
             "/synod.v1.Native/Change" => unary(body, |request| self.change_natively(request)).await,
             _ => Err(Status::unimplemented(why_not_served(path))),
         }
     }
+}
+
+/// The requests of etcd's API that make sense where there are several groups: they are about the members.
+const SERVED_OF_SEVERAL: [&str; 6] = [
+    "/etcdserverpb.Cluster/MemberList",
+    "/etcdserverpb.Cluster/MemberAdd",
+    "/etcdserverpb.Cluster/MemberRemove",
+    "/etcdserverpb.Cluster/MemberUpdate",
+    "/etcdserverpb.Cluster/MemberPromote",
+    "/etcdserverpb.Maintenance/Status",
+];
+
+fn no_single_revision(groups: u16) -> Status {
+    Status::failed_precondition(format!(
+        "{NO_SINGLE_REVISION} ({groups}, --groups shard:{groups}), each with revisions of its own, and etcd's API knows one \
+         revision only: use Synod's own API (synod.v1.Native), as `synod put`, `get`, `del`, `txn` and `move-leader --group` do"
+    ))
 }
 
 /// Charges a request for an answer that holds no place.

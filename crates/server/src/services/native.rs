@@ -1,45 +1,60 @@
 //! Synod's own service: for clients that want each command executed at most once, and for changes of a group
 //! that etcd's API cannot express.
 
-use synod_api::synod::v1::{
-    self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvStatus, OpenSessionRequest,
-    OpenSessionResponse, QueryRequest, QueryResponse, StatusRequest, StatusResponse,
-    change_request::Change as Asked,
+use bytes::Bytes;
+use prost::{DecodeError, Message};
+use synod_api::{
+    shards::{self, Unroutable},
+    synod::v1::{
+        self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvCommand, KvQuery,
+        KvStatus, MoveLeaderRequest, MoveLeaderResponse, OpenSessionRequest, OpenSessionResponse,
+        QueryRequest, QueryResponse, StatusRequest, StatusResponse, change_request::Change as Asked,
+    },
 };
+use synod_kv::validate;
 use synod_wire::{ReplicaId, SessionId};
 use tonic::Status;
 
-use super::envelope::{Store, failure, gathered};
+use super::{
+    envelope::{Store, failure, gathered, refusal},
+    maintenance::unmoved,
+};
 use crate::{
     Change, Consistency, Goal, Group, Replica, RequestError, Standing,
     readers::{Lane, Place},
 };
 
 impl<R: Replica> Store<R> {
-    pub(super) async fn open_session(&self, _: OpenSessionRequest) -> Result<OpenSessionResponse, Status> {
-        let session = self.replica().open_session().await.map_err(failure)?.0;
-        Ok(OpenSessionResponse { session })
+    pub(super) async fn open_session(
+        &self,
+        request: OpenSessionRequest,
+    ) -> Result<OpenSessionResponse, Status> {
+        let session = self.group(request.group)?.open_session().await.map_err(failure)?.0;
+        Ok(OpenSessionResponse { session, groups: self.count().into() })
     }
 
-    pub(super) async fn execute_in_session(
-        &self,
-        request: ExecuteRequest,
-    ) -> Result<ExecuteResponse, Status> {
-        let ExecuteRequest { session, sequence, lowest_outstanding, payload } = request;
-        if !(1..=sequence).contains(&lowest_outstanding) {
+    pub(super) async fn execute_natively(&self, request: ExecuteRequest) -> Result<ExecuteResponse, Status> {
+        let ExecuteRequest { session, sequence, lowest_outstanding, payload, group } = request;
+        let in_session = session != 0;
+        if !in_session && (sequence, lowest_outstanding) != (0, 0) {
+            return Err(Status::invalid_argument(
+                "synod: without a session nothing is numbered; give sequence and lowest_outstanding 0",
+            ));
+        }
+        if in_session && !(1..=sequence).contains(&lowest_outstanding) {
             return Err(Status::invalid_argument(format!(
                 "synod: lowest_outstanding is {lowest_outstanding}; give 1 to the command's own number, {sequence}"
             )));
         }
-        if payload.len() > self.limits().request_bytes_max {
-            return Err(failure(RequestError::TooLarge));
-        }
-        let replica = self.replica();
-        let reply = replica
-            .execute_in_session(SessionId(session), sequence, lowest_outstanding, payload)
-            .await
-            .map_err(failure)?;
-        Ok(ExecuteResponse { reply })
+        // A session's number may be that of another client's session in another group.
+        let group = if in_session { Some(group.unwrap_or(0)) } else { group };
+        let (replica, payload) = self.command(group, payload)?;
+        let reply = if in_session {
+            replica.execute_in_session(SessionId(session), sequence, lowest_outstanding, payload).await
+        } else {
+            replica.execute(payload).await
+        };
+        Ok(ExecuteResponse { reply: reply.map_err(failure)? })
     }
 
     pub(super) async fn query_natively(
@@ -47,14 +62,71 @@ impl<R: Replica> Store<R> {
         request: QueryRequest,
         lane: &Lane,
     ) -> Result<(QueryResponse, Option<Place>), Status> {
-        let QueryRequest { payload, serializable } = request;
+        let QueryRequest { payload, serializable, group } = request;
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
+        let replica = match self.count() {
+            1 => self.group(group.unwrap_or(0))?,
+            groups => {
+                let query = KvQuery::decode(payload.clone()).map_err(|error| malformed("KvQuery", &error))?;
+                self.group_of(group, shards::of_query(&query, groups))?
+            }
+        };
         let consistency = if serializable { Consistency::Serializable } else { Consistency::Linearizable };
-        let answer = self.replica().query(payload, consistency).await.map_err(failure)?;
+        let answer = replica.query(payload, consistency).await.map_err(failure)?;
         let (reply, place) = gathered(answer, lane).await?;
         Ok((QueryResponse { reply }, place))
+    }
+
+    pub(super) async fn move_leader_natively(
+        &self,
+        request: MoveLeaderRequest,
+    ) -> Result<MoveLeaderResponse, Status> {
+        let MoveLeaderRequest { group, member } = request;
+        self.group(group)?.move_leader(ReplicaId(member)).await.map_err(|error| unmoved(&error))?;
+        Ok(MoveLeaderResponse {})
+    }
+
+    /// The replica in the group that executes a command, and the command as it is ordered there.
+    fn command(&self, group: Option<u32>, payload: Bytes) -> Result<(&R, Bytes), Status> {
+        if payload.len() > self.limits().request_bytes_max {
+            return Err(failure(RequestError::TooLarge));
+        }
+        if self.count() == 1 {
+            return Ok((self.group(group.unwrap_or(0))?, payload));
+        }
+        let command = KvCommand::decode(payload).map_err(|error| malformed("KvCommand", &error))?;
+        let replica = self.group_of(group, shards::of_command(&command, self.count()))?;
+        let command = self.with_quota(command);
+        validate::command(&command, &replica.limits()).map_err(|error| refusal(&error))?;
+        Ok((replica, command.encode_to_vec().into()))
+    }
+
+    /// The replica in the group that is named, or to which the keys belong; both must agree.
+    fn group_of(&self, named: Option<u32>, of_keys: Result<Option<u16>, Unroutable>) -> Result<&R, Status> {
+        let of_keys = of_keys.map_err(|error| Status::invalid_argument(format!("synod: {error}")))?;
+        match (named, of_keys.map(u32::from)) {
+            (Some(named), Some(group)) if named != group => Err(Status::invalid_argument(format!(
+                "synod: the request is for group {named}, and its keys belong to group {group} of {}",
+                self.count()
+            ))),
+            (Some(group), _) | (None, Some(group)) => self.group(group),
+            (None, None) => Err(Status::invalid_argument(format!(
+                "synod: the request names no key, so it must name one of the {} groups",
+                self.count()
+            ))),
+        }
+    }
+
+    fn group(&self, number: u32) -> Result<&R, Status> {
+        let found = usize::try_from(number).ok().and_then(|number| self.groups().get(number));
+        found.ok_or_else(|| {
+            Status::invalid_argument(format!(
+                "synod: there is no group {number}; the groups of this cluster are 0 to {}",
+                self.count() - 1
+            ))
+        })
     }
 
     pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
@@ -102,6 +174,7 @@ impl<R: Replica> Store<R> {
             without_memory: status.without_memory,
             troubles: status.troubles,
             waits_for: status.waits_for,
+            groups: self.groups().iter().map(group_status).collect(),
         })
     }
 
@@ -112,10 +185,39 @@ impl<R: Replica> Store<R> {
             None => return Err(Status::invalid_argument("synod: no change is given")),
         };
         let adds = matches!(change, Change::Add { .. });
-        let group = self.change(expected, change).await?;
+        let own = matches!(change, Change::Order { .. } | Change::Limits(_));
+        if own && request.group.is_none() && self.count() > 1 {
+            return Err(Status::invalid_argument(format!(
+                "synod: each of the {} groups has a protocol and limits of its own; name the group, as with `synod \
+                 reconfigure --group 0`",
+                self.count()
+            )));
+        }
+        let replica = self.group(request.group.unwrap_or(0))?;
+        let group = self.change(replica, expected, change).await?;
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
         Ok(ChangeResponse { group: Some(group.into()), added })
     }
+}
+
+fn group_status<R: Replica>(replica: &R) -> pb::GroupStatus {
+    let status = replica.status();
+    let name_of = |id| replica.group().name_of(id);
+    pb::GroupStatus {
+        role: status.role.as_str().to_owned(),
+        leader_name: status.leader.map_or_else(String::new, name_of),
+        ballot: status.ballot.to_string(),
+        decided_slot: status.decided.0,
+        applied_slot: status.applied.0,
+        snapshot_slot: status.snapshot.0,
+    }
+}
+
+/// The status for a payload of which the group cannot be found.
+fn malformed(kind: &str, error: &DecodeError) -> Status {
+    Status::invalid_argument(format!(
+        "synod: this cluster spreads keys over several groups, so a payload is a {kind}, and this one is not: {error}"
+    ))
 }
 
 impl TryFrom<Asked> for Change {

@@ -1,0 +1,111 @@
+//! Real processes of a cluster of several groups: keys are spread over them, and each group orders its own.
+
+#[path = "support/commands.rs"]
+mod commands;
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{fs, io::Write as _, path::Path, process::Stdio};
+
+use self::{
+    commands::{SYNOD, WAIT_MAX, done, status, synod, until},
+    support::Cluster,
+};
+
+const FLAGS: [&str; 3] = ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--groups=shard:4"];
+
+/// Runs a command that must be refused, and returns what it said.
+#[track_caller]
+fn refused(endpoints: &str, args: &[&str], input: &str) -> String {
+    let mut command = std::process::Command::new(SYNOD);
+    command.args(args).args(["--endpoints", endpoints, "--command-timeout", "20s"]);
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = pipes.spawn().unwrap();
+    process.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = process.wait_with_output().unwrap();
+    assert!(!output.status.success(), "{args:?} is not refused");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The last slot that a replica has executed in each group.
+fn applied(endpoint: &str) -> Option<Vec<u64>> {
+    let groups = status(endpoint)?["groups"].as_array()?.clone();
+    groups.iter().map(|group| group["applied"].as_u64()).collect()
+}
+
+#[test]
+fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start_some(Path::new(SYNOD), folder.path(), 3, 2, &FLAGS);
+    let endpoints = cluster.endpoints();
+
+    // A replica with another number belongs to another cluster.
+    cluster.restart_with(2, &["--groups=shard:2"]);
+    until("both numbers are told", || {
+        let said = cluster.said(0);
+        said.contains("was started with --groups shard:2, and this one with --groups shard:4")
+    });
+    cluster.kill(2);
+    fs::remove_dir_all(cluster.data_dir(2)).unwrap();
+    cluster.restart_with(2, &["--groups=shard:4"]);
+    until("a leader of each group", || {
+        let led = |group: &serde_json::Value| group["leader"].as_str().is_some_and(|name| !name.is_empty());
+        endpoints.iter().all(|endpoint| {
+            status(endpoint).is_some_and(|status| status["groups"].as_array().unwrap().iter().all(led))
+        })
+    });
+
+    let key = |number: usize| format!("key{number}");
+    for number in 0..12 {
+        done(&endpoints[number % 3], &["put", &key(number), &format!("value{number}")]);
+        let found = done(&endpoints[(number + 1) % 3], &["get", &key(number), "--print-value-only"]);
+        assert_eq!(found.trim(), format!("value{number}"));
+    }
+    let used = applied(&endpoints[0]).unwrap();
+    assert_eq!(used.len(), 4);
+    let all = endpoints.join(",");
+    assert!(done(&all, &["status"]).contains("4 groups"));
+    assert!(done(&all, &["member", "list"]).contains(&endpoints[1]), "a member has told its client URLs");
+
+    // What has no single order is refused.
+    let said = refused(&all, &["compact", "3"], "");
+    assert!(said.contains("spread over several groups") && said.contains("synod.v1.Native"), "{said}");
+    for range in [["get", "key", "--prefix"], ["del", "key", "--prefix"]] {
+        let said = refused(&all, &range, "");
+        assert!(said.contains("a range of keys lies in several groups"), "{said}");
+    }
+    let said = refused(&all, &["txn"], "\nput key0 a\nput key1 a\nput key2 a\nput key3 a\n\n\n");
+    assert!(said.contains("which have no common order"), "{said}");
+    let said = refused(&all, &["reconfigure", "--limits", "max-txn-ops=9"], "");
+    assert!(said.contains("reconfigure --group"), "{said}");
+    assert!(
+        done(&all, &["reconfigure", "--group", "2", "--limits", "max-txn-ops=9"]).contains("max-txn-ops=9")
+    );
+    done(&all, &["move-leader", "--group", "3", "n3"]);
+    assert_eq!(status(&endpoints[2]).unwrap()["groups"][3]["role"], "leader");
+    let said = refused(&all, &["member", "remove", "n3"], "");
+    assert!(said.contains("several groups"), "{said}");
+
+    // A replica that was killed comes back, and only with the number of its data.
+    cluster.kill(1);
+    for number in 0..12 {
+        done(&endpoints[0], &["put", &key(number), "again"]);
+    }
+    assert_eq!(done(&endpoints[2], &["del", &key(0)]).trim(), "1");
+    cluster.restart_with(1, &["--groups=shard:3"]);
+    assert_eq!(cluster.ends(1, WAIT_MAX).code(), Some(2));
+    let said = cluster.said(1);
+    assert!(said.contains("--groups shard:3: ") && said.contains("accepted: --groups shard:4"), "{said}");
+    cluster.restart_with(1, &["--groups=shard:4"]);
+    until("the killed replica has everything", || {
+        let own = ["get", &key(11), "--serializable", "--print-value-only", "--endpoints", &endpoints[1]];
+        let there = String::from_utf8(synod(&own).stdout).unwrap();
+        there.trim() == "again"
+            && applied(&endpoints[1]).is_some_and(|own| Some(own) >= applied(&endpoints[0]))
+    });
+    for number in 1..12 {
+        let found = done(&endpoints[1], &["get", &key(number), "--print-value-only"]);
+        assert_eq!(found.trim(), "again");
+    }
+    assert_eq!(done(&endpoints[1], &["get", &key(0)]), "");
+}
