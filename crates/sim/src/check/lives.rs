@@ -221,8 +221,10 @@ impl Watch {
         let unexecuted_max =
             self.found.max(settings.backlog_bytes_max) + accepted_max + most_unexecuted.min(adopted_max);
         // The bound allows for the step that exceeds the limit, the step in which a leader takes over what
-        // others accepted, and states.
-        let undurable_max = settings.undurable_bytes_max + 2 * most_undurable + STATES_BYTES_MAX;
+        // others accepted, and states. Where every replica has a window, a batch that a message waits for is written
+        // whatever else waits, since the message was taken in before.
+        let wanted_max = if windows > 1 { ahead_max * self.largest_batch } else { 0 };
+        let undurable_max = settings.undurable_bytes_max + 2 * most_undurable + STATES_BYTES_MAX + wanted_max;
         self.bounds([
             ("slots in flight", status.protocol.in_flight as u64, ahead_max.saturating_add(lag)),
             ("bytes queued", status.queued_bytes as u64, queue_max),
