@@ -86,6 +86,12 @@ fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
     let said = refused(&all, &["member", "remove", "n3"], "");
     assert!(said.contains("several groups"), "{said}");
 
+    assert!(done(&all, &["compact", "--group", "1", "1", "--disarm"]).contains("compacted revision 1"));
+    for absent in [&["compact", "--group", "9", "1"][..], &["move-leader", "--group", "9", "n3"]] {
+        let said = refused(&all, absent, "");
+        assert!(said.contains("there is no group 9"), "{said}");
+    }
+
     // A replica that was killed comes back, and only with the number of its data.
     cluster.kill(1);
     for number in 0..12 {

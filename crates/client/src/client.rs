@@ -11,10 +11,11 @@ use std::{
 use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
-        CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, MemberListRequest,
-        MemberListResponse, MoveLeaderRequest, MoveLeaderResponse, PutRequest, PutResponse, RangeRequest,
-        RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse, cluster_client::ClusterClient,
-        kv_client::KvClient, maintenance_client::MaintenanceClient, request_op::Request,
+        AlarmMember, AlarmRequest, CompactionRequest, CompactionResponse, DeleteRangeRequest,
+        DeleteRangeResponse, MemberListRequest, MemberListResponse, MoveLeaderRequest, MoveLeaderResponse,
+        PutRequest, PutResponse, RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest,
+        TxnResponse, alarm_request::AlarmAction, cluster_client::ClusterClient, kv_client::KvClient,
+        maintenance_client::MaintenanceClient, request_op::Request,
     },
     shards::NO_SINGLE_REVISION,
     synod::v1::{
@@ -36,6 +37,7 @@ const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 ///
 /// Clones share its connections: one connection to each endpoint, made when it is first needed. To have
 /// several connections to an endpoint, make several clients.
+///
 /// A cluster of several groups does not serve etcd's API. There the client asks for keys by Synod's own, once a server has
 /// said so: a put, and a read, deletion or transaction of keys of one group. Revisions are then those of the group.
 #[derive(Clone, Debug)]
@@ -85,7 +87,7 @@ impl Client {
         if let Some(answer) = self.unless_spread(self.writes(), send).await {
             return answer;
         }
-        match self.execute(Command::Put(request), self.writes()).await? {
+        match self.execute(None, Command::Put(request), self.writes()).await? {
             Reply::Put(done) => Ok(done),
             other => Err(self.unexpected(&other)),
         }
@@ -100,7 +102,7 @@ impl Client {
         if let Some(answer) = self.unless_spread(self.writes(), send).await {
             return answer;
         }
-        match self.execute(Command::DeleteRange(request), self.writes()).await? {
+        match self.execute(None, Command::DeleteRange(request), self.writes()).await? {
             Reply::DeleteRange(done) => Ok(done),
             other => Err(self.unexpected(&other)),
         }
@@ -122,7 +124,7 @@ impl Client {
                 other => Err(self.unexpected(&other)),
             };
         }
-        match self.execute(Command::Txn(request), retry).await? {
+        match self.execute(None, Command::Txn(request), retry).await? {
             Reply::Txn(done) => Ok(done),
             other => Err(self.unexpected(&other)),
         }
@@ -147,10 +149,12 @@ impl Client {
         }
     }
 
-    /// Executes a command of the key-value store by Synod's own API, outside of a session.
-    async fn execute(&self, command: Command, retry: Retry) -> Result<Reply, Error> {
+    /// Executes a command of the key-value store by Synod's own API, outside of a session, in the group of its keys or
+    /// in the one that is named.
+    async fn execute(&self, group: Option<u16>, command: Command, retry: Retry) -> Result<Reply, Error> {
         let payload = KvCommand { command: Some(command), ..KvCommand::default() }.encode_to_vec();
-        let request = native::ExecuteRequest { payload: payload.into(), ..Default::default() };
+        let group = group.map(u32::from);
+        let request = native::ExecuteRequest { payload: payload.into(), group, ..Default::default() };
         let send = |channel| {
             let request = request.clone();
             async move { native_client(channel).execute(request).await }
@@ -203,6 +207,28 @@ impl Client {
     pub async fn compact(&self, request: CompactionRequest) -> Result<CompactionResponse, Error> {
         let send = |channel| async move { kv(channel).compact(request).await };
         self.endpoints.call(self.writes(), send).await
+    }
+
+    /// [`Client::compact`] in one group of a cluster that has several. The revision is that group's.
+    pub async fn compact_in(
+        &self,
+        group: u16,
+        request: CompactionRequest,
+    ) -> Result<CompactionResponse, Error> {
+        match self.execute(Some(group), Command::Compact(request), self.writes()).await? {
+            Reply::Compact(done) => Ok(done),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Clears the alarms of one group of a cluster that has several, so that a group whose store was full takes puts
+    /// again. Returns what was cleared.
+    pub async fn disarm_in(&self, group: u16) -> Result<Vec<AlarmMember>, Error> {
+        let request = AlarmRequest { action: AlarmAction::Deactivate.into(), ..AlarmRequest::default() };
+        match self.execute(Some(group), Command::Alarm(request), self.writes()).await? {
+            Reply::Alarm(done) => Ok(done.alarms),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// The members of the cluster.

@@ -48,7 +48,10 @@ pub(crate) fn open<S: StateMachine>(
         DataDir::open_for_groups(disk(), &config.data_dir, *cluster, *me, name, *durability, count)?;
     let identity = data_dir.identity();
     let groups = || (0..count).map(GroupId);
-    let origins = groups().map(|group| origin(config, &data_dir, group)).collect::<Result<Vec<_>, _>>()?;
+    // The first group's is written last: with it the directory counts as begun (`is_begun`).
+    let written = groups().rev().map(|group| origin(config, &data_dir, group));
+    let mut origins = written.collect::<Result<Vec<_>, _>>()?;
+    origins.reverse();
     let peers = PeerBook::open(&data_dir)?;
     let lives = Lives::begin(&data_dir)?;
     // Who the members are is the same for all groups.

@@ -62,6 +62,13 @@ pub struct CompactArgs {
     /// (Here they never take longer; the flag is etcdctl's.)
     #[arg(long)]
     physical: bool,
+    /// The group, counted from 0, whose versions are forgotten; needed where the cluster has several
+    /// (`serve --groups`). The revision is that group's.
+    #[arg(long)]
+    group: Option<u16>,
+    /// Then clear the group's alarms: a group whose store was full takes puts again.
+    #[arg(long, requires = "group")]
+    disarm: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -105,6 +112,13 @@ pub fn txn(args: TxnArgs) -> Result<(), Failure> {
 pub fn compact(args: CompactArgs) -> Result<(), Failure> {
     let client = args.client.client()?;
     let request = CompactionRequest { revision: args.revision, physical: args.physical };
-    let response = args.client.run(async { Ok(client.compact(request).await?) })?;
+    let response = args.client.run(async {
+        let Some(group) = args.group else { return Ok(client.compact(request).await?) };
+        let response = client.compact_in(group, request).await?;
+        if args.disarm {
+            client.disarm_in(group).await?;
+        }
+        Ok(response)
+    })?;
     print::compact(args.client.write_out, args.revision, &response)
 }

@@ -79,6 +79,12 @@ pub async fn leader(args: &ClientArgs, group: &Group) -> Result<Leading, Failure
 
 /// The same for one of several groups.
 pub async fn leader_of(args: &ClientArgs, group: &Group, number: u16) -> Result<Leading, Failure> {
+    if let Some((_, status)) = told(args).await?.first()
+        && usize::from(number) >= status.groups.len().max(1)
+    {
+        let last = status.groups.len().max(1) - 1;
+        return Err(Failure::failed(format!("there is no group {number}; accepted: 0 to {last}")));
+    }
     leading(args, group, |status| {
         status.groups.get(usize::from(number)).is_some_and(|group| group.role == "leader")
     })

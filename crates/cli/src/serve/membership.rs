@@ -84,15 +84,15 @@ impl Membership {
             let now = Instant::now();
             if self.handle.status().leader.is_none() {
                 if now - led_at >= LEADERLESS_MAX {
-                    led_at = now;
-                    // A replica that has had a leader is of the same cluster as the others.
-                    if !was_led {
-                        self.tell_of_other_groups();
-                    }
                     if self.was_removed() {
                         watch.removed.store(true, Ordering::Release);
                         return;
                     }
+                    // A replica that has had a leader is of the same cluster as the others.
+                    if !was_led {
+                        self.tell_of_other_groups();
+                    }
+                    led_at = Instant::now();
                 }
                 continue;
             }

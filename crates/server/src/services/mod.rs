@@ -8,7 +8,7 @@ mod native;
 
 use bytes::Bytes;
 use prost::Message;
-use synod_api::{etcdserverpb::PutRequest, shards::NO_SINGLE_REVISION};
+use synod_api::{etcdserverpb::PutRequest, shards::NO_SINGLE_REVISION, synod::v1::ExecuteRequest};
 use synod_kv::{PAGE_BYTES, validate};
 use tonic::Status;
 
@@ -66,9 +66,16 @@ impl<R: Replica> Store<R> {
                 self.range(request).await
             }
             "/synod.v1.Native/Execute" => {
-                let response = self.execute_natively(body.message().await?).await?;
-                // A client that is refused here can ask again for the reply, which its session keeps.
-                afford(charge, response.reply.len() as u64)?;
+                let request: ExecuteRequest = body.message().await?;
+                let in_session = request.session != 0;
+                if !in_session {
+                    afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                }
+                let response = self.execute_natively(request).await?;
+                if in_session {
+                    // A client that is refused here can ask again for the reply, which its session keeps.
+                    afford(charge, response.reply.len() as u64)?;
+                }
                 Ok(Answer::Message(framed(&response)))
             }
             "/synod.v1.Native/Query" => {

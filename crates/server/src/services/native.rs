@@ -9,6 +9,7 @@ use synod_api::{
         self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvCommand, KvQuery,
         KvStatus, MoveLeaderRequest, MoveLeaderResponse, OpenSessionRequest, OpenSessionResponse,
         QueryRequest, QueryResponse, StatusRequest, StatusResponse, change_request::Change as Asked,
+        kv_command::Command,
     },
 };
 use synod_kv::validate;
@@ -16,7 +17,7 @@ use synod_wire::{ReplicaId, SessionId};
 use tonic::Status;
 
 use super::{
-    envelope::{Store, failure, gathered, refusal},
+    envelope::{SMALL_ANSWER_BYTES_MAX, Store, failure, gathered, refusal},
     maintenance::unmoved,
 };
 use crate::{
@@ -46,9 +47,14 @@ impl<R: Replica> Store<R> {
                 "synod: lowest_outstanding is {lowest_outstanding}; give 1 to the command's own number, {sequence}"
             )));
         }
+        if !in_session && self.count() == 1 {
+            return Err(Status::invalid_argument(
+                "synod: open a session, or use etcd's API, which needs none",
+            ));
+        }
         // A session's number may be that of another client's session in another group.
         let group = if in_session { Some(group.unwrap_or(0)) } else { group };
-        let (replica, payload) = self.command(group, payload)?;
+        let (replica, payload) = self.command(group, payload, in_session)?;
         let reply = if in_session {
             replica.execute_in_session(SessionId(session), sequence, lowest_outstanding, payload).await
         } else {
@@ -89,7 +95,7 @@ impl<R: Replica> Store<R> {
     }
 
     /// The replica in the group that executes a command, and the command as it is ordered there.
-    fn command(&self, group: Option<u32>, payload: Bytes) -> Result<(&R, Bytes), Status> {
+    fn command(&self, group: Option<u32>, payload: Bytes, in_session: bool) -> Result<(&R, Bytes), Status> {
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
@@ -98,7 +104,14 @@ impl<R: Replica> Store<R> {
         }
         let command = KvCommand::decode(payload).map_err(|error| malformed("KvCommand", &error))?;
         let replica = self.group_of(group, shards::of_command(&command, self.count()))?;
-        let command = self.with_quota(command);
+        let mut command = self.with_quota(command);
+        if !matches!(command.command, Some(Command::Put(_))) {
+            // Nothing keeps an answer that leaves without a session, so it was paid for before.
+            let share = if in_session { u64::MAX } else { SMALL_ANSWER_BYTES_MAX };
+            let most = replica.limits().answer_bytes_max.min(share);
+            let asked = command.answer_bytes_max;
+            command.answer_bytes_max = if asked == 0 { most } else { asked.min(most) };
+        }
         validate::command(&command, &replica.limits()).map_err(|error| refusal(&error))?;
         Ok((replica, command.encode_to_vec().into()))
     }
