@@ -383,10 +383,6 @@ impl Plan {
         settings.consensus.election = election;
         // It is drawn separately, so that the rest of a seed's plan does not depend on it.
         settings.consensus.dissemination = Plan::draw_dissemination(seed);
-        if settings.consensus.dissemination == Dissemination::Balanced && seed.is_multiple_of(3) {
-            // Replicas then wait longer for bodies that come by themselves than for a leader.
-            settings.consensus.retransmit_after = settings.consensus.election_timeout * 2;
-        }
         settings.state_transfer =
             pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
 
