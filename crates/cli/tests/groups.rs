@@ -87,6 +87,7 @@ fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
     assert!(said.contains("several groups"), "{said}");
 
     assert!(done(&all, &["compact", "--group", "1", "1", "--disarm"]).contains("compacted revision 1"));
+    assert_eq!(done(&all, &["compact", "--group", "1", "--disarm"]), "cleared 0 alarms of group 1\n");
     for absent in [&["compact", "--group", "9", "1"][..], &["move-leader", "--group", "9", "n3"]] {
         let said = refused(&all, absent, "");
         assert!(said.contains("there is no group 9"), "{said}");

@@ -57,8 +57,8 @@ macro_rules! bugs {
             LeaderLearnsWithoutPromise,
             /// Each replica finds decisions in the way that it was started with, not in the group's.
             DecisionOfEachReplica,
-            /// The replicated clock adds up what leaders say that went by, however much that is and whoever else said
-            /// so.
+            /// The replicated clock adds up what leaders say that went by, however much that is and whichever replica
+            /// said so.
             ClockCountsTwice,
             /// A leader answers a read without asking whether it still leads, also after it has slept. (Either alone
             /// would do: a leader that slept gives up before it does anything else.)

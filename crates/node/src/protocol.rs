@@ -521,7 +521,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Fails everybody who waits; the other threads are told by whoever stops this one.
+    /// Fails everybody who waits; the other threads are told by the one that stops this one.
     fn stop(self) {
         self.hosted.into_iter().for_each(Hosted::stop);
     }

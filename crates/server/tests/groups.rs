@@ -6,8 +6,8 @@ use common::{config, connect, replica};
 use prost::Message;
 use synod_api::{
     etcdserverpb::{
-        self, CompactionRequest, PutRequest, RangeRequest, kv_client::KvClient,
-        maintenance_client::MaintenanceClient,
+        self, CompactionRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, kv_client::KvClient,
+        maintenance_client::MaintenanceClient, request_op::Request,
     },
     shards,
     synod::v1::{
@@ -121,6 +121,29 @@ async fn a_session_is_of_one_group() {
     assert!(
         told(&range).0 == Code::InvalidArgument && range.message().contains("a range of keys"),
         "{range}"
+    );
+}
+
+#[tokio::test]
+async fn without_a_session_an_answer_is_small_and_one_group_is_refused() {
+    let server = serve(&config());
+    let mut client = NativeClient::new(connect(&server).await);
+    let key = &keys()[0];
+    let large = PutRequest { key: key.clone().into(), value: vec![0; 70 << 10].into(), ..Default::default() };
+    let get = RequestOp { request: Some(Request::RequestRange(one(key))) };
+    let put_it = RequestOp { request: Some(Request::RequestPut(large)) };
+    let txn = TxnRequest { success: vec![put_it, get], ..TxnRequest::default() };
+    let command = KvCommand { command: Some(Command::Txn(txn)), ..KvCommand::default() };
+    let request = ExecuteRequest { payload: command.encode_to_vec().into(), ..ExecuteRequest::default() };
+    let reply = client.execute(request).await.unwrap().into_inner().reply;
+    let reply = KvReply::decode(reply).unwrap().reply;
+    assert!(matches!(&reply, Some(Reply::Error(_))), "nothing pays for it: {reply:?}");
+
+    let alone = Server::start(&config(), replica(), Registry::default()).unwrap();
+    let refused = NativeClient::new(connect(&alone).await).execute(put(key)).await.unwrap_err();
+    assert!(
+        told(&refused).0 == Code::InvalidArgument && refused.message().contains("one group"),
+        "{refused}"
     );
 }
 

@@ -57,7 +57,8 @@ pub struct TxnArgs {
 #[derive(Clone, Debug, Args)]
 pub struct CompactArgs {
     /// Versions that no read at or after this revision can see are forgotten.
-    revision: i64,
+    #[arg(required_unless_present = "disarm")]
+    revision: Option<i64>,
     /// Answer once the forgotten versions take no more space, rather than once the compaction is decided.
     /// (Here they never take longer; the flag is etcdctl's.)
     #[arg(long)]
@@ -66,7 +67,7 @@ pub struct CompactArgs {
     /// (`serve --groups`). The revision is that group's.
     #[arg(long)]
     group: Option<u16>,
-    /// Then clear the group's alarms: a group whose store was full takes puts again.
+    /// Then clear the group's alarms: a group whose store was full takes puts again. A revision is not needed.
     #[arg(long, requires = "group")]
     disarm: bool,
     #[command(flatten)]
@@ -111,14 +112,30 @@ pub fn txn(args: TxnArgs) -> Result<(), Failure> {
 
 pub fn compact(args: CompactArgs) -> Result<(), Failure> {
     let client = args.client.client()?;
-    let request = CompactionRequest { revision: args.revision, physical: args.physical };
-    let response = args.client.run(async {
-        let Some(group) = args.group else { return Ok(client.compact(request).await?) };
-        let response = client.compact_in(group, request).await?;
-        if args.disarm {
-            client.disarm_in(group).await?;
-        }
-        Ok(response)
+    let disarmed = args.group.filter(|_| args.disarm);
+    // One run: connections end with it.
+    let (compacted, cleared) = args.client.run(async {
+        let compacted = match args.revision {
+            None => None,
+            Some(revision) => {
+                let request = CompactionRequest { revision, physical: args.physical };
+                Some(match args.group {
+                    Some(group) => client.compact_in(group, request).await?,
+                    None => client.compact(request).await?,
+                })
+            }
+        };
+        let cleared = match disarmed {
+            Some(group) => client.disarm_in(group).await?.len(),
+            None => 0,
+        };
+        Ok((compacted, cleared))
     })?;
-    print::compact(args.client.write_out, args.revision, &response)
+    if let Some((response, revision)) = compacted.zip(args.revision) {
+        print::compact(args.client.write_out, revision, &response)?;
+    }
+    if let Some(group) = disarmed {
+        print::disarm(args.client.write_out, group, cleared)?;
+    }
+    Ok(())
 }

@@ -96,6 +96,13 @@ pub fn compact(format: Format, revision: i64, response: &CompactionResponse) -> 
     }
 }
 
+pub fn disarm(format: Format, group: u16, cleared: usize) -> Result<(), Failure> {
+    match format {
+        Format::Json => output::print_json(&object([("cleared", cleared.into())])),
+        _ => output::print(format!("cleared {cleared} alarms of group {group}\n").as_bytes()),
+    }
+}
+
 fn kv_lines(out: &mut Vec<u8>, style: GetStyle, kv: &KeyValue) {
     if !style.value_only {
         out.extend_from_slice(&kv.key);

@@ -316,7 +316,7 @@ impl MultiPaxos {
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
-    /// Whoever reported them decided may be gone for good; another Phase 1 finds the values with those who
+    /// The replica that reported them decided may be gone for good; another Phase 1 finds the values with those who
     /// accepted them.
     fn is_stuck(&mut self, now: Time) -> bool {
         let behind = self.decided() < self.decided_elsewhere && !self.is_congested();

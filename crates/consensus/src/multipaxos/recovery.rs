@@ -197,7 +197,7 @@ impl MultiPaxos {
         // Behind what is missing, values far ahead are of no use: they come by catch-up again.
         let last = if amnesia { self.decided().0 + self.options.accept_ahead_max() } else { u64::MAX };
         for record in records {
-            // A log in which another protocol wrote is the business of whoever changed the protocol.
+            // A log in which another protocol wrote is the business of the layer that changed the protocol.
             let crate::Record::MultiPaxos(record) = record else { continue };
             match record {
                 Record::Promised(ballot) => {

@@ -49,7 +49,7 @@ impl<R: Replica> Store<R> {
         }
         if !in_session && self.count() == 1 {
             return Err(Status::invalid_argument(
-                "synod: open a session, or use etcd's API, which needs none",
+                "synod: this cluster has one group: open a session, or use etcd's API, which needs none",
             ));
         }
         // A session's number may be that of another client's session in another group.

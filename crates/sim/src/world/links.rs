@@ -163,7 +163,7 @@ impl World {
     }
 
     /// A message arrives damaged. Its checksum says so, and the session ends: what a damaged message seems to say is
-    /// heeded by nobody. Whoever reads it all the same finds an error at most.
+    /// heeded by nobody. A replica that reads it all the same finds an error at most.
     fn is_damaged(&mut self, from: usize, to: usize, damaged: Bytes) {
         self.coverage.messages_damaged += 1;
         self.line(to, || format!("← r{}  a damaged message", from + 1));
