@@ -383,6 +383,10 @@ impl Plan {
         settings.consensus.election = election;
         // It is drawn separately, so that the rest of a seed's plan does not depend on it.
         settings.consensus.dissemination = Plan::draw_dissemination(seed);
+        if settings.consensus.dissemination == Dissemination::Balanced && seed.is_multiple_of(3) {
+            // Replicas then wait longer for bodies that come by themselves than for a leader.
+            settings.consensus.retransmit_after = settings.consensus.election_timeout * 2;
+        }
         settings.state_transfer =
             pick(&mut Rng::with_seed(seed ^ 0xea_9e_12), &[StateTransfer::Pull, StateTransfer::Eager]);
 
@@ -647,13 +651,15 @@ fn draw_faults(rng: &mut Rng, election_timeout: Duration) -> FaultPlan {
     }
 }
 
-/// Draws bounds in bytes, values that are large compared with them, and clients that give up at once; separately.
+/// Draws bounds in bytes and numbers, values that are large compared with them, and clients that give up at once;
+/// separately.
 fn draw_bytes(seed: u64, settings: &mut Settings, clients: &mut ClientPlan) {
     let rng = &mut Rng::with_seed(seed ^ 0xb0_07_d5);
     settings.backlog_bytes_max = pick(rng, &[300, 5_000, 1 << 20]);
     settings.undurable_bytes_max = pick(rng, &[2_000, 20_000, 1 << 20]);
     settings.held_bytes_max = pick(rng, &[6_000, 20_000, 1 << 20]);
     clients.cancels = pick(rng, &[Odds::NEVER, Odds::NEVER, Odds::NEVER, Odds::percent(10)]);
+    settings.limits.sessions.outstanding_max = pick(&mut Rng::with_seed(seed ^ 0xfa_2a_4e), &[64, 64, 64, 3]);
     if rng.u8(0..6) == 0 {
         clients.padding_max = LARGE_PADDING;
     }

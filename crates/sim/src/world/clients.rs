@@ -85,6 +85,8 @@ struct Worker {
     op: Option<usize>,
     /// The operation's number in the session.
     sequence: u64,
+    /// How far that number was above the lowest outstanding one when it was taken; it comes nearer since.
+    distance: u64,
     /// The number of the current attempt, which grows with every attempt.
     attempt: u64,
 }
@@ -317,8 +319,9 @@ impl World {
         let client = &mut clients.clients[index];
         client.workers[worker].op = Some(clients.history.len() - 1);
         if !read && let Session::Open { next, .. } = &mut client.session {
-            client.workers[worker].sequence = *next;
             client.outstanding.insert(*next);
+            let lowest = *client.outstanding.first().expect("this one is outstanding");
+            (client.workers[worker].sequence, client.workers[worker].distance) = (*next, *next - lowest);
             *next += 1;
         }
         self.attempt(index, worker);
@@ -429,6 +432,7 @@ impl World {
     }
 
     fn failed(&mut self, index: usize, worker: usize, error: RequestError) -> Checked {
+        let outstanding_max = self.plan.settings.limits.sessions.outstanding_max;
         let client = &mut self.clients.clients[index];
         let in_session = matches!(client.session, Session::Open { .. });
         if error == RequestError::OutcomeUnknown && client.probe == Some(Probe::Write) {
@@ -444,6 +448,10 @@ impl World {
             RequestError::SessionExpired if in_session => {
                 self.coverage.sessions_expired += 1;
                 self.session_ends(index);
+            }
+            RequestError::TooFarAhead if in_session && client.workers[worker].distance >= outstanding_max => {
+                self.coverage.refused_far_ahead += 1;
+                self.not_done(index, worker);
             }
             RequestError::Stale | RequestError::TooFarAhead if in_session => {
                 let detail = format!("client {index} hears of a command that it waits for: {error}");

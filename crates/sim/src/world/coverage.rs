@@ -94,6 +94,8 @@ coverage! {
     sessions_expired = "sessions expired",
     /// Commands that were sent again after their reply was gone.
     replies_gone = "replies gone",
+    /// Commands of sessions that were refused, and sent again, because an earlier one was unanswered for too long.
+    refused_far_ahead = "refused as too far ahead",
     /// Times when a replica accepted nothing, because too much waited for its executor or its disk.
     backlogs = "backlogs",
     /// Messages that were not sent because too much waited for a disk.
