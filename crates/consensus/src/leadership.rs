@@ -5,7 +5,86 @@ use std::time::Duration;
 
 use synod_wire::{ReplicaId, Slot, Time};
 
-use crate::{Bug, Effect, Effects, LeaderView, Options, ReadToken, read_rounds::ReadRounds};
+use crate::{Bug, Effect, Effects, LeaderView, Protocol, ReadToken, VoterSets, read_rounds::ReadRounds};
+
+/// A protocol whose leader has these duties: what differs comes first, the rest follows from it.
+pub(crate) trait Leads: Protocol {
+    /// This replica.
+    fn me(&self) -> ReplicaId;
+
+    /// The last slot of the decided prefix.
+    fn decided(&self) -> Slot;
+
+    /// The duties of this replica, if it leads, and the voters whose answers count.
+    fn duties(&mut self) -> Option<(&mut Leadership, &VoterSets)>;
+
+    /// Sends the heartbeat that was begun last ([`ReadRounds::last`]) to all followers.
+    fn tell_heartbeat(&mut self, effects: &mut Effects);
+
+    /// Gives up leading although no other leader is known. The others elect one once they miss this replica, which
+    /// comes last in line.
+    fn give_up(&mut self, now: Time, effects: &mut Effects);
+
+    /// Tells the replica around the protocol which replica leads, if that has changed.
+    fn report_leader(&mut self, effects: &mut Effects);
+
+    /// The slot that a read must see that comes now; `None` if this replica does not lead.
+    fn read_slot(&mut self) -> Option<Slot> {
+        let decided = self.decided();
+        self.duties().map(|(duties, _)| duties.read_slot(decided))
+    }
+
+    /// Gives up if this leader overslept. A leader that orders alone does not give up, since there is no
+    /// other to do it for.
+    fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
+        let (me, timeout) = (self.me(), self.options().election_timeout);
+        let Some((duties, voters)) = self.duties() else { return };
+        let overslept = duties.overslept(now, timeout) && !voters.is_quorum(|id| id == me);
+        if overslept && !self.options().has(Bug::ReadWithoutConfirmation) {
+            self.give_up(now, effects);
+            self.report_leader(effects);
+        }
+    }
+
+    /// Sends a heartbeat if one is due.
+    fn heartbeat_if_due(&mut self, now: Time, effects: &mut Effects) {
+        let interval = self.options().heartbeat_interval;
+        if self.duties().is_some_and(|(duties, _)| duties.is_heartbeat_due(now, interval)) {
+            self.send_heartbeat(effects);
+        }
+    }
+
+    /// Sends a heartbeat, which tells the others what is decided and asks them to confirm that this replica leads.
+    fn send_heartbeat(&mut self, effects: &mut Effects) {
+        let (me, decided) = (self.me(), self.decided());
+        let Some((duties, _)) = self.duties() else { return };
+        duties.beats(me, decided);
+        self.tell_heartbeat(effects);
+        self.confirm_reads(effects);
+    }
+
+    /// Takes a read, which waits until a quorum has answered a heartbeat that is sent from now on.
+    fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
+        let (slot, confirmed) = (self.read_slot(), !self.options().has(Bug::ReadWithoutConfirmation));
+        if let Some(slot) = slot.filter(|_| confirmed)
+            && let Some((duties, _)) = self.duties()
+        {
+            duties.rounds.ask(token, slot);
+        } else {
+            effects.push(Effect::ReadIndex { token, slot });
+        }
+        self.confirm_reads(effects);
+    }
+
+    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks the followers for
+    /// the other reads.
+    fn confirm_reads(&mut self, effects: &mut Effects) {
+        let Some((duties, voters)) = self.duties() else { return };
+        if duties.rounds.confirm(|round_of| voters.quorum_value(round_of), effects) {
+            self.send_heartbeat(effects);
+        }
+    }
+}
 
 /// The duties of one leader, from its beginning to its end.
 #[derive(Clone, Debug)]
@@ -86,10 +165,19 @@ impl Leadership {
         due
     }
 
-    /// Takes note that a heartbeat leaves, which tells the others what is decided; returns its number.
-    pub(crate) fn beats(&mut self, me: ReplicaId, decided: Slot) -> u64 {
+    /// Takes note that the next heartbeat leaves, which tells the others what is decided.
+    fn beats(&mut self, me: ReplicaId, decided: Slot) {
         self.told(decided);
-        self.rounds.begin(me)
+        self.rounds.begin(me);
+    }
+
+    /// Takes note that a replica answered this heartbeat; returns false if the heartbeat was never sent.
+    pub(crate) fn answered(&mut self, from: ReplicaId, round: u64) -> bool {
+        let sent = round <= self.rounds.last();
+        if sent {
+            self.rounds.answered(from, round);
+        }
+        sent
     }
 
     // Reads.
@@ -105,15 +193,6 @@ impl Leadership {
     /// decisions of earlier leaders.
     pub(crate) fn read_slot(&self, decided: Slot) -> Slot {
         decided.max(self.floor)
-    }
-
-    /// Adds a read, which must see everything through `slot`. It waits until a quorum has answered a heartbeat.
-    pub(crate) fn read(&mut self, token: ReadToken, slot: Slot, options: &Options, effects: &mut Effects) {
-        if options.has(Bug::ReadWithoutConfirmation) {
-            effects.push(Effect::ReadIndex { token, slot: Some(slot) });
-        } else {
-            self.rounds.ask(token, slot);
-        }
     }
 }
 
@@ -186,7 +265,7 @@ mod tests {
         assert!(!leader.knows_all_before(Slot(4)) && leader.knows_all_before(Slot(5)));
         assert_eq!((leader.read_slot(Slot(4)), leader.read_slot(Slot(6))), (Slot(5), Slot(6)));
         let mut effects = Effects::new(Lsn::ZERO);
-        leader.read(ReadToken(1), Slot(6), &Options::default(), &mut effects);
+        leader.rounds.ask(ReadToken(1), Slot(6));
         assert_eq!(effects.drain().count(), 0, "nobody has confirmed that it leads");
         leader.rounds.fail(&mut effects);
         assert_eq!(effects.drain().count(), 1);

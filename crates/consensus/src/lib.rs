@@ -32,6 +32,7 @@ pub mod multipaxos;
 mod options;
 mod outside;
 mod overrides;
+mod paxos;
 mod planted;
 mod progress_watch;
 mod proofs;

@@ -3,52 +3,18 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, MultiPaxos, Promise, Record, State, Votes};
-use crate::{Batches, Bug, Decision, Effects, LeaderView, Protocol};
+use crate::{Batches, Bug, Decision, Effects, Protocol, leadership::Leads, paxos::Paxos};
 
 impl MultiPaxos {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
     pub(super) fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        debug_assert!(ballot > self.promised, "promises only grow");
+        debug_assert!(ballot > self.common.promised, "promises only grow");
         // Votes in a lower ballot leave before it is known that there are no more.
         self.send_accepted(effects);
-        self.promised = ballot;
-        self.promised_lsn = effects.append(Record::Promised(ballot).into());
-        self.election.promised(ballot, now);
+        self.common.promised = ballot;
+        self.common.promised_lsn = effects.append(Record::Promised(ballot).into());
+        self.common.election.promised(ballot, now);
         self.step_down(effects);
-    }
-
-    /// Handles the ballot of a leader's message; false if it is too low to be obeyed.
-    pub(super) fn follow(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        ballot: Ballot,
-        effects: &mut Effects,
-    ) -> bool {
-        if ballot.replica != from {
-            // Only its owner speaks in a ballot.
-            return false;
-        }
-        if ballot < self.promised {
-            effects.send(from, Message::Reject { promised: self.promised }, self.promised_lsn);
-            return false;
-        }
-        if ballot > self.promised {
-            self.promise(now, ballot, effects);
-        }
-        if !self.leader_stalls(now, ballot) {
-            self.election.heard_leader(now);
-        }
-        self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
-        true
-    }
-
-    /// Whether this replica accepted something in this ballot that nobody is known to have decided, and nothing was
-    /// decided for long.
-    fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
-        let known = self.decided_elsewhere.max(self.decided());
-        let waits = self.acceptor.accepted_from(known.next()).any(|(_, accepted)| accepted.ballot == ballot);
-        self.progress.stalls(now, known, waits, self.options.election_timeout)
     }
 
     pub(super) fn on_prepare(
@@ -59,20 +25,16 @@ impl MultiPaxos {
         first: Slot,
         effects: &mut Effects,
     ) {
-        if ballot.replica != from {
+        let known = ballot == self.common.promised;
+        if !self.obeys(now, from, ballot, effects) {
             return;
         }
-        if ballot < self.promised {
-            effects.send(from, Message::Reject { promised: self.promised }, self.promised_lsn);
-            return;
-        }
-        if ballot > self.promised {
-            self.promise(now, ballot, effects);
+        if !known {
             self.told = first;
         } else if first > self.told {
-            // It has the page before this one: it gets on.
+            // It has the page before this one: it makes progress.
             self.told = first;
-            self.election.promised(ballot, now);
+            self.common.election.promised(ballot, now);
         }
         let promise = self.promise_page(ballot, first);
         effects.send(from, Message::Promise(promise), effects.last_lsn());
@@ -85,7 +47,7 @@ impl MultiPaxos {
         let mut bytes = 0;
         let mut next = None;
         for (slot, value) in self.acceptor.accepted_from(first) {
-            if bytes > 0 && bytes + value.batch.bytes().len() > self.options.promise_bytes_max {
+            if bytes > 0 && bytes + value.batch.bytes().len() > self.common.options.promise_bytes_max {
                 next = Some(slot);
                 break;
             }
@@ -111,7 +73,7 @@ impl MultiPaxos {
         effects: &mut Effects,
     ) {
         // Not answering is always safe. The leader proposes again, or the slot comes by catch-up.
-        let ahead_max = if self.is_congested() { 0 } else { self.options.accept_ahead_max() };
+        let ahead_max = if self.is_congested() { 0 } else { self.common.options.accept_ahead_max() };
         let room = (self.decided().0 + ahead_max + 1).saturating_sub(first.0);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         if room < batches.len() {
@@ -146,8 +108,8 @@ impl MultiPaxos {
         let lsn =
             effects.append(Record::Accepted { ballot, first, decided, batches: batches.clone() }.into());
         let votes = self.acceptor.accept(ballot, first, &batches, lsn);
-        self.disk.given(lsn, votes.slots());
-        let early = self.options.has(Bug::VoteBeforeDurable);
+        self.common.disk.given(lsn, votes.slots());
+        let early = self.common.options.has(Bug::VoteBeforeDurable);
         self.tell_accepted(ballot, first, votes.last, if early { Lsn::ZERO } else { lsn }, effects);
     }
 
@@ -156,16 +118,16 @@ impl MultiPaxos {
         if slot <= self.decided() {
             // A quorum accepted this slot's value durably without this answer; the leader can only be
             // proposing that value again, and may not know yet that it is decided.
-            return self.tell_accepted(ballot, slot, slot, self.promised_lsn, effects);
+            return self.tell_accepted(ballot, slot, slot, self.common.promised_lsn, effects);
         }
         let Some(lsn) = self.acceptor.accepted(slot).map(|accepted| accepted.lsn) else { return };
         let votes_came_first = self.acceptor.has_votes(slot);
-        let early = self.options.has(Bug::VoteBeforeDurable);
-        let after = if early { Lsn::ZERO } else { lsn.max(self.promised_lsn) };
+        let early = self.common.options.has(Bug::VoteBeforeDurable);
+        let after = if early { Lsn::ZERO } else { lsn.max(self.common.promised_lsn) };
         self.tell_accepted(ballot, slot, slot, after, effects);
         // In the variant where everybody counts, the quorum may have answered before the proposal came.
-        if votes_came_first && lsn <= self.durable {
-            self.vote(slot, slot, ballot, self.members.me(), effects);
+        if votes_came_first && lsn <= self.common.durable {
+            self.vote(slot, slot, ballot, self.common.members.me(), effects);
         }
     }
 
@@ -187,19 +149,19 @@ impl MultiPaxos {
     pub(super) fn send_accepted(&mut self, effects: &mut Effects) {
         let Some(Votes { ballot, first, last, after }) = self.untold.take() else { return };
         let message = Message::Accepted { ballot, first, last };
-        match self.options.multipaxos.decision {
-            Decision::Leader if ballot.replica != self.members.me() => {
+        match self.common.options.multipaxos.decision {
+            Decision::Leader if ballot.replica != self.common.members.me() => {
                 effects.send(ballot.replica, message, after);
             }
             Decision::Leader => {}
-            Decision::All => self.broadcast(message, after, effects),
+            Decision::All => self.common.broadcast(message, after, effects),
         }
     }
 
     /// The leader of `ballot` announced that slots through `through` are decided.
     pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
-        self.decided_elsewhere = self.decided_elsewhere.max(through);
-        let any_ballot = self.options.has(super::Bug::DecideAcrossBallots);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(through);
+        let any_ballot = self.common.options.has(super::Bug::DecideAcrossBallots);
         self.acceptor.decide_through(through, |accepted| accepted.ballot == ballot || any_ballot);
         self.deliver(effects);
     }
@@ -209,7 +171,7 @@ impl MultiPaxos {
         if let State::Leader(leader) = &mut self.state {
             leader.duties.rounds.fail(effects);
         }
-        self.progress = Default::default();
+        self.common.progress = Default::default();
         if !matches!(self.state, State::Recovering(_)) {
             self.state = State::Follower;
         }

@@ -6,10 +6,10 @@ use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, MultiPaxos, Promise, State, lives::Lives};
 use crate::{
-    Batches, Bug, Decision, Effect, Effects, Protocol, ReadToken,
+    Batches, Decision, Effects, Protocol,
     batches::{fitting, last_of},
-    election::Advice,
-    leadership::Leadership,
+    leadership::{Leadership, Leads},
+    paxos::Paxos,
     resend::Resend,
 };
 
@@ -50,7 +50,7 @@ pub(super) struct Leader {
     flights: VecDeque<Flight>,
     resend_at: Time,
     /// Whether a slot was delivered since the gap at the front was last looked at, and since when it was not.
-    pub(super) progress: bool,
+    pub(super) delivered: bool,
     stuck_since: Time,
 }
 
@@ -80,25 +80,25 @@ struct Flight {
 
 impl MultiPaxos {
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.election.tried();
+        self.common.election.tried();
         self.promise(now, ballot, effects);
         let from = self.decided().next();
         self.state = State::Candidate(Candidate {
             ballot,
             from,
-            lsn: self.promised_lsn,
+            lsn: self.common.promised_lsn,
             answers: BTreeMap::new(),
             values: BTreeMap::new(),
             decided: self.decided(),
-            resend: Resend::first(now, self.options.retransmit_after),
+            resend: Resend::first(now, self.common.options.retransmit_after),
         });
-        self.broadcast(Message::Prepare { ballot, from }, self.promised_lsn, effects);
+        self.common.broadcast(Message::Prepare { ballot, from }, self.common.promised_lsn, effects);
     }
 
     pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
         let State::Candidate(candidate) = &mut self.state else { return };
-        if candidate.resend.is_due(now, self.options.election_timeout) {
-            let unanswered: Vec<ReplicaId> = self.members.peers().collect();
+        if candidate.resend.is_due(now, self.common.options.election_timeout) {
+            let unanswered: Vec<ReplicaId> = self.common.members.peers().collect();
             for peer in unanswered {
                 self.ask_for_promise(peer, effects);
             }
@@ -120,7 +120,7 @@ impl MultiPaxos {
         if !matches!(&self.state, State::Candidate(candidate) if candidate.ballot == promise.ballot) {
             return;
         }
-        let mixes_lives = self.options.has(super::Bug::MixLivesOfPromise);
+        let mixes_lives = self.common.options.has(super::Bug::MixLivesOfPromise);
         self.note_lives(&promise.lives, effects);
         let State::Candidate(candidate) = &mut self.state else { return };
         let begun = candidate.answers.get(&from).map_or(promise.incarnation, |answer| answer.incarnation);
@@ -141,15 +141,14 @@ impl MultiPaxos {
             }
             return; // A page that was counted already, or the rest of a promise that begins again.
         }
-        self.election.answered(from, now);
-        if promise.decided > Slot(self.acceptor.decided().next().0 + self.options.accept_ahead_max()) {
+        self.common.election.answered(from, now);
+        if promise.decided > Slot(self.acceptor.decided().next().0 + self.common.options.accept_ahead_max()) {
             // Too far behind to hold what it would have to propose: catch up, and let somebody else lead.
-            self.decided_elsewhere = self.decided_elsewhere.max(promise.decided);
-            self.election.gave_up(now);
-            return self.step_down(effects);
+            self.common.decided_elsewhere = self.common.decided_elsewhere.max(promise.decided);
+            return self.give_up(now, effects);
         }
         candidate.decided = candidate.decided.max(promise.decided);
-        let lowest = self.options.has(super::Bug::AdoptLowestBallot);
+        let lowest = self.common.options.has(super::Bug::AdoptLowestBallot);
         for value in promise.accepted {
             let best = candidate.values.entry(value.slot).or_insert_with(|| value.clone());
             if (value.ballot > best.ballot) != lowest {
@@ -166,12 +165,12 @@ impl MultiPaxos {
     /// Begins to lead if a quorum has promised.
     pub(super) fn complete_phase_1(&mut self, now: Time, effects: &mut Effects) {
         let State::Candidate(candidate) = &mut self.state else { return };
-        if candidate.lsn > self.durable {
+        if candidate.lsn > self.common.durable {
             return;
         }
         let told_all = |id| candidate.answers.get(&id).is_some_and(|answer| answer.next.is_none());
-        let promised = self.members.those(|id| id == self.members.me() || told_all(id));
-        if !self.members.is_quorum(promised) {
+        let promised = self.common.members.those(|id| id == self.common.members.me() || told_all(id));
+        if !self.common.members.is_quorum(promised) {
             return;
         }
         let ballot = candidate.ballot;
@@ -189,8 +188,8 @@ impl MultiPaxos {
         // quorum accepted anything, nothing was chosen, and a no-op lets the slots behind it be delivered.
         values.retain(|&slot, _| slot > decided);
         let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
-        self.decided_elsewhere = self.decided_elsewhere.max(decided);
-        let dropped = self.options.has(super::Bug::DropAcceptedValue);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+        let dropped = self.common.options.has(super::Bug::DropAcceptedValue);
         let mut adopted = |slot| {
             let value = values.remove(&slot).filter(|_| !dropped);
             value.map_or_else(Batch::noop, |value| value.batch)
@@ -202,10 +201,10 @@ impl MultiPaxos {
             duties: Leadership::begin(now, self.decided(), last),
             flights: VecDeque::new(),
             resend_at: Time::NEVER,
-            progress: false,
+            delivered: false,
             stuck_since: now,
         });
-        self.election.leads(now);
+        self.common.election.leads(now);
         // At once: these values belong into these slots, whatever else this burst brings.
         self.send_accepts(now, effects);
         self.lead_on(now, effects);
@@ -227,7 +226,7 @@ impl MultiPaxos {
         while let State::Leader(leader) = &mut self.state
             && !leader.waiting.is_empty()
         {
-            let count = fitting(leader.waiting.iter(), self.options.promise_bytes_max);
+            let count = fitting(leader.waiting.iter(), self.common.options.promise_bytes_max);
             let batches: Batches = leader.waiting.drain(..count).collect();
             let first = leader.proposed.next();
             self.propose_at(now, first, batches, effects);
@@ -242,13 +241,13 @@ impl MultiPaxos {
         while leader.flights.front().is_some_and(|flight| flight.last <= decided) {
             leader.flights.pop_front();
         }
-        let resend = Resend::first(now, self.options.retransmit_after);
+        let resend = Resend::first(now, self.common.options.retransmit_after);
         leader.resend_at = leader.resend_at.min(resend.at());
         leader.flights.push_back(Flight { first, last, resend });
         leader.duties.told(decided);
         // The followers' disks work while this one does: the own votes count once they are durable.
         let accept = Message::Accept { ballot, first, decided, batches: batches.clone() };
-        self.broadcast(accept, Lsn::ZERO, effects);
+        self.common.broadcast(accept, Lsn::ZERO, effects);
         self.accept(ballot, first, batches, effects);
     }
 
@@ -256,88 +255,41 @@ impl MultiPaxos {
     pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
         let through = self.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        if self.options.multipaxos.decision == Decision::All {
+        if self.common.options.multipaxos.decision == Decision::All {
             return leader.duties.told(through);
         }
-        if leader.duties.announces(now, through, self.options.announce_delay_max) {
+        if leader.duties.announces(now, through, self.common.options.announce_delay_max) {
             let ballot = leader.ballot;
-            self.broadcast(Message::Decided { ballot, through }, Lsn::ZERO, effects);
+            self.common.broadcast(Message::Decided { ballot, through }, Lsn::ZERO, effects);
         }
-    }
-
-    /// A leader that overslept gives up. One that orders alone has nobody to give up for.
-    pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
-        let State::Leader(leader) = &self.state else { return };
-        let overslept = leader.duties.overslept(now, self.options.election_timeout);
-        if overslept && self.members.count() > 1 && !self.options.has(Bug::ReadWithoutConfirmation) {
-            self.election.gave_up(now);
-            self.step_down(effects);
-            self.report_leader(effects);
-        }
-    }
-
-    /// What a leader does whenever its timer fires: steps down if it cannot lead, sends again what was not
-    /// answered, says that it lives.
-    pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
-        let timeout = self.options.election_timeout;
-        let decided = self.decided();
-        let waits = !self.is_congested() && (self.in_flight() > 0 || decided < self.decided_elsewhere);
-        let stalls = self.progress.stalls(now, decided, waits, timeout);
-        self.election.stalls(stalls);
-        let useless = stalls && !self.serves_reads();
-        let advice = self.election.advice(now);
-        if !self.disk.answers(now, timeout) || advice == Advice::Yield || useless {
-            // The others elect a leader once they miss the heartbeats; this replica comes last in line.
-            self.election.gave_up(now);
-            return self.step_down(effects);
-        }
-        if self.is_stuck(now) {
-            let ballot = self.election.next_ballot(self.promised.max(self.reported.view.ballot));
-            let progress = self.progress;
-            self.become_candidate(now, ballot, effects);
-            self.progress = progress;
-            return;
-        }
-        self.resend_proposals(now, effects);
-        if let Advice::HandTo(heir) = advice {
-            self.transfer(heir, effects);
-        }
-        let State::Leader(leader) = &mut self.state else { return };
-        if leader.duties.is_heartbeat_due(now, self.options.heartbeat_interval) {
-            self.send_heartbeat(effects);
-        }
-    }
-
-    /// Whether a read that comes now need not wait for any decision, so that also a leader that decides nothing is of
-    /// use (`progress_watch.rs`). Where everybody counts votes, a read waits for all that is proposed.
-    fn serves_reads(&self) -> bool {
-        let State::Leader(leader) = &self.state else { return false };
-        self.options.multipaxos.decision == Decision::Leader && leader.duties.knows_all_before(self.decided())
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
     /// The replica that reported them decided may be gone for good; another Phase 1 finds the values with those who
     /// accepted them.
     fn is_stuck(&mut self, now: Time) -> bool {
-        let behind = self.decided() < self.decided_elsewhere && !self.is_congested();
+        let lags = self.decided() < self.common.decided_elsewhere && !self.is_congested();
         let State::Leader(leader) = &mut self.state else { return false };
-        if !behind || std::mem::take(&mut leader.progress) {
+        if !lags || std::mem::take(&mut leader.delivered) {
             leader.stuck_since = now;
         }
-        now.since(leader.stuck_since) > self.options.election_timeout * 2
+        now.since(leader.stuck_since) > self.common.options.election_timeout * 2
     }
 
-    fn send_heartbeat(&mut self, effects: &mut Effects) {
-        let decided = self.decided();
-        let State::Leader(leader) = &mut self.state else { return };
-        let round = leader.duties.beats(self.members.me(), decided);
-        let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round };
-        self.broadcast(heartbeat, Lsn::ZERO, effects);
-        self.confirm_reads(effects);
+    /// Proposes again what was not accepted in time, or runs Phase 1 again if that does not help.
+    pub(super) fn propose_again(&mut self, now: Time, effects: &mut Effects) {
+        if self.is_stuck(now) {
+            let ballot = self.common.election.next_ballot(self.common.highest_ballot());
+            let progress = self.common.progress;
+            self.become_candidate(now, ballot, effects);
+            self.common.progress = progress;
+        } else {
+            self.resend_proposals(now, effects);
+        }
     }
 
     fn resend_proposals(&mut self, now: Time, effects: &mut Effects) {
-        let wait_max = self.options.election_timeout;
+        let wait_max = self.common.options.election_timeout;
         let State::Leader(leader) = &mut self.state else { return };
         if now < leader.resend_at {
             return;
@@ -353,7 +305,7 @@ impl MultiPaxos {
         }
         let next = leader.flights.iter().map(|flight| flight.resend.at()).min();
         leader.resend_at = next.unwrap_or(Time::NEVER);
-        for peer in self.members.peers() {
+        for peer in self.common.members.peers() {
             self.resend_proposals_to(peer, &due, effects);
         }
     }
@@ -362,16 +314,16 @@ impl MultiPaxos {
     fn resend_proposals_to(&self, peer: ReplicaId, slots: &[Slot], effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let (ballot, decided) = (leader.ballot, self.decided());
-        let everybody_counts = self.options.multipaxos.decision == Decision::All;
+        let everybody_counts = self.common.options.multipaxos.decision == Decision::All;
         let mut missing: Vec<(Slot, Batch)> = Vec::new();
         for &slot in slots {
             let own = self.acceptor.accepted(slot).filter(|accepted| accepted.ballot == ballot);
             let Some(accepted) = own.filter(|_| !self.acceptor.is_decided(slot)) else { continue };
-            let answered = self.members.contains(self.acceptor.voters(slot, ballot), peer);
+            let answered = self.common.members.contains(self.acceptor.voters(slot, ballot), peer);
             if !answered || everybody_counts {
                 missing.push((slot, accepted.batch.clone()));
             }
-            if everybody_counts && accepted.lsn <= self.durable {
+            if everybody_counts && accepted.lsn <= self.common.durable {
                 // The peer may also have missed this replica's own vote.
                 effects.send(peer, Message::Accepted { ballot, first: slot, last: slot }, accepted.lsn);
             }
@@ -379,7 +331,8 @@ impl MultiPaxos {
         for run in missing.chunk_by(|(slot, _), (next, _)| slot.next() == *next) {
             let mut run = run;
             while let Some(&(first, _)) = run.first() {
-                let count = fitting(run.iter().map(|(_, batch)| batch), self.options.promise_bytes_max);
+                let count =
+                    fitting(run.iter().map(|(_, batch)| batch), self.common.options.promise_bytes_max);
                 let (page, rest) = run.split_at(count);
                 let batches = page.iter().map(|(_, batch)| batch.clone()).collect();
                 effects.send(peer, Message::Accept { ballot, first, decided, batches }, Lsn::ZERO);
@@ -400,56 +353,6 @@ impl MultiPaxos {
             }
             State::Recovering(_) => self.ask_to_recover(peer, effects),
             State::Follower => {}
-        }
-    }
-
-    /// Asks a member to run Phase 1, which ends this replica's leadership. If that member does not, this replica
-    /// goes on leading.
-    pub(super) fn transfer(&mut self, to: ReplicaId, effects: &mut Effects) {
-        let State::Leader(leader) = &self.state else { return };
-        if to != self.members.me() && self.members.index(to).is_some() {
-            effects.send(to, Message::TakeOver { ballot: leader.ballot }, Lsn::ZERO);
-        }
-    }
-
-    pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
-        let decided = self.decided();
-        let State::Leader(leader) = &mut self.state else {
-            effects.push(Effect::ReadIndex { token, slot: None });
-            return;
-        };
-        // Where everybody counts votes, a follower may know of a decision before this leader does, so the read waits
-        // for all that is proposed.
-        let slot = match self.options.multipaxos.decision {
-            Decision::Leader => leader.duties.read_slot(decided),
-            Decision::All => leader.next_slot().prev(),
-        };
-        leader.duties.read(token, slot, &self.options, effects);
-        self.confirm_reads(effects);
-    }
-
-    pub(super) fn on_heartbeat_ack(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        ballot: Ballot,
-        round: u64,
-        effects: &mut Effects,
-    ) {
-        let State::Leader(leader) = &mut self.state else { return };
-        if ballot != leader.ballot {
-            return;
-        }
-        leader.duties.rounds.answered(from, round);
-        self.election.answered(from, now);
-        self.confirm_reads(effects);
-    }
-
-    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks on behalf of the others.
-    fn confirm_reads(&mut self, effects: &mut Effects) {
-        let State::Leader(leader) = &mut self.state else { return };
-        if leader.duties.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {
-            self.send_heartbeat(effects);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     Body, Class, Logged,
     batches::{Batches, check_run, last_of, see_run, with_others},
     codec::{coded, fields},
+    paxos::FamilyMessage,
 };
 
 /// A message between two MultiPaxos replicas.
@@ -135,6 +136,18 @@ pub struct AcceptedValue {
 fields! { AcceptedValue { slot, ballot, batch } }
 
 fields! { Promise { ballot, from, decided, next, incarnation, lives, accepted } }
+
+impl From<FamilyMessage> for Message {
+    fn from(message: FamilyMessage) -> Message {
+        match message {
+            FamilyMessage::Heartbeat { ballot, decided, round } => {
+                Message::Heartbeat { ballot, decided, round }
+            }
+            FamilyMessage::Reject { promised } => Message::Reject { promised },
+            FamilyMessage::TakeOver { ballot } => Message::TakeOver { ballot },
+        }
+    }
+}
 
 impl Body for Message {
     coded! {

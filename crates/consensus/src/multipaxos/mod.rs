@@ -55,44 +55,26 @@ use recovery::Recovering;
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
+    Control, Effect, Effects, Input, Options, Protocol, Role, Status, VoterSets,
     acceptor::{Accepted, Acceptor, Votes},
-    disk_watch::DiskWatch,
-    election::Election,
-    leadership::Reported,
-    progress_watch::ProgressWatch,
+    leadership::{Leadership, Leads},
+    paxos::{Common, Paxos},
 };
 
 /// One MultiPaxos replica.
 #[derive(Clone, Debug)]
 pub struct MultiPaxos {
-    members: Members,
-    options: Options,
+    common: Common,
     incarnation: Incarnation,
-    election: Box<dyn Election>,
-    /// The highest promised ballot: lower ones are not answered any more.
-    promised: Ballot,
-    /// The record that holds `promised`.
-    promised_lsn: Lsn,
     /// The first slot of the last page of that promise that this replica was asked for.
     told: Slot,
-    reported: Reported,
     state: State,
     /// What is known of the slots after the decided prefix.
     acceptor: Acceptor,
-    /// Slots through this one are known to be decided by some replica.
-    decided_elsewhere: Slot,
-    /// Records through this one are on stable storage.
-    durable: Lsn,
     /// Votes of this burst: they leave together at its end.
     untold: Option<Votes>,
-    disk: DiskWatch,
-    /// The progress of this replica as a leader, or else that of its leader.
-    progress: ProgressWatch,
     /// The latest lives of the other replicas: what they promised or answered in earlier ones is void.
     lives: Lives,
-    /// Whether the executor lags, so that nothing is accepted.
-    backlogged: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -112,19 +94,13 @@ impl Protocol for MultiPaxos {
                 self.receive(now, from, message, effects);
             }
             Input::Receive { from, message: crate::Message::Election(message) } => {
-                // A replica that must not vote follows no leader, and must not lead.
-                if !matches!(self.state, State::Recovering(_)) {
-                    self.election.receive(now, from, &message, effects);
-                    self.stand(now, effects);
-                }
+                self.on_election_message(now, from, &message, effects);
             }
             Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
-                if !matches!(self.state, State::Recovering(_)) {
-                    self.election.link(now, peer, link, effects);
-                }
+                self.link(now, peer, link, effects);
                 if link.begins_again() {
                     self.resend_to(peer, effects);
                 }
@@ -136,7 +112,7 @@ impl Protocol for MultiPaxos {
     }
 
     fn promised(&self) -> Ballot {
-        self.promised
+        self.common.promised
     }
 
     fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
@@ -144,7 +120,7 @@ impl Protocol for MultiPaxos {
     }
 
     fn options(&self) -> &Options {
-        &self.options
+        &self.common.options
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
@@ -162,39 +138,32 @@ impl Protocol for MultiPaxos {
             State::Leader(leader) if !self.is_congested() => {
                 // The leader goes no further beyond the decided prefix than acceptors follow.
                 let span = leader.next_slot().0 - self.decided().next().0;
-                let span_room = self.options.accept_ahead_max().saturating_sub(span);
-                let window_room = self.options.window_max.saturating_sub(self.in_flight());
+                let span_room = self.common.options.accept_ahead_max().saturating_sub(span);
+                let window_room = self.common.options.window_max.saturating_sub(self.in_flight());
                 window_room.min(usize::try_from(span_room).unwrap_or(usize::MAX))
             }
             _ => 0,
         }
     }
 
-    // Where others decide without this replica, its decided prefix grows, so the window alone would not bound
-    // what it has to write.
     fn is_congested(&self) -> bool {
-        self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
+        self.common.is_congested()
     }
 
     fn status(&self) -> Status {
         Status {
-            role: match self.state {
-                State::Follower => Role::Follower,
-                State::Candidate(_) => Role::Candidate,
-                State::Leader(_) => Role::Leader,
-                State::Recovering(_) => Role::Recovering,
-            },
-            view: self.reported.view,
+            role: self.role(),
+            view: self.common.reported.view,
             decided: self.decided(),
-            decided_elsewhere: self.decided_elsewhere.max(self.decided()),
+            decided_elsewhere: self.common.decided_elsewhere.max(self.decided()),
             in_flight: self.in_flight(),
-            waits_for_disk: self.options.multipaxos.decision == Decision::All
+            waits_for_disk: self.common.options.multipaxos.decision == Decision::All
                 || !matches!(self.state, State::Follower),
         }
     }
 
     fn answers(&self, now: Time, voter: ReplicaId) -> bool {
-        matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
+        matches!(self.state, State::Leader(_)) && self.common.election.answers(now, voter)
     }
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
@@ -210,9 +179,109 @@ impl Protocol for MultiPaxos {
     }
 }
 
+impl Leads for MultiPaxos {
+    fn me(&self) -> ReplicaId {
+        self.common.members.me()
+    }
+
+    fn decided(&self) -> Slot {
+        self.acceptor.decided()
+    }
+
+    fn duties(&mut self) -> Option<(&mut Leadership, &VoterSets)> {
+        let State::Leader(leader) = &mut self.state else { return None };
+        Some((&mut leader.duties, self.common.members.voters()))
+    }
+
+    fn tell_heartbeat(&mut self, effects: &mut Effects) {
+        self.broadcast_heartbeat(effects);
+    }
+
+    fn give_up(&mut self, now: Time, effects: &mut Effects) {
+        self.common.election.gave_up(now);
+        self.step_down(effects);
+    }
+
+    fn report_leader(&mut self, effects: &mut Effects) {
+        self.common.report_leader(self.role(), effects);
+    }
+
+    fn read_slot(&mut self) -> Option<Slot> {
+        let decided = self.decided();
+        let State::Leader(leader) = &self.state else { return None };
+        // Where everybody counts votes, a follower may know of a decision before this leader does, so the read waits
+        // for all that is proposed.
+        Some(match self.common.options.multipaxos.decision {
+            Decision::Leader => leader.duties.read_slot(decided),
+            Decision::All => leader.next_slot().prev(),
+        })
+    }
+}
+
+impl Paxos for MultiPaxos {
+    type Message = Message;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn role(&self) -> Role {
+        match self.state {
+            State::Follower => Role::Follower,
+            State::Candidate(_) => Role::Candidate,
+            State::Leader(_) => Role::Leader,
+            State::Recovering(_) => Role::Recovering,
+        }
+    }
+
+    fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.become_candidate(now, ballot, effects);
+    }
+
+    fn accepted_after(&self, known: Slot, ballot: Ballot) -> bool {
+        self.acceptor.accepted_from(known.next()).any(|(_, accepted)| accepted.ballot == ballot)
+    }
+
+    fn progress(&self) -> (Slot, bool) {
+        let decided = self.decided();
+        let has_work = self.in_flight() > 0 || decided < self.common.decided_elsewhere;
+        (decided, has_work && !self.is_congested())
+    }
+
+    fn serves_reads(&mut self) -> bool {
+        let decided = self.decided();
+        let State::Leader(leader) = &self.state else { return false };
+        // Where everybody counts votes, a read waits for all that is proposed.
+        let by_leader = self.common.options.multipaxos.decision == Decision::Leader;
+        by_leader && leader.duties.knows_all_before(decided)
+    }
+
+    fn resend(&mut self, now: Time, effects: &mut Effects) {
+        match self.state {
+            State::Candidate(_) => self.resend_prepare(now, effects),
+            State::Leader(_) => self.propose_again(now, effects),
+            State::Recovering(_) => self.resend_recover(now, effects),
+            State::Follower => {}
+        }
+    }
+
+    fn own_deadline(&self) -> Time {
+        match &self.state {
+            State::Follower => Time::NEVER,
+            State::Candidate(candidate) => candidate.resend.at(),
+            State::Leader(leader) => leader.tick_at(),
+            State::Recovering(recovering) => recovering.resend.at(),
+        }
+    }
+}
+
 impl MultiPaxos {
     fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
-        if self.members.index(from).is_none() || from == self.members.me() {
+        if self.common.members.index(from).is_none() || from == self.common.members.me() {
             return;
         }
         if matches!(self.state, State::Recovering(_)) {
@@ -229,8 +298,8 @@ impl MultiPaxos {
             }
             Message::Accepted { ballot, first, last } => {
                 // With decision `all`, votes for another replica's ballot come here as well: they answer that replica.
-                if ballot.replica == self.members.me() {
-                    self.election.answered(from, now);
+                if ballot.replica == self.common.members.me() {
+                    self.common.election.answered(from, now);
                 }
                 self.vote(first, last, ballot, from, effects);
             }
@@ -241,27 +310,16 @@ impl MultiPaxos {
             }
             Message::Heartbeat { ballot, decided, round } => {
                 if self.follow(now, from, ballot, effects) {
-                    effects.send(from, Message::HeartbeatAck { ballot, round }, self.promised_lsn);
+                    effects.send(from, Message::HeartbeatAck { ballot, round }, self.common.promised_lsn);
                     self.on_decided(ballot, decided, effects);
                 }
             }
             Message::HeartbeatAck { ballot, round } => {
                 self.on_heartbeat_ack(now, from, ballot, round, effects)
             }
-            Message::Reject { promised } => {
-                if promised > self.promised {
-                    self.promise(now, promised, effects);
-                }
-            }
+            Message::Reject { promised } => self.on_reject(now, promised, effects),
             Message::Recover { incarnation } => self.on_recover(from, incarnation, effects),
-            Message::TakeOver { ballot } => {
-                // A replica that lags would lead, and serve no client until it has caught up.
-                let ready = matches!(self.state, State::Follower) && self.decided_elsewhere <= self.decided();
-                if ballot.replica == from && ballot == self.promised && ready {
-                    let ballot = self.election.next_ballot(ballot);
-                    self.become_candidate(now, ballot, effects);
-                }
-            }
+            Message::TakeOver { ballot } => self.on_take_over(now, from, ballot, effects),
             // This message is for an earlier life that was recovering.
             Message::RecoverAnswer { .. } => {}
         }
@@ -274,7 +332,7 @@ impl MultiPaxos {
             Control::Installed { slot, .. } => {
                 if slot > self.decided() {
                     self.acceptor.installed(slot);
-                    self.decided_elsewhere = self.decided_elsewhere.max(slot);
+                    self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
                     if let State::Leader(leader) = &mut self.state {
                         leader.proposed = leader.proposed.max(slot);
                     }
@@ -282,17 +340,12 @@ impl MultiPaxos {
                 }
             }
             Control::Trim(_) => {}
-            Control::Backlogged(backlogged) => self.backlogged = backlogged,
+            Control::Backlogged(backlogged) => self.common.backlogged = backlogged,
             Control::Transfer(to) => self.transfer(to, effects),
             // The replica layer changes members by a new epoch.
             Control::ChangeVoters { .. } => {}
         }
         self.finish_recovery(now, effects);
-    }
-
-    /// The last slot of the decided prefix.
-    fn decided(&self) -> Slot {
-        self.acceptor.decided()
     }
 
     /// Slots that are proposed and not decided.
@@ -306,25 +359,16 @@ impl MultiPaxos {
         }
     }
 
-    /// `before` is the last record that was appended before the step.
-    fn end_of_step(&mut self, now: Time, before: Lsn, effects: &mut Effects) {
-        self.disk.appended(before, effects.last_lsn(), now);
-        let known = self.decided_elsewhere.max(self.decided());
-        let lags = known.0 > self.decided().0 + self.options.accept_ahead_max();
-        self.election.decided(known, lags);
-        self.report_leader(effects);
-    }
-
     /// Takes note that `who` accepted the proposals of `ballot` for some slots, and decides those for which
     /// that makes a quorum.
     fn vote(&mut self, first: Slot, last: Slot, ballot: Ballot, who: ReplicaId, effects: &mut Effects) {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
-        let bound = proposed.0.max(self.decided().0 + self.options.accept_ahead_max());
-        let missing = usize::from(self.options.has(crate::Bug::CommitWithMinority));
+        let bound = proposed.0.max(self.decided().0 + self.common.options.accept_ahead_max());
+        let missing = usize::from(self.common.options.has(crate::Bug::CommitWithMinority));
         let last = Slot(last.0.min(bound));
-        let is_quorum = |votes| self.members.is_quorum_with(missing, votes);
-        if self.acceptor.vote((first, last), ballot, self.members.only(who), is_quorum) {
+        let is_quorum = |votes| self.common.members.is_quorum_with(missing, votes);
+        if self.acceptor.vote((first, last), ballot, self.common.members.only(who), is_quorum) {
             self.deliver(effects);
         }
     }
@@ -332,7 +376,7 @@ impl MultiPaxos {
     /// Delivers the decided slots at the front.
     fn deliver(&mut self, effects: &mut Effects) {
         let before = self.decided();
-        let out_of_order = self.options.has(Bug::DeliverOutOfOrder);
+        let out_of_order = self.common.options.has(Bug::DeliverOutOfOrder);
         let next = |acceptor: &mut Acceptor| match acceptor.deliver() {
             None if out_of_order => acceptor.deliver_out_of_order(),
             next => next,
@@ -341,21 +385,21 @@ impl MultiPaxos {
             effects.push(Effect::Deliver { slot, ballots, batch });
         }
         let decided = self.decided();
-        self.decided_elsewhere = self.decided_elsewhere.max(decided);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
         if let State::Leader(leader) = &mut self.state
             && decided > before
         {
             leader.proposed = leader.proposed.max(decided);
-            leader.progress = true;
+            leader.delivered = true;
         }
     }
 
     /// Takes note of what a peer says was decided in a slot.
     fn learn(&mut self, slot: Slot, ballot: Ballot, batch: Batch, effects: &mut Effects) {
-        self.decided_elsewhere = self.decided_elsewhere.max(slot);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
         if self.is_congested()
             || slot <= self.decided()
-            || slot.0 > self.decided().0 + self.options.accept_ahead_max()
+            || slot.0 > self.decided().0 + self.common.options.accept_ahead_max()
         {
             return;
         }
@@ -366,87 +410,23 @@ impl MultiPaxos {
         let lsn =
             effects.append(Record::Learned(AcceptedValue { slot, ballot, batch: batch.clone() }).into());
         self.acceptor.learn(slot, Accepted { ballot, batch, lsn });
-        self.disk.given(lsn, 1);
+        self.common.disk.given(lsn, 1);
         self.deliver(effects);
     }
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
-        self.durable = self.durable.max(lsn);
-        self.disk.durable(lsn, now);
-        while let Some(votes) = self.acceptor.became_durable(self.durable) {
+        self.common.became_durable(now, lsn);
+        while let Some(votes) = self.acceptor.became_durable(self.common.durable) {
             // Where only leaders count votes, this replica does so in its own ballots alone. A slot that holds the
             // value of a higher ballot by now, or one that was learned, is passed over.
-            if self.options.multipaxos.decision == Decision::Leader
-                && votes.ballot.replica != self.members.me()
+            if self.common.options.multipaxos.decision == Decision::Leader
+                && votes.ballot.replica != self.common.members.me()
             {
                 continue;
             }
-            self.vote(votes.first, votes.last, votes.ballot, self.members.me(), effects);
+            self.vote(votes.first, votes.last, votes.ballot, self.common.members.me(), effects);
         }
         self.complete_phase_1(now, effects);
         self.finish_recovery(now, effects);
-    }
-
-    fn broadcast(&self, message: Message, after: Lsn, effects: &mut Effects) {
-        effects.send(self.members.to_peers(), message, after);
-    }
-
-    fn report_leader(&mut self, effects: &mut Effects) {
-        let leader = match &self.state {
-            State::Leader(leader) => Some((leader.ballot, Some(self.members.me()))),
-            State::Candidate(_) => Some((self.promised, None)),
-            State::Follower | State::Recovering(_) => None,
-        };
-        let view = match leader {
-            Some((ballot, leader)) => LeaderView { ballot, leader },
-            // A follower knows its leader from messages of the current ballot; a replica that recovers, and so does
-            // not promise, may have heard of a higher one.
-            None if self.reported.view.ballot >= self.promised
-                && self.reported.view.leader != Some(self.members.me()) =>
-            {
-                return;
-            }
-            None => LeaderView { ballot: self.promised, leader: None },
-        };
-        self.reported.leader(view, effects);
-    }
-
-    fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = || self.election.deadline(self.promised.max(self.reported.view.ballot));
-        let deadline = match &self.state {
-            State::Follower => try_at(),
-            State::Candidate(candidate) => try_at().min(candidate.resend.at()),
-            State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
-            State::Recovering(recovering) => recovering.resend.at(),
-        };
-        self.reported.deadline(deadline, effects);
-    }
-
-    fn on_timer(&mut self, now: Time, effects: &mut Effects) {
-        self.reported.woken();
-        if !matches!(self.state, State::Recovering(_)) {
-            let fit = self.disk.answers(now, self.options.election_timeout);
-            self.election.on_timer(now, fit, effects);
-        }
-        match &self.state {
-            State::Follower | State::Candidate(_) => {
-                if !self.stand(now, effects) {
-                    self.resend_prepare(now, effects);
-                }
-            }
-            State::Leader(_) => self.lead_on(now, effects),
-            State::Recovering(_) => self.resend_recover(now, effects),
-        }
-    }
-    /// Tries to lead if the election says so; returns whether it does.
-    fn stand(&mut self, now: Time, effects: &mut Effects) -> bool {
-        if !matches!(self.state, State::Follower | State::Candidate(_)) {
-            return false;
-        }
-        let ballot = self.election.candidacy(now, self.promised.max(self.reported.view.ballot), effects);
-        ballot.is_some_and(|ballot| {
-            self.become_candidate(now, ballot, effects);
-            true
-        })
     }
 }

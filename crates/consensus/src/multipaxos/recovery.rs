@@ -48,7 +48,12 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{Accepted, AcceptedValue, Acceptor, Message, MultiPaxos, Record, State, lives::Lives};
-use crate::{Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, election, resend::Resend};
+use crate::{
+    Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, election,
+    leadership::Leads,
+    paxos::{Common, Paxos},
+    resend::Resend,
+};
 
 /// A replica that must not vote.
 #[derive(Clone, Debug)]
@@ -135,49 +140,41 @@ impl MultiPaxos {
         let election = election::start(&options, members.clone(), restart.incarnation, now);
         let before = effects.last_lsn();
         let mut replica = MultiPaxos {
+            common: Common::new(options, members, election, restart.base, effects),
             incarnation: restart.incarnation,
-            election,
-            promised: Ballot::ZERO,
-            promised_lsn: Lsn::ZERO,
             told: Slot::ZERO,
-            reported: Default::default(),
             state: State::Follower,
             acceptor: Acceptor::new(restart.base),
-            decided_elsewhere: restart.base,
-            durable: effects.last_lsn(),
             untold: None,
-            disk: Default::default(),
-            progress: Default::default(),
             lives: Lives::default(),
-            backlogged: false,
-            members,
-            options,
         };
         let born = restart.records.is_empty();
         let amnesia =
             replica.replay(restart.records, restart.decided, restart.amnesia, effects) || restart.amnesia;
-        replica.election.restarted(replica.promised);
+        replica.common.election.restarted(replica.common.promised);
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }
-        if amnesia && !replica.options.has(Bug::VoteWithAmnesia) {
-            let resend = Resend::first(now, replica.options.retransmit_after);
+        if amnesia && !replica.common.options.has(Bug::VoteWithAmnesia) {
+            let resend = Resend::first(now, replica.common.options.retransmit_after);
             replica.state = State::Recovering(Recovering::new(resend));
-            let peers: Vec<_> = replica.members.peers().collect();
+            let peers: Vec<_> = replica.common.members.peers().collect();
             peers.into_iter().for_each(|peer| replica.ask_to_recover(peer, effects));
-        } else if replica.promised == Ballot::ZERO || replica.members.count() == 1 {
-            replica.election.expect_no_leader();
-            // Who votes alone has nobody to wait for, either.
-            if restart.head_start || replica.members.count() == 1 {
-                let ballot = replica.election.next_ballot(replica.promised);
+        } else if replica.common.promised == Ballot::ZERO || replica.common.members.count() == 1 {
+            replica.common.election.expect_no_leader();
+            // A replica that is the only voter has no other to wait for, either.
+            if restart.head_start || replica.common.members.count() == 1 {
+                let ballot = replica.common.election.next_ballot(replica.common.promised);
                 replica.become_candidate(now, ballot, effects);
             }
-        } else if replica.options.has(Bug::ReuseBallot) && replica.promised.replica == replica.members.me() {
-            let ballot = replica.promised;
-            replica.promised.round -= 1;
+        } else if replica.common.options.has(Bug::ReuseBallot)
+            && replica.common.promised.replica == replica.common.members.me()
+        {
+            let ballot = replica.common.promised;
+            replica.common.promised.round -= 1;
             replica.become_candidate(now, ballot, effects);
         }
-        replica.disk.appended(before, effects.last_lsn(), now);
+        replica.common.disk.appended(before, effects.last_lsn(), now);
         replica.report_leader(effects);
         replica.ask_for_timer(effects);
         replica
@@ -195,14 +192,14 @@ impl MultiPaxos {
         let mut amnesia = records_may_be_missing;
         let mut decided = self.decided();
         // Behind what is missing, values far ahead are of no use: they come by catch-up again.
-        let last = if amnesia { self.decided().0 + self.options.accept_ahead_max() } else { u64::MAX };
+        let last = if amnesia { self.decided().0 + self.common.options.accept_ahead_max() } else { u64::MAX };
         for record in records {
             // A log in which another protocol wrote is the business of the layer that changed the protocol.
             let crate::Record::MultiPaxos(record) = record else { continue };
             match record {
                 Record::Promised(ballot) => {
-                    if !self.options.has(Bug::ForgetPromise) {
-                        self.promised = self.promised.max(ballot);
+                    if !self.common.options.has(Bug::ForgetPromise) {
+                        self.common.promised = self.common.promised.max(ballot);
                     }
                 }
                 Record::Accepted { ballot, first, decided: prefix, batches } => {
@@ -233,7 +230,7 @@ impl MultiPaxos {
         }
         let decided = decided.max(known_decided);
         self.acceptor.decide_through(decided, |_| true);
-        self.decided_elsewhere = self.decided_elsewhere.max(decided);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
         self.deliver(effects);
         amnesia
     }
@@ -250,12 +247,12 @@ impl MultiPaxos {
     }
 
     pub(super) fn resend_recover(&mut self, now: Time, effects: &mut Effects) {
-        let wait_max = self.options.election_timeout;
+        let wait_max = self.common.options.election_timeout;
         let State::Recovering(recovering) = &mut self.state else { return };
         if recovering.resend.is_due(now, wait_max) {
             // Ask everybody again, also those who have answered: they may have begun to lead since, and what an
             // earlier leader had proposed when it answered may never be decided.
-            let peers: Vec<_> = self.members.peers().collect();
+            let peers: Vec<_> = self.common.members.peers().collect();
             peers.into_iter().for_each(|peer| self.ask_to_recover(peer, effects));
         }
     }
@@ -271,7 +268,7 @@ impl MultiPaxos {
             State::Recovering(_) => return,
             State::Follower | State::Candidate(_) => None,
         };
-        let (incarnation, promised, lives) = (self.incarnation, self.promised, self.lives.list());
+        let (incarnation, promised, lives) = (self.incarnation, self.common.promised, self.lives.list());
         let answer = Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives };
         effects.send(from, answer, effects.last_lsn());
     }
@@ -279,7 +276,7 @@ impl MultiPaxos {
     /// Takes in which lives others live: what earlier ones promised or answered does not count, and they are asked
     /// again.
     pub(super) fn note_lives(&mut self, lives: &[(ReplicaId, Incarnation)], effects: &mut Effects) {
-        let me = self.members.me();
+        let me = self.common.members.me();
         let others = lives.iter().filter(|(replica, _)| *replica != me);
         let news = others.filter(|(replica, life)| self.lives.note(*replica, *life)).count();
         if news == 0 {
@@ -290,7 +287,7 @@ impl MultiPaxos {
             State::Recovering(recovering) => {
                 // Before it votes, this has to be durable as well.
                 recovering.after = None;
-                if !self.options.has(super::Bug::CountOutlivedAnswer) {
+                if !self.common.options.has(super::Bug::CountOutlivedAnswer) {
                     let outlived = recovering.drop_outlived(&self.lives);
                     outlived.into_iter().for_each(|peer| self.ask_to_recover(peer, effects));
                 }
@@ -315,19 +312,19 @@ impl MultiPaxos {
             Message::Accept { ballot, decided, .. }
             | Message::Decided { ballot, through: decided }
             | Message::Heartbeat { ballot, decided, .. } => {
-                self.decided_elsewhere = self.decided_elsewhere.max(decided);
-                if ballot >= self.promised.max(self.reported.view.ballot) {
-                    self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
+                self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+                if ballot >= self.common.promised.max(self.common.reported.view.ballot) {
+                    self.common.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
                 }
             }
-            Message::Recover { incarnation } if !self.options.has(super::Bug::CountOutlivedAnswer) => {
+            Message::Recover { incarnation } if !self.common.options.has(super::Bug::CountOutlivedAnswer) => {
                 self.on_recover(from, incarnation, effects);
             }
             Message::RecoverAnswer { asker, incarnation, promised, next_slot, lives }
                 if asker == self.incarnation =>
             {
                 self.note_lives(&lives, effects);
-                if !self.options.has(super::Bug::CountOutlivedAnswer) {
+                if !self.common.options.has(super::Bug::CountOutlivedAnswer) {
                     self.note_lives(&[(from, incarnation)], effects);
                 }
                 self.take_answer(from, Answer { incarnation, promised, next_slot }, effects);
@@ -344,20 +341,20 @@ impl MultiPaxos {
         }
         recovering.answers.insert(from, answer);
         let answers = &recovering.answers;
-        let answered = self.members.those(|id| answers.contains_key(&id));
+        let answered = self.common.members.those(|id| answers.contains_key(&id));
         let highest = answers.values().map(|answer| answer.promised).max().unwrap_or_default();
         let leader = answers.get(&highest.replica).filter(|answer| answer.promised == highest);
         let Some(next_slot) = leader.and_then(|answer| answer.next_slot) else { return };
-        if !self.members.meets_quorums(answered) {
+        if !self.common.members.meets_quorums(answered) {
             return;
         }
         let target = Target { promised: highest, next_slot };
         if recovering.target.is_none_or(|held| target.replaces(held)) {
             (recovering.target, recovering.after) = (Some(target), None);
         }
-        if highest > self.promised {
-            self.promised = highest;
-            self.promised_lsn = effects.append(Record::Promised(highest).into());
+        if highest > self.common.promised {
+            self.common.promised = highest;
+            self.common.promised_lsn = effects.append(Record::Promised(highest).into());
         }
     }
 
@@ -371,16 +368,16 @@ impl MultiPaxos {
         }
         // What was learned, the promise, and that this replica was without memory, must survive the next crash.
         let after = *recovering.after.get_or_insert(effects.last_lsn());
-        if self.durable < after {
+        if self.common.durable < after {
             return;
         }
         effects.append(Record::Amnesia(false).into());
         self.state = State::Follower;
-        self.election.restarted(self.promised);
-        self.election.gave_up(now);
+        self.common.election.restarted(self.common.promised);
+        self.common.election.gave_up(now);
         // It may have heard of a higher ballot meanwhile; who is known to lead then stays known.
-        let heard = self.reported.view.ballot;
-        if heard > self.promised {
+        let heard = self.common.reported.view.ballot;
+        if heard > self.common.promised {
             self.promise(now, heard, effects);
         }
         self.report_leader(effects);

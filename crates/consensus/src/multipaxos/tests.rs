@@ -798,7 +798,7 @@ fn a_leader_that_is_advised_to_hand_over_asks_that_member_and_leads_until_it_doe
         let mut effects = Effects::new(Lsn::ZERO);
         let (members, restart) = (Members::new([R1, R2, R3], R1), Restart::first(Incarnation(7)));
         let mut replica = MultiPaxos::start(options(), members, restart, Time::ZERO, &mut effects);
-        replica.election = Box::new(Advised { me: R1, advice });
+        replica.common.election = Box::new(Advised { me: R1, advice });
         effects.drain();
         let mut one = One { protocol: Box::new(replica), effects, now: Time::ZERO };
         one.elect();

@@ -9,7 +9,11 @@ use super::{
     log::fitting,
     progress::{Mode, Progress},
 };
-use crate::{Effect, Effects, MEMBERS_MAX, Protocol, ReadToken, leadership::Leadership, resend::Resend};
+use crate::{
+    Effects, LeaderView, MEMBERS_MAX, Protocol, VoterSets,
+    leadership::{Leadership, Leads},
+    resend::Resend,
+};
 
 /// A learner that is silent for this many election time-outs is not tracked any more.
 const LEARNER_TIMEOUTS: u32 = 4;
@@ -95,6 +99,51 @@ impl Leader {
             self.begin_tracking(id, last, true, now);
         }
         news
+    }
+}
+
+impl Leads for Raft {
+    fn me(&self) -> ReplicaId {
+        self.members.me()
+    }
+
+    fn decided(&self) -> Slot {
+        self.decided
+    }
+
+    fn duties(&mut self) -> Option<(&mut Leadership, &VoterSets)> {
+        let State::Leader(leader) = &mut self.state else { return None };
+        Some((&mut leader.duties, &self.log.configuration().voters))
+    }
+
+    fn tell_heartbeat(&mut self, effects: &mut Effects) {
+        let decided = self.decided;
+        let State::Leader(leader) = &mut self.state else { return };
+        leader.peers.values_mut().for_each(|progress| progress.told = decided);
+        let State::Leader(leader) = &self.state else { return };
+        let heartbeat = self.heartbeat(leader);
+        effects.send_each(leader.peers.keys().copied(), heartbeat, Lsn::ZERO);
+    }
+
+    fn give_up(&mut self, now: Time, effects: &mut Effects) {
+        self.step_down(now, effects);
+    }
+
+    fn report_leader(&mut self, effects: &mut Effects) {
+        let me = self.members.me();
+        let nobody = Ballot { round: self.term, replica: ReplicaId::default() };
+        let view = match &self.state {
+            State::Leader(leader) => LeaderView { ballot: leader.ballot, leader: Some(me) },
+            State::Follower
+                if self.reported.view.ballot.round >= self.term && self.reported.view.leader != Some(me) =>
+            {
+                return;
+            }
+            State::Recovering => return,
+            // What was known of the term's leader stays; but it does not lead any more.
+            _ => LeaderView { ballot: self.reported.view.ballot.max(nobody), leader: None },
+        };
+        self.reported.leader(view, effects);
     }
 }
 
@@ -305,18 +354,6 @@ impl Raft {
         effects.send_each(untold, Message::Commit { ballot, through }, Lsn::ZERO);
     }
 
-    /// Gives up if this leader overslept. A leader that orders alone does not give up, since there is no
-    /// other to do it for.
-    pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
-        let State::Leader(leader) = &self.state else { return };
-        let overslept = leader.duties.overslept(now, self.options.election_timeout);
-        let me = self.members.me();
-        if overslept && !self.voters().is_quorum(|id| id == me) {
-            self.step_down(now, effects);
-            self.report_leader(effects);
-        }
-    }
-
     /// What a leader does whenever its timer fires: it steps down if it cannot lead, sends again what was not
     /// answered, and says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
@@ -342,11 +379,8 @@ impl Raft {
             leader.transfer = None;
         }
         leader.peers.values_mut().for_each(|progress| progress.probe_if_overdue(now, timeout));
-        let heartbeat = leader.duties.is_heartbeat_due(now, self.options.heartbeat_interval);
         self.hand_over(now, effects);
-        if heartbeat {
-            self.send_heartbeat(effects);
-        }
+        self.heartbeat_if_due(now, effects);
     }
 
     /// CheckQuorum: whether a quorum gave a sign of life within the last time-out.
@@ -367,17 +401,6 @@ impl Raft {
         Message::Heartbeat { ballot, commit: self.decided, round, priority_max }
     }
 
-    fn send_heartbeat(&mut self, effects: &mut Effects) {
-        let decided = self.decided;
-        let State::Leader(leader) = &mut self.state else { return };
-        leader.duties.beats(self.members.me(), decided);
-        leader.peers.values_mut().for_each(|progress| progress.told = decided);
-        let State::Leader(leader) = &self.state else { return };
-        let heartbeat = self.heartbeat(leader);
-        effects.send_each(leader.peers.keys().copied(), heartbeat, Lsn::ZERO);
-        self.confirm_reads(effects);
-    }
-
     pub(super) fn on_heartbeat_ack(
         &mut self,
         now: Time,
@@ -388,16 +411,15 @@ impl Raft {
     ) {
         let (first, known) = (self.log.first(), self.log.ballot_at(decided).is_some());
         let State::Leader(leader) = &mut self.state else { return };
-        if ballot != leader.ballot || round > leader.duties.rounds.last() {
+        let Some(progress) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
+        if !leader.duties.answered(from, round) {
             return;
         }
-        let Some(progress) = leader.peers.get_mut(&from) else { return };
         progress.lives(now);
         progress.priority = priority;
         if progress.mode == Mode::CatchUp && decided.next() >= first && known {
             progress.probe(decided.next());
         }
-        leader.duties.rounds.answered(from, round);
         self.confirm_reads(effects);
     }
 
@@ -440,30 +462,6 @@ impl Raft {
         if due {
             transfer.asked.get_or_insert(Resend::first(now, retransmit_after));
             effects.send(transfer.to, Message::TimeoutNow { ballot: leader.ballot }, Lsn::ZERO);
-        }
-    }
-
-    // Reads.
-
-    pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
-        let decided = self.decided;
-        let State::Leader(leader) = &mut self.state else {
-            effects.push(Effect::ReadIndex { token, slot: None });
-            return;
-        };
-        // The floor is the no-op of this term: once it is decided, so is what earlier terms decided.
-        let slot = leader.duties.read_slot(decided);
-        leader.duties.read(token, slot, &self.options, effects);
-        self.confirm_reads(effects);
-    }
-
-    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks the followers for
-    /// the other reads.
-    fn confirm_reads(&mut self, effects: &mut Effects) {
-        let State::Leader(leader) = &mut self.state else { return };
-        let voters = &self.log.configuration().voters;
-        if leader.duties.rounds.confirm(|round_of| voters.quorum_value(round_of), effects) {
-            self.send_heartbeat(effects);
         }
     }
 }

@@ -64,8 +64,10 @@ use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch, leadership::Reported, progress_watch::ProgressWatch,
+    Control, Effect, Effects, Input, Members, Options, Protocol, Role, Status,
+    disk_watch::DiskWatch,
+    leadership::{Leads, Reported},
+    progress_watch::ProgressWatch,
 };
 
 /// One Raft replica.
@@ -405,23 +407,6 @@ impl Raft {
             State::Leader(_) => self.lead_on(now, effects),
             State::Recovering => {}
         }
-    }
-
-    pub(super) fn report_leader(&mut self, effects: &mut Effects) {
-        let me = self.members.me();
-        let nobody = Ballot { round: self.term, replica: ReplicaId::default() };
-        let view = match &self.state {
-            State::Leader(leader) => LeaderView { ballot: leader.ballot, leader: Some(me) },
-            State::Follower
-                if self.reported.view.ballot.round >= self.term && self.reported.view.leader != Some(me) =>
-            {
-                return;
-            }
-            State::Recovering => return,
-            // What was known of the term's leader stays; but it does not lead any more.
-            _ => LeaderView { ballot: self.reported.view.ballot.max(nobody), leader: None },
-        };
-        self.reported.leader(view, effects);
     }
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {

@@ -16,7 +16,10 @@ use std::collections::BTreeMap;
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use super::{Configuration, Entry, Message, Patience, Raft, Record, State, log::Log};
-use crate::{Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of};
+use crate::{
+    Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of,
+    leadership::Leads,
+};
 
 /// What the records of earlier lives say.
 #[derive(Default)]

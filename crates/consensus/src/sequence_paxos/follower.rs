@@ -4,7 +4,7 @@
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptSync, Extent, Message, Prepare, Promise, Record, SequencePaxos, State};
-use crate::{Batches, Bug, Effects, LeaderView, Protocol, batches::last_of, resend::Resend};
+use crate::{Batches, Bug, Effects, Protocol, batches::last_of, paxos::Paxos, resend::Resend};
 
 /// How far a follower has come with the leader of its ballot (Ng 2020: the second half of the state;
 /// RECOVER is added for lost sessions).
@@ -60,7 +60,7 @@ impl SequencePaxos {
     pub(super) fn new_follower(&self, now: Time) -> Follower {
         Follower {
             phase: Phase::Recover,
-            ask: Resend::at_once(now, self.options.retransmit_after),
+            ask: Resend::at_once(now, self.common.options.retransmit_after),
             behind: Slot::ZERO,
             staging: None,
             told: Slot::ZERO,
@@ -71,59 +71,18 @@ impl SequencePaxos {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in a
     /// lower one ends.
     pub(super) fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        debug_assert!(ballot > self.promised, "promises only grow");
+        debug_assert!(ballot > self.common.promised, "promises only grow");
         self.step_down(effects);
-        self.promised = ballot;
-        self.promised_lsn = effects.append(Record::Promised(ballot).into());
-        self.election.promised(ballot, now);
+        self.common.promised = ballot;
+        self.common.promised_lsn = effects.append(Record::Promised(ballot).into());
+        self.common.election.promised(ballot, now);
         if !matches!(self.state, State::Recovering) {
             self.state = State::Follower(self.new_follower(now));
         }
     }
 
-    /// Handles the ballot of a leader's message; returns false if the ballot is too low to be obeyed.
-    pub(super) fn follow(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        ballot: Ballot,
-        effects: &mut Effects,
-    ) -> bool {
-        if !self.obeys(now, from, ballot, effects) {
-            return false;
-        }
-        if !self.leader_stalls(now, ballot) {
-            self.election.heard_leader(now);
-        }
-        self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
-        true
-    }
-
-    /// Whether this replica accepted something in this ballot that is not known to be decided, and nothing
-    /// was decided for long.
-    fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
-        let known = self.decided_elsewhere.max(self.log.decided());
-        let waits = self.accepted_in == ballot && self.log.last() > known;
-        self.progress.stalls(now, known, waits, self.options.election_timeout)
-    }
-
-    fn obeys(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
-        if ballot.replica != from {
-            // Only the owner of a ballot speaks in it.
-            return false;
-        }
-        if ballot < self.promised {
-            effects.send(from, Message::Reject { promised: self.promised }, self.promised_lsn);
-            return false;
-        }
-        if ballot > self.promised {
-            self.promise(now, ballot, effects);
-        }
-        true
-    }
-
     pub(super) fn on_prepare(&mut self, now: Time, from: ReplicaId, prepare: Prepare, effects: &mut Effects) {
-        let known = prepare.ballot == self.promised;
+        let known = prepare.ballot == self.common.promised;
         if !self.obeys(now, from, prepare.ballot, effects) {
             return;
         }
@@ -131,7 +90,7 @@ impl SequencePaxos {
             return;
         }
         // The same ballot is accepted, too: its owner asks again because something may be lost (E16).
-        let timeout = self.options.election_timeout;
+        let timeout = self.common.options.election_timeout;
         let State::Follower(follower) = &mut self.state else { return };
         // A follower that accepts in this ballot goes on. It holds a prefix of the leader's sequence,
         // whatever was lost, and what comes next says where it belongs. Without slots in an `Accept` this
@@ -145,7 +104,7 @@ impl SequencePaxos {
         if prepare.page > follower.told {
             // The candidate has the page before this one: it makes progress.
             follower.told = prepare.page;
-            self.election.promised(prepare.ballot, now);
+            self.common.election.promised(prepare.ballot, now);
         }
         let promise = self.promise_page(&prepare);
         // The answer speaks of the promise and of everything accepted, that is of all records up to the
@@ -168,7 +127,7 @@ impl SequencePaxos {
         let lacks = if same { prepare.has.last.next() } else { prepare.has.decided.next() };
         let start = prepare.page.max(lacks).max(self.log.first());
         let last = if tells { has.last } else { Slot::ZERO };
-        let batches = self.log.page(start, last, self.options.promise_bytes_max, usize::MAX);
+        let batches = self.log.page(start, last, self.common.options.promise_bytes_max, usize::MAX);
         let more = last_of(start, &batches) < last;
         let decided =
             if self.has(super::Bug::PromiseOthersDecided) { prepare.has.decided } else { has.decided };
@@ -184,21 +143,21 @@ impl SequencePaxos {
 
     /// Asks for a `Prepare` if this replica needs one and it is time to ask.
     pub(super) fn ask_for_prepare(&mut self, now: Time, effects: &mut Effects) {
-        let wait_max = self.options.election_timeout;
+        let wait_max = self.common.options.election_timeout;
         let State::Follower(follower) = &mut self.state else { return };
         if now < follower.ask_at() {
             return;
         }
-        if let Some(leader) = self.reported.view.leader
+        if let Some(leader) = self.common.reported.view.leader
             && follower.ask.is_due(now, wait_max)
         {
-            effects.send(leader, Message::PrepareReq { promised: self.promised }, Lsn::ZERO);
+            effects.send(leader, Message::PrepareReq { promised: self.common.promised }, Lsn::ZERO);
         }
     }
 
     /// Takes note that something was missed: what comes cannot be used before the leader has asked what is here.
     fn recover(&mut self, now: Time, effects: &mut Effects) {
-        let retransmit_after = self.options.retransmit_after;
+        let retransmit_after = self.common.options.retransmit_after;
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
             follower.phase = Phase::Recover;
@@ -209,7 +168,7 @@ impl SequencePaxos {
 
     /// Handles the message that the leader has dropped what this replica lacks.
     pub(super) fn on_behind(&mut self, now: Time, through: Slot, effects: &mut Effects) {
-        self.decided_elsewhere = self.decided_elsewhere.max(through);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(through);
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
             if self.log.last() >= through {
@@ -225,7 +184,7 @@ impl SequencePaxos {
     /// Asks for a `Prepare` once what the leader has dropped was learned elsewhere.
     pub(super) fn caught_up(&mut self, now: Time, effects: &mut Effects) {
         let decided = self.log.decided();
-        let retransmit_after = self.options.retransmit_after;
+        let retransmit_after = self.common.options.retransmit_after;
         let State::Follower(follower) = &mut self.state else { return };
         if follower.behind > Slot::ZERO && decided >= follower.behind {
             follower.behind = Slot::ZERO;
@@ -236,7 +195,7 @@ impl SequencePaxos {
 
     pub(super) fn on_accept_sync(&mut self, now: Time, sync: AcceptSync, effects: &mut Effects) {
         let congested = self.is_congested();
-        let span_max = 4 * self.options.accept_ahead_max();
+        let span_max = 4 * self.common.options.accept_ahead_max();
         let AcceptSync { ballot, start, from, batches, more, decided } = sync;
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
@@ -250,7 +209,7 @@ impl SequencePaxos {
             return self.on_decided(ballot, decided, effects);
         }
         if follower.phase != Phase::Prepare || congested {
-            self.decided_elsewhere = self.decided_elsewhere.max(decided);
+            self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
             return;
         }
         let gap = start > self.log.last().next() || start == Slot::ZERO;
@@ -269,7 +228,7 @@ impl SequencePaxos {
             effects.send(ballot.replica, Message::SyncNext { ballot, start, from: next }, Lsn::ZERO);
             return;
         }
-        follower.ask = Resend::first(now, self.options.election_timeout);
+        follower.ask = Resend::first(now, self.common.options.election_timeout);
         staging.batches.extend(batches.iter().cloned());
         if more {
             let next = staging.next();
@@ -354,7 +313,8 @@ impl SequencePaxos {
         }
         let next = self.log.last().next();
         let start = if self.has(super::Bug::AcceptGap) { next } else { start };
-        let too_far = last_of(start, batches).0 > self.log.decided().0 + self.options.accept_ahead_max();
+        let too_far =
+            last_of(start, batches).0 > self.log.decided().0 + self.common.options.accept_ahead_max();
         if self.is_congested() || too_far {
             // Not answering is always safe: the leader sends it again.
             return;
@@ -373,7 +333,7 @@ impl SequencePaxos {
 
     /// Has the leader told what is accepted: at once, or together with whatever else this burst brings.
     fn accepted(&mut self, effects: &mut Effects) {
-        let latest = self.options.sequence_paxos.latest_accepted;
+        let latest = self.common.options.sequence_paxos.latest_accepted;
         let State::Follower(follower) = &mut self.state else { return };
         follower.accepted_due = true;
         if !latest {
@@ -384,16 +344,16 @@ impl SequencePaxos {
     pub(super) fn send_accepted(&mut self, effects: &mut Effects) {
         let State::Follower(follower) = &mut self.state else { return };
         if std::mem::take(&mut follower.accepted_due) && follower.phase == Phase::Accept {
-            let ballot = self.promised;
+            let ballot = self.common.promised;
             let early = self.has(Bug::VoteBeforeDurable);
-            let after = if early { Lsn::ZERO } else { self.accepted_lsn.max(self.promised_lsn) };
+            let after = if early { Lsn::ZERO } else { self.accepted_lsn.max(self.common.promised_lsn) };
             effects.send(ballot.replica, Message::Accepted { ballot, last: self.log.last() }, after);
         }
     }
 
     /// Handles the announcement of the leader of `ballot` that its sequence is decided through a slot.
     pub(super) fn on_decided(&mut self, ballot: Ballot, through: Slot, effects: &mut Effects) {
-        self.decided_elsewhere = self.decided_elsewhere.max(through);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(through);
         let State::Follower(follower) = &self.state else { return };
         // In an older ballot, or before the `AcceptSync`, another sequence may be held (E18).
         let holds = follower.phase == Phase::Accept && self.accepted_in == ballot;

@@ -6,10 +6,10 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Extent, Message, Prepare, Promise, Record, SequencePaxos, State, peers::Peer};
 use crate::{
-    Batches, Bug, Effect, Effects, Protocol, ReadToken,
+    Batches, Bug, Effects, Protocol,
     batches::{fitting, last_of},
-    election::Advice,
     leadership::Leadership,
+    paxos::Paxos,
     resend::Resend,
 };
 
@@ -71,28 +71,28 @@ impl Leader {
 
 impl SequencePaxos {
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
-        self.election.tried();
+        self.common.election.tried();
         self.promise(now, ballot, effects);
         let has = self.extent();
         let prepare = Prepare { ballot, has, page: Slot::ZERO };
         self.state = State::Candidate(Candidate {
             ballot,
-            lsn: self.promised_lsn,
+            lsn: self.common.promised_lsn,
             prepare,
             promises: BTreeMap::new(),
             best: Best { from: None, has, start: has.last.next(), batches: Vec::new(), next: None },
-            resend: Resend::first(now, self.options.retransmit_after),
+            resend: Resend::first(now, self.common.options.retransmit_after),
         });
         // Only once the ballot is durable: no life after this one uses it again (P2).
-        self.broadcast(Message::Prepare(prepare), self.promised_lsn, effects);
+        self.common.broadcast(Message::Prepare(prepare), self.common.promised_lsn, effects);
     }
 
     /// Asks again the replicas that have not answered, or whose answer has another page.
     pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
-        let wait_max = self.options.election_timeout;
+        let wait_max = self.common.options.election_timeout;
         let State::Candidate(candidate) = &mut self.state else { return };
         if candidate.resend.is_due(now, wait_max) {
-            let peers: Vec<ReplicaId> = self.members.peers().collect();
+            let peers: Vec<ReplicaId> = self.common.members.peers().collect();
             peers.into_iter().for_each(|peer| self.ask_for_promise(peer, effects));
         }
     }
@@ -107,7 +107,7 @@ impl SequencePaxos {
     }
 
     pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
-        self.decided_elsewhere = self.decided_elsewhere.max(promise.has.decided);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(promise.has.decided);
         let only_newer = self.has(super::Bug::PromiseOnlyNewer);
         match &mut self.state {
             State::Candidate(candidate) if candidate.ballot == promise.ballot => {
@@ -116,7 +116,7 @@ impl SequencePaxos {
                     // Nothing new: what is still missing is asked for again in a while.
                     return;
                 }
-                self.election.answered(from, now);
+                self.common.election.answered(from, now);
                 if let State::Candidate(candidate) = &self.state
                     && candidate.best.from == Some(from)
                     && candidate.best.next.is_some()
@@ -126,7 +126,7 @@ impl SequencePaxos {
                 self.complete_prepare(now, effects);
             }
             State::Leader(leader) if leader.ballot == promise.ballot => {
-                self.election.answered(from, now);
+                self.common.election.answered(from, now);
                 self.synchronise(now, from, promise.has, effects);
             }
             _ => {}
@@ -136,9 +136,12 @@ impl SequencePaxos {
     /// Adopts the best sequence and begins to lead, if a quorum has promised and that sequence is there.
     pub(super) fn complete_prepare(&mut self, now: Time, effects: &mut Effects) {
         let State::Candidate(candidate) = &self.state else { return };
-        let promised = |id| id == self.members.me() || candidate.promises.contains_key(&id);
+        let promised = |id| id == self.common.members.me() || candidate.promises.contains_key(&id);
         let best = &candidate.best;
-        if candidate.lsn > self.durable || !self.members.voters().is_quorum(promised) || best.next.is_some() {
+        if candidate.lsn > self.common.durable
+            || !self.common.members.voters().is_quorum(promised)
+            || best.next.is_some()
+        {
             return;
         }
         // What lies before the suffix is decided here, or accepted in the same ballot. Otherwise the one who gave the
@@ -146,7 +149,7 @@ impl SequencePaxos {
         let same = best.has.accepted_in == candidate.prepare.has.accepted_in;
         let kept = if same { self.log.last() } else { self.log.decided() };
         if best.from.is_some() && best.start > kept.next() {
-            self.decided_elsewhere = self.decided_elsewhere.max(best.start.prev());
+            self.common.decided_elsewhere = self.common.decided_elsewhere.max(best.start.prev());
             return;
         }
         self.lead(now, effects);
@@ -160,8 +163,9 @@ impl SequencePaxos {
         // Whatever any replica knew to be decided is in the sequence.
         let decided = promises.values().map(|has| has.decided).max().unwrap_or_default();
         let last = self.log.last();
-        let retransmit_after = self.options.retransmit_after;
-        let peers = self.members.peers().map(|peer| (peer, Peer::asked(now, retransmit_after))).collect();
+        let retransmit_after = self.common.options.retransmit_after;
+        let peers =
+            self.common.members.peers().map(|peer| (peer, Peer::asked(now, retransmit_after))).collect();
         let mut undurable = VecDeque::new();
         undurable.push_back((self.accepted_lsn, last));
         self.state = State::Leader(Leader {
@@ -173,7 +177,7 @@ impl SequencePaxos {
             undurable,
             duties: Leadership::begin(now, self.log.decided(), last),
         });
-        self.election.leads(now);
+        self.common.election.leads(now);
         self.decide_through(decided, effects);
         for (peer, has) in promises {
             self.synchronise(now, peer, has, effects);
@@ -209,7 +213,7 @@ impl SequencePaxos {
         let mut pages = Vec::new();
         let mut rest = elements;
         while !rest.is_empty() {
-            let (page, behind) = rest.split_at(fitting(rest.iter(), self.options.promise_bytes_max));
+            let (page, behind) = rest.split_at(fitting(rest.iter(), self.common.options.promise_bytes_max));
             pages.push(page.into());
             rest = behind;
         }
@@ -225,15 +229,15 @@ impl SequencePaxos {
         if awaited {
             leader.duties.awaits(self.log.last());
         }
-        if !self.options.sequence_paxos.batched_accepts {
+        if !self.common.options.sequence_paxos.batched_accepts {
             self.send_accepts(effects);
         }
     }
 
     /// Writes down what was proposed since the last time, and sends it to every follower that has what comes before.
     pub(super) fn send_accepts(&mut self, effects: &mut Effects) {
-        let slots_max = if self.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
-        let (bytes_max, last) = (self.options.promise_bytes_max, self.log.last());
+        let slots_max = if self.common.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
+        let (bytes_max, last) = (self.common.options.promise_bytes_max, self.log.last());
         while let State::Leader(leader) = &mut self.state
             && leader.written < last
         {
@@ -246,7 +250,7 @@ impl SequencePaxos {
             self.accepted_lsn = lsn;
             self.recorded = self.recorded.max(leader.written);
             leader.undurable.push_back((lsn, leader.written));
-            self.disk.given(lsn, batches.len() as u64);
+            self.common.disk.given(lsn, batches.len() as u64);
             // The followers' disks work while this one does.
             self.send_accept(start, &batches, effects);
         }
@@ -255,7 +259,7 @@ impl SequencePaxos {
     /// Counts this replica's own acceptance, once it is durable (P6).
     pub(super) fn accepted_durably(&mut self, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
-        while leader.undurable.front().is_some_and(|(lsn, _)| *lsn <= self.durable) {
+        while leader.undurable.front().is_some_and(|(lsn, _)| *lsn <= self.common.durable) {
             leader.own = leader.undurable.pop_front().expect("there is a front").1;
         }
         self.choose(effects);
@@ -266,78 +270,18 @@ impl SequencePaxos {
         let missing = usize::from(self.has(Bug::CommitWithMinority));
         let State::Leader(leader) = &mut self.state else { return };
         let accepted = |id| leader.peers.get(&id).map_or(leader.own, |peer| peer.last).0;
-        let chosen = Slot(self.members.voters().quorum_value_with(missing, accepted)).min(leader.written);
+        let chosen =
+            Slot(self.common.members.voters().quorum_value_with(missing, accepted)).min(leader.written);
         let before = self.log.decided();
         if chosen <= before {
             return;
         }
         self.decide_through(chosen, effects);
-        if !self.options.sequence_paxos.latest_decide {
+        if !self.common.options.sequence_paxos.latest_decide {
             for slot in (before.0 + 1..=chosen.0).map(Slot) {
                 self.send_decide(slot, effects);
             }
         }
-    }
-
-    /// Gives up if this leader overslept. A leader that orders alone does not give up, since there is no
-    /// other to do it for.
-    pub(super) fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
-        let State::Leader(leader) = &self.state else { return };
-        let overslept = leader.duties.overslept(now, self.options.election_timeout);
-        if overslept && self.members.count() > 1 && !self.has(Bug::ReadWithoutConfirmation) {
-            self.give_up(now, effects);
-            self.report_leader(effects);
-        }
-    }
-
-    /// What a leader does whenever its timer fires: it steps down if it cannot lead, sends again what was not
-    /// answered, and says that it lives.
-    pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
-        let timeout = self.options.election_timeout;
-        let waits = !self.is_congested() && self.in_flight() > 0;
-        let stalls = self.progress.stalls(now, self.slots_gained(), waits, timeout);
-        self.election.stalls(stalls);
-        let advice = self.election.advice(now);
-        let works = self.disk.answers(now, timeout) && advice != Advice::Yield;
-        let State::Leader(leader) = &self.state else { return };
-        // A leader that decides nothing still serves reads, if it knows all that was decided before its time
-        // (`progress_watch.rs`).
-        if !works || stalls && !leader.duties.knows_all_before(self.log.decided()) {
-            return self.give_up(now, effects);
-        }
-        self.resend_to_peers(now, effects);
-        if let Advice::HandTo(heir) = advice {
-            self.transfer(heir, effects);
-        }
-        let State::Leader(leader) = &mut self.state else { return };
-        if leader.duties.is_heartbeat_due(now, self.options.heartbeat_interval) {
-            self.send_heartbeat(effects);
-        }
-    }
-
-    /// A number of slots that grows whenever this leader gets on: with those that it decided, and with those that each
-    /// follower has of its sequence, be it in pages that count for nothing yet. It stops to grow if nothing is decided,
-    /// as then nothing more than the window is proposed.
-    fn slots_gained(&self) -> Slot {
-        let State::Leader(leader) = &self.state else { return Slot::ZERO };
-        let followers: u64 = leader.peers.values().map(|peer| peer.reached.0).sum();
-        Slot(self.log.decided().0.saturating_add(followers))
-    }
-
-    fn send_heartbeat(&mut self, effects: &mut Effects) {
-        let decided = self.log.decided();
-        let State::Leader(leader) = &mut self.state else { return };
-        let round = leader.duties.beats(self.members.me(), decided);
-        let heartbeat = Message::Heartbeat { ballot: leader.ballot, decided, round };
-        self.broadcast(heartbeat, Lsn::ZERO, effects);
-        self.confirm_reads(effects);
-    }
-
-    /// Gives up leading although no higher ballot is known. The others elect a leader once they miss this one; this
-    /// replica comes last in line.
-    pub(super) fn give_up(&mut self, now: Time, effects: &mut Effects) {
-        self.election.gave_up(now);
-        self.step_down(effects);
     }
 
     /// Stops leading, or trying to, after the election was told.
@@ -347,55 +291,9 @@ impl SequencePaxos {
             // No follower was told of these; the replicas that proposed them propose them again.
             self.log.truncate(leader.written);
         }
-        self.progress = Default::default();
+        self.common.progress = Default::default();
         if matches!(self.state, State::Leader(_) | State::Candidate(_)) {
             self.state = State::Follower(self.new_follower(Time::ZERO));
-        }
-    }
-
-    /// Asks a member to try to lead, which ends this replica's leadership. If that member does not, this replica
-    /// goes on leading.
-    pub(super) fn transfer(&mut self, to: ReplicaId, effects: &mut Effects) {
-        let State::Leader(leader) = &self.state else { return };
-        if to != self.members.me() && self.members.index(to).is_some() {
-            effects.send(to, Message::TakeOver { ballot: leader.ballot }, Lsn::ZERO);
-        }
-    }
-
-    pub(super) fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
-        let decided = self.log.decided();
-        let State::Leader(leader) = &mut self.state else {
-            effects.push(Effect::ReadIndex { token, slot: None });
-            return;
-        };
-        let slot = leader.duties.read_slot(decided);
-        leader.duties.read(token, slot, &self.options, effects);
-        self.confirm_reads(effects);
-    }
-
-    pub(super) fn on_heartbeat_ack(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        ballot: Ballot,
-        round: u64,
-        effects: &mut Effects,
-    ) {
-        let State::Leader(leader) = &mut self.state else { return };
-        if ballot != leader.ballot {
-            return;
-        }
-        leader.duties.rounds.answered(from, round);
-        self.election.answered(from, now);
-        self.confirm_reads(effects);
-    }
-
-    /// Answers the reads for which a quorum has confirmed that this replica leads, and asks the followers for
-    /// the other reads.
-    fn confirm_reads(&mut self, effects: &mut Effects) {
-        let State::Leader(leader) = &mut self.state else { return };
-        if leader.duties.rounds.confirm(|round_of| self.members.quorum_value(round_of), effects) {
-            self.send_heartbeat(effects);
         }
     }
 }

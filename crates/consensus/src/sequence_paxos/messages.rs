@@ -10,6 +10,7 @@ use crate::{
     Body, Class, Logged,
     batches::{Batches, last_of, see_run, with_others},
     codec::{coded, fields},
+    paxos::FamilyMessage,
 };
 
 /// A message between two Sequence Paxos replicas.
@@ -150,6 +151,18 @@ fields! { Prepare { ballot, has, page } }
 fields! { Promise { ballot, has, page, start, more, batches } }
 
 fields! { AcceptSync { ballot, start, from, more, decided, batches } }
+
+impl From<FamilyMessage> for Message {
+    fn from(message: FamilyMessage) -> Message {
+        match message {
+            FamilyMessage::Heartbeat { ballot, decided, round } => {
+                Message::Heartbeat { ballot, decided, round }
+            }
+            FamilyMessage::Reject { promised } => Message::Reject { promised },
+            FamilyMessage::TakeOver { ballot } => Message::TakeOver { ballot },
+        }
+    }
+}
 
 impl Body for Message {
     coded! {

@@ -57,20 +57,15 @@ use sequence::Sequence;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Control, Effect, Effects, Input, LeaderView, Members, Options, Protocol, Role, Status,
-    disk_watch::DiskWatch, election::Election, leadership::Reported, progress_watch::ProgressWatch,
+    Control, Effect, Effects, Input, Options, Protocol, Role, Status, VoterSets,
+    leadership::{Leadership, Leads},
+    paxos::{Common, Paxos},
 };
 
 /// One Sequence Paxos replica.
 #[derive(Clone, Debug)]
 pub struct SequencePaxos {
-    members: Members,
-    options: Options,
-    election: Box<dyn Election>,
-    /// The highest promised ballot: lower ones are not answered any more.
-    promised: Ballot,
-    /// The record that holds `promised`.
-    promised_lsn: Lsn,
+    common: Common,
     /// The ballot of the accepted sequence.
     accepted_in: Ballot,
     /// The accepted sequence.
@@ -79,17 +74,7 @@ pub struct SequencePaxos {
     accepted_lsn: Lsn,
     /// No record holds a slot after this one.
     recorded: Slot,
-    reported: Reported,
     state: State,
-    /// Slots through this one are known to be decided by some replica.
-    decided_elsewhere: Slot,
-    /// Records through this one are on stable storage.
-    durable: Lsn,
-    disk: DiskWatch,
-    /// The progress of this replica as a leader, or else that of its leader.
-    progress: ProgressWatch,
-    /// Whether the executor lags, so that nothing is accepted.
-    backlogged: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -110,31 +95,26 @@ impl Protocol for SequencePaxos {
                 self.receive(now, from, message, effects);
             }
             Input::Receive { from, message: crate::Message::Election(message) } => {
-                // A replica that must not vote follows no leader, and must not lead.
-                if !matches!(self.state, State::Recovering) {
-                    self.election.receive(now, from, &message, effects);
-                    self.stand(now, effects);
-                }
+                self.on_election_message(now, from, &message, effects);
             }
             Input::Receive { .. } => {}
             Input::Propose { batch, awaited } => self.propose(batch, awaited, effects),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
-                if !matches!(self.state, State::Recovering) {
-                    self.election.link(now, peer, link, effects);
-                    if link.begins_again() {
-                        self.session_up(now, peer, effects);
-                    }
+                self.link(now, peer, link, effects);
+                if link.begins_again() {
+                    self.session_up(now, peer, effects);
                 }
             }
             Input::Timer => self.on_timer(now, effects),
             Input::Control(control) => self.control(now, control, effects),
         }
         self.end_of_step(now, before, effects);
+        self.assert_invariants();
     }
 
     fn promised(&self) -> Ballot {
-        self.promised
+        self.common.promised
     }
 
     fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
@@ -142,7 +122,7 @@ impl Protocol for SequencePaxos {
     }
 
     fn options(&self) -> &Options {
-        &self.options
+        &self.common.options
     }
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
@@ -152,40 +132,36 @@ impl Protocol for SequencePaxos {
         self.send_accepts(effects);
         self.announce(now, effects);
         self.end_of_step(now, before, effects);
+        self.assert_invariants();
         self.ask_for_timer(effects);
     }
 
     fn room(&self) -> usize {
         match &self.state {
             State::Leader(_) if !self.is_congested() => {
-                self.options.window_max.saturating_sub(self.in_flight())
+                self.common.options.window_max.saturating_sub(self.in_flight())
             }
             _ => 0,
         }
     }
 
     fn is_congested(&self) -> bool {
-        self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
+        self.common.is_congested()
     }
 
     fn status(&self) -> Status {
         Status {
-            role: match self.state {
-                State::Follower(_) => Role::Follower,
-                State::Candidate(_) => Role::Candidate,
-                State::Leader(_) => Role::Leader,
-                State::Recovering => Role::Recovering,
-            },
-            view: self.reported.view,
+            role: self.role(),
+            view: self.common.reported.view,
             decided: self.log.decided(),
-            decided_elsewhere: self.decided_elsewhere.max(self.log.decided()),
+            decided_elsewhere: self.common.decided_elsewhere.max(self.log.decided()),
             in_flight: self.in_flight(),
             waits_for_disk: matches!(self.state, State::Candidate(_) | State::Leader(_)),
         }
     }
 
     fn answers(&self, now: Time, voter: ReplicaId) -> bool {
-        matches!(self.state, State::Leader(_)) && self.election.answers(now, voter)
+        matches!(self.state, State::Leader(_)) && self.common.election.answers(now, voter)
     }
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
@@ -200,9 +176,94 @@ impl Protocol for SequencePaxos {
     }
 }
 
+impl Leads for SequencePaxos {
+    fn me(&self) -> ReplicaId {
+        self.common.members.me()
+    }
+
+    fn decided(&self) -> Slot {
+        self.log.decided()
+    }
+
+    fn duties(&mut self) -> Option<(&mut Leadership, &VoterSets)> {
+        let State::Leader(leader) = &mut self.state else { return None };
+        Some((&mut leader.duties, self.common.members.voters()))
+    }
+
+    fn tell_heartbeat(&mut self, effects: &mut Effects) {
+        self.broadcast_heartbeat(effects);
+    }
+
+    fn give_up(&mut self, now: Time, effects: &mut Effects) {
+        self.common.election.gave_up(now);
+        self.step_down(effects);
+    }
+
+    fn report_leader(&mut self, effects: &mut Effects) {
+        self.common.report_leader(self.role(), effects);
+    }
+}
+
+impl Paxos for SequencePaxos {
+    type Message = Message;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn role(&self) -> Role {
+        match self.state {
+            State::Follower(_) => Role::Follower,
+            State::Candidate(_) => Role::Candidate,
+            State::Leader(_) => Role::Leader,
+            State::Recovering => Role::Recovering,
+        }
+    }
+
+    fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.become_candidate(now, ballot, effects);
+    }
+
+    fn accepted_after(&self, known: Slot, ballot: Ballot) -> bool {
+        self.accepted_in == ballot && self.log.last() > known
+    }
+
+    /// It grows with the slots that this leader decided, and with those that each follower has of its sequence, be it
+    /// in pages that count for nothing yet. It stops to grow if nothing is decided, as then nothing more than the
+    /// window is proposed.
+    fn progress(&self) -> (Slot, bool) {
+        let State::Leader(leader) = &self.state else { return (Slot::ZERO, false) };
+        let followers: u64 = leader.peers.values().map(|peer| peer.reached.0).sum();
+        let gained = Slot(self.log.decided().0.saturating_add(followers));
+        (gained, self.in_flight() > 0 && !self.is_congested())
+    }
+
+    fn resend(&mut self, now: Time, effects: &mut Effects) {
+        match self.state {
+            State::Follower(_) => self.ask_for_prepare(now, effects),
+            State::Candidate(_) => self.resend_prepare(now, effects),
+            State::Leader(_) => self.resend_to_peers(now, effects),
+            State::Recovering => {}
+        }
+    }
+
+    fn own_deadline(&self) -> Time {
+        match &self.state {
+            State::Follower(follower) if self.common.reported.view.leader.is_some() => follower.ask_at(),
+            State::Candidate(candidate) => candidate.resend.at(),
+            State::Leader(leader) => leader.tick_at(),
+            State::Follower(_) | State::Recovering => Time::NEVER,
+        }
+    }
+}
+
 impl SequencePaxos {
     fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
-        if self.members.index(from).is_none() || from == self.members.me() {
+        if self.common.members.index(from).is_none() || from == self.common.members.me() {
             return;
         }
         if matches!(self.state, State::Recovering) {
@@ -217,7 +278,7 @@ impl SequencePaxos {
                 }
             }
             Message::SyncNext { ballot, start, from: page } => {
-                self.election.answered(from, now);
+                self.common.election.answered(from, now);
                 self.on_sync_next(now, from, ballot, (start, page), effects);
             }
             Message::Accept { ballot, start, decided, batches } => {
@@ -228,7 +289,7 @@ impl SequencePaxos {
                 }
             }
             Message::Accepted { ballot, last } => {
-                self.election.answered(from, now);
+                self.common.election.answered(from, now);
                 self.on_accepted(now, from, ballot, last, effects);
             }
             Message::Decide { ballot, through } => {
@@ -244,7 +305,7 @@ impl SequencePaxos {
             }
             Message::Heartbeat { ballot, decided, round } => {
                 if self.follow(now, from, ballot, effects) {
-                    effects.send(from, Message::HeartbeatAck { ballot, round }, self.promised_lsn);
+                    effects.send(from, Message::HeartbeatAck { ballot, round }, self.common.promised_lsn);
                     self.on_decided(ballot, decided, effects);
                     self.ask_for_prepare(now, effects);
                 }
@@ -252,20 +313,8 @@ impl SequencePaxos {
             Message::HeartbeatAck { ballot, round } => {
                 self.on_heartbeat_ack(now, from, ballot, round, effects);
             }
-            Message::Reject { promised } => {
-                if promised > self.promised {
-                    self.promise(now, promised, effects);
-                }
-            }
-            Message::TakeOver { ballot } => {
-                // A replica that lags would lead, and serve no client until it has caught up.
-                let ready =
-                    matches!(self.state, State::Follower(_)) && self.decided_elsewhere <= self.log.decided();
-                if ballot.replica == from && ballot == self.promised && ready {
-                    let ballot = self.election.next_ballot(ballot);
-                    self.become_candidate(now, ballot, effects);
-                }
-            }
+            Message::Reject { promised } => self.on_reject(now, promised, effects),
+            Message::TakeOver { ballot } => self.on_take_over(now, from, ballot, effects),
         }
     }
 
@@ -279,22 +328,12 @@ impl SequencePaxos {
             Control::Trim(slot) => {
                 effects.append(Record::Trimmed { slot, accepted_in: self.accepted_in }.into());
             }
-            Control::Backlogged(backlogged) => self.backlogged = backlogged,
+            Control::Backlogged(backlogged) => self.common.backlogged = backlogged,
             Control::Transfer(to) => self.transfer(to, effects),
         }
         // A candidate, or a follower that lagged too far, may wait for what was learned.
         self.complete_prepare(now, effects);
         self.caught_up(now, effects);
-    }
-
-    /// `before` is the last record that was appended before the step.
-    fn end_of_step(&mut self, now: Time, before: Lsn, effects: &mut Effects) {
-        self.disk.appended(before, effects.last_lsn(), now);
-        let known = self.decided_elsewhere.max(self.log.decided());
-        let lags = known.0 > self.log.decided().0 + self.options.accept_ahead_max();
-        self.election.decided(known, lags);
-        self.report_leader(effects);
-        self.assert_invariants();
     }
 
     /// A summary of what it has accepted.
@@ -319,7 +358,7 @@ impl SequencePaxos {
             let (slot, batch) = self.log.decide_next();
             effects.push(Effect::Deliver { slot, ballots: Ballots::both(self.accepted_in), batch });
         }
-        self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(self.log.decided());
         self.forget_old();
     }
 
@@ -331,9 +370,9 @@ impl SequencePaxos {
             State::Leader(leader) => {
                 let all = leader.peers.values().map(|peer| peer.last).min().unwrap_or(leader.written);
                 let lacked = self.log.decided().0.saturating_sub(all.0);
-                lacked.min(self.options.accept_ahead_max())
+                lacked.min(self.common.options.accept_ahead_max())
             }
-            _ => self.options.window_max as u64,
+            _ => self.common.options.window_max as u64,
         };
         self.log.forget(Slot(self.log.decided().0.saturating_sub(kept)));
     }
@@ -342,13 +381,13 @@ impl SequencePaxos {
     fn write(&mut self, record: Record, effects: &mut Effects) -> Lsn {
         let slots = record.slots();
         let lsn = effects.append(record.into());
-        self.disk.given(lsn, slots);
+        self.common.disk.given(lsn, slots);
         lsn
     }
 
     /// Takes note of what a peer says was decided in a slot.
     fn learn(&mut self, slot: Slot, ballots: Ballots, batch: Batch, effects: &mut Effects) {
-        self.decided_elsewhere = self.decided_elsewhere.max(slot);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
         if self.is_congested() || slot != self.log.decided().next() {
             return;
         }
@@ -365,7 +404,7 @@ impl SequencePaxos {
         }
         self.log.set_decided(slot, batch.clone());
         effects.push(Effect::Deliver { slot, ballots, batch });
-        self.decided_elsewhere = self.decided_elsewhere.max(slot);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
         self.forget_old();
     }
 
@@ -378,78 +417,13 @@ impl SequencePaxos {
             "a leader's sequence has what was decided in no higher ballot"
         );
         self.log.installed(slot);
-        self.decided_elsewhere = self.decided_elsewhere.max(slot);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
     }
 
     fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
-        self.durable = self.durable.max(lsn);
-        self.disk.durable(lsn, now);
+        self.common.became_durable(now, lsn);
         self.accepted_durably(effects);
         self.complete_prepare(now, effects);
-    }
-
-    fn broadcast(&self, message: Message, after: Lsn, effects: &mut Effects) {
-        effects.send(self.members.to_peers(), message, after);
-    }
-
-    fn report_leader(&mut self, effects: &mut Effects) {
-        let view = match &self.state {
-            State::Leader(leader) => LeaderView { ballot: leader.ballot, leader: Some(self.members.me()) },
-            State::Candidate(_) => LeaderView { ballot: self.promised, leader: None },
-            // A follower knows its leader from messages of the current ballot.
-            State::Follower(_) | State::Recovering
-                if self.reported.view.ballot >= self.promised
-                    && self.reported.view.leader != Some(self.members.me()) =>
-            {
-                return;
-            }
-            _ => LeaderView { ballot: self.promised.max(self.reported.view.ballot), leader: None },
-        };
-        self.reported.leader(view, effects);
-    }
-
-    fn ask_for_timer(&mut self, effects: &mut Effects) {
-        let try_at = || self.election.deadline(self.promised.max(self.reported.view.ballot));
-        let deadline = match &self.state {
-            State::Follower(follower) if self.reported.view.leader.is_some() => {
-                try_at().min(follower.ask_at())
-            }
-            State::Follower(_) => try_at(),
-            State::Candidate(candidate) => try_at().min(candidate.resend.at()),
-            State::Leader(leader) => leader.tick_at().min(self.election.tick_at()),
-            State::Recovering => Time::NEVER,
-        };
-        self.reported.deadline(deadline, effects);
-    }
-
-    fn on_timer(&mut self, now: Time, effects: &mut Effects) {
-        self.reported.woken();
-        if !matches!(self.state, State::Recovering) {
-            let fit = self.disk.answers(now, self.options.election_timeout);
-            self.election.on_timer(now, fit, effects);
-        }
-        match &self.state {
-            State::Follower(_) | State::Candidate(_) => {
-                if !self.stand(now, effects) {
-                    self.resend_prepare(now, effects);
-                    self.ask_for_prepare(now, effects);
-                }
-            }
-            State::Leader(_) => self.lead_on(now, effects),
-            State::Recovering => {}
-        }
-    }
-
-    /// Tries to lead if the election says so; returns whether it does.
-    fn stand(&mut self, now: Time, effects: &mut Effects) -> bool {
-        if !matches!(self.state, State::Follower(_) | State::Candidate(_)) {
-            return false;
-        }
-        let ballot = self.election.candidacy(now, self.promised.max(self.reported.view.ballot), effects);
-        ballot.is_some_and(|ballot| {
-            self.become_candidate(now, ballot, effects);
-            true
-        })
     }
 
     /// Checks the invariants of docs/errata.md that one replica can check; the simulator checks I3, I5 and I8,
@@ -458,20 +432,20 @@ impl SequencePaxos {
         if self.is_planted() || matches!(self.state, State::Recovering) {
             return;
         }
-        debug_assert!(self.accepted_in <= self.promised, "I1");
+        debug_assert!(self.accepted_in <= self.common.promised, "I1");
         debug_assert!(self.log.decided() <= self.log.last(), "I2");
         if let State::Leader(leader) = &self.state {
-            debug_assert!(leader.ballot == self.promised && leader.ballot == self.accepted_in, "I4");
+            debug_assert!(leader.ballot == self.common.promised && leader.ballot == self.accepted_in, "I4");
             debug_assert!(leader.all_within(self.log.last()), "I7");
         }
         if let State::Follower(follower) = &self.state {
             let accepts = follower.phase == Phase::Accept;
-            debug_assert!(!accepts || self.accepted_in == self.promised, "accepts in its ballot only");
+            debug_assert!(!accepts || self.accepted_in == self.common.promised, "accepts in its ballot only");
         }
     }
 
     fn has(&self, bug: impl Into<crate::Bug>) -> bool {
-        self.options.has(bug)
+        self.common.options.has(bug)
     }
 
     fn leads(&self) -> bool {
@@ -480,6 +454,6 @@ impl SequencePaxos {
 
     /// With a bug planted, invariants need not hold.
     fn is_planted(&self) -> bool {
-        cfg!(any(test, feature = "planted-bugs")) && self.options.planted.is_some()
+        cfg!(any(test, feature = "planted-bugs")) && self.common.options.planted.is_some()
     }
 }

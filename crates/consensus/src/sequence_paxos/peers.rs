@@ -78,7 +78,8 @@ impl SequencePaxos {
 
     /// Asks a follower what it has, since it may have missed something.
     fn prepare_peer(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
-        let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
+        let (retransmit_after, timeout) =
+            (self.common.options.retransmit_after, self.common.options.election_timeout);
         let Some(prepare) = self.prepare_of_leader() else { return };
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
@@ -94,7 +95,7 @@ impl SequencePaxos {
             // The first message of the session, so that whatever was lost is found out before anything else comes.
             State::Leader(_) => self.prepare_peer(now, peer, effects),
             State::Follower(_) => {
-                let promised = self.promised;
+                let promised = self.common.promised;
                 effects.send(peer, Message::PrepareReq { promised }, Lsn::ZERO);
             }
             State::Recovering => {}
@@ -121,9 +122,10 @@ impl SequencePaxos {
     /// Brings a follower that has promised to the leader's sequence. A promise that comes when the leader asks for none
     /// any more says nothing new: another one came before.
     pub(super) fn synchronise(&mut self, now: Time, to: ReplicaId, has: Extent, effects: &mut Effects) {
-        let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
+        let (retransmit_after, timeout) =
+            (self.common.options.retransmit_after, self.common.options.election_timeout);
         let (first, decided) = (self.log.first(), self.log.decided());
-        let max_sync = self.options.sequence_paxos.max_accept_sync;
+        let max_sync = self.common.options.sequence_paxos.max_accept_sync;
         let keeps_longer = self.has(super::Bug::KeepLongerSequence);
         let State::Leader(leader) = &mut self.state else { return };
         let adopted = leader.adopted;
@@ -156,7 +158,7 @@ impl SequencePaxos {
 
     /// Sends the page of an `AcceptSync` that is under way.
     fn send_page(&mut self, to: ReplicaId, effects: &mut Effects) {
-        let bytes_max = self.options.promise_bytes_max;
+        let bytes_max = self.common.options.promise_bytes_max;
         let (first, decided) = (self.log.first(), self.log.decided());
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
@@ -183,7 +185,8 @@ impl SequencePaxos {
         (wanted_start, wanted): (Slot, Slot),
         effects: &mut Effects,
     ) {
-        let (retransmit_after, timeout) = (self.options.retransmit_after, self.options.election_timeout);
+        let (retransmit_after, timeout) =
+            (self.common.options.retransmit_after, self.common.options.election_timeout);
         let State::Leader(leader) = &mut self.state else { return };
         let written = leader.written;
         let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
@@ -205,7 +208,7 @@ impl SequencePaxos {
         last: Slot,
         effects: &mut Effects,
     ) {
-        let retransmit_after = self.options.retransmit_after;
+        let retransmit_after = self.common.options.retransmit_after;
         let State::Leader(leader) = &mut self.state else { return };
         let written = leader.written;
         let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
@@ -251,12 +254,12 @@ impl SequencePaxos {
 
     /// What an `Accept` says of decisions.
     fn decided_on_accept(&self) -> Slot {
-        if self.options.sequence_paxos.decide_on_accept { self.log.decided() } else { Slot::ZERO }
+        if self.common.options.sequence_paxos.decide_on_accept { self.log.decided() } else { Slot::ZERO }
     }
 
     /// Sends again what was not answered in time.
     pub(super) fn resend_to_peers(&mut self, now: Time, effects: &mut Effects) {
-        let wait_max = self.options.election_timeout;
+        let wait_max = self.common.options.election_timeout;
         let State::Leader(leader) = &mut self.state else { return };
         let written = leader.written;
         let mut due = Vec::new();
@@ -281,8 +284,8 @@ impl SequencePaxos {
 
     /// Sends everything again that a follower has not said to have.
     fn resend_accepts(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
-        let bytes_max = self.options.promise_bytes_max;
-        let slots_max = if self.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
+        let bytes_max = self.common.options.promise_bytes_max;
+        let slots_max = if self.common.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
         let (decided, first) = (self.decided_on_accept(), self.log.first());
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
@@ -310,7 +313,7 @@ impl SequencePaxos {
     pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
         let through = self.log.decided();
         let State::Leader(leader) = &mut self.state else { return };
-        if leader.duties.announces(now, through, self.options.announce_delay_max) {
+        if leader.duties.announces(now, through, self.common.options.announce_delay_max) {
             self.send_decide(through, effects);
         }
     }

@@ -4,7 +4,10 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
-    Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, batches::last_of, election,
+    Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Prove, Restart,
+    batches::last_of,
+    election,
+    paxos::{Common, Paxos},
     staged::Staged,
 };
 
@@ -20,22 +23,12 @@ impl SequencePaxos {
         let election = election::start(&options, members.clone(), restart.incarnation, now);
         let before = effects.last_lsn();
         let mut replica = SequencePaxos {
-            election,
-            promised: Ballot::ZERO,
-            promised_lsn: Lsn::ZERO,
+            common: Common::new(options, members, election, restart.base, effects),
             accepted_in: Ballot::ZERO,
             log: Sequence::new(restart.base),
             accepted_lsn: Lsn::ZERO,
             recorded: restart.base,
-            reported: Default::default(),
             state: State::Recovering,
-            decided_elsewhere: restart.base,
-            durable: effects.last_lsn(),
-            disk: Default::default(),
-            progress: Default::default(),
-            backlogged: false,
-            members,
-            options,
         };
         let born = restart.records.is_empty();
         let records: Vec<Record> = restart.records.into_iter().filter_map(own).collect();
@@ -48,6 +41,7 @@ impl SequencePaxos {
             replica.rejoin(restart.head_start, now, effects);
         }
         replica.end_of_step(now, before, effects);
+        replica.assert_invariants();
         replica.ask_for_timer(effects);
         replica
     }
@@ -57,22 +51,24 @@ impl SequencePaxos {
     fn rejoin(&mut self, head_start: bool, now: Time, effects: &mut Effects) {
         let follower: Follower = self.new_follower(now);
         self.state = State::Follower(follower);
-        self.election.restarted(self.promised);
-        let alone = self.members.count() == 1;
-        if self.promised != Ballot::ZERO && !alone {
-            self.broadcast(Message::PrepareReq { promised: self.promised }, Lsn::ZERO, effects);
+        self.common.election.restarted(self.common.promised);
+        let alone = self.common.members.count() == 1;
+        if self.common.promised != Ballot::ZERO && !alone {
+            self.common.broadcast(Message::PrepareReq { promised: self.common.promised }, Lsn::ZERO, effects);
         } else {
-            self.election.expect_no_leader();
+            self.common.election.expect_no_leader();
             // A replica that is the only voter has no other to wait for, either.
-            if alone || head_start && self.options.sequence_paxos.head_start {
-                let ballot = self.election.next_ballot(self.promised);
+            if alone || head_start && self.common.options.sequence_paxos.head_start {
+                let ballot = self.common.election.next_ballot(self.common.promised);
                 self.become_candidate(now, ballot, effects);
             }
         }
-        if self.has(Bug::ReuseBallot) && self.promised.replica == self.members.me() && self.promised.round > 0
+        if self.has(Bug::ReuseBallot)
+            && self.common.promised.replica == self.common.members.me()
+            && self.common.promised.round > 0
         {
-            let ballot = self.promised;
-            self.promised.round -= 1;
+            let ballot = self.common.promised;
+            self.common.promised.round -= 1;
             self.become_candidate(now, ballot, effects);
         }
     }
@@ -106,7 +102,7 @@ impl SequencePaxos {
             match record {
                 Record::Promised(ballot) => {
                     if !self.has(Bug::ForgetPromise) {
-                        self.promised = self.promised.max(ballot);
+                        self.common.promised = self.common.promised.max(ballot);
                     }
                 }
                 Record::Accepted { ballot, start, decided, batches } => {
@@ -137,7 +133,7 @@ impl SequencePaxos {
             }
         }
         self.decide_through(known_decided, effects);
-        self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(self.log.decided());
         whole
     }
 
@@ -146,7 +142,7 @@ impl SequencePaxos {
     fn replay_accepted_in(&mut self, ballot: Ballot) {
         self.accepted_in = self.accepted_in.max(ballot);
         if !self.has(Bug::ForgetPromise) {
-            self.promised = self.promised.max(ballot);
+            self.common.promised = self.common.promised.max(ballot);
         }
     }
 
@@ -175,12 +171,12 @@ impl SequencePaxos {
                     self.forget_old();
                 }
                 Record::Promised(ballot) if self.has(Bug::VoteWithAmnesia) => {
-                    self.promised = self.promised.max(ballot);
+                    self.common.promised = self.common.promised.max(ballot);
                 }
                 _ => {}
             }
         }
-        self.decided_elsewhere = self.decided_elsewhere.max(self.log.decided());
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(self.log.decided());
     }
 
     /// Takes only what is decided, and which replica leads. It neither votes nor answers a leader that counts
@@ -198,9 +194,9 @@ impl SequencePaxos {
             Message::AcceptSync(sync) => (sync.ballot, sync.decided),
             _ => return,
         };
-        self.decided_elsewhere = self.decided_elsewhere.max(decided);
-        if ballot.replica == from && ballot >= self.reported.view.ballot {
-            self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+        if ballot.replica == from && ballot >= self.common.reported.view.ballot {
+            self.common.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
         }
     }
 }

@@ -12,6 +12,7 @@ use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, Incarnation, Lsn, Replica
 use super::{Message, Record, SequencePaxos, State};
 use crate::{
     Bug, Control, Effect, Effects, ElectionKind, Input, Members, Options, Protocol, ProtocolKind, Restart,
+    paxos::Paxos,
 };
 
 const A: usize = 0;

@@ -18,7 +18,10 @@ fn a_restart_delivers_what_was_decided_and_remembers_its_promise() {
     cluster.lose_all();
     cluster.restart(B, cluster.records(B), false);
     assert_eq!(cluster.delivered(B), "xy", "when z was accepted, that was known");
-    assert_eq!((cluster.replica(B).promised, cluster.replica(B).extent().last), (ballot(2, C), Slot(3)));
+    assert_eq!(
+        (cluster.replica(B).common.promised, cluster.replica(B).extent().last),
+        (ballot(2, C), Slot(3))
+    );
 }
 
 #[test]
@@ -51,7 +54,7 @@ fn a_restarted_leader_does_not_go_on_in_its_ballot() {
         highest: ballot(1, A),
     };
     cluster.step(A, Input::Receive { from: id(B), message: willing.into() });
-    assert_eq!(cluster.replica(A).promised, ballot(4, A));
+    assert_eq!(cluster.replica(A).common.promised, ballot(4, A));
 }
 
 #[test]

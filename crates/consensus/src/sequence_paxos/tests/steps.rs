@@ -100,7 +100,7 @@ fn a_lower_ballot_is_rejected_with_the_promised_one() {
     assert_eq!(cluster.waiting(C, A), [&Message::Reject { promised: ballot(2, B) }]);
     cluster.pass(C, A);
     assert_eq!(cluster.replica(A).status().role, Role::Follower);
-    assert_eq!(cluster.replica(A).promised, ballot(2, B));
+    assert_eq!(cluster.replica(A).common.promised, ballot(2, B));
 }
 
 #[test]
@@ -610,7 +610,7 @@ fn a_leader_that_is_advised_to_hand_over_asks_that_member_and_leads_until_it_doe
         [(Advice::Stay, None), (Advice::HandTo(id(C)), Some(C)), (Advice::HandTo(id(A)), None)]
     {
         cluster.lose_all();
-        cluster.nodes[A].replica.election = Box::new(Advised { me: id(A), advice });
+        cluster.nodes[A].replica.common.election = Box::new(Advised { me: id(A), advice });
         cluster.step(A, Input::Timer);
         let asked = cluster.wire.iter().find(|(_, _, message)| matches!(message, Message::TakeOver { .. }));
         assert_eq!(asked.map(|(_, to, _)| *to), asks);

@@ -1,0 +1,334 @@
+//! What the protocols of the Paxos family share whatever they order: ballots that one replica owns, the promise
+//! not to act in a lower one, an [`Election`] that says when to try to lead, and what follows for leaders and
+//! followers. `leadership.rs` has what is true of every leader, `acceptor.rs` the slots.
+
+use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
+
+use crate::{
+    Effects, LeaderView, Link, Members, Options, Role,
+    disk_watch::DiskWatch,
+    election::{self, Advice, Election},
+    leadership::{Leads, Reported},
+    progress_watch::ProgressWatch,
+};
+
+/// What a replica keeps in every protocol of the family.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    pub(crate) members: Members,
+    pub(crate) options: Options,
+    pub(crate) election: Box<dyn Election>,
+    /// The highest promised ballot: lower ones are not answered any more.
+    pub(crate) promised: Ballot,
+    /// The record that holds `promised`.
+    pub(crate) promised_lsn: Lsn,
+    pub(crate) reported: Reported,
+    /// Slots through this one are known to be decided by some replica.
+    pub(crate) decided_elsewhere: Slot,
+    /// Records through this one are on stable storage.
+    pub(crate) durable: Lsn,
+    pub(crate) disk: DiskWatch,
+    /// The progress of this replica as a leader, or else that of its leader.
+    pub(crate) progress: ProgressWatch,
+    /// Whether the executor lags, so that nothing is accepted.
+    pub(crate) backlogged: bool,
+}
+
+impl Common {
+    /// What a replica keeps when it starts, everything through slot `base` being decided and nothing promised.
+    pub(crate) fn new(
+        options: Options,
+        members: Members,
+        election: Box<dyn Election>,
+        base: Slot,
+        effects: &Effects,
+    ) -> Common {
+        Common {
+            members,
+            options,
+            election,
+            promised: Ballot::ZERO,
+            promised_lsn: Lsn::ZERO,
+            reported: Reported::default(),
+            decided_elsewhere: base,
+            durable: effects.last_lsn(),
+            disk: DiskWatch::default(),
+            progress: ProgressWatch::default(),
+            backlogged: false,
+        }
+    }
+
+    /// The highest ballot that this replica knows of.
+    pub(crate) fn highest_ballot(&self) -> Ballot {
+        self.promised.max(self.reported.view.ballot)
+    }
+
+    /// Whether the executor or the disk lags so far that nothing more should be taken in. Where others decide without
+    /// this replica, its decided prefix grows, so the window alone would not bound what it has to write.
+    pub(crate) fn is_congested(&self) -> bool {
+        self.backlogged || self.disk.slots() > 2 * self.options.accept_ahead_max()
+    }
+
+    /// Takes note that records through this one are on stable storage.
+    pub(crate) fn became_durable(&mut self, now: Time, lsn: Lsn) {
+        self.durable = self.durable.max(lsn);
+        self.disk.durable(lsn, now);
+    }
+
+    /// Sends a message to all other members, once record `after` is durable.
+    pub(crate) fn broadcast(&self, message: impl Into<crate::Message>, after: Lsn, effects: &mut Effects) {
+        effects.send(self.members.to_peers(), message, after);
+    }
+
+    /// Tells which replica leads, as far as this replica's own `role` and promise say it.
+    pub(crate) fn report_leader(&mut self, role: Role, effects: &mut Effects) {
+        let (me, view) = (self.members.me(), self.reported.view);
+        let view = match role {
+            Role::Leader => LeaderView { ballot: self.promised, leader: Some(me) },
+            Role::Candidate => LeaderView { ballot: self.promised, leader: None },
+            // A follower knows its leader from messages of the current ballot. A replica that recovers, and so does
+            // not promise, may have heard of a higher one.
+            _ if view.ballot >= self.promised && view.leader != Some(me) => return,
+            _ => LeaderView { ballot: self.highest_ballot(), leader: None },
+        };
+        self.reported.leader(view, effects);
+    }
+}
+
+/// A message that every protocol of the family has, each in an encoding of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FamilyMessage {
+    /// The leader of `ballot` lives; slots through `decided` are decided.
+    Heartbeat { ballot: Ballot, decided: Slot, round: u64 },
+    /// A message came in a ballot below this one.
+    Reject { promised: Ballot },
+    /// The leader of `ballot` wants the receiver to lead.
+    TakeOver { ballot: Ballot },
+}
+
+/// A protocol of the family: what differs comes first, the rest follows from it.
+pub(crate) trait Paxos: Leads {
+    /// What replicas say to each other.
+    type Message: From<FamilyMessage> + Into<crate::Message>;
+
+    /// What it keeps like every protocol of the family.
+    fn common(&self) -> &Common;
+
+    /// The same, to change it.
+    fn common_mut(&mut self) -> &mut Common;
+
+    /// What the replica does at the moment.
+    fn role(&self) -> Role;
+
+    /// Asks all members for their promises of this ballot, which is this replica's own.
+    fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects);
+
+    /// Whether this replica accepted something in this ballot after slot `known`.
+    fn accepted_after(&self, known: Slot, ballot: Ballot) -> bool;
+
+    /// A number of slots that grows whenever this leader makes progress, and whether it has something to decide.
+    fn progress(&self) -> (Slot, bool);
+
+    /// Whether a read that comes now need not wait for any decision, so that also a leader that decides nothing is
+    /// useful (`progress_watch.rs`).
+    fn serves_reads(&mut self) -> bool {
+        let decided = self.decided();
+        self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
+    }
+
+    /// Sends again what was not answered in time. Called whenever the timer has fired.
+    fn resend(&mut self, now: Time, effects: &mut Effects);
+
+    /// When this replica has something to do, whatever the election says.
+    fn own_deadline(&self) -> Time;
+
+    // Followers.
+
+    /// Handles the ballot of a message that only its owner sends; returns false if it is too low to be obeyed.
+    fn obeys(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
+        let (promised, promised_lsn) = (self.common().promised, self.common().promised_lsn);
+        if ballot.replica != from {
+            return false;
+        }
+        if ballot < promised {
+            let reject = Self::Message::from(FamilyMessage::Reject { promised });
+            effects.send(from, reject, promised_lsn);
+            return false;
+        }
+        if ballot > promised {
+            self.promise(now, ballot, effects);
+        }
+        true
+    }
+
+    /// Handles the ballot of a leader's message; returns false if it is too low to be obeyed.
+    fn follow(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
+        if !self.obeys(now, from, ballot, effects) {
+            return false;
+        }
+        let stalls = self.leader_stalls(now, ballot);
+        let common = self.common_mut();
+        if !stalls {
+            common.election.heard_leader(now);
+        }
+        common.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
+        true
+    }
+
+    /// Whether this replica accepted something in this ballot that is not known to be decided, and nothing
+    /// was decided for long.
+    fn leader_stalls(&mut self, now: Time, ballot: Ballot) -> bool {
+        let known = self.common().decided_elsewhere.max(self.decided());
+        let waits = self.accepted_after(known, ballot);
+        let Common { progress, options, .. } = self.common_mut();
+        progress.stalls(now, known, waits, options.election_timeout)
+    }
+
+    /// A peer obeys no ballot below this one.
+    fn on_reject(&mut self, now: Time, promised: Ballot, effects: &mut Effects) {
+        if promised > self.common().promised {
+            self.promise(now, promised, effects);
+        }
+    }
+
+    /// The leader wants this replica to lead. A replica that lags would lead, and serve no client until it has caught
+    /// up.
+    fn on_take_over(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) {
+        let common = self.common();
+        let ready = self.role() == Role::Follower && common.decided_elsewhere <= self.decided();
+        if ballot.replica == from && ballot == common.promised && ready {
+            let ballot = common.election.next_ballot(ballot);
+            self.become_candidate(now, ballot, effects);
+        }
+    }
+
+    // Elections.
+
+    /// A message of the election came. A replica that must not vote follows no leader, and must not lead.
+    fn on_election_message(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        message: &election::Message,
+        effects: &mut Effects,
+    ) {
+        if self.role() != Role::Recovering {
+            self.common_mut().election.receive(now, from, message, effects);
+            self.stand(now, effects);
+        }
+    }
+
+    /// Tells the election what happened to the session to a peer.
+    fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
+        if self.role() != Role::Recovering {
+            self.common_mut().election.link(now, peer, link, effects);
+        }
+    }
+
+    /// Tries to lead if the election says so; returns whether it does.
+    fn stand(&mut self, now: Time, effects: &mut Effects) -> bool {
+        if !matches!(self.role(), Role::Follower | Role::Candidate) {
+            return false;
+        }
+        let common = self.common_mut();
+        let ballot = common.election.candidacy(now, common.highest_ballot(), effects);
+        ballot.is_some_and(|ballot| {
+            self.become_candidate(now, ballot, effects);
+            true
+        })
+    }
+
+    fn on_timer(&mut self, now: Time, effects: &mut Effects) {
+        let role = self.role();
+        let common = self.common_mut();
+        common.reported.woken();
+        if role != Role::Recovering {
+            let fit = common.disk.answers(now, common.options.election_timeout);
+            common.election.on_timer(now, fit, effects);
+        }
+        if role == Role::Leader {
+            self.lead_on(now, effects);
+        } else if !self.stand(now, effects) {
+            self.resend(now, effects);
+        }
+    }
+
+    /// Asks for a timer at the next time at which this replica, or its election, has something to do.
+    fn ask_for_timer(&mut self, effects: &mut Effects) {
+        let (role, own) = (self.role(), self.own_deadline());
+        let common = self.common_mut();
+        let election = match role {
+            Role::Leader => common.election.tick_at(),
+            Role::Recovering => Time::NEVER,
+            _ => common.election.deadline(common.highest_ballot()),
+        };
+        common.reported.deadline(own.min(election), effects);
+    }
+
+    /// Looks at what a step or a flush changed; `before` is the last record that was appended before it.
+    fn end_of_step(&mut self, now: Time, before: Lsn, effects: &mut Effects) {
+        let decided = self.decided();
+        let common = self.common_mut();
+        common.disk.appended(before, effects.last_lsn(), now);
+        let known = common.decided_elsewhere.max(decided);
+        let lags = known.0 > decided.0 + common.options.accept_ahead_max();
+        common.election.decided(known, lags);
+        self.report_leader(effects);
+    }
+
+    // Leaders.
+
+    /// What a leader does whenever its timer fires: it steps down if it cannot lead, sends again what was not
+    /// answered, and says that it lives.
+    fn lead_on(&mut self, now: Time, effects: &mut Effects) {
+        let (gained, waits) = self.progress();
+        let Common { options, progress, election, disk, .. } = self.common_mut();
+        let timeout = options.election_timeout;
+        let stalls = progress.stalls(now, gained, waits, timeout);
+        election.stalls(stalls);
+        let advice = election.advice(now);
+        let works = disk.answers(now, timeout) && advice != Advice::Yield;
+        // A leader that decides nothing still serves reads, if it knows all that was decided before its time.
+        if !works || stalls && !self.serves_reads() {
+            return self.give_up(now, effects);
+        }
+        self.resend(now, effects);
+        if let Advice::HandTo(heir) = advice {
+            self.transfer(heir, effects);
+        }
+        self.heartbeat_if_due(now, effects);
+    }
+
+    /// Sends the last heartbeat, which tells what is decided, to all members.
+    fn broadcast_heartbeat(&mut self, effects: &mut Effects) {
+        let (ballot, decided) = (self.common().promised, self.decided());
+        let Some((duties, _)) = self.duties() else { return };
+        let heartbeat = FamilyMessage::Heartbeat { ballot, decided, round: duties.rounds.last() };
+        self.common().broadcast(Self::Message::from(heartbeat), Lsn::ZERO, effects);
+    }
+
+    /// Asks a member to try to lead, which ends this replica's leadership. If that member does not, this replica
+    /// goes on leading.
+    fn transfer(&mut self, to: ReplicaId, effects: &mut Effects) {
+        let Common { members, promised, .. } = self.common();
+        if self.role() == Role::Leader && to != members.me() && members.index(to).is_some() {
+            let take_over = FamilyMessage::TakeOver { ballot: *promised };
+            effects.send(to, Self::Message::from(take_over), Lsn::ZERO);
+        }
+    }
+
+    fn on_heartbeat_ack(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        round: u64,
+        effects: &mut Effects,
+    ) {
+        let is_current = ballot == self.common().promised;
+        if self.duties().is_some_and(|(duties, _)| is_current && duties.answered(from, round)) {
+            self.common_mut().election.answered(from, now);
+            self.confirm_reads(effects);
+        }
+    }
+}
