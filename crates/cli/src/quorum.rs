@@ -10,10 +10,10 @@ use crate::{
 };
 
 /// Explains a request that was not served, if too few voters answer for anything to be decided. Asks the
-/// endpoints, and then the voters that they name, each for at most half of `patience`.
-pub async fn diagnosis(args: &ClientArgs, patience: Duration) -> Option<String> {
+/// endpoints, and then the voters that they name, each for at most half of `timeout`.
+pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
     let ask = |endpoints: Vec<String>| async move {
-        let asked = ClientArgs { endpoints, command_timeout: patience / 2, ..args.clone() };
+        let asked = ClientArgs { endpoints, command_timeout: timeout / 2, ..args.clone() };
         told(&asked).await.unwrap_or_default()
     };
     let mut answered = by_replica(ask(args.endpoints.clone()).await);

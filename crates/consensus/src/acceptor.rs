@@ -141,7 +141,8 @@ impl Acceptor {
     /// slots for which that makes a quorum, and whose value is here. Returns whether that decides one.
     pub(crate) fn vote(
         &mut self,
-        (first, last): (Slot, Slot),
+        first: Slot,
+        last: Slot,
         ballot: Ballot,
         voters: ReplicaSet,
         is_quorum: impl Fn(ReplicaSet) -> bool,
@@ -324,7 +325,7 @@ mod tests {
                 } else {
                     let voter = ReplicaId(1 + random(REPLICAS));
                     let is_quorum = |votes| members.is_quorum(votes);
-                    acceptor.vote((slot, slot), in_ballot, members.only(voter), is_quorum);
+                    acceptor.vote(slot, slot, in_ballot, members.only(voter), is_quorum);
                     twin.votes.entry(in_ballot).or_default().insert(voter);
                     twin.count(in_ballot);
                 }

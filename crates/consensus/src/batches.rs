@@ -56,7 +56,7 @@ pub(crate) fn read_batches(reader: &mut Reader) -> Result<Batches, DecodeError> 
     Ok(batches.into())
 }
 
-/// Batches of consecutive slots from `first` on, as a record holds them: at least one, and none behind the last slot
+/// Batches of consecutive slots from `first` on, as a record holds them: at least one, and none after the last slot
 /// that there can be.
 pub(crate) fn check_run(first: Slot, batches: &[Batch]) -> Result<(), DecodeError> {
     let count = batches.len() as u64;
@@ -83,7 +83,7 @@ mod tests {
             check_run(Slot(first), &run).map(|()| run.len())
         };
         assert_eq!(read(u64::MAX - 2, 2), Ok(2));
-        assert!(read(u64::MAX - 1, 2).is_err(), "the slot behind it could not be named");
+        assert!(read(u64::MAX - 1, 2).is_err(), "the slot after it could not be named");
         assert!(read(1, 0).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! How messages and records are written: field after field, each in the way of its type, behind a number for the kind.
+//! How messages and records are written: field after field, each in the way of its type, after a number for the kind.
 //!
 //! The order of fields in [`coded!`] and [`fields!`] is the order of bytes; `tests/encoding.txt` of each folder holds
 //! it fixed.

@@ -93,7 +93,7 @@ macro_rules! options {
             pub announce_delay_max: Duration,
             /// The most bytes of batches in one answer to a new leader, and in one message of proposals that
             /// leave together; one batch may always leave.
-            pub promise_bytes_max: usize,
+            pub page_bytes_max: usize,
             $(#[doc = concat!("What only ", $name, " has.")] pub $folder: $crate::$folder::Tuning,)+
             #[doc(hidden)]
             pub planted: Option<Bug>,
@@ -111,7 +111,7 @@ macro_rules! options {
                     window_max: 32,
                     retransmit_after: Duration::from_millis(100),
                     announce_delay_max: Duration::from_millis(5),
-                    promise_bytes_max: 1 << 20,
+                    page_bytes_max: 1 << 20,
                     $($folder: $crate::$folder::Tuning::default(),)+
                     planted: None,
                 }

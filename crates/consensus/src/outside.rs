@@ -40,7 +40,7 @@ pub type Start = fn(Options, Members, Restart, Time, &mut Effects) -> Box<dyn Pr
 
 impl Outside {
     /// A protocol whose messages are `M` and whose records are `R`. The first of its elections is its own choice; none
-    /// of them may be `randomized`. A message that holds batches holds at most [`Options::promise_bytes_max`] bytes of
+    /// of them may be `randomized`. A message that holds batches holds at most [`Options::page_bytes_max`] bytes of
     /// them, or one batch.
     #[must_use]
     pub const fn new<M, R>(
@@ -61,7 +61,7 @@ impl Outside {
                 recovers_itself: false,
                 has_terms: false,
                 survives,
-                page_bytes_max: |options| options.promise_bytes_max,
+                page_bytes_max: |options| options.page_bytes_max,
                 keys: &[],
                 options_to_try: &[],
                 bugs: &[],

@@ -21,23 +21,23 @@ macro_rules! bugs {
             CommitWithMinority,
             /// A command that a client sends again is executed again.
             ExecuteRetryTwice,
-            /// What an epoch decides behind the change that ended it is delivered.
-            DeliverBehindEnd,
+            /// What an epoch decides after the change that ended it is delivered.
+            DeliverAfterEnd,
             /// An epoch is entered without a record of it.
             EnterUnrecorded,
             /// A replica that lost its log forgets that at a restart, if a snapshot is of a later epoch than its
             /// records.
-            ForgetAmnesiaBehindSnapshot,
+            ForgetAmnesiaAfterSnapshot,
             /// It forgets that at a restart if only its protocol's records say it, and the protocol does not run before
             /// the next epoch.
             ForgetParkedAmnesia,
             /// A restarted replica takes up the epoch of its snapshot, although it had entered a later one.
             RestartInOldEpoch,
-            /// Who entered an epoch and lacks what was decided before it takes part in it nevertheless.
+            /// A replica that entered an epoch and lacks what was decided before takes part in it all the same.
             EnterTooSoon,
             /// A learner does not write down what it learns.
             LearnUnrecorded,
-            /// Who installs a snapshot stays in the group that it was in.
+            /// A replica that installs a snapshot stays in the group that it was in.
             SnapshotOfOldGroup,
             /// A replica that begins with nothing votes before it has met all with whom the group began.
             VoteBeforeAllMet,
@@ -91,8 +91,8 @@ macro_rules! bugs {
             ElectionForgetsPromise,
             /// It does not care whether others are content with the leader that it misses.
             ElectionIgnoresHappiness,
-            /// It does not care whether its disk answers, and who gives up abstains no longer than others need to
-            /// notice.
+            /// It does not care whether its disk answers, and a replica that gives up abstains no longer than others
+            /// need to notice.
             ElectionOfHungDisk,
             /// A rotating election does not ask the others before it tries.
             ElectionWithoutRehearsal,
@@ -124,14 +124,14 @@ protocols!(bugs);
 impl Bug {
     /// Those of a group that changes.
     pub const EPOCHS: &'static [Bug] = &[
-        Bug::DeliverBehindEnd,
+        Bug::DeliverAfterEnd,
         Bug::EnterUnrecorded,
         Bug::RestartInOldEpoch,
         Bug::EnterTooSoon,
         Bug::LearnUnrecorded,
         Bug::SnapshotOfOldGroup,
         Bug::RetireEarly,
-        Bug::ForgetAmnesiaBehindSnapshot,
+        Bug::ForgetAmnesiaAfterSnapshot,
         Bug::ForgetParkedAmnesia,
         Bug::LeakRemoteReads,
     ];

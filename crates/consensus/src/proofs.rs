@@ -137,8 +137,8 @@ impl Proofs {
     /// Takes note that what the log holds through this slot is decided; `ballots` makes its ballots out of
     /// the one in which it was proposed.
     pub fn decide(&mut self, through: Slot, ballots: impl Fn(Ballot) -> Ballots) {
-        let behind = self.held.split_off(&through.next());
-        let held = std::mem::replace(&mut self.held, behind);
+        let tail = self.held.split_off(&through.next());
+        let held = std::mem::replace(&mut self.held, tail);
         for (slot, (ballot, batch)) in held {
             // What is decided stays so, though the log may hold it a second time.
             self.decided.entry(slot).or_insert_with(|| (ballots(ballot), batch));

@@ -278,7 +278,7 @@ pub enum ChangeRefused {
     /// The leader has not committed anything in its own term yet: offer it again in a moment.
     TooEarly,
     /// This replica, which has to vote, has not caught up.
-    Behind(ReplicaId),
+    Lagging(ReplicaId),
 }
 
 /// Names a read that waits for its slot.

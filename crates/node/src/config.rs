@@ -63,7 +63,7 @@ pub struct Config {
     /// Size of a log segment, in bytes.
     pub segment_bytes: u64,
     /// Start the only replica of a group although its log is gone: it goes on from its last snapshot, and what was
-    /// acknowledged behind that is lost.
+    /// acknowledged after that is lost.
     pub accept_lost_log: bool,
     /// Vote at the first start although some of `members` have not been met yet. Without it a replica of a new group
     /// waits for all of them once, so that two that know nothing of what was decided cannot be a quorum.
@@ -106,14 +106,19 @@ impl fmt::Display for Threads {
     }
 }
 
-impl FromStr for Threads {
-    type Err = String;
+/// A word that names no placement of stages on threads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not known; accepted: spread, compact")]
+pub struct UnknownThreads(String);
 
-    fn from_str(text: &str) -> Result<Threads, String> {
+impl FromStr for Threads {
+    type Err = UnknownThreads;
+
+    fn from_str(text: &str) -> Result<Threads, UnknownThreads> {
         match text {
             "spread" => Ok(Threads::Spread),
             "compact" => Ok(Threads::Compact),
-            _ => Err(format!("{text:?} is not known; accepted: spread, compact")),
+            _ => Err(UnknownThreads(text.to_owned())),
         }
     }
 }

@@ -43,7 +43,7 @@ pub enum ConfigError {
     /// Replicas would have to send each other messages that their connections do not take.
     #[error(
         "a message between replicas may have {message_bytes_max} bytes, which exceeds the {frame_bytes_max} of a frame; \
-         lower promise_bytes_max, append_bytes_max, fetch_bytes_max or chunk_bytes_max"
+         lower page_bytes_max, append_bytes_max, fetch_bytes_max or chunk_bytes_max"
     )]
     MessageTooLarge {
         /// The largest message, in bytes.

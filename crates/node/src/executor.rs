@@ -207,7 +207,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             match restored {
                 Ok(()) => tracing::info!(slot = info.slot.0, bytes = info.bytes, "installed a snapshot"),
                 Err(error) => {
-                    tracing::error!(slot = info.slot.0, error, "a received snapshot can not be installed");
+                    tracing::error!(slot = info.slot.0, error, "a received snapshot cannot be installed");
                     sound = false;
                 }
             }

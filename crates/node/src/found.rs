@@ -203,8 +203,8 @@ fn by_group(found: &[RecoveredRecord], count: usize) -> Result<Vec<Vec<(Lsn, Log
     Ok(groups)
 }
 
-/// The other members with which the group began, if this replica is one of them: one that joins later is told by those
-/// who are there what was decided.
+/// The other members with which the group began, if this replica is one of them: one that joins later is told by the
+/// members what was decided.
 pub(crate) fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> {
     if origin.first.member(me).is_none() {
         return Vec::new();
@@ -278,8 +278,8 @@ mod tests {
         files
     }
 
-    /// The replica began in a group of three. Where others were removed since, `members` says who is left and `voters`
-    /// who of them votes; the log may have lost that. One bit of its first record has changed.
+    /// The replica began in a group of three. Where others were removed since, `members` says which are left and
+    /// `voters` which of these vote; the log may have lost that. One bit of its first record has changed.
     fn damaged(path: &Path, members: &[u64], voters: &[u64]) -> Config {
         let ids = [R1, ReplicaId(2), ReplicaId(3)];
         let first = Group::of(&Options::of(ProtocolKind::MultiPaxos), ids);

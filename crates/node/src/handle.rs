@@ -105,7 +105,7 @@ impl Handle {
 
     /// A handle for the tasks of one thread, and a task that has to run among them: what they want in one turn of
     /// that thread is handed to the replica together. A hand-over costs more than ordering a command, and it takes the
-    /// processor from whoever is about to bring the next command, so that batches would stay small.
+    /// processor from the task that is about to bring the next command, so that batches would stay small.
     pub fn gathering(&self) -> (Handle, impl Future<Output = ()> + Send + use<>) {
         // Bounded by the admission of requests.
         let (gathered, jobs) = mpsc::unbounded_channel();

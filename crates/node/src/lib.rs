@@ -67,7 +67,7 @@ mod view;
 mod watch;
 
 pub use bundle::GROUPS_MAX;
-pub use config::{Config, MemberAddress, Threads};
+pub use config::{Config, MemberAddress, Threads, UnknownThreads};
 pub use error::{ChangeError, ConfigError, Ended, Lacking, ReadLogError, StartError};
 pub use handle::Handle;
 #[cfg(feature = "metrics")]

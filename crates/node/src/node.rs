@@ -261,7 +261,7 @@ impl Node {
             group.check(config.me, goes_on, &data_dir)?;
         }
         if goes_on {
-            // Nobody is known any more whom it may have known.
+            // The replica knows no other any more, whichever it may have known.
             peers.forget_all_but(|_| false)?;
             // And what is lost is not decided any more.
             peers.reach(None)?;

@@ -239,8 +239,8 @@ impl Clock {
     }
 }
 
-/// Who is told that the group has changed may ask at once who is in it now: so that is carried out before the change is
-/// executed and answered.
+/// A caller that is told that the group has changed may ask at once which replicas are in it now. So that is carried
+/// out before the change is executed and answered.
 fn change_before_answer(actions: &mut [Action]) {
     let mut change = None;
     for at in 0..actions.len() {
@@ -316,7 +316,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Takes an input and what has gathered behind it and from peers; true if it is time to stop.
+    /// Takes an input and what has gathered after it and from peers; true if it is time to stop.
     fn burst(&mut self, first: Option<Input>) -> bool {
         let now = self.common.clock.now();
         let mut taken = 0;
@@ -521,7 +521,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Fails everybody who waits; the other threads are told by the one that stops this one.
+    /// Fails all requests that wait; the other threads are told by the one that stops this one.
     fn stop(self) {
         self.hosted.into_iter().for_each(Hosted::stop);
     }

@@ -77,10 +77,10 @@ pub enum Incomplete {
     /// Files of the log are damaged.
     #[error("the log is damaged ({0})")]
     Damage(Damage),
-    /// The log begins behind a snapshot that is not there.
+    /// The log begins after a snapshot that is not there.
     #[error("a snapshot through slot {0} is missing")]
     Snapshot(Slot),
-    /// The replica knew of an epoch that begins behind all that it holds.
+    /// The replica knew of an epoch that begins after all that it holds.
     #[error("epoch {epoch} began with slot {first}, and it ends at {decided}")]
     Epoch {
         /// The epoch.
@@ -173,7 +173,7 @@ pub fn force_new_cluster<S: StateMachine>(
     if records.iter().any(holds_more) {
         let missing = decided.next();
         warnings.push(format!(
-            "slot {missing} is missing in this replica's log: what it holds behind that is lost"
+            "slot {missing} is missing in this replica's log: what it holds after that is lost"
         ));
     }
     for record in &records {
@@ -317,7 +317,7 @@ fn decide_accepted<S: StateMachine>(
                 Effect::Append { lsn, .. } => durable = Some(lsn),
                 Effect::Deadline(at) => deadline = at,
                 Effect::Deliver { slot, ballots, batch } => {
-                    // What an epoch decides behind a change that ends it is void.
+                    // What an epoch decides after a change that ends it is void.
                     if executor.group().epoch == epoch && slot > executor.applied() {
                         executor.execute(slot, ballots, &batch, |_| false);
                     }
@@ -336,7 +336,7 @@ fn decide_accepted<S: StateMachine>(
         if let Some(lsn) = durable {
             protocol.step(now, Input::Durable(lsn), &mut effects);
         } else if leads && !proposed && protocol.room() > 0 {
-            // Behind everything else: once it is decided, all of that is.
+            // After everything else: once it is decided, all of that is.
             proposed = true;
             protocol.step(now, Input::Propose { batch: Batch::noop(), awaited: true }, &mut effects);
         } else if leads && proposed && quiet && status.in_flight == 0 {

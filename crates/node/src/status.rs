@@ -102,7 +102,8 @@ impl Busy {
     }
 }
 
-/// See the module. Numbers of one moment may differ by an instant from each other.
+/// What the threads of a node tell of themselves, for status and metrics. Numbers of one moment may differ by an
+/// instant from each other.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// The group as it is; only its changes are stored.

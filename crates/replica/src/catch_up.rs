@@ -41,7 +41,7 @@ pub enum Ask {
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Slots that have been missing for less than this are probably on their way.
-    pub patience: Duration,
+    pub delay: Duration,
     /// What is not answered for this long is asked of another peer.
     pub retry: Duration,
     /// A peer that said that it lacks a slot is asked again after this time, if no other is more likely to
@@ -214,7 +214,7 @@ impl CatchUp {
     /// Takes note that a peer will not send what it has by itself, although it could have, so that it has to
     /// be asked. While other peers send slots, nothing is asked for.
     pub fn sends_nothing(&mut self, now: Time, pace: &Pace) {
-        self.hurry |= now >= self.pushed_at + pace.patience;
+        self.hurry |= now >= self.pushed_at + pace.delay;
     }
 
     /// Takes note that a session to a peer began or ended.
@@ -265,13 +265,13 @@ impl CatchUp {
         }
         self.seen = decided;
         let since = self.missing_since.expect("set above");
-        let hurry = self.hurry && now >= self.pushed_at + pace.patience;
+        let hurry = self.hurry && now >= self.pushed_at + pace.delay;
         if self.questions.is_empty() {
-            if now < since + pace.patience && !hurry {
+            if now < since + pace.delay && !hurry {
                 return Vec::new();
             }
             self.goal = elsewhere;
-        } else if pace.patience.is_zero() {
+        } else if pace.delay.is_zero() {
             // Nothing of what is decided meanwhile comes by itself.
             self.goal = elsewhere;
         }
@@ -394,7 +394,7 @@ impl CatchUp {
         if let Some(due) = self.questions.iter().map(|question| self.due(question, pace.retry)).min() {
             return Some(due);
         }
-        let due = self.missing_since? + pace.patience;
+        let due = self.missing_since? + pace.delay;
         // If no peer could be asked, one may have what is missing later.
         let later = self.looked_at + pace.fresh.max(Duration::from_millis(1));
         Some(if self.looked_at < due { due } else { later })
@@ -506,14 +506,14 @@ impl CatchUp {
 
     // Snapshots.
 
-    /// Takes note that a peer offers a snapshot, instead of slots that it was asked for or `unasked`. Returns
+    /// Takes note that a peer offers a snapshot, instead of slots that it was asked for or `unsolicited`. Returns
     /// whether the snapshot is to be fetched.
     pub fn offered(
         &mut self,
         from: ReplicaId,
         info: SnapshotInfo,
         decided: Slot,
-        unasked: bool,
+        unsolicited: bool,
         now: Time,
     ) -> bool {
         // An offer does not say which question it answers: it is taken to be the first one.
@@ -522,7 +522,7 @@ impl CatchUp {
         if let Some(peer) = self.peer(from).filter(|_| answered.is_some()) {
             peer.answers(now);
         }
-        if self.snapshot.is_some() || answered.is_none() && !unasked {
+        if self.snapshot.is_some() || answered.is_none() && !unsolicited {
             return false;
         }
         // As far as is known, the peer keeps neither that slot nor anything that the snapshot covers.

@@ -134,7 +134,7 @@ impl Replica {
         }
     }
 
-    /// When this replica asks for the next tick of the replicated clock. No tick waits for room behind another one:
+    /// When this replica asks for the next tick of the replicated clock. No tick waits for room after another one:
     /// where deciding takes longer than the interval, a queue of ticks would leave clients no room.
     pub(crate) fn tick_at(&self) -> Option<Time> {
         let first_queued = self.requests.first_queued();

@@ -9,18 +9,18 @@
 //!   and from then on says nothing in an older one.
 //! - What the old protocol decides after the end of its epoch is void.
 //! - A replica that delivered the change answers messages of the old epoch with how far it is
-//!   ([`crate::PeerMessage::Standing`]), and hands out what was decided.
+//!   ([`crate::PeerMessage::Progress`]), and hands out what was decided.
 //! - A voter without memory votes only in an epoch that was begun for its present life ([`crate::Change::Readmit`]),
 //!   unless its protocol has a way of its own.
 //! - A replica that begins with nothing takes no part before it has met every member with which the group began
 //!   ([`crate::Event::MetAll`]).
 //!
-//! `epochs/restart.rs` has what a restart finds in the log, `epochs/standing.rs` what replicas tell each other.
+//! `epochs/restart.rs` has what a restart finds in the log, `epochs/progress.rs` what replicas tell each other.
 
+mod progress;
 mod restart;
-mod standing;
 
-pub(crate) use standing::{Audience, Peer};
+pub(crate) use progress::{Peer, ProgressReports};
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -168,7 +168,7 @@ impl Replica {
     fn group_changed(&mut self, actions: &mut Vec<Action>) {
         let known = self.group.known().map(|member| member.id);
         self.catch_up.set_peers(&known.filter(|&id| id != self.me).collect::<Vec<_>>());
-        self.audience.group_changed(&self.group, self.decided.last());
+        self.reports.group_changed(&self.group, self.decided.last());
         self.bound_batches();
         actions.push(Action::Group(self.group.clone()));
     }
@@ -318,8 +318,7 @@ impl Replica {
         actions: &mut Vec<Action>,
     ) {
         if self.instance.runs() {
-            let voters =
-                self.group.voters_behind(slot, &batch).filter(|_| !self.has(Bug::LearnWithoutVoters));
+            let voters = self.group.voters_after(slot, &batch).filter(|_| !self.has(Bug::LearnWithoutVoters));
             return self.input(now, Input::Control(Control::Learn { slot, ballots, batch, voters }), actions);
         }
         if slot == self.decided.last().next() && !self.is_backlogged() {

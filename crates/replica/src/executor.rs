@@ -124,7 +124,8 @@ impl<S: StateMachine> Executor<S> {
     }
 
     /// What the cached replies of all sessions count, and those of the session that caches most: at most
-    /// [`SessionLimits::reply_bytes_max`] and [`SessionLimits::session_reply_bytes_max`].
+    /// [`reply_bytes_max`](crate::SessionLimits::reply_bytes_max) and
+    /// [`session_reply_bytes_max`](crate::SessionLimits::session_reply_bytes_max).
     #[must_use]
     pub fn cached_reply_bytes(&self) -> (u64, u64) {
         (self.sessions.reply_bytes(), self.sessions.largest_session_bytes())
@@ -150,7 +151,7 @@ impl<S: StateMachine> Executor<S> {
         self.applied = slot;
         self.history.push(slot, batch);
         self.ballots = self.ballots.followed_by(ballots);
-        if let Some(changed) = self.group.behind(slot, batch) {
+        if let Some(changed) = self.group.after(slot, batch) {
             return vec![Outcome::Reply(self.reconfigure(changed))];
         }
         let commands = batch.commands().enumerate();

@@ -161,7 +161,7 @@ impl History {
     }
 
     /// Takes note that the next slot is decided. The fingerprint of a slot that 2^k divides, but not 2^(k+1),
-    /// is dropped when there are [`DENSE`] * 2^k slots after it. Among these is one slot of the same kind per
+    /// is dropped when there are `DENSE` * 2^k slots after it. Among these is one slot of the same kind per
     /// slot that is dropped.
     ///
     /// # Panics

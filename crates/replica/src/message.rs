@@ -7,7 +7,7 @@
 //!
 //! | message | holds at most |
 //! | --- | --- |
-//! | `Protocol`: promises, proposals, appends, pages of a synchronisation | `promise_bytes_max` or `append_bytes_max` of batches, or one batch |
+//! | `Protocol`: promises, proposals, appends, pages | `page_bytes_max` or `append_bytes_max` of batches, or a batch |
 //! | `Forward`, directly or relayed | one batch |
 //! | `Fetched`, `Pushed` | `fetch_bytes_max` of batches, or one batch |
 //! | `Chunk` | `chunk_bytes_max` of a snapshot |
@@ -36,7 +36,7 @@ pub enum PeerMessage {
     /// How far the sender is. Leaders send it to replicas that do not vote, and those send it to all peers. A replica
     /// that can be asked for what the receiver lacks answers with it, and a message from an epoch that is over is
     /// answered with it. A voter that enters an epoch in which peers had already spoken to it sends it to them.
-    Standing {
+    Progress {
         /// Its epoch.
         epoch: Epoch,
         /// The first slot that it can hand out as it was decided.
@@ -63,7 +63,7 @@ pub enum PeerMessage {
         epoch: Epoch,
     },
     /// To voters: the sender misses its leader, and asks which replicas hear it. A voter that does answers
-    /// with `Standing`; the others do not answer.
+    /// with `Progress`; the others do not answer.
     SeekLeader,
     /// A message for the leader, or an answer of the leader.
     Direct(Routed),
@@ -226,7 +226,7 @@ impl PeerMessage {
                 writer.u64(epoch.0);
                 message.encode(&mut writer);
             }
-            PeerMessage::Standing { epoch, kept, decided, view, sought } => {
+            PeerMessage::Progress { epoch, kept, decided, view, sought } => {
                 writer.u8(STANDING);
                 writer.u64(epoch.0);
                 writer.slot(*kept);
@@ -325,7 +325,7 @@ impl PeerMessage {
                 // Ids begin with 1.
                 let leader = Some(reader.replica("leader")?).filter(|leader| leader.0 != 0);
                 let sought = reader.bool("sought")?;
-                PeerMessage::Standing { epoch, kept, decided, view: LeaderView { ballot, leader }, sought }
+                PeerMessage::Progress { epoch, kept, decided, view: LeaderView { ballot, leader }, sought }
             }
             HISTORY if version >= HISTORY_VERSION => {
                 let since = reader.slot("since")?;
@@ -458,7 +458,7 @@ mod tests {
         let ballots = Ballots::both(Ballot { round: 2, replica: ReplicaId(3) });
         for page in [1, 300, 20_000] {
             let mut consensus = Options::default();
-            (consensus.promise_bytes_max, consensus.raft.append_bytes_max) = (1, 1);
+            (consensus.page_bytes_max, consensus.raft.append_bytes_max) = (1, 1);
             let settings =
                 Settings { consensus, fetch_bytes_max: page, chunk_bytes_max: page, ..Settings::default() };
             let mut kept = DecidedLog::new(Slot(1), Ballots::ZERO);
@@ -509,7 +509,7 @@ mod tests {
                 message: Routed::Forward(Batch::noop()),
             },
             PeerMessage::SeekLeader,
-            PeerMessage::Standing {
+            PeerMessage::Progress {
                 epoch: Epoch(2),
                 kept: Slot(4),
                 decided: Slot(9),

@@ -19,7 +19,7 @@ use crate::{
 /// A change of the group on its way through this leader.
 #[derive(Debug, Default)]
 pub(crate) struct Changing {
-    /// A change that was proposed here ends the epoch, probably: what is proposed behind it would be void.
+    /// A change that was proposed here ends the epoch, probably: what is proposed after it would be void.
     stopping: bool,
     /// A change that the protocol is being asked to take, and whether another replica waits for it.
     offered: Option<(Batch, bool)>,
@@ -66,15 +66,15 @@ impl Replica {
     ) {
         let limits = &self.group.limits;
         let outstanding_max = limits.sessions.replica_outstanding_max / 2;
-        let refused = match () {
-            () if !self.requests.has_room(payload.len(), self.settings.queue_bytes_max, outstanding_max) => {
-                Some(RequestError::Overloaded)
-            }
-            () if payload.len() > limits.request_bytes_max => Some(RequestError::TooLarge),
-            () if kind == CommandKind::Reconfigure && self.is_premature(payload, now) => {
-                Some(RequestError::NotCaughtUp)
-            }
-            () => None,
+        let has_room = self.requests.has_room(payload.len(), self.settings.queue_bytes_max, outstanding_max);
+        let refused = if !has_room {
+            Some(RequestError::Overloaded)
+        } else if payload.len() > limits.request_bytes_max {
+            Some(RequestError::TooLarge)
+        } else if kind == CommandKind::Reconfigure && self.is_premature(payload, now) {
+            Some(RequestError::NotCaughtUp)
+        } else {
+            None
         };
         let failed = match (refused, session) {
             (Some(error), _) => Some((request, error)),
@@ -210,16 +210,16 @@ impl Replica {
         if self.would_be_stuck(now, &batch) {
             // One more slot may have been decided since a learner was found to have caught up. This asks
             // again at the learner's next message; otherwise it could be so each time.
-            self.audience.may_ask_again();
+            self.reports.may_ask_again();
             return self.fail_change(&batch, RequestError::Unhealthy, actions);
         }
-        if let Some(changed) = self.group.behind(slot, &batch) {
+        if let Some(changed) = self.group.after(slot, &batch) {
             let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
-            self.changing.stopping = ends && !self.has(Bug::DeliverBehindEnd);
+            self.changing.stopping = ends && !self.has(Bug::DeliverAfterEnd);
         }
         // All replicas wait for what ends an epoch: the followers are told at once that it is decided.
         let awaited = awaited || self.changing.stopping;
-        let Some(voters) = self.group.voters_behind(slot, &batch) else {
+        let Some(voters) = self.group.voters_after(slot, &batch) else {
             return self.input(now, Input::Propose { batch, awaited }, actions);
         };
         self.changing.offered = Some((batch.clone(), awaited));
@@ -235,15 +235,15 @@ impl Replica {
             ChangeRefused::Pending | ChangeRefused::TooEarly => self.changing.held_back = Some(offered),
             // The replica that asked for it sends it to the next leader.
             ChangeRefused::NotLeading => {}
-            ChangeRefused::Behind(_) => {
+            ChangeRefused::Lagging(_) => {
                 // If it comes from a follower, the follower sends it again after a while.
                 self.fail_change(&offered.0, RequestError::NotCaughtUp, actions);
                 let request =
                     offered.0.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
                 if let Some(Change::Promote(refused)) = request.map(|request| request.change) {
-                    self.audience.refuse(refused);
+                    self.reports.refuse(refused);
                 }
-                self.audience.may_ask_again();
+                self.reports.may_ask_again();
             }
         }
     }
@@ -273,12 +273,14 @@ impl Replica {
     /// and both would be needed.
     pub(crate) fn would_be_stuck(&self, now: Time, batch: &Batch) -> bool {
         let slot = self.decided.last().next();
-        let next = self.group.behind(slot, batch).filter(|_| self.instance.runs());
+        let next = self.group.after(slot, batch).filter(|_| self.instance.runs());
         let Some(Ok(next)) = next else { return false };
-        let answers = |id| match () {
-            () if id == self.me => true,
-            () if self.group.votes(id) => self.instance.answers(now, id),
-            () => self.has_caught_up(id, now),
+        let answers = |id| {
+            if self.group.votes(id) && id != self.me {
+                self.instance.answers(now, id)
+            } else {
+                id == self.me || self.has_caught_up(id, now)
+            }
         };
         let changes = next.voters().ne(self.group.voters());
         changes && next.voters().filter(|&id| answers(id)).count() <= next.voters().count() / 2

@@ -94,7 +94,7 @@ impl Replica {
         if self.settings.state_transfer == StateTransfer::Pull {
             // It can ask this replica too. Of what the leader has it is told anyway.
             if decided < self.decided.last() && !self.leads() {
-                self.answer_standing(now, from, actions);
+                self.answer_progress(now, from, actions);
             }
             return;
         }
@@ -127,10 +127,10 @@ impl Replica {
         if self.pushes.to.is_empty() {
             return;
         }
-        let patience = self.settings.consensus.election_timeout;
+        let timeout = self.settings.consensus.election_timeout;
         let mut pushes = std::mem::take(&mut self.pushes);
         pushes.to.retain(|&to, push| {
-            now < push.heard_at + patience && self.instance.runs() && self.group.awaits(to, push.acknowledged)
+            now < push.heard_at + timeout && self.instance.runs() && self.group.awaits(to, push.acknowledged)
         });
         for (&to, push) in &mut pushes.to {
             let sharers = self.sharers(to);

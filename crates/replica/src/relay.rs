@@ -5,7 +5,7 @@
 //!
 //! - A replica that has not heard its leader for an election time-out, or has waited for an answer for that long, asks
 //!   all voters repeatedly whether they hear the leader ([`PeerMessage::SeekLeader`]). Those that do say which replica
-//!   it is and how far they are ([`PeerMessage::Standing`]); what was decided then comes from them by catch-up.
+//!   it is and how far they are ([`PeerMessage::Progress`]); what was decided then comes from them by catch-up.
 //! - What it has for the leader goes by way of one of them, in an envelope that names its origin and its receiver
 //!   ([`PeerMessage::Relayed`]). The voter passes the envelope on unchanged and remembers nothing of it; the leader's
 //!   answer comes back the same way.
@@ -152,8 +152,8 @@ impl Replica {
     /// From when on this replica, unless it hears of a leader before, has known none for so long that
     /// requests that wait for one fail.
     pub(crate) fn leaderless_from(&self) -> Option<Time> {
-        let patience = self.settings.leaderless_timeout().max(self.settings.consensus.election_timeout);
-        (!self.leads() && self.relay.guide().is_none()).then(|| self.relay.heard + patience)
+        let timeout = self.settings.leaderless_timeout().max(self.settings.consensus.election_timeout);
+        (!self.leads() && self.relay.guide().is_none()).then(|| self.relay.heard + timeout)
     }
 
     /// When [`Replica::find_way`] has something to do even if nothing happens.
@@ -192,7 +192,7 @@ impl Replica {
         let member = self.group.member(from).is_some();
         let removed = !member && from < self.group.next_id;
         if removed || member && self.view.leader.is_some_and(hears) {
-            actions.push(self.standing(from, member));
+            actions.push(self.progress_to(from, member));
         }
     }
 
@@ -224,7 +224,8 @@ impl Replica {
         &mut self,
         now: Time,
         from: ReplicaId,
-        (origin, to): (ReplicaId, ReplicaId),
+        origin: ReplicaId,
+        to: ReplicaId,
         message: Routed,
         actions: &mut Vec<Action>,
     ) {

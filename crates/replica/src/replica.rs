@@ -14,7 +14,7 @@ use crate::{
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
     decided::DecidedLog,
-    epochs::{Audience, Known, Peer},
+    epochs::{Known, Peer, ProgressReports},
     events::{Action, Event, Installed, Recovered, ReplicaStatus, SnapshotInfo, Waiting},
     forwarded::Forwarded,
     history::Forks,
@@ -41,7 +41,7 @@ pub struct Replica {
     /// What this replica's own log holds after slots that it lacks.
     pub(crate) salvaged: Salvaged,
     /// Which replicas are told how far this one is, and what others told of themselves.
-    pub(crate) audience: Audience,
+    pub(crate) reports: ProgressReports,
     /// The protocol that runs here.
     pub(crate) instance: Instance,
     /// The leader, as the protocol or, where none runs, another replica last said.
@@ -63,7 +63,7 @@ pub struct Replica {
     pub(crate) forks: Forks,
     /// What this replica lacks, and which replicas it asks for it.
     pub(crate) catch_up: CatchUp,
-    /// Whom this replica sends decided slots without being asked.
+    /// The replicas to which this one sends decided slots without being asked.
     pub(crate) pushes: Pushes,
     /// What the disk and the executor have not dealt with yet.
     pub(crate) backlog: Backlog,
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Replica {
 
 impl Replica {
     /// A replica as it is after a start, of a group that began as `first`. The executor must have been restored from
-    /// `recovered.snapshot`; the actions execute what is known to be decided behind it.
+    /// `recovered.snapshot`; the actions execute what is known to be decided after it.
     pub fn start(
         settings: Settings,
         me: ReplicaId,
@@ -106,7 +106,7 @@ impl Replica {
         let mut replica = Replica {
             known: Known::new(&group, amnesia, !met_all),
             salvaged: Salvaged::default(),
-            audience: Audience::default(),
+            reports: ProgressReports::default(),
             instance: Instance::none(last_lsn),
             view: LeaderView::default(),
             requests: Requests::new(session, names, &settings),
@@ -212,7 +212,7 @@ impl Replica {
         self.take_salvaged(now, actions);
         self.catch_up(now, actions);
         self.advance_clock(now);
-        self.tell_standing(now, actions);
+        self.tell_progress(now, actions);
         self.tell_history(now, actions);
         self.push_state(now, actions);
         self.ask_for_missed(actions);
@@ -296,7 +296,7 @@ impl Replica {
     ) {
         // Once a change that ends the epoch is delivered, what else the old protocol says counts for nothing, apart
         // from what it wants written: records have no gaps.
-        let over = epoch != self.group.epoch && !self.has(Bug::DeliverBehindEnd);
+        let over = epoch != self.group.epoch && !self.has(Bug::DeliverAfterEnd);
         match effect {
             Effect::Append { lsn, record } => {
                 actions.push(Action::Append { lsn, record: LogRecord::Protocol { epoch, record } });
@@ -339,9 +339,9 @@ impl Replica {
                     self.heard_other_epoch(from, epoch, actions);
                 }
             }
-            PeerMessage::Standing { epoch, kept, decided, view, sought } => {
+            PeerMessage::Progress { epoch, kept, decided, view, sought } => {
                 let peer = Peer { id: from, epoch, decided, view };
-                self.heard_standing(now, peer, kept, actions);
+                self.heard_progress(now, peer, kept, actions);
                 if let Some(leader) = view.leader.filter(|_| sought) {
                     self.leader_found(now, from, leader);
                 }
@@ -357,7 +357,7 @@ impl Replica {
                 self.routed(now, Way { to: from, via: None }, message, actions);
             }
             PeerMessage::Relayed { origin, to, message } => {
-                self.relayed(now, from, (origin, to), message, actions);
+                self.relayed(now, from, origin, to, message, actions);
             }
             PeerMessage::Fetch { from: slot, through } => {
                 self.answer_fetch(now, from, slot, through, actions)
@@ -371,11 +371,11 @@ impl Replica {
             }
             PeerMessage::SnapshotOffer { slot, total } => {
                 let info = SnapshotInfo { slot, bytes: total };
-                let unasked = self.is_pushed_to();
-                self.catch_up.offered(from, info, self.decided.last(), unasked, now);
+                let unsolicited = self.is_pushed_to();
+                self.catch_up.offered(from, info, self.decided.last(), unsolicited, now);
             }
             PeerMessage::FetchChunk { slot, offset } => {
-                self.answer_fetch_chunk(now, from, (slot, offset), actions);
+                self.answer_fetch_chunk(now, from, slot, offset, actions);
             }
             PeerMessage::Chunk { slot, offset, total, bytes } => {
                 if self.catch_up.piece(from, slot, offset, total, bytes.len()) == Piece::Write {
@@ -427,7 +427,7 @@ impl Replica {
             self.forwarded.drop_void(self.history.delivered());
         }
         let requests = self.requests.done(&batch);
-        let changed = self.group.behind(slot, &batch);
+        let changed = self.group.after(slot, &batch);
         actions.push(Action::Execute { slot, ballots, batch, requests });
         if let Some(changed) = changed {
             self.change_group(changed, actions);
@@ -454,11 +454,11 @@ impl Replica {
     fn expire(&mut self, now: Time, actions: &mut Vec<Action>) {
         let timeout = self.settings.request_timeout;
         let leaderless = self.leaderless_from().is_some_and(|from| now >= from);
-        let patience = if leaderless { self.settings.leaderless_timeout() } else { timeout };
-        if now < Time::ZERO + patience {
+        let silence = if leaderless { self.settings.leaderless_timeout() } else { timeout };
+        if now < Time::ZERO + silence {
             return;
         }
-        let born_max = now - patience;
+        let born_max = now - silence;
         let led = self.view.leader.is_some() && !leaderless;
         let unsent_error = if led { RequestError::Overloaded } else { RequestError::NoLeader };
         let Expired { unsent, sent } = self.requests.expire(born_max);
@@ -497,7 +497,7 @@ impl Replica {
         if !self.is_backlogged() {
             deadlines.extend(self.catch_up.deadline(&self.pace()));
         }
-        deadlines.extend(self.standing_at());
+        deadlines.extend(self.progress_at());
         deadlines.extend(self.tick_at());
         deadlines.extend(self.proposes_at());
         deadlines.into_iter().min().expect("one at least")

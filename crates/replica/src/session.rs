@@ -120,6 +120,20 @@ impl Window {
         }
         self.done[index] = true;
     }
+
+    /// What to do with a command; `reply` finds the cached one if the command was executed, and `too_far` says that
+    /// its number is too far above the lowest outstanding one.
+    fn verdict(&self, sequence: u64, too_far: bool, reply: impl FnOnce() -> Option<Bytes>) -> Verdict {
+        if sequence <= self.floor {
+            Verdict::Stale
+        } else if self.contains(sequence) {
+            Verdict::Repeat(reply())
+        } else if too_far {
+            Verdict::TooFarAhead
+        } else {
+            Verdict::Execute
+        }
+    }
 }
 
 /// A reply that its client may still ask for.
@@ -292,12 +306,7 @@ impl SessionTable {
                 *window = Window::default();
             }
             window.raise(floor);
-            return match () {
-                () if sequence <= window.floor => Verdict::Stale,
-                () if window.contains(sequence) => Verdict::Repeat(None),
-                () if too_far => Verdict::TooFarAhead,
-                () => Verdict::Execute,
-            };
+            return window.verdict(sequence, too_far, || None);
         }
         let Some(client) = self.sessions.clients.get_mut(&session) else { return Verdict::Unknown };
         let client = Arc::make_mut(client);
@@ -311,14 +320,8 @@ impl SessionTable {
             self.reply_bytes -= cost(&reply);
         }
         let too_far = distance >= self.limits.outstanding_max;
-        match () {
-            () if sequence <= client.window.floor => Verdict::Stale,
-            () if client.window.contains(sequence) => {
-                Verdict::Repeat(client.replies.get(&sequence).map(|cached| cached.reply.clone()))
-            }
-            () if too_far => Verdict::TooFarAhead,
-            () => Verdict::Execute,
-        }
+        let reply = || client.replies.get(&sequence).map(|cached| cached.reply.clone());
+        client.window.verdict(sequence, too_far, reply)
     }
 
     /// Takes note that a command was executed, with this reply.
@@ -635,7 +638,7 @@ mod tests {
         table.freeze().write_to(&mut bytes).unwrap();
         let mut input = bytes.as_slice();
         let copy = SessionTable::of(Sessions::read_from(&mut input).unwrap(), SessionLimits::default());
-        assert!(input.is_empty(), "it reads what it wrote and nothing behind it");
+        assert!(input.is_empty(), "it reads what it wrote and nothing after it");
         assert_eq!((&copy.sessions, &copy.by_age), (&table.sessions, &table.by_age));
         assert_eq!(copy.reply_bytes(), table.reply_bytes());
         for len in 0..bytes.len() {

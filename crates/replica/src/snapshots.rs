@@ -17,7 +17,7 @@ const FETCHED_SNAPSHOT_STAYS: u64 = 4;
 
 /// A peer counts as fetching for this many election time-outs after it asked for something: it may have to
 /// install what it has.
-const FETCHED_PATIENCE: u32 = 10;
+const FETCHED_TIMEOUTS: u32 = 10;
 
 /// The snapshot that this replica keeps, and how much was decided since.
 #[derive(Debug)]
@@ -65,8 +65,8 @@ impl Snapshots {
         let large = self.last.map(|last| last.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
         // The next snapshot takes the place of the one that a peer fetches, and of the log after it. The peer
         // would have to begin again, and would never end if that always happens before it has all of it.
-        let patience = settings.consensus.election_timeout * FETCHED_PATIENCE;
-        let fetched = self.fetched.is_some_and(|fetched| now.since(fetched.at) <= patience);
+        let timeout = settings.consensus.election_timeout * FETCHED_TIMEOUTS;
+        let fetched = self.fetched.is_some_and(|fetched| now.since(fetched.at) <= timeout);
         let follows = self.last.is_some_and(|last| kept <= last.slot.next());
         let stays = if fetched && follows { FETCHED_SNAPSHOT_STAYS } else { 1 };
         let (slots, bytes) = (self.slots_since / stays, self.bytes_since / stays);
@@ -198,7 +198,8 @@ impl Replica {
         &mut self,
         now: Time,
         to: ReplicaId,
-        (slot, offset): (Slot, u64),
+        slot: Slot,
+        offset: u64,
         actions: &mut Vec<Action>,
     ) {
         self.snapshots.piece_asked_for(slot, self.decided.last(), now);
@@ -280,9 +281,9 @@ mod tests {
         snapshots.piece_asked_for(Slot(4), Slot(44), Time::ZERO);
         assert!(is_due(&snapshots, Time::ZERO), "it is another one that the peer asked for");
         snapshots.piece_asked_for(Slot(5), Slot(44), Time::ZERO);
-        let patience = settings().consensus.election_timeout * FETCHED_PATIENCE;
-        let later = Time::ZERO + patience + std::time::Duration::from_millis(1);
-        assert!(!is_due(&snapshots, Time::ZERO + patience) && is_due(&snapshots, later));
+        let timeout = settings().consensus.election_timeout * FETCHED_TIMEOUTS;
+        let later = Time::ZERO + timeout + std::time::Duration::from_millis(1);
+        assert!(!is_due(&snapshots, Time::ZERO + timeout) && is_due(&snapshots, later));
         assert!(snapshots.is_due(Time::ZERO, Slot(7), &settings()), "the log does not go on from it");
         snapshots.slots_asked_for(Slot(45), later);
         assert!(is_due(&snapshots, later), "that is asked for by any replica that lags");

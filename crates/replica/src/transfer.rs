@@ -33,7 +33,7 @@ impl Replica {
     pub(crate) fn pace(&self) -> Pace {
         let consensus = &self.settings.consensus;
         let retry = consensus.election_timeout / 2;
-        let patience = match self.settings.state_transfer {
+        let delay = match self.settings.state_transfer {
             // A leader proposes nothing new before it has what was decided before it.
             _ if self.proposes_without_leading() && self.leads() => consensus.retransmit_after / 4,
             // Batches come by ways of their own, and are asked for by name first.
@@ -47,8 +47,8 @@ impl Replica {
         // This is longer than it takes to ask all others, one after the other.
         let forget = consensus.election_timeout * 2;
         let others = u32::try_from(self.group.members.len()).unwrap_or(u32::MAX);
-        let lacked = forget.max(patience.saturating_mul(others));
-        Pace { patience, retry, fresh, forget, lacked, answer_bytes: self.settings.fetch_bytes_max }
+        let lacked = forget.max(delay.saturating_mul(others));
+        Pace { delay, retry, fresh, forget, lacked, answer_bytes: self.settings.fetch_bytes_max }
     }
 
     pub(crate) fn answer_fetch(

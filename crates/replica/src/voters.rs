@@ -7,7 +7,7 @@
 //! argument. Its rules are:
 //!
 //! - The voters after a batch are a function of the batch and of the group before it
-//!   ([`Group::voters_behind`]). The protocol takes a
+//!   ([`Group::voters_after`]). The protocol takes a
 //!   batch that speaks of the group only while no other such batch is in the log and not delivered.
 //! - One voter more or less goes in one step. Where more changes at once, the former and the future voters
 //!   decide together until the
@@ -25,7 +25,7 @@ use crate::{Action, Change, ChangeRequest, Goal, Group, Refusal, Replica};
 impl Group {
     /// What a batch that is decided in `slot` makes of the group; `None` if it does not speak of the group.
     #[must_use]
-    pub fn behind(&self, slot: Slot, batch: &Batch) -> Option<Result<Group, Refusal>> {
+    pub fn after(&self, slot: Slot, batch: &Batch) -> Option<Result<Group, Refusal>> {
         if batch.is_settling() {
             return Some(match self.outgoing.is_empty() {
                 true => Err(Refusal::NothingToDo),
@@ -43,11 +43,11 @@ impl Group {
     /// are: the protocol changes voters itself, and the batch speaks of the group. A batch that ends the
     /// epoch is the last one that counts in it.
     #[must_use]
-    pub fn voters_behind(&self, slot: Slot, batch: &Batch) -> Option<VoterSets> {
+    pub fn voters_after(&self, slot: Slot, batch: &Batch) -> Option<VoterSets> {
         if !self.changes_voters_itself() {
             return None;
         }
-        let next = self.behind(slot, batch)?.ok().filter(|next| next.epoch == self.epoch);
+        let next = self.after(slot, batch)?.ok().filter(|next| next.epoch == self.epoch);
         Some(next.as_ref().unwrap_or(self).voter_sets())
     }
 
@@ -136,12 +136,12 @@ impl Replica {
     /// Promotes, as the leader, the learners that are to vote and have caught up.
     pub(crate) fn promote_learners(&mut self, now: Time) {
         let busy = self.changing.ends_epoch() || !self.group.outgoing.is_empty();
-        if !self.takes_care() || busy || now < self.audience.may_ask_at(self.ask_interval()) {
+        if !self.takes_care() || busy || now < self.reports.may_ask_at(self.ask_interval()) {
             return;
         }
         let learners = self.group.learners().filter(|&(_, goal)| goal != Goal::Learn);
         let ready: Vec<_> = learners.map(|(id, _)| id).filter(|&id| self.has_caught_up(id, now)).collect();
-        if let Some(id) = self.audience.next_to_promote(&ready) {
+        if let Some(id) = self.reports.next_to_promote(&ready) {
             self.ask_for(now, Change::Promote(id));
         }
     }
@@ -153,16 +153,16 @@ impl Replica {
 
     /// How far learners are, as they last said.
     pub fn progress(&self) -> impl Iterator<Item = (ReplicaId, Slot)> + '_ {
-        self.audience.progress()
+        self.reports.progress()
     }
 
     /// Whether a learner has (nearly) everything that is decided, including its own addition, and said so a
     /// short time ago: a learner that is gone would count for a quorum and not help any.
     #[must_use]
     pub fn has_caught_up(&self, learner: ReplicaId, now: Time) -> bool {
-        let patience = self.settings.consensus.election_timeout * 2;
+        let timeout = self.settings.consensus.election_timeout * 2;
         let nearly = Slot(self.decided.last().0.saturating_sub(self.settings.caught_up_slots));
-        self.audience.has_learned(learner, nearly, now, patience)
+        self.reports.has_learned(learner, nearly, now, timeout)
     }
 
     /// Whether a change promotes a learner that has not caught up, which would not help to form a quorum.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn changed(group: &Group, change: Change) -> Group {
-        group.behind(Slot(9), &batch(group, change)).expect("a change").expect("that can be made")
+        group.after(Slot(9), &batch(group, change)).expect("a change").expect("that can be made")
     }
 
     fn with_learner(group: &Group, goal: Goal) -> Group {
@@ -221,20 +221,20 @@ mod tests {
         let group = with_learner(&raft(3), Goal::Replace(ReplicaId(1)));
         let promotion = batch(&group, Change::Promote(ReplicaId(4)));
         let joint = VoterSets::joint(ids(&[2, 3, 4]), ids(&[1, 2, 3]));
-        assert_eq!(group.voters_behind(Slot(9), &promotion), Some(joint.clone()));
-        let unsettled = group.behind(Slot(9), &promotion).unwrap().unwrap();
+        assert_eq!(group.voters_after(Slot(9), &promotion), Some(joint.clone()));
+        let unsettled = group.after(Slot(9), &promotion).unwrap().unwrap();
         assert_eq!((unsettled.epoch, unsettled.voter_sets()), (Epoch(1), joint.clone()));
         assert!(unsettled.member(ReplicaId(1)).is_none() && unsettled.counts(ReplicaId(1)));
         assert!(unsettled.known().any(|member| member.id == ReplicaId(1)), "it must be reached");
         assert_eq!(Group::decode(unsettled.encode().to_bytes()).as_ref(), Ok(&unsettled));
 
         let other = batch(&unsettled, Change::Remove(ReplicaId(2)));
-        assert_eq!(unsettled.behind(Slot(10), &other), Some(Err(Refusal::Unsettled)));
-        assert_eq!(unsettled.voters_behind(Slot(10), &other), Some(joint));
-        let settled = unsettled.behind(Slot(10), &Batch::settling()).unwrap().unwrap();
+        assert_eq!(unsettled.after(Slot(10), &other), Some(Err(Refusal::Unsettled)));
+        assert_eq!(unsettled.voters_after(Slot(10), &other), Some(joint));
+        let settled = unsettled.after(Slot(10), &Batch::settling()).unwrap().unwrap();
         assert_eq!(settled.voter_sets(), VoterSets::simple(ids(&[2, 3, 4])));
         assert_eq!((settled.version, settled.former.len()), (unsettled.version, 1));
-        assert_eq!(settled.behind(Slot(11), &Batch::settling()), Some(Err(Refusal::NothingToDo)));
+        assert_eq!(settled.after(Slot(11), &Batch::settling()), Some(Err(Refusal::NothingToDo)));
     }
 
     #[test]
@@ -246,9 +246,9 @@ mod tests {
             overrides: synod_consensus::Overrides::default(),
         };
         let sets = VoterSets::simple(ids(&[1, 2, 3]));
-        assert_eq!(group.voters_behind(Slot(9), &batch(&group, order.clone())), Some(sets));
+        assert_eq!(group.voters_after(Slot(9), &batch(&group, order.clone())), Some(sets));
         assert_eq!(changed(&group, order).epoch, Epoch(2));
-        assert_eq!(group.voters_behind(Slot(9), &Batch::noop()), None);
+        assert_eq!(group.voters_after(Slot(9), &Batch::noop()), None);
     }
 
     #[test]
@@ -262,6 +262,6 @@ mod tests {
         let paxos = with_learner(&Group::of(&Options::default(), ids(&[1, 2, 3])), Goal::Learn);
         assert!(paxos.voting(learner).is_none());
         let readmit = batch(&paxos, Change::Readmit { id: learner, life: Incarnation(2) });
-        assert_eq!(paxos.behind(Slot(9), &readmit), Some(Err(Refusal::NothingToDo)));
+        assert_eq!(paxos.after(Slot(9), &readmit), Some(Err(Refusal::NothingToDo)));
     }
 }

@@ -271,11 +271,11 @@ fn a_lagging_replica_is_told_so_at_most_twice_a_heartbeat() {
         bench.now += heartbeat / 20;
         let view = bench.replica.status().protocol.view;
         let (kept, decided) = (Slot(1), Slot::ZERO);
-        let message = PeerMessage::Standing { epoch: Epoch(1), kept, decided, view, sought: false };
+        let message = PeerMessage::Progress { epoch: Epoch(1), kept, decided, view, sought: false };
         bench.step(Event::Receive { from: R2, message });
     }
     let told = bench.actions.iter().filter(|action| {
-        matches!(action, Action::Send { to, message: PeerMessage::Standing { .. }, .. } if to.includes(R2))
+        matches!(action, Action::Send { to, message: PeerMessage::Progress { .. }, .. } if to.includes(R2))
     });
     assert!((9..=10).contains(&told.count()), "five heartbeats went by");
 }

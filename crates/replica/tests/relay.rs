@@ -87,7 +87,7 @@ fn batch() -> Batch {
 /// A voter says that it hears r1.
 fn hears_leader() -> PeerMessage {
     let view = LeaderView { ballot: BALLOT, leader: Some(R1) };
-    PeerMessage::Standing { epoch: Epoch(1), kept: Slot(1), decided: Slot::ZERO, view, sought: true }
+    PeerMessage::Progress { epoch: Epoch(1), kept: Slot(1), decided: Slot::ZERO, view, sought: true }
 }
 
 fn envelope(origin: ReplicaId, to: ReplicaId) -> PeerMessage {
@@ -120,7 +120,7 @@ fn only_a_replica_that_hears_the_leader_offers_itself_and_only_to_members() {
     let mut bench = Bench::start(R2);
     let offers = |sent: Vec<(ReplicaId, PeerMessage)>| {
         sent.iter()
-            .filter(|(_, message)| matches!(message, PeerMessage::Standing { sought: true, .. }))
+            .filter(|(_, message)| matches!(message, PeerMessage::Progress { sought: true, .. }))
             .count()
     };
     assert_eq!(offers(bench.receive(R3, PeerMessage::SeekLeader)), 0, "it knows of none");

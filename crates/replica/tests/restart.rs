@@ -231,11 +231,11 @@ fn a_replica_that_is_ahead_is_not_taken_for_a_removed_one() {
     let mut replica = Replica::start(Settings::default(), R1, group, recovered, now, &mut actions);
     let mut answered = |decided| {
         let view = LeaderView::default();
-        let message = PeerMessage::Standing { epoch: Epoch(1), kept: Slot(1), decided, view, sought: false };
+        let message = PeerMessage::Progress { epoch: Epoch(1), kept: Slot(1), decided, view, sought: false };
         let mut actions = Vec::new();
         replica.step(now, Event::Receive { from: r7, message }, &mut actions);
         let answer =
-            |action: &Action| matches!(action, Action::Send { message: PeerMessage::Standing { .. }, .. });
+            |action: &Action| matches!(action, Action::Send { message: PeerMessage::Progress { .. }, .. });
         actions.iter().any(answer)
     };
     assert!(answered(Slot::ZERO), "removed, as far as this replica knows");

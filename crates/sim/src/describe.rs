@@ -19,9 +19,9 @@ pub fn message(message: &PeerMessage) -> String {
         PeerMessage::Protocol { epoch, message } => {
             format!("{}{}", in_epoch(*epoch), message.body().describe(&batch))
         }
-        PeerMessage::Standing { epoch, kept: _, decided, view, sought: _ } => {
+        PeerMessage::Progress { epoch, kept: _, decided, view, sought: _ } => {
             let leader = view.leader.map_or("no leader".to_owned(), |leader| format!("{leader} leads"));
-            format!("Standing: epoch {epoch}, decided {decided}, {leader}")
+            format!("Progress: epoch {epoch}, decided {decided}, {leader}")
         }
         PeerMessage::History { marks, .. } => match marks.first() {
             Some(mark) => format!("History through slot {}: {:016x}", mark.slot, mark.fingerprint),
@@ -99,7 +99,7 @@ pub const CLASSES: &[&str] = &[
 pub fn class(message: &PeerMessage) -> &'static str {
     match message {
         PeerMessage::Protocol { message, .. } => message.body().class().name(),
-        PeerMessage::Standing { .. } | PeerMessage::SeekLeader => "standing",
+        PeerMessage::Progress { .. } | PeerMessage::SeekLeader => "progress",
         PeerMessage::Missed { .. } => "missed",
         PeerMessage::History { .. } => "history",
         PeerMessage::Direct(message) | PeerMessage::Relayed { message, .. } => match message {
@@ -123,7 +123,7 @@ pub fn is_sign_of_life(message: &PeerMessage) -> bool {
         message,
         PeerMessage::Protocol { message: Message::Dissemination(dissemination::Message::Held { .. }), .. }
     );
-    held || matches!(class(message), "heartbeat" | "heartbeat-answer" | "election" | "standing")
+    held || matches!(class(message), "heartbeat" | "heartbeat-answer" | "election" | "progress")
 }
 
 /// The number of a question, without the life of the asker in its upper half.
@@ -150,7 +150,7 @@ pub fn record(record: &LogRecord) -> String {
         LogRecord::Ended { slot, ballots } => {
             format!("slot {slot} ended the epoch, decided in {}", ballots.decided)
         }
-        LogRecord::Trimmed(slot) => format!("the log begins behind slot {slot}"),
+        LogRecord::Trimmed(slot) => format!("the log begins after slot {slot}"),
         LogRecord::Learned { slot, batch: learned, .. } => format!("learned slot {slot}: {}", batch(learned)),
         LogRecord::Decided { epoch, slot, batch: decided, .. } => {
             format!("{}decided in slot {slot}: {}", in_epoch(*epoch), batch(decided))

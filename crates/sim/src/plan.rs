@@ -555,7 +555,7 @@ fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> 
     consensus.window_max = window_max;
     consensus.retransmit_after = (election_timeout / pick(rng, &[2, 5, 10])).max(delay_max * 2);
     consensus.announce_delay_max = pick(rng, &[Duration::ZERO, MS, election_timeout / 20]);
-    consensus.promise_bytes_max = pick(rng, &[1, 300, 1 << 20]);
+    consensus.page_bytes_max = pick(rng, &[1, 300, 1 << 20]);
     consensus.sequence_paxos = draw_optimisations(Rng::with_seed(rng.clone().u64(..)));
 
     let mut settings = Settings::default();
@@ -690,7 +690,7 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
         consensus.window_max = other.consensus.window_max;
         consensus.retransmit_after = other.consensus.retransmit_after;
         consensus.announce_delay_max = other.consensus.announce_delay_max;
-        consensus.promise_bytes_max = other.consensus.promise_bytes_max;
+        consensus.page_bytes_max = other.consensus.page_bytes_max;
         consensus.sequence_paxos = other.consensus.sequence_paxos;
         consensus.raft = draw_appends(&mut rng);
         own.batch_bytes_max = other.batch_bytes_max;

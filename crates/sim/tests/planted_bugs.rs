@@ -150,7 +150,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.faults.any_step = Odds::per_million(2_000);
             plan.faults.lasts = (timeout / 50, timeout / 4);
             plan.faults.gap = (timeout / 4, timeout);
-            plan.settings.consensus.promise_bytes_max = 1;
+            plan.settings.consensus.page_bytes_max = 1;
             plan.settings.consensus.window_max = 16;
             plan.settings.consensus.multipaxos.decision = Decision::Leader;
             plan.clients.think = (Duration::ZERO, timeout / 50);
@@ -332,14 +332,14 @@ fn plan_of_changes(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         plan.clients.operations = 400;
         plan.clients.think.1 = timeout / 10;
     }
-    if matches!(bug, Bug::ForgetAmnesiaBehindSnapshot | Bug::ForgetParkedAmnesia) {
+    if matches!(bug, Bug::ForgetAmnesiaAfterSnapshot | Bug::ForgetParkedAmnesia) {
         // A replica that lost its log, fetches a snapshot of a later epoch, and crashes before it has written that it
         // enters that epoch; or loses the snapshot as well. So logs are lost often, and crashes come at any step.
         plan = plan.with_forgotten_epochs();
         plan.duration = timeout * 60;
     }
     plan.faults.weights = match bug {
-        Bug::ForgetAmnesiaBehindSnapshot | Bug::ForgetParkedAmnesia => plan.faults.weights,
+        Bug::ForgetAmnesiaAfterSnapshot | Bug::ForgetParkedAmnesia => plan.faults.weights,
         Bug::EnterTooSoon => FaultWeights {
             lose_snapshot: 12,
             crash: 1,
@@ -609,7 +609,7 @@ fn plan_of_bounds(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             (limits.session_reply_bytes_max, limits.reply_bytes_max) = (400, 800);
             plan.clients.sessions = 3;
         }
-        // Who lags gets more decided slots at once than it can execute.
+        // A replica that lags gets more decided slots at once than it can execute.
         Bug::QueueForExecutorWithoutBound => {
             plan.settings.backlog_bytes_max = 300;
             plan.settings.backlog_slots_max = 1_000;

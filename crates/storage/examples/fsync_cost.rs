@@ -9,7 +9,7 @@
 //! medians and their ratios.
 //!
 //! 1. *Layouts*: one small write made durable, into a file that grows, one that was only allocated, and one
-//!    written through before; packed one behind the other or each on a page of its own; with `fdatasync` after
+//!    written through before; packed one after the other or each on a page of its own; with `fdatasync` after
 //!    the write, or with a write that is itself synchronous.
 //! 2. *Group commit*: the log itself, durability `sync`, with 1 to 512 records of 256 bytes a commit.
 

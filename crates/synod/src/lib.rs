@@ -10,7 +10,7 @@
 //! 1. Write a [`StateMachine`]: commands and queries are bytes in an encoding of your own.
 //! 2. Start a [`Node`] in each process, with a [`Config`] that says who the replicas are and where the data lives.
 //! 3. Use the node's [`Handle`]: [`execute`](Handle::execute) a command, [`query`](Handle::query) the state. Any
-//!    replica takes both, whoever leads.
+//!    replica takes both, whichever leads.
 //!
 //! ```
 //! use std::{io, net::TcpListener};
@@ -170,7 +170,7 @@ pub use synod_consensus::{
 pub use synod_node::NodeMetrics;
 pub use synod_node::{
     AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node, NodeStatus,
-    Origin, PeerLink, ReadLogError, StartError, Threads, View, Watch, recover,
+    Origin, PeerLink, ReadLogError, StartError, Threads, UnknownThreads, View, Watch, recover,
 };
 pub use synod_replica::{
     Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Refusal,

@@ -277,8 +277,8 @@ pub enum TransportError {
     /// There are peers, but they could not reach this replica.
     #[error("no address to listen on for peers is given")]
     NoListenAddress,
-    /// An address to listen on can not be had.
-    #[error("can not listen for peers on {address}: {source}")]
+    /// An address to listen on cannot be had.
+    #[error("cannot listen for peers on {address}: {source}")]
     Bind {
         /// The address.
         address: SocketAddr,
@@ -286,7 +286,7 @@ pub enum TransportError {
         source: io::Error,
     },
     /// The system refuses a thread or a socket.
-    #[error("can not start the transport: {0}")]
+    #[error("cannot start the transport: {0}")]
     System(#[from] io::Error),
 }
 

@@ -196,7 +196,7 @@ impl fmt::Display for SessionEnd {
                 write!(f, "a message of {body} bytes was dropped: frame_bytes_max is {max}")
             }
             SessionEnd::NewerLife(life) => {
-                write!(f, "the peer was started anew (incarnation {})", life.incarnation)
+                write!(f, "the peer was started again (incarnation {})", life.incarnation)
             }
             SessionEnd::Moved => f.write_str("the peer has a new address"),
             SessionEnd::Stopped => f.write_str("it is no peer any more, or the transport is shutting down"),

@@ -62,7 +62,7 @@ pub enum Event {
 }
 
 /// Why the owner of a transport cannot read a body that arrived. The connection that brought it is closed, with this
-/// reason in the log: what was sent behind it may rest on it, so it must not be skipped within a session.
+/// reason in the log: what was sent after it may rest on it, so it must not be skipped within a session.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message makes no sense: {0}")]
 pub struct Unreadable(pub String);
@@ -149,11 +149,11 @@ impl Transport {
     /// which waits for it, and must not shut it down itself.
     ///
     /// If it returns an error for a `Received`, the connection that brought the body is closed, the reason goes into
-    /// the log, and nothing that was sent behind that body is delivered: a session has no gaps. The peer notices the
+    /// the log, and nothing that was sent after that body is delivered: a session has no gaps. The peer notices the
     /// end of its session and begins another. For the other events it returns `Ok`.
     ///
     /// # Errors
-    /// If a setting is wrong, an address can not be listened on, or the system is out of threads or sockets.
+    /// If a setting is wrong, an address cannot be listened on, or the system is out of threads or sockets.
     pub fn start(
         config: Config,
         sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static,
@@ -221,7 +221,7 @@ impl Transport {
         });
         let mut transport =
             Transport { shared, sender, local_addresses, inbox, wake: None, threads: Vec::new() };
-        // If a thread can not be had, dropping the transport ends those that run.
+        // If a thread cannot be had, dropping the transport ends those that run.
         transport.start_threads(listeners)?;
         Ok(transport)
     }

@@ -139,7 +139,7 @@ fn bad_frames_close_the_connection() {
 fn a_body_that_makes_no_sense_ends_its_session_and_nothing_after_it_is_delivered() {
     let victim = Victim::new(|config| config);
     let mut stream = join(victim.replica.address, 1, 2, 1);
-    for body in [b"before".as_slice(), UNREADABLE, b"behind it"] {
+    for body in [b"before".as_slice(), UNREADABLE, b"after it"] {
         stream.write_all(&frame(body)).unwrap();
     }
     assert!(is_closed(&stream));

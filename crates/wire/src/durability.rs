@@ -100,15 +100,17 @@ impl fmt::Display for Durability {
     }
 }
 
-impl FromStr for Durability {
-    type Err = String;
+/// A word that names no durability.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is no durability; there are sync, view, async, memory, crash-stop")]
+pub struct UnknownDurability(String);
 
-    fn from_str(text: &str) -> Result<Durability, String> {
+impl FromStr for Durability {
+    type Err = UnknownDurability;
+
+    fn from_str(text: &str) -> Result<Durability, UnknownDurability> {
         let found = Durability::ALL.iter().find(|(name, _)| *name == text);
-        found.map(|(_, durability)| *durability).ok_or_else(|| {
-            let names: Vec<&str> = Durability::ALL.iter().map(|(name, _)| *name).collect();
-            format!("\"{text}\" is no durability; there are {}", names.join(", "))
-        })
+        found.map(|(_, durability)| *durability).ok_or_else(|| UnknownDurability(text.to_owned()))
     }
 }
 
@@ -122,8 +124,9 @@ mod tests {
         for (name, durability) in Durability::ALL {
             assert_eq!((durability.to_string().as_str(), name.parse()), (*name, Ok(*durability)));
         }
-        let error = "safe".parse::<Durability>().unwrap_err();
-        assert_eq!(error, "\"safe\" is no durability; there are sync, view, async, memory, crash-stop");
+        let error = "safe".parse::<Durability>().unwrap_err().to_string();
+        let names: Vec<&str> = Durability::ALL.iter().map(|(name, _)| *name).collect();
+        assert_eq!(error, format!("\"safe\" is no durability; there are {}", names.join(", ")));
     }
 
     #[test]

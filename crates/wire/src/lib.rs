@@ -35,7 +35,7 @@ pub use batch::{
 };
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use delivered::Delivered;
-pub use durability::{Durability, Ending};
+pub use durability::{Durability, Ending, UnknownDurability};
 pub use id::{
     Ballot, Ballots, ClusterId, Epoch, GroupId, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot,
 };

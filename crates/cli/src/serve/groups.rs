@@ -43,13 +43,18 @@ impl fmt::Display for Groups {
     }
 }
 
-impl FromStr for Groups {
-    type Err = String;
+/// A text that names no number of groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("accepted: shard:N with a number N from 1 to {GROUPS_MAX}")]
+pub struct UnknownGroups;
 
-    fn from_str(text: &str) -> Result<Groups, String> {
+impl FromStr for Groups {
+    type Err = UnknownGroups;
+
+    fn from_str(text: &str) -> Result<Groups, UnknownGroups> {
         let count = text.strip_prefix("shard:").and_then(|count| count.parse().ok());
         let count = count.filter(|count| (1..=GROUPS_MAX).contains(&usize::from(*count)));
-        count.map(Groups).ok_or_else(|| format!("accepted: shard:N with a number N from 1 to {GROUPS_MAX}"))
+        count.map(Groups).ok_or(UnknownGroups)
     }
 }
 
@@ -65,7 +70,7 @@ mod tests {
         for wrong in
             ["", "4", "shard", "shard:", "shard:0", "shard:1025", "shard:-1", "merge:4", "shard:70000"]
         {
-            let error = wrong.parse::<Groups>().unwrap_err();
+            let error = wrong.parse::<Groups>().unwrap_err().to_string();
             assert!(error.contains("shard:N") && error.contains("1 to 1024"), "{error}");
         }
     }

@@ -65,7 +65,7 @@ impl Balanced {
                 effect => effects.push(effect),
             }
         }
-        // Behind what the inner protocol has written: records are numbered in the order in which they are written.
+        // After what the inner protocol has written: records are numbered in the order in which they are written.
         for record in rewritten {
             effects.append(record);
         }

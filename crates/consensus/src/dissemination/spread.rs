@@ -59,10 +59,10 @@ impl Balanced {
         let outgoing = std::mem::take(&mut self.outgoing);
         let mut rest = &outgoing[..];
         while !rest.is_empty() {
-            let (page, behind) = rest.split_at(fitting(rest.iter(), self.options.promise_bytes_max));
+            let (page, tail) = rest.split_at(fitting(rest.iter(), self.options.page_bytes_max));
             let (batches, held) = (page.into(), std::mem::take(&mut held));
             effects.send(self.members.to_peers(), Message::Forward { batches, held }, Lsn::ZERO);
-            rest = behind;
+            rest = tail;
         }
         // A replica that missed an acknowledgement hears all of them again after a while.
         let all = now >= self.advertise_at;
@@ -125,10 +125,10 @@ impl Balanced {
     fn forward(&self, to: ReplicaId, batches: &[Batch], effects: &mut Effects) {
         let mut rest = batches;
         while !rest.is_empty() {
-            let (page, behind) = rest.split_at(fitting(rest.iter(), self.options.promise_bytes_max));
+            let (page, tail) = rest.split_at(fitting(rest.iter(), self.options.page_bytes_max));
             let (batches, held): (Batches, _) = (page.into(), Holdings::default());
             effects.send(to, Message::Forward { batches, held }, Lsn::ZERO);
-            rest = behind;
+            rest = tail;
         }
     }
 
@@ -195,13 +195,13 @@ impl Balanced {
     }
 
     fn on_held(&mut self, now: Time, from: ReplicaId, held: &Holdings) {
-        let patience = self.options.retransmit_after;
+        let wait = self.options.retransmit_after;
         let missing = self.unneeded_holders();
         for id in held.ids() {
             if self.table.voids(id) || self.store.len() >= KNOWN_MAX && !self.store.knows(id) {
                 continue;
             }
-            self.store.note(id, now, patience);
+            self.store.note(id, now, wait);
             self.store.heard_of(id, from);
             self.store.held_by(id, from, &self.members, missing);
         }
@@ -250,9 +250,9 @@ impl Balanced {
         }
         // A message for which there is no room is lost, as any message may be; its sender sends it again.
         if self.parked.len() < super::PARKED_MAX && self.members.index(from).is_some() {
-            let patience = self.options.retransmit_after;
+            let wait = self.options.retransmit_after;
             for id in lacked {
-                self.store.note(id, now, patience);
+                self.store.note(id, now, wait);
                 self.store.heard_of(id, from);
             }
             self.parked.push_back(super::Parked { from, message, since: now });
@@ -272,7 +272,7 @@ impl Balanced {
     /// Gives the inner protocol the messages whose batches have come. They are looked through only where a batch came,
     /// or something was delivered, since the last time.
     pub(super) fn take_parked(&mut self, now: Time, effects: &mut Effects) {
-        let patience = self.options.election_timeout;
+        let timeout = self.options.election_timeout;
         while std::mem::take(&mut self.arrived) {
             for _ in 0..self.parked.len() {
                 let Some(parked) = self.parked.pop_front() else { break };
@@ -284,7 +284,7 @@ impl Balanced {
                 }
             }
         }
-        while self.parked.front().is_some_and(|parked| now >= parked.since + patience) {
+        while self.parked.front().is_some_and(|parked| now >= parked.since + timeout) {
             self.parked.pop_front();
         }
     }

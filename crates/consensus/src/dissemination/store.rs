@@ -120,16 +120,16 @@ impl Store {
         self.known.iter().map(|(&id, known)| (id, known))
     }
 
-    /// Returns what is known of a batch, which some replica knows. It is asked for after `patience`, unless
+    /// Returns what is known of a batch, which some replica knows. It is asked for after `wait`, unless
     /// it comes by itself.
-    pub(super) fn note(&mut self, id: BatchId, now: Time, patience: Duration) -> &mut Known {
+    pub(super) fn note(&mut self, id: BatchId, now: Time, wait: Duration) -> &mut Known {
         self.known.entry(id).or_insert_with(|| Known {
             batch: None,
             keep: Slot::ZERO,
             holders: ReplicaSet::default(),
             own: false,
             proposed: false,
-            resend: Resend::first(now, patience),
+            resend: Resend::first(now, wait),
             source: None,
         })
     }
@@ -224,8 +224,8 @@ impl Store {
 
     /// The next batch to propose: the oldest of each origin in turn, so that no origin waits for another's.
     pub(super) fn next_stable(&mut self) -> Option<&Batch> {
-        let behind = BatchId { origin: SessionId(self.turn.0.saturating_add(1)), number: 0 };
-        let next = self.stable.range(behind..).next().or_else(|| self.stable.first()).copied()?;
+        let after = BatchId { origin: SessionId(self.turn.0.saturating_add(1)), number: 0 };
+        let next = self.stable.range(after..).next().or_else(|| self.stable.first()).copied()?;
         self.stable.remove(&next);
         self.turn = next.origin;
         let known = self.known.get_mut(&next)?;

@@ -1,14 +1,14 @@
-//! Ballot leader election: replicas ask each other in rounds of heartbeats whom they hear and follow, and
+//! Ballot leader election: replicas ask each other in rounds of heartbeats which leader they follow, and
 //! elect only a replica that is connected to a quorum (Ng 2020, section 2.4.1 and Algorithm 3, with the
 //! corrections E3 to E9 of its errata).
 //!
-//! - A reply counts until `patience` rounds after it came, which is about one election time-out: a lost message changes
-//!   nothing. A reply that took longer than about an election time-out does not count at all.
+//! - A reply counts until `timeout_rounds` rounds after it came, which is about one election time-out: a lost message
+//!   changes nothing. A reply that took longer than about an election time-out does not count at all.
 //! - A **leader** is *happy* while replies of a quorum, its own included, follow its ballot or a lower one. A replica
-//!   that has just begun to lead is happy for `patience` rounds, and one that is in Phase 1 for twice as many after its
-//!   last progress, since a message and its answer may take one election time-out. A leader that decides nothing
-//!   although it should is not happy; it goes on leading until another replica is promised a higher ballot, and makes
-//!   no bid itself.
+//!   that has just begun to lead is happy for `timeout_rounds` rounds, and one that is in Phase 1 for twice as many
+//!   after its last progress, since a message and its answer may take one election time-out. A leader that decides
+//!   nothing although it should is not happy; it goes on leading until another replica is promised a higher ballot, and
+//!   makes no bid itself.
 //! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy. A leader that is gone
 //!   ([`Departures`]) is not heard any more, at once; and the next rounds are short, as far as replies do not come
 //!   late.
@@ -20,13 +20,12 @@
 //! - A replica whose **disk does not answer** does not bid, and gives up a Phase 1. A replica that **lags so far** that
 //!   it could not lead before it has caught up does not bid while the owner of the ballot that it follows is there:
 //!   that one may decide nothing, and serves reads all the same.
-//! - A replica that **gave up** does not bid while it abstains: for long enough that the others notice (`patience`),
-//!   bid, and are seen (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it gives up again before
-//!   anything is decided in between.
-//! - Until something is decided, a replica that gave up also **takes turns**: it does not bid while it sees
-//!   the bid of a
-//!   replica whose last try is older than its own, and not before such a bid would have been seen. It would win by its
-//!   priority or its number, and fail again.
+//! - A replica that **gave up** does not bid while it abstains: for long enough that the others notice
+//!   (`timeout_rounds`), bid, and are seen (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it
+//!   gives up again before anything is decided in between.
+//! - Until something is decided, a replica that gave up also **takes turns**: it does not bid while it sees the bid of
+//!   a replica whose last try is older than its own, and not before such a bid would have been seen. It would win by
+//!   its priority or its number, and fail again.
 //!
 //! The lowest eight bits of a ballot's round are the priority of its owner, the rest is the counter.
 //!
@@ -259,17 +258,17 @@ impl BallotLeaderElection {
 
     /// For how many rounds a reply counts. At the end of that time, about an election time-out has passed
     /// since the request.
-    fn patience(&self) -> u64 {
+    fn timeout_rounds(&self) -> u64 {
         let rounds = self.election_timeout.as_nanos().div_ceil(self.delay.as_nanos());
         (u64::try_from(rounds).expect("at most 20").saturating_sub(1)).max(2)
     }
 
     /// The replies that still count.
     fn fresh(&self) -> impl Iterator<Item = (ReplicaId, Heard)> + '_ {
-        let patience = self.patience();
+        let rounds_max = self.timeout_rounds();
         let ids = self.members.ids().iter().copied();
         let heard = ids.zip(&self.heard).filter_map(|(id, heard)| heard.map(|heard| (id, heard)));
-        heard.filter(move |(_, heard)| self.round - heard.came < patience)
+        heard.filter(move |(_, heard)| self.round - heard.came < rounds_max)
     }
 
     /// Whether these peers and this replica are a quorum (E3).
@@ -303,14 +302,14 @@ impl BallotLeaderElection {
 
     /// Whether it is too early to judge a leader by its followers, or a replica in Phase 1 by its progress.
     fn is_young(&self, claim: Claim) -> bool {
-        let rounds = if claim.leads { self.patience() } else { self.phase_1_rounds() };
+        let rounds = if claim.leads { self.timeout_rounds() } else { self.phase_1_rounds() };
         self.round - claim.since < rounds && (claim.leads || self.fit)
     }
 
     /// For how many rounds a replica in Phase 1 may make no progress.
     fn phase_1_rounds(&self) -> u64 {
         // With this bug, the disk that hangs is not noticed, either.
-        if self.has(Bug::ElectionOfHungDisk) { self.patience() } else { 2 * self.patience() }
+        if self.has(Bug::ElectionOfHungDisk) { self.timeout_rounds() } else { 2 * self.timeout_rounds() }
     }
 
     /// Whether this replica, which gave up and has seen no decision since, lets another go first whose last
@@ -414,7 +413,7 @@ impl Election for BallotLeaderElection {
             }
             Message::HeartbeatReply { round, ballot, leader, happy } => {
                 let known = self.heard[index].map_or(0, |heard| heard.round);
-                if round > self.round || round < known || self.round - round > self.patience() + 1 {
+                if round > self.round || round < known || self.round - round > self.timeout_rounds() + 1 {
                     return;
                 }
                 // A reply is not late because a round was cut short.
@@ -494,10 +493,10 @@ impl Election for BallotLeaderElection {
         self.bid = None;
         self.suggestion = None;
         if self.has(Bug::ElectionOfHungDisk) {
-            self.abstains_until = self.round + self.patience();
+            self.abstains_until = self.round + self.timeout_rounds();
             return;
         }
-        let rounds = (self.patience() + SEEN_ROUNDS) << self.failures.min(DOUBLINGS_MAX);
+        let rounds = (self.timeout_rounds() + SEEN_ROUNDS) << self.failures.min(DOUBLINGS_MAX);
         self.failures += 1;
         self.abstains_until = self.round + rounds;
     }

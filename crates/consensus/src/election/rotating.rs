@@ -112,13 +112,13 @@ impl Rotating {
 
     /// When this replica should try to lead, unless it hears of a leader before.
     fn try_at(&self, current: Ballot) -> Time {
-        let patience = self.timeout * 2u32.pow(self.failures.min(DOUBLINGS_MAX));
+        let timeout = self.timeout * 2u32.pow(self.failures.min(DOUBLINGS_MAX));
         let distance = self.next_ballot(current).round - current.round;
-        let behind = u32::try_from(distance - 1).expect("at most the number of members");
-        let silent = self.since + patience + self.timeout / 2 * behind;
+        let places = u32::try_from(distance - 1).expect("at most the number of members");
+        let silent = self.since + timeout + self.timeout / 2 * places;
         match self.owner.and_then(|owner| self.departures.gone_at(owner)) {
             // A replica whose tries fail waits for the whole time-out again.
-            Some(gone_at) if self.failures == 0 => silent.min(gone_at + self.departures.grace() * behind),
+            Some(gone_at) if self.failures == 0 => silent.min(gone_at + self.departures.grace() * places),
             _ => silent,
         }
     }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_tries_make_patience_grow_up_to_a_bound_until_a_leader_is_heard() {
+    fn failed_tries_make_time_outs_grow_up_to_a_bound_until_a_leader_is_heard() {
         let mut election = election(2);
         election.tried();
         assert_eq!(election.try_at(R1_LED), Time::ZERO + T * 2);
@@ -415,7 +415,7 @@ mod tests {
         let ballot = Ballot { round: 2, replica: ReplicaId(2) };
         two.tried();
         two.promised(ballot, t(100));
-        assert_eq!(two.try_at(ballot), t(400), "twice its patience, and two places behind itself");
+        assert_eq!(two.try_at(ballot), t(400), "twice its time-out, and two places after itself");
         two.answered(ReplicaId(1), t(390));
         assert_eq!(two.try_at(ballot), t(690));
         assert!(!is_willing(&mut two, t(489), 3, 3) && is_willing(&mut two, t(490), 3, 3), "it tries itself");
@@ -444,7 +444,7 @@ mod tests {
         let mut effects = Effects::new(Lsn::ZERO);
         let early = Time::ZERO + T / 2;
         assert_eq!(five.candidacy(early, R1_LED, &mut effects), None);
-        assert_eq!(said(&mut effects), [], "its patience is not over");
+        assert_eq!(said(&mut effects), [], "its time-out is not over");
 
         let due = five.deadline(R1_LED);
         assert_eq!(due, Time::ZERO + T);

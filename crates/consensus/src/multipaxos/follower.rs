@@ -47,7 +47,7 @@ impl MultiPaxos {
         let mut bytes = 0;
         let mut next = None;
         for (slot, value) in self.acceptor.accepted_from(first) {
-            if bytes > 0 && bytes + value.batch.bytes().len() > self.common.options.promise_bytes_max {
+            if bytes > 0 && bytes + value.batch.bytes().len() > self.common.options.page_bytes_max {
                 next = Some(slot);
                 break;
             }
@@ -82,9 +82,9 @@ impl MultiPaxos {
         self.accept(ballot, first, batches, effects);
     }
 
-    /// Accepts what is proposed in `first` and the slots behind it, in the ballot that this replica promised: writes
-    /// down what is new, remembers to count the own votes once that is durable, and tells whom it concerns of all of
-    /// it.
+    /// Accepts what is proposed in `first` and the slots after it, in the ballot that this replica promised: writes
+    /// down what is new, remembers to count the own votes once that is durable, and tells the replicas that count
+    /// votes of all of it.
     pub(super) fn accept(&mut self, ballot: Ballot, first: Slot, batches: Batches, effects: &mut Effects) {
         let slot_at = |index: usize| Slot(first.0 + index as u64);
         let mut from = 0;
@@ -131,7 +131,8 @@ impl MultiPaxos {
         }
     }
 
-    /// Values were accepted here; whom that concerns is told at the end of the burst, once record `after` is durable.
+    /// Values were accepted here; the replicas that count votes are told at the end of the burst, once record `after` is
+    /// durable.
     fn tell_accepted(&mut self, ballot: Ballot, first: Slot, last: Slot, after: Lsn, effects: &mut Effects) {
         if let Some(votes) = &mut self.untold
             && votes.ballot == ballot

@@ -143,7 +143,7 @@ impl MultiPaxos {
         }
         self.common.election.answered(from, now);
         if promise.decided > Slot(self.acceptor.decided().next().0 + self.common.options.accept_ahead_max()) {
-            // Too far behind to hold what it would have to propose: catch up, and let somebody else lead.
+            // This replica lags too far to hold what it would have to propose: it catches up, and lets another lead.
             self.common.decided_elsewhere = self.common.decided_elsewhere.max(promise.decided);
             return self.give_up(now, effects);
         }
@@ -183,9 +183,9 @@ impl MultiPaxos {
                 *best = own;
             }
         }
-        // Slots through `decided` are decided; those that this replica does not know come by catch-up. Behind
+        // Slots through `decided` are decided; those that this replica does not know come by catch-up. After
         // them the value of the highest ballot is the only one that can have been chosen; where nobody of the
-        // quorum accepted anything, nothing was chosen, and a no-op lets the slots behind it be delivered.
+        // quorum accepted anything, nothing was chosen, and a no-op lets the slots after it be delivered.
         values.retain(|&slot, _| slot > decided);
         let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
@@ -226,7 +226,7 @@ impl MultiPaxos {
         while let State::Leader(leader) = &mut self.state
             && !leader.waiting.is_empty()
         {
-            let count = fitting(leader.waiting.iter(), self.common.options.promise_bytes_max);
+            let count = fitting(leader.waiting.iter(), self.common.options.page_bytes_max);
             let batches: Batches = leader.waiting.drain(..count).collect();
             let first = leader.proposed.next();
             self.propose_at(now, first, batches, effects);
@@ -331,8 +331,7 @@ impl MultiPaxos {
         for run in missing.chunk_by(|(slot, _), (next, _)| slot.next() == *next) {
             let mut run = run;
             while let Some(&(first, _)) = run.first() {
-                let count =
-                    fitting(run.iter().map(|(_, batch)| batch), self.common.options.promise_bytes_max);
+                let count = fitting(run.iter().map(|(_, batch)| batch), self.common.options.page_bytes_max);
                 let (page, rest) = run.split_at(count);
                 let batches = page.iter().map(|(_, batch)| batch.clone()).collect();
                 effects.send(peer, Message::Accept { ballot, first, decided, batches }, Lsn::ZERO);
@@ -358,7 +357,7 @@ impl MultiPaxos {
 }
 
 impl Candidate {
-    /// Drops what earlier lives promised: those may have forgotten it. Returns who has to be asked again.
+    /// Drops what earlier lives promised: those may have forgotten it. Returns which replicas have to be asked again.
     pub(super) fn drop_outlived(&mut self, lives: &Lives) -> Vec<ReplicaId> {
         let outlived =
             self.answers.extract_if(.., |&replica, answer| !lives.is_latest(replica, answer.incarnation));

@@ -368,7 +368,7 @@ impl MultiPaxos {
         let missing = usize::from(self.common.options.has(crate::Bug::CommitWithMinority));
         let last = Slot(last.0.min(bound));
         let is_quorum = |votes| self.common.members.is_quorum_with(missing, votes);
-        if self.acceptor.vote((first, last), ballot, self.common.members.only(who), is_quorum) {
+        if self.acceptor.vote(first, last, ballot, self.common.members.only(who), is_quorum) {
             self.deliver(effects);
         }
     }

@@ -36,7 +36,7 @@ pub(crate) const PROFILE: Profile = Profile {
     recovers_itself: true,
     has_terms: false,
     survives: Survives::ALL,
-    page_bytes_max: |options| options.promise_bytes_max,
+    page_bytes_max: |options| options.page_bytes_max,
     keys: &[Key {
         name: "decision",
         accepted: "leader, all",

@@ -29,16 +29,16 @@
 //!
 //! - **Lives are remembered.** When X votes again in life e, every replica that was counted for it knows that, and if
 //!   it loses its own log, it knows it again before it votes. (A quorum is a set that intersects with each n - q + 1
-//!   others, and two sets of n - q + 1 others intersect: who forgets X hears of it from a member of both, or that
-//!   member tells X, which drops the answer.)
+//!   others, and two sets of n - q + 1 others intersect: a replica that forgets X hears of it from a member of both,
+//!   or that member tells X, which drops the answer.)
 //! - **Promises bind.** If X's promise of b' in an earlier life counts for the candidate C of b', X has promised b'
-//!   again, or more, when it votes. For one of those who promised b' is among those who answered X. If it did so first,
+//!   again, or more, when it votes. For a replica that promised b' is among those that answered X. If it did so first,
 //!   its answer mentions b'; if it answered first, its promise says that X lives its life e, and C drops X's.
 //! - **Values are known.** What X accepted in an earlier life and was chosen, or will be, lies below the first slot
 //!   that the leader of b has not proposed.
 //!
-//! While fewer than n - q + 1 replicas have their memory, those without wait for each other: what was promised to whom
-//! is known to nobody any more. See "Replicas without memory" in docs/operating.md.
+//! While fewer than n - q + 1 replicas have their memory, the others wait for each other: no replica knows any more
+//! what was promised in which ballot. See "Replicas without memory" in docs/operating.md.
 //!
 //! (Without numbered lives this is the known hole of recovery from volatile memory: E. Michael et al., "Recovering
 //! Shared Objects Without Stable Storage", DISC 2017.)
@@ -99,8 +99,8 @@ impl Recovering {
         Recovering { answers: BTreeMap::new(), target: None, after: None, resend }
     }
 
-    /// Drops what earlier lives answered: those may have forgotten it, so that it does not count. Returns who has to be
-    /// asked again.
+    /// Drops what earlier lives answered: those may have forgotten it, so that it does not count. Returns which
+    /// replicas have to be asked again.
     fn drop_outlived(&mut self, lives: &Lives) -> Vec<ReplicaId> {
         let outlived =
             self.answers.extract_if(.., |&replica, answer| !lives.is_latest(replica, answer.incarnation));
@@ -191,7 +191,7 @@ impl MultiPaxos {
     ) -> bool {
         let mut amnesia = records_may_be_missing;
         let mut decided = self.decided();
-        // Behind what is missing, values far ahead are of no use: they come by catch-up again.
+        // After what is missing, values far ahead are useless: they come by catch-up again.
         let last = if amnesia { self.decided().0 + self.common.options.accept_ahead_max() } else { u64::MAX };
         for record in records {
             // A log in which another protocol wrote is the business of the layer that changed the protocol.
@@ -375,7 +375,7 @@ impl MultiPaxos {
         self.state = State::Follower;
         self.common.election.restarted(self.common.promised);
         self.common.election.gave_up(now);
-        // It may have heard of a higher ballot meanwhile; who is known to lead then stays known.
+        // It may have heard of a higher ballot meanwhile; the leader that it then knows stays known.
         let heard = self.common.reported.view.ballot;
         if heard > self.common.promised {
             self.promise(now, heard, effects);

@@ -327,7 +327,7 @@ fn an_announced_decision_covers_only_values_of_its_own_ballot() {
 
 #[test]
 fn promises_come_in_pages() {
-    let options = Options { promise_bytes_max: 1, ..options() };
+    let options = Options { page_bytes_max: 1, ..options() };
     let mut acceptor = One::start(R2, &options, Vec::new(), false);
     for slot in [1, 2] {
         acceptor.receive(R1, accept(ballot(1), slot, "x"));
@@ -348,8 +348,8 @@ fn a_page_of_a_promise_holds_as_much_as_fits() {
     let len = batch("x").bytes().len();
     // Each value takes 32 bytes besides its batch.
     let four = 3 * (len + 32) + len;
-    for (promise_bytes_max, values) in [(four, 4), (four - 1, 3)] {
-        let mut acceptor = One::start(R2, &Options { promise_bytes_max, ..options() }, Vec::new(), false);
+    for (page_bytes_max, values) in [(four, 4), (four - 1, 3)] {
+        let mut acceptor = One::start(R2, &Options { page_bytes_max, ..options() }, Vec::new(), false);
         acceptor.receive(R1, several(ballot(1), 1, &["x"; 9]));
         let effects = acceptor.receive(R3, Message::Prepare { ballot: ballot(3), from: Slot(1) });
         let promises = sent(&effects, R3);
@@ -583,7 +583,7 @@ fn what_a_burst_proposes_leaves_together_and_is_answered_together() {
 
 #[test]
 fn messages_of_proposals_are_bounded() {
-    let options = Options { promise_bytes_max: 1, ..options() };
+    let options = Options { page_bytes_max: 1, ..options() };
     let mut leader = One::start(R1, &options, Vec::new(), false);
     leader.effects.drain();
     leader.elect();
@@ -700,16 +700,16 @@ fn a_restart_takes_of_each_run_what_neither_a_snapshot_nor_a_later_record_replac
             promise.accepted.iter().map(|value| (value.slot.0, value.ballot, value.batch.clone())).collect();
         (delivered(&started), held)
     };
-    let behind = [
+    let later = [
         (3, ballot(2), batch("C")),
         (4, ballot(2), batch("D")),
         (5, ballot(3), batch("learned")),
         (6, ballot(1), batch("f")),
     ];
-    assert_eq!(start(0, 0), (vec![(1, batch("a")), (2, batch("b"))], behind.to_vec()));
-    assert_eq!(start(3, 3), (vec![], behind[1..].to_vec()));
+    assert_eq!(start(0, 0), (vec![(1, batch("a")), (2, batch("b"))], later.to_vec()));
+    assert_eq!(start(3, 3), (vec![], later[1..].to_vec()));
     let through_4 = vec![(4, batch("D")), (5, batch("learned"))];
-    assert_eq!(start(3, 4), (through_4, behind[3..].to_vec()));
+    assert_eq!(start(3, 4), (through_4, later[3..].to_vec()));
 }
 
 #[test]
@@ -757,7 +757,7 @@ fn the_window_counts_slots_that_are_not_decided() {
 fn a_promise_has_the_bytes_that_a_message_may_have() {
     for page_max in [1, 300, 5_000] {
         let options = Options {
-            promise_bytes_max: page_max,
+            page_bytes_max: page_max,
             raft: crate::raft::Tuning { append_bytes_max: 1, ..Default::default() },
             ..Options::default()
         };

@@ -30,8 +30,8 @@ impl Claims for Message {
             }
             Message::Vote { rehearsal: true, .. }
             | Message::VoteReply { .. }
-            | Message::Conflict { .. }
-            | Message::HeartbeatAck { .. }
+            | Message::Conflict(_)
+            | Message::HeartbeatAck(_)
             | Message::Stale { .. }
             | Message::TimeoutNow { .. }
             | Message::Priority { .. }

@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, ReplicaId};
 
-use super::{Entry, Message, Record};
+use super::{Conflict, Entry, HeartbeatAck, Message, Record};
 use crate::{
     BatchText, Describe, Logged, VoterSets,
     batches::last_of,
@@ -33,14 +33,16 @@ impl Describe for Message {
             Message::AppendReply { ballot, through, .. } => {
                 format!("AppendReply {ballot} through slot {through}")
             }
-            Message::Conflict { ballot, prev, hint, hint_ballot, .. } => {
+            Message::Conflict(Conflict { ballot, prev, hint, hint_ballot, .. }) => {
                 format!("Conflict {ballot} at slot {prev}; perhaps slot {hint} in {hint_ballot}")
             }
             Message::Commit { ballot, through } => format!("Commit {ballot} through slot {through}"),
             Message::Heartbeat { ballot, commit, round, .. } => {
                 format!("Heartbeat {ballot} round {round}, commit {commit}")
             }
-            Message::HeartbeatAck { ballot, round, .. } => format!("HeartbeatAck {ballot} round {round}"),
+            Message::HeartbeatAck(HeartbeatAck { ballot, round, .. }) => {
+                format!("HeartbeatAck {ballot} round {round}")
+            }
             Message::Stale { term } => format!("Stale: term {term} began"),
             Message::TimeoutNow { ballot } => format!("TimeoutNow from {ballot}"),
             Message::Priority { priority } => format!("Priority {priority}"),

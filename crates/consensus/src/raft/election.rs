@@ -20,7 +20,7 @@ use crate::{Effects, Link, departures::Departures, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
 #[derive(Clone, Debug)]
-pub(super) struct Patience {
+pub(super) struct ElectionTimer {
     timeout: Duration,
     /// The state of a generator of pseudo-random numbers (splitmix64).
     random: u64,
@@ -46,9 +46,9 @@ const TURNS_PER_TIMEOUT: u32 = 4;
 /// times the usual one.
 const DOUBLINGS_MAX: u32 = 2;
 
-impl Patience {
-    pub(super) fn new(timeout: Duration, seed: u64) -> Patience {
-        Patience {
+impl ElectionTimer {
+    pub(super) fn new(timeout: Duration, seed: u64) -> ElectionTimer {
+        ElectionTimer {
             timeout,
             random: seed,
             ends_at: Time::NEVER,
@@ -208,12 +208,12 @@ impl Raft {
         }
         if self.term == 0 {
             if self.may_stand() {
-                self.patience.set_priority_max(self.options.priority);
+                self.election_timer.set_priority_max(self.options.priority);
             }
-            self.patience.begin_early(now, self.options.priority);
+            self.election_timer.begin_early(now, self.options.priority);
             self.tell_priority(&self.acquaintances(), effects);
         } else {
-            self.patience.begin(now, self.options.priority);
+            self.election_timer.begin(now, self.options.priority);
         }
     }
 
@@ -228,29 +228,29 @@ impl Raft {
 
     /// Handles the message of a replica that says, before there is a leader, that it should come first.
     pub(super) fn on_priority(&mut self, now: Time, from: ReplicaId, priority: u8) {
-        if self.term == 0 && self.voters().contains(from) && priority > self.patience.priority_max() {
-            self.patience.set_priority_max(priority);
+        if self.term == 0 && self.voters().contains(from) && priority > self.election_timer.priority_max() {
+            self.election_timer.set_priority_max(priority);
             // A rehearsal ends here, too: it has had no effect yet.
             self.state = State::Follower;
-            self.patience.begin_early(now, self.options.priority);
+            self.election_timer.begin_early(now, self.options.priority);
         }
     }
 
     /// Acts when the time-out has passed without a leader, or without enough votes.
-    pub(super) fn run_out_of_patience(&mut self, now: Time, effects: &mut Effects) {
-        self.patience.has_ended(now);
+    pub(super) fn time_out(&mut self, now: Time, effects: &mut Effects) {
+        self.election_timer.has_ended(now);
         if !self.may_stand() {
             // The leader may not know that this replica listens.
             self.state = State::Follower;
-            self.patience.begin(now, self.options.priority);
+            self.election_timer.begin(now, self.options.priority);
             return self.send_to(self.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
         if !self.disk.answers(now, self.options.election_timeout) {
             // This replica could tell no other of a vote that does not become durable.
-            return self.patience.begin(now, self.options.priority);
+            return self.election_timer.begin(now, self.options.priority);
         }
         if matches!(self.state, State::Candidate(_)) {
-            self.patience.failed();
+            self.election_timer.failed();
             // The last campaign failed: the voters may have changed, so that this replica is not among them any more.
             self.send_to(self.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
@@ -260,16 +260,16 @@ impl Raft {
     /// Takes note of what happened to the session to a peer.
     pub(super) fn link(&mut self, now: Time, peer: ReplicaId, link: Link) {
         let priority = self.options.priority;
-        self.patience.link(now, peer, link, priority, self.rank_behind(peer));
-        if link == Link::Up && self.rehearses() && self.patience.has_leader(now) {
+        self.election_timer.link(now, peer, link, priority, self.rank_after(peer));
+        if link == Link::Up && self.rehearses() && self.election_timer.has_leader(now) {
             self.state = State::Follower;
-            self.patience.begin(now, priority);
+            self.election_timer.begin(now, priority);
         }
     }
 
     /// How many voters come between a leader and this replica, in the order of their numbers, where the first
     /// follows the last.
-    pub(super) fn rank_behind(&self, leader: ReplicaId) -> u32 {
+    pub(super) fn rank_after(&self, leader: ReplicaId) -> u32 {
         let me = self.members.me();
         let in_front = |&id: &ReplicaId| match me > leader {
             true => id > leader && id < me,
@@ -283,13 +283,13 @@ impl Raft {
     pub(super) fn campaign(&mut self, now: Time, rehearsal: bool, transfer: bool, effects: &mut Effects) {
         if !self.may_stand() {
             self.state = State::Follower;
-            return self.patience.begin(now, self.options.priority);
+            return self.election_timer.begin(now, self.options.priority);
         }
         let term = self.term + 1;
         if !rehearsal {
             self.enter_term(now, term, Some(self.members.me()), effects);
         }
-        self.patience.begin(now, self.options.priority);
+        self.election_timer.begin(now, self.options.priority);
         let resend = Resend::first(now, self.options.retransmit_after);
         let granted = vec![self.members.me()];
         self.state = State::Candidate(Candidate { term, rehearsal, transfer, granted, resend });
@@ -352,7 +352,7 @@ impl Raft {
     pub(super) fn on_vote(&mut self, now: Time, from: ReplicaId, question: &Message, effects: &mut Effects) {
         let &Message::Vote { term, rehearsal, transfer, last, last_ballot } = question else { return };
         let leads = matches!(&self.state, State::Leader(leader) if !leader.stalls);
-        if !transfer && term > self.term && (leads || self.patience.has_leader(now)) {
+        if !transfer && term > self.term && (leads || self.election_timer.has_leader(now)) {
             // The leader is well. The missing answer makes the asker wait.
             return;
         }
@@ -386,7 +386,7 @@ impl Raft {
             }
         }
         if granted {
-            self.patience.begin(now, self.options.priority);
+            self.election_timer.begin(now, self.options.priority);
         }
         let after = self.vote_lsn();
         effects.send(from, Message::VoteReply { term, rehearsal, granted }, after);
@@ -397,7 +397,8 @@ impl Raft {
         now: Time,
         from: ReplicaId,
         term: u64,
-        (rehearsal, granted): (bool, bool),
+        rehearsal: bool,
+        granted: bool,
         effects: &mut Effects,
     ) {
         if !granted && term > self.term {
@@ -480,38 +481,38 @@ mod tests {
     const T: Duration = Duration::from_millis(1000);
 
     fn drawn_by(
-        begin: fn(&mut Patience, Time, u8),
+        begin: fn(&mut ElectionTimer, Time, u8),
         priority_max: u8,
         priority: u8,
     ) -> impl Iterator<Item = Duration> {
-        let mut patience = Patience::new(T, 7);
-        patience.set_priority_max(priority_max);
+        let mut timer = ElectionTimer::new(T, 7);
+        timer.set_priority_max(priority_max);
         (0..1000).map(move |_| {
-            begin(&mut patience, Time::ZERO, priority);
-            patience.ends_at().since(Time::ZERO)
+            begin(&mut timer, Time::ZERO, priority);
+            timer.ends_at().since(Time::ZERO)
         })
     }
 
     fn drawn(priority_max: u8, priority: u8) -> Vec<Duration> {
-        drawn_by(Patience::begin, priority_max, priority).collect()
+        drawn_by(ElectionTimer::begin, priority_max, priority).collect()
     }
 
     #[test]
     fn after_failures_time_outs_are_spread_further_up_to_a_bound_until_a_leader_is_heard() {
-        let mut patience = Patience::new(T, 7);
-        (0..10).for_each(|_| patience.failed());
-        let drawn = |patience: &mut Patience| {
+        let mut timer = ElectionTimer::new(T, 7);
+        (0..10).for_each(|_| timer.failed());
+        let drawn = |timer: &mut ElectionTimer| {
             (0..1000)
                 .map(|_| {
-                    patience.begin(Time::ZERO, 0);
-                    patience.ends_at().since(Time::ZERO)
+                    timer.begin(Time::ZERO, 0);
+                    timer.ends_at().since(Time::ZERO)
                 })
                 .max()
         };
-        let longest = drawn(&mut patience).expect("a thousand");
+        let longest = drawn(&mut timer).expect("a thousand");
         assert!((T * 48 / 10..T * 5).contains(&longest), "{longest:?}");
-        patience.heard_leader(Time::ZERO, ReplicaId(1), 0, 0);
-        assert!(drawn(&mut patience).expect("a thousand") < T * 2);
+        timer.heard_leader(Time::ZERO, ReplicaId(1), 0, 0);
+        assert!(drawn(&mut timer).expect("a thousand") < T * 2);
     }
 
     #[test]
@@ -519,25 +520,25 @@ mod tests {
         let leader = ReplicaId(1);
         let t = |ms| Time::ZERO + Duration::from_millis(ms);
         for (rank, turn) in [(0, 0), (1, 250), (2, 500)] {
-            let mut patience = Patience::new(T, 7);
-            patience.heard_leader(t(100), leader, 0, rank);
-            let silent = patience.ends_at();
-            patience.link(t(120), ReplicaId(2), Link::Refused, 0, 9);
-            assert_eq!(patience.ends_at(), silent, "another one");
-            patience.link(t(120), leader, Link::Refused, 0, rank);
-            assert!(patience.has_leader(t(144)) && !patience.has_leader(t(145)));
-            patience.link(t(150), leader, Link::Up, 0, rank);
-            assert!(patience.has_leader(t(151)) && patience.ends_at() == silent, "it is back");
-            patience.link(t(200), leader, Link::Refused, 0, rank);
+            let mut timer = ElectionTimer::new(T, 7);
+            timer.heard_leader(t(100), leader, 0, rank);
+            let silent = timer.ends_at();
+            timer.link(t(120), ReplicaId(2), Link::Refused, 0, 9);
+            assert_eq!(timer.ends_at(), silent, "another one");
+            timer.link(t(120), leader, Link::Refused, 0, rank);
+            assert!(timer.has_leader(t(144)) && !timer.has_leader(t(145)));
+            timer.link(t(150), leader, Link::Up, 0, rank);
+            assert!(timer.has_leader(t(151)) && timer.ends_at() == silent, "it is back");
+            timer.link(t(200), leader, Link::Refused, 0, rank);
             // The leader had said that before.
-            patience.heard_leader(t(201), leader, 0, rank);
+            timer.heard_leader(t(201), leader, 0, rank);
             let end = t(225 + turn);
-            assert_eq!(patience.ends_at(), end);
-            patience.has_ended(end);
-            patience.begin(end, 0);
-            assert!(!patience.has_leader(end) && patience.ends_at() >= end + T, "once");
-            patience.link(end, leader, Link::Up, 0, rank);
-            assert!(patience.has_leader(end), "it lives, and was heard not long ago");
+            assert_eq!(timer.ends_at(), end);
+            timer.has_ended(end);
+            timer.begin(end, 0);
+            assert!(!timer.has_leader(end) && timer.ends_at() >= end + T, "once");
+            timer.link(end, leader, Link::Up, 0, rank);
+            assert!(timer.has_leader(end), "it lives, and was heard not long ago");
         }
     }
 
@@ -558,7 +559,7 @@ mod tests {
 
     #[test]
     fn in_the_first_election_no_other_comes_near_the_highest_priority() {
-        let early = |max, own| drawn_by(Patience::begin_early, max, own);
+        let early = |max, own| drawn_by(ElectionTimer::begin_early, max, own);
         for max in [1, 2, 255] {
             let last = early(max, max).max().unwrap();
             let others = early(max, max - 1).chain(early(max, 0));

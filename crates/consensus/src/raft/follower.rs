@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Entries, Entry, Message, Raft, State};
+use super::{Conflict, Entries, Entry, Message, Raft, State};
 use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
 impl Raft {
@@ -33,8 +33,8 @@ impl Raft {
         // Another candidate of the same term has won. Its log is not compared, since it has a quorum's votes (E26).
         self.state = State::Follower;
         if !stalls {
-            let rank = if self.patience.is_refused_by(from) { self.rank_behind(from) } else { 0 };
-            self.patience.heard_leader(now, from, self.options.priority, rank);
+            let rank = if self.election_timer.is_refused_by(from) { self.rank_after(from) } else { 0 };
+            self.election_timer.heard_leader(now, from, self.options.priority, rank);
         }
         self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
         true
@@ -52,14 +52,15 @@ impl Raft {
     pub(super) fn on_append(
         &mut self,
         session: u64,
-        (prev, prev_ballot): (Slot, Ballot),
+        prev: Slot,
+        prev_ballot: Ballot,
         entries: Entries,
         effects: &mut Effects,
     ) {
         let ballot = self.reported.view.ballot;
         if let Some((hint, hint_ballot)) = self.conflict(prev, prev_ballot) {
-            let conflict = Message::Conflict { ballot, session, prev, hint, hint_ballot };
-            effects.send(ballot.replica, conflict, self.term_lsn);
+            let conflict = Conflict { ballot, session, prev, hint, hint_ballot };
+            effects.send(ballot.replica, Message::Conflict(conflict), self.term_lsn);
             return;
         }
         let through = last_of(prev.next(), &entries);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Entry, Message, Raft, State,
+    Conflict, Entry, HeartbeatAck, Message, Raft, State,
     log::fitting,
     progress::{Mode, Progress},
 };
@@ -65,7 +65,7 @@ impl Leader {
     }
 
     /// Takes note that a replica obeys no leader of a term below this one.
-    pub(super) fn is_behind(&mut self, id: ReplicaId, term: u64) {
+    pub(super) fn note_term(&mut self, id: ReplicaId, term: u64) {
         if let Some(peer) = self.peers.get_mut(&id).filter(|_| term > self.ballot.round) {
             peer.term_ahead = peer.term_ahead.max(Some(term));
         }
@@ -277,14 +277,8 @@ impl Raft {
         self.hand_over(now, effects);
     }
 
-    pub(super) fn on_conflict(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        (ballot, session): (Ballot, u64),
-        prev: Slot,
-        (hint, hint_ballot): (Slot, Ballot),
-    ) {
+    pub(super) fn on_conflict(&mut self, now: Time, from: ReplicaId, conflict: Conflict) {
+        let Conflict { ballot, session, prev, hint, hint_ballot } = conflict;
         let agree = self.log.last_not_above(hint, hint_ballot);
         let Some(progress) = self.answered(now, from, ballot, session) else { return };
         // An answer to an earlier message says nothing about what was sent since.
@@ -405,10 +399,10 @@ impl Raft {
         &mut self,
         now: Time,
         from: ReplicaId,
-        ballot: Ballot,
-        (round, decided, priority): (u64, Slot, u8),
+        ack: HeartbeatAck,
         effects: &mut Effects,
     ) {
+        let HeartbeatAck { ballot, round, decided, priority } = ack;
         let (first, known) = (self.log.first(), self.log.ballot_at(decided).is_some());
         let State::Leader(leader) = &mut self.state else { return };
         let Some(progress) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };

@@ -142,7 +142,7 @@ impl Log {
     fn first_not(&self, holds: impl Fn(&Written) -> bool) -> usize {
         // It is nearly always the last one, or the end.
         match self.written.iter().rev().take(3).position(&holds) {
-            Some(behind) => self.written.len() - behind,
+            Some(after) => self.written.len() - after,
             None => self.written.partition_point(holds),
         }
     }
@@ -405,7 +405,7 @@ mod tests {
             .flat_map(|entries| [1, 1_000, 1_100, 20_000].map(|max| (entries, max)))
         {
             let raft = crate::raft::Tuning { append_bytes_max: page_max, ..Default::default() };
-            let options = crate::Options { raft, promise_bytes_max: 1, ..Default::default() };
+            let options = crate::Options { raft, page_bytes_max: 1, ..Default::default() };
             let (count, _) = fitting(entries.iter(), page_max);
             let message = crate::raft::Message::Append {
                 ballot: ballot(1),

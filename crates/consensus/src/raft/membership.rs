@@ -57,7 +57,7 @@ impl Raft {
         match self.may_change_to(&voters) {
             Err(refused) => {
                 effects.push(Effect::ChangeRefused(refused));
-                if let ChangeRefused::Behind(id) = refused {
+                if let ChangeRefused::Lagging(id) = refused {
                     self.overtake(now, id, effects);
                 }
             }
@@ -91,7 +91,7 @@ impl Raft {
         for &id in voters.incoming().iter().filter(|&&id| !current.voters.contains(id)) {
             let known = id == self.members.me() || leader.has_caught_up(id, self.log.first());
             if !known {
-                return Err(ChangeRefused::Behind(id));
+                return Err(ChangeRefused::Lagging(id));
             }
         }
         Ok(())

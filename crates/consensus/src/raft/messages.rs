@@ -96,18 +96,7 @@ pub enum Message {
         through: Slot,
     },
     /// Answers `Append`: the sender's log has no such entry.
-    Conflict {
-        /// The leader's term.
-        ballot: Ballot,
-        /// The same as in `Append`.
-        session: u64,
-        /// The `prev` that does not fit.
-        prev: Slot,
-        /// Where the logs may still agree: the sender's last entry before the conflicting term.
-        hint: Slot,
-        /// The term of that entry.
-        hint_ballot: Ballot,
-    },
+    Conflict(Conflict),
     /// The leader has committed slots through this one.
     Commit {
         /// The leader's term.
@@ -127,16 +116,7 @@ pub enum Message {
         priority_max: u8,
     },
     /// The sender still follows.
-    HeartbeatAck {
-        /// The leader's term.
-        ballot: Ballot,
-        /// The number of the question that is answered.
-        round: u64,
-        /// The last slot that the sender has delivered.
-        decided: Slot,
-        /// The sender's own priority.
-        priority: u8,
-    },
+    HeartbeatAck(HeartbeatAck),
     /// The receiver's term is over.
     Stale {
         /// The sender's term.
@@ -156,6 +136,34 @@ pub enum Message {
     /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be
     /// told what is decided.
     Follow,
+}
+
+/// The contents of [`Message::Conflict`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The leader's term.
+    pub ballot: Ballot,
+    /// The same as in `Append`.
+    pub session: u64,
+    /// The `prev` that does not fit.
+    pub prev: Slot,
+    /// Where the logs may still agree: the sender's last entry before the conflicting term.
+    pub hint: Slot,
+    /// The term of that entry.
+    pub hint_ballot: Ballot,
+}
+
+/// The contents of [`Message::HeartbeatAck`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeartbeatAck {
+    /// The leader's term.
+    pub ballot: Ballot,
+    /// The number of the question that is answered.
+    pub round: u64,
+    /// The last slot that the sender has delivered.
+    pub decided: Slot,
+    /// The sender's own priority.
+    pub priority: u8,
 }
 
 fields! { Entry { ballot, voters, batch } }
@@ -202,7 +210,7 @@ impl Field for Option<VoterSets> {
     }
 }
 
-/// Entries for the slots behind `prev`, which exist.
+/// Checks that the slots of entries after `prev` exist.
 fn check_slots(prev: Slot, entries: &[Entry]) -> Result<(), DecodeError> {
     if prev.0.checked_add(entries.len() as u64).is_none_or(|last| last == u64::MAX) {
         return Err(DecodeError::Undefined { field: "slot before the entries", value: prev.0 });
@@ -216,6 +224,10 @@ impl Message {
     }
 }
 
+fields! { Conflict { ballot, session, prev, hint, hint_ballot } }
+
+fields! { HeartbeatAck { ballot, round, decided, priority } }
+
 impl Body for Message {
     coded! {
         Message, "message kind":
@@ -223,10 +235,10 @@ impl Body for Message {
         2 = VoteReply { term, rehearsal, granted };
         3 = Append { ballot, session, prev, prev_ballot, commit, entries };
         4 = AppendReply { ballot, session, through };
-        5 = Conflict { ballot, session, prev, hint, hint_ballot };
+        5 = Conflict(conflict);
         6 = Commit { ballot, through };
         7 = Heartbeat { ballot, commit, round, priority_max };
-        8 = HeartbeatAck { ballot, round, decided, priority };
+        8 = HeartbeatAck(ack);
         9 = Stale { term };
         10 = TimeoutNow { ballot };
         11 = Follow;
@@ -257,8 +269,8 @@ impl Body for Message {
             Message::AppendReply { .. } => Class::Vote,
             Message::Commit { .. } => Class::Announcement,
             Message::Heartbeat { .. } => Class::Heartbeat,
-            Message::HeartbeatAck { .. } => Class::HeartbeatAnswer,
-            Message::Conflict { .. } | Message::Stale { .. } => Class::Refusal,
+            Message::HeartbeatAck(_) => Class::HeartbeatAnswer,
+            Message::Conflict(_) | Message::Stale { .. } => Class::Refusal,
             Message::TimeoutNow { .. } => Class::Transfer,
             Message::Priority { .. } => Class::Election,
             Message::Follow => Class::Recovery,

@@ -52,12 +52,12 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-pub use messages::{Configuration, Entries, Entry, Message, Record};
+pub use messages::{Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
 pub use profile::Tuning;
 
-use election::{Candidate, Patience};
+use election::{Candidate, ElectionTimer};
 use leader::Leader;
 use log::Log;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub struct Raft {
     term_lsn: Lsn,
     reported: Reported,
     state: State,
-    patience: Patience,
+    election_timer: ElectionTimer,
     log: Log,
     /// The last delivered slot.
     decided: Slot,
@@ -229,20 +229,18 @@ impl Raft {
         match message {
             Message::Vote { .. } => self.on_vote(now, from, &message, effects),
             Message::VoteReply { term, rehearsal, granted } => {
-                self.on_vote_reply(now, from, term, (rehearsal, granted), effects);
+                self.on_vote_reply(now, from, term, rehearsal, granted, effects);
             }
             Message::Append { ballot, session, prev, prev_ballot, entries, commit } => {
                 if self.follow(now, from, ballot, effects) {
-                    self.on_append(session, (prev, prev_ballot), entries, effects);
+                    self.on_append(session, prev, prev_ballot, entries, effects);
                     self.on_commit(commit, effects);
                 }
             }
             Message::AppendReply { ballot, session, through } => {
                 self.on_append_reply(now, from, ballot, session, through, effects);
             }
-            Message::Conflict { ballot, session, prev, hint, hint_ballot } => {
-                self.on_conflict(now, from, (ballot, session), prev, (hint, hint_ballot));
-            }
+            Message::Conflict(conflict) => self.on_conflict(now, from, conflict),
             Message::Commit { ballot, through } => {
                 if self.follow(now, from, ballot, effects) {
                     self.on_commit(through, effects);
@@ -250,22 +248,20 @@ impl Raft {
             }
             Message::Heartbeat { ballot, commit, round, priority_max } => {
                 if self.follow(now, from, ballot, effects) {
-                    self.patience.set_priority_max(priority_max);
+                    self.election_timer.set_priority_max(priority_max);
                     self.on_commit(commit, effects);
                     let (decided, priority) = (self.decided, self.options.priority);
-                    let ack = Message::HeartbeatAck { ballot, round, decided, priority };
-                    effects.send(from, ack, self.term_lsn);
+                    let ack = HeartbeatAck { ballot, round, decided, priority };
+                    effects.send(from, Message::HeartbeatAck(ack), self.term_lsn);
                 }
             }
-            Message::HeartbeatAck { ballot, round, decided, priority } => {
-                self.on_heartbeat_ack(now, from, ballot, (round, decided, priority), effects);
-            }
+            Message::HeartbeatAck(ack) => self.on_heartbeat_ack(now, from, ack, effects),
             Message::Stale { term } => {
                 if term > self.term && self.voters().contains(from) {
                     self.enter_term(now, term, None, effects);
                 } else if let State::Leader(leader) = &mut self.state {
                     // A replica that does not vote cannot end a leader's term. Its term counts once it has to vote.
-                    leader.is_behind(from, term);
+                    leader.note_term(from, term);
                 }
             }
             Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
@@ -314,7 +310,7 @@ impl Raft {
         self.step_down(now, effects);
         self.set_term(term, voted_for, effects);
         self.verified = self.decided;
-        self.patience.leader_is_gone();
+        self.election_timer.leader_is_gone();
     }
 
     /// Gives up leading, or trying to. What was proposed and waits for its record is written before what comes now.
@@ -322,12 +318,12 @@ impl Raft {
         self.write(effects);
         if let State::Leader(leader) = &mut self.state {
             leader.duties.rounds.fail(effects);
-            self.patience.leader_is_gone();
+            self.election_timer.leader_is_gone();
         }
         self.progress = Default::default();
         if !matches!(self.state, State::Recovering | State::Follower) {
             self.state = State::Follower;
-            self.patience.begin(now, self.options.priority);
+            self.election_timer.begin(now, self.options.priority);
         }
     }
 
@@ -398,8 +394,8 @@ impl Raft {
         self.reported.woken();
         match &self.state {
             State::Follower | State::Candidate(_) => {
-                if now >= self.patience.ends_at() {
-                    self.run_out_of_patience(now, effects);
+                if now >= self.election_timer.ends_at() {
+                    self.time_out(now, effects);
                 } else {
                     self.resend_votes(now, effects);
                 }
@@ -411,8 +407,8 @@ impl Raft {
 
     fn ask_for_timer(&mut self, effects: &mut Effects) {
         let deadline = match &self.state {
-            State::Follower => self.patience.ends_at(),
-            State::Candidate(candidate) => self.patience.ends_at().min(candidate.resend_at()),
+            State::Follower => self.election_timer.ends_at(),
+            State::Candidate(candidate) => self.election_timer.ends_at().min(candidate.resend_at()),
             State::Leader(leader) => leader.tick_at(),
             State::Recovering => Time::NEVER,
         };

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
-use super::{Configuration, Entry, Message, Patience, Raft, Record, State, log::Log};
+use super::{Configuration, ElectionTimer, Entry, Message, Raft, Record, State, log::Log};
 use crate::{
     Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of,
     leadership::Leads,
@@ -51,11 +51,11 @@ impl Raft {
         // the one in the log. Then what the log holds there and after it was never decided, as in `learn`.
         let replaced = replayed.entries.get(&base).is_some_and(|(entry, _)| entry.ballot != ballot);
         // This is a hole: records are gone without a snapshot that covers them.
-        let behind = replayed.entries.into_iter().filter(|(slot, _)| *slot > base && !replaced);
-        let behind: Vec<_> = behind.collect();
-        let hole = behind.first().is_some_and(|(slot, _)| *slot != base.next());
+        let after_base = replayed.entries.into_iter().filter(|(slot, _)| *slot > base && !replaced);
+        let after_base: Vec<_> = after_base.collect();
+        let hole = after_base.first().is_some_and(|(slot, _)| *slot != base.next());
         let amnesia = replayed.amnesia || restart.amnesia || hole;
-        for (slot, (entry, learned)) in behind {
+        for (slot, (entry, learned)) in after_base {
             // Where records may be missing, a later one may have replaced this entry, unless it is decided.
             if slot != log.last().next() || amnesia && !learned {
                 break;
@@ -82,7 +82,7 @@ impl Raft {
             term_lsn: Lsn::ZERO,
             reported: Default::default(),
             state: State::Follower,
-            patience: Patience::new(options.election_timeout, seed),
+            election_timer: ElectionTimer::new(options.election_timeout, seed),
             decided: base,
             decided_in,
             decided_elsewhere: base,
@@ -193,9 +193,8 @@ impl Raft {
 fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
     let mut replayed = Replayed::default();
     for record in records {
-        let crate::Record::Raft(record) = record else {
-            unreachable!("the log of an instance holds its own records")
-        };
+        // A log in which another protocol wrote is the business of the layer that changed the protocol.
+        let crate::Record::Raft(record) = record else { continue };
         match record {
             Record::Term { term, voted_for } => {
                 replayed.term = term;

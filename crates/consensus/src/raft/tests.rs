@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use super::{Entry, Message, Record, Tuning};
+use super::{Conflict, Entry, HeartbeatAck, Message, Record, Tuning};
 use crate::{
     Control, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, ReadToken, Restart, Role,
     VoterSets,
@@ -319,7 +319,7 @@ fn a_conflict_skips_a_whole_term() {
     let entries = vec![entry(1, R1, "a"), entry(2, R1, "b"), entry(2, R1, "c"), entry(2, R1, "d")];
     follower.receive(R1, append(ballot(2, R1), 0, Ballot::ZERO, entries, 0));
     let effects = follower.receive(R3, append(ballot(4, R3), 4, ballot(3, R3), vec![], 0));
-    let [(Message::Conflict { hint, hint_ballot, .. }, _)] = &sent(&effects, R3)[..] else {
+    let [(Message::Conflict(Conflict { hint, hint_ballot, .. }), _)] = &sent(&effects, R3)[..] else {
         panic!("{effects:?}")
     };
     assert_eq!((*hint, *hint_ballot), (Slot(1), ballot(1, R1)));
@@ -372,7 +372,7 @@ fn only_entries_of_the_own_term_are_counted() {
     leader.durable();
     assert!(delivered(&leader.matched(R2, 1, 1)).is_empty(), "a majority has slot 1");
     let effects = leader.matched(R2, 1, 2);
-    assert_eq!(delivered(&effects), [(1, batch("old")), (2, Batch::noop())], "with one of term 3 behind it");
+    assert_eq!(delivered(&effects), [(1, batch("old")), (2, Batch::noop())], "with one of term 3 after it");
 }
 
 #[test]
@@ -525,7 +525,9 @@ fn a_read_waits_for_a_quorum_and_for_the_start_of_the_term() {
     let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
     // The first heartbeat was not answered yet, and an answer to it proves nothing about the current time.
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { .. })));
-    let ack = |round| Message::HeartbeatAck { ballot: ballot(1, R1), round, decided: Slot(1), priority: 0 };
+    let ack = |round| {
+        Message::HeartbeatAck(HeartbeatAck { ballot: ballot(1, R1), round, decided: Slot(1), priority: 0 })
+    };
     let effects = leader.receive(R2, ack(1));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { .. })));
     assert!(

@@ -18,7 +18,7 @@ impl Claims for Message {
             }
             Message::Accepted { ballot, last } => vec![Claim::VoteThrough { ballot: *ballot, last: *last }],
             Message::Decide { ballot, through }
-            | Message::Behind { ballot, through }
+            | Message::Lagging { ballot, through }
             | Message::Heartbeat { ballot, decided: through, .. } => {
                 vec![Claim::Leads { ballot: *ballot, decided: *through }]
             }

@@ -30,7 +30,7 @@ impl Describe for Message {
             Message::Accepted { ballot, last } => format!("Accepted {ballot} through slot {last}"),
             Message::Decide { ballot, through } => format!("Decide {ballot} through slot {through}"),
             Message::PrepareReq { promised } => format!("PrepareReq promised {promised}"),
-            Message::Behind { ballot, through } => format!("Behind {ballot}, decided {through}"),
+            Message::Lagging { ballot, through } => format!("Lagging {ballot}, decided {through}"),
             Message::Heartbeat { ballot, decided, round } => {
                 format!("Heartbeat {ballot} round {round}, decided {decided}")
             }

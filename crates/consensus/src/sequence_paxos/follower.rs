@@ -27,7 +27,7 @@ pub(super) struct Follower {
     ask: Resend,
     /// If the leader has dropped what this replica lacks: it need not ask before slots through this one are
     /// decided here. Otherwise 0.
-    behind: Slot,
+    dropped: Slot,
     /// The pages that have come of a sequence that is not whole yet.
     staging: Option<Staging>,
     /// The last page of its promise that this replica was asked for.
@@ -51,7 +51,7 @@ impl Staging {
 
 impl Follower {
     pub(super) fn ask_at(&self) -> Time {
-        if self.phase == Phase::Accept || self.behind > Slot::ZERO { Time::NEVER } else { self.ask.at() }
+        if self.phase == Phase::Accept || self.dropped > Slot::ZERO { Time::NEVER } else { self.ask.at() }
     }
 }
 
@@ -61,7 +61,7 @@ impl SequencePaxos {
         Follower {
             phase: Phase::Recover,
             ask: Resend::at_once(now, self.common.options.retransmit_after),
-            behind: Slot::ZERO,
+            dropped: Slot::ZERO,
             staging: None,
             told: Slot::ZERO,
             accepted_due: false,
@@ -127,7 +127,7 @@ impl SequencePaxos {
         let lacks = if same { prepare.has.last.next() } else { prepare.has.decided.next() };
         let start = prepare.page.max(lacks).max(self.log.first());
         let last = if tells { has.last } else { Slot::ZERO };
-        let batches = self.log.page(start, last, self.common.options.promise_bytes_max, usize::MAX);
+        let batches = self.log.page(start, last, self.common.options.page_bytes_max, usize::MAX);
         let more = last_of(start, &batches) < last;
         let decided =
             if self.has(super::Bug::PromiseOthersDecided) { prepare.has.decided } else { has.decided };
@@ -167,7 +167,7 @@ impl SequencePaxos {
     }
 
     /// Handles the message that the leader has dropped what this replica lacks.
-    pub(super) fn on_behind(&mut self, now: Time, through: Slot, effects: &mut Effects) {
+    pub(super) fn on_lagging(&mut self, now: Time, through: Slot, effects: &mut Effects) {
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(through);
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
@@ -177,7 +177,7 @@ impl SequencePaxos {
             }
             follower.phase = Phase::Recover;
         }
-        follower.behind = through;
+        follower.dropped = through;
         self.caught_up(now, effects);
     }
 
@@ -186,8 +186,8 @@ impl SequencePaxos {
         let decided = self.log.decided();
         let retransmit_after = self.common.options.retransmit_after;
         let State::Follower(follower) = &mut self.state else { return };
-        if follower.behind > Slot::ZERO && decided >= follower.behind {
-            follower.behind = Slot::ZERO;
+        if follower.dropped > Slot::ZERO && decided >= follower.dropped {
+            follower.dropped = Slot::ZERO;
             follower.ask = Resend::at_once(now, retransmit_after);
             self.ask_for_prepare(now, effects);
         }

@@ -144,8 +144,8 @@ impl SequencePaxos {
         {
             return;
         }
-        // What lies before the suffix is decided here, or accepted in the same ballot. Otherwise the one who gave the
-        // promise has dropped it as decided; then it comes by catch-up.
+        // What lies before the suffix is decided here, or accepted in the same ballot. Otherwise the replica that gave
+        // the promise has dropped it as decided; then it comes by catch-up.
         let same = best.has.accepted_in == candidate.prepare.has.accepted_in;
         let kept = if same { self.log.last() } else { self.log.decided() };
         if best.from.is_some() && best.start > kept.next() {
@@ -213,9 +213,9 @@ impl SequencePaxos {
         let mut pages = Vec::new();
         let mut rest = elements;
         while !rest.is_empty() {
-            let (page, behind) = rest.split_at(fitting(rest.iter(), self.common.options.promise_bytes_max));
+            let (page, tail) = rest.split_at(fitting(rest.iter(), self.common.options.page_bytes_max));
             pages.push(page.into());
-            rest = behind;
+            rest = tail;
         }
         pages
     }
@@ -237,7 +237,7 @@ impl SequencePaxos {
     /// Writes down what was proposed since the last time, and sends it to every follower that has what comes before.
     pub(super) fn send_accepts(&mut self, effects: &mut Effects) {
         let slots_max = if self.common.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
-        let (bytes_max, last) = (self.common.options.promise_bytes_max, self.log.last());
+        let (bytes_max, last) = (self.common.options.page_bytes_max, self.log.last());
         while let State::Leader(leader) = &mut self.state
             && leader.written < last
         {

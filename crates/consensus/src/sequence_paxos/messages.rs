@@ -63,7 +63,7 @@ pub enum Message {
     },
     /// The receiver lags so far that the leader has dropped what it lacks. It should learn the slots through
     /// `through` from replicas that have them, and then ask for a `Prepare`.
-    Behind {
+    Lagging {
         /// The leader's ballot.
         ballot: Ballot,
         /// Slots through this one are decided.
@@ -175,7 +175,7 @@ impl Body for Message {
         6 = Accepted { ballot, last };
         7 = Decide { ballot, through };
         8 = PrepareReq { promised };
-        9 = Behind { ballot, through };
+        9 = Lagging { ballot, through };
         10 = Heartbeat { ballot, decided, round };
         11 = HeartbeatAck { ballot, round };
         12 = Reject { promised };
@@ -201,7 +201,7 @@ impl Body for Message {
         match self {
             Message::Prepare(_) => Class::Prepare,
             Message::Promise(_) => Class::Promise,
-            Message::AcceptSync(_) | Message::SyncNext { .. } | Message::Behind { .. } => Class::Sync,
+            Message::AcceptSync(_) | Message::SyncNext { .. } | Message::Lagging { .. } => Class::Sync,
             Message::Accept { .. } => Class::Proposal,
             Message::Accepted { .. } => Class::Vote,
             Message::Decide { .. } => Class::Announcement,

@@ -13,8 +13,8 @@
 //! | n_prom, n_L | `promised`; the `ballot` of the candidate or leader |
 //! | (n_a, v_a) | `accepted_in`, `log` |
 //! | l_d, length of v_a | `log.decided()`, `log.last()` |
-//! | FOLLOWER with phase; (LEADER, PREPARE); (LEADER, ACCEPT) | [`Phase`] of a follower; `Candidate`; `Leader` |
-//! | las[r], lds[r] = ⊥ | `Peer::last`; `Stage::Asked` |
+//! | FOLLOWER with phase; (LEADER, PREPARE); (LEADER, ACCEPT) | `Phase` of a follower; `Candidate`; `Leader` |
+//! | `las[r]`, `lds[r]` = ⊥ | `Peer::last`; `Stage::Asked` |
 //! | l_c | the same as l_d at a leader: it decides what is chosen at once |
 //! | propCmds, STOPPED() | batches wait in the replica around this one while `room()` is zero; epochs stop there, too |
 //!
@@ -279,7 +279,7 @@ impl SequencePaxos {
             }
             Message::SyncNext { ballot, start, from: page } => {
                 self.common.election.answered(from, now);
-                self.on_sync_next(now, from, ballot, (start, page), effects);
+                self.on_sync_next(now, from, ballot, start, page, effects);
             }
             Message::Accept { ballot, start, decided, batches } => {
                 if self.follow(now, from, ballot, effects) {
@@ -298,9 +298,9 @@ impl SequencePaxos {
                 }
             }
             Message::PrepareReq { promised } => self.on_prepare_req(now, from, promised, effects),
-            Message::Behind { ballot, through } => {
+            Message::Lagging { ballot, through } => {
                 if self.follow(now, from, ballot, effects) {
-                    self.on_behind(now, through, effects);
+                    self.on_lagging(now, through, effects);
                 }
             }
             Message::Heartbeat { ballot, decided, round } => {

@@ -28,7 +28,7 @@ enum Stage {
     /// It was sent a `Prepare`, or has to be sent one (lds[r] = ⊥).
     Asked,
     /// What it lacks is dropped: it will ask when it has learned that.
-    Behind,
+    Lagging,
     /// It is sent the sequence from `start` on; `page` is the page under way, `whole` says whether it is the last.
     Syncing { start: Slot, page: Slot, whole: bool },
     /// It appends.
@@ -44,7 +44,7 @@ impl Peer {
     /// When something is to be sent to it again; the leader has written its sequence through `written`.
     pub(super) fn resend_at(&self, written: Slot) -> Time {
         match self.stage {
-            Stage::Behind => Time::NEVER,
+            Stage::Lagging => Time::NEVER,
             Stage::Synced if self.last >= written => Time::NEVER,
             _ => self.resend.at(),
         }
@@ -146,9 +146,9 @@ impl SequencePaxos {
         }
         peer.goes_on(now, retransmit_after, timeout);
         if start < first {
-            peer.stage = Stage::Behind;
+            peer.stage = Stage::Lagging;
             let ballot = leader.ballot;
-            effects.send(to, Message::Behind { ballot, through: decided }, Lsn::ZERO);
+            effects.send(to, Message::Lagging { ballot, through: decided }, Lsn::ZERO);
         } else if start <= leader.written.next() {
             peer.stage = Stage::Syncing { start, page: start, whole: false };
             self.send_page(to, effects);
@@ -158,7 +158,7 @@ impl SequencePaxos {
 
     /// Sends the page of an `AcceptSync` that is under way.
     fn send_page(&mut self, to: ReplicaId, effects: &mut Effects) {
-        let bytes_max = self.common.options.promise_bytes_max;
+        let bytes_max = self.common.options.page_bytes_max;
         let (first, decided) = (self.log.first(), self.log.decided());
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
@@ -182,7 +182,8 @@ impl SequencePaxos {
         now: Time,
         from: ReplicaId,
         ballot: Ballot,
-        (wanted_start, wanted): (Slot, Slot),
+        wanted_start: Slot,
+        wanted: Slot,
         effects: &mut Effects,
     ) {
         let (retransmit_after, timeout) =
@@ -223,8 +224,8 @@ impl SequencePaxos {
         match peer.stage {
             Stage::Syncing { whole: true, .. } => peer.stage = Stage::Synced,
             // It has this leader's sequence from an earlier `AcceptSync`: what it lacks it can append. That goes for
-            // one that was told to be behind, too: an older promise of it was answered before that.
-            Stage::Syncing { .. } | Stage::Behind => {
+            // one that was told that it lags, too: an older promise of it was answered before that.
+            Stage::Syncing { .. } | Stage::Lagging => {
                 peer.stage = Stage::Synced;
                 self.resend_accepts(now, from, effects);
             }
@@ -277,14 +278,14 @@ impl SequencePaxos {
                 }
                 Stage::Syncing { .. } => self.send_page(to, effects),
                 Stage::Synced => self.resend_accepts(now, to, effects),
-                Stage::Behind => {}
+                Stage::Lagging => {}
             }
         }
     }
 
     /// Sends everything again that a follower has not said to have.
     fn resend_accepts(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
-        let bytes_max = self.common.options.promise_bytes_max;
+        let bytes_max = self.common.options.page_bytes_max;
         let slots_max = if self.common.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
         let (decided, first) = (self.decided_on_accept(), self.log.first());
         let State::Leader(leader) = &mut self.state else { return };

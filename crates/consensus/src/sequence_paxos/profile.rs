@@ -23,7 +23,7 @@ pub struct Tuning {
     /// A follower whose sequence is known to be a prefix of the leader's is sent only what it lacks. Off: whatever
     /// it has not decided is sent again at the start of a ballot.
     pub max_accept_sync: bool,
-    /// Who led the epoch before tries to lead the next one at once.
+    /// The replica that led the epoch before tries to lead the next one at once.
     pub head_start: bool,
     /// `Accept` says how far decisions go, so that under load no `Decide` is needed. Off: only `Decide` and the
     /// heartbeat do.
@@ -61,7 +61,7 @@ pub(crate) const PROFILE: Profile = Profile {
     recovers_itself: false,
     has_terms: false,
     survives: Survives::ALL,
-    page_bytes_max: |options| options.promise_bytes_max,
+    page_bytes_max: |options| options.page_bytes_max,
     keys: &[
         switch!("batched-accepts", batched_accepts),
         switch!("latest-decide", latest_decide),

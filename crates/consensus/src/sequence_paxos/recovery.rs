@@ -240,6 +240,7 @@ impl Prove for Record {
     }
 }
 
+/// A log in which another protocol wrote is the business of the layer that changed the protocol.
 fn own(record: crate::Record) -> Option<Record> {
     match record {
         crate::Record::SequencePaxos(record) => Some(record),

@@ -229,8 +229,8 @@ impl Run {
     ) -> Result<Result<(), String>, String> {
         let began = Instant::now();
         let mut ended = None;
-        let patience = step.hold + WAIT_MAX / 4;
-        while began.elapsed() < if ended.is_none() { patience } else { step.hold } {
+        let wait_max = step.hold + WAIT_MAX / 4;
+        while began.elapsed() < if ended.is_none() { wait_max } else { step.hold } {
             self.cluster.fill(victim);
             ended = ended.or(self.cluster.ended(victim));
             if act.is_none() && began.elapsed() > step.hold / 3 {

@@ -21,7 +21,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "The group of `ng-geo` starts again and again, the replicas in random order within 20 ms, once without \
             priorities and once with the highest in California, nearest to the client. The place of the horizontal \
             axis is the number of the start. Ballot leader election prefers the highest id (California has it), Raft's \
-            leader is whoever's random timeout ends first; MultiPaxos' own election begins with the lowest id.",
+            leader is the replica whose random timeout ends first; MultiPaxos' own election begins with the lowest id.",
     parameters: &[
         ON_VIRTUAL,
         Parameter { default: "2", full: "5", ..VIRTUAL_WINDOW },

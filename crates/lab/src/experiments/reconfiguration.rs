@@ -79,7 +79,7 @@ pub const RECONFIGURATION: Experiment = Experiment {
         },
         Shape {
             id: "R6d",
-            claim: "service is back within two election timeouts (2 s) whoever is replaced",
+            claim: "service is back within two election timeouts (2 s), whichever replica is replaced",
             judge: back_soon,
         },
         Shape {

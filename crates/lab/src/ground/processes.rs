@@ -164,13 +164,13 @@ impl Processes {
         options.load.total = Some(1);
         options.load.timeout = Duration::from_secs(2);
         options.load.give_up_after = Duration::from_secs(2);
-        let mut patience = None;
+        let mut wait_max = None;
         loop {
             conduct.check()?;
             self.check()?;
             let why = match bench::run(bench::Operation::Put, &options) {
                 Ok(report) if report.answered == 1 => {
-                    let until = *patience.get_or_insert_with(|| {
+                    let until = *wait_max.get_or_insert_with(|| {
                         Instant::now() + setup.settings.consensus.election_timeout * 2
                     });
                     if wanted.is_none() || report.setup.leader_at_end == wanted || Instant::now() > until {

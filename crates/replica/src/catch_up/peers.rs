@@ -98,13 +98,18 @@ impl Peer {
         if lacked.is_some_and(|at| now < at + pace.fresh) {
             return None;
         }
-        Some(match () {
-            () if self.down => Rank::Down,
-            () if self.is_silent(now, pace) => Rank::Silent,
-            () if leader == Some(self.id) => Rank::Leads,
-            () if lacked.is_some_and(|at| now < at + pace.lacked) => Rank::Lacked,
-            () if self.has(slot) => Rank::Has,
-            () => Rank::Unknown,
+        Some(if self.down {
+            Rank::Down
+        } else if self.is_silent(now, pace) {
+            Rank::Silent
+        } else if leader == Some(self.id) {
+            Rank::Leads
+        } else if lacked.is_some_and(|at| now < at + pace.lacked) {
+            Rank::Lacked
+        } else if self.has(slot) {
+            Rank::Has
+        } else {
+            Rank::Unknown
         })
     }
 }

@@ -3,14 +3,14 @@ use synod_wire::{Ballot, Ballots, Batch};
 use super::*;
 
 const PACE: Pace = Pace {
-    patience: Duration::from_millis(10),
+    delay: Duration::from_millis(10),
     retry: Duration::from_millis(100),
     fresh: Duration::from_millis(5),
     forget: Duration::from_millis(400),
     lacked: Duration::from_millis(400),
     answer_bytes: 10 * SLOT_BYTES,
 };
-const AT_ONCE: Pace = Pace { patience: Duration::ZERO, ..PACE };
+const AT_ONCE: Pace = Pace { delay: Duration::ZERO, ..PACE };
 const R1: ReplicaId = ReplicaId(1);
 const R2: ReplicaId = ReplicaId(2);
 const R3: ReplicaId = ReplicaId(3);
@@ -83,15 +83,15 @@ impl Laggard {
         }
     }
 
-    fn offered(&mut self, ms: u64, peer: ReplicaId, slot: u64, unasked: bool) -> bool {
+    fn offered(&mut self, ms: u64, peer: ReplicaId, slot: u64, unsolicited: bool) -> bool {
         let info = SnapshotInfo { slot: Slot(slot), bytes: 10 };
-        self.catch_up.offered(peer, info, self.decided, unasked, at(ms))
+        self.catch_up.offered(peer, info, self.decided, unsolicited, at(ms))
     }
 }
 
 #[test]
 fn the_leader_is_asked_if_others_lack_it_however_long_a_question_waits() {
-    let pace = Pace { patience: Duration::from_millis(200), forget: Duration::from_millis(6), ..PACE };
+    let pace = Pace { delay: Duration::from_millis(200), forget: Duration::from_millis(6), ..PACE };
     let mut laggard = Laggard::new(&[R1, R2], 5, 9, pace);
     assert_eq!(laggard.next(0), []);
     assert_eq!(laggard.next(200), [(2, slots(6, 9))], "not of the leader");

@@ -78,7 +78,7 @@ impl Found {
     /// life may have voted in that later one before its log was lost. Only an epoch that begins for this very life ends
     /// that.
     fn forgets(&self, group: &Group, has: impl Fn(Bug) -> bool) -> bool {
-        let heeded = self.written() >= group.epoch || !has(Bug::ForgetAmnesiaBehindSnapshot);
+        let heeded = self.written() >= group.epoch || !has(Bug::ForgetAmnesiaAfterSnapshot);
         self.amnesia && heeded
     }
 

@@ -31,7 +31,7 @@ impl Family {
             "announcement" => Family::Decide,
             "catch-up" | "missed" => Family::CatchUp,
             "client" | "forward" | "read" => Family::Client,
-            "heartbeat" | "heartbeat-answer" | "election" | "standing" | "history" => Family::Life,
+            "heartbeat" | "heartbeat-answer" | "election" | "progress" | "history" => Family::Life,
             // Prepare, promise, sync, refusal, transfer, recovery.
             _ => Family::Lead,
         }
@@ -75,10 +75,10 @@ pub(super) fn mark_kind(mark: Mark) -> &'static str {
 }
 
 /// Kinds that a chart of a story hides at first, since there are many and they tell little.
-pub(super) const NOISE: &[&str] = &["heartbeat", "heartbeat-answer", "election", "standing", "timer"];
+pub(super) const NOISE: &[&str] = &["heartbeat", "heartbeat-answer", "election", "progress", "timer"];
 /// Kinds that a chart of a seed's run hides at first: the same, and those of disks.
 pub(super) const NOISE_OF_RUNS: &[&str] =
-    &["heartbeat", "heartbeat-answer", "election", "standing", "timer", "write", "fsync"];
+    &["heartbeat", "heartbeat-answer", "election", "progress", "timer", "write", "fsync"];
 
 /// Whether messages of a kind answer others.
 pub(super) fn answers(kind: &str) -> bool {

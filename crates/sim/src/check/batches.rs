@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_written_behind_its_batch() {
+    fn a_reference_is_written_after_its_batch() {
         let mut batches = batches();
         assert!(refers(&mut batches, 0, false).is_err());
         assert!(refers(&mut batches, 0, true).is_ok());

@@ -197,7 +197,7 @@ fn setting(mut options: Options, bounds: Bounds) -> Setting {
     assert!(bounds.commands <= Bounds::COMMANDS_MAX, "so many commands are not explored");
     assert!(u32::try_from(bounds.states_max).is_ok(), "states are numbered with 32 bits");
     if bounds.pages {
-        (options.promise_bytes_max, options.raft.append_bytes_max) = (1, 1);
+        (options.page_bytes_max, options.raft.append_bytes_max) = (1, 1);
     }
     let commands = (1..=bounds.commands).map(command).collect();
     let ids = (1..=bounds.replicas as u64).map(ReplicaId).collect();

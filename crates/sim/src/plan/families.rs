@@ -144,7 +144,7 @@ impl Plan {
             Family::Recovery => {
                 self.replicas = pick(rng, &[3, 5, 5, 7]);
                 self.durability = Durability::Sync;
-                self.settings.consensus.promise_bytes_max = 1;
+                self.settings.consensus.page_bytes_max = 1;
                 self.settings.consensus.window_max = 16;
                 self.network.delay_min = self.network.delay_min.max(timeout / 100);
                 self.network.delay_max = self.network.delay_max.max(timeout / 40);
@@ -369,7 +369,7 @@ impl Plan {
         self.disk.sync.1 = self.disk.sync.1.min(timeout / 24).max(self.disk.sync.0);
         self.execute = (Duration::ZERO, 20 * US);
         consensus.retransmit_after = consensus.retransmit_after.min(timeout / 4);
-        consensus.promise_bytes_max = 1 << 20;
+        consensus.page_bytes_max = 1 << 20;
         consensus.window_max = consensus.window_max.max(4);
         self.settings.batch_bytes_max = self.settings.batch_bytes_max.max(2_000);
         self.settings.batch_delay_max = self.settings.batch_delay_max.min(MS);

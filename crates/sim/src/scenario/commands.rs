@@ -432,7 +432,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         }
         "window" => consensus.window_max = number(key, value)?,
         "announce-delay" => consensus.announce_delay_max = duration(value)?,
-        "promise-bytes" => consensus.promise_bytes_max = number(key, value)?,
+        "promise-bytes" => consensus.page_bytes_max = number(key, value)?,
         "batch-bytes" => settings.batch_bytes_max = number(key, value)?,
         "snapshot-slots" => settings.snapshot_slots = number(key, value)?,
         "keep-slots" => settings.keep_slots = number(key, value)?,
@@ -533,7 +533,7 @@ fn elect(world: &mut World, of: usize) -> Result<()> {
         }
         if tries > 4 {
             // Others may keep to a leader that they have heard recently.
-            checked(world.let_patience_end())?;
+            checked(world.let_timeouts_end())?;
         }
         checked(world.let_time_out(of))?;
         checked(world.stabilize())?;

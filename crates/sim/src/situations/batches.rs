@@ -195,7 +195,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_batch_is_decided_twice_if_its_reference_is_delivered_behind_it() {
+    fn a_batch_is_decided_twice_if_its_reference_is_delivered_after_it() {
         let mut seen = three();
         let batch = batch(1, 1);
         let reference = batch.reference().unwrap();

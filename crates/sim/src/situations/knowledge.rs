@@ -135,7 +135,7 @@ pub(super) mod tests {
              put 3 k1=3
              stabilize
              tick 100ms
-             deliver 6->1 standing
+             deliver 6->1 progress
              tick 25ms
              deliver 1->6 catch-up
              deliver 6->1 catch-up",
@@ -318,7 +318,7 @@ pub(super) mod tests {
              resume 3
              resume 1
              links 1-2 1-3 3-6 2-4 2-5 4-5 2-6 4-6 5-6
-             deliver 6->3 standing
+             deliver 6->3 progress
              tick 25ms
              deliver 3->6 catch-up
              deliver 6->3 catch-up",
@@ -339,7 +339,7 @@ pub(super) mod tests {
              put 3 k1=3
              stabilize
              links 1-2 1-6 3-4 3-5 4-5 3-6 4-6 5-6
-             deliver 6->1 standing
+             deliver 6->1 progress
              tick 25ms
              deliver 1->2
              deliver 2->1

@@ -236,7 +236,7 @@ impl World {
         };
         let holds =
             |voters: &[ReplicaId]| voters.iter().filter(|id| lost(id)).count() <= (voters.len() - 1) / 2;
-        // Who never ran or is gone has nothing to lose.
+        // A replica that never ran or is gone has nothing to lose.
         machine.lives > 0
             && !machine.retired
             && (machine.disk.lost
@@ -307,19 +307,19 @@ impl World {
         let Some(leader) = self.leader().map(|id| self.index(id)) else { return Ok(()) };
         let group = self.groups.latest();
         let index = |id: ReplicaId| usize::try_from(id.0).expect("a small number") - 1;
-        let patience = |of: usize| self.plan.settings_of(of).consensus.election_timeout;
+        let timeout = |of: usize| self.plan.settings_of(of).consensus.election_timeout;
         let elects = self.plan.faults.bridge.elects;
-        let patient = group.voters().map(index).max_by_key(|&of| patience(of));
-        if let Some(patient) = patient.filter(|&of| elects && patience(of) > patience(leader)) {
-            return self.hand_over(patient);
+        let slowest = group.voters().map(index).max_by_key(|&of| timeout(of));
+        if let Some(slowest) = slowest.filter(|&of| elects && timeout(of) > timeout(leader)) {
+            return self.hand_over(slowest);
         }
         let mut voters: Vec<usize> = group.voters().map(index).filter(|&of| of != leader).collect();
         let learners: Vec<usize> = group.learners().map(|(id, _)| index(id)).collect();
         let rng = &mut self.faults.rng;
         rng.shuffle(&mut voters);
         if elects {
-            // Those who miss a leader soonest are without one. Who is more patient votes for nobody.
-            voters.sort_by_key(|&of| patience(of));
+            // The replicas with the shortest time-outs miss a leader first. One that waits longer votes for none.
+            voters.sort_by_key(|&of| timeout(of));
         }
         let voter = if rng.u8(0..4) == 0 { voters.pop() } else { None };
         let Some(bridge) =
@@ -398,12 +398,12 @@ impl World {
         });
         self.coverage.partitions += 1;
         self.situations.see(&Sight::Cuts(&links));
-        let patience = self.plan.faults.lasts.1;
+        let longest = self.plan.faults.lasts.1;
         for &(from, to) in &links {
             self.network.cut(from, to);
             if self.network.wire() == Wire::Stream && self.faults.rng.bool() {
                 let session = self.network.session(from, to);
-                let wait = between(&mut self.faults.rng, Duration::ZERO, patience);
+                let wait = between(&mut self.faults.rng, Duration::ZERO, longest);
                 self.queue.push(self.now + wait, Happening::Hangup { from, to, session });
             }
         }
@@ -453,7 +453,7 @@ impl World {
         self.plan.faults.between_pages = Odds::NEVER;
         self.plan.faults.joint = JointPlan::default();
         self.plan.clients.cancels = Odds::NEVER;
-        // Clients are patient from now on: whoever gives up early and asks for more keeps a small cluster overloaded.
+        // Clients wait long from now on: one that gives up early and asks for more keeps a small cluster overloaded.
         self.plan.clients.timeout = self.plan.clients.timeout.max(self.plan.settings.request_timeout * 2);
         self.set_right()
     }
@@ -568,7 +568,7 @@ impl World {
         roles.join("; ")
     }
 
-    /// Whether all members have executed the slots through this one, those vote who should, no learner is left that is
+    /// Whether all members have executed the slots through this one, the right ones vote, no learner is left that is
     /// there to vote, and no change is half made.
     fn converged(&self, target: Slot) -> bool {
         let group = self.reference.group();

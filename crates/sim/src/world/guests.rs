@@ -21,7 +21,7 @@ const COMMANDS_MAX: usize = 300;
 /// How long a client waits between two commands, or before it tries again.
 const THINK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(60));
 
-/// See the module.
+/// The clients of a guest's state machine, and what they wait for.
 #[derive(Debug)]
 pub(crate) struct Guests {
     pub(super) guest: Rc<dyn AnyGuest>,

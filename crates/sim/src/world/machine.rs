@@ -16,7 +16,7 @@ use crate::{
     plan::Plan,
 };
 
-/// See the module.
+/// A simulated machine: its disk, and the replica that runs on it.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) id: ReplicaId,

@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Lets so much time pass that all replicas forget a leader; no message arrives.
-    pub(crate) fn let_patience_end(&mut self) -> Checked {
+    pub(crate) fn let_timeouts_end(&mut self) -> Checked {
         self.pass(self.plan.settings.consensus.election_timeout)
     }
 

@@ -101,7 +101,7 @@ pub(crate) enum Happening {
     Think { client: usize, worker: usize },
     /// A client of a guest thinks of what to do next.
     GuestThinks { client: usize },
-    /// A client's patience with an attempt is over.
+    /// A client gives up an attempt.
     Impatient { client: usize, worker: usize, attempt: u64 },
     /// Somebody looks at a replica's state as it is.
     Peek { of: usize },

@@ -93,10 +93,10 @@ impl SegmentScan {
 
     /// Drops the records after `last`, where the log was closed: nothing was written since.
     pub(crate) fn end_at(&mut self, last: Lsn) {
-        let is_behind = |record: &ScannedRecord| !record.header.restated && record.header.lsn > last;
-        let Some(first) = self.records.iter().find(|record| is_behind(record)).copied() else { return };
+        let is_after = |record: &ScannedRecord| !record.header.restated && record.header.lsn > last;
+        let Some(first) = self.records.iter().find(|record| is_after(record)).copied() else { return };
         self.trace_end = self.trace_end.max(Some(self.end));
-        self.records.retain(|record| !is_behind(record));
+        self.records.retain(|record| !is_after(record));
         self.flaws.retain(|flaw| flaw.offset < first.offset);
         self.end = self.records.last().map_or(PAGE as u64, |record| record.end().min(self.file_bytes));
     }

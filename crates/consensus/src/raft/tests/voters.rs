@@ -28,7 +28,7 @@ fn brought(effects: &[Effect]) -> Option<VoterSets> {
 fn a_change_goes_through_both_majorities_and_leaves_by_itself() {
     let mut leader = One::elected();
     let joint = VoterSets::joint(vec![R1, R4], vec![R1, R2, R3]);
-    assert_eq!(refusal(&change(&mut leader, joint.clone())), Some(ChangeRefused::Behind(R4)));
+    assert_eq!(refusal(&change(&mut leader, joint.clone())), Some(ChangeRefused::Lagging(R4)));
     leader.receive(R4, Message::Follow);
     leader.matched(R4, 3, 1);
     assert_eq!(brought(&change(&mut leader, joint.clone())), Some(joint.clone()));

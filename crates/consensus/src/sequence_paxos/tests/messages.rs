@@ -33,7 +33,7 @@ fn messages() -> Vec<Message> {
         Message::Accepted { ballot, last: Slot(8) },
         Message::Decide { ballot, through: Slot(8) },
         Message::PrepareReq { promised: ballot },
-        Message::Behind { ballot, through: Slot(3) },
+        Message::Lagging { ballot, through: Slot(3) },
         Message::Heartbeat { ballot, decided: Slot(8), round: 4 },
         Message::HeartbeatAck { ballot, round: 4 },
         Message::Reject { promised: ballot },

@@ -274,7 +274,7 @@ fn a_follower_that_has_a_prefix_is_sent_only_the_rest() {
 #[test]
 fn long_suffixes_come_in_pages_and_count_only_as_a_whole() {
     let sequence_paxos = Tuning { max_accept_sync: false, ..Default::default() };
-    let mut cluster = Cluster::new(3, Options { promise_bytes_max: 1, sequence_paxos, ..options() });
+    let mut cluster = Cluster::new(3, Options { page_bytes_max: 1, sequence_paxos, ..options() });
     cluster.elect(A, B, 1);
     cluster.talk(A, B);
     cluster.lose_all();
@@ -372,7 +372,7 @@ fn a_new_leaders_heartbeat_is_enough_to_join_it() {
 /// A cluster in which A leads and has five elements, one to a page, of which neither B nor C has any. Time
 /// stands still.
 fn led_with_pages() -> Cluster {
-    let mut cluster = led(Options { promise_bytes_max: 1, ..options() });
+    let mut cluster = led(Options { page_bytes_max: 1, ..options() });
     ["a", "b", "c", "d", "e"].into_iter().for_each(|text| cluster.propose(A, text));
     cluster.lose_all();
     cluster
@@ -571,7 +571,7 @@ fn a_backlogged_replica_takes_nothing_in() {
 
 #[test]
 fn a_leader_goes_on_while_pages_arrive_and_no_longer() {
-    let mut cluster = led(Options { promise_bytes_max: 1, ..options() });
+    let mut cluster = led(Options { page_bytes_max: 1, ..options() });
     "abcdefghijklmnopqrst".split_inclusive(|_| true).for_each(|text| cluster.propose(A, text));
     cluster.lose_all();
     // It leads again, and does not know any more what it decided: it serves no reads before the last page, either.

@@ -98,7 +98,7 @@ fn tv3_a_promise_in_an_equal_ballot_tells_what_the_candidate_lacks() {
 
 /// E17: after a loss, the next element must not be taken for the lost one.
 #[test]
-fn tv4_an_accept_behind_a_gap_is_refused() {
+fn tv4_an_accept_after_a_gap_is_refused() {
     fn tv4(bug: Option<Bug>) -> String {
         let mut cluster = three(bug);
         cluster.elect(A, B, 1);
@@ -202,7 +202,7 @@ fn tv8_a_promise_survives_a_crash() {
 #[test]
 fn tv9_a_decide_is_sent_only_to_followers_that_were_sent_what_it_names() {
     fn tv9(bug: Option<Bug>) -> String {
-        let mut cluster = Cluster::new(3, Options { promise_bytes_max: 1, ..planted(bug) });
+        let mut cluster = Cluster::new(3, Options { page_bytes_max: 1, ..planted(bug) });
         cluster.elect(A, C, 1);
         cluster.lose(A, B);
         for text in ["1", "2", "3"] {
@@ -250,7 +250,7 @@ fn a_prepare_in_a_ballot_that_is_promised_already_is_answered() {
 #[test]
 fn a_torn_adoption_leaves_the_old_sequence_with_its_old_ballot() {
     fn torn(bug: Option<Bug>) -> String {
-        let mut cluster = Cluster::new(3, Options { promise_bytes_max: 1, ..planted(bug) });
+        let mut cluster = Cluster::new(3, Options { page_bytes_max: 1, ..planted(bug) });
         cluster.elect(A, C, 1);
         cluster.lose(A, B);
         for text in ["a", "b", "c"] {

@@ -97,7 +97,7 @@ impl Disk {
 /// The effects of a burst outside of the machine.
 #[derive(Default)]
 pub(super) struct Burst {
-    /// The messages, each behind the record that has to be durable before it leaves.
+    /// The messages, each after the record that has to be durable before it leaves.
     pub(super) messages: Vec<(Lsn, ReplicaId, PeerMessage, usize)>,
     pub(super) answers: Vec<(RequestId, Result<Bytes, RequestError>)>,
     /// The new group, if it has changed.

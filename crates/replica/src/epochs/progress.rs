@@ -13,7 +13,7 @@ use crate::{Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, PeerMessage
 
 /// Which replicas are told how far this one is, and what others told of themselves.
 #[derive(Debug, Default)]
-pub(crate) struct Audience {
+pub(crate) struct ProgressReports {
     /// When others were last told, and how far this replica was then.
     told_at: Time,
     told: Slot,
@@ -47,7 +47,7 @@ impl Learner {
     }
 }
 
-impl Audience {
+impl ProgressReports {
     /// Takes note of the members of a group, of which slots through `decided` tell.
     pub(crate) fn group_changed(&mut self, group: &Group, decided: Slot) {
         self.learners.retain(|&id, _| group.member(id).is_some());
@@ -68,11 +68,11 @@ impl Audience {
         self.learners.iter().map(|(&id, learner)| (id, learner.decided))
     }
 
-    /// Whether a learner said less than `patience` ago, or just then, that it has everything through `decided` and what
+    /// Whether a learner said less than `timeout` ago, or just then, that it has everything through `decided` and what
     /// made it a learner.
-    pub(crate) fn has_learned(&self, id: ReplicaId, decided: Slot, now: Time, patience: Duration) -> bool {
+    pub(crate) fn has_learned(&self, id: ReplicaId, decided: Slot, now: Time, timeout: Duration) -> bool {
         self.learners.get(&id).is_some_and(|learner| {
-            learner.decided >= learner.added.max(decided) && now.since(learner.heard) <= patience
+            learner.decided >= learner.added.max(decided) && now.since(learner.heard) <= timeout
         })
     }
 
@@ -178,7 +178,7 @@ impl Replica {
     /// Handles a message of an epoch whose protocol does not run here.
     pub(crate) fn heard_other_epoch(&mut self, from: ReplicaId, epoch: Epoch, actions: &mut Vec<Action>) {
         if epoch < self.known.running {
-            actions.push(self.standing(from, false));
+            actions.push(self.progress_to(from, false));
             return;
         }
         let decided = if epoch == self.known.running { self.needed() } else { self.decided.last().next() };
@@ -203,8 +203,8 @@ impl Replica {
     }
 
     /// The message of how far this replica is. `sought` says that the receiver asked which replicas hear the leader.
-    pub(crate) fn standing(&self, to: ReplicaId, sought: bool) -> Action {
-        let message = PeerMessage::Standing {
+    pub(crate) fn progress_to(&self, to: ReplicaId, sought: bool) -> Action {
+        let message = PeerMessage::Progress {
             epoch: self.known.running,
             kept: self.decided.first(),
             decided: self.decided.last(),
@@ -232,7 +232,7 @@ impl Replica {
         }
     }
 
-    pub(crate) fn heard_standing(&mut self, now: Time, peer: Peer, kept: Slot, actions: &mut Vec<Action>) {
+    pub(crate) fn heard_progress(&mut self, now: Time, peer: Peer, kept: Slot, actions: &mut Vec<Action>) {
         let Peer { id, decided, view, .. } = peer;
         let concerns = self.place().concerns(&peer);
         self.known.hears_of(decided);
@@ -246,16 +246,16 @@ impl Replica {
             self.heard_joining(now, id, decided, actions);
         }
         if concerns.learns {
-            self.audience.heard_learner(id, decided, self.decided.last(), now);
+            self.reports.heard_learner(id, decided, self.decided.last(), now);
             // This has to happen now, while the learner is up to date: on a busy log it will not be when this
             // replica tells it of more.
             self.promote_learners(now);
         }
         if concerns.wants_answer {
-            self.answer_standing(now, id, actions);
+            self.answer_progress(now, id, actions);
         }
         if concerns.succeeds {
-            self.audience.successors.insert(id);
+            self.reports.successors.insert(id);
             self.retire(actions);
         }
         if concerns.orders && self.meets(id) {
@@ -270,14 +270,14 @@ impl Replica {
 
     /// Tells a lagging replica how far this one is, at most twice a heartbeat. (While slots are decided, a
     /// replica that answers is ahead of the one that it hears, and would be answered in turn.)
-    pub(crate) fn answer_standing(&mut self, now: Time, to: ReplicaId, actions: &mut Vec<Action>) {
+    pub(crate) fn answer_progress(&mut self, now: Time, to: ReplicaId, actions: &mut Vec<Action>) {
         let interval = self.settings.consensus.heartbeat_interval / 2;
-        self.audience.answered.retain(|_, at| now < *at + interval);
-        if self.audience.answered.contains_key(&to) {
+        self.reports.answered.retain(|_, at| now < *at + interval);
+        if self.reports.answered.contains_key(&to) {
             return;
         }
-        self.audience.answered.insert(to, now);
-        actions.push(self.standing(to, false));
+        self.reports.answered.insert(to, now);
+        actions.push(self.progress_to(to, false));
     }
 
     /// Ends the service of a replica that is not a member any more, once a quorum went on without it.
@@ -285,8 +285,8 @@ impl Replica {
         let voters = if self.has(Bug::RetireEarly) { 1 } else { self.group.voters().count() };
         // The replicas that voted before may still be needed; see `docs/epochs.md`.
         let settled = self.group.outgoing.is_empty() || self.has(Bug::RetireUnsettled);
-        if settled && self.audience.successors.len() > voters / 2 && !self.audience.retired {
-            self.audience.retired = true;
+        if settled && self.reports.successors.len() > voters / 2 && !self.reports.retired {
+            self.reports.retired = true;
             actions.push(Action::Retired);
         }
     }
@@ -297,7 +297,7 @@ impl Replica {
         if self.takes_care() {
             return self.group.learners().map(|(id, _)| id).filter(others).collect();
         }
-        if self.instance.runs() && self.group.counts(self.me) || self.audience.retired {
+        if self.instance.runs() && self.group.counts(self.me) || self.reports.retired {
             return Vec::new();
         }
         // This is a learner or a removed replica. The leader asks nothing, so it is told without being asked.
@@ -306,27 +306,25 @@ impl Replica {
 
     /// Whether others send this replica what it lacks without being asked.
     pub(crate) fn is_pushed_to(&self) -> bool {
-        self.settings.state_transfer == StateTransfer::Eager
-            && !self.instance.runs()
-            && !self.audience.retired
+        self.settings.state_transfer == StateTransfer::Eager && !self.instance.runs() && !self.reports.retired
     }
 
     /// Tells a peer how far this replica is, if the peer has to be told, when a session to it begins.
     pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
         if self.listeners().contains(&peer) {
-            actions.push(self.standing(peer, false));
+            actions.push(self.progress_to(peer, false));
         }
     }
 
-    /// When [`Replica::tell_standing`] has something to do.
-    pub(crate) fn standing_at(&self) -> Option<Time> {
+    /// When [`Replica::tell_progress`] has something to do.
+    pub(crate) fn progress_at(&self) -> Option<Time> {
         if self.wants_readmission() {
-            return Some(self.audience.may_ask_at(self.ask_interval()));
+            return Some(self.reports.may_ask_at(self.ask_interval()));
         }
         if self.listeners().is_empty() {
             return None;
         }
-        Some(self.audience.told_at + self.tell_interval())
+        Some(self.reports.told_at + self.tell_interval())
     }
 
     fn tell_interval(&self) -> Duration {
@@ -334,7 +332,7 @@ impl Replica {
         // A replica that is sent slots without asking says what it got: then it is sent more, or promoted.
         // (What it said a while ago is never all that there is, even if the log grows slowly.)
         let soon = self.takes_care() || self.is_pushed_to() || self.is_to_vote();
-        if soon && self.decided.last() > self.audience.told {
+        if soon && self.decided.last() > self.reports.told {
             options.announce_delay_max
         } else {
             options.heartbeat_interval
@@ -346,8 +344,8 @@ impl Replica {
     }
 
     /// Tells the replicas that wait for it how far this one is, and asks for the changes that it wants.
-    pub(crate) fn tell_standing(&mut self, now: Time, actions: &mut Vec<Action>) {
-        if self.wants_readmission() && now >= self.audience.may_ask_at(self.ask_interval()) {
+    pub(crate) fn tell_progress(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.wants_readmission() && now >= self.reports.may_ask_at(self.ask_interval()) {
             let change = Change::Readmit { id: self.me, life: self.incarnation };
             self.ask_for(now, change);
         }
@@ -356,15 +354,15 @@ impl Replica {
             let running = self.known.running;
             let early = self.known.early.extract_if(.., |_, epoch| *epoch <= running);
             let early: Vec<_> = early.map(|(id, _)| id).collect();
-            actions.extend(early.into_iter().map(|to| self.standing(to, false)));
+            actions.extend(early.into_iter().map(|to| self.progress_to(to, false)));
         }
         let listeners = self.listeners();
-        if listeners.is_empty() || now < self.audience.told_at + self.tell_interval() {
+        if listeners.is_empty() || now < self.reports.told_at + self.tell_interval() {
             return;
         }
-        self.audience.told_at = now;
-        self.audience.told = self.decided.last();
-        actions.extend(listeners.into_iter().map(|to| self.standing(to, false)));
+        self.reports.told_at = now;
+        self.reports.told = self.decided.last();
+        actions.extend(listeners.into_iter().map(|to| self.progress_to(to, false)));
         self.promote_learners(now);
     }
 
@@ -378,7 +376,7 @@ impl Replica {
     }
 
     pub(crate) fn ask_for(&mut self, now: Time, change: Change) {
-        self.audience.asked_at = now;
+        self.reports.asked_at = now;
         let request = ChangeRequest { expected: self.group.version, change };
         self.requests.add_own(now, None, CommandKind::Reconfigure, &request.encode().to_bytes());
     }
