@@ -2,7 +2,7 @@
 //! (package `synod.v1`), generated from the files in `proto/`.
 //!
 //! By default this crate holds the messages only. With the feature `grpc` the same modules also hold tonic's clients
-//! and servers, such as [`etcdserverpb::kv_server`] and [`synod::v1::native_client`]. Messages and fields are
+//! and servers, such as `etcdserverpb::kv_server` and `synod::v1::native_client`. Messages and fields are
 //! documented in `proto/`, as far as their names do not say it.
 
 pub mod shards;

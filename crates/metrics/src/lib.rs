@@ -1,7 +1,7 @@
 //! Lock-free histograms, and a writer of metric families in the format of OpenMetrics.
 //!
 //! The histogram of `prometheus-client` takes a lock for each observation. [`Durations`] takes none, since
-//! the threads that order, log and answer record in it. [`Families`] writes one family at a time, with its
+//! the threads that order, log and answer record in it. `Families` writes one family at a time, with its
 //! help and unit; it takes the feature `exposition`.
 
 #[cfg(feature = "exposition")]

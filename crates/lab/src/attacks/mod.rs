@@ -1,7 +1,7 @@
 //! `synod lab run attacks`: what one hostile client can do to a cluster, and what honest clients notice of it.
 //!
-//! Each attack of [`ALL`] gets three servers of its own. Honest clients put at each of them before, during and
-//! after the attack ([`probe`]); the memory of the servers is watched all the time ([`cluster`]). Then the
+//! Each attack of `ALL` gets three servers of its own. Honest clients put at each of them before, during and
+//! after the attack (`probe`); the memory of the servers is watched all the time (`cluster`). Then the
 //! attack's bounds are judged. With `--etcd` the same is done to etcd, whose figures stand beside Synod's.
 
 pub(crate) mod cluster;

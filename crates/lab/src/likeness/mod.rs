@@ -1,8 +1,8 @@
 //! `synod lab run likeness`: sends the same random requests to Synod and to etcd, whose answers must be the same.
 //!
-//! A sequence is drawn from a seed ([`draw`]) and played on new servers, three of Synod and one of etcd. Every
-//! answer is compared as a whole, with its code and message; known differences are asserted ([`differences`]).
-//! At the end of a sequence both get a request that ends etcd and that Synod must answer ([`lethal`]).
+//! A sequence is drawn from a seed (`draw`) and played on new servers, three of Synod and one of etcd. Every
+//! answer is compared as a whole, with its code and message; known differences are asserted (`differences`).
+//! At the end of a sequence both get a request that ends etcd and that Synod must answer (`lethal`).
 
 mod differences;
 mod draw;
