@@ -215,6 +215,7 @@ impl<S: StateMachine> ExecutorStage<S> {
         self.applied_more();
         let (ballots, group) = (self.executor.ballots(), self.executor.group().clone());
         let history = self.executor.history().clone();
-        Event::SnapshotInstalled(sound.then_some(Installed { info, ballots, group, history }))
+        let installed = Installed { info, ballots, group, history };
+        Event::SnapshotInstalled(sound.then(|| Box::new(installed)))
     }
 }

@@ -380,6 +380,7 @@ fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
         former: Vec::new(),
         outgoing: Vec::new(),
         next_id: ReplicaId(id.0 + 1),
+        membership: old.membership,
     }
 }
 

@@ -3,12 +3,14 @@
 //! A change travels as the only command of a batch ([`CommandKind::Reconfigure`](synod_wire::CommandKind)).
 //! Every replica applies it to its copy of the [`Group`] when the slot is delivered, with the same result.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
 use crate::{
-    Limits,
+    Limits, MemberSet, Membership,
     group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing, read_limits, read_name},
 };
 
@@ -54,6 +56,9 @@ pub enum Change {
     },
     /// Other limits hold from now on.
     Limits(Limits),
+    /// A group that follows another takes on the members of that one; see [`Membership`]. Its caretaker proposes that
+    /// by itself.
+    Follow(Arc<MemberSet>),
     /// A replica that lost its memory may take part again: in a new epoch, in which it has not said anything yet.
     Readmit {
         /// The replica: a voter, or a learner that is to vote within the epoch.
@@ -101,10 +106,21 @@ pub enum Refusal {
     /// Decisions still need a majority of the replicas that voted before the last change.
     #[error("the last change of voters is not complete; ask again in a moment")]
     Unsettled,
+    /// The group follows another, in which its members are decided.
+    #[error("the members of this group are those of group 0; they change there")]
+    MembersFollow,
+    /// The group has followed a later member set of the other group.
+    #[error("the members of version {offered} of group 0 are not followed after those of version {followed}")]
+    OlderMembers {
+        /// The version of the set that the change names.
+        offered: u64,
+        /// The version of the set that was followed last.
+        followed: u64,
+    },
 }
 
 /// The part of a group that a change alters.
-enum Concerns {
+pub(crate) enum Concerns {
     /// The members, their names and addresses, or the limits.
     Members,
     /// The voters.
@@ -139,12 +155,26 @@ impl Group {
         }
         next.former =
             self.members.iter().filter(|member| next.member(member.id).is_none()).cloned().collect();
+        if matches!(self.membership, Membership::Followed(_)) && self.has_other_members(&next) {
+            next.membership = Membership::Followed(next.version);
+        }
         Ok(next)
     }
 
     /// Makes a change, and returns which part of the group it altered.
     fn alter(&mut self, change: &Change) -> Result<Concerns, Refusal> {
+        let follows = matches!(self.membership, Membership::Follows(_));
         match change {
+            Change::Add { .. } | Change::Remove(_) | Change::Update { .. } if follows => {
+                Err(Refusal::MembersFollow)
+            }
+            // The other group has not decided that it votes.
+            Change::Promote(id)
+                if follows && self.learners().any(|learner| learner == (*id, Goal::Learn)) =>
+            {
+                Err(Refusal::MembersFollow)
+            }
+            Change::Follow(set) => self.follow(set),
             Change::Add { info, goal } => self.add(info, *goal).map(|()| Concerns::Members),
             Change::Promote(id) => self.promote(*id).map(|()| Concerns::Voters),
             Change::Remove(id) => self.remove(*id),
@@ -257,6 +287,7 @@ const UPDATE: u8 = 4;
 const ORDER: u8 = 5;
 const READMIT: u8 = 6;
 const LIMITS: u8 = 7;
+const FOLLOW: u8 = 8;
 
 impl ChangeRequest {
     /// The payload of a command.
@@ -293,6 +324,10 @@ impl ChangeRequest {
                 writer.u8(LIMITS);
                 writer.bytes(limits.to_string().as_bytes());
             }
+            Change::Follow(set) => {
+                writer.u8(FOLLOW);
+                set.encode(&mut writer);
+            }
             Change::Readmit { id, life } => {
                 writer.u8(READMIT);
                 writer.replica(*id);
@@ -325,6 +360,7 @@ impl ChangeRequest {
                 overrides: read_name(&mut reader, "options")?,
             },
             LIMITS => Change::Limits(read_limits(&mut reader)?),
+            FOLLOW => Change::Follow(Arc::new(MemberSet::decode(&mut reader)?)),
             READMIT => {
                 Change::Readmit { id: reader.replica("member")?, life: Incarnation(reader.u64("life")?) }
             }
@@ -355,6 +391,8 @@ pub fn encode_reply(result: &Result<Group, Refusal>) -> Bytes {
                 Refusal::NothingToDo => (7, 0, 0, ""),
                 Refusal::Malformed => (8, 0, 0, ""),
                 Refusal::Unsettled => (9, 0, 0, ""),
+                Refusal::MembersFollow => (10, 0, 0, ""),
+                Refusal::OlderMembers { offered, followed } => (11, *offered, *followed, ""),
             };
             writer.u8(tag);
             writer.u64(a);
@@ -391,6 +429,8 @@ pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError>
         7 => Refusal::NothingToDo,
         8 => Refusal::Malformed,
         9 => Refusal::Unsettled,
+        10 => Refusal::MembersFollow,
+        11 => Refusal::OlderMembers { offered: a, followed: b },
         value => return Err(DecodeError::Undefined { field: "refusal", value: value.into() }),
     }))
 }
@@ -535,6 +575,7 @@ mod tests {
             },
             Change::Readmit { id: ReplicaId(1), life: Incarnation(7) },
             Change::Limits(Limits { txn_ops_max: 9, ..Limits::default() }),
+            Change::Follow(Arc::new(group.clone().followed().member_set().expect("others follow it"))),
         ];
         for change in changes {
             let request = ChangeRequest { expected: 3, change };
@@ -545,7 +586,13 @@ mod tests {
             }
         }
         let refusal = Refusal::AddressTaken(ReplicaId(4), "http://d:1".to_owned());
-        let refusals = [refusal, Refusal::Stale { expected: 1, current: 2 }, Refusal::Unsettled];
+        let refusals = [
+            refusal,
+            Refusal::Stale { expected: 1, current: 2 },
+            Refusal::Unsettled,
+            Refusal::MembersFollow,
+            Refusal::OlderMembers { offered: 3, followed: 4 },
+        ];
         for reply in refusals.into_iter().map(Err).chain([Ok(group)]) {
             assert_eq!(decode_reply(encode_reply(&reply)), Ok(reply));
         }

@@ -1,12 +1,12 @@
 //! What a replica is told and what it wants done: everything between it and the threads of a server, or the simulator.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Link, Status as ProtocolStatus, To};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use crate::{Fork, Group, History, LogRecord, PeerMessage, RequestError};
+use crate::{Fork, Group, History, LogRecord, MemberSet, PeerMessage, RequestError};
 
 /// Names a command of a local client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,9 +122,12 @@ pub enum Event {
     },
     /// Answers [`Action::InstallSnapshot`], or [`Action::WriteChunk`] if the piece could not be written;
     /// `None` if nothing was installed.
-    SnapshotInstalled(Option<Installed>),
+    SnapshotInstalled(Option<Box<Installed>>),
     /// An operator wants this member to lead.
     Transfer(ReplicaId),
+    /// The group that this one follows has decided on these members, as this node knows it. An older set than one that
+    /// was told before may come, and changes nothing.
+    Members(Arc<MemberSet>),
 }
 
 /// Something that a replica wants done.

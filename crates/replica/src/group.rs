@@ -10,7 +10,7 @@ use bytes::Bytes;
 use synod_consensus::{Bug, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
-use crate::Limits;
+use crate::{Limits, Membership};
 
 /// How people and other programs know a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,6 +93,8 @@ pub struct Group {
     pub outgoing: Vec<ReplicaId>,
     /// The id that the next member gets.
     pub next_id: ReplicaId,
+    /// Where the members are decided.
+    pub membership: Membership,
 }
 
 impl Group {
@@ -120,6 +122,7 @@ impl Group {
             former: Vec::new(),
             outgoing: Vec::new(),
             next_id: ReplicaId(last + 1),
+            membership: Membership::Alone,
         }
     }
 
@@ -198,6 +201,7 @@ impl Group {
         }
         writer.u32(u32::try_from(self.outgoing.len()).expect("few members"));
         self.outgoing.iter().for_each(|&id| writer.replica(id));
+        self.membership.encode(&mut writer);
         writer.finish()
     }
 
@@ -216,6 +220,7 @@ impl Group {
         let former = read_members(&mut reader)?;
         let count = reader.u32("outgoing voters")?;
         let outgoing = (0..count).map(|_| reader.replica("outgoing voter")).collect::<Result<_, _>>()?;
+        let membership = Membership::decode(&mut reader)?;
         reader.finish()?;
         Ok(Group {
             version,
@@ -229,11 +234,12 @@ impl Group {
             former,
             outgoing,
             next_id,
+            membership,
         })
     }
 }
 
-fn read_members(reader: &mut Reader) -> Result<Vec<Member>, DecodeError> {
+pub(crate) fn read_members(reader: &mut Reader) -> Result<Vec<Member>, DecodeError> {
     let count = reader.u32("members")?;
     (0..count).map(|_| Member::decode(reader)).collect()
 }
@@ -309,7 +315,7 @@ impl Standing {
 }
 
 impl Member {
-    fn encode(&self, writer: &mut Writer) {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
         writer.replica(self.id);
         self.info.encode(writer);
         self.standing.encode(writer);

@@ -24,6 +24,7 @@
 //! | `transfer.rs`, `push.rs`, `decided.rs` | decided slots from one replica to another: asked for, pushed, kept |
 //! | `snapshots.rs` | when a snapshot is due, which one is kept, how one comes from another replica |
 //! | `group.rs`, `change.rs` | the members of the group and the protocol that orders; changes of these |
+//! | `follow.rs` | groups that take their members from another group |
 //! | `limits.rs` | limits that all replicas of a group have alike |
 //! | `voters.rs` | changes of voters within an epoch; learners |
 //! | `epochs.rs`, `epochs/` | from one epoch to the next; restarts; what replicas tell each other of themselves |
@@ -45,6 +46,7 @@ mod events;
 mod executor;
 #[cfg(test)]
 mod fixed;
+mod follow;
 mod forwarded;
 mod group;
 mod history;
@@ -77,6 +79,7 @@ pub use events::{
     Waiting,
 };
 pub use executor::{Executor, Outcome};
+pub use follow::{MemberSet, Membership};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use history::{Fork, History, Mark};
 pub use limits::{ANSWER_BYTES_MAX, LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};

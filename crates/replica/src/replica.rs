@@ -5,11 +5,13 @@
 //! another replica, or an effect of the protocol. The parts stand in files of their own, each with what a replica does
 //! with it.
 
+use std::sync::Arc;
+
 use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, dissemination};
 use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session};
 
 use crate::{
-    Group, History, LogRecord, PeerMessage, RequestError, Settings,
+    Group, History, LogRecord, MemberSet, PeerMessage, RequestError, Settings,
     backlog::Backlog,
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
@@ -42,6 +44,8 @@ pub struct Replica {
     pub(crate) salvaged: Salvaged,
     /// Which replicas are told how far this one is, and what others told of themselves.
     pub(crate) reports: ProgressReports,
+    /// The latest members that this node has seen decided in the group that this one follows.
+    pub(crate) followed: Option<Arc<MemberSet>>,
     /// The protocol that runs here.
     pub(crate) instance: Instance,
     /// The leader, as the protocol or, where none runs, another replica last said.
@@ -107,6 +111,7 @@ impl Replica {
             known: Known::new(&group, amnesia, !met_all),
             salvaged: Salvaged::default(),
             reports: ProgressReports::default(),
+            followed: None,
             instance: Instance::none(last_lsn),
             view: LeaderView::default(),
             requests: Requests::new(session, names, &settings),
@@ -194,9 +199,12 @@ impl Replica {
                     self.install_snapshot(now, actions);
                 }
             }
-            Event::SnapshotInstalled(installed) => self.snapshot_installed(now, installed, actions),
+            Event::SnapshotInstalled(installed) => {
+                self.snapshot_installed(now, installed.map(|installed| *installed), actions);
+            }
             Event::TakeSnapshot => self.take_snapshot_if_there_is_more(actions),
             Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
+            Event::Members(set) => self.told_of_members(set),
         }
     }
 
@@ -204,6 +212,7 @@ impl Replica {
     pub fn flush(&mut self, now: Time, actions: &mut Vec<Action>) {
         let before = actions.len();
         self.find_way(now, actions);
+        self.follow_members(now);
         self.propose(now, actions);
         self.ask_reads(now, actions);
         self.instance.flush(now);
@@ -498,6 +507,7 @@ impl Replica {
             deadlines.extend(self.catch_up.deadline(&self.pace()));
         }
         deadlines.extend(self.progress_at());
+        deadlines.extend(self.follow_at());
         deadlines.extend(self.tick_at());
         deadlines.extend(self.proposes_at());
         deadlines.into_iter().min().expect("one at least")

@@ -195,7 +195,7 @@ fn what_an_earlier_life_knew_is_told_and_stays() {
         let info = SnapshotInfo { slot: Slot(2), bytes: 1 };
         let installed = Installed { info, ballots: BALLOTS, group, history };
         let mut actions = Vec::new();
-        one.step(Time::ZERO, Event::SnapshotInstalled(Some(installed)), &mut actions);
+        one.step(Time::ZERO, Event::SnapshotInstalled(Some(Box::new(installed))), &mut actions);
         let alone = forks(&actions).iter().any(|fork| fork.with == R1 && fork.alone);
         assert_eq!((alone, one.reached().is_none()), (differs, differs));
     }
@@ -216,6 +216,6 @@ fn a_snapshot_brings_the_history_that_it_covers() {
 
     let mut lagging = replica(3, "a");
     let mut actions = Vec::new();
-    lagging.step(Time::ZERO, Event::SnapshotInstalled(Some(installed)), &mut actions);
+    lagging.step(Time::ZERO, Event::SnapshotInstalled(Some(Box::new(installed))), &mut actions);
     assert_eq!(lagging.history().end(), last("ab")[0]);
 }

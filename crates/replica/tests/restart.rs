@@ -170,7 +170,7 @@ fn what_a_lost_snapshot_covered_stays_forgotten_when_an_older_one_takes_its_plac
     let ballot = Ballot { round: 1, replica: R1 };
     let older =
         Installed { info, ballots: Ballots::both(ballot), group: first, history: History::unknown(Slot(3)) };
-    replica.step(now, Event::SnapshotInstalled(Some(older)), &mut actions);
+    replica.step(now, Event::SnapshotInstalled(Some(Box::new(older))), &mut actions);
     assert_eq!(trimmed(&actions), [Slot(5)]);
     assert!(!replica.may_vote(), "slots 4 and 5 are still to come from others");
 }
@@ -314,7 +314,11 @@ fn amnesia_of_which_only_the_protocols_records_know_goes_on_to_the_next_epoch() 
         let (settings, now) = (Settings::default(), Time::ZERO);
         let mut replica = Replica::start(settings, R1, first.clone(), recovered(records), now, &mut actions);
         actions.clear();
-        replica.step(now, Event::SnapshotInstalled(Some(snapshot_of_epoch_2(&first))), &mut actions);
+        replica.step(
+            now,
+            Event::SnapshotInstalled(Some(Box::new(snapshot_of_epoch_2(&first)))),
+            &mut actions,
+        );
         assert!(says_it_forgot_epoch_2(&actions), "{protocol}");
         assert!(!replica.may_vote(), "{protocol}");
     }

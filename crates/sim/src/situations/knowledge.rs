@@ -466,7 +466,12 @@ pub(super) mod tests {
             let ballots = synod_wire::Ballots::both(Ballot { round, replica: synod_wire::ReplicaId(1) });
             let group = synod_replica::Group::of(&synod_consensus::Options::default(), []);
             let history = synod_replica::History::unknown(Slot(9));
-            Event::SnapshotInstalled(Some(synod_replica::Installed { info, ballots, group, history }))
+            Event::SnapshotInstalled(Some(Box::new(synod_replica::Installed {
+                info,
+                ballots,
+                group,
+                history,
+            })))
         };
         seen.follows(1, 1, 5);
         seen.takes(1, &installed(5));

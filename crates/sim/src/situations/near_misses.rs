@@ -65,7 +65,7 @@ fn hands_out(slot: u64, decided: Ballot, batch: Batch) -> PeerMessage {
 fn installs(slot: u64, decided: Ballot, group: Group) -> Event {
     let info = SnapshotInfo { slot: Slot(slot), bytes: 1 };
     let (ballots, history) = (Ballots::both(decided), History::unknown(Slot(slot)));
-    Event::SnapshotInstalled(Some(Installed { info, ballots, group, history }))
+    Event::SnapshotInstalled(Some(Box::new(Installed { info, ballots, group, history })))
 }
 
 /// A page of a promise of MultiPaxos to r1.

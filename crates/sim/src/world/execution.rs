@@ -189,7 +189,7 @@ impl World {
         let (ballots, group) = (life.executor.ballots(), life.executor.group().clone());
         let history = life.executor.history().clone();
         let installed = Installed { info, ballots, group, history };
-        self.notice_after_disk(of, Event::SnapshotInstalled(Some(installed)));
+        self.notice_after_disk(of, Event::SnapshotInstalled(Some(Box::new(installed))));
         Ok(())
     }
 }

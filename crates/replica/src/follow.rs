@@ -1,0 +1,471 @@
+//! Groups that take their members from another group of their cluster.
+//!
+//! A cluster of several groups decides on its members in one of these, its first group. Each other group follows: its
+//! caretaker proposes, in the group itself, the member set that its node has seen decided in the first group
+//! ([`Change::Follow`]). `docs/epochs.md` has the argument. Its rules are:
+//!
+//! - A member set is named by the version of the first group in which the members last changed. A group that follows
+//!   keeps the version that it followed last as replicated state, and refuses a set that is not later.
+//! - A member that votes in the first group and not here learns until it has caught up here, and is promoted then.
+//! - A voter that the first group does not have any more votes until such a member takes its place. Without one it leaves
+//!   at once.
+
+use std::sync::Arc;
+
+use synod_wire::{DecodeError, Incarnation, Reader, ReplicaId, Time, Writer};
+
+use crate::{
+    Change, Goal, Group, Member, Refusal, Replica, Standing,
+    change::Concerns,
+    group::{GROUP_MEMBERS_MAX, read_members},
+};
+
+/// Where it is decided who the members of a group are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// In the group itself, which is the only one of its cluster.
+    Alone,
+    /// In the group itself, and the other groups of its cluster follow. Ids, standings or addresses for peers last
+    /// changed with this version of the group.
+    Followed(u64),
+    /// In another group. The members are those that the other group had in this version, or will be once learners have
+    /// caught up.
+    Follows(u64),
+}
+
+/// The members of a group that others follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberSet {
+    /// The version of the group in which they last changed. A later set has a higher one.
+    pub version: u64,
+    /// The members, by id.
+    pub members: Vec<Member>,
+    /// The id that the next member gets.
+    pub next_id: ReplicaId,
+}
+
+impl MemberSet {
+    fn member(&self, id: ReplicaId) -> Option<&Member> {
+        self.members.iter().find(|member| member.id == id)
+    }
+
+    /// Whether a group can have these members. What a replica sends is; what is read may be anything.
+    fn is_sound(&self) -> bool {
+        let votes = |member: &Member| member.standing == Standing::Voter;
+        self.members.len() <= GROUP_MEMBERS_MAX
+            && self.members.iter().any(votes)
+            && self.members.is_sorted_by(|one, other| one.id < other.id)
+            && self.members.iter().all(|member| member.id < self.next_id)
+    }
+
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.u64(self.version);
+        writer.replica(self.next_id);
+        writer.u32(u32::try_from(self.members.len()).expect("few members"));
+        self.members.iter().for_each(|member| member.encode(writer));
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<MemberSet, DecodeError> {
+        let version = reader.u64("version of the members")?;
+        let next_id = reader.replica("next id")?;
+        Ok(MemberSet { version, members: read_members(reader)?, next_id })
+    }
+}
+
+const FOLLOWED: u8 = 1;
+const FOLLOWS: u8 = 2;
+
+impl Membership {
+    /// A group that stands alone writes nothing, as it did before groups could follow.
+    pub(crate) fn encode(self, writer: &mut Writer) {
+        let (tag, version) = match self {
+            Membership::Alone => return,
+            Membership::Followed(version) => (FOLLOWED, version),
+            Membership::Follows(version) => (FOLLOWS, version),
+        };
+        writer.u8(tag);
+        writer.u64(version);
+    }
+
+    /// Reads what is left of a group's bytes.
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Membership, DecodeError> {
+        if reader.remaining() == 0 {
+            return Ok(Membership::Alone);
+        }
+        let tag = reader.u8("membership")?;
+        let version = reader.u64("version of the members")?;
+        match tag {
+            FOLLOWED => Ok(Membership::Followed(version)),
+            FOLLOWS => Ok(Membership::Follows(version)),
+            value => Err(DecodeError::Undefined { field: "membership", value: value.into() }),
+        }
+    }
+}
+
+impl Group {
+    /// The group as the one that the other groups of its cluster follow.
+    #[must_use]
+    pub fn followed(self) -> Group {
+        Group { membership: Membership::Followed(self.version), ..self }
+    }
+
+    /// The group as one that follows another, with whose members of this version it begins.
+    #[must_use]
+    pub fn following(self, version: u64) -> Group {
+        Group { membership: Membership::Follows(version), ..self }
+    }
+
+    /// The members for the groups that follow this one; `None` if none does.
+    #[must_use]
+    pub fn member_set(&self) -> Option<MemberSet> {
+        let Membership::Followed(version) = self.membership else { return None };
+        Some(MemberSet { version, members: self.members.clone(), next_id: self.next_id })
+    }
+
+    /// Whether this group, which follows, has the members and voters of `first`.
+    #[must_use]
+    pub fn agrees_with(&self, first: &Group) -> bool {
+        let ids = |group: &Group| group.members.iter().map(|member| member.id).collect::<Vec<_>>();
+        let known = match (self.membership, first.membership) {
+            (Membership::Follows(known), Membership::Followed(version)) => known >= version,
+            _ => false,
+        };
+        known && self.outgoing.is_empty() && ids(self) == ids(first) && self.voters().eq(first.voters())
+    }
+
+    /// Whether the members of `next` differ from these in what groups that follow have to know.
+    pub(crate) fn has_other_members(&self, next: &Group) -> bool {
+        let told = |member: &Member| (member.id, member.standing, member.info.peer_urls.clone());
+        !self.members.iter().map(told).eq(next.members.iter().map(told))
+    }
+
+    /// Takes on the members that another group has decided on.
+    pub(crate) fn follow(&mut self, set: &MemberSet) -> Result<Concerns, Refusal> {
+        let Membership::Follows(followed) = self.membership else { return Err(Refusal::Malformed) };
+        if !set.is_sound() {
+            return Err(Refusal::Malformed);
+        }
+        if set.version <= followed {
+            return Err(Refusal::OlderMembers { offered: set.version, followed });
+        }
+        let voters: Vec<_> = self.voters().collect();
+        let mut leaving = voters.iter().copied().filter(|&id| set.member(id).is_none());
+        let mut stay = Vec::new();
+        let mut next: Vec<Member> = Vec::new();
+        for told in &set.members {
+            let own = self.member(told.id);
+            let standing = match (told.standing, own.map(|own| own.standing)) {
+                (_, Some(Standing::Voter)) => Standing::Voter,
+                (Standing::Learner(_), _) => Standing::Learner(Goal::Learn),
+                (Standing::Voter, _) => Standing::Learner(match leaving.next() {
+                    Some(old) => {
+                        stay.push(old);
+                        Goal::Replace(old)
+                    }
+                    None => Goal::Vote,
+                }),
+            };
+            let readmitted = own.map_or(Incarnation(0), |own| own.readmitted);
+            next.push(Member { standing, readmitted, ..told.clone() });
+        }
+        next.extend(self.members.iter().filter(|member| stay.contains(&member.id)).cloned());
+        next.sort_by_key(|member| member.id);
+        self.members = next;
+        self.next_id = self.next_id.max(set.next_id);
+        self.membership = Membership::Follows(set.version);
+        Ok(if self.voters().eq(voters) { Concerns::Members } else { Concerns::Voters })
+    }
+}
+
+impl Replica {
+    /// Takes note of the members of the group that this one follows. A set that is not later than the known one, as that
+    /// of a node whose log lost its end, is ignored.
+    pub(crate) fn told_of_members(&mut self, set: Arc<MemberSet>) {
+        if self.followed.as_ref().is_none_or(|known| known.version < set.version) {
+            self.followed = Some(set);
+        }
+    }
+
+    /// When this replica proposes, as the caretaker, the members of the group that this one follows.
+    pub(crate) fn follow_at(&self) -> Option<Time> {
+        let Membership::Follows(version) = self.group.membership else { return None };
+        let later = self.followed.as_ref().is_some_and(|set| set.version > version);
+        let busy = self.changing.ends_epoch() || !self.group.outgoing.is_empty();
+        (later && !busy && self.takes_care()).then(|| self.reports.may_ask_at(self.ask_interval()))
+    }
+
+    /// Proposes, as the caretaker, the members of the group that this one follows.
+    pub(crate) fn follow_members(&mut self, now: Time) {
+        if self.follow_at().is_some_and(|at| now >= at)
+            && let Some(set) = &self.followed
+        {
+            self.ask_for(now, Change::Follow(Arc::clone(set)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Action, ChangeRequest, Event, LogRecord, MemberInfo, Recovered, Settings};
+    use bytes::Bytes;
+    use std::time::Duration;
+    use synod_consensus::{Options, ProtocolKind};
+    use synod_wire::{Batch, Lsn, Slot};
+
+    fn info(name: &str) -> MemberInfo {
+        MemberInfo::new(name, vec![format!("http://{name}:1")])
+    }
+
+    fn first(protocol: ProtocolKind) -> Group {
+        let members = ["a", "b", "c"].into_iter().zip(1..).map(|(name, id)| (ReplicaId(id), info(name)));
+        Group::first(&Options::of(protocol), members).followed()
+    }
+
+    fn behind(first: &Group) -> Group {
+        first.clone().following(first.version)
+    }
+
+    fn changed(group: &Group, change: Change) -> Result<Group, Refusal> {
+        group.apply(Slot(9), &ChangeRequest { expected: group.version, change })
+    }
+
+    fn followed(group: &Group, first: &Group) -> Result<Group, Refusal> {
+        changed(group, Change::Follow(Arc::new(first.member_set().expect("others follow it"))))
+    }
+
+    fn settled(group: Group) -> Group {
+        Group { outgoing: Vec::new(), ..group }
+    }
+
+    fn standings(group: &Group) -> Vec<(u64, Standing)> {
+        group.members.iter().map(|member| (member.id.0, member.standing)).collect()
+    }
+
+    /// A member is replaced and one leaves: each set of the first group, in order.
+    fn history(protocol: ProtocolKind) -> Vec<Group> {
+        let mut groups = vec![first(protocol)];
+        for change in [
+            Change::Add { info: info("d"), goal: Goal::Replace(ReplicaId(3)) },
+            Change::Promote(ReplicaId(4)),
+            Change::Remove(ReplicaId(2)),
+            Change::Add { info: info("e"), goal: Goal::Vote },
+            Change::Promote(ReplicaId(5)),
+        ] {
+            let next = changed(groups.last().expect("one at least"), change).expect("it can be made");
+            groups.push(settled(next));
+        }
+        groups
+    }
+
+    #[test]
+    fn a_new_member_learns_until_it_votes_in_the_first_group_and_takes_its_place_once_it_has_caught_up() {
+        let history = history(ProtocolKind::MultiPaxos);
+        let group = behind(&history[0]);
+        assert!(group.agrees_with(&history[0]));
+        let joined = followed(&group, &history[1]).unwrap();
+        let [voter, learner] = [Standing::Voter, Standing::Learner(Goal::Learn)];
+        assert_eq!(standings(&joined), [(1, voter), (2, voter), (3, voter), (4, learner)]);
+        assert_eq!((joined.epoch, joined.next_id), (group.epoch, ReplicaId(5)));
+        assert!(joined.agrees_with(&history[1]) && !joined.agrees_with(&history[2]));
+        assert_eq!(changed(&joined, Change::Promote(ReplicaId(4))), Err(Refusal::MembersFollow));
+        let to_vote = followed(&joined, &history[2]).unwrap();
+        let replaces = Standing::Learner(Goal::Replace(ReplicaId(3)));
+        assert_eq!(standings(&to_vote), [(1, voter), (2, voter), (3, voter), (4, replaces)]);
+        assert!(!to_vote.agrees_with(&history[2]), "it has to catch up here, too");
+        let replaced = changed(&to_vote, Change::Promote(ReplicaId(4))).unwrap();
+        assert!(replaced.agrees_with(&history[2]));
+        let left = followed(&replaced, &history[3]).unwrap();
+        assert_eq!(standings(&left), [(1, voter), (4, voter)]);
+        assert!(left.epoch > replaced.epoch && left.agrees_with(&history[3]));
+    }
+
+    #[test]
+    fn an_older_member_set_is_never_followed() {
+        for protocol in [ProtocolKind::MultiPaxos, ProtocolKind::Raft] {
+            let history = history(protocol);
+            let mut group = behind(&history[0]);
+            let mut latest = 0;
+            // Caretakers that lag propose what they know in any order, and learners catch up at times.
+            for round in 0..400_usize {
+                let offered = round * 7 % 31 % history.len();
+                let before = group.clone();
+                match followed(&group, &history[offered]) {
+                    Ok(next) => {
+                        assert!(offered > latest, "{offered} after {latest}");
+                        latest = offered;
+                        group = settled(next);
+                    }
+                    Err(refusal) => {
+                        let versions = [offered, latest].map(|at| history[at].member_set().unwrap().version);
+                        let [offered, followed] = versions;
+                        assert_eq!(refusal, Refusal::OlderMembers { offered, followed });
+                        assert_eq!(group, before);
+                    }
+                }
+                let ready = group.learners().find(|&(_, goal)| goal != Goal::Learn);
+                if let Some((id, _)) = ready.filter(|_| round % 3 == 0) {
+                    group = settled(changed(&group, Change::Promote(id)).unwrap());
+                }
+                assert!(group.voters().count() >= 2 && group.next_id >= history[latest].next_id);
+            }
+            assert_eq!(latest, history.len() - 1);
+            assert!(group.agrees_with(&history[latest]), "{group:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_that_lags_skips_sets_and_keeps_as_many_voters_as_the_first_group_has() {
+        let history = history(ProtocolKind::Raft);
+        let group = followed(&behind(&history[0]), &history[5]).unwrap();
+        let replaces = |id| Standing::Learner(Goal::Replace(ReplicaId(id)));
+        let voter = Standing::Voter;
+        assert_eq!(
+            standings(&group),
+            [(1, voter), (2, voter), (3, voter), (4, replaces(2)), (5, replaces(3))]
+        );
+        assert_eq!(group.outgoing, [], "nobody's vote has changed yet");
+        let one = settled(changed(&group, Change::Promote(ReplicaId(5))).unwrap());
+        let both = settled(changed(&one, Change::Promote(ReplicaId(4))).unwrap());
+        assert!(both.agrees_with(&history[5]));
+    }
+
+    #[test]
+    fn only_a_group_that_follows_takes_on_members_and_it_takes_none_of_its_own() {
+        let history = history(ProtocolKind::MultiPaxos);
+        let group = behind(&history[0]);
+        for change in [
+            Change::Add { info: info("x"), goal: Goal::Vote },
+            Change::Remove(ReplicaId(1)),
+            Change::Update { id: ReplicaId(1), info: info("x") },
+        ] {
+            assert_eq!(changed(&group, change), Err(Refusal::MembersFollow));
+        }
+        assert_eq!(followed(&history[0], &history[1]), Err(Refusal::Malformed));
+        let set = history[1].member_set().unwrap();
+        let follow = |set: MemberSet| changed(&group, Change::Follow(Arc::new(set)));
+        assert!(follow(set.clone()).is_ok());
+        let twice = [set.members.clone(), set.members.clone()].concat();
+        assert_eq!(follow(MemberSet { members: twice, ..set.clone() }), Err(Refusal::Malformed));
+        let learners = set.members[3..].to_vec();
+        assert_eq!(follow(MemberSet { members: learners, ..set.clone() }), Err(Refusal::Malformed));
+        assert_eq!(follow(MemberSet { next_id: ReplicaId(4), ..set }), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn what_members_say_of_themselves_is_nothing_to_follow() {
+        let first = first(ProtocolKind::MultiPaxos);
+        let mut told = info("a");
+        told.client_urls = vec!["http://a:2".into()];
+        let update = |info| changed(&first, Change::Update { id: ReplicaId(1), info }).unwrap();
+        assert_eq!(update(told.clone()).membership, Membership::Followed(1));
+        told.peer_urls = vec!["http://elsewhere:1".into()];
+        let moved = update(told);
+        assert_eq!(moved.membership, Membership::Followed(2));
+        let group = followed(&behind(&first), &moved).unwrap();
+        assert_eq!(group.member(ReplicaId(1)), moved.member(ReplicaId(1)));
+    }
+
+    /// The only voter of a group, which is its caretaker. What it appends is durable at once.
+    struct Caretaker {
+        replica: Replica,
+        now: Time,
+        decided: Vec<Batch>,
+    }
+
+    impl Caretaker {
+        fn new(first: Group) -> Caretaker {
+            let now = Time::ZERO + Duration::from_secs(3600);
+            let recovered = Recovered {
+                records: Vec::<LogRecord>::new(),
+                last_lsn: Lsn::ZERO,
+                snapshot: None,
+                amnesia: false,
+                incarnation: Incarnation(1),
+                nonce: 1,
+                met_all: true,
+            };
+            let mut actions = Vec::new();
+            let replica =
+                Replica::start(Settings::default(), ReplicaId(1), first, recovered, now, &mut actions);
+            let mut caretaker = Caretaker { replica, now, decided: Vec::new() };
+            caretaker.carry_out(actions);
+            caretaker
+        }
+
+        fn carry_out(&mut self, actions: Vec<Action>) {
+            let mut durable = None;
+            for action in actions {
+                match action {
+                    Action::Append { lsn, .. } => durable = Some(lsn),
+                    Action::Execute { batch, .. } => self.decided.push(batch),
+                    _ => {}
+                }
+            }
+            if let Some(lsn) = durable {
+                self.step(Event::Durable(lsn));
+            }
+        }
+
+        fn step(&mut self, event: Event) {
+            let mut actions = Vec::new();
+            self.replica.step(self.now, event, &mut actions);
+            self.replica.flush(self.now, &mut actions);
+            self.carry_out(actions);
+        }
+
+        fn pass(&mut self) {
+            for _ in 0..100 {
+                self.now += Duration::from_millis(100);
+                self.step(Event::Timer);
+            }
+        }
+
+        /// The versions of the member sets that were proposed here and decided.
+        fn proposed(&self) -> Vec<u64> {
+            let changes = self.decided.iter().filter_map(Batch::reconfiguration);
+            let changes = changes.map(|payload| ChangeRequest::decode(payload).unwrap().change);
+            changes
+                .filter_map(|change| match change {
+                    Change::Follow(set) => Some(set.version),
+                    _ => None,
+                })
+                .collect()
+        }
+    }
+
+    #[test]
+    fn a_caretaker_proposes_the_latest_set_that_it_was_told_of_once() {
+        let alone = Group::first(&Options::default(), [(ReplicaId(1), info("a"))]).followed();
+        let add = |name, group: &Group| {
+            changed(group, Change::Add { info: info(name), goal: Goal::Learn }).expect("it can be made")
+        };
+        let (two, four) = (add("b", &alone), add("d", &add("c", &add("b", &alone))));
+        let mut caretaker = Caretaker::new(behind(&alone));
+        let told = |group: &Group| Event::Members(Arc::new(group.member_set().unwrap()));
+        caretaker.pass();
+        caretaker.step(told(&alone));
+        caretaker.pass();
+        assert_eq!(caretaker.proposed(), [0_u64; 0], "it begins with these");
+        caretaker.step(told(&four));
+        caretaker.pass();
+        assert!(caretaker.replica.group().agrees_with(&four));
+        // Its node starts again, say, and has not learned all of the first group's log yet.
+        caretaker.step(told(&two));
+        caretaker.pass();
+        assert_eq!(caretaker.proposed(), [4]);
+        // Another caretaker may not know better.
+        let change = Change::Follow(Arc::new(two.member_set().unwrap()));
+        let late = ChangeRequest { expected: caretaker.replica.group().version, change };
+        let payload: Bytes = late.encode().to_bytes();
+        caretaker.step(Event::Request {
+            request: crate::RequestId(1),
+            kind: synod_wire::CommandKind::Reconfigure,
+            session: None,
+            payload,
+        });
+        caretaker.pass();
+        assert_eq!(caretaker.proposed(), [4, 2]);
+        assert!(caretaker.replica.group().agrees_with(&four), "decided and refused");
+    }
+}
