@@ -55,6 +55,15 @@ impl Company {
         }
     }
 
+    /// The company of a replica in all its groups. They share the log that may lack something, and differ only for as
+    /// long as some of them do not follow yet. Then neither can it be said that nobody else holds what is missing, nor
+    /// that others can tell it in every group, which is as with learners.
+    pub(crate) fn in_all(groups: impl IntoIterator<Item = Company>) -> Company {
+        let mut groups = groups.into_iter();
+        let first = groups.next().expect("a replica has a group");
+        if groups.all(|other| other == first) { first } else { Company::Learners }
+    }
+
     pub(crate) fn verdict(self, loss: &Loss) -> Verdict {
         match (self, loss) {
             (Company::Voters, _) => Verdict::Learn,
@@ -92,6 +101,19 @@ mod tests {
         assert_eq!(Company::of(R1, &with_learner), Company::Learners);
         assert_eq!(Company::of(R1, &Group::of(&options, [R1, R2])), Company::Voters);
         assert_eq!(Company::of(R2, &with_learner), Company::Voters);
+    }
+
+    #[test]
+    fn groups_that_differ_in_company_have_none_that_could_tell_what_is_missing() {
+        use Company::*;
+        for (groups, all) in [
+            (vec![Voters, Voters], Voters),
+            (vec![Nobody, Nobody], Nobody),
+            (vec![Voters, Nobody], Learners),
+            (vec![Nobody, Learners], Learners),
+        ] {
+            assert_eq!(Company::in_all(groups), all);
+        }
     }
 
     #[test]

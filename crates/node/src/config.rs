@@ -7,9 +7,9 @@ use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
 use synod_storage::{Disk, Durability, Ending, the_disk};
 use synod_sync::net::TcpListener;
 use synod_transport::{Network, Tcp};
-use synod_wire::{ClusterId, ReplicaId};
+use synod_wire::{ClusterId, GroupId, ReplicaId};
 
-use crate::{ConfigError, Origin};
+use crate::{ConfigError, Origin, origin::beside};
 
 /// A member of the group and where its peers reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,14 +149,23 @@ impl Config {
         }
     }
 
-    /// What this replica begins with if its data directory does not say.
-    pub(crate) fn origin(&self) -> Result<Origin, ConfigError> {
+    /// What this replica begins with in one of `groups` groups if its data directory does not say.
+    pub(crate) fn origin(&self, group: GroupId, groups: u16) -> Result<Origin, ConfigError> {
         if let Some(told) = &self.joins {
-            return Ok(told.clone());
+            let cluster = told.groups();
+            return match cluster == usize::from(groups) {
+                true => Ok(told.of(group)),
+                false => Err(ConfigError::GroupsOfCluster { own: groups, cluster }),
+            };
         }
         self.check_members()?;
         let members = self.members.iter().map(|member| (member.id, member.info()));
         let first = Group::first(&self.settings.consensus, members).limited(self.settings.limits);
+        let first = match (groups, group) {
+            (1, _) => first,
+            (_, GroupId::FIRST) => first.followed(),
+            _ => beside(&first),
+        };
         Ok(Origin::new(self.cluster, first))
     }
 

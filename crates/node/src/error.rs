@@ -34,6 +34,14 @@ pub enum ConfigError {
     /// A replica has at least one group, and a bounded number of them.
     #[error("{0} groups; there can be 1 to {GROUPS_MAX}")]
     Groups(usize),
+    /// The cluster that this replica joins has another number of groups.
+    #[error("{own} groups; the cluster to be joined has {cluster}")]
+    GroupsOfCluster {
+        /// How many groups this replica was to have.
+        own: u16,
+        /// How many the cluster has.
+        cluster: usize,
+    },
     /// A time must not be 0.
     #[error("{0} is 0; it must be longer")]
     NoTime(&'static str),
@@ -230,8 +238,13 @@ pub enum ChangeError {
     /// A limit is out of its range.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// The replica has several groups, whose members and their addresses stay as they are.
-    #[error("this replica has several groups, and the members of those stay as they are")]
+    /// The replica has several groups, and this is not the one in which their members are decided.
+    #[error("the members of this group are those of group 0, and follow by themselves: change them there")]
+    MembersFollow,
+    /// The replica has several groups, and data that begin with a version in which none of these followed another.
+    #[error(
+        "this replica has several groups that began with release 0.2.0, and the members of those stay as they are"
+    )]
     MembersStay,
     /// The change met what can meet any command.
     #[error(transparent)]
@@ -247,6 +260,7 @@ impl ChangeError {
             | ChangeError::Combination(_)
             | ChangeError::Option(_)
             | ChangeError::Limit(_)
+            | ChangeError::MembersFollow
             | ChangeError::MembersStay => false,
             ChangeError::Request(error) => error.may_have_executed(),
         }

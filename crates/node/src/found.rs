@@ -49,14 +49,14 @@ pub(crate) fn open<S: StateMachine>(
     let identity = data_dir.identity();
     let groups = || (0..count).map(GroupId);
     // The first group's is written last: with it the directory counts as begun (`is_begun`).
-    let written = groups().rev().map(|group| origin(config, &data_dir, group));
+    let written = groups().rev().map(|group| origin(config, &data_dir, group, count));
     let mut origins = written.collect::<Result<Vec<_>, _>>()?;
     origins.reverse();
     let peers = PeerBook::open(&data_dir)?;
     let lives = Lives::begin(&data_dir)?;
-    // Who the members are is the same for all groups.
-    let (company, first) =
-        (Company::of(config.me, &origins[0].present), others_at_first(&origins[0], config.me));
+    let company = Company::in_all(origins.iter().map(|origin| Company::of(config.me, &origin.present)));
+    // With whom the groups begin is the same for all of them.
+    let first = others_at_first(&origins[0], config.me);
     let mut states = Vec::new();
     for ((group, origin), machine) in groups().zip(origins).zip(machines) {
         states.push(open_state(config, &data_dir, group, origin, machine, recovering)?);
@@ -213,12 +213,12 @@ pub(crate) fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> 
 }
 
 /// What the data directory says that a group began with; at the first start that is written down.
-fn origin(config: &Config, data_dir: &DataDir, group: GroupId) -> Result<Origin, StartError> {
+fn origin(config: &Config, data_dir: &DataDir, group: GroupId, count: u16) -> Result<Origin, StartError> {
     if let Some(bytes) = data_dir.origin_of(group)? {
         return Origin::decode(bytes)
             .map_err(|error| StartError::Origin { data_dir: data_dir.path().to_owned(), error });
     }
-    let origin = config.origin()?;
+    let origin = config.origin(group, count)?;
     data_dir.set_origin_of(group, &origin.encode())?;
     Ok(origin)
 }

@@ -10,7 +10,8 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::Combination;
 use synod_replica::{
-    Answer, Change, ChangeRequest, Event, Group, Limits, RequestError, SessionCommand, decode_reply,
+    Answer, Change, ChangeRequest, Event, Group, Limits, Membership, RequestError, SessionCommand,
+    decode_reply,
 };
 use synod_wire::{Ballot, Batch, CommandKind, Durability, GroupId, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -217,7 +218,7 @@ impl Handle {
     /// Refuses what every replica would refuse too, with a reason that says more.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match change {
-            // This changes nothing but what members say of themselves, and nothing asks the other groups for that.
+            // This changes nothing but what members say of themselves, which stands in the first group.
             Change::Update { id, info }
                 if self.inner.group == GroupId::FIRST
                     && self
@@ -227,8 +228,13 @@ impl Handle {
             Change::Add { .. } | Change::Promote(_) | Change::Remove(_) | Change::Update { .. }
                 if self.inner.groups > 1 =>
             {
-                return Err(ChangeError::MembersStay);
+                match self.group().membership {
+                    Membership::Followed(_) => {}
+                    Membership::Follows(_) => return Err(ChangeError::MembersFollow),
+                    Membership::Alone => return Err(ChangeError::MembersStay),
+                }
             }
+            Change::Follow(_) => return Err(ChangeError::MembersFollow),
             Change::Order { protocol, election, overrides } => {
                 overrides.check(*protocol)?;
                 let (dissemination, durability) = (overrides.dissemination(), self.inner.durability);

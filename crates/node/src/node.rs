@@ -1,7 +1,7 @@
 //! Starting and stopping a replica: what was found on disk, connections, threads.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::atomic::{AtomicBool, AtomicU64},
     time::Duration,
 };
@@ -16,7 +16,7 @@ use synod_sync::{
     net::Bell,
     thread::{self, JoinHandle},
 };
-use synod_transport::{Connections, Unreadable};
+use synod_transport::{Connections, Peer, Unreadable};
 use synod_wire::{GroupId, Lsn, ReplicaId, Slot, Time};
 use tokio::sync::{Notify, Semaphore};
 
@@ -142,6 +142,8 @@ struct Opened {
     book: Arc<PeerBook>,
     lives: Lives,
     wal: Wal,
+    /// The peers that its groups know.
+    parting: Parting,
     /// It lost something that it learns again.
     amnesia: bool,
 }
@@ -223,9 +225,9 @@ impl Node {
     /// each peer, and the threads.
     ///
     /// All replicas of the cluster have the same number of groups, and the same at every start. The members with which
-    /// the groups begin are those of the configuration. If there are several groups the members stay as they are:
-    /// [`Handle::change`] changes what orders a group, its limits, and in the first group what members say of
-    /// themselves, but not who belongs to it.
+    /// the groups begin are those of the configuration. Members are decided in the first group, and the others follow by
+    /// themselves ([`synod_replica::Membership`]): [`Handle::change`] of another group changes what orders it and its
+    /// limits, but not who belongs to it. A replica is removed once no group has it any more.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -283,9 +285,22 @@ impl Node {
             let noted = History::noted(since, marks);
             noted.into_iter().for_each(|earlier| replica.remember(earlier, actions));
         }
-        forget_the_removed(&peers, begun[0].replica.group())?;
-        let opened =
-            Opened { config, data_dir: Arc::new(data_dir), book: Arc::new(peers), lives, wal, amnesia };
+        // Before anybody is met.
+        let mut parting = Parting::new(config.settings.consensus.election_timeout, begun.len());
+        for Begun { group: id, replica, origin, .. } in &begun {
+            let (group, now) = (replica.group(), clock.now());
+            parting.group(now, *id, group, origin.members(group, config.me), former(group, config.me));
+        }
+        peers.forget_all_but(|id| parting.remembers(id))?;
+        let opened = Opened {
+            config,
+            data_dir: Arc::new(data_dir),
+            book: Arc::new(peers),
+            lives,
+            wal,
+            parting,
+            amnesia,
+        };
         Node::run(opened, begun, clock, durable)
     }
 
@@ -296,7 +311,7 @@ impl Node {
         clock: Clock,
         durable: Lsn,
     ) -> Result<Node, StartError> {
-        let Opened { config, data_dir, book, lives, wal, amnesia } = opened;
+        let Opened { config, data_dir, book, lives, wal, parting, amnesia } = opened;
         let compact = config.threads == Threads::Compact;
         let bell = if compact { Some(Arc::new(Bell::new().map_err(StartError::Thread)?)) } else { None };
         let (inputs, inputs_end) = Queue::new(INPUTS_MAX, bell.clone());
@@ -320,11 +335,9 @@ impl Node {
             let missing = meeting.publish_missing();
             tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
         }
-        let mut connections = connect(&config, &first.origin, count, &meeting, lives, (&told, bell), &end)?;
+        let members: Vec<_> = parting.peers().cloned().collect();
+        let mut connections = connect(&config, members, &begun, &meeting, lives, (&told, bell), &end)?;
         let (transport, inbox) = (connections.sender(), connections.inbox());
-        let mut parting = Parting::new(config.settings.consensus.election_timeout);
-        let (group, origin) = (first.replica.group(), &first.origin);
-        parting.group(clock.now(), group, origin.members(group, config.me), former(group, config.me));
 
         let executor =
             if compact { JobSender::Protocol(requests.clone()) } else { JobSender::Thread(jobs.clone()) };
@@ -357,6 +370,7 @@ impl Node {
             bundles: Bundles::new(count),
             snapshots: snapshots.clone(),
             ahead: Arc::clone(&ahead),
+            book: Arc::clone(&book),
             parting,
             failed: None,
             loss_pending: amnesia,
@@ -399,7 +413,7 @@ impl Node {
                 executors.push(stage);
                 Execution::Thread(jobs.clone())
             };
-            let notes = Notes { group, data_dir: Arc::clone(&data_dir), book: Arc::clone(&book), origin };
+            let notes = Notes { group, data_dir: Arc::clone(&data_dir), origin };
             let watched = Watched(Arc::clone(&shared));
             hosted.push(Hosted {
                 group,
@@ -423,6 +437,7 @@ impl Node {
             deadlines: vec![Time::ZERO; count],
             touched: Vec::new(),
             glance_at: Time::ZERO,
+            members_told: None,
             inputs: inputs_end,
             around,
             inbox,
@@ -581,16 +596,10 @@ fn join(thread: Option<JoinHandle<()>>) {
     let _ = thread.map(JoinHandle::join);
 }
 
-/// Ids are not given twice, so nobody will show the birth of a replica that was removed.
-fn forget_the_removed(peers: &PeerBook, group: &Group) -> Result<(), StorageError> {
-    peers.forget_all_but(|id| id >= group.next_id || group.known().any(|member| member.id == id))
-}
-
 /// What is written down of a group, beside the log.
 pub(crate) struct Notes {
     group: GroupId,
     data_dir: Arc<DataDir>,
-    book: Arc<PeerBook>,
     pub(crate) origin: Origin,
 }
 
@@ -602,23 +611,20 @@ impl Notes {
             self.origin.present = group.clone();
             self.data_dir.set_origin_of(self.group, &self.origin.encode())?;
         }
-        if self.group > GroupId::FIRST {
-            return Ok(());
-        }
-        forget_the_removed(&self.book, group)
+        Ok(())
     }
 }
 
-fn connect(
+fn connect<S>(
     config: &Config,
-    origin: &Origin,
-    hosted: usize,
+    peers: Vec<Peer>,
+    begun: &[Begun<S>],
     meeting: &Arc<Meetings>,
     lives: Lives,
     (durable, bell): (&Arc<AtomicU64>, Option<Arc<Bell>>),
     end: &Arc<End>,
 ) -> Result<Box<dyn Connections>, StartError> {
-    let (shared, inputs) = (&meeting.shared, meeting.inputs.clone());
+    let (hosted, inputs) = (begun.len(), meeting.inputs.clone());
     let who = lives.introduction(Lsn::ZERO);
     let mut transport = synod_transport::Config::new(config.cluster, config.me, who.incarnation, who.birth);
     (transport.who, transport.durable) = (who, Arc::clone(durable));
@@ -627,24 +633,39 @@ fn connect(
     transport.listen = config.listen.clone();
     transport.listeners = config.listeners.clone();
     transport.message_bytes_max = config.message_bytes_max();
-    let group = shared.group.load_full().expect("stored before");
-    transport.peers = origin.members(&group, config.me);
+    transport.peers = peers;
     let recognising = Arc::clone(meeting);
     transport.recognise = Arc::new(move |id, who, meeting| recognising.recognise(id, who, meeting));
-    let (stop, end, me, groups) = (inputs.clone(), Arc::clone(end), config.me, Arc::clone(shared));
-    let noted = origin.clone();
+    let present = |group: &Shared| group.group.load_full().expect("stored before");
+    let groups: Vec<_> =
+        begun.iter().map(|group| (Arc::clone(&group.shared), group.origin.clone())).collect();
+    let (stop, end, me, noted) = (inputs.clone(), Arc::clone(end), config.me, groups.clone());
     transport.outlived = Arc::new(move |by, stranger| {
-        let group = groups.group.load_full().expect("stored before");
-        let why = outlived(&lives, by, stranger, is_only_voter(me, noted.latest(&group)));
+        let alone = noted.iter().any(|(shared, noted)| is_only_voter(me, noted.latest(&present(shared))));
+        let why = outlived(&lives, by, stranger, alone);
         tracing::error!("{why}");
         end.set(Err(Ended::Outlived(why)));
         // Not a word more from this life.
         let _ = stop.send(Input::Stop);
     });
-    let (cluster, first, shared) = (config.cluster, origin.first.clone(), Arc::clone(shared));
+    let cluster = config.cluster;
     transport.answer = Arc::new(move || {
-        let present = shared.group.load_full().expect("stored before");
-        Origin { cluster, first: first.clone(), present: (*present).clone() }.encode()
+        let [(first, began), others @ ..] = &groups[..] else { unreachable!("a replica has a group") };
+        let first = (*present(first)).clone();
+        let mut staying = BTreeSet::new();
+        for (other, _) in others {
+            let other = present(other);
+            let members = other.members.iter().map(|member| member.id).chain(other.outgoing.iter().copied());
+            staying.extend(members.filter(|&id| first.member(id).is_none()));
+        }
+        Origin {
+            cluster,
+            first: began.first.clone(),
+            present: first,
+            others: others.iter().map(|(_, began)| began.first.clone()).collect(),
+            staying: staying.into_iter().collect(),
+        }
+        .encode()
     });
     let sink = move |happened: Vec<synod_transport::Event>| {
         let mut received = Vec::new();

@@ -8,13 +8,13 @@ use std::{
 use bytes::Bytes;
 use synod_replica::{Group, Member};
 use synod_transport::{InquireError, Peer};
-use synod_wire::{ClusterId, DecodeError, Format, Reader, ReplicaId, Writer, Written};
+use synod_wire::{ClusterId, DecodeError, Format, GroupId, Reader, ReplicaId, Writer, Written};
 
 use crate::apart::apart;
 
 /// What a replica must know to begin or to join, and which members there are. It is kept in the data
-/// directory from the first start on, written again with each change of the group, and given to programs that
-/// ask for it ([`Origin::ask`]).
+/// directory from the first start on, for each group, written again with each change of the group, and given to programs
+/// that ask for it ([`Origin::ask`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The cluster.
@@ -23,6 +23,11 @@ pub struct Origin {
     pub first: Group,
     /// The latest known group: its members know the log, and may hold more of it.
     pub present: Group,
+    /// In an answer to [`Origin::ask`] from a cluster of several groups: the groups with which the logs of the others
+    /// begin, in the order of their numbers.
+    pub others: Vec<Group>,
+    /// In such an answer: the replicas that are not among the members of `present`, and that other groups still have.
+    pub staying: Vec<ReplicaId>,
 }
 
 /// The first part of the encoding. Version 2 and earlier ones did not say which versions can read them.
@@ -32,7 +37,21 @@ impl Origin {
     /// The origin of a new cluster.
     #[must_use]
     pub fn new(cluster: ClusterId, first: Group) -> Origin {
-        Origin { cluster, present: first.clone(), first }
+        Origin { cluster, present: first.clone(), first, others: Vec::new(), staying: Vec::new() }
+    }
+
+    /// How many groups the cluster has, as an answer says.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// What a replica that joins and got this answer begins with in one of the groups, which the cluster has.
+    pub(crate) fn of(&self, group: GroupId) -> Origin {
+        match usize::from(group.0).checked_sub(1) {
+            None => Origin { others: Vec::new(), staying: Vec::new(), ..self.clone() },
+            Some(other) => Origin::new(self.cluster, self.others[other].clone()),
+        }
     }
 
     /// The bytes for a file or an answer.
@@ -43,7 +62,42 @@ impl Origin {
         writer.u64(self.cluster.0);
         writer.shared(&self.first.encode().to_bytes());
         writer.shared(&self.present.encode().to_bytes());
+        if !self.others.is_empty() {
+            self.encode_others(&mut writer);
+        }
         writer.finish().to_bytes()
+    }
+
+    /// Most groups begin as the first one does, and take one byte. A cluster of one group writes nothing.
+    fn encode_others(&self, writer: &mut Writer) {
+        writer.u32(u32::try_from(self.others.len()).expect("at most GROUPS_MAX"));
+        let usual = beside(&self.first);
+        for other in &self.others {
+            writer.bool(*other == usual);
+            if *other != usual {
+                writer.shared(&other.encode().to_bytes());
+            }
+        }
+        writer.u32(u32::try_from(self.staying.len()).expect("few replicas"));
+        self.staying.iter().for_each(|&id| writer.replica(id));
+    }
+
+    fn decode_others(
+        reader: &mut Reader,
+        first: &Group,
+    ) -> Result<(Vec<Group>, Vec<ReplicaId>), DecodeError> {
+        if reader.remaining() == 0 {
+            return Ok(Default::default());
+        }
+        let count = reader.u32("other groups")?;
+        let other = |reader: &mut Reader| match reader.bool("a group that begins as the first one")? {
+            true => Ok(beside(first)),
+            false => Group::decode(reader.bytes("first group of another log")?),
+        };
+        let others = (0..count).map(|_| other(reader)).collect::<Result<_, _>>()?;
+        let count = reader.u32("staying replicas")?;
+        let staying = (0..count).map(|_| reader.replica("staying replica")).collect::<Result<_, _>>()?;
+        Ok((others, staying))
     }
 
     /// Reads what [`Origin::encode`] wrote.
@@ -62,8 +116,9 @@ impl Origin {
         let cluster = ClusterId(reader.u64("cluster")?);
         let first = Group::decode(reader.bytes("first group")?)?;
         let present = Group::decode(reader.bytes("present group")?)?;
+        let (others, staying) = Origin::decode_others(&mut reader, &first)?;
         reader.finish()?;
-        Ok(Origin { cluster, first, present })
+        Ok(Origin { cluster, first, present, others, staying })
     }
 
     /// Asks replicas, each at its `host:port`, which cluster they belong to and which members it has. All are
@@ -133,6 +188,11 @@ impl Origin {
         // Newer addresses come first: of several addresses of one replica the first counts.
         addresses(told.chain(&group.members), me)
     }
+}
+
+/// The group with which another log of the cluster begins, where all groups begin with the same members.
+pub(crate) fn beside(first: &Group) -> Group {
+    first.clone().following(first.version)
 }
 
 /// The addresses of the members that the last change of `group` removed.
@@ -223,6 +283,22 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Origin::decode(bytes.slice(..len)).is_err());
         }
+    }
+
+    #[test]
+    fn an_answer_tells_how_each_group_begins_and_which_removed_replicas_are_still_needed() {
+        let one = origin();
+        let alone = one.encode();
+        let later = Group { version: 5, ..beside(&one.first) };
+        let others = vec![beside(&one.first), later.clone()];
+        let told = Origin { others, staying: vec![ReplicaId(9)], ..one.clone() };
+        let bytes = told.encode();
+        assert_eq!(Origin::decode(bytes.clone()), Ok(told.clone()));
+        for len in (0..bytes.len()).filter(|len| *len != alone.len()) {
+            assert!(Origin::decode(bytes.slice(..len)).is_err());
+        }
+        assert_eq!((told.groups(), told.of(GroupId(0))), (3, one));
+        assert_eq!(told.of(GroupId(2)), Origin::new(told.cluster, later));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How long a replica that was removed from the group stays a peer of this one.
 //!
-//! This replica keeps it as a peer while the last change of voters is incomplete, while there is a session to
+//! In a cluster of several groups the peers are the members of all of them, and a replica counts as removed once no group
+//! has it any more: until then it may vote in one. This replica keeps a removed one as a peer while the last change of voters is incomplete, while there is a session to
 //! it, and for a time after that, since it may still have to hear that it was removed. Then this replica does
 //! not dial it any more, sends it nothing, and has no metrics of it.
 //!
@@ -25,7 +26,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use synod_replica::Group;
 use synod_transport::Peer;
-use synod_wire::{ReplicaId, Time};
+use synod_wire::{GroupId, ReplicaId, Time};
 
 /// For how many election time-outs a removed replica stays a peer, from its removal or from the end of its
 /// last session on. A leader of Raft goes on telling it what is decided for four.
@@ -35,6 +36,9 @@ const TIMEOUTS: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct Parting {
     kept_for: Duration,
+    /// What each group says, by its number.
+    groups: Vec<OfGroup>,
+    /// The members of all groups.
     members: Vec<Peer>,
     /// The former members that are still kept, in the order in which they left, each with the time from which
     /// its time counts.
@@ -45,10 +49,22 @@ pub(crate) struct Parting {
     unsettled: bool,
 }
 
+/// What a group says of its members.
+#[derive(Clone, Debug, Default)]
+struct OfGroup {
+    members: Vec<Peer>,
+    /// The members, and those that its last change removed.
+    known: Vec<ReplicaId>,
+    next_id: ReplicaId,
+    /// Whether decisions still need the voters from before the last change.
+    unsettled: bool,
+}
+
 impl Parting {
-    pub(crate) fn new(election_timeout: Duration) -> Parting {
+    pub(crate) fn new(election_timeout: Duration, groups: usize) -> Parting {
         Parting {
             kept_for: election_timeout * TIMEOUTS,
+            groups: vec![OfGroup::default(); groups],
             members: Vec::new(),
             leaving: Vec::new(),
             linked: BTreeSet::new(),
@@ -56,10 +72,30 @@ impl Parting {
         }
     }
 
-    /// Takes note that the group changed and has these members now; `former` are the members that its last
+    /// Takes note that a group changed and has these members now; `former` are the members that its last
     /// change removed.
-    pub(crate) fn group(&mut self, now: Time, group: &Group, members: Vec<Peer>, former: Vec<Peer>) {
-        self.unsettled = !group.outgoing.is_empty();
+    pub(crate) fn group(
+        &mut self,
+        now: Time,
+        of: GroupId,
+        group: &Group,
+        members: Vec<Peer>,
+        former: Vec<Peer>,
+    ) {
+        self.groups[usize::from(of.0)] = OfGroup {
+            members,
+            known: group.known().map(|member| member.id).collect(),
+            next_id: group.next_id,
+            unsettled: !group.outgoing.is_empty(),
+        };
+        self.unsettled = self.groups.iter().any(|group| group.unsettled);
+        let mut members: Vec<Peer> = Vec::new();
+        // The first group is the first to know of new addresses.
+        for peer in self.groups.iter().flat_map(|group| &group.members) {
+            if !is_among(&members, peer.id) {
+                members.push(peer.clone());
+            }
+        }
         let before = std::mem::replace(&mut self.members, members);
         self.leaving.retain(|(peer, _)| !is_among(&self.members, peer.id));
         for peer in before.into_iter().chain(former) {
@@ -68,6 +104,13 @@ impl Parting {
                 self.leaving.push((peer, now));
             }
         }
+    }
+
+    /// Whether a group still knows the replica `id`, or it is one that no group has seen yet. All others were removed, and
+    /// ids are not given twice, so nobody will show the birth of such a replica again.
+    pub(crate) fn remembers(&self, id: ReplicaId) -> bool {
+        let next_id = self.groups.iter().map(|group| group.next_id).max();
+        next_id.is_some_and(|next| id >= next) || self.groups.iter().any(|group| group.known.contains(&id))
     }
 
     /// Takes note that a session to a replica began or ended.
@@ -115,6 +158,7 @@ mod tests {
 
     use super::*;
 
+    const FIRST: GroupId = GroupId::FIRST;
     const SECOND: Duration = Duration::from_secs(1);
 
     fn at(seconds: u64) -> Time {
@@ -134,15 +178,15 @@ mod tests {
     }
 
     fn parting() -> Parting {
-        let mut parting = Parting::new(SECOND);
-        parting.group(at(0), &group(), peers(&[2, 3, 4]), Vec::new());
+        let mut parting = Parting::new(SECOND, 1);
+        parting.group(at(0), FIRST, &group(), peers(&[2, 3, 4]), Vec::new());
         parting
     }
 
     #[test]
     fn a_stopped_member_that_is_removed_is_dropped_after_a_while() {
         let mut parting = parting();
-        parting.group(at(10), &group(), peers(&[2, 3]), peers(&[4]));
+        parting.group(at(10), FIRST, &group(), peers(&[2, 3]), peers(&[4]));
         assert!(!parting.look(at(14)));
         assert_eq!(ids(&parting), [2, 3, 4]);
         assert!(parting.look(at(15)) && !parting.has(ReplicaId(4)));
@@ -153,7 +197,7 @@ mod tests {
     fn a_removed_member_is_kept_while_it_has_a_session() {
         let mut parting = parting();
         parting.linked(at(1), ReplicaId(4), true);
-        parting.group(at(10), &group(), peers(&[2, 3]), peers(&[4]));
+        parting.group(at(10), FIRST, &group(), peers(&[2, 3]), peers(&[4]));
         assert!(!parting.look(at(100)));
         parting.linked(at(101), ReplicaId(4), false);
         assert!(!parting.look(at(105)));
@@ -168,20 +212,36 @@ mod tests {
     #[test]
     fn the_next_change_does_not_drop_a_removed_member_earlier() {
         let mut parting = parting();
-        parting.group(at(10), &group(), peers(&[2, 3]), peers(&[4]));
-        parting.group(at(11), &group(), peers(&[2, 5]), peers(&[3]));
+        parting.group(at(10), FIRST, &group(), peers(&[2, 3]), peers(&[4]));
+        parting.group(at(11), FIRST, &group(), peers(&[2, 5]), peers(&[3]));
         assert_eq!(ids(&parting), [2, 5, 4, 3]);
         assert!(parting.look(at(15)));
         assert_eq!(ids(&parting), [2, 5, 3]);
     }
 
     #[test]
+    fn a_replica_is_a_peer_until_every_group_has_removed_it() {
+        let mut parting = Parting::new(SECOND, 2);
+        let without = Group::of(&Options::of(ProtocolKind::Raft), (1..=3).map(ReplicaId));
+        for of in [FIRST, GroupId(1)] {
+            parting.group(at(0), of, &group(), peers(&[2, 3, 4]), Vec::new());
+        }
+        parting.group(at(10), FIRST, &without, peers(&[2, 3]), peers(&[4]));
+        assert!(!parting.look(at(100)) && parting.has(ReplicaId(4)) && parting.remembers(ReplicaId(4)));
+        parting.group(at(100), GroupId(1), &without, peers(&[2, 3]), peers(&[4]));
+        assert!(!parting.look(at(104)) && parting.has(ReplicaId(4)));
+        assert!(parting.look(at(105)) && !parting.has(ReplicaId(4)));
+        parting.group(at(106), GroupId(1), &without, peers(&[2, 3]), Vec::new());
+        assert_eq!(ids(&parting), [2, 3]);
+    }
+
+    #[test]
     fn a_removed_member_that_still_votes_is_kept() {
         let mut parting = parting();
         let unsettled = Group { outgoing: vec![ReplicaId(4)], ..group() };
-        parting.group(at(10), &unsettled, peers(&[2, 3]), peers(&[4]));
+        parting.group(at(10), FIRST, &unsettled, peers(&[2, 3]), peers(&[4]));
         assert!(!parting.look(at(100)));
-        parting.group(at(100), &group(), peers(&[2, 3]), peers(&[4]));
+        parting.group(at(100), FIRST, &group(), peers(&[2, 3]), peers(&[4]));
         assert!(!parting.look(at(104)));
         assert!(parting.look(at(105)));
     }

@@ -13,10 +13,10 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::{Link, Role, To};
 use synod_replica::{
-    Action, Event, Fork, Group, Mark, PeerMessage, ReadId, Replica, RequestError, RequestId, SessionCommand,
-    StateMachine,
+    Action, Event, Fork, Group, Mark, Membership, PeerMessage, ReadId, Replica, RequestError, RequestId,
+    SessionCommand, StateMachine,
 };
-use synod_storage::Reached;
+use synod_storage::{PeerBook, Reached, StorageError};
 use synod_sync::{
     Planted,
     channel::{Receiver, RecvTimeoutError, Sender, TryRecvError},
@@ -113,6 +113,8 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) touched: Vec<GroupId>,
     /// When all groups are looked at next, whether or not something touches them.
     pub(crate) glance_at: Time,
+    /// The version of the members that the groups which follow the first one were told of last.
+    pub(crate) members_told: Option<u64>,
     pub(crate) inputs: Receiver<Input>,
     /// What did not find room there; see [`crate::inputs`].
     pub(crate) around: Receiver<Input>,
@@ -135,7 +137,9 @@ pub(crate) struct Common {
     pub(crate) snapshots: Sender<(GroupId, SnapshotJob)>,
     /// Which groups have become durable or executed further.
     pub(crate) ahead: Arc<Ahead>,
-    /// The peers: the members, and for a while those who were. The first group decides who they are.
+    /// Who the others were when they were last seen.
+    pub(crate) book: Arc<PeerBook>,
+    /// The peers: the members of all groups, and for a while those who were.
     pub(crate) parting: Parting,
     /// What ends this replica.
     pub(crate) failed: Option<Ended>,
@@ -282,6 +286,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
             let now = self.look();
             self.fire(now);
+            self.tell_members(now);
             self.flush(now);
             self.carry_out();
             self.execute();
@@ -427,6 +432,19 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
+    /// Tells the groups that follow the first one, if its members have changed.
+    fn tell_members(&mut self, now: Time) {
+        let Membership::Followed(version) = self.hosted[0].replica.group().membership else { return };
+        if self.members_told == Some(version) {
+            return;
+        }
+        self.members_told = Some(version);
+        let Some(set) = self.hosted[0].replica.group().member_set().map(Arc::new) else { return };
+        for group in 1..self.hosted.len() {
+            self.touch(GroupId(group as u16)).step(now, Event::Members(Arc::clone(&set)));
+        }
+    }
+
     /// Executes for a while what waits to be executed here, in turns for all groups. It comes after everything that the
     /// burst wants sent and written has left.
     fn execute(&mut self) {
@@ -556,11 +574,13 @@ impl Common {
         }
     }
 
-    /// The first group is another one now.
-    fn regroup(&mut self, group: &Group, origin: &Origin) {
+    /// A group is another one now.
+    fn regroup(&mut self, of: GroupId, group: &Group, origin: &Origin) -> Result<(), StorageError> {
         let (members, former) = (origin.members(group, self.me), former(group, self.me));
-        self.parting.group(self.clock.now(), group, members, former);
+        self.parting.group(self.clock.now(), of, group, members, former);
+        self.book.forget_all_but(|id| self.parting.remembers(id))?;
         self.set_peers();
+        Ok(())
     }
 
     fn set_peers(&self) {
@@ -703,12 +723,10 @@ impl<S: StateMachine> Hosted<S> {
             of = %self.group, version = group.version, epoch = %group.epoch, protocol = %group.protocol,
             election = %group.election, voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
         );
-        if let Err(error) = self.notes.group(&group) {
+        let noted = self.notes.group(&group);
+        if let Err(error) = noted.and_then(|()| common.regroup(self.group, &group, &self.notes.origin)) {
             common.failed.get_or_insert(error.into());
             return;
-        }
-        if self.group == GroupId::FIRST {
-            common.regroup(&group, &self.notes.origin);
         }
         self.shared.group.store(Some(Arc::new(group)));
     }

@@ -6,7 +6,7 @@ use std::{sync::Arc, thread::sleep, time::Duration};
 
 use bytes::Bytes;
 use common::{Group as OnSockets, Tape, append, block, tape, until};
-use synod_node::{Config, Handle, MemberAddress, Node, StartError, Threads};
+use synod_node::{ChangeError, Config, Handle, MemberAddress, Node, Origin, StartError, Threads};
 use synod_replica::{Change, Goal, MemberInfo};
 use synod_storage::{FaultyDisk, StorageError};
 use synod_transport::MemoryNetwork;
@@ -124,24 +124,25 @@ fn a_group_that_has_little_to_do_takes_a_snapshot_when_the_log_is_long() {
 }
 
 #[test]
-fn the_number_of_groups_stays_and_so_do_the_members() {
+fn members_change_in_the_first_group_alone_and_the_number_of_groups_stays() {
     let cluster = Cluster::new(|_| {});
     let nodes = cluster.start(3);
     let info = MemberInfo::new("r4", Vec::new());
     let handle = &nodes[0].handles()[1];
     let version = handle.group().version;
-    assert!(block(handle.change(version, Change::Add { info, goal: Goal::Vote })).is_err());
-    assert!(block(handle.change(version, Change::Remove(ReplicaId(3)))).is_err());
-    assert_eq!(handle.group().version, version);
-    // What a member says of itself stands in the first group.
+    let refused = |change| block(handle.change(version, change)) == Err(ChangeError::MembersFollow);
+    assert!(refused(Change::Add { info, goal: Goal::Vote }) && refused(Change::Remove(ReplicaId(3))));
     let mut told = handle.group().member(ReplicaId(1)).unwrap().info.clone();
     told.client_urls = vec!["http://r1:2".into()];
     let update = |info| Change::Update { id: ReplicaId(1), info };
-    assert!(block(handle.change(version, update(told.clone()))).is_err());
+    assert!(refused(update(told.clone())));
     let first = &nodes[0].handles()[0];
     assert!(block(first.change(first.group().version, update(told.clone()))).is_ok());
-    told.peer_urls = vec!["http://elsewhere:1".into()];
-    assert!(block(first.change(first.group().version, update(told))).is_err());
+    assert_eq!(handle.group().version, version, "nobody asks other groups for what a member says of itself");
+    told.peer_urls = vec!["http://r1:3".into()];
+    assert!(block(first.change(first.group().version, update(told.clone()))).is_ok());
+    let knows = |handle: &Handle| handle.group().member(ReplicaId(1)).unwrap().info == told;
+    until("every group knows the new address", || nodes[1].handles().iter().all(knows));
     drop(nodes);
     for groups in [1, 2, 4] {
         let refused = cluster.try_start(1, groups).unwrap_err();
@@ -150,6 +151,76 @@ fn the_number_of_groups_stays_and_so_do_the_members() {
     assert!(cluster.try_start(1, 0).is_err());
     let nodes = cluster.start(3);
     assert_eq!(append(&nodes[0].handles()[2], "a"), "1");
+}
+
+/// This runs on real sockets.
+#[test]
+fn every_group_follows_when_a_member_is_replaced() {
+    const GROUPS: usize = 4;
+    let sockets = OnSockets::new(4, |_| {});
+    let config = |id| {
+        let mut config = sockets.config(id);
+        config.members.truncate(3);
+        config
+    };
+    let start = |config| Node::start_groups_blocking(config, vec![Tape::default(); GROUPS]).unwrap();
+    let mut nodes: Vec<_> = (1..=3).map(|id| start(config(id))).collect();
+    for group in 0..GROUPS {
+        append(&nodes[group % 3].handles()[group], &format!("<{group}>"));
+    }
+    let Some(old) = nodes.pop() else { panic!("three nodes") };
+    old.stop_blocking().unwrap();
+
+    let new = &sockets.members[3];
+    let info = MemberInfo::new("r4", vec![format!("http://{}", new.address)]);
+    let first = nodes[0].handle();
+    let add = Change::Add { info, goal: Goal::Replace(ReplicaId(3)) };
+    block(first.change(first.group().version, add)).unwrap();
+    let address = sockets.members[0].address.as_str();
+    let joins = |told: Origin| {
+        let mut config = config(4);
+        (config.members, config.joins) = (Vec::new(), Some(told));
+        config
+    };
+    let told = Origin::ask_blocking([address], Duration::from_secs(10)).unwrap();
+    assert_eq!(told.groups(), GROUPS);
+    let wrong = Node::start_groups_blocking(joins(told.clone()), vec![Tape::default(); 3]).unwrap_err();
+    assert!(wrong.to_string().contains("the cluster to be joined has 4"), "{wrong}");
+    std::fs::remove_dir_all(&config(4).data_dir).unwrap();
+    nodes.push(start(joins(told)));
+    let voters = |handle: &Handle| handle.group().voters().map(|id| id.0).collect::<Vec<_>>();
+    let follows = |node: &Node| {
+        let first = node.handle().group();
+        let agrees = |handle: &Handle| handle.group().agrees_with(&first) && voters(handle) == [1, 2, 4];
+        voters(&node.handle()) == [1, 2, 4] && node.handles()[1..].iter().all(agrees)
+    };
+    until("every group has the new member", || nodes.iter().all(follows));
+
+    // It is needed and does its part.
+    nodes.remove(0).stop_blocking().unwrap();
+    for group in 0..GROUPS {
+        append(&nodes[1].handles()[group], "!");
+        assert_eq!(tape(&nodes[0].handles()[group]), format!("<{group}>!"));
+    }
+    nodes.insert(0, start(config(1)));
+    let told = Origin::ask_blocking([address], Duration::from_secs(10)).unwrap();
+    assert!(told.present.member(ReplicaId(3)).is_none() && told.staying.is_empty(), "{told:?}");
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+}
+
+#[test]
+fn a_removed_member_leaves_every_group() {
+    const GROUPS: usize = 3;
+    let cluster = Cluster::new(|_| {});
+    let nodes = cluster.start(GROUPS);
+    let first = nodes[0].handle();
+    block(first.change(first.group().version, Change::Remove(ReplicaId(3)))).unwrap();
+    let out = |handle: &Handle| handle.group().member(ReplicaId(3)).is_none();
+    until("every group has it out", || nodes[..2].iter().all(|node| node.handles().iter().all(out)));
+    until("it knows", || nodes[2].handles().iter().all(Handle::is_retired));
+    for group in 0..GROUPS {
+        append(&nodes[group % 2].handles()[group], "x");
+    }
 }
 
 /// This runs on real sockets.
