@@ -145,8 +145,8 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
     text + &groups(asked)
 }
 
-/// The groups, if there are several: the leader of each, and the last slots that were decided and that each replica has
-/// executed.
+/// The groups, if there are several: the leader of each, the last slots that were decided and that each replica has
+/// executed, and whether the members are those of group 0.
 fn groups(asked: &[Asked]) -> String {
     let told = || asked.iter().filter_map(|asked| asked.answer.as_ref().ok());
     let count = told().map(|status| status.groups.len()).max().unwrap_or(0);
@@ -160,9 +160,11 @@ fn groups(asked: &[Asked]) -> String {
         let decided = told().map(|(_, group)| group.decided_slot).max().unwrap_or(0);
         let applied: Vec<_> = told().map(|(name, group)| format!("{name} {}", group.applied_slot)).collect();
         let leader = latest.map_or_else(String::new, |(_, group)| or_none(&group.leader_name));
-        [number.to_string(), leader, decided.to_string(), applied.join(", ")]
+        let members = latest.map_or("", |(_, group)| &group.members_pending);
+        let members = if members.is_empty() { "as group 0" } else { members };
+        [number.to_string(), leader, decided.to_string(), applied.join(", "), members.to_owned()]
     };
-    let table = output::table(["GROUP", "LEADER", "SLOT", "APPLIED"], (0..count).map(row));
+    let table = output::table(["GROUP", "LEADER", "SLOT", "APPLIED", "MEMBERS"], (0..count).map(row));
     format!("{count} groups; what is said above of a group is said of group 0\n{table}")
 }
 
@@ -351,6 +353,7 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
             "slot": group.decided_slot,
             "applied": group.applied_slot,
             "snapshot_slot": group.snapshot_slot,
+            "members_pending": group.members_pending,
         })
     });
     json!({

@@ -116,6 +116,9 @@ impl Collector for Present {
             };
             let leads = labelled(|status| u64::from(status.leader == Some(status.replica)));
             families.gauges("synod_group_leads", "Whether this replica leads the group", leads)?;
+            let help = "Whether the group has the members of group 0";
+            let follows = labelled(|status| u64::from(status.members_pending.is_empty()));
+            families.gauges("synod_group_has_members", help, follows)?;
             let help = "The last slot of the group decided without a gap before it";
             families.gauges("synod_group_decided_slot", help, labelled(|status| status.decided.0))?;
             let help = "The last slot of the group that was executed";

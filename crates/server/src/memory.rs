@@ -169,6 +169,7 @@ impl Replica for InMemory {
             missing: 0,
             sources: 0,
             waits_for: Vec::new(),
+            members_pending: String::new(),
         }
     }
 

@@ -188,6 +188,9 @@ pub struct Status {
     pub sources: u64,
     /// Names of the members of a new cluster that it has never met. It votes once it has met them all.
     pub waits_for: Vec<String>,
+    /// What is missing until this group has the members of the first one, such as `n4 learns, n3 leaves`; empty if it has
+    /// them.
+    pub members_pending: String,
 }
 
 /// How a replica sees another.

@@ -11,7 +11,8 @@ use crate::{client::ClientArgs, failure::Failure, output::Bytes};
 /// The time between two questions.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Shows the progress of a member that was added with a version of the group on standard error, until it votes.
+/// Shows the progress of a member that was added with a version of the group on standard error, until it votes: in every
+/// group, if there are several.
 pub async fn until_it_votes(
     args: &ClientArgs,
     id: u64,
@@ -34,10 +35,13 @@ pub async fn until_it_votes(
             .map(|group| (group, group.members.iter().find(|member| member.id == id)))
         {
             None => "no replica answers".to_owned(),
-            Some((_, Some(member))) if member.votes => {
-                eprintln!("{} votes", view::named(member));
-                return Ok(());
-            }
+            Some((_, Some(member))) if member.votes => match groups_pending(&told) {
+                None => {
+                    eprintln!("{} votes", view::named(member));
+                    return Ok(());
+                }
+                Some(pending) => pending,
+            },
             Some((_, Some(_))) => progress(&told, id),
             // At the moment only a lagging replica may answer.
             Some((group, None)) if group.version < added_in => "no replica that knows it answers".to_owned(),
@@ -49,8 +53,8 @@ pub async fn until_it_votes(
         }
         if Instant::now() >= deadline {
             return Err(Failure::failed(format!(
-                "{id:x} does not vote after {timeout:?} ({last_said}); it stays a learner that will vote once it has \
-                 caught up. `synod member remove {id:x}` takes it out again"
+                "{id:x} does not vote after {timeout:?} ({last_said}); it will once it has caught up. `synod member remove \
+                 {id:x}` takes it out again"
             )));
         }
         sleep(LOOK_INTERVAL).await;
@@ -63,6 +67,25 @@ fn latest(told: &[(String, StatusResponse)]) -> Option<&Group> {
 
 fn own_url(group: &Group, id: u64) -> Option<String> {
     group.members.iter().find(|member| member.id == id)?.client_urls.first().cloned()
+}
+
+/// Which groups do not have the members of group 0 yet, as the replica says that knows most of them; `None` if all have
+/// them.
+fn groups_pending(told: &[(String, StatusResponse)]) -> Option<String> {
+    let version = |status: &StatusResponse| status.group.as_ref().map_or(0, |group| group.version);
+    let latest = told.iter().map(|(_, status)| version(status)).max()?;
+    let informed = told.iter().filter(|(_, status)| version(status) == latest);
+    let pending = informed.map(|(_, status)| {
+        let groups = status.groups.iter().enumerate();
+        groups.filter(|(_, group)| !group.members_pending.is_empty()).collect::<Vec<_>>()
+    });
+    let pending = pending.min_by_key(Vec::len)?;
+    let (number, first) = pending.first()?;
+    let more = match pending.len() {
+        1 => String::new(),
+        count => format!(", and {} more groups", count - 1),
+    };
+    Some(format!("group 0 has it; group {number}: {}{more}", first.members_pending))
 }
 
 /// A learner's progress, from its own status and those of the others.
@@ -92,9 +115,24 @@ fn progress(told: &[(String, StatusResponse)], id: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use synod_client::native::GroupMember;
+    use synod_client::native::{GroupMember, GroupStatus};
 
     use super::*;
+
+    #[test]
+    fn groups_that_do_not_follow_yet_are_told() {
+        let pending = |pending: &str| GroupStatus { members_pending: pending.into(), ..Default::default() };
+        let status = |version, groups| {
+            let group = Some(Group { version, ..Default::default() });
+            (String::new(), StatusResponse { group, groups, ..Default::default() })
+        };
+        let lags = status(4, vec![pending(""), pending("")]);
+        assert_eq!(groups_pending(&[lags.clone(), status(5, vec![])]), None);
+        let knows = status(5, vec![pending(""), pending("n4 learns"), pending("n4 learns")]);
+        let said = groups_pending(&[lags, knows.clone()]);
+        assert_eq!(said.as_deref(), Some("group 0 has it; group 1: n4 learns, and 1 more groups"));
+        assert_eq!(groups_pending(&[knows, status(5, vec![pending(""); 3])]), None);
+    }
 
     #[test]
     fn progress_is_what_the_best_informed_says() {

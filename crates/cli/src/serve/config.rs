@@ -33,6 +33,7 @@ fn wrong<T>(flag: &'static str, value: impl ToString, why: impl ToString) -> Res
 pub struct Checked {
     pub node: synod_node::Config,
     pub server: synod_server::Config,
+    /// That of the flags, for a replica that joins: the cluster tells it the number.
     pub groups: Groups,
     /// For the first start of a replica that joins a cluster: whom to ask. The cluster and the id in `node`
     /// are not known yet then.
@@ -68,11 +69,6 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
             (cluster, me, Vec::new(), None)
         }
         None if args.cluster.initial_cluster_state == ClusterState::Existing => {
-            if groups != Groups::ONE {
-                let why = "the members of a cluster of several groups stay as they are, so no replica can join one; \
-                           accepted: --initial-cluster-state new";
-                return wrong("groups", groups, why);
-            }
             (ClusterId(0), ReplicaId(0), Vec::new(), Some(joining(args)?))
         }
         None => {
@@ -538,10 +534,6 @@ mod tests {
             (
                 "--advertise-client-urls ftp://a:1".into(),
                 ["--advertise-client-urls ftp://a:1", "http://host:port"],
-            ),
-            (
-                three("--name a --data-dir /nowhere --initial-cluster-state existing --groups shard:2"),
-                ["--groups shard:2", "no replica can join"],
             ),
             (
                 "--data-dir /nowhere --initial-cluster-state existing".into(),

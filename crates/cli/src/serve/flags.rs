@@ -141,8 +141,8 @@ pub struct Tuning {
     /// the data directory has].
     ///
     /// The number stays. With several groups, etcd's API answers with an error, since there is no single revision;
-    /// `synod put`, `get`, `del` and `txn` use Synod's own, for keys of one group at a time, and the members stay as
-    /// they are. Up to shard:1024.
+    /// `synod put`, `get`, `del` and `txn` use Synod's own, for keys of one group at a time. A replica that joins takes
+    /// the number of its cluster. Up to shard:1024.
     #[arg(long, env = "SYNOD_GROUPS", value_name = "shard:N", help_heading = CLUSTER)]
     pub groups: Option<Groups>,
     /// The protocol: multipaxos, sequence-paxos or raft [default: multipaxos].

@@ -10,7 +10,7 @@ use synod_node::{AskError, Origin};
 use synod_replica::{Member, Standing};
 use synod_wire::ReplicaId;
 
-use super::units;
+use super::{groups::Groups, units};
 use crate::failure::Failure;
 
 /// How long all the other replicas may be silent before this one gives up.
@@ -51,6 +51,18 @@ pub fn join(joining: &Joining, stop: &AtomicBool) -> Result<(ReplicaId, Origin),
     };
     let me = find(joining, &origin)?;
     Ok((me, origin))
+}
+
+/// How many groups the cluster has, which must be as many as a flag asks for.
+pub fn groups(origin: &Origin, asked_for: Option<Groups>) -> Result<Groups, Failure> {
+    let count = u16::try_from(origin.groups()).ok().map(Groups::new);
+    let groups = count.ok_or_else(|| Failure::failed(format!("a cluster of {} groups", origin.groups())))?;
+    match asked_for.filter(|asked| *asked != groups) {
+        Some(other) => Err(Failure::usage(format!(
+            "--groups {other}: the cluster to be joined has another number of groups; accepted: --groups {groups}"
+        ))),
+        None => Ok(groups),
+    }
 }
 
 fn find(joining: &Joining, origin: &Origin) -> Result<ReplicaId, Failure> {
@@ -122,6 +134,21 @@ mod tests {
         let goal = Goal::Replace(ReplicaId(1));
         let replacing = changed(&first, Change::Add { info: info("a", "http://a:1"), goal });
         assert_eq!(ask(&replacing, "a", "http://a:1"), Ok(2));
+    }
+
+    #[test]
+    fn the_number_of_groups_is_that_of_the_cluster() {
+        let first = Group::first(&Options::default(), [(ReplicaId(1), info("a", "http://a:1"))]).followed();
+        let others = vec![first.clone().following(1); 3];
+        let origin = Origin { others, ..Origin::new(ClusterId(1), first) };
+        for asked in [None, Some(Groups::new(4))] {
+            assert_eq!(groups(&origin, asked).unwrap(), Groups::new(4));
+        }
+        let error = groups(&origin, Some(Groups::new(2))).unwrap_err().to_string();
+        assert!(
+            error.contains("--groups shard:2") && error.contains("accepted: --groups shard:4"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -160,8 +160,8 @@ impl Membership {
         }
     }
 
-    /// Asks the other replicas whether this one was removed. Only the answer with a later group than this
-    /// replica's, to which its id was known, counts.
+    /// Asks the other replicas whether this one was removed, from every group. Only the answer with a later group than
+    /// this replica's, to which its id was known, counts.
     fn was_removed(&self) -> bool {
         let group = self.handle.group();
         let addresses = self.others();
@@ -172,5 +172,6 @@ impl Membership {
             && told.present.version > group.version
             && told.present.member(self.me).is_none()
             && self.me < told.present.next_id
+            && !told.staying.contains(&self.me)
     }
 }

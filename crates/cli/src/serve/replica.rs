@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
-use synod_replica::{MemberInfo, Refusal, SessionCommand};
+use synod_replica::{MemberInfo, Membership, Refusal, SessionCommand};
 use synod_server::{
     Answer, Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
     RequestError, Role, Standing, Status,
@@ -24,6 +24,8 @@ const CHANGE_ATTEMPTS_MAX: u32 = 10;
 #[derive(Clone, Debug)]
 pub struct Served {
     handle: Handle,
+    /// That of the group in which the members are decided.
+    first: Handle,
     fixed: Arc<Fixed>,
 }
 
@@ -39,8 +41,8 @@ pub struct Fixed {
 }
 
 impl Served {
-    pub fn new(handle: Handle, fixed: Arc<Fixed>) -> Served {
-        Served { handle, fixed }
+    pub fn new(handle: Handle, first: Handle, fixed: Arc<Fixed>) -> Served {
+        Served { handle, first, fixed }
     }
 
     fn leads(&self) -> bool {
@@ -174,6 +176,7 @@ impl Replica for Served {
             missing: status.decided_elsewhere.0.saturating_sub(status.decided.0),
             sources: status.sources,
             waits_for,
+            members_pending: members_pending(&in_the_log, &self.first.group()),
         }
     }
 
@@ -223,6 +226,31 @@ impl Replica for Served {
         }
         Ok(())
     }
+}
+
+/// What is missing until a group has the members of the first one, for people; empty if it has them, as the first group
+/// itself does.
+fn members_pending(group: &synod_replica::Group, first: &synod_replica::Group) -> String {
+    if !matches!(group.membership, Membership::Follows(_)) || group.agrees_with(first) {
+        return String::new();
+    }
+    let name = |member: &synod_replica::Member| match member.info.name.as_str() {
+        "" => member.id.to_string(),
+        name => name.to_owned(),
+    };
+    let mut missing = Vec::new();
+    for member in &first.members {
+        match group.member(member.id) {
+            None => missing.push(format!("{} joins", name(member))),
+            Some(_) if first.votes(member.id) && !group.votes(member.id) => {
+                missing.push(format!("{} learns", name(member)));
+            }
+            Some(_) => {}
+        }
+    }
+    let left = group.members.iter().filter(|member| first.member(member.id).is_none());
+    missing.extend(left.map(|member| format!("{} leaves", name(member))));
+    if missing.is_empty() { "not up to date".to_owned() } else { missing.join(", ") }
 }
 
 /// A change in the form in which the log holds it, made for this group.

@@ -12,7 +12,7 @@ use std::{
 
 use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
-use synod_node::{Ended, Node, StartError};
+use synod_node::{Ended, Handle, Node, StartError};
 use synod_replica::Group;
 use synod_server::Server;
 use synod_storage::StorageError;
@@ -49,7 +49,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked, args);
 
-    let Checked { node: mut config, server: mut server_config, groups, joining, client_urls, .. } = checked;
+    let Checked { node: mut config, server: mut server_config, mut groups, joining, client_urls, .. } =
+        checked;
     let limit = descriptors::raise();
     let places = descriptors::places(args.tuning.connections_max, limit).map_err(Failure::failed)?;
     server_config.connections_max = places as usize;
@@ -65,7 +66,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     }
     if let Some(joining) = joining {
         let (me, origin) = super::join::join(&joining, &stop)?;
-        tracing::info!(%me, cluster = %origin.cluster, "joining");
+        groups = super::join::groups(&origin, args.tuning.groups)?;
+        tracing::info!(%me, cluster = %origin.cluster, %groups, "joining");
         (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
     }
     let data_dir = config.data_dir.clone();
@@ -101,7 +103,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     registry.register_collector(Box::new(server_config.requests.clone()));
     registry.register_collector(Box::new(process));
     let fixed = Arc::new(fixed);
-    let served = node.handles().iter().map(|handle| Served::new(handle.clone(), Arc::clone(&fixed)));
+    let served =
+        node.handles().iter().map(|handle| Served::new(handle.clone(), node.handle(), Arc::clone(&fixed)));
     let server = Server::start_groups(&server_config, served.collect(), registry).map_err(|error| {
         Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
     })?;
@@ -126,8 +129,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
 
 /// Waits for the end and shuts down in order; an error says why the replica could not go on.
 fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -> Result<(), Ended> {
-    let handle = node.handle();
-    let removed = || handle.is_retired() || watch.is_removed();
+    let handles = node.handles().to_vec();
+    // Until every group has it out, its vote may be needed in one.
+    let removed = || handles.iter().all(Handle::is_retired) || watch.is_removed();
     let mut failed = None;
     while failed.is_none() && !stop.load(Ordering::Acquire) && !removed() {
         failed = node.wait_blocking(GLANCE_INTERVAL);

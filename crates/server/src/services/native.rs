@@ -185,10 +185,35 @@ impl<R: Replica> Store<R> {
             slots_missing: status.missing,
             sources: status.sources,
             without_memory: status.without_memory,
-            troubles: status.troubles,
+            troubles: self.troubles(status.troubles),
             waits_for: status.waits_for,
-            groups: self.groups().iter().map(group_status).collect(),
+            groups: self.groups().iter().map(|replica| self.group_status(replica)).collect(),
         })
+    }
+
+    /// The troubles of the first group, and those of others that are not the same.
+    fn troubles(&self, of_first: Vec<String>) -> Vec<String> {
+        let mut troubles = of_first.clone();
+        for (number, replica) in self.groups().iter().enumerate().skip(1) {
+            let own = replica.status().troubles.into_iter().filter(|trouble| !of_first.contains(trouble));
+            troubles.extend(own.map(|trouble| format!("group {number}: {trouble}")));
+        }
+        troubles
+    }
+
+    fn group_status(&self, replica: &R) -> pb::GroupStatus {
+        let status = replica.status();
+        // Names are told to the first group.
+        let name_of = |id| self.replica().group().name_of(id);
+        pb::GroupStatus {
+            role: status.role.as_str().to_owned(),
+            leader_name: status.leader.map_or_else(String::new, name_of),
+            ballot: status.ballot.to_string(),
+            decided_slot: status.decided.0,
+            applied_slot: status.applied.0,
+            snapshot_slot: status.snapshot.0,
+            members_pending: status.members_pending,
+        }
     }
 
     pub(super) async fn change_natively(&self, request: ChangeRequest) -> Result<ChangeResponse, Status> {
@@ -210,19 +235,6 @@ impl<R: Replica> Store<R> {
         let group = self.change(replica, expected, change).await?;
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
         Ok(ChangeResponse { group: Some(group.into()), added })
-    }
-}
-
-fn group_status<R: Replica>(replica: &R) -> pb::GroupStatus {
-    let status = replica.status();
-    let name_of = |id| replica.group().name_of(id);
-    pb::GroupStatus {
-        role: status.role.as_str().to_owned(),
-        leader_name: status.leader.map_or_else(String::new, name_of),
-        ballot: status.ballot.to_string(),
-        decided_slot: status.decided.0,
-        applied_slot: status.applied.0,
-        snapshot_slot: status.snapshot.0,
     }
 }
 
