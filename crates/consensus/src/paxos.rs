@@ -218,6 +218,23 @@ pub(crate) trait Paxos: Leads {
         }
     }
 
+    /// Begins to take part after a start. Returns whether no leader is expected, because nothing was ever promised
+    /// here or because this replica is the only voter. Then it tries to lead at once if it has a head start or is alone.
+    fn take_part(&mut self, head_start: bool, now: Time, effects: &mut Effects) -> bool {
+        let common = self.common_mut();
+        common.election.restarted(common.promised);
+        let alone = common.members.count() == 1;
+        let is_first = alone || common.promised == Ballot::ZERO;
+        if is_first {
+            common.election.expect_no_leader();
+            if alone || head_start {
+                let ballot = common.election.next_ballot(common.promised);
+                self.become_candidate(now, ballot, effects);
+            }
+        }
+        is_first
+    }
+
     /// Tells the election what happened to the session to a peer.
     fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
         if self.role() != Role::Recovering {

@@ -139,10 +139,10 @@ pub(crate) struct Shared {
     pub(crate) durable: Progress,
     /// So many of the messages that waited for records have left.
     pub(crate) released: Progress,
-    /// Whether the protocol's thread wants to be woken when records are durable...
+    /// Whether the protocol's thread wants to be woken when records are durable. Otherwise it looks when it is awake
+    /// anyway: a wake-up that changes nothing costs more than what it tells.
     pub(crate) wake_when_durable: atomic::AtomicBool,
-    /// ...or when slots are executed. Otherwise it looks when it is awake anyway: a wake-up that changes nothing
-    /// costs more than what it tells.
+    /// Whether it wants to be woken when slots are executed.
     pub(crate) wake_when_executed: atomic::AtomicBool,
     pub(crate) in_flight: Gauge,
     pub(crate) queued_bytes: Gauge,

@@ -151,24 +151,18 @@ impl MultiPaxos {
         let born = restart.records.is_empty();
         let amnesia =
             replica.replay(restart.records, restart.decided, restart.amnesia, effects) || restart.amnesia;
-        replica.common.election.restarted(replica.common.promised);
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }
         if amnesia && !replica.common.options.has(Bug::VoteWithAmnesia) {
             let resend = Resend::first(now, replica.common.options.retransmit_after);
             replica.state = State::Recovering(Recovering::new(resend));
+            replica.common.election.restarted(replica.common.promised);
             let peers: Vec<_> = replica.common.members.peers().collect();
             peers.into_iter().for_each(|peer| replica.ask_to_recover(peer, effects));
-        } else if replica.common.promised == Ballot::ZERO || replica.common.members.count() == 1 {
-            replica.common.election.expect_no_leader();
-            // A replica that is the only voter has no other to wait for, either.
-            if restart.head_start || replica.common.members.count() == 1 {
-                let ballot = replica.common.election.next_ballot(replica.common.promised);
-                replica.become_candidate(now, ballot, effects);
-            }
-        } else if replica.common.options.has(Bug::ReuseBallot)
-            && replica.common.promised.replica == replica.common.members.me()
+        } else if !replica.take_part(restart.head_start, now, effects)
+            && replica.common.options.has(Bug::ReuseBallot)
+            && replica.common.promised.replica == replica.me()
         {
             let ballot = replica.common.promised;
             replica.common.promised.round -= 1;

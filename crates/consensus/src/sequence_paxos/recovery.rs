@@ -51,17 +51,10 @@ impl SequencePaxos {
     fn rejoin(&mut self, head_start: bool, now: Time, effects: &mut Effects) {
         let follower: Follower = self.new_follower(now);
         self.state = State::Follower(follower);
-        self.common.election.restarted(self.common.promised);
-        let alone = self.common.members.count() == 1;
-        if self.common.promised != Ballot::ZERO && !alone {
-            self.common.broadcast(Message::PrepareReq { promised: self.common.promised }, Lsn::ZERO, effects);
-        } else {
-            self.common.election.expect_no_leader();
-            // A replica that is the only voter has no other to wait for, either.
-            if alone || head_start && self.common.options.sequence_paxos.head_start {
-                let ballot = self.common.election.next_ballot(self.common.promised);
-                self.become_candidate(now, ballot, effects);
-            }
+        let head_start = head_start && self.common.options.sequence_paxos.head_start;
+        if !self.take_part(head_start, now, effects) {
+            let promised = self.common.promised;
+            self.common.broadcast(Message::PrepareReq { promised }, Lsn::ZERO, effects);
         }
         if self.has(Bug::ReuseBallot)
             && self.common.promised.replica == self.common.members.me()

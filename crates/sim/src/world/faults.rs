@@ -19,9 +19,9 @@ use crate::{
     situations::Sight,
 };
 
-/// Once faults have stopped, everything must work within so many election time-outs ...
+/// Once faults have stopped, everything must work within so many election time-outs, and [`RECOVERY_EXTRA`].
 const RECOVERY_TIMEOUTS: u32 = 60;
-/// ... and this.
+/// What is added to [`RECOVERY_TIMEOUTS`], however short those are.
 const RECOVERY_EXTRA: Duration = Duration::from_secs(5);
 
 /// Once nobody asks for anything more, nobody waits after so many request time-outs and election time-outs.

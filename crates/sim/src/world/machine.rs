@@ -60,9 +60,9 @@ pub(crate) struct Life {
     pub(crate) watch: Watch,
     /// The peers, by index, that were met in this life, each with the number of the life that it was in.
     pub(crate) recognised: BTreeMap<usize, u64>,
-    /// The deadline that the replica asked for last ...
+    /// The deadline that the replica asked for last.
     pub(crate) deadline: Time,
-    /// ... and the instant at which it is looked at next.
+    /// The instant at which that deadline is looked at next.
     pub(crate) timer_at: Option<Moment>,
     /// The burst of events has to be ended.
     pub(crate) flush_due: bool,
