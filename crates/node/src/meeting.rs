@@ -16,7 +16,7 @@ use synod_sync::{
     time::Instant,
 };
 use synod_transport::{Meeting, Unrecognised};
-use synod_wire::{Introduction, ReplicaId, Stranger};
+use synod_wire::{GroupId, Introduction, ReplicaId, Stranger};
 
 use crate::{inputs::Queue, protocol::Input, status::Shared};
 
@@ -138,22 +138,20 @@ pub(crate) fn forked(me: &ReplicaId, fork: &Fork) -> String {
     )
 }
 
-/// Writes how far peers have told, and how far this replica knows the log to be decided, until the other end
+/// Writes how far peers have told, and how far this replica knows each group's log to be decided, until the other end
 /// of `stop` is gone.
 pub(crate) fn write_what_is_heard(
     book: &PeerBook,
     transport: &dyn synod_transport::Sender,
-    shared: &Shared,
+    groups: &[Arc<Shared>],
     stop: &Receiver<()>,
 ) {
     let mut said = None;
     loop {
         let over = stop.recv_timeout(HEARD_INTERVAL) != Err(RecvTimeoutError::Timeout);
-        let reached = shared.reached.load().as_deref().cloned();
-        let written = book.heard(&transport.heard()).and_then(|()| match reached {
-            Some(reached) => book.reach(Some(reached)),
-            None => Ok(()),
-        });
+        let reached = (0..).map(GroupId).zip(groups);
+        let reached = reached.filter_map(|(group, of)| Some((group, of.reached.load().as_deref().cloned()?)));
+        let written = book.heard(&transport.heard()).and_then(|()| book.reach(reached));
         let written = written.map_err(|error| error.to_string());
         if let Err(error) = &written
             && said.as_ref() != Some(error)

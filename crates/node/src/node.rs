@@ -266,7 +266,7 @@ impl Node {
             // The replica knows no other any more, whichever it may have known.
             peers.forget_all_but(|_| false)?;
             // And what is lost is not decided any more.
-            peers.reach(None)?;
+            peers.forget_reached()?;
         }
         for Begun { group: id, replica, origin, .. } in &mut begun {
             let group = replica.group();
@@ -279,8 +279,8 @@ impl Node {
             // Last: a start that ended before would otherwise leave a group behind that the log never reaches.
             wal.loss_made_good()?;
         }
-        if let Some(Reached { since, sums }) = peers.reached() {
-            let Begun { replica, actions, .. } = &mut begun[0];
+        for (group, Reached { since, sums }) in peers.reached() {
+            let Some(Begun { replica, actions, .. }) = begun.get_mut(usize::from(group.0)) else { continue };
             let marks = sums.into_iter().map(|(slot, fingerprint)| Mark { slot, fingerprint });
             let noted = History::noted(since, marks);
             noted.into_iter().for_each(|earlier| replica.remember(earlier, actions));
@@ -384,7 +384,7 @@ impl Node {
         let permits_max = Inner::permits(config.settings.queue_bytes_max);
         let admission = Arc::new(Semaphore::new(permits_max));
         let (mut handles, mut hosted, mut executors) = (Vec::new(), Vec::new(), Vec::new());
-        let shared = Arc::clone(&first.shared);
+        let groups: Vec<_> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();
         for Begun { group, replica, actions, shared, store, executor: of, origin, executed } in begun {
             handles.push(Handle::new(Inner {
                 group,
@@ -460,7 +460,7 @@ impl Node {
         })?);
         let (peers_stop, stopped) = bounded(0);
         threads.push(spawn.begin("peers", move || {
-            write_what_is_heard(&book, &*transport, &shared, &stopped);
+            write_what_is_heard(&book, &*transport, &groups, &stopped);
             Ok(())
         })?);
         let log_thread = spawn.begin("log", move || log_stage.run(&log_end).map_err(Ended::from))?;

@@ -6,9 +6,10 @@ use std::{sync::Arc, thread::sleep, time::Duration};
 
 use bytes::Bytes;
 use common::{Group as OnSockets, Tape, append, block, tape, until};
+use synod_consensus::ProtocolKind;
 use synod_node::{ChangeError, Config, Handle, MemberAddress, Node, Origin, StartError, Threads};
 use synod_replica::{Change, Goal, MemberInfo};
-use synod_storage::{FaultyDisk, StorageError};
+use synod_storage::{DataDir, FaultyDisk, PeerBook, StorageError, the_disk};
 use synod_transport::MemoryNetwork;
 use synod_wire::{ClusterId, ReplicaId, Slot};
 
@@ -206,12 +207,23 @@ fn every_group_follows_when_a_member_is_replaced() {
     let told = Origin::ask_blocking([address], Duration::from_secs(10)).unwrap();
     assert!(told.present.member(ReplicaId(3)).is_none() && told.staying.is_empty(), "{told:?}");
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    let Config { cluster, me, name, data_dir, durability, .. } = config(1);
+    let dir = DataDir::open_for_groups(the_disk(), &data_dir, cluster, me, &name, durability, GROUPS as u16);
+    let reached = PeerBook::open(&dir.unwrap()).unwrap().reached();
+    assert_eq!(
+        reached.len(),
+        GROUPS,
+        "a later life that lost its log can tell whether it has another history"
+    );
 }
 
 #[test]
-fn a_removed_member_leaves_every_group() {
+fn a_removed_member_leaves_every_group_of_raft() {
     const GROUPS: usize = 3;
-    let cluster = Cluster::new(|_| {});
+    let cluster = Cluster::new(|config| {
+        config.settings.consensus.protocol = ProtocolKind::Raft;
+        config.settings.consensus.election = ProtocolKind::Raft.elections()[0];
+    });
     let nodes = cluster.start(GROUPS);
     let first = nodes[0].handle();
     block(first.change(first.group().version, Change::Remove(ReplicaId(3)))).unwrap();

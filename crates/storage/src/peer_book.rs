@@ -33,7 +33,8 @@ use std::{
 
 use synod_sync::{Mutex, PoisonError};
 use synod_wire::{
-    Acquaintance, ClusterId, Format, Incarnation, Introduction, Lsn, ReplicaId, Slot, Stranger, Written,
+    Acquaintance, ClusterId, Format, GroupId, Incarnation, Introduction, Lsn, ReplicaId, Slot, Stranger,
+    Written,
 };
 
 use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
@@ -41,8 +42,8 @@ use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 const FILE_NAME: &str = "peers";
 const TITLE: &str = "synod peers";
 /// Version 1 knew births only, version 2 did not say which versions can read it, version 3 did not say what
-/// was decided, and version 4 had only the newest fingerprint.
-const FORMAT: Format = Format { written: Written { version: 5, readers: 3 }, oldest: 1, ..Format::first(3) };
+/// was decided, version 4 had only the newest fingerprint, and version 5 had those of the first group alone.
+const FORMAT: Format = Format { written: Written { version: 6, readers: 3 }, oldest: 1, ..Format::first(3) };
 const BIRTH: &str = "birth.";
 const LIFE: &str = "life.";
 const WELCOMED: &str = "welcomed.";
@@ -81,7 +82,7 @@ struct Book {
     peers: BTreeMap<ReplicaId, Acquaintance>,
     welcomed: BTreeSet<ReplicaId>,
     met: bool,
-    reached: Option<Reached>,
+    reached: BTreeMap<GroupId, Reached>,
 }
 
 impl PeerBook {
@@ -199,18 +200,34 @@ impl PeerBook {
         })
     }
 
-    /// Records what this replica itself knows to be decided. Durable when it returns. `None` means that
-    /// nothing of that counts any more.
+    /// Records what this replica itself knows to be decided in groups. Durable when it returns. What was recorded of other
+    /// groups stays.
     ///
     /// # Errors
     /// Those of [`meet`](PeerBook::meet).
-    pub fn reach(&self, reached: Option<Reached>) -> Result<(), StorageError> {
-        self.look(|book| ((), (book.reached != reached).then(|| Book { reached, ..book.clone() })))
+    pub fn reach(&self, told: impl IntoIterator<Item = (GroupId, Reached)>) -> Result<(), StorageError> {
+        self.look(|book| {
+            let mut next = book.clone();
+            next.reached.extend(told);
+            let changed = next != *book;
+            ((), changed.then_some(next))
+        })
     }
 
-    /// What this replica knew to be decided, if it was recorded.
+    /// Forgets what was recorded as decided, since nothing of it counts any more. Durable when it returns.
+    ///
+    /// # Errors
+    /// Those of [`meet`](PeerBook::meet).
+    pub fn forget_reached(&self) -> Result<(), StorageError> {
+        self.look(|book| {
+            let known = !book.reached.is_empty();
+            ((), known.then(|| Book { reached: BTreeMap::new(), ..book.clone() }))
+        })
+    }
+
+    /// What this replica knew to be decided in each group, as far as it was recorded.
     #[must_use]
-    pub fn reached(&self) -> Option<Reached> {
+    pub fn reached(&self) -> BTreeMap<GroupId, Reached> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).book.reached.clone()
     }
 
@@ -249,12 +266,11 @@ fn write(disk: &dyn Disk, path: &Path, me: Identity, book: &Book) -> Result<(), 
     fields.set("replica", me.replica.0);
     fields.set("birth", format_args!("{:016x}", me.birth));
     fields.set("met", if book.met { "yes" } else { "no" });
-    if let Some(Reached { since, sums }) = &book.reached
-        && let Some(((slot, fingerprint), earlier)) = sums.split_last()
-    {
-        fields.set(REACHED, format_args!("{since} {slot} {fingerprint:016x}"));
+    for (group, Reached { since, sums }) in &book.reached {
+        let Some(((slot, fingerprint), earlier)) = sums.split_last() else { continue };
+        fields.set(&of(REACHED, *group), format_args!("{since} {slot} {fingerprint:016x}"));
         let earlier: Vec<String> = earlier.iter().map(|(slot, sum)| format!("{slot} {sum:016x}")).collect();
-        fields.set(EARLIER, earlier.join(" "));
+        fields.set(&of(EARLIER, *group), earlier.join(" "));
     }
     for (id, known) in &book.peers {
         let Acquaintance { birth, incarnation, nonce, told } = known;
@@ -265,6 +281,11 @@ fn write(disk: &dyn Disk, path: &Path, me: Identity, book: &Book) -> Result<(), 
         fields.set(&format!("{WELCOMED}{}", id.0), "yes");
     }
     fields.write(disk, path, TITLE)
+}
+
+/// The key of what is said of a group. That of the first one is what it was when there was no other.
+fn of(key: &str, group: GroupId) -> String {
+    if group == GroupId::FIRST { key.to_owned() } else { format!("{key}.{}", group.0) }
 }
 
 fn read(disk: &dyn Disk, path: &Path, me: Identity) -> Result<Book, StorageError> {
@@ -307,18 +328,29 @@ fn parse(fields: &Fields, version: u32) -> Result<Book, String> {
     }
     // A version that did not record it did not wait for the others, either.
     book.met = version == 1 || fields.text("met")? == "yes";
-    if let Ok(text) = fields.text(REACHED) {
+    let first = fields.text(REACHED).is_ok().then_some(GroupId::FIRST);
+    let prefix = of(REACHED, GroupId(0)) + ".";
+    let others = fields.with_prefix(&prefix);
+    let others = others.map(|(number, _)| {
+        let malformed = || format!("\"{REACHED}.{number}\" does not end in the number of a group");
+        number.parse().map(GroupId).map_err(|_| malformed())
+    });
+    let groups = first.map(Ok).into_iter().chain(others).collect::<Result<Vec<_>, _>>()?;
+    for group in groups {
+        let (reached_key, earlier_key) = (of(REACHED, group), of(EARLIER, group));
+        let text = fields.text(&reached_key)?;
         let reached = || {
             let [since, slot, fingerprint] = text.split(' ').collect::<Vec<_>>()[..] else { return None };
             Some((Slot(since.parse().ok()?), parse_sum(slot, fingerprint)?))
         };
         let malformed = |key: &str, text: &str| format!("\"{key} = {text}\" makes no sense");
-        let (since, last) = reached().ok_or_else(|| malformed(REACHED, text))?;
-        let earlier = fields.text(EARLIER).unwrap_or_default();
+        let (since, last) = reached().ok_or_else(|| malformed(&reached_key, text))?;
+        let earlier = fields.text(&earlier_key).unwrap_or_default();
         let words: Vec<&str> = earlier.split_whitespace().collect();
         let sums = words.chunks(2).map(|pair| parse_sum(pair[0], pair.get(1)?));
         let sums: Option<Vec<_>> = sums.chain([Some(last)]).collect();
-        book.reached = Some(Reached { since, sums: sums.ok_or_else(|| malformed(EARLIER, earlier))? });
+        let sums = sums.ok_or_else(|| malformed(&earlier_key, earlier))?;
+        book.reached.insert(group, Reached { since, sums });
     }
     Ok(book)
 }
@@ -384,17 +416,20 @@ mod tests {
     #[test]
     fn what_was_decided_is_remembered_until_it_does_not_count_any_more() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(open(dir.path()).reached(), None);
+        assert_eq!(open(dir.path()).reached(), BTreeMap::new());
+        let other = (GroupId(12), Reached { since: Slot(0), sums: vec![(Slot(9), 7)] });
+        open(dir.path()).reach([other.clone()]).unwrap();
         for sums in [vec![(Slot(70), 0x5e01)], vec![(Slot(68), 1), (Slot(69), u64::MAX), (Slot(70), 0x5e01)]]
         {
             let reached = Reached { since: Slot(3), sums };
-            open(dir.path()).reach(Some(reached.clone())).unwrap();
-            assert_eq!(open(dir.path()).reached().as_ref(), Some(&reached));
+            let all = BTreeMap::from([(GroupId::FIRST, reached.clone()), other.clone()]);
+            open(dir.path()).reach([(GroupId::FIRST, reached)]).unwrap();
+            assert_eq!(open(dir.path()).reached(), all);
             assert!(recognises(&open(dir.path()), TWO, 20));
-            assert_eq!(open(dir.path()).reached(), Some(reached));
+            assert_eq!(open(dir.path()).reached(), all);
         }
-        open(dir.path()).reach(None).unwrap();
-        assert_eq!(open(dir.path()).reached(), None);
+        open(dir.path()).forget_reached().unwrap();
+        assert_eq!(open(dir.path()).reached(), BTreeMap::new());
     }
 
     #[test]
