@@ -9,7 +9,7 @@ use clap::Args;
 use synod_kv::KvStore;
 use synod_node::{
     StartError,
-    recover::{Plan, RecoverError, force_new_cluster},
+    recover::{Plan, PlannedGroup, RecoverError, force_new_cluster},
 };
 use synod_storage::{DataDir, Ending};
 
@@ -24,7 +24,7 @@ use crate::{
 /// Arguments of `synod recover`.
 ///
 /// A quorum that comes back, however late, needs none of this: start its replicas again. If it is lost
-/// permanently, take the survivor that is furthest (`synod wal verify DIR` of each shows the last slot), run
+/// permanently, take the survivor that is furthest (`synod wal verify DIR` of each shows the last slots), run
 /// this on its data directory while no replica runs, start the survivor, and add the other replicas again
 /// with empty data directories.
 #[derive(Clone, Debug, Args)]
@@ -61,7 +61,8 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
     config.durability = marker.durability;
     let loose = !marker.durability.keeps_votes(Ending::Machine);
     let mut refused = None;
-    let plan = force_new_cluster(&config, KvStore::new(), |plan| {
+    let stores = (0..marker.groups.max(1)).map(|_| KvStore::new()).collect();
+    let plan = force_new_cluster(&config, stores, |plan| {
         eprint!("{}", described(plan, &config.name, loose));
         let agreed = if args.yes { Ok(()) } else { ask() };
         refused = agreed.err();
@@ -77,7 +78,7 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
         _ => Failure::failed(error),
     })?;
     let plan = plan.expect("agreed");
-    let member = &plan.new.members[0];
+    let member = &plan.groups[0].new.members[0];
     println!(
         "Cluster {} is made; its only member is {} ({:x}). The old data are in {}.\nStart it:\n  {}\n\
          then add others: synod member add NAME --peer-urls URL",
@@ -104,13 +105,12 @@ fn command(name: &str, data_dir: &Path, peer_urls: &[String], client_urls: &[Str
 }
 
 fn described(plan: &Plan, name: &str, loose: bool) -> String {
-    let members = plan.old.members.iter().filter(|member| member.id != plan.me);
+    let members = plan.groups[0].old.members.iter().filter(|member| member.id != plan.me);
     let lost: Vec<_> = members.map(|member| format!("{} ({:x})", member.info.name, member.id.0)).collect();
     let mut text = format!(
         "\nFORCE NEW CLUSTER\n\
          {name} leaves cluster {} and becomes the only member of the new cluster {}.\n\
-         - Kept: everything through slot {}. Of that it knew {} slots to be decided, and had accepted {} more, which \
-         become decided now.\n\
+         {}\
          - LOST: whatever the others decided without this replica, though clients may have been told that it was \
          written.\n\
          - The other members, {}, are given up. If one of them still runs, stop it now: clients that reach it would \
@@ -118,9 +118,7 @@ fn described(plan: &Plan, name: &str, loose: bool) -> String {
          - The old data directory is kept as {}.\n",
         plan.old_cluster,
         plan.new_cluster,
-        plan.kept,
-        plan.decided,
-        plan.kept.0 - plan.decided.0,
+        kept(&plan.groups),
         if lost.is_empty() { "of which there are none".to_owned() } else { lost.join(", ") },
         plan.aside.display()
     );
@@ -129,6 +127,19 @@ fn described(plan: &Plan, name: &str, loose: bool) -> String {
     }
     plan.warnings.iter().for_each(|warning| text += &format!("- WARNING: {warning}.\n"));
     text
+}
+
+/// What is kept, a line for each group.
+fn kept(groups: &[PlannedGroup]) -> String {
+    let line = |(number, PlannedGroup { decided, kept, .. }): (usize, &PlannedGroup)| {
+        let of = if groups.len() == 1 { String::new() } else { format!(" of group {number}") };
+        format!(
+            "- Kept: everything{of} through slot {kept}. Of that it knew {decided} slots to be decided, and had accepted {} \
+             more, which become decided now.\n",
+            kept.0 - decided.0
+        )
+    };
+    groups.iter().enumerate().map(line).collect()
 }
 
 /// Asks for consent on the terminal.

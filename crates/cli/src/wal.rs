@@ -136,8 +136,10 @@ fn describe(report: &Report) -> String {
             records => format!("{records}, from {} to {}", report.first, report.last),
         },
     );
-    if let Some((first, last)) = report.slots {
-        say("slots", format!("{first} to {last}"));
+    let several = report.slots.keys().any(|group| *group > GroupId::FIRST);
+    for (group, (first, last)) in &report.slots {
+        let of = if several { format!(" of group {}", group.0) } else { String::new() };
+        say("slots", format!("{first} to {last}{of}"));
     }
     if report.torn_bytes > 0 {
         say("torn end", format!("{}; a start cuts it off, it was never promised", Bytes(report.torn_bytes)));

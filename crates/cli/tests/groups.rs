@@ -9,7 +9,7 @@ use std::{fs, io::Write as _, path::Path, process::Stdio};
 
 use self::{
     commands::{SYNOD, WAIT_MAX, done, status, synod, until, voters},
-    support::Cluster,
+    support::{Cluster, free_ports},
 };
 
 const FLAGS: [&str; 3] = ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--groups=shard:4"];
@@ -42,9 +42,10 @@ fn has_members(endpoint: &str, names: &[&str]) -> bool {
         && voters(endpoint) == names
 }
 
-/// The disk of a replica is lost, and later another replica leaves: each group goes on with all that was written.
+/// The disk of a replica is lost, later another replica leaves, and of the rest one disk is lost for good: each group goes
+/// on with all that was written.
 #[test]
-fn a_dead_replica_is_replaced_and_a_live_one_leaves() {
+fn a_dead_replica_is_replaced_a_live_one_leaves_and_a_lost_quorum_is_recovered() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
     let three = cluster.endpoints();
@@ -90,6 +91,40 @@ fn a_dead_replica_is_replaced_and_a_live_one_leaves() {
         assert_eq!(found.trim(), format!("value{number}"));
         done(&left, &["put", &key(number), "again"]);
     }
+
+    // One disk is left. All of its groups begin a new cluster, which another replica can join.
+    cluster.kill(1);
+    let dir = cluster.data_dir(new).to_str().unwrap().to_owned();
+    cluster.kill(new);
+    let verify = String::from_utf8(synod(&["wal", "verify", &dir]).stdout).unwrap();
+    assert!((0..4).all(|group| verify.contains(&format!("of group {group}\n"))), "{verify}");
+    let recovered = synod(&["recover", "--force-new-cluster", "--yes", "--data-dir", &dir]);
+    let said = String::from_utf8_lossy(&recovered.stderr);
+    assert!(
+        recovered.status.success() && said.contains("Kept: everything of group 3 through slot"),
+        "{said}"
+    );
+    cluster.restart(new);
+    until("the survivor serves alone", || has_members(&fresh, &["n3"]));
+    let everything_is_there = |endpoint: &str| {
+        for number in 0..12 {
+            let found = done(endpoint, &["get", &key(number), "--serializable", "--print-value-only"]);
+            assert_eq!(found.trim(), "again");
+        }
+    };
+    until("it has a leader of each group", || {
+        (0..12).all(|n| synod(&["get", &key(n), "--endpoints", &fresh]).status.success())
+    });
+    everything_is_there(&fresh);
+    let port = free_ports(1)[0];
+    let url = format!("http://127.0.0.1:{port}");
+    done(&fresh, &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]);
+    let joined = cluster.join("n4", port, &FLAGS[..2]);
+    let joined = cluster.endpoints()[joined].clone();
+    until("the new member votes in every group", || {
+        [&fresh, &joined].iter().all(|endpoint| has_members(endpoint, &["n3", "n4"]))
+    });
+    everything_is_there(&joined);
 }
 
 #[test]

@@ -14,6 +14,8 @@
 //!   new cluster decides something else.
 //! - **The replica is another one**: it takes the id that comes next in its group, which nobody had. So it is not bound
 //!   by the sequence numbers of earlier lives, and nobody is taken for it.
+//! - **All groups of the cluster are recovered at once**, each from its own records and with its own protocol: they share
+//!   the log. The survivor gets the same id in each, which nobody had in any.
 //! - **The old data directory is kept**, renamed. Until the rename nothing has happened, and at no moment a start finds
 //!   an empty place (`DataDir::replace`).
 
@@ -27,9 +29,11 @@ use std::{
 };
 
 use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
-use synod_replica::{Action, Executor, Group, LogRecord, Member, Recovered, Replica, Standing, StateMachine};
-use synod_storage::{Damage, DataDir, SnapshotStore, StorageError, inspect};
-use synod_wire::{Batch, ClusterId, Epoch, Incarnation, ReplicaId, Slot, Time};
+use synod_replica::{
+    Action, Executor, Group, LogRecord, Member, Membership, Recovered, Replica, Standing, StateMachine,
+};
+use synod_storage::{Damage, DataDir, SnapshotStore, StorageError, inspect, the_disk};
+use synod_wire::{Batch, ClusterId, Epoch, GroupId, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{Config, Origin, StartError, found};
 
@@ -51,10 +55,12 @@ pub enum RecoverError {
     #[error("{} exists already; move it away", .0.display())]
     InTheWay(PathBuf),
     /// The directory does not hold all that its replica knew.
-    #[error("{}: {lacks}; take another survivor, or a backup", data_dir.display())]
+    #[error("{}: {}{lacks}; take another survivor, or a backup", data_dir.display(), named(*group))]
     Incomplete {
         /// The directory.
         data_dir: PathBuf,
+        /// The group of which it lacks something, if there are several.
+        group: Option<GroupId>,
         /// What it lacks.
         lacks: Incomplete,
     },
@@ -114,34 +120,40 @@ pub struct Plan {
     pub old_cluster: ClusterId,
     /// The one that takes its place.
     pub new_cluster: ClusterId,
-    /// The group as the survivor knows it.
-    pub old: Group,
-    /// The group with which the new cluster begins.
-    pub new: Group,
     /// The survivor.
     pub me: ReplicaId,
-    /// It knew slots through this one to be decided.
-    pub decided: Slot,
-    /// Slots through this one are kept.
-    pub kept: Slot,
+    /// What becomes of each group of the cluster, by its number; the first one decides on the members.
+    pub groups: Vec<PlannedGroup>,
     /// Where the old data directory goes.
     pub aside: PathBuf,
     /// What else an operator should know before he agrees, one sentence each.
     pub warnings: Vec<String>,
 }
 
+/// What is kept of a group.
+#[derive(Clone, Debug)]
+pub struct PlannedGroup {
+    /// The group as the survivor knows it.
+    pub old: Group,
+    /// The group with which the new cluster begins.
+    pub new: Group,
+    /// The survivor knew slots through this one to be decided.
+    pub decided: Slot,
+    /// Slots through this one are kept.
+    pub kept: Slot,
+}
+
 /// Makes a new cluster from the data directory of a replica that does not run, if `agree` says so about the plan;
 /// returns the plan if it was carried out. `config` is that of the replica; cluster and id must be those in the
-/// directory. Blocks for the disk.
+/// directory, and there must be a state machine for each of its groups. Blocks for the disk.
 ///
 /// # Errors
 /// The directory is in use, cannot be read or written, or does not hold all that its replica knew.
 pub fn force_new_cluster<S: StateMachine>(
     config: &Config,
-    machine: S,
+    machines: Vec<S>,
     agree: impl FnOnce(&Plan) -> bool,
 ) -> Result<Option<Plan>, RecoverError> {
-    let incomplete = |lacks| Err(RecoverError::Incomplete { data_dir: config.data_dir.clone(), lacks });
     // It gets another name beside this one, whatever way led to it.
     let data_dir = fs::canonicalize(&config.data_dir);
     let data_dir = data_dir.map_err(failed("find", &config.data_dir))?;
@@ -149,74 +161,40 @@ pub fn force_new_cluster<S: StateMachine>(
         return Err(RecoverError::MountPoint(data_dir));
     }
     let config = &Config { data_dir, ..config.clone() };
+    let incomplete = |group, lacks| {
+        let data_dir = config.data_dir.clone();
+        RecoverError::Incomplete { data_dir, group, lacks }
+    };
     // Before anything is opened: a start would set a damaged log aside.
     let report = inspect::verify(&config.data_dir)?;
     if let Some(damage) = &report.damage {
-        return incomplete(Incomplete::Damage(damage.clone()));
+        return Err(incomplete(None, Incomplete::Damage(damage.clone())));
     }
     let mut warnings = Vec::new();
     if let Some(loss) = &report.loss {
         warnings.push(format!("this replica's log is not whole ({loss}): what it forgot is lost"));
     }
-    let found::Found { data_dir, wal, mut groups, .. } = found::open(config, vec![machine], true)?;
-    let found::FoundGroup { mut executor, origin, recovered, .. } = groups.remove(0);
+    let found::Found { data_dir, wal, groups, .. } = found::open(config, machines, true)?;
     // Nothing will be written to it.
     drop(wal);
-    let records = recovered.records.clone();
-    let incarnation = recovered.incarnation;
-    execute_decided(config, origin, recovered, &mut executor);
-    let decided = executor.applied();
-    let holds_more = |record: &LogRecord| match record {
-        LogRecord::Decided { epoch, slot, .. } => *slot > decided && *epoch >= executor.group().epoch,
-        _ => false,
-    };
-    if records.iter().any(holds_more) {
-        let missing = decided.next();
-        warnings.push(format!(
-            "slot {missing} is missing in this replica's log: what it holds after that is lost"
-        ));
+    let count = groups.len();
+    let mut survived = Vec::new();
+    for found in groups {
+        let number = Some(found.group).filter(|_| count > 1);
+        let group = survive(config, found, |warning| warnings.push(named(number) + &warning));
+        survived.push(group.map_err(|lacks| incomplete(number, lacks))?);
     }
-    for record in &records {
-        match record {
-            LogRecord::Trimmed(slot) if *slot > decided => {
-                return incomplete(Incomplete::Snapshot(*slot));
-            }
-            LogRecord::Entered { group, .. } if group.epoch > executor.group().epoch => {
-                let (epoch, first) = (group.epoch, group.first);
-                return incomplete(Incomplete::Epoch { epoch, first, decided });
-            }
-            _ => {}
-        }
-    }
-    let group = executor.group();
-    let (counts, takes_part) = (group.counts(config.me), group.voting(config.me).is_some());
-    if !counts {
-        warnings.push("this replica did not vote, as far as it knows: it has what others told it".to_owned());
-    }
-    // A learner may have been promoted, and have voted, without having heard that this is decided.
-    let accepted =
-        if takes_part { decide_accepted(config, records, incarnation, &mut executor) } else { Ok(()) };
-    if let Err(lacks) = accepted
-        && counts
-    {
-        return incomplete(lacks);
-    }
-    if executor.applied() == Slot::ZERO {
-        return incomplete(Incomplete::Empty);
+    if survived.iter().all(|group| group.executor.applied() == Slot::ZERO) {
+        return Err(incomplete(None, Incomplete::Empty));
     }
 
-    let old = executor.group().clone();
-    let new = new_group(&old, config, executor.applied());
     let new_cluster = ClusterId(RandomState::new().hash_one((config.cluster.0, SystemTime::now())).max(1));
     let aside = aside(config);
     let plan = Plan {
         old_cluster: config.cluster,
         new_cluster,
-        old,
-        new: new.clone(),
         me: config.me,
-        decided,
-        kept: executor.applied(),
+        groups: planned(config, &survived),
         aside: aside.clone(),
         warnings,
     };
@@ -227,17 +205,73 @@ pub fn force_new_cluster<S: StateMachine>(
     if !agree(&plan) {
         return Ok(None);
     }
-    executor.begin_anew(new.clone());
     let made = DataDir::replacement(&config.data_dir);
     for left in [Some(&made), unfinished.then_some(&aside)].into_iter().flatten().filter(|left| left.exists())
     {
         // An earlier attempt was interrupted before it changed anything.
         fs::remove_dir_all(left).map_err(failed("remove", left))?;
     }
-    write_new(config, &plan, &made, &executor)?;
+    write_new(config, &plan, &made, survived)?;
     drop(data_dir);
     DataDir::replace(&config.data_dir, &aside)?;
     Ok(Some(plan))
+}
+
+/// What is left of a group: all that the survivor accepted is executed.
+struct Survived<S> {
+    executor: Executor<S>,
+    /// The survivor knew slots through this one to be decided.
+    decided: Slot,
+}
+
+/// Decides and executes all that the survivor accepted of a group.
+fn survive<S: StateMachine>(
+    config: &Config,
+    found: found::FoundGroup<S>,
+    mut warn: impl FnMut(String),
+) -> Result<Survived<S>, Incomplete> {
+    let found::FoundGroup { mut executor, origin, recovered, .. } = found;
+    let records = recovered.records.clone();
+    let incarnation = recovered.incarnation;
+    execute_decided(config, origin, recovered, &mut executor);
+    let decided = executor.applied();
+    let holds_more = |record: &LogRecord| match record {
+        LogRecord::Decided { epoch, slot, .. } => *slot > decided && *epoch >= executor.group().epoch,
+        _ => false,
+    };
+    if records.iter().any(holds_more) {
+        let missing = decided.next();
+        warn(format!("slot {missing} is missing in this replica's log: what it holds after that is lost"));
+    }
+    for record in &records {
+        match record {
+            LogRecord::Trimmed(slot) if *slot > decided => return Err(Incomplete::Snapshot(*slot)),
+            LogRecord::Entered { group, .. } if group.epoch > executor.group().epoch => {
+                let (epoch, first) = (group.epoch, group.first);
+                return Err(Incomplete::Epoch { epoch, first, decided });
+            }
+            _ => {}
+        }
+    }
+    let group = executor.group();
+    let (counts, takes_part) = (group.counts(config.me), group.voting(config.me).is_some());
+    if !counts {
+        warn("this replica did not vote, as far as it knows: it has what others told it".to_owned());
+    }
+    // A learner may have been promoted, and have voted, without having heard that this is decided.
+    let accepted =
+        if takes_part { decide_accepted(config, records, incarnation, &mut executor) } else { Ok(()) };
+    if let Err(lacks) = accepted
+        && counts
+    {
+        return Err(lacks);
+    }
+    Ok(Survived { executor, decided })
+}
+
+/// The beginning of what is said of one of several groups.
+fn named(group: Option<GroupId>) -> String {
+    group.map_or_else(String::new, |group| format!("group {}: ", group.0))
 }
 
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecoverError {
@@ -361,27 +395,41 @@ fn of_epoch(records: Vec<LogRecord>, wanted: Epoch) -> Vec<Record> {
     records.into_iter().filter_map(of_epoch).collect()
 }
 
-/// The group with which the new cluster begins: the survivor alone, under an id that nobody had.
-fn new_group(old: &Group, config: &Config, last: Slot) -> Group {
-    let id = old.next_id;
+/// What becomes of the groups. In each the survivor is alone, under an id that nobody had in any of them.
+fn planned<S: StateMachine>(config: &Config, survived: &[Survived<S>]) -> Vec<PlannedGroup> {
+    let first = survived[0].executor.group();
+    let ids = survived.iter().map(|group| group.executor.group().next_id);
+    let id = ids.max().expect("a replica has a group");
     // What it accepted may have removed it.
-    let mut this = old.known().filter(|member| member.id == config.me);
+    let mut this = first.known().filter(|member| member.id == config.me);
     let mut info = this.next().map(|member| member.info.clone()).unwrap_or_default();
     info.name.clone_from(&config.name);
-    Group {
-        version: old.version + 1,
-        epoch: Epoch(old.epoch.0 + 1),
-        first: last.next(),
-        protocol: old.protocol,
-        election: old.election,
-        overrides: old.overrides.clone(),
-        limits: old.limits,
-        members: vec![Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) }],
-        former: Vec::new(),
-        outgoing: Vec::new(),
-        next_id: ReplicaId(id.0 + 1),
-        membership: old.membership,
-    }
+    let member = Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) };
+    // All groups agree on the members, as in the first group's version.
+    let version = first.version + 1;
+    let planned = survived.iter().map(|Survived { executor, decided }| {
+        let (old, kept) = (executor.group().clone(), executor.applied());
+        let new = Group {
+            version: old.version + 1,
+            epoch: Epoch(old.epoch.0 + 1),
+            first: kept.next(),
+            protocol: old.protocol,
+            election: old.election,
+            overrides: old.overrides.clone(),
+            limits: old.limits,
+            members: vec![member.clone()],
+            former: Vec::new(),
+            outgoing: Vec::new(),
+            next_id: ReplicaId(id.0 + 1),
+            membership: match old.membership {
+                Membership::Alone => Membership::Alone,
+                Membership::Followed(_) => Membership::Followed(version),
+                Membership::Follows(_) => Membership::Follows(version),
+            },
+        };
+        PlannedGroup { old, new, decided: *decided, kept }
+    });
+    planned.collect()
 }
 
 /// Makes the data directory of the new cluster's only replica.
@@ -389,13 +437,25 @@ fn write_new<S: StateMachine>(
     config: &Config,
     plan: &Plan,
     path: &Path,
-    executor: &Executor<S>,
+    survived: Vec<Survived<S>>,
 ) -> Result<(), RecoverError> {
-    let me = plan.new.members[0].id;
-    let dir = DataDir::open(path, plan.new_cluster, me, &config.name, config.durability)?;
-    dir.set_origin(&Origin::new(plan.new_cluster, plan.new.clone()).encode())?;
-    let store = SnapshotStore::open(&dir.snapshots(), plan.new_cluster)?;
-    let mut snapshot = store.create(executor.applied())?;
-    executor.freeze().write_to(&mut snapshot).map_err(failed("write", path))?;
-    snapshot.finish().map(|_| ()).map_err(RecoverError::from)
+    let me = plan.groups[0].new.members[0].id;
+    let count = u16::try_from(survived.len()).expect("at most GROUPS_MAX");
+    let (cluster, durability) = (plan.new_cluster, config.durability);
+    let dir = DataDir::open_for_groups(the_disk(), path, cluster, me, &config.name, durability, count)?;
+    // The first group's origin is written last: with it the directory counts as begun.
+    for (number, Survived { mut executor, .. }) in (0..count).zip(survived).rev() {
+        let (group, planned) = (GroupId(number), &plan.groups[usize::from(number)]);
+        dir.set_origin_of(group, &Origin::new(cluster, planned.new.clone()).encode())?;
+        if planned.kept == Slot::ZERO {
+            // It begins with the first slot, as any group does.
+            continue;
+        }
+        executor.begin_anew(planned.new.clone());
+        let store = SnapshotStore::open(&dir.snapshots_of(group), cluster)?;
+        let mut snapshot = store.create(executor.applied())?;
+        executor.freeze().write_to(&mut snapshot).map_err(failed("write", path))?;
+        snapshot.finish().map_err(RecoverError::from)?;
+    }
+    Ok(())
 }

@@ -105,9 +105,9 @@ fn a_replica_that_is_alone_again_and_forgets_the_others_needs_a_new_cluster() {
     let error = start(founder(&group)).unwrap_err();
     assert!(matches!(error, StartError::MembersForgotten), "{error}");
     assert!(error.to_string().contains("synod recover --force-new-cluster"), "{error}");
-    let plan = force_new_cluster(&founder(&group), common::Tape::default(), |_| true).unwrap().unwrap();
+    let plan = force_new_cluster(&founder(&group), vec![common::Tape::default()], |_| true).unwrap().unwrap();
     let mut config = founder(&group);
-    (config.cluster, config.me) = (plan.new_cluster, plan.new.members[0].id);
+    (config.cluster, config.me) = (plan.new_cluster, plan.groups[0].new.members[0].id);
     config.members[0].id = config.me;
     let first = start(config).unwrap();
     append(&first.handle(), "b");

@@ -99,7 +99,7 @@ fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r1");
     let config = survivor(&path);
-    let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
+    let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
     assert_eq!((cluster_in(&path), cluster_in(&plan.aside)), (plan.new_cluster, CLUSTER));
 
     let made = DataDir::replacement(&path);
@@ -115,8 +115,8 @@ fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     }
     std::fs::remove_dir(&path).unwrap();
     std::fs::rename(&made, &path).unwrap();
-    let config = Config::new(plan.new_cluster, plan.new.members[0].id, Vec::new(), path);
-    assert!(force_new_cluster(&config, Nothing, |_| false).unwrap().is_none(), "it can be read");
+    let config = Config::new(plan.new_cluster, plan.groups[0].new.members[0].id, Vec::new(), path);
+    assert!(force_new_cluster(&config, vec![Nothing], |_| false).unwrap().is_none(), "it can be read");
 }
 
 /// At one time the new directory was made beside the link, or had no name at all.
@@ -130,7 +130,7 @@ fn the_directory_may_be_named_in_a_roundabout_way() {
         let mut config = survivor(&path);
         std::os::unix::fs::symlink(&path, disk.join("link")).unwrap();
         config.data_dir = disk.join(way);
-        let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
+        let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
         assert_eq!(plan.aside, path.canonicalize().unwrap().with_file_name(format!("r1.old-{CLUSTER}")));
         assert_eq!((cluster_in(&path), cluster_in(&plan.aside)), (plan.new_cluster, CLUSTER));
         assert_eq!(cluster_in(&disk.join("link")), plan.new_cluster);
@@ -142,7 +142,7 @@ fn the_directory_may_be_named_in_a_roundabout_way() {
 #[test]
 fn a_mount_point_is_refused_before_anything_is_written() {
     let config = Config::new(CLUSTER, R1, Vec::new(), "/proc".into());
-    let error = force_new_cluster(&config, Nothing, |_| true).unwrap_err().to_string();
+    let error = force_new_cluster(&config, vec![Nothing], |_| true).unwrap_err().to_string();
     assert!(error.contains("--data-dir /proc/data"), "{error}");
 }
 
@@ -156,7 +156,7 @@ fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     for left in [DataDir::replacement(&path), aside.clone()] {
         drop(DataDir::open(&left, ClusterId(99), ReplicaId(3), "n1", Durability::Sync).unwrap());
     }
-    let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
+    let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
     assert_eq!(plan.aside, aside);
     assert_eq!((cluster_in(&path), cluster_in(&aside)), (plan.new_cluster, CLUSTER));
     assert!(!DataDir::replacement(&path).exists());
@@ -165,7 +165,7 @@ fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     std::fs::remove_dir_all(&path).unwrap();
     std::fs::rename(&aside, &path).unwrap();
     drop(DataDir::open(&aside, CLUSTER, R1, "n1", Durability::Sync).unwrap());
-    let error = force_new_cluster(&config, Nothing, |_| true).unwrap_err().to_string();
+    let error = force_new_cluster(&config, vec![Nothing], |_| true).unwrap_err().to_string();
     assert!(error.contains("exists already"), "{error}");
 }
 
@@ -205,9 +205,9 @@ fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
     drop(dir);
 
     let config = Config::new(CLUSTER, R2, Vec::new(), path);
-    let plan = force_new_cluster(&config, Nothing, |_| true).unwrap().expect("agreed");
-    assert_eq!(plan.decided, Slot::ZERO, "nobody told it");
-    assert!(plan.kept >= Slot(3), "{plan:?}");
-    assert!(plan.old.votes(R2));
-    assert_eq!(plan.new.voters().collect::<Vec<_>>(), [ReplicaId(3)]);
+    let plan = force_new_cluster(&config, vec![Nothing], |_| true).unwrap().expect("agreed");
+    assert_eq!(plan.groups[0].decided, Slot::ZERO, "nobody told it");
+    assert!(plan.groups[0].kept >= Slot(3), "{plan:?}");
+    assert!(plan.groups[0].old.votes(R2));
+    assert_eq!(plan.groups[0].new.voters().collect::<Vec<_>>(), [ReplicaId(3)]);
 }

@@ -121,8 +121,8 @@ pub struct Report {
     pub first: Lsn,
     /// The last of them.
     pub last: Lsn,
-    /// The lowest and highest slot in those of the first group.
-    pub slots: Option<(Slot, Slot)>,
+    /// The lowest and highest slot in those of each group that has some.
+    pub slots: BTreeMap<GroupId, (Slot, Slot)>,
     /// Recognisable bytes after the last record. A restart cuts them off; they were never durable.
     pub torn_bytes: u64,
     /// Records that were durable and cannot be read.
@@ -231,8 +231,13 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
         let records = scans.iter().flat_map(|scan| &scan.records);
         records.filter(|r| r.body_ok && !r.header.restated && r.header.lsn <= verdict.last).map(|r| &r.header)
     };
-    let of_first = || counts().filter(|record| record.group == GroupId::FIRST);
-    let slots = || of_first().filter_map(|r| if let Keep::Slot(slot) = r.keep { Some(slot) } else { None });
+    let mut slots = BTreeMap::new();
+    for record in counts() {
+        if let Keep::Slot(slot) = record.keep {
+            let (lowest, highest) = slots.entry(record.group).or_insert((slot, slot));
+            (*lowest, *highest) = (slot.min(*lowest), slot.max(*highest));
+        }
+    }
     let set_aside = file_names(&RealDisk, dir)?.into_iter().filter(|name| name.ends_with(".damaged"));
     Ok(Report {
         identity,
@@ -248,7 +253,7 @@ fn verify_once(dir: &Path, identity: Identity, previous: &Previous) -> Result<Re
         records: counts().count() as u64,
         first: counts().map(|record| record.lsn).min().unwrap_or(Lsn::ZERO),
         last: counts().map(|record| record.lsn).max().unwrap_or(Lsn::ZERO),
-        slots: slots().min().zip(slots().max()),
+        slots,
         torn_bytes: verdict.torn_bytes,
         damage: verdict.damage,
         set_aside: set_aside.map(|name| dir.join(name)).collect(),

@@ -1,5 +1,7 @@
 //! Files that changed after they were durable.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::{
     Damage, Loss,
@@ -632,7 +634,8 @@ fn tools_see_what_a_start_sees() {
         (report.first, report.last, report.records),
         (Lsn(1), Lsn(written.len() as u64), written.len() as u64)
     );
-    assert_eq!((report.segments, report.slots), (3, Some((Slot(1), Slot(31)))));
+    let slots = BTreeMap::from([(GroupId::FIRST, (Slot(1), Slot(31)))]);
+    assert_eq!((report.segments, report.slots), (3, slots));
     assert_eq!(report.identity, IDENTITY);
     drop(wal);
 
