@@ -53,15 +53,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // The restore. The plan says what is kept; agreeing makes the directory one of the only replica of a new cluster.
     let restored = Config::new(lost.cluster, lost.me, Vec::new(), backup.clone());
-    let plan = force_new_cluster(&restored, Journal::default(), |plan| {
+    let plan = force_new_cluster(&restored, vec![Journal::default()], |plan| {
         println!(
             "cluster {} becomes {}, with slots through {}",
-            plan.old_cluster, plan.new_cluster, plan.kept
+            plan.old_cluster, plan.new_cluster, plan.groups[0].kept
         );
         true
     })?;
     let plan = plan.expect("agreed");
-    let me = plan.new.members[0].id;
+    let me = plan.groups[0].new.members[0].id;
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = MemberAddress::new(me, "restored", listener.local_addr()?.to_string());
     let mut config = Config::new(plan.new_cluster, me, vec![address], backup);
