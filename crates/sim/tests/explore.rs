@@ -1,6 +1,6 @@
 //! Tests of exploration: small configurations are explored completely, and bugs that are planted are found.
 
-use synod_consensus::{Bug, ProtocolKind, multipaxos, raft};
+use synod_consensus::{Bug, Dissemination, Options, ProtocolKind, dissemination, multipaxos, raft};
 use synod_sim::{
     check::Invariant,
     explore::{Bounds, Count, Incomplete, Report, Walks, explore, explore_with, options, walk, walk_with},
@@ -62,6 +62,56 @@ fn raft_holds_in_every_state() {
     everything(ProtocolKind::Raft, Bounds { commands: 0, crashes: 1, ..CALM }, 150_000);
     everything(ProtocolKind::Raft, CALM, 400_000);
     everything(ProtocolKind::Raft, Bounds { replicas: 2, catch_ups: 2, crashes: 1, ..CALM }, 1_000);
+}
+
+/// The options with which a protocol orders references to batches that all replicas disseminate.
+fn balanced(protocol: ProtocolKind) -> Options {
+    let mut options = options(protocol);
+    options.dissemination = Dissemination::Balanced;
+    options
+}
+
+#[test]
+fn batches_that_are_ordered_by_reference_hold_in_every_state() {
+    use ProtocolKind::{MultiPaxos, Raft, SequencePaxos};
+    let bounds = Bounds { replicas: 2, ..CALM };
+    let crash = Bounds { crashes: 1, ..bounds };
+    for (protocol, bounds, states_min) in [
+        (MultiPaxos, Bounds { timeouts: 2, ..bounds }, 50_000),
+        (MultiPaxos, crash, 10_000),
+        (MultiPaxos, Bounds { commands: 2, ..bounds }, 50_000),
+        (Raft, crash, 100_000),
+        (SequencePaxos, crash, 100_000),
+    ] {
+        let Report { count, incomplete, found } = explore_with(balanced(protocol), bounds, &mut |_| ());
+        println!("{protocol}, {bounds:?}: {count:?}");
+        if let Some(found) = found {
+            panic!("{protocol}, {bounds:?}: {}\n{}", found.violation, found.story.join("\n"));
+        }
+        assert!(incomplete.is_none() && count.states >= states_min, "{protocol}, {bounds:?}: {count:?}");
+    }
+}
+
+#[test]
+fn planted_bugs_of_dissemination_are_found() {
+    let found = |found: Report, protocol: ProtocolKind| {
+        let count = found.count;
+        let violation = found.found.unwrap_or_else(|| panic!("{protocol}: not found in {count:?}")).violation;
+        let lacks_it = matches!(violation.invariant, Invariant::QuorumDurable | Invariant::OrderedOnce);
+        assert!(lacks_it, "{protocol}: {violation}");
+    };
+    for &(_, protocol) in ProtocolKind::ALL {
+        let mut options = balanced(protocol);
+        options.planted = Some(Bug::Dissemination(dissemination::Bug::HoldUnrecorded));
+        let bounds = Bounds { replicas: 2, timeouts: 2, ..CALM };
+        found(explore_with(options.clone(), bounds, &mut |_| ()), protocol);
+
+        // Two replicas hold the batch, and a third one hears of its order first.
+        options.planted = Some(Bug::Dissemination(dissemination::Bug::VoteWithoutBatch));
+        let bounds = Bounds { commands: 3, timeouts: 8, ..CALM };
+        let walks = Walks { walks: 2_000, steps: 200, seed: 1 };
+        found(walk_with(options, bounds, walks, &mut |_| ()), protocol);
+    }
 }
 
 /// Explores a protocol with a bug until the bug is found.

@@ -7,9 +7,9 @@ use std::{
 };
 
 use clap::Args;
-use synod_consensus::ProtocolKind;
+use synod_consensus::{Dissemination, ProtocolKind};
 
-use super::{Bounds, Count, Incomplete, Report, Walks, explore, walk};
+use super::{Bounds, Count, Incomplete, Report, Walks, explore_with, options, walk_with};
 
 /// How often the line of progress is written again.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
@@ -26,6 +26,9 @@ pub struct ExploreArgs {
     /// The protocol, with the rotating election where it does not bring its own.
     #[arg(long, default_value_t = ProtocolKind::MultiPaxos)]
     protocol: ProtocolKind,
+    /// How batches reach all replicas. With `balanced` every replica may be given a command.
+    #[arg(long, default_value_t = Dissemination::default())]
+    dissemination: Dissemination,
     /// Replicas, all of which vote.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().replicas as u64,
         value_parser = clap::value_parser!(u64).range(1..=Bounds::REPLICAS_MAX as u64))]
@@ -104,12 +107,21 @@ pub fn run(args: &ExploreArgs) -> ExitCode {
             let _ = std::io::stderr().flush();
         }
     };
+    if args.dissemination == Dissemination::References {
+        // A replica fills references in before its protocol sees the message.
+        eprintln!(
+            "error: a protocol does not notice that its messages travel with references; explore `leader` instead"
+        );
+        return ExitCode::from(2);
+    }
+    let mut options = options(args.protocol);
+    options.dissemination = args.dissemination;
     let report = match args.random {
         Some(walks) => {
             let walks = Walks { walks, steps: args.depth.unwrap_or(STEPS), seed: args.seed };
-            walk(args.protocol, args.bounds(), walks, &mut watch)
+            walk_with(options, args.bounds(), walks, &mut watch)
         }
-        None => explore(args.protocol, args.bounds(), &mut watch),
+        None => explore_with(options, args.bounds(), &mut watch),
     };
     if terminal {
         eprintln!();
@@ -138,6 +150,10 @@ fn summary(args: &ExploreArgs, report: &Report, elapsed: Duration) -> String {
          {duplicates} duplicates, {catch_ups} catch-ups{}",
         if args.pages { ", pages of one batch" } else { "" }
     );
+    let bounds = match args.dissemination {
+        Dissemination::Leader => bounds,
+        dissemination => format!("{bounds}, {dissemination} dissemination"),
+    };
     text += &match (&report.found, report.incomplete) {
         (Some(_), _) => "an invariant does NOT hold\n".to_owned(),
         (None, None) => format!("complete: every state within {bounds}; every invariant held\n"),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use synod_wire::{Ballot, Slot};
 
 use super::{
-    on_disk::{Element, OnDisk, Place, Value},
+    on_disk::{Element, OnDisk, Place, Value, Values},
     past::{Fulfilled, Owed, Past},
 };
 use crate::check::{Checked, Invariant, Violation, demand};
@@ -24,7 +24,8 @@ pub(super) struct Deeds {
 }
 
 impl Deeds {
-    pub(super) fn of(disk: OnDisk, past: &Past) -> Result<Deeds, Violation> {
+    pub(super) fn of(disk: OnDisk, past: &Past, values: &Values) -> Result<Deeds, Violation> {
+        votes_for_batches(&disk, past, values)?;
         let mut elements = disk.elements;
         for (&place, &element) in &past.proposed {
             let known = *elements.entry(place).or_insert(element);
@@ -111,6 +112,22 @@ impl Verdict {
         };
         if holds { Ok(()) } else { Err(owed.otherwise.clone()) }
     }
+}
+
+/// Checks that a replica that has voted for a reference holds the batch, unless it is void.
+fn votes_for_batches(disk: &OnDisk, past: &Past, values: &Values) -> Checked {
+    let named = |place: &Place| {
+        let value = disk.elements.get(place)?.value;
+        let name = values.batch(value)?.id()?;
+        Some((value, name))
+    };
+    let mut lacked = disk.votes.iter().filter_map(named).filter(|(value, _)| !disk.batches.contains(value));
+    let delivered = || values.delivered(past.delivered.iter().map(|&(value, _)| value));
+    let lacks = lacked.find(|&(_, name)| !delivered().voids(name));
+    demand(lacks.is_none(), Invariant::QuorumDurable, || {
+        let name = lacks.map(|(_, name)| name.to_string()).unwrap_or_default();
+        format!("a replica has durably voted for a reference to {name}, and its log does not hold the batch")
+    })
 }
 
 /// Checks that there is one batch for each slot, on all replicas and in all lives.

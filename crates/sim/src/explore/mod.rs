@@ -47,8 +47,8 @@ use synod_api::{
     etcdserverpb::PutRequest,
     synod::v1::{KvCommand, kv_command::Command},
 };
-use synod_consensus::{ElectionKind, Options, ProtocolKind};
-use synod_wire::{Batch, BatchBuilder, ReplicaId, SessionId};
+use synod_consensus::{Dissemination, ElectionKind, Options, ProtocolKind};
+use synod_wire::{Batch, BatchBuilder, BatchId, Incarnation, ReplicaId, SessionId, replica_session};
 
 use crate::check::Violation;
 use node::Setting;
@@ -199,9 +199,11 @@ fn setting(mut options: Options, bounds: Bounds) -> Setting {
     if bounds.pages {
         (options.page_bytes_max, options.raft.append_bytes_max) = (1, 1);
     }
-    let commands = (1..=bounds.commands).map(command).collect();
-    let ids = (1..=bounds.replicas as u64).map(ReplicaId).collect();
-    Setting { options, ids, values: Values::new(commands) }
+    let ids: Vec<ReplicaId> = (1..=bounds.replicas as u64).map(ReplicaId).collect();
+    let named = options.dissemination == Dissemination::Balanced;
+    let forms = |n| if named { named_command(n, &ids, bounds.crashes) } else { vec![command(n)] };
+    let values = Values::new((1..=bounds.commands).map(forms).collect());
+    Setting { options, values, ids }
 }
 
 fn report(space: &mut Space, count: Count, end: End) -> Report {
@@ -232,11 +234,23 @@ pub fn options(protocol: ProtocolKind) -> Options {
 
 /// The n-th command: it puts n.
 fn command(n: u8) -> Batch {
+    put(n, BatchBuilder::new()).finish()
+}
+
+/// The n-th command with the names that it may have: those of the first lives of all replicas, then those of the second
+/// ones, and so on.
+fn named_command(n: u8, ids: &[ReplicaId], crashes: u8) -> Vec<Batch> {
+    let lives = (1..=u64::from(crashes) + 1).map(Incarnation);
+    let origins = lives.flat_map(|life| ids.iter().map(move |&id| replica_session(id, life, 0)));
+    let name = |origin| put(n, BatchBuilder::identified()).finish_as(BatchId { origin, number: n.into() }, 1);
+    origins.map(name).collect()
+}
+
+fn put(n: u8, mut batch: BatchBuilder) -> BatchBuilder {
     let put = PutRequest { key: "x".into(), value: n.to_string().into(), ..PutRequest::default() };
     let payload = KvCommand { command: Some(Command::Put(put)), ..KvCommand::default() };
-    let mut batch = BatchBuilder::new();
     batch.push(SessionId(1), n.into(), n.into(), &prost::Message::encode_to_vec(&payload));
-    batch.finish()
+    batch
 }
 
 /// The steps as text.
@@ -247,7 +261,7 @@ fn tell(space: &mut Space, path: &[Taken]) -> Vec<String> {
         let at = usize::from(taken.at);
         lines.push(format!("{:>3}  {} {}", place + 1, space.setting.ids[at], title(space, nodes[at], taken)));
         let mut notes = Vec::new();
-        let happening = space.happening(taken.made);
+        let happening = space.happening(at, nodes[at], taken.made);
         // The last step is the one that fails, or the one that leads to a violation.
         let _ = space.node(nodes[at]).node.step(&space.setting, &happening, Some(&mut notes));
         lines.extend(notes.iter().map(|note| format!("         {note}")));

@@ -167,6 +167,11 @@ impl Node {
         self.delivered
     }
 
+    /// How many lives have begun.
+    pub(super) fn life(&self) -> u64 {
+        self.life
+    }
+
     pub(super) fn has_timer(&self) -> bool {
         self.deadline != Time::NEVER
     }
@@ -292,7 +297,7 @@ impl<'a> Work<'a> {
                         format!("{id} delivers slot {slot} after slot {before}")
                     })?;
                     self.node.delivered = slot.0;
-                    self.node.past.delivers(id, slot, ballots, self.setting.values.of(&batch))?;
+                    self.node.past.delivers((id, slot), ballots, &batch, &self.setting.values)?;
                 }
                 Effect::Leader(view) => {
                     self.note(|| describe::view(view));

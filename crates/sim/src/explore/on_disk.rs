@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use synod_consensus::{Fact, Record, TermFact};
-use synod_wire::{Ballot, Batch, ReplicaId, Slot};
+use synod_consensus::{Fact, Record, TermFact, dissemination};
+use synod_wire::{Ballot, Batch, Delivered, ReplicaId, Slot};
 
-/// A batch as its index in the list of those that may be decided; [`Values::STRANGE`] for any other batch.
-pub(super) type Value = u8;
+/// A batch as its index in the list of those that may be decided; [`Values::STRANGE`] for any other batch. A reference
+/// is the batch that it stands for.
+pub(super) type Value = u16;
 
 /// Where a batch was proposed: the slot, and the ballot.
 pub(super) type Place = (Slot, Ballot);
@@ -21,24 +22,49 @@ pub(super) struct Element {
 
 /// The batches that may be decided: the no-op, and the commands.
 #[derive(Debug)]
-pub(super) struct Values(Vec<Batch>);
+pub(super) struct Values {
+    batches: Vec<Batch>,
+    /// In how many forms each command is there: where batches have names, one for each life of each replica.
+    forms: usize,
+}
 
 impl Values {
     /// A batch that was never proposed.
     pub(super) const STRANGE: Value = Value::MAX;
 
-    pub(super) fn new(commands: Vec<Batch>) -> Values {
-        Values(std::iter::once(Batch::noop()).chain(commands).collect())
+    /// These commands, each in all the forms that it may be proposed in.
+    ///
+    /// # Panics
+    /// There are as many as no exploration can do with, or some command has more forms than another.
+    pub(super) fn new(commands: Vec<Vec<Batch>>) -> Values {
+        let forms = commands.first().map_or(1, Vec::len);
+        assert!(commands.iter().all(|command| command.len() == forms), "a form for each life");
+        let batches: Vec<Batch> =
+            std::iter::once(Batch::noop()).chain(commands.into_iter().flatten()).collect();
+        assert!(batches.len() < usize::from(Values::STRANGE), "so many batches are not explored");
+        Values { batches, forms }
     }
 
     pub(super) fn of(&self, batch: &Batch) -> Value {
-        let known = self.0.iter().position(|value| value == batch);
+        let known = self.batches.iter().position(|value| value == batch || batch.stands_for(value));
         known.and_then(|place| Value::try_from(place).ok()).unwrap_or(Values::STRANGE)
     }
 
     /// The batch of a value that is not strange.
     pub(super) fn batch(&self, value: Value) -> Option<&Batch> {
-        self.0.get(usize::from(value))
+        self.batches.get(usize::from(value))
+    }
+
+    /// A command, in one of its forms.
+    pub(super) fn command(&self, command: usize, form: usize) -> Option<&Batch> {
+        self.batches.get(1 + command * self.forms + form % self.forms)
+    }
+
+    /// What is void once these values are delivered, in this order.
+    pub(super) fn delivered(&self, values: impl Iterator<Item = Value>) -> Delivered {
+        let mut table = Delivered::default();
+        values.filter_map(|value| self.batch(value)).for_each(|batch| table.deliver(batch));
+        table
     }
 }
 
@@ -57,6 +83,8 @@ pub(super) struct OnDisk {
     /// The places of those elements that were votes: with terms, only entries of the replica's term (Ongaro
     /// 2014, section 3.6.2).
     pub(super) votes: BTreeSet<Place>,
+    /// The batches that are there themselves, and not only by reference.
+    pub(super) batches: BTreeSet<Value>,
 }
 
 /// A sequence, reconstructed from its records.
@@ -76,6 +104,9 @@ impl OnDisk {
         for record in records {
             disk.take_in(record.body().fact(), &mut held, values);
             disk.take_in_terms(&record.body().term_fact(), values);
+            if let Record::Dissemination(dissemination::Record::Held { batch, .. }) = record {
+                disk.batches.insert(values.of(batch));
+            }
         }
         disk
     }

@@ -57,11 +57,26 @@ pub(super) struct Speaker<'a> {
 
 impl Past {
     /// A replica delivers a slot, after all slots before it in this life.
-    pub(super) fn delivers(&mut self, id: ReplicaId, slot: Slot, ballots: Ballots, value: Value) -> Checked {
+    pub(super) fn delivers(
+        &mut self,
+        (id, slot): (ReplicaId, Slot),
+        ballots: Ballots,
+        batch: &Batch,
+        values: &Values,
+    ) -> Checked {
+        let value = values.of(batch);
         demand(value != Values::STRANGE, Invariant::Validity, || {
             format!("{id} delivers in slot {slot} what nobody proposed")
         })?;
         let index = usize::try_from(slot.0 - 1).unwrap_or(usize::MAX);
+        if let Some(name) = batch.id() {
+            let void =
+                values.delivered(self.delivered.iter().take(index).map(|&(value, _)| value)).voids(name);
+            demand(void == batch.is_reference(), Invariant::OrderedOnce, || {
+                let what = if void { "a batch that is void" } else { "a reference to a batch that counts" };
+                format!("{id} delivers in slot {slot} {what}")
+            })?;
+        }
         match self.delivered.get_mut(index) {
             Some((before, last)) => {
                 *last = ballots;

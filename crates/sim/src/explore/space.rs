@@ -153,7 +153,7 @@ impl Space {
         let number = match self.outcome_numbers.get(&(node, made)) {
             Some(&number) => number,
             None => {
-                let happening = self.happening(made);
+                let happening = self.happening(index, node, made);
                 let step = self.node(node).node.step(&self.setting, &happening, None)?;
                 let outcome = self.take_in(self.setting.ids[index], step)?;
                 let number = number(self.outcomes.len());
@@ -165,8 +165,8 @@ impl Space {
         Ok(&self.outcomes[number as usize])
     }
 
-    /// A move, spelt out.
-    pub(super) fn happening(&self, made: Move) -> Happening {
+    /// A move of the replica with this index, spelt out.
+    pub(super) fn happening(&self, index: usize, node: u32, made: Move) -> Happening {
         match made {
             Move::Receive(parcel) => {
                 let Parcel { from, message, .. } = self.parcel(parcel);
@@ -177,7 +177,9 @@ impl Space {
             Move::Timer => Happening::Timer,
             Move::Wait => Happening::Wait,
             Move::Propose(proposed) => {
-                let command = Value::try_from(proposed + 1).ok().and_then(|n| self.setting.values.batch(n));
+                let life = usize::try_from(self.node(node).node.life()).expect("a small number");
+                let form = (life - 1) * self.setting.ids.len() + index;
+                let command = self.setting.values.command(proposed as usize, form);
                 Happening::Propose(command.expect("only commands that there are").clone())
             }
             Move::Learn(decision) => {
@@ -226,7 +228,7 @@ impl Space {
         if let Some(&known) = self.node_numbers.get(&fingerprint) {
             return Ok(known);
         }
-        let deeds = Deeds::of(node.disk(&self.setting.values), node.past())?;
+        let deeds = Deeds::of(node.disk(&self.setting.values), node.past(), &self.setting.values)?;
         let deeds = self.deeds_number(deeds);
         let (durable, records) = node.log();
         let (has_timer, has_room) = (node.has_timer(), node.has_room());
