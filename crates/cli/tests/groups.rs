@@ -162,6 +162,19 @@ fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
         let found = done(&endpoints[(number + 1) % 3], &["get", &key(number), "--print-value-only"]);
         assert_eq!(found.trim(), format!("value{number}"));
     }
+    // The generator goes by the native API.
+    let everywhere = endpoints.join(",");
+    let bench = |args: &[&str]| {
+        let sizes = ["--total", "200", "--clients", "4", "--key-space-size", "50"];
+        synod(&[&["bench"], args, &["--endpoints", &everywhere, "-w", "json"], &sizes].concat())
+    };
+    let said = String::from_utf8(bench(&["put"]).stderr).unwrap();
+    assert!(said.contains("several groups") && said.contains("accepted: --keep"), "{said}");
+    for args in [&["put", "--sequential-keys", "--keep"][..], &["get"]] {
+        let report: serde_json::Value = serde_json::from_slice(&bench(args).stdout).unwrap();
+        assert_eq!((&report["answered"], &report["failed"]), (&200.into(), &0.into()), "{report}");
+        assert!(args[0] == "put" || report["found"] == 200, "{report}");
+    }
     let used = applied(&endpoints[0]).unwrap();
     assert_eq!(used.len(), 4);
     let all = endpoints.join(",");

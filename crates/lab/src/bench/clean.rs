@@ -6,9 +6,12 @@
 
 use std::{future::Future, time::Duration};
 
-use synod_api::etcdserverpb::{
-    DeleteRangeRequest, RangeRequest, RequestOp, TxnRequest, kv_client::KvClient, request_op::Request,
-    response_op::Response,
+use synod_api::{
+    etcdserverpb::{
+        DeleteRangeRequest, RangeRequest, RequestOp, TxnRequest, kv_client::KvClient, request_op::Request,
+        response_op::Response,
+    },
+    shards::NO_SINGLE_REVISION,
 };
 use tonic::{Status, transport::Channel};
 
@@ -86,7 +89,16 @@ async fn first<T>(
 async fn revision(target: &Target, timeout: Duration) -> Result<i64, BenchError> {
     let mut kv = KvClient::new(target.connect().await?);
     let request = RangeRequest { key: "0".into(), count_only: true, ..RangeRequest::default() };
-    let answer = answered(target, timeout, kv.range(request)).await?;
+    let asked = async {
+        match kv.range(request).await {
+            Err(status) if status.message().starts_with(NO_SINGLE_REVISION) => Ok(None),
+            answer => answer.map(|answer| Some(answer.into_inner())),
+        }
+    };
+    let asked = async { asked.await.map(tonic::Response::new) };
+    let Some(answer) = answered(target, timeout, asked).await? else {
+        return Err(BenchError::NotRemovable { endpoint: target.address.clone() });
+    };
     Ok(answer.header.map_or(0, |header| header.revision))
 }
 

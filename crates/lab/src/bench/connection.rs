@@ -13,7 +13,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::{self, SendRequest};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use prost::Message;
-use synod_api::etcdserverpb::{PutRequest, PutResponse, RangeRequest, RangeResponse};
+use synod_api::{
+    etcdserverpb::{PutRequest, PutResponse, RangeRequest, RangeResponse},
+    shards::NO_SINGLE_REVISION,
+    synod::v1::{
+        ExecuteRequest, ExecuteResponse, KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, QueryRequest,
+        QueryResponse, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply,
+    },
+};
 use tokio::{net::TcpStream, sync::Mutex, time::timeout};
 use tonic::{Code, Status};
 
@@ -37,6 +44,10 @@ pub(super) struct Connection {
     target: Target,
     put: Uri,
     range: Uri,
+    execute: Uri,
+    query: Uri,
+    /// The server has said that keys are spread over several groups, so that it does not serve etcd's API.
+    spread: Cell<bool>,
     headers: HeaderMap,
     arena: RefCell<BytesMut>,
     live: RefCell<Option<SendRequest<Bytes>>>,
@@ -51,12 +62,15 @@ impl Connection {
     pub(super) async fn open(target: Target) -> Result<Rc<Connection>, BenchError> {
         let refuse = |reason: String| BenchError::Unreachable { endpoint: target.address.clone(), reason };
         let uri = |method: &str| {
-            let uri = format!("http://{}/etcdserverpb.KV/{method}", target.address);
+            let uri = format!("http://{}/{method}", target.address);
             uri.parse::<Uri>().map_err(|error| refuse(error.to_string()))
         };
         let connection = Rc::new(Connection {
-            put: uri("Put")?,
-            range: uri("Range")?,
+            put: uri("etcdserverpb.KV/Put")?,
+            range: uri("etcdserverpb.KV/Range")?,
+            execute: uri("synod.v1.Native/Execute")?,
+            query: uri("synod.v1.Native/Query")?,
+            spread: Cell::new(false),
             headers: HeaderMap::from_iter([
                 (header::TE, HeaderValue::from_static("trailers")),
                 (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
@@ -77,13 +91,56 @@ impl Connection {
     }
 
     /// Writes a key.
-    pub(super) async fn put(self: &Rc<Self>, request: &PutRequest) -> Result<PutResponse, Status> {
-        self.call(&self.put, request).await
+    pub(super) async fn put(self: &Rc<Self>, request: PutRequest) -> Result<(), Status> {
+        if let Some(answer) = self.unless_spread::<PutResponse>(&self.put, &request).await {
+            return answer.map(drop);
+        }
+        let command = KvCommand { command: Some(Command::Put(request)), ..KvCommand::default() };
+        let request = ExecuteRequest { payload: command.encode_to_vec().into(), ..ExecuteRequest::default() };
+        let answer: ExecuteResponse = self.call(&self.execute, &request).await?;
+        match KvReply::decode(answer.reply).ok().and_then(|reply| reply.reply) {
+            Some(Reply::Put(_)) => Ok(()),
+            Some(Reply::Error(failure)) => Err(failed(failure)),
+            _ => Err(malformed("it is no reply to a put")),
+        }
     }
 
-    /// Reads a key.
-    pub(super) async fn range(self: &Rc<Self>, request: &RangeRequest) -> Result<RangeResponse, Status> {
-        self.call(&self.range, request).await
+    /// Reads a key; returns whether there is one.
+    pub(super) async fn get(self: &Rc<Self>, request: RangeRequest) -> Result<bool, Status> {
+        let found = |answer: RangeResponse| !answer.kvs.is_empty();
+        if let Some(answer) = self.unless_spread(&self.range, &request).await {
+            return answer.map(found);
+        }
+        let serializable = request.serializable;
+        let payload = KvQuery { query: Some(Query::Range(request)) }.encode_to_vec().into();
+        let request = QueryRequest { payload, serializable, group: None };
+        let answer: QueryResponse = self.call(&self.query, &request).await?;
+        match KvAnswer::decode(answer.reply).ok().and_then(|answer| answer.answer) {
+            Some(Answer::Range(answer)) => Ok(found(answer)),
+            Some(Answer::Error(failure)) => Err(failed(failure)),
+            _ => Err(malformed("it is no answer to a range")),
+        }
+    }
+
+    /// The answer of etcd's API; `None` if the server does not serve it, since its keys are spread over groups.
+    async fn unless_spread<A: Message + Default>(
+        self: &Rc<Self>,
+        uri: &Uri,
+        request: &impl Message,
+    ) -> Option<Result<A, Status>> {
+        if self.spread.get() {
+            return None;
+        }
+        match self.call(uri, request).await {
+            Err(status)
+                if status.code() == Code::FailedPrecondition
+                    && status.message().starts_with(NO_SINGLE_REVISION) =>
+            {
+                self.spread.set(true);
+                None
+            }
+            answer => Some(answer),
+        }
     }
 
     async fn call<A: Message + Default>(
@@ -206,8 +263,15 @@ impl Connection {
     }
 }
 
+fn malformed(what: &str) -> Status {
+    Status::internal(format!("malformed answer: {what}"))
+}
+
+fn failed(KvFailure { code, message }: KvFailure) -> Status {
+    Status::new(Code::from_i32(code), message)
+}
+
 fn decode<A: Message + Default>(answer: &Bytes) -> Result<A, Status> {
-    let malformed = |what: &str| Status::internal(format!("malformed answer: {what}"));
     let Some((prefix, message)) = answer.split_at_checked(PREFIX_BYTES) else {
         return Err(malformed("it is shorter than a message's prefix"));
     };

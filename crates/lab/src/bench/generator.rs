@@ -337,8 +337,8 @@ impl Thread {
         }
         let answer = async {
             match request {
-                Request::Put(put) => connection.put(&put).await.map(|_| false),
-                Request::Get(get) => connection.range(&get).await.map(|answer| !answer.kvs.is_empty()),
+                Request::Put(put) => connection.put(put).await.map(|()| false),
+                Request::Get(get) => connection.get(get).await,
             }
         };
         match timeout_at(deadline.into(), answer).await {

@@ -70,6 +70,15 @@ pub enum BenchError {
         /// The error.
         reason: String,
     },
+    /// The keys of the cluster are spread over groups, so that what is written cannot be found again by a range.
+    #[error(
+        "the keys of the cluster of {endpoint} are spread over several groups, where what is written cannot be removed \
+         afterwards; accepted: --keep"
+    )]
+    NotRemovable {
+        /// The endpoint.
+        endpoint: String,
+    },
     /// `--target-leader` was given, but none of the endpoints leads.
     #[error(
         "--target-leader: none of {endpoints} leads (they name {leader} as the leader); add its endpoint to --endpoints"

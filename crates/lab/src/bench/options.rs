@@ -134,7 +134,8 @@ pub enum CompareCommand {
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct After {
     /// Leave the keys that were written. Without this flag they are removed at the end, including those that
-    /// existed before and were overwritten. (Either way the store keeps their versions until it is compacted.)
+    /// existed before and were overwritten. (Either way the store keeps their versions until it is compacted.) A
+    /// cluster of several groups needs it.
     #[arg(long)]
     pub keep: bool,
 }
