@@ -153,6 +153,10 @@ fn groups(asked: &[Asked]) -> String {
     if count < 2 {
         return String::new();
     }
+    // The replica that knows the latest members says which groups do not have them; of several the first, which was not
+    // the last to join.
+    let version = |status: &&StatusResponse| status.group.as_ref().map_or(0, |group| group.version);
+    let pending = told().rev().max_by_key(version);
     let row = |number: usize| {
         let told = || told().filter_map(|status| Some((&status.name, status.groups.get(number)?)));
         // Of replicas that name different leaders, the one with the highest ballot is the last to have heard.
@@ -160,7 +164,8 @@ fn groups(asked: &[Asked]) -> String {
         let decided = told().map(|(_, group)| group.decided_slot).max().unwrap_or(0);
         let applied: Vec<_> = told().map(|(name, group)| format!("{name} {}", group.applied_slot)).collect();
         let leader = latest.map_or_else(String::new, |(_, group)| or_none(&group.leader_name));
-        let members = latest.map_or("", |(_, group)| &group.members_pending);
+        let members = pending.and_then(|status| status.groups.get(number));
+        let members = members.map_or("", |group| &group.members_pending);
         let members = if members.is_empty() { "as group 0" } else { members };
         [number.to_string(), leader, decided.to_string(), applied.join(", "), members.to_owned()]
     };

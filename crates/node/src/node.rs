@@ -48,6 +48,9 @@ const TIMERS_SHARE: u32 = 8;
 /// and with it, in the end, the connection that it came from.
 const INPUTS_MAX: usize = 8192;
 
+/// The most ids of members that a lagging group has not seen, which an answer to a replica that asks for its cluster names.
+const UNSEEN_MAX: usize = 1 << 10;
+
 /// A running replica, of one group or of several that share its log, its connections and its threads. Dropping it stops
 /// it, and blocks meanwhile: asynchronous code should call [`Node::stop`].
 #[derive(Debug)]
@@ -656,7 +659,9 @@ fn connect<S>(
         for (other, _) in others {
             let other = present(other);
             let members = other.members.iter().map(|member| member.id).chain(other.outgoing.iter().copied());
-            staying.extend(members.filter(|&id| first.member(id).is_none()));
+            // Where this replica lags, a group may have a member that it has not seen there yet.
+            let unseen = (other.next_id.0..first.next_id.0).take(UNSEEN_MAX).map(ReplicaId);
+            staying.extend(members.chain(unseen).filter(|&id| first.member(id).is_none()));
         }
         Origin {
             cluster,

@@ -26,7 +26,8 @@ pub struct Origin {
     /// In an answer to [`Origin::ask`] from a cluster of several groups: the groups with which the logs of the others
     /// begin, in the order of their numbers.
     pub others: Vec<Group>,
-    /// In such an answer: the replicas that are not among the members of `present`, and that other groups still have.
+    /// In such an answer: the replicas that are not among the members of `present`, and that other groups still have, or
+    /// may have without the knowledge of the replica that answers.
     pub staying: Vec<ReplicaId>,
 }
 
@@ -122,7 +123,8 @@ impl Origin {
     }
 
     /// Asks replicas, each at its `host:port`, which cluster they belong to and which members it has. All are
-    /// asked one after the other, within `timeout` in all; the answer that knows the latest group counts.
+    /// asked one after the other, within `timeout` in all; the answer that knows the latest group counts, with the
+    /// replicas that stay as any answer says.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -147,6 +149,7 @@ impl Origin {
     ) -> Result<Origin, AskError> {
         let deadline = Instant::now() + timeout;
         let mut latest: Option<(Origin, &str)> = None;
+        let mut staying = Vec::new();
         let mut silent = Vec::new();
         for address in addresses {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -169,11 +172,21 @@ impl Origin {
                         other: (address.to_owned(), origin.cluster),
                     });
                 }
-                Some((known, _)) if known.present.version >= origin.present.version => {}
-                _ => latest = Some((origin, address)),
+                Some((known, _)) if known.present.version >= origin.present.version => {
+                    staying.extend(origin.staying);
+                }
+                _ => {
+                    staying.extend_from_slice(&origin.staying);
+                    latest = Some((origin, address));
+                }
             }
         }
-        latest.map(|(origin, _)| origin).ok_or(AskError::Silent(silent))
+        let (mut origin, _) = latest.ok_or(AskError::Silent(silent))?;
+        staying.retain(|&id| origin.present.member(id).is_none());
+        staying.sort_unstable();
+        staying.dedup();
+        origin.staying = staying;
+        Ok(origin)
     }
 
     /// The later of the present group and `group`, which the log knows.

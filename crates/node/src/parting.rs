@@ -106,11 +106,10 @@ impl Parting {
         }
     }
 
-    /// Whether a group still knows the replica `id`, or it is one that no group has seen yet. All others were removed, and
-    /// ids are not given twice, so nobody will show the birth of such a replica again.
+    /// Whether a group knows the replica `id`, or has not seen it yet, since this replica lags there. All others were
+    /// removed from every group, and ids are not given twice, so nobody will show the birth of such a replica again.
     pub(crate) fn remembers(&self, id: ReplicaId) -> bool {
-        let next_id = self.groups.iter().map(|group| group.next_id).max();
-        next_id.is_some_and(|next| id >= next) || self.groups.iter().any(|group| group.known.contains(&id))
+        self.groups.iter().any(|group| id >= group.next_id || group.known.contains(&id))
     }
 
     /// Takes note that a session to a replica began or ended.
@@ -181,6 +180,20 @@ mod tests {
         let mut parting = Parting::new(SECOND, 1);
         parting.group(at(0), FIRST, &group(), peers(&[2, 3, 4]), Vec::new());
         parting
+    }
+
+    #[test]
+    fn a_replica_that_a_lagging_group_has_not_seen_is_remembered() {
+        let of =
+            |ids: &[u64]| Group::of(&Options::of(ProtocolKind::Raft), ids.iter().copied().map(ReplicaId));
+        let (now, later) = (of(&[1, 2, 3, 5]), of(&[1, 2, 3]));
+        let mut parting = Parting::new(SECOND, 2);
+        parting.group(at(0), FIRST, &now, peers(&[2, 3, 5]), Vec::new());
+        parting.group(at(0), GroupId(1), &later, peers(&[2, 3]), Vec::new());
+        assert!(parting.remembers(ReplicaId(4)), "it may have joined and voted there, and may still");
+        parting.group(at(1), GroupId(1), &now, peers(&[2, 3, 5]), Vec::new());
+        assert!(!parting.remembers(ReplicaId(4)) && parting.remembers(ReplicaId(5)));
+        assert!(parting.remembers(ReplicaId(6)), "it may join");
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::{
     group::{GROUP_MEMBERS_MAX, read_members},
 };
 
+/// How many times the interval of a caretaker's questions another voter waits before it proposes members.
+const OTHERS_WAIT: u32 = 5;
+
 /// Where it is decided who the members of a group are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
@@ -180,24 +183,30 @@ impl Group {
 impl Replica {
     /// Takes note of the members of the group that this one follows. A set that is not later than the known one, as that
     /// of a node whose log lost its end, is ignored.
-    pub(crate) fn told_of_members(&mut self, set: Arc<MemberSet>) {
-        if self.followed.as_ref().is_none_or(|known| known.version < set.version) {
-            self.followed = Some(set);
+    pub(crate) fn told_of_members(&mut self, now: Time, set: Arc<MemberSet>) {
+        if self.followed.as_ref().is_none_or(|(known, _)| known.version < set.version) {
+            self.followed = Some((set, now));
         }
     }
 
-    /// When this replica proposes, as the caretaker, the members of the group that this one follows.
+    /// When this replica proposes the members of the group that this one follows: as the caretaker, or as another voter
+    /// if the caretaker has not done so for a while. The caretaker's node may have been removed from the other group, and
+    /// hears nothing of it any more.
     pub(crate) fn follow_at(&self) -> Option<Time> {
         let Membership::Follows(version) = self.group.membership else { return None };
-        let later = self.followed.as_ref().is_some_and(|set| set.version > version);
+        let (_, told_at) = self.followed.as_ref().filter(|(set, _)| set.version > version)?;
         let busy = self.changing.ends_epoch() || !self.group.outgoing.is_empty();
-        (later && !busy && self.takes_care()).then(|| self.reports.may_ask_at(self.ask_interval()))
+        let takes_part = self.takes_care() || self.group.votes(self.me) && self.instance.runs();
+        let wait = if self.takes_care() { 0 } else { OTHERS_WAIT };
+        let since = *told_at + self.ask_interval() * wait;
+        let interval = self.ask_interval() * wait.max(1);
+        (takes_part && !busy).then(|| self.reports.may_ask_at(interval).max(since))
     }
 
-    /// Proposes, as the caretaker, the members of the group that this one follows.
+    /// Proposes the members of the group that this one follows.
     pub(crate) fn follow_members(&mut self, now: Time) {
         if self.follow_at().is_some_and(|at| now >= at)
-            && let Some(set) = &self.followed
+            && let Some((set, _)) = &self.followed
         {
             self.ask_for(now, Change::Follow(Arc::clone(set)));
         }
@@ -432,6 +441,19 @@ mod tests {
                 })
                 .collect()
         }
+    }
+
+    #[test]
+    fn another_voter_proposes_the_members_if_the_caretaker_does_not() {
+        let history = history(ProtocolKind::MultiPaxos);
+        let mut voter = Caretaker::new(behind(&history[0]));
+        assert_eq!(voter.replica.follow_at(), None);
+        voter.step(Event::Members(Arc::new(history[1].member_set().unwrap())));
+        let due = voter.replica.follow_at().expect("it knows of a later set");
+        assert!(!voter.replica.takes_care() && due >= voter.now + voter.replica.ask_interval() * OTHERS_WAIT);
+        voter.now = due;
+        voter.step(Event::Timer);
+        assert!(voter.replica.follow_at() > Some(due), "it has asked for the change");
     }
 
     #[test]

@@ -210,7 +210,9 @@ impl Replica {
         if self.would_be_stuck(now, &batch) {
             // One more slot may have been decided since a learner was found to have caught up. This asks
             // again at the learner's next message; otherwise it could be so each time.
-            self.reports.may_ask_again();
+            if matches!(change_in(&batch), Some(Change::Promote(_))) {
+                self.reports.may_ask_again();
+            }
             return self.fail_change(&batch, RequestError::Unhealthy, actions);
         }
         if let Some(changed) = self.group.after(slot, &batch) {
@@ -238,9 +240,7 @@ impl Replica {
             ChangeRefused::Lagging(_) => {
                 // If it comes from a follower, the follower sends it again after a while.
                 self.fail_change(&offered.0, RequestError::NotCaughtUp, actions);
-                let request =
-                    offered.0.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
-                if let Some(Change::Promote(refused)) = request.map(|request| request.change) {
+                if let Some(Change::Promote(refused)) = change_in(&offered.0) {
                     self.reports.refuse(refused);
                 }
                 self.reports.may_ask_again();
@@ -285,4 +285,10 @@ impl Replica {
         let changes = next.voters().ne(self.group.voters());
         changes && next.voters().filter(|&id| answers(id)).count() <= next.voters().count() / 2
     }
+}
+
+/// The change of the group that a batch asks for.
+fn change_in(batch: &Batch) -> Option<Change> {
+    let request = batch.commands().find_map(|command| ChangeRequest::decode(command.payload).ok());
+    request.map(|request| request.change)
 }

@@ -44,8 +44,8 @@ pub struct Replica {
     pub(crate) salvaged: Salvaged,
     /// Which replicas are told how far this one is, and what others told of themselves.
     pub(crate) reports: ProgressReports,
-    /// The latest members that this node has seen decided in the group that this one follows.
-    pub(crate) followed: Option<Arc<MemberSet>>,
+    /// The latest members that this node has seen decided in the group that this one follows, and since when.
+    pub(crate) followed: Option<(Arc<MemberSet>, Time)>,
     /// The protocol that runs here.
     pub(crate) instance: Instance,
     /// The leader, as the protocol or, where none runs, another replica last said.
@@ -204,7 +204,7 @@ impl Replica {
             }
             Event::TakeSnapshot => self.take_snapshot_if_there_is_more(actions),
             Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
-            Event::Members(set) => self.told_of_members(set),
+            Event::Members(set) => self.told_of_members(now, set),
         }
     }
 

@@ -182,8 +182,8 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
         }
         MemberCommand::Remove { member, change } => change.client.run(change.on_member(&member, |member| {
             let then = format!(
-                "{} ends by itself when the others go on without it. To use its machine again, delete its data \
-                 directory.",
+                "Leave {} running until it ends by itself, when the others go on without it. To use its machine again, \
+                 delete its data directory then.",
                 view::named(member)
             );
             (Change::Remove(member.id), format!("Member {:x} removed", member.id), then)

@@ -82,14 +82,16 @@ impl Membership {
         while !watch.stop.load(Ordering::Acquire) {
             thread::sleep(GLANCE_INTERVAL);
             let now = Instant::now();
-            if self.handle.status().leader.is_none() {
+            // A replica that was removed from the first group alone hears nothing of its leaders any more.
+            let left = self.handle.group().member(self.me).is_none();
+            if left || self.handle.status().leader.is_none() {
                 if now - led_at >= LEADERLESS_MAX {
                     if self.was_removed() {
                         watch.removed.store(true, Ordering::Release);
                         return;
                     }
                     // A replica that has had a leader is of the same cluster as the others.
-                    if !was_led {
+                    if !was_led && !left {
                         self.tell_of_other_groups();
                     }
                     led_at = Instant::now();
@@ -160,8 +162,8 @@ impl Membership {
         }
     }
 
-    /// Asks the other replicas whether this one was removed, from every group. Only the answer with a later group than
-    /// this replica's, to which its id was known, counts.
+    /// Asks the other replicas whether this one was removed, from every group. Only the answer with a group that is no
+    /// older than this replica's, to which its id was known, counts.
     fn was_removed(&self) -> bool {
         let group = self.handle.group();
         let addresses = self.others();
@@ -169,7 +171,7 @@ impl Membership {
             return false;
         };
         told.cluster == self.cluster
-            && told.present.version > group.version
+            && told.present.version >= group.version
             && told.present.member(self.me).is_none()
             && self.me < told.present.next_id
             && !told.staying.contains(&self.me)

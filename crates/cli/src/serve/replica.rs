@@ -24,8 +24,8 @@ const CHANGE_ATTEMPTS_MAX: u32 = 10;
 #[derive(Clone, Debug)]
 pub struct Served {
     handle: Handle,
-    /// That of the group in which the members are decided.
-    first: Handle,
+    /// Those of all groups; the members are decided in the first one.
+    groups: Arc<[Handle]>,
     fixed: Arc<Fixed>,
 }
 
@@ -41,8 +41,8 @@ pub struct Fixed {
 }
 
 impl Served {
-    pub fn new(handle: Handle, first: Handle, fixed: Arc<Fixed>) -> Served {
-        Served { handle, first, fixed }
+    pub fn new(handle: Handle, groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> Served {
+        Served { handle, groups, fixed }
     }
 
     fn leads(&self) -> bool {
@@ -176,7 +176,7 @@ impl Replica for Served {
             missing: status.decided_elsewhere.0.saturating_sub(status.decided.0),
             sources: status.sources,
             waits_for,
-            members_pending: members_pending(&in_the_log, &self.first.group()),
+            members_pending: members_pending(&in_the_log, &self.groups[0].group()),
         }
     }
 
@@ -193,6 +193,9 @@ impl Replica for Served {
                 return Err(ChangeError::Stale { expected, current: group.version });
             }
             let wanted = in_the_log(&group, &change)?;
+            if let Some(leaving) = leaving(&wanted) {
+                self.check_others_follow(&group, leaving)?;
+            }
             match self.handle.change(group.version, wanted).await {
                 Ok(group) => return Ok(self.told(&group)),
                 Err(synod_node::ChangeError::Refused(Refusal::Stale { .. }))
@@ -226,6 +229,48 @@ impl Replica for Served {
         }
         Ok(())
     }
+}
+
+impl Served {
+    /// Refuses to have a member leave the first group of several while another group needs it.
+    fn check_others_follow(
+        &self,
+        first: &synod_replica::Group,
+        leaving: ReplicaId,
+    ) -> Result<(), ChangeError> {
+        for (number, handle) in self.groups.iter().enumerate().skip(1) {
+            let group = handle.group();
+            if would_lose_its_quorum(&group, first, leaving) {
+                return Err(ChangeError::Unacceptable(format!(
+                    "group {number} has not followed the last changes of members ({}), and without {leaving} fewer than a \
+                     majority of its voters are left: wait until `synod status` shows it as group 0",
+                    members_pending(&group, first)
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The member that leaves with a change, or will.
+fn leaving(change: &synod_replica::Change) -> Option<ReplicaId> {
+    match change {
+        synod_replica::Change::Remove(id)
+        | synod_replica::Change::Add { goal: synod_replica::Goal::Replace(id), .. } => Some(*id),
+        _ => None,
+    }
+}
+
+/// Whether a group that does not have the voters of the first one yet would be left with too few of its own voters among
+/// the members to decide anything, even that it follows, once a member leaves.
+fn would_lose_its_quorum(
+    group: &synod_replica::Group,
+    first: &synod_replica::Group,
+    leaving: ReplicaId,
+) -> bool {
+    let lags = !group.voters().eq(first.voters());
+    let stays = |&id: &ReplicaId| id != leaving && first.member(id).is_some();
+    lags && group.votes(leaving) && group.voters().filter(stays).count() <= group.voters().count() / 2
 }
 
 /// What is missing until a group has the members of the first one, for people; empty if it has them, as the first group
@@ -355,5 +400,23 @@ fn error(error: synod_replica::RequestError) -> RequestError {
         Core::Stopping => RequestError::Stopping,
         other if other.may_have_executed() => RequestError::Timeout,
         _ => RequestError::NoLeader,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_leaves_only_if_groups_that_lag_can_follow_without_it() {
+        let group = |ids: &[u64]| {
+            synod_replica::Group::of(&synod_consensus::Options::default(), ids.iter().copied().map(ReplicaId))
+        };
+        let five = group(&[1, 2, 3, 4, 5]);
+        let lost = |first: &[u64], leaving| would_lose_its_quorum(&five, &group(first), ReplicaId(leaving));
+        assert!(!lost(&[1, 2, 3, 4, 5], 1), "it does not lag");
+        assert!(!lost(&[2, 3, 4, 5], 2), "three of five are left");
+        assert!(lost(&[3, 4, 5], 3), "4 and 5 cannot decide that the group follows");
+        assert!(!lost(&[4, 5, 6], 6), "it has no vote there");
     }
 }

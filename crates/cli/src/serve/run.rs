@@ -103,8 +103,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     registry.register_collector(Box::new(server_config.requests.clone()));
     registry.register_collector(Box::new(process));
     let fixed = Arc::new(fixed);
+    let groups: Arc<[_]> = node.handles().iter().cloned().collect();
     let served =
-        node.handles().iter().map(|handle| Served::new(handle.clone(), node.handle(), Arc::clone(&fixed)));
+        groups.iter().map(|handle| Served::new(handle.clone(), Arc::clone(&groups), Arc::clone(&fixed)));
     let server = Server::start_groups(&server_config, served.collect(), registry).map_err(|error| {
         Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
     })?;
