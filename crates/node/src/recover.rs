@@ -400,8 +400,9 @@ fn planned<S: StateMachine>(config: &Config, survived: &[Survived<S>]) -> Vec<Pl
     let first = survived[0].executor.group();
     let ids = survived.iter().map(|group| group.executor.group().next_id);
     let id = ids.max().expect("a replica has a group");
-    // What it accepted may have removed it.
-    let mut this = first.known().filter(|member| member.id == config.me);
+    // What it accepted may have removed it, from the first group before the others.
+    let known = survived.iter().flat_map(|group| group.executor.group().known());
+    let mut this = known.filter(|member| member.id == config.me);
     let mut info = this.next().map(|member| member.info.clone()).unwrap_or_default();
     info.name.clone_from(&config.name);
     let member = Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) };
