@@ -10,7 +10,7 @@ use synod_replica::{Group, Member};
 use synod_transport::{InquireError, Peer};
 use synod_wire::{ClusterId, DecodeError, Format, GroupId, Reader, ReplicaId, Writer, Written};
 
-use crate::apart::apart;
+use crate::{apart::apart, bundle::GROUPS_MAX};
 
 /// What a replica must know to begin or to join, and which members there are. It is kept in the data
 /// directory from the first start on, for each group, written again with each change of the group, and given to programs
@@ -91,6 +91,10 @@ impl Origin {
             return Ok(Default::default());
         }
         let count = reader.u32("other groups")?;
+        // A group that begins as the first one takes a byte here, and much more in memory.
+        if count as usize >= GROUPS_MAX {
+            return Err(DecodeError::Undefined { field: "other groups", value: count.into() });
+        }
         let other = |reader: &mut Reader| match reader.bool("a group that begins as the first one")? {
             true => Ok(beside(first)),
             false => Group::decode(reader.bytes("first group of another log")?),
@@ -310,6 +314,10 @@ mod tests {
         for len in (0..bytes.len()).filter(|len| *len != alone.len()) {
             assert!(Origin::decode(bytes.slice(..len)).is_err());
         }
+        let too_many = Origin { others: vec![beside(&one.first); GROUPS_MAX], ..one.clone() };
+        let field = "other groups";
+        let value = GROUPS_MAX as u64;
+        assert_eq!(Origin::decode(too_many.encode()), Err(DecodeError::Undefined { field, value }));
         assert_eq!((told.groups(), told.of(GroupId(0))), (3, one));
         assert_eq!(told.of(GroupId(2)), Origin::new(told.cluster, later));
     }

@@ -2,7 +2,8 @@
 //!
 //! A cluster of several groups decides on its members in one of these, its first group. Each other group follows: its
 //! caretaker proposes, in the group itself, the member set that its node has seen decided in the first group
-//! ([`Change::Follow`]). `docs/epochs.md` has the argument. Its rules are:
+//! ([`Change::Follow`]), and so does another voter if the caretaker does not. `docs/epochs.md` has the argument. Its
+//! rules are:
 //!
 //! - A member set is named by the version of the first group in which the members last changed. A group that follows
 //!   keeps the version that it followed last as replicated state, and refuses a set that is not later.

@@ -35,7 +35,7 @@ impl Values {
     /// These commands, each in all the forms that it may be proposed in.
     ///
     /// # Panics
-    /// There are as many as no exploration can do with, or some command has more forms than another.
+    /// There are too many of them for a [`Value`], or commands have different numbers of forms.
     pub(super) fn new(commands: Vec<Vec<Batch>>) -> Values {
         let forms = commands.first().map_or(1, Vec::len);
         assert!(commands.iter().all(|command| command.len() == forms), "a form for each life");
