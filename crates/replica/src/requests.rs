@@ -156,15 +156,10 @@ impl Requests {
         Ok(())
     }
 
-    /// The lowest command of the own session that may still be executed.
-    fn lowest_own(&self) -> u64 {
+    /// The lowest number in the own session of a command that may still be executed; the next one if there is none.
+    pub fn lowest_own(&self) -> u64 {
         let batched = self.batcher.lowest_own();
         self.own_first.first().copied().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
-    }
-
-    /// The lowest command of the own session that is in no batch yet which left.
-    pub fn first_queued(&self) -> Option<u64> {
-        self.batcher.lowest_own()
     }
 
     /// The lowest number of a batch that is outstanding.
