@@ -298,5 +298,9 @@ fn one_tick_of_the_clock_is_under_way() {
     assert!(0 < proposed, "the disk stalls, so nothing is decided");
     assert!((0..9).all(|_| after_interval() == proposed));
     bench.sync();
-    assert_eq!(bench.replica.status().queued_bytes, proposed, "the tick is executed, and the next one is due");
+    assert_eq!(
+        bench.replica.status().queued_bytes,
+        proposed,
+        "the tick is executed, and the next one is due"
+    );
 }

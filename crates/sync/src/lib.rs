@@ -1,6 +1,6 @@
 //! What threads are made of: locks, atomics, channels, threads, clocks and sockets.
 //!
-//! As a rule these are the standard library's and crossbeam's, under the same names. With the feature
+//! As a rule these are the standard library's, under the same names. With the feature
 //! `shuttle` they are those of a scheduler (the crate `shuttle`), which decides at every operation on one of
 //! them which thread runs next. So the runtime's own code, from `Node::start` to `Node::stop`, runs in any
 //! order that threads could run in, with its own time and network, and a seed repeats a failure. Tests use it
@@ -8,6 +8,8 @@
 //!
 //! Only operations that order threads belong here. A counter that nothing depends on stays an atomic of the
 //! standard library, since each operation here makes the scheduler decide once more.
+
+pub mod channel;
 
 #[cfg(not(feature = "shuttle"))]
 mod real;

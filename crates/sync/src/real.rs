@@ -1,15 +1,8 @@
-//! The locks, channels, threads, clocks and sockets of the standard library, of crossbeam and of the system.
+//! The locks, threads, clocks and sockets of the standard library and of the system.
 
 pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, atomic};
 
 pub use std::thread;
-
-/// Channels of crossbeam.
-pub mod channel {
-    pub use crossbeam_channel::{
-        Receiver, RecvTimeoutError, SendError, Sender, TryRecvError, TrySendError, bounded, unbounded,
-    };
-}
 
 /// Clocks of the standard library.
 pub mod time {

@@ -1,6 +1,5 @@
-//! Locks, channels, threads, clocks and sockets of a scheduler that explores orders.
+//! Locks, threads, clocks and sockets of a scheduler that explores orders.
 
-pub mod channel;
 mod condvar;
 pub mod explore;
 pub mod net;
