@@ -77,6 +77,11 @@ macro_rules! bugs {
             ForgetHistoryInSnapshot,
             /// A voter that passes on the answer to a read takes it for the answer to a question of its own.
             KeepRelayedAnswer,
+            /// A group that follows another takes on whatever members are proposed, also those of an older version.
+            FollowOlder,
+            /// In a group that follows another nobody proposes the members but the caretaker, whose node may be the one
+            /// that has not heard of them.
+            OnlyCaretakerFollows,
             /// A replica that lost its log votes at once.
             VoteWithAmnesia,
             /// A restarted leader goes on proposing in the ballot of its earlier life.
@@ -135,6 +140,9 @@ impl Bug {
         Bug::ForgetParkedAmnesia,
         Bug::LeakRemoteReads,
     ];
+
+    /// Those of a group that takes its members from another.
+    pub const FOLLOWING: &'static [Bug] = &[Bug::FollowOlder, Bug::OnlyCaretakerFollows];
 
     /// Those of replicas that are not what they were.
     pub const IDENTITY: &'static [Bug] = &[Bug::VoteBeforeAllMet, Bug::BelieveCopies];

@@ -47,6 +47,7 @@ pub struct Executor<S> {
     history: History,
     execute_repeats: bool,
     count_twice: bool,
+    follow_older: bool,
 }
 
 impl<S: StateMachine> Executor<S> {
@@ -55,9 +56,19 @@ impl<S: StateMachine> Executor<S> {
     pub fn new(machine: S, group: Group) -> Executor<S> {
         let sessions = SessionTable::new(group.limits.sessions);
         let (applied, ballots) = (Slot::ZERO, Ballots::ZERO);
-        let (execute_repeats, count_twice) = (false, false);
+        let (execute_repeats, count_twice, follow_older) = (false, false, false);
         let history = History::beginning();
-        Executor { machine, sessions, applied, ballots, group, history, execute_repeats, count_twice }
+        Executor {
+            machine,
+            sessions,
+            applied,
+            ballots,
+            group,
+            history,
+            execute_repeats,
+            count_twice,
+            follow_older,
+        }
     }
 
     /// Plants [`synod_consensus::Bug::ExecuteRetryTwice`].
@@ -79,6 +90,12 @@ impl<S: StateMachine> Executor<S> {
     #[cfg(feature = "planted-bugs")]
     pub fn count_twice(&mut self) {
         self.count_twice = true;
+    }
+
+    /// Plants [`synod_consensus::Bug::FollowOlder`].
+    #[cfg(feature = "planted-bugs")]
+    pub fn follow_older(&mut self) {
+        self.follow_older = true;
     }
 
     /// What the replicated clock shows: how much time went by since the log began, or less.
@@ -151,7 +168,12 @@ impl<S: StateMachine> Executor<S> {
         self.applied = slot;
         self.history.push(slot, batch);
         self.ballots = self.ballots.followed_by(ballots);
-        if let Some(changed) = self.group.after(slot, batch) {
+        let changed = if self.follow_older {
+            self.group.after_any_set(slot, batch)
+        } else {
+            self.group.after(slot, batch)
+        };
+        if let Some(changed) = changed {
             return vec![Outcome::Reply(self.reconfigure(changed))];
         }
         let commands = batch.commands().enumerate();

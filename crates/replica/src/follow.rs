@@ -13,7 +13,8 @@
 
 use std::sync::Arc;
 
-use synod_wire::{DecodeError, Incarnation, Reader, ReplicaId, Time, Writer};
+use synod_consensus::Bug;
+use synod_wire::{Batch, DecodeError, Incarnation, Reader, ReplicaId, Slot, Time, Writer};
 
 use crate::{
     Change, Goal, Group, Member, Refusal, Replica, Standing,
@@ -143,6 +144,16 @@ impl Group {
         !self.members.iter().map(told).eq(next.members.iter().map(told))
     }
 
+    /// What [`Group::after`] says where [`Bug::FollowOlder`] is planted: any member set counts as a later one.
+    pub(crate) fn after_any_set(&self, slot: Slot, batch: &Batch) -> Option<Result<Group, Refusal>> {
+        let Membership::Follows(followed) = self.membership else { return self.after(slot, batch) };
+        let changed = self.clone().following(0).after(slot, batch)?;
+        Some(changed.map(|next| match next.membership {
+            Membership::Follows(0) => next.following(followed),
+            _ => next,
+        }))
+    }
+
     /// Takes on the members that another group has decided on.
     pub(crate) fn follow(&mut self, set: &MemberSet) -> Result<Concerns, Refusal> {
         let Membership::Follows(followed) = self.membership else { return Err(Refusal::Malformed) };
@@ -197,7 +208,8 @@ impl Replica {
         let Membership::Follows(version) = self.group.membership else { return None };
         let (_, told_at) = self.followed.as_ref().filter(|(set, _)| set.version > version)?;
         let busy = self.changing.ends_epoch() || !self.group.outgoing.is_empty();
-        let takes_part = self.takes_care() || self.group.votes(self.me) && self.instance.runs();
+        let others = !self.has(Bug::OnlyCaretakerFollows);
+        let takes_part = self.takes_care() || others && self.group.votes(self.me) && self.instance.runs();
         let wait = if self.takes_care() { 0 } else { OTHERS_WAIT };
         let since = *told_at + self.ask_interval() * wait;
         let interval = self.ask_interval() * wait.max(1);

@@ -436,7 +436,9 @@ impl Replica {
             self.forwarded.drop_void(self.history.delivered());
         }
         let requests = self.requests.done(&batch);
-        let changed = self.group.after(slot, &batch);
+        let any_set = self.has(Bug::FollowOlder);
+        let changed =
+            if any_set { self.group.after_any_set(slot, &batch) } else { self.group.after(slot, &batch) };
         actions.push(Action::Execute { slot, ballots, batch, requests });
         if let Some(changed) = changed {
             self.change_group(changed, actions);

@@ -181,6 +181,10 @@ pub fn change(request: &ChangeRequest) -> String {
         }
         Change::Limits(limits) => format!("limits {limits}"),
         Change::Readmit { id, life } => format!("readmit life {life} of {id}"),
+        Change::Follow(set) => {
+            let members: Vec<String> = set.members.iter().map(member).collect();
+            format!("follow version {} of group 0: {}", set.version, members.join(", "))
+        }
         other => format!("{other:?}"),
     };
     format!("{change} (of version {})", request.expected)
@@ -195,14 +199,17 @@ fn purpose(goal: Goal) -> String {
     }
 }
 
-/// The members of a group, and the majorities that decide.
-#[must_use]
-pub fn group(group: &Group) -> String {
-    let member = |member: &Member| match member.standing {
+fn member(member: &Member) -> String {
+    match member.standing {
         Standing::Voter => member.id.to_string(),
         Standing::Learner(goal) => format!("{} learns{}", member.id, purpose(goal)),
         other => format!("{} {other:?}", member.id),
-    };
+    }
+}
+
+/// The members of a group, and the majorities that decide.
+#[must_use]
+pub fn group(group: &Group) -> String {
     let members: Vec<String> = group.members.iter().map(member).collect();
     let outgoing: Vec<String> = group.outgoing.iter().map(ToString::to_string).collect();
     let before =

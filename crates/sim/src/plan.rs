@@ -193,6 +193,9 @@ pub struct FaultWeights {
 pub struct ChangePlan {
     /// Machines beyond those of the first group, which bounds how many replicas may be added.
     pub spares: usize,
+    /// Whether the members are those of another group, in which the operator changes them; see
+    /// [`synod_replica::Membership`].
+    pub follows: bool,
     /// How many learners are added at the very beginning, to stay learners.
     pub learners: usize,
     /// Most changes that are asked for at once, perhaps at different replicas.
@@ -213,6 +216,7 @@ impl ChangePlan {
     /// A plan without changes.
     pub const NONE: ChangePlan = ChangePlan {
         spares: 0,
+        follows: false,
         learners: 0,
         burst_max: 0,
         stale: Odds::NEVER,
@@ -733,6 +737,7 @@ fn draw_changes(seed: u64, election_timeout: Duration, weights: &mut FaultWeight
     weights.transfer = pick(rng, &[0, 2, 5]);
     ChangePlan {
         spares: rng.usize(0..=SPARES_MAX),
+        follows: false,
         learners: 0,
         burst_max: pick(rng, &[1, 1, 3]),
         stale: Odds::percent(pick(rng, &[0, 5, 20])),

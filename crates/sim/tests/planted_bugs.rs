@@ -720,6 +720,27 @@ fn every_planted_bug_of_epochs_is_found_and_nothing_without_it() {
     Bug::EPOCHS.iter().for_each(|&bug| find(ProtocolKind::MultiPaxos, bug, plan_of_changes));
 }
 
+/// Groups that follow; for the second bug hardly anything happens but changes of the first group, so that a leader stays
+/// whose node was removed.
+fn plan_of_following(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let election = Plan::draw_election(seed, protocol);
+    let mut plan = Plan::draw_general(seed, protocol, election).of_family(Family::Follow);
+    plan.own.clear();
+    if bug == Bug::OnlyCaretakerFollows {
+        plan.replicas = plan.replicas.max(3);
+        plan.faults.weights = FaultWeights { change: 1, ..FaultWeights::default() };
+        plan.faults.any_step = Odds::NEVER;
+    }
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_groups_that_follow_is_found_and_nothing_without_it() {
+    // How a group follows does not depend on its protocol.
+    find(ProtocolKind::MultiPaxos, Bug::FollowOlder, plan_of_following);
+    find(ProtocolKind::Raft, Bug::OnlyCaretakerFollows, plan_of_following);
+}
+
 /// A restart in the middle of a change, with a snapshot of that moment, is rare among what seeds draw.
 #[test]
 fn every_planted_bug_of_voters_that_change_is_found_and_nothing_without_it() {

@@ -50,17 +50,17 @@ fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn every_invariant_holds_for_some_hundred_seeds_of_multipaxos() {
-    pass(ProtocolKind::MultiPaxos, 0..440);
+    pass(ProtocolKind::MultiPaxos, 0..480);
 }
 
 #[test]
 fn every_invariant_holds_for_some_hundred_seeds_of_sequence_paxos() {
-    pass(ProtocolKind::SequencePaxos, 0..400);
+    pass(ProtocolKind::SequencePaxos, 0..440);
 }
 
 #[test]
 fn every_invariant_holds_for_some_hundred_seeds_of_raft() {
-    pass(ProtocolKind::Raft, 0..440);
+    pass(ProtocolKind::Raft, 0..470);
 }
 
 #[test]

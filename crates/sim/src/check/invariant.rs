@@ -114,6 +114,11 @@ invariants! {
     VotersOnly = "voters-only", "Ng 2020, section 2.4.3: a configuration is a set of servers of its own";
     /// No two members ever have the same id.
     IdsOnce = "ids-once", "ARCHITECTURE.md: an id is given once";
+    /// A group that follows another never goes back to an older member set.
+    FollowsForward = "follows-forward", "docs/epochs.md: no group goes back to an older member set";
+    /// A group that follows has the members that the other group had in the version that it follows, and voters that
+    /// leave once a learner has taken their place.
+    MembersOfVersion = "members-of-a-version", "docs/epochs.md: members of several groups";
     /// All messages under an id that other replicas accept come from replicas with one birth.
     OneBirth = "one-birth-an-id", "docs/identity.md: a replica is its id and its birth";
     /// The replicated clock advances at most as fast as the fastest clock of a replica, plus one bounded step for every

@@ -69,6 +69,12 @@ impl Reference {
         self.executor.count_twice();
     }
 
+    /// Follows any member set, as replicas with that planted bug do.
+    #[cfg(feature = "planted-bugs")]
+    pub fn follow_older(&mut self) {
+        self.executor.follow_older();
+    }
+
     /// The time of the replicated clock.
     #[must_use]
     pub fn clock(&self) -> Duration {

@@ -27,6 +27,8 @@ pub enum Family {
     Recovery,
     /// Groups that change all the time, among all other faults.
     Change,
+    /// Groups that take their members from another one, at nodes that see late, or never, what that one decides.
+    Follow,
     /// Logs that rot: what is left of them is kept, and only what is lost comes from others. It runs only by name.
     Disk,
     /// Real files on disks that fail: what a crash leaves of them, and what a start makes of it. It runs only by name.
@@ -41,6 +43,7 @@ impl Family {
         ("sleep", Family::Sleep),
         ("recovery", Family::Recovery),
         ("change", Family::Change),
+        ("follow", Family::Follow),
         ("disk", Family::Disk),
         ("files", Family::Files),
     ];
@@ -49,7 +52,8 @@ impl Family {
     #[must_use]
     pub fn of(seed: u64) -> Family {
         match Rng::with_seed(seed ^ 0xfa_41_17).u8(0..16) {
-            0..8 => Family::General,
+            0 => Family::Follow,
+            1..8 => Family::General,
             8..11 => Family::Bridge,
             11 => Family::Sleep,
             12..14 => Family::Recovery,
@@ -213,6 +217,38 @@ impl Plan {
                 if rng.bool() {
                     self.some_are_patient();
                 }
+            }
+            Family::Follow => {
+                self.replicas = pick(rng, &[1, 2, 3, 3, 3, 4, 5, 5]);
+                if !self.durability.may_restart() {
+                    self.durability = Durability::Sync;
+                }
+                let mut weights = FaultWeights::default();
+                let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+                self.changes = ChangePlan { spares: SPARES_MAX, follows: true, ..changes };
+                if self.settings.consensus.protocol.changes_voters_itself() && rng.bool() {
+                    // A stop-sign would prevent changes of voters within an epoch.
+                    (self.changes.orders, self.changes.readmit) = (false, Odds::NEVER);
+                }
+                self.faults.joint =
+                    JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };
+                self.faults.weights = FaultWeights {
+                    change: 16,
+                    transfer: 2,
+                    partial: 3,
+                    split: 1,
+                    crash: 3,
+                    pause: 1,
+                    stall: 1,
+                    lose_log: rng.u32(0..2),
+                    restore: pick(rng, &[0, 0, 1]),
+                    ..none
+                };
+                self.faults.gap = (timeout / 8, timeout);
+                self.faults.lasts = (timeout / 4, timeout * 2);
+                self.settings.snapshot_slots = pick(rng, &[5, 20]);
+                self.settings.keep_slots = pick(rng, &[0, 20]);
+                self.duration = self.duration.max(timeout * 30);
             }
             Family::Files => {
                 self.replicas = pick(rng, &[3, 3, 5]);

@@ -51,6 +51,12 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("member N add [vote|learn|replace M]", "ask replica N for a new member, which starts at once"),
     ("member N promote M", "ask replica N to let learner M vote"),
     ("member N remove M", "ask replica N to take member M out of the group"),
+    ("member N follow VERSION", "ask replica N to have the group follow this version of group 0, as a replica may"),
+    (
+        "first-group add|promote|remove ...",
+        "group 0 changes, whose members this group follows; the words are those of 'member N'",
+    ),
+    ("see N [VERSION]", "the node of replica N sees the latest members of group 0, or those of an earlier version"),
     ("group N", "show the group as replica N knows it"),
     (
         "reconfigure N PROTOCOL [ELECTION]",
@@ -79,7 +85,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, dissemination, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, undurable-bytes, state-transfer, clock-interval, \
-                        latency";
+                        latency, follows";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -211,6 +217,21 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             checked(world.transfer(of, to))
         }
         "member" => member(world, words),
+        "first-group" => {
+            // It may be a member that this group does not have yet.
+            let named = |word: &str| word.parse().map(ReplicaId).map_err(|_| format!("'{word}' is no replica"));
+            let change = change_of_members(words, named)?;
+            world.change_first_in_script(change)
+        }
+        "see" => {
+            let (of, version) = words.split_first().ok_or("which replica? write see 1 2")?;
+            let version = match version {
+                [] => None,
+                [version] => Some(number_of_version(version)?),
+                _ => return Err("write see 1, or see 1 2".to_owned()),
+            };
+            world.see_in_script(replica(world, of)?, version)
+        }
         "reconfigure" => reconfigure(world, words),
         "partition" => {
             let links = between_groups(world, words)?;
@@ -297,28 +318,38 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
 fn member(world: &mut World, words: &[&str]) -> Result<()> {
     let (of, rest) = words.split_first().ok_or("which replica is asked? write member 1 add")?;
     let of = replica(world, of)?;
-    let named = |word: &str| replica(world, word).map(|index| ReplicaId(index as u64 + 1));
-    let add = |goal| move |group: &Group| Change::Add { info: member_info(group.next_id, 0), goal };
-    match rest {
-        ["add"] | ["add", "vote"] => checked(world.change_in_script(of, add(Goal::Vote))),
-        ["add", "learn"] => checked(world.change_in_script(of, add(Goal::Learn))),
-        ["add", "replace", old] => {
-            let old = named(old)?;
-            checked(world.change_in_script(of, add(Goal::Replace(old))))
-        }
-        ["promote", id] => {
-            let id = named(id)?;
-            checked(world.change_in_script(of, |_| Change::Promote(id)))
-        }
-        ["remove", id] => {
-            let id = named(id)?;
-            checked(world.change_in_script(of, |_| Change::Remove(id)))
-        }
-        _ => {
-            Err("write member 1 add [vote|learn|replace 2], member 1 promote 4, or member 1 remove 4"
-                .to_owned())
-        }
+    if let ["follow", version] = rest {
+        return world.follow_in_script(of, number_of_version(version)?);
     }
+    let named = |word: &str| replica(world, word).map(|index| ReplicaId(index as u64 + 1));
+    let change = change_of_members(rest, named)?;
+    checked(world.change_in_script(of, change))
+}
+
+/// Makes a change for a group.
+type ChangeMaker = Box<dyn FnOnce(&Group) -> Change>;
+
+/// The change of members that a script's words ask for.
+fn change_of_members(words: &[&str], named: impl Fn(&str) -> Result<ReplicaId>) -> Result<ChangeMaker> {
+    let (goal, id) = match words {
+        ["add"] | ["add", "vote"] => (Some(Goal::Vote), ReplicaId(0)),
+        ["add", "learn"] => (Some(Goal::Learn), ReplicaId(0)),
+        ["add", "replace", old] => (Some(Goal::Replace(named(old)?)), ReplicaId(0)),
+        ["promote", id] | ["remove", id] => (None, named(id)?),
+        _ => {
+            return Err("write member 1 add [vote|learn|replace 2], member 1 promote 4, or member 1 remove 4".to_owned());
+        }
+    };
+    let promotes = words[0] == "promote";
+    Ok(Box::new(move |group| match goal {
+        Some(goal) => Change::Add { info: member_info(group.next_id, 0), goal },
+        None if promotes => Change::Promote(id),
+        None => Change::Remove(id),
+    }))
+}
+
+fn number_of_version(word: &str) -> Result<u64> {
+    word.parse().map_err(|_| format!("'{word}' is no version of a group"))
 }
 
 fn cluster(words: &[&str], cast: Cast) -> Result<World> {
@@ -441,6 +472,7 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
         "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
         "latency" => plan.network.delay_min = duration(value)?,
+        "follows" => plan.changes.follows = value.parse().map_err(|_| format!("{key}: '{value}' is not true or false"))?,
         "clock-interval" => settings.clock_interval = duration(value)?,
         _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use synod_consensus::Role;
-use synod_replica::{Event, Group, PeerMessage};
+use synod_replica::{Event, Goal, Group, Membership, PeerMessage, Refusal};
 use synod_wire::{Epoch, Slot};
 
 use super::{
@@ -18,17 +18,27 @@ pub(super) struct Watcher {
     first: BTreeMap<Epoch, Slot>,
     /// The newest epoch in which each replica was seen, and the life in which it came there.
     entered: Vec<(Epoch, u64)>,
+    /// The group after everything that was delivered.
+    group: Group,
 }
 
 impl Watcher {
-    pub(super) fn new(capacity: usize) -> Watcher {
-        Watcher { first: BTreeMap::new(), entered: vec![(Epoch(0), 0); capacity] }
+    pub(super) fn new(group: &Group, capacity: usize) -> Watcher {
+        Watcher { first: BTreeMap::new(), entered: vec![(Epoch(0), 0); capacity], group: group.clone() }
     }
 
     pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
         match *sight {
-            Sight::Regroups { slot, before, group } if group.epoch > before.epoch => {
-                self.first.insert(group.epoch, slot.next());
+            Sight::Regroups { slot, before, group } => {
+                if group.epoch > before.epoch {
+                    self.first.insert(group.epoch, slot.next());
+                }
+                self.group.clone_from(group);
+            }
+            Sight::Delivers { first: true, batch, .. } => {
+                let changed = self.group.after(Slot(0), batch);
+                let refused = matches!(changed, Some(Err(Refusal::OlderMembers { .. })));
+                reached.mark(Situation::OlderMembersRefused, refused);
             }
             Sight::Stepped { of, face } if face.epoch > self.entered[of].0 => {
                 self.entered[of] = (face.epoch, scene.actors[of].lives);
@@ -69,7 +79,13 @@ fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
 
 fn regroup(scene: &Scene, slot: Slot, before: &Group, group: &Group, reached: &mut Reached) {
     let removed = |id| before.member(id).is_some() && group.member(id).is_none();
-    reached.mark(Situation::LeaderRemoved, scene.leaders().any(|(_, leader)| removed(leader.id)));
+    let leader_leaves = scene.leaders().any(|(_, leader)| removed(leader.id));
+    let follows = matches!(group.membership, Membership::Follows(_));
+    reached.mark(Situation::LeaderRemoved, leader_leaves);
+    reached.mark(Situation::LeaderLeftBehind, follows && leader_leaves);
+    let reordered = (group.protocol, group.election) != (before.protocol, before.election);
+    let takes_on = follows && group.learners().any(|(_, goal)| goal != Goal::Learn);
+    reached.mark(Situation::ReorderedWhileFollowing, reordered && takes_on);
     let newcomers = group.voters().filter(|&id| before.member(id).is_some() && !before.votes(id));
     let lags = |of: usize| scene.actors[of].face.decided.next() < slot;
     reached.mark(Situation::LaggingVoter, newcomers.map(index_of).any(lags));
@@ -249,6 +265,63 @@ pub(super) mod tests {
              run 2s
              member 1 remove 1
              run 1s",
+        ),
+        (
+            &[Situation::OlderMembersRefused],
+            ALL,
+            "cluster 3 follows=true
+             elect 1
+             run 300ms
+             first-group add learn
+             first-group add learn
+             see 1
+             run 3s
+             member 1 follow 2
+             stabilize",
+        ),
+        (
+            &[Situation::ReorderedWhileFollowing],
+            &["multipaxos", "multipaxos+rotating", "sequence-paxos", "sequence-paxos+rotating"],
+            "cluster 3 follows=true
+             elect 1
+             run 300ms
+             first-group add
+             first-group promote 4
+             see 1 2
+             run 3s
+             partition 1 2 3 | 4
+             run 5s
+             see 1
+             run 3s
+             reconfigure 1 raft
+             stabilize",
+        ),
+        (
+            &[Situation::ReorderedWhileFollowing],
+            &["raft"],
+            "cluster 3 follows=true
+             elect 1
+             run 300ms
+             first-group add
+             first-group promote 4
+             see 1 2
+             run 3s
+             partition 1 2 3 | 4
+             run 5s
+             see 1
+             run 3s
+             reconfigure 1 multipaxos
+             stabilize",
+        ),
+        (
+            &[Situation::LeaderLeftBehind],
+            ALL,
+            "cluster 3 follows=true
+             elect 1
+             run 300ms
+             first-group remove 1
+             see 2
+             run 30s",
         ),
         (
             &[Situation::LaggingVoter],

@@ -175,6 +175,12 @@ situations! {
     LaggingVoter = "a learner that lags gets a vote";
     /// A replica begins to lead while two groups of voters must agree.
     JointLeader = "a new leader during a joint configuration";
+    /// A member set is decided in a group that follows a later one.
+    OlderMembersRefused = "an older member set is refused by replicated state";
+    /// A group changes what orders it, while it follows another and members that are to vote still learn.
+    ReorderedWhileFollowing = "the protocol changes while a group takes on members";
+    /// The leading replica is removed from a group that follows another.
+    LeaderLeftBehind = "a leader that the first group had removed leaves";
     /// A message refers to a batch that its receiver lacks.
     ReferenceFirst = "a reference comes before its batch";
     /// A batch that was ordered by reference is delivered for the first time, and a voter that runs lacks it.
@@ -275,7 +281,7 @@ impl Situations {
             knowledge: knowledge::Watcher::new(capacity),
             lives: lives::Watcher::new(capacity),
             order: order::Watcher::new(capacity),
-            epochs: epochs::Watcher::new(capacity),
+            epochs: epochs::Watcher::new(group, capacity),
             batches: batches::Watcher::new(capacity),
         }
     }

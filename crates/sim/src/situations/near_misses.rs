@@ -3,11 +3,14 @@
 //! Stories show that a predicate holds when it should. Near misses show that no weaker predicate would do:
 //! they kill the mutants that stories leave alive ([docs/mutants.md](../../../../docs/mutants.md)).
 
-use synod_consensus::{Options, ProtocolKind, Record, Role, multipaxos, raft};
+use std::sync::Arc;
+
+use synod_consensus::{ElectionKind, Options, ProtocolKind, Record, Role, multipaxos, raft};
 use synod_replica::{
-    Decided, Event, Goal, Group, History, Installed, LogRecord, PeerMessage, ReadId, SnapshotInfo, Standing,
+    Change, ChangeRequest, Decided, Event, Goal, Group, History, Installed, LogRecord, MemberInfo,
+    Membership, PeerMessage, ReadId, SnapshotInfo, Standing,
 };
-use synod_wire::{Ballot, Ballots, Batch, Epoch, Incarnation, ReplicaId, Slot};
+use synod_wire::{Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
 use super::{Face, Sight, Situation, Situations, is_long};
 
@@ -615,4 +618,70 @@ fn an_epoch_that_ends_in_calm() {
     {
         assert!(seen.is(row), "{row}");
     }
+}
+
+/// A group of three that follows another, whose latest members have a fourth that is to vote; and the batch with which it
+/// follows the set of this version.
+fn following() -> (Group, impl Fn(&Group, u64) -> Batch) {
+    let begins = group_of(ProtocolKind::MultiPaxos, 3);
+    let changed = |group: &Group, change| {
+        group.apply(Slot(1), &ChangeRequest { expected: group.version, change }).expect("it can be made")
+    };
+    let joined =
+        changed(&begins.clone().followed(), Change::Add { info: MemberInfo::default(), goal: Goal::Vote });
+    let votes = changed(&joined, Change::Promote(id(3)));
+    let follow = move |group: &Group, version: u64| {
+        let first =
+            [&joined, &votes].into_iter().find(|first| first.version == version).expect("there is one");
+        let change = Change::Follow(Arc::new(first.member_set().expect("others follow it")));
+        let request = ChangeRequest { expected: group.version, change };
+        let mut builder = synod_wire::BatchBuilder::default();
+        let payload = request.encode().to_bytes();
+        builder.push_as(CommandKind::Reconfigure, synod_wire::SessionId(1), 1, 1, &payload);
+        builder.finish()
+    };
+    (begins.following(1), follow)
+}
+
+#[test]
+fn a_member_set_that_is_later_or_made_for_another_version_or_known_already() {
+    let (before, follow) = following();
+    let mut seen = Situations::new(&before, 4);
+    (0..3).for_each(|of| seen.starts(of, 0, 0, false));
+    let delivers = |seen: &mut Situations, first, batch: &Batch| {
+        seen.see(&Sight::Delivers { of: 0, first, batch });
+        seen.is(Situation::OlderMembersRefused)
+    };
+    let latest = follow(&before, 3);
+    assert!(!delivers(&mut seen, true, &latest), "it is a later set");
+    let group = before.after(Slot(9), &latest).expect("a change").expect("that can be made");
+    seen.see(&Sight::Regroups { slot: Slot(9), before: &before, group: &group });
+    assert!(!delivers(&mut seen, true, &follow(&before, 2)), "it is made for another version of the group");
+    assert!(!delivers(&mut seen, false, &follow(&group, 2)), "another replica delivered it before");
+    assert!(delivers(&mut seen, true, &follow(&group, 2)));
+}
+
+#[test]
+fn a_leader_that_leaves_and_a_protocol_that_changes_where_no_group_is_followed() {
+    let (before, follow) = following();
+    let takes_on = before.after(Slot(9), &follow(&before, 3)).expect("a change").expect("that can be made");
+    let change = |group: &Group| {
+        let (version, epoch, election) = (group.version + 1, Epoch(2), ElectionKind::Rotating);
+        Group { version, epoch, election, members: group.members[1..].to_vec(), ..group.clone() }
+    };
+    let rows = |before: &Group, group: &Group| {
+        let mut seen = Situations::new(before, 4);
+        (0..4).for_each(|of| seen.starts(of, 0, 0, false));
+        seen.steps(0, leader(0, 1));
+        seen.see(&Sight::Regroups { slot: Slot(19), before, group });
+        [Situation::LeaderLeftBehind, Situation::ReorderedWhileFollowing].map(|row| seen.is(row))
+    };
+    assert_eq!(rows(&takes_on, &change(&takes_on)), [true, true]);
+    let alone = Group { membership: Membership::Alone, ..takes_on.clone() };
+    assert_eq!(rows(&alone, &change(&alone)), [false, false]);
+    let stays = Group { members: takes_on.members.clone(), ..change(&takes_on) };
+    assert_eq!(rows(&takes_on, &stays), [false, true]);
+    let same = Group { election: takes_on.election, ..change(&takes_on) };
+    assert_eq!(rows(&takes_on, &same), [true, false]);
+    assert_eq!(rows(&before, &change(&before)), [true, false], "nobody is to vote");
 }

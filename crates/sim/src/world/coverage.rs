@@ -114,6 +114,10 @@ coverage! {
     changes_refused = "changes refused",
     /// Changes that were made, including those that replicas asked for themselves.
     changes_made = "changes made",
+    /// Changes of a first group, which the simulated one follows.
+    first_changes = "changes of a first group",
+    /// Member sets of a first group that the simulated one followed.
+    sets_followed = "member sets followed",
     /// Epochs begun.
     epochs = "epochs",
     /// Epochs begun with another protocol or election.

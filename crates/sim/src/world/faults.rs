@@ -455,7 +455,8 @@ impl World {
         self.plan.clients.cancels = Odds::NEVER;
         // Clients wait long from now on: one that gives up early and asks for more keeps a small cluster overloaded.
         self.plan.clients.timeout = self.plan.clients.timeout.max(self.plan.settings.request_timeout * 2);
-        self.set_right()
+        self.set_right()?;
+        (0..self.machines.len()).try_for_each(|of| self.sees_at_last(of))
     }
 
     /// Everything is mended, and everybody up.
@@ -492,10 +493,11 @@ impl World {
         }
         let missing: Vec<String> = self.probes_missing().iter().map(|of| format!("r{}", of + 1)).collect();
         let detail = format!(
-            "{:?} after the last fault, no write and read succeeded at [{}]; {:?}; {}",
+            "{:?} after the last fault, no write and read succeeded at [{}]; {:?}{}; {}",
             end.since(peace),
             missing.join(" "),
             self.reference.group(),
+            if self.has_followed() { "" } else { ", which has not followed group 0" },
             self.roles()
         );
         Err(Violation { invariant: Invariant::Liveness, detail })
@@ -569,11 +571,12 @@ impl World {
     }
 
     /// Whether all members have executed the slots through this one, the right ones vote, no learner is left that is
-    /// there to vote, and no change is half made.
+    /// there to vote, no change is half made, and a group that follows has the members that it should have.
     fn converged(&self, target: Slot) -> bool {
         let group = self.reference.group();
         group.learners().all(|(_, goal)| goal == Goal::Learn)
             && group.outgoing.is_empty()
+            && self.has_followed()
             && group.members.iter().filter(|member| !self.is_out(self.index(member.id))).all(|member| {
                 let life = self.machines[self.index(member.id)].life.as_ref();
                 life.is_some_and(|life| {

@@ -78,6 +78,10 @@ impl World {
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
             executor.count_twice();
         }
+        #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::FollowOlder) {
+            executor.follow_older();
+        }
         let mut snapshot = None;
         if let Some((slot, bytes)) = found.snapshot {
             restore(&mut executor, slot, &bytes)?;
@@ -160,7 +164,8 @@ impl World {
             life.watch.started(&life.replica.status());
         }
         self.make_sessions(of);
-        self.stepped(of)
+        self.stepped(of)?;
+        self.sees_at_start(of)
     }
 
     /// The group as it began.
@@ -382,10 +387,14 @@ impl World {
     }
 }
 
+/// The version with which a group begins.
+const FIRST_VERSION: u64 = 1;
+
 /// The group of a plan as it begins.
 pub(super) fn first_group(plan: &Plan) -> Group {
     let ids = (1..=plan.replicas as u64).map(ReplicaId);
-    Group::of(&plan.settings.consensus, ids).limited(plan.settings.limits)
+    let group = Group::of(&plan.settings.consensus, ids).limited(plan.settings.limits);
+    if plan.changes.follows { group.following(FIRST_VERSION) } else { group }
 }
 
 /// Messages that wait for a disk: a stalled one stops the window, retransmission goes on.

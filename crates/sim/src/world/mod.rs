@@ -16,6 +16,7 @@
 //! | `guests.rs` | clients of a state machine that somebody brings |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
+//! | `first_group.rs` | the group whose members this one follows |
 //! | `outage.rs` | one fault that lasts, and for how long nobody serves |
 //! | `trials.rs` | networks that keep only some links for long |
 //! | `manual.rs` | a world that a script moves, step by step |
@@ -25,6 +26,7 @@ mod clients;
 mod coverage;
 mod execution;
 mod faults;
+mod first_group;
 mod guests;
 mod history;
 mod identity;
@@ -58,6 +60,7 @@ use crate::{
 use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
 use faults::Faults;
+use first_group::FirstGroup;
 use guests::Guests;
 use machine::Machine;
 pub(crate) use manual::UnderWay;
@@ -105,6 +108,8 @@ pub(crate) enum Happening {
     Impatient { client: usize, worker: usize, attempt: u64 },
     /// Somebody looks at a replica's state as it is.
     Peek { of: usize },
+    /// A replica's node sees what the first group of the cluster has decided.
+    Sees { of: usize },
     /// Something goes wrong.
     Fault,
     /// A replica crashes.
@@ -144,6 +149,8 @@ pub struct World {
     guests: Option<Guests>,
     faults: Faults,
     operator: Operator,
+    /// The first group of the cluster, if the simulated group follows it.
+    first: Option<FirstGroup>,
     groups: Groups,
     trials: Trials,
     votes: Votes,
@@ -231,6 +238,10 @@ impl World {
         if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
             reference.count_twice();
         }
+        #[cfg(feature = "planted-bugs")]
+        if plan.settings.consensus.planted == Some(synod_consensus::Bug::FollowOlder) {
+            reference.follow_older();
+        }
         World {
             now: Moment::START,
             queue: EventQueue::default(),
@@ -241,6 +252,7 @@ impl World {
             guests: guest.map(|guest| Guests::new(guest, plan.seed)),
             faults: Faults::new(capacity, rng.fork()),
             operator: Operator::new(&plan),
+            first: FirstGroup::new(&plan, &first, capacity),
             groups: Groups::new(first, capacity),
             // Not from the same source: without trials everything is as it was.
             trials: Trials::new(plan.trials, Rng::with_seed(!plan.seed)),
@@ -416,6 +428,7 @@ impl World {
             | Happening::Flush { of, .. }
             | Happening::Execute { of, .. }
             | Happening::Peek { of }
+            | Happening::Sees { of }
             | Happening::Asked { of, .. } => Some(*of),
             _ => None,
         }
@@ -456,6 +469,7 @@ impl World {
             Happening::Impatient { client, worker, attempt } => self.impatient(client, worker, attempt),
             Happening::GuestThinks { client } => self.guest_thinks(client),
             Happening::Peek { of } => self.peek(of),
+            Happening::Sees { of } => self.sees(of),
             Happening::Fault => self.fault(),
             Happening::Crash { of, life } => {
                 if self.machines[of].in_life(life).is_some() {

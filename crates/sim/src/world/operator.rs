@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// No group has more voters in a simulation.
-const VOTERS_MAX: usize = 7;
+pub(super) const VOTERS_MAX: usize = 7;
 
 /// A change that was asked for.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Asked {
 /// The operator of a world.
 #[derive(Debug)]
 pub(super) struct Operator {
-    rng: Rng,
+    pub(super) rng: Rng,
     /// Changes without an answer.
     asked: BTreeMap<RequestId, Asked>,
     /// Changes whose outcome is not known, to be asked for again later.
@@ -66,6 +66,10 @@ impl World {
         let plan = self.plan.changes;
         let count = self.operator.rng.usize(1..=plan.burst_max);
         for _ in 0..count {
+            if self.first.is_some() && self.operator.rng.u8(0..4) > 0 {
+                self.operate_members()?;
+                continue;
+            }
             let of = self.operator.rng.usize(0..self.machines.len());
             let Some(life) = self.machines[of].life.as_ref().filter(|_| self.machines[of].is_running())
             else {
@@ -108,11 +112,16 @@ impl World {
     fn is_sensible(&self, next: &Group) -> bool {
         let voters = next.voters().count();
         let to_be = next.learners().filter(|(_, goal)| *goal != Goal::Learn).count();
-        let lost = |id: &&ReplicaId| self.machine_of(**id).is_some_and(|machine| machine.disk.lost);
-        let holds = |voters: &Vec<ReplicaId>| voters.iter().filter(lost).count() <= (voters.len() - 1) / 2;
+        let holds = |voters: &Vec<ReplicaId>| self.lost_among(voters) <= (voters.len() - 1) / 2;
         voters + to_be <= VOTERS_MAX.max(self.plan.replicas)
             && futures(next).iter().all(holds)
             && next.next_id.0 - 1 <= (self.plan.replicas + self.plan.changes.spares) as u64
+    }
+
+    /// How many of these replicas have lost their memory.
+    pub(super) fn lost_among(&self, voters: &[ReplicaId]) -> usize {
+        let lost = |id: &&ReplicaId| self.machine_of(**id).is_some_and(|machine| machine.disk.lost);
+        voters.iter().filter(lost).count()
     }
 
     pub(super) fn machine_of(&self, id: ReplicaId) -> Option<&Machine> {
@@ -145,6 +154,11 @@ impl World {
                 if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
             return Some(Change::Readmit { id, life: life(id) });
         }
+        if self.first.is_some() {
+            // Members change in the first group; a server refuses it here.
+            let orders = self.plan.changes.orders && rng.u8(0..4) > 0;
+            return if orders { draw_order(rng, group) } else { Some(draw_limits(rng, group)) };
+        }
         Some(match rng.u8(0..100) {
             0..40 => {
                 let goal = match rng.u8(0..4) {
@@ -163,21 +177,8 @@ impl World {
                 let goal = Goal::Replace(member(rng));
                 Change::Add { info: info(group.next_id, 0), goal }
             }
-            75..88 => {
-                let orders = ProtocolKind::ALL.iter().flat_map(|(_, protocol)| {
-                    protocol.elections().iter().map(|election| (*protocol, *election))
-                });
-                // Mostly another protocol or election than the present one, if there is another.
-                let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
-                let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };
-                let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
-                Change::Order { protocol, election, overrides: overrides(group.version, protocol) }
-            }
-            88..93 => {
-                let mut limits = group.limits;
-                limits.sessions.clients_max = rng.usize(1..8);
-                Change::Limits(limits)
-            }
+            75..88 => return draw_order(rng, group),
+            88..93 => draw_limits(rng, group),
             _ => {
                 let id = member(rng);
                 Change::Update { id, info: info(id, rng.u64(0..3)) }
@@ -204,7 +205,7 @@ impl World {
         self.settle()
     }
 
-    fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
+    pub(super) fn ask_for_change(&mut self, of: usize, request: ChangeRequest) -> Checked {
         self.coverage.changes_asked += 1;
         self.note(of, Mark::Note, || format!("is asked to {}", describe::change(&request)));
         let id = RequestId(self.clients.asked);
@@ -289,6 +290,7 @@ impl World {
         let mut possible: Vec<_> =
             self.operator.possible.iter().filter(current).map(|(_, voters)| voters.clone()).collect();
         possible.extend(futures(group));
+        possible.extend(self.voters_as_it_follows());
         possible
     }
 
@@ -303,6 +305,7 @@ impl World {
         self.count_change(&before, &group);
         self.situations.see(&Sight::Regroups { slot, before: &before, group: &group });
         self.groups.begins(slot, group.clone())?;
+        self.check_following(slot, &before, &group)?;
         self.votes.epoch_begins(&group);
         self.batches.epoch_begins(&group);
         self.memory.epoch_begins(&group);
@@ -318,6 +321,11 @@ impl World {
                 format!("{id} was added, and nobody asked for so many")
             })?;
             self.machines.push(Machine::new(id, &self.plan));
+            if group.member(id).is_none() {
+                // It joined and left the first group before this one heard of it.
+                self.machines[of].retired = true;
+                continue;
+            }
             self.note(of, Mark::Note, || "is set up".to_owned());
             let (low, high) = self.plan.changes.joins;
             let wait = between(&mut self.operator.rng, low, high);
@@ -352,6 +360,7 @@ impl World {
         coverage.epochs += u64::from(group.epoch > before.epoch);
         let order = (group.protocol, group.election);
         coverage.reorderings += u64::from(order != (before.protocol, before.election));
+        coverage.sets_followed += u64::from(group.membership != before.membership);
         coverage.promotions += group.voters().filter(|&id| !before.votes(id)).count() as u64;
         let stopped = |id: &ReplicaId| self.machines[id.0 as usize - 1].stopped;
         let replaced = before.voters().filter(|id| group.member(*id).is_none() && stopped(id));
@@ -388,6 +397,25 @@ impl World {
         self.machines[of].retired = true;
         self.note(of, Mark::Note, || "is taken away".to_owned());
     }
+}
+
+/// Another protocol or election, with some options.
+fn draw_order(rng: &mut Rng, group: &Group) -> Option<Change> {
+    let orders = ProtocolKind::ALL
+        .iter()
+        .flat_map(|(_, protocol)| protocol.elections().iter().map(move |election| (*protocol, *election)));
+    // Mostly another protocol or election than the present one, if there is another.
+    let others = orders.clone().filter(|order| *order != (group.protocol, group.election));
+    let order = if rng.u8(0..8) > 0 { rng.choice(others.collect::<Vec<_>>()) } else { None };
+    let (protocol, election) = order.or_else(|| rng.choice(orders.collect::<Vec<_>>()))?;
+    Some(Change::Order { protocol, election, overrides: overrides(group.version, protocol) })
+}
+
+/// Another limit.
+pub(super) fn draw_limits(rng: &mut Rng, group: &Group) -> Change {
+    let mut limits = group.limits;
+    limits.sessions.clients_max = rng.usize(1..8);
+    Change::Limits(limits)
 }
 
 /// The description of a member; no two have the same address.
