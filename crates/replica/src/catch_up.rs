@@ -358,9 +358,9 @@ impl CatchUp {
             rank => Some(rank),
         };
         let first = self.peers.iter().filter_map(rank).min()?;
-        if first >= Rank::Silent {
-            // All other peers keep saying that they do not have the slot any more, so that only peers that do
-            // not answer would be asked.
+        if first >= Rank::Lacked {
+            // All other peers keep saying that they do not have the slot any more, so that only peers that lacked the
+            // slot, or do not answer, would be asked.
             let busy = |peer: &Peer| self.questions.iter().any(|question| question.peer == peer.id);
             let follows = |peer: &Peer| peer.keeps_what_follows(slot, now, pace) && !busy(peer);
             let others = self.peers.iter().enumerate().filter(|(_, peer)| follows(peer));

@@ -439,6 +439,26 @@ fn a_peer_that_keeps_only_later_slots_is_asked_before_a_silent_one() {
     assert!((2..=60).contains(&times), "it may have a snapshot, and is not asked all the time: {asked:?}");
 }
 
+/// A replica that asks whenever a peer says how far it is must not go on asking another that has nothing, since the one
+/// that speaks has just said that it keeps only later slots.
+#[test]
+fn a_peer_that_keeps_only_later_slots_is_asked_before_one_that_lacks_what_is_missing() {
+    let mut laggard = Laggard::new(&[R2, R3], 9, 10, Pace { delay: Duration::from_millis(50), ..PACE });
+    laggard.leader = None;
+    let asks_for_snapshot = (0..1_000).any(|ms| {
+        if ms % 10 == 0 {
+            laggard.catch_up.told(R3, Slot(11), Slot(10), at(ms));
+            laggard.catch_up.sends_nothing(at(ms), &laggard.pace);
+        }
+        let asks = laggard.next(ms);
+        for &(_, (from, _)) in asks.iter().filter(|(peer, _)| *peer == 2) {
+            laggard.fetched(ms, R2, from, from - 1, (1, 9));
+        }
+        asks.iter().any(|(peer, _)| *peer == 3)
+    });
+    assert!(asks_for_snapshot);
+}
+
 #[test]
 fn an_answer_shows_that_those_to_earlier_questions_are_lost() {
     let mut laggard = Laggard::new(&[R2], 0, 20, AT_ONCE);
