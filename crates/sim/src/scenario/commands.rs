@@ -31,6 +31,10 @@ pub const COMMANDS: &[(&str, &str)] = &[
         "set the clock of replica N forward to its next deadline; whom it asks whether it may try to lead is willing",
     ),
     ("put N KEY=VALUE ... [as sS#Q]", "a client asks replica N to write keys, each in one command"),
+    (
+        "put N KEY=VALUE every TIME for TIME",
+        "a client asks replica N again and again to write a key, as time passes",
+    ),
     ("delete N KEY [as sS#Q]", "a client asks replica N to delete a key"),
     ("get N [KEY]", "a client reads at replica N, linearizably"),
     ("peek N", "show all keys as replica N has them, without asking anybody"),
@@ -51,12 +55,18 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("member N add [vote|learn|replace M]", "ask replica N for a new member, which starts at once"),
     ("member N promote M", "ask replica N to let learner M vote"),
     ("member N remove M", "ask replica N to take member M out of the group"),
-    ("member N follow VERSION", "ask replica N to have the group follow this version of group 0, as a replica may"),
+    (
+        "member N follow VERSION",
+        "ask replica N to have the group follow this version of group 0, as a replica may",
+    ),
     (
         "first-group add|promote|remove ...",
         "group 0 changes, whose members this group follows; the words are those of 'member N'",
     ),
-    ("see N [VERSION]", "the node of replica N sees the latest members of group 0, or those of an earlier version"),
+    (
+        "see N [VERSION]",
+        "the node of replica N sees the latest members of group 0, or those of an earlier version",
+    ),
     ("group N", "show the group as replica N knows it"),
     (
         "reconfigure N PROTOCOL [ELECTION]",
@@ -81,6 +91,9 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("log N", "show the log of replica N"),
     ("situations", "show the dangerous situations that the cluster has come to so far"),
 ];
+
+/// A command has a client write at most so many times.
+const PUTS_MAX: u32 = 1000;
 
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, dissemination, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
@@ -219,7 +232,8 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         "member" => member(world, words),
         "first-group" => {
             // It may be a member that this group does not have yet.
-            let named = |word: &str| word.parse().map(ReplicaId).map_err(|_| format!("'{word}' is no replica"));
+            let named =
+                |word: &str| word.parse().map(ReplicaId).map_err(|_| format!("'{word}' is no replica"));
             let change = change_of_members(words, named)?;
             world.change_first_in_script(change)
         }
@@ -337,7 +351,10 @@ fn change_of_members(words: &[&str], named: impl Fn(&str) -> Result<ReplicaId>) 
         ["add", "replace", old] => (Some(Goal::Replace(named(old)?)), ReplicaId(0)),
         ["promote", id] | ["remove", id] => (None, named(id)?),
         _ => {
-            return Err("write member 1 add [vote|learn|replace 2], member 1 promote 4, or member 1 remove 4".to_owned());
+            return Err(
+                "write member 1 add [vote|learn|replace 2], member 1 promote 4, or member 1 remove 4"
+                    .to_owned(),
+            );
         }
     };
     let promotes = words[0] == "promote";
@@ -472,7 +489,10 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
         "fetch-bytes" => settings.fetch_bytes_max = number(key, value)?,
         "state-transfer" => settings.state_transfer = value.parse().map_err(|error| format!("{error}"))?,
         "latency" => plan.network.delay_min = duration(value)?,
-        "follows" => plan.changes.follows = value.parse().map_err(|_| format!("{key}: '{value}' is not true or false"))?,
+        "follows" => {
+            plan.changes.follows =
+                value.parse().map_err(|_| format!("{key}: '{value}' is not true or false"))?
+        }
         "clock-interval" => settings.clock_interval = duration(value)?,
         _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
     }
@@ -622,6 +642,9 @@ fn key(word: &str) -> Result<u8> {
 fn ask(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
     let (first, rest) = words.split_first().ok_or("which replica?")?;
     let of = replica(world, first)?;
+    if let ("put", [put, "every", interval, "for", lasts]) = (name, rest) {
+        return put_at_intervals(world, of, put, time(&[interval])?, time(&[lasts])?);
+    }
     let (rest, session) = session(rest)?;
     // A command that is sent again must be the same, byte by byte.
     let id = session.map(|place| place.session.0 << 32 | place.sequence);
@@ -639,10 +662,7 @@ fn ask(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         }
         ("put", [_, ..]) => {
             for word in rest {
-                let wrong = || format!("'{word}' is not KEY=NUMBER");
-                let (name, value) = word.split_once('=').ok_or_else(wrong)?;
-                let value = value.parse().map_err(|_| wrong())?;
-                questions.push((Some(Op::Put { key: key(name)?, value }), format!("put {word}")));
+                questions.push((Some(put(word)?), format!("put {word}")));
             }
         }
         _ => {
@@ -654,9 +674,34 @@ fn ask(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         return Err("a number of a session is for one command".to_owned());
     }
     for (op, text) in questions {
-        checked(world.ask_in_script(of, op, id, session, text).map(|_| ()))?;
+        checked(world.ask_in_script(of, op, id, session, text, Duration::ZERO).map(|_| ()))?;
     }
     checked(world.settle())
+}
+
+fn put(word: &str) -> Result<Op> {
+    let wrong = || format!("'{word}' is not KEY=NUMBER");
+    let (name, value) = word.split_once('=').ok_or_else(wrong)?;
+    let value = value.parse().map_err(|_| wrong())?;
+    Ok(Op::Put { key: key(name)?, value })
+}
+
+fn put_at_intervals(
+    world: &mut World,
+    of: usize,
+    word: &str,
+    interval: Duration,
+    lasts: Duration,
+) -> Result<()> {
+    let op = put(word)?;
+    let times = if interval.is_zero() { 0 } else { lasts.as_nanos() / interval.as_nanos() };
+    let times = u32::try_from(times).ok().filter(|times| (1..=PUTS_MAX).contains(times));
+    let times = times.ok_or(format!("a client writes 1 to {PUTS_MAX} times"))?;
+    for place in 1..=times {
+        let (text, wait) = (format!("put {word}"), interval * place);
+        checked(world.ask_in_script(of, Some(op.clone()), None, None, text, wait).map(|_| ()))?;
+    }
+    Ok(())
 }
 
 fn status(world: &World) -> Vec<String> {

@@ -148,7 +148,8 @@ impl World {
             let ops = [Op::Put { key: 1, value }, Op::Get { first: 1, last: 1 }];
             for (waits, op) in waiting.iter_mut().zip(ops) {
                 if waits.is_none_or(|(attempt, _)| !self.is_asked_in_script(attempt)) {
-                    let attempt = self.ask_in_script(of, Some(op), None, None, String::new())?;
+                    let attempt =
+                        self.ask_in_script(of, Some(op), None, None, String::new(), Duration::ZERO)?;
                     *waits = Some((attempt, self.now));
                 }
             }

@@ -1,5 +1,7 @@
 //! Requests of clients at replicas.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use synod_consensus::Role;
 use synod_replica::{Event, Outcome, ReadId, RequestError, RequestId, SessionCommand};
@@ -45,7 +47,8 @@ impl World {
         self.clients.scripted.contains_key(&attempt)
     }
 
-    /// A script sends a request to a replica; the answer shows in the trace. Returns the number of the attempt.
+    /// A script sends a request to a replica, after a while; the answer shows in the trace. Returns the number of the
+    /// attempt.
     pub(crate) fn ask_in_script(
         &mut self,
         of: usize,
@@ -53,6 +56,7 @@ impl World {
         id: Option<u64>,
         session: Option<SessionCommand>,
         text: String,
+        wait: Duration,
     ) -> Result<u64, Violation> {
         self.clients.asked += 1;
         let attempt = self.clients.asked;
@@ -67,7 +71,12 @@ impl World {
         }
         self.chart(|chart| chart.asks(attempt, of, text.clone()));
         self.clients.scripted.insert(attempt, Scripted { text, op });
-        self.asked(of, Ask { client: 0, worker: 0, attempt, session, kind, payload })?;
+        let ask = Ask { client: 0, worker: 0, attempt, session, kind, payload };
+        if wait.is_zero() {
+            self.asked(of, ask)?;
+        } else {
+            self.queue.push(self.now + wait, Happening::Asked { of, ask });
+        }
         Ok(attempt)
     }
 
