@@ -173,7 +173,7 @@ pub enum Fact {
         /// The ballot of the sequence.
         ballot: Ballot,
         /// The slot of the first of these batches; nothing else is held after them.
-        start: Slot,
+        first: Slot,
         /// The batches.
         batches: Batches,
     },
@@ -182,19 +182,19 @@ pub enum Fact {
         /// The ballot of that sequence.
         ballot: Ballot,
         /// The same as in `Adopted`.
-        start: Slot,
+        first: Slot,
         /// The slot of the first of these batches.
         from: Slot,
         /// The batches.
         batches: Batches,
     },
-    /// What is held before `start`, then the staged elements up to `from`, then these batches are accepted in
+    /// What is held before `first`, then the staged elements up to `from`, then these batches are accepted in
     /// this ballot.
     Adopted {
         /// The ballot of the sequence from now on.
         ballot: Ballot,
         /// The first slot whose content is replaced; what is held before it stays.
-        start: Slot,
+        first: Slot,
         /// The slot of the first of `batches`.
         from: Slot,
         /// Slots through this one are decided.
@@ -259,7 +259,7 @@ pub enum TermFact {
     /// Entries replaced everything from a slot on.
     Entries {
         /// The slot of the first entry.
-        start: Slot,
+        first: Slot,
         /// The entries.
         entries: Entries,
         /// Slots through this one are decided. If no entry is after it, a peer told these entries.

@@ -206,16 +206,16 @@ mod tests {
     /// Records that hold what was accepted, and records that hold what was decided.
     fn records() -> (Vec<Record>, Vec<Record>) {
         let (ballot, batches, decided) = (BALLOT, batches(), Slot(2));
-        let (start, from, covers) = (Slot(3), Slot(4), Slot(9));
-        let (slot, batch) = (start, batches[1].clone());
+        let (first, from, covers) = (Slot(3), Slot(4), Slot(9));
+        let (slot, batch) = (first, batches[1].clone());
         let value = multipaxos::AcceptedValue { slot, ballot, batch: batch.clone() };
         let entries =
-            |decided| raft::Record::Entries { start, entries: entries(), decided, decided_in: ballot };
+            |decided| raft::Record::Entries { first, entries: entries(), decided, decided_in: ballot };
         let accepted = vec![
-            multipaxos::Record::Accepted { ballot, first: start, decided, batches: batches.clone() }.into(),
-            sequence_paxos::Record::Accepted { ballot, start, decided, batches: batches.clone() }.into(),
-            sequence_paxos::Record::Staged { ballot, start, from, batches: batches.clone() }.into(),
-            sequence_paxos::Record::Adopted { ballot, start, from, decided, covers, batches }.into(),
+            multipaxos::Record::Accepted { ballot, first, decided, batches: batches.clone() }.into(),
+            sequence_paxos::Record::Accepted { ballot, first, decided, batches: batches.clone() }.into(),
+            sequence_paxos::Record::Staged { ballot, first, from, batches: batches.clone() }.into(),
+            sequence_paxos::Record::Adopted { ballot, first, from, decided, covers, batches }.into(),
             entries(decided).into(),
         ];
         let decided = vec![
@@ -228,7 +228,7 @@ mod tests {
 
     fn messages() -> Vec<Message> {
         let (ballot, batches, decided) = (BALLOT, batches(), Slot(7));
-        let (start, from, page, more) = (Slot(8), Slot(9), Slot(8), true);
+        let (first, from, page, more) = (Slot(8), Slot(9), Slot(8), true);
         let accepted = batches.iter().zip(8..).map(|(batch, slot)| multipaxos::AcceptedValue {
             slot: Slot(slot),
             ballot,
@@ -247,23 +247,23 @@ mod tests {
         let batches = || batches.clone();
         vec![
             multipaxos::Message::Promise(promise).into(),
-            multipaxos::Message::Accept { ballot, first: start, decided, batches: batches() }.into(),
-            Sequence::Promise(sequence_paxos::Promise { ballot, has, page, start, batches: batches(), more })
+            multipaxos::Message::Accept { ballot, first, decided, batches: batches() }.into(),
+            Sequence::Promise(sequence_paxos::Promise { ballot, has, page, first, batches: batches(), more })
                 .into(),
             Sequence::AcceptSync(sequence_paxos::AcceptSync {
                 ballot,
-                start,
+                first,
                 from,
                 batches: batches(),
                 more,
                 decided,
             })
             .into(),
-            Sequence::Accept { ballot, start, decided, batches: batches() }.into(),
+            Sequence::Accept { ballot, first, decided, batches: batches() }.into(),
             raft::Message::Append {
                 ballot,
                 session: 3,
-                prev: start,
+                prev: first,
                 prev_ballot: ballot,
                 entries: entries(),
                 commit: decided,

@@ -206,11 +206,11 @@ mod tests {
         assert_eq!(proven(vec![None, learned, None]), [(7, Ballots::both(ballot(3)), batch("x"))]);
     }
 
-    fn appended(round: u64, start: u64, decided: (u64, u64), texts: &[&str]) -> Option<Record> {
+    fn appended(round: u64, first: u64, decided: (u64, u64), texts: &[&str]) -> Option<Record> {
         let entry = |text: &&str| raft::Entry { ballot: ballot(round), batch: batch(text), voters: None };
         let entries = texts.iter().map(entry).collect();
         let (decided, decided_in) = (Slot(decided.0), ballot(decided.1));
-        Some(raft::Record::Entries { start: Slot(start), entries, decided, decided_in }.into())
+        Some(raft::Record::Entries { first: Slot(first), entries, decided, decided_in }.into())
     }
 
     #[test]
@@ -226,23 +226,23 @@ mod tests {
 
     fn page(from: u64, texts: &[&str]) -> Option<Record> {
         let batches = texts.iter().map(|text| batch(text)).collect();
-        let (start, from) = (Slot(1), Slot(from));
-        Some(sequence_paxos::Record::Staged { ballot: ballot(2), start, from, batches }.into())
+        let (first, from) = (Slot(1), Slot(from));
+        Some(sequence_paxos::Record::Staged { ballot: ballot(2), first, from, batches }.into())
     }
 
     fn adopted(from: u64, decided: u64, texts: &[&str]) -> Option<Record> {
         let batches = texts.iter().map(|text| batch(text)).collect();
-        let (start, from, decided, covers) = (Slot(1), Slot(from), Slot(decided), Slot(9));
+        let (first, from, decided, covers) = (Slot(1), Slot(from), Slot(decided), Slot(9));
         Some(
-            sequence_paxos::Record::Adopted { ballot: ballot(2), start, from, decided, covers, batches }
+            sequence_paxos::Record::Adopted { ballot: ballot(2), first, from, decided, covers, batches }
                 .into(),
         )
     }
 
-    fn extended(start: u64, decided: u64, texts: &[&str]) -> Option<Record> {
+    fn extended(first: u64, decided: u64, texts: &[&str]) -> Option<Record> {
         let batches = texts.iter().map(|text| batch(text)).collect();
-        let (start, decided) = (Slot(start), Slot(decided));
-        Some(sequence_paxos::Record::Accepted { ballot: ballot(2), start, decided, batches }.into())
+        let (first, decided) = (Slot(first), Slot(decided));
+        Some(sequence_paxos::Record::Accepted { ballot: ballot(2), first, decided, batches }.into())
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn survivor(path: &Path) -> Config {
     let (mut wal, _) = Wal::open(&dir.wal(), dir.identity(), synod_storage::Options::default()).unwrap();
     let entry = Entry { ballot: Ballot { round: 1, replica: R1 }, batch: Batch::noop(), voters: None };
     let record = Record::Entries {
-        start: Slot(1),
+        first: Slot(1),
         entries: [entry].into(),
         decided: Slot::ZERO,
         decided_in: Ballot::ZERO,
@@ -182,7 +182,7 @@ fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
     let entry = |slot, batch, voters| {
         let entry = Entry { ballot: Ballot { round: 1, replica: R1 }, batch, voters };
         Record::Entries {
-            start: Slot(slot),
+            first: Slot(slot),
             entries: [entry].into(),
             decided: Slot::ZERO,
             decided_in: Ballot::ZERO,

@@ -81,7 +81,7 @@ fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     let accepted = |text| raft::Entry { ballot: ballot(1), batch: batch(text), voters: None };
     let entries = ["a", "b", "c"].map(accepted).into();
     let record =
-        raft::Record::Entries { start: Slot(1), entries, decided: Slot::ZERO, decided_in: Ballot::ZERO }
+        raft::Record::Entries { first: Slot(1), entries, decided: Slot::ZERO, decided_in: Ballot::ZERO }
             .into();
     let mut records = vec![
         LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
@@ -106,7 +106,7 @@ fn what_was_forgotten_in_the_present_epoch_says_nothing_of_the_one_before() {
     let accepted = |text| raft::Entry { ballot, batch: batch(text), voters: None };
     let entries = ["a", "b"].map(accepted).into();
     let accepted =
-        raft::Record::Entries { start: Slot(1), entries, decided: Slot::ZERO, decided_in: Ballot::ZERO };
+        raft::Record::Entries { first: Slot(1), entries, decided: Slot::ZERO, decided_in: Ballot::ZERO };
     let records = vec![
         LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
         LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() },
@@ -356,7 +356,7 @@ fn a_restart_names_no_lower_ballot_for_decisions_of_an_earlier_epoch() {
     let second = Group { version: 2, epoch: Epoch(2), first: Slot(3), ..first.clone() };
     let accepted = |text| raft::Entry { ballot: ballot(1), batch: batch(text), voters: None };
     let entries = ["a", "b"].map(accepted).into();
-    let record = raft::Record::Entries { start: Slot(1), entries, decided: Slot(1), decided_in: ballot(1) };
+    let record = raft::Record::Entries { first: Slot(1), entries, decided: Slot(1), decided_in: ballot(1) };
     let records = vec![
         LogRecord::Protocol { epoch: Epoch(1), record: raft::Record::Amnesia(false).into() },
         LogRecord::Protocol { epoch: Epoch(1), record: record.into() },

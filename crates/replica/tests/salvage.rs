@@ -41,12 +41,12 @@ fn accepted(protocol: ProtocolKind, slot: u64, decided: u64) -> LogRecord {
         }
         ProtocolKind::SequencePaxos => {
             let batches = [value].into();
-            sequence_paxos::Record::Accepted { ballot: ballot(1), start: slot, decided, batches }.into()
+            sequence_paxos::Record::Accepted { ballot: ballot(1), first: slot, decided, batches }.into()
         }
         _ => {
             assert_eq!(protocol, ProtocolKind::Raft);
             let entries = [raft::Entry { ballot: ballot(1), batch: value, voters: None }].into();
-            raft::Record::Entries { start: slot, entries, decided, decided_in: ballot(1) }.into()
+            raft::Record::Entries { first: slot, entries, decided, decided_in: ballot(1) }.into()
         }
     };
     LogRecord::Protocol { epoch: Epoch(1), record }

@@ -53,8 +53,8 @@ impl Facts for Record {
     fn term_fact(&self) -> TermFact {
         match self {
             Record::Term { term, voted_for } => TermFact::Term { term: *term, voted_for: *voted_for },
-            Record::Entries { start, entries, decided, .. } => {
-                TermFact::Entries { start: *start, entries: entries.clone(), decided: *decided }
+            Record::Entries { first, entries, decided, .. } => {
+                TermFact::Entries { first: *first, entries: entries.clone(), decided: *decided }
             }
             Record::Truncated { from, .. } => TermFact::Truncated { from: *from },
             Record::Amnesia(true) => TermFact::Lost,

@@ -58,9 +58,9 @@ impl Describe for Record {
                 format!("term {term}, votes for {candidate}")
             }
             Record::Term { term, voted_for: None } => format!("term {term}"),
-            Record::Entries { start, entries, decided, .. } => {
+            Record::Entries { first, entries, decided, .. } => {
                 let of = entries.first().map_or(Ballot::ZERO, |entry| entry.ballot);
-                let slots = run(*start, last_of(*start, entries));
+                let slots = run(*first, last_of(*first, entries));
                 let what = describe_entries(of, entries, batch);
                 if self.is_decision() {
                     format!("learned {slots} in {of}: {what}")

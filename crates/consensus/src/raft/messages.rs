@@ -297,7 +297,7 @@ pub enum Record {
     /// Entries were appended.
     Entries {
         /// The slot of the first entry.
-        start: Slot,
+        first: Slot,
         /// The entries, at least one.
         entries: Entries,
         /// When this was written, slots through this one were decided, with the entries that the log holds.
@@ -323,14 +323,14 @@ const STATE_AMNESIA: u8 = 2;
 
 impl Record {
     fn has_slots(&self) -> Result<(), DecodeError> {
-        let Record::Entries { start, entries, .. } = self else { return Ok(()) };
-        if *start == Slot::ZERO {
-            return Err(DecodeError::Undefined { field: "start", value: 0 });
+        let Record::Entries { first, entries, .. } = self else { return Ok(()) };
+        if *first == Slot::ZERO {
+            return Err(DecodeError::Undefined { field: "first", value: 0 });
         }
         if entries.is_empty() {
             return Err(DecodeError::Undefined { field: "entry count", value: 0 });
         }
-        check_slots(start.prev(), entries)
+        check_slots(first.prev(), entries)
     }
 }
 
@@ -339,13 +339,13 @@ impl Logged for Record {
         match self {
             Record::Term { .. } => Keep::State(STATE_TERM),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
-            Record::Entries { start, entries, .. } => Keep::Slot(last_of(*start, entries)),
+            Record::Entries { first, entries, .. } => Keep::Slot(last_of(*first, entries)),
             Record::Truncated { last, .. } => Keep::Slot(*last),
         }
     }
 
     fn is_decision(&self) -> bool {
-        matches!(self, Record::Entries { start, entries, decided, .. } if *decided >= last_of(*start, entries))
+        matches!(self, Record::Entries { first, entries, decided, .. } if *decided >= last_of(*first, entries))
     }
 
     fn amnesia(&self) -> Option<bool> {
@@ -353,22 +353,22 @@ impl Logged for Record {
     }
 
     fn without_voters(&self) -> Option<crate::Record> {
-        let &Record::Entries { start, ref entries, decided, decided_in } = self else { return None };
+        let &Record::Entries { first, ref entries, decided, decided_in } = self else { return None };
         let without = |entry: &Entry| Entry { voters: None, ..entry.clone() };
         let entries = entries.iter().map(without).collect();
-        Some(Record::Entries { start, entries, decided, decided_in }.into())
+        Some(Record::Entries { first, entries, decided, decided_in }.into())
     }
 
     fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
-        if let Record::Entries { start, entries, .. } = self {
-            (start.0..).map(Slot).zip(entries.iter()).for_each(|(slot, entry)| see(slot, &entry.batch));
+        if let Record::Entries { first, entries, .. } = self {
+            (first.0..).map(Slot).zip(entries.iter()).for_each(|(slot, entry)| see(slot, &entry.batch));
         }
     }
 
     coded! {
         Record, "record kind":
         1 = Term { term, voted_for };
-        2 = Entries { start, decided, decided_in, entries };
+        2 = Entries { first, decided, decided_in, entries };
         3 = Truncated { from, last };
         4 = Amnesia(amnesia);
         checked by Record::has_slots

@@ -330,8 +330,8 @@ impl Raft {
     /// Gives a record to what this leader proposed since it last did: what waits goes to disk as one.
     fn write(&mut self, effects: &mut Effects) {
         let (decided, decided_in) = (self.decided, self.decided_in);
-        self.log.write(self.options.raft.append_bytes_max, |start, entries| {
-            effects.append(Record::Entries { start, entries, decided, decided_in }.into())
+        self.log.write(self.options.raft.append_bytes_max, |first, entries| {
+            effects.append(Record::Entries { first, entries, decided, decided_in }.into())
         });
     }
 
@@ -339,8 +339,8 @@ impl Raft {
     /// slot, in no ballot above another.
     fn append(&mut self, entries: Entries, (decided, decided_in): (Slot, Ballot), effects: &mut Effects) {
         self.write(effects);
-        let (start, entries_of_record) = (self.log.last().next(), Arc::clone(&entries));
-        let record = Record::Entries { start, entries: entries_of_record, decided, decided_in };
+        let (first, entries_of_record) = (self.log.last().next(), Arc::clone(&entries));
+        let record = Record::Entries { first, entries: entries_of_record, decided, decided_in };
         let lsn = effects.append(record.into());
         self.log.append(entries, lsn);
     }

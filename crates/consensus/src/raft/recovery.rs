@@ -34,6 +34,33 @@ struct Replayed {
     amnesia: bool,
 }
 
+impl Replayed {
+    /// Builds the log after a slot that is decided, where `begins` counts, and says whether the records have another entry
+    /// in that slot: then none of the entries that they have after it counts.
+    fn rebuild(&mut self, begins: Configuration, append_bytes_max: usize) -> (Log, bool) {
+        let (base, ballot) = (begins.slot, begins.ballot);
+        let mut log = Log::new(begins);
+        let entries = std::mem::take(&mut self.entries);
+        // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than
+        // the one in the log. Then what the log holds there and after it was never decided, as in `learn`.
+        let replaced = entries.get(&base).is_some_and(|(entry, _)| entry.ballot != ballot);
+        let mut after_base = entries.into_iter().filter(|(slot, _)| *slot > base && !replaced).peekable();
+        // This is a hole: records are gone without a snapshot that covers them.
+        self.amnesia |= after_base.peek().is_some_and(|(slot, _)| *slot != base.next());
+        for (slot, (entry, learned)) in after_base {
+            // Where records may be missing, a later one may have replaced this entry, unless it is decided.
+            if slot != log.last().next() || self.amnesia && !learned {
+                break;
+            }
+            log.push(entry);
+        }
+        // Their records exist; in memory they are written in pages.
+        log.write(append_bytes_max, |_, _| Lsn::ZERO);
+        log.set_recorded(self.recorded);
+        (log, replaced)
+    }
+}
+
 impl Raft {
     /// The replica as it is after a start.
     pub(crate) fn start(
@@ -44,27 +71,12 @@ impl Raft {
         effects: &mut Effects,
     ) -> Raft {
         let born = restart.records.is_empty();
-        let replayed = replay(restart.records, &options);
+        let mut replayed = replay(restart.records, &options);
+        replayed.amnesia |= restart.amnesia;
         let (base, ballot) = (restart.base, restart.base_ballots.proposed);
-        let mut log = Log::new(Configuration { slot: base, ballot, voters: members.voters().clone() });
-        // What came while this protocol did not run here, as a snapshot or otherwise, may be another entry than
-        // the one in the log. Then what the log holds there and after it was never decided, as in `learn`.
-        let replaced = replayed.entries.get(&base).is_some_and(|(entry, _)| entry.ballot != ballot);
-        // This is a hole: records are gone without a snapshot that covers them.
-        let after_base = replayed.entries.into_iter().filter(|(slot, _)| *slot > base && !replaced);
-        let after_base: Vec<_> = after_base.collect();
-        let hole = after_base.first().is_some_and(|(slot, _)| *slot != base.next());
-        let amnesia = replayed.amnesia || restart.amnesia || hole;
-        for (slot, (entry, learned)) in after_base {
-            // Where records may be missing, a later one may have replaced this entry, unless it is decided.
-            if slot != log.last().next() || amnesia && !learned {
-                break;
-            }
-            log.push(entry);
-        }
-        // Their records exist; in memory they are written in pages.
-        log.write(options.raft.append_bytes_max, |_, _| Lsn::ZERO);
-        log.set_recorded(replayed.recorded);
+        let begins = Configuration { slot: base, ballot, voters: members.voters().clone() };
+        let (log, replaced) = replayed.rebuild(begins, options.raft.append_bytes_max);
+        let amnesia = replayed.amnesia;
         let decided = if amnesia {
             log.last()
         } else {
@@ -103,23 +115,26 @@ impl Raft {
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }
-        if amnesia {
-            replica.state = State::Recovering;
-        }
+        replica.begin(now, amnesia, restart.head_start, effects);
+        replica
+    }
+
+    /// Begins to take part, as far as this replica may after it lost records or not.
+    fn begin(&mut self, now: Time, amnesia: bool, head_start: bool, effects: &mut Effects) {
         if amnesia {
             // A replica that may have lost records neither leads nor votes.
-        } else if replica.term == 0 && restart.head_start {
-            replica.campaign(now, false, false, effects);
+            self.state = State::Recovering;
+        } else if self.term == 0 && head_start {
+            self.campaign(now, false, false, effects);
         } else {
-            replica.expect_no_leader(now, effects);
+            self.expect_no_leader(now, effects);
         }
-        if !amnesia && !replica.may_stand() {
+        if !amnesia && !self.may_stand() {
             // The leader need not find out by itself that this replica listens.
-            replica.send_to(replica.acquaintances(), Message::Follow, Lsn::ZERO, effects);
+            self.send_to(self.acquaintances(), Message::Follow, Lsn::ZERO, effects);
         }
-        replica.report_leader(effects);
-        replica.ask_for_timer(effects);
-        replica
+        self.report_leader(effects);
+        self.ask_for_timer(effects);
     }
 
     /// Takes only what is decided, and which replica leads; answers nothing.
@@ -200,11 +215,11 @@ fn replay(records: Vec<crate::Record>, options: &Options) -> Replayed {
                 replayed.term = term;
                 replayed.voted_for = voted_for.filter(|_| !options.has(super::Bug::ForgetVote));
             }
-            Record::Entries { start, entries, decided, decided_in } => {
-                replayed.entries.split_off(&start);
-                replayed.recorded = replayed.recorded.max(last_of(start, &entries));
+            Record::Entries { first, entries, decided, decided_in } => {
+                replayed.entries.split_off(&first);
+                replayed.recorded = replayed.recorded.max(last_of(first, &entries));
                 let learned = |(slot, entry): (Slot, &Entry)| (slot, (entry.clone(), decided >= slot));
-                replayed.entries.extend((start.0..).map(Slot).zip(entries.iter()).map(learned));
+                replayed.entries.extend((first.0..).map(Slot).zip(entries.iter()).map(learned));
                 replayed.decided = replayed.decided.max(decided);
                 replayed.decided_in = replayed.decided_in.max(decided_in);
             }
@@ -222,9 +237,9 @@ impl Prove for Record {
     /// What the record proves, with what the log holds, if records are lost.
     fn prove(&self, proofs: &mut Proofs) {
         match self {
-            Record::Entries { start, entries, decided, decided_in } => {
-                proofs.cut(*start);
-                proofs.hold(*start, entries.iter().map(|entry| (entry.ballot, &entry.batch)));
+            Record::Entries { first, entries, decided, decided_in } => {
+                proofs.cut(*first);
+                proofs.hold(*first, entries.iter().map(|entry| (entry.ballot, &entry.batch)));
                 // These entries are among the decided ones if a peer told them.
                 proofs.decide(*decided, |proposed| Ballots { proposed, decided: *decided_in });
             }
@@ -307,10 +322,10 @@ mod tests {
 
         /// Loses the last record, if it holds entries that are not known to be decided.
         fn tear(&mut self) {
-            if let Some(Record::Entries { start, .. }) = self.records.last()
-                && start.0 > self.decided
+            if let Some(Record::Entries { first, .. }) = self.records.last()
+                && first.0 > self.decided
             {
-                self.terms.truncate(start.0 as usize - 1);
+                self.terms.truncate(first.0 as usize - 1);
                 self.records.pop();
             }
         }

@@ -186,13 +186,13 @@ fn logs_are_compared_by_their_last_term_and_then_by_length() {
         Record::Amnesia(false),
         Record::Term { term: 3, voted_for: None },
         Record::Entries {
-            start: Slot(1),
+            first: Slot(1),
             entries: [entry(1, R1, "a")].into(),
             decided: Slot::ZERO,
             decided_in: Ballot::ZERO,
         },
         Record::Entries {
-            start: Slot(2),
+            first: Slot(2),
             entries: [entry(3, R1, "b")].into(),
             decided: Slot::ZERO,
             decided_in: Ballot::ZERO,
@@ -307,7 +307,7 @@ fn what_is_in_conflict_is_replaced_and_the_records_say_so() {
         .receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a"), entry(1, R1, "b")], 0));
     let effects = follower.receive(R3, append(ballot(2, R3), 1, ballot(1, R1), vec![entry(2, R3, "c")], 0));
     let cut = appended(&effects, |record| *record == Record::Truncated { from: Slot(2), last: Slot(2) });
-    let new = appended(&effects, |record| matches!(record, Record::Entries { start: Slot(2), .. }));
+    let new = appended(&effects, |record| matches!(record, Record::Entries { first: Slot(2), .. }));
     assert!(cut < new, "torn between them, the log is only shorter");
     let effects = follower.receive(R3, append(ballot(2, R3), 2, ballot(2, R3), vec![], 2));
     assert_eq!(delivered(&effects), [(1, batch("a")), (2, batch("c"))]);
@@ -358,7 +358,7 @@ fn only_entries_of_the_own_term_are_counted() {
         Record::Amnesia(false),
         Record::Term { term: 2, voted_for: Some(R1) },
         Record::Entries {
-            start: Slot(1),
+            first: Slot(1),
             entries: [entry(2, R1, "old")].into(),
             decided: Slot::ZERO,
             decided_in: Ballot::ZERO,
@@ -434,7 +434,7 @@ fn a_burst_is_one_record_which_shares_its_entries_with_the_messages() {
     assert_eq!(leader.protocol.status().in_flight, 3);
     leader.protocol.flush(leader.now, &mut leader.effects);
     let effects: Vec<_> = leader.effects.drain().collect();
-    let [Record::Entries { start: Slot(2), entries, decided: Slot(1), .. }] = records(&effects)[..] else {
+    let [Record::Entries { first: Slot(2), entries, decided: Slot(1), .. }] = records(&effects)[..] else {
         panic!("{effects:?}")
     };
     assert_eq!(entries.len(), 3);
@@ -471,10 +471,10 @@ fn what_a_leader_proposed_is_written_before_what_ends_its_term() {
     let entries = vec![entry(2, R3, "b"), entry(2, R3, "c")];
     let effects = leader.receive(R3, append(ballot(2, R3), 1, ballot(1, R1), entries, 1));
     let [
-        Record::Entries { start: Slot(2), .. },
+        Record::Entries { first: Slot(2), .. },
         Record::Term { term: 2, .. },
         Record::Truncated { from: Slot(2), last: Slot(2) },
-        Record::Entries { start: Slot(2), entries, .. },
+        Record::Entries { first: Slot(2), entries, .. },
     ] = &records(&effects)[..]
     else {
         panic!("{effects:?}")
@@ -488,7 +488,7 @@ fn of_a_message_only_what_is_new_is_written() {
     let entries = vec![entry(1, R1, "a"), entry(1, R1, "b"), entry(1, R1, "c")];
     follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, entries[..2].to_vec(), 0));
     let effects = follower.receive(R1, append(ballot(1, R1), 0, Ballot::ZERO, entries.clone(), 0));
-    let [Record::Entries { start: Slot(3), entries: new, .. }] = records(&effects)[..] else {
+    let [Record::Entries { first: Slot(3), entries: new, .. }] = records(&effects)[..] else {
         panic!("{effects:?}")
     };
     assert_eq!(new[..], entries[2..]);
@@ -596,20 +596,20 @@ fn a_restart_delivers_what_was_decided() {
         Record::Amnesia(false),
         Record::Term { term: 1, voted_for: None },
         Record::Entries {
-            start: Slot(1),
+            first: Slot(1),
             entries: [entry(1, R1, "a")].into(),
             decided: Slot::ZERO,
             decided_in: Ballot::ZERO,
         },
         Record::Entries {
-            start: Slot(2),
+            first: Slot(2),
             entries: [entry(1, R1, "lost")].into(),
             decided: Slot::ZERO,
             decided_in: Ballot::ZERO,
         },
         Record::Truncated { from: Slot(2), last: Slot(2) },
         Record::Entries {
-            start: Slot(2),
+            first: Slot(2),
             entries: [entry(2, R3, "b")].into(),
             decided: Slot(1),
             decided_in: Ballot::ZERO,
@@ -625,7 +625,7 @@ fn a_restart_delivers_what_was_decided() {
 #[test]
 fn a_restart_gives_up_what_stands_after_an_entry_that_was_replaced() {
     let record = |slot, text| Record::Entries {
-        start: Slot(slot),
+        first: Slot(slot),
         entries: [entry(1, R2, text)].into(),
         decided: Slot(1),
         decided_in: Ballot::ZERO,
@@ -668,13 +668,13 @@ fn a_survivor_decides_alone_what_it_accepted_whatever_its_log_says_of_voters() {
         Record::Amnesia(false),
         Record::Term { term: 1, voted_for: Some(R1) },
         Record::Entries {
-            start: Slot(1),
+            first: Slot(1),
             entries: [entry(1, R1, "a")].into(),
             decided: Slot::ZERO,
             decided_in: Ballot::ZERO,
         },
         Record::Entries {
-            start: Slot(2),
+            first: Slot(2),
             entries: [Entry { voters: four, ..entry(1, R1, "b") }].into(),
             decided: Slot(1),
             decided_in: Ballot::ZERO,

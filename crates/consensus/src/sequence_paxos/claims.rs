@@ -13,8 +13,8 @@ impl Claims for Message {
             Message::AcceptSync(AcceptSync { ballot, from, batches, decided, .. }) => {
                 Claim::proposals(*ballot, *from, *decided, batches)
             }
-            Message::Accept { ballot, start, decided, batches } => {
-                Claim::proposals(*ballot, *start, *decided, batches)
+            Message::Accept { ballot, first, decided, batches } => {
+                Claim::proposals(*ballot, *first, *decided, batches)
             }
             Message::Accepted { ballot, last } => vec![Claim::VoteThrough { ballot: *ballot, last: *last }],
             Message::Decide { ballot, through }
@@ -32,7 +32,7 @@ impl Claims for Message {
 
     fn promise_page(&self) -> Option<PromisePage> {
         let Message::Promise(promise) = self else { return None };
-        let (first, delivered, more) = (promise.page, promise.start.prev(), promise.more);
+        let (first, delivered, more) = (promise.page, promise.first.prev(), promise.more);
         Some(PromisePage { ballot: promise.ballot, first, delivered, more })
     }
 }
@@ -41,10 +41,10 @@ impl Facts for Record {
     fn fact(&self) -> Fact {
         match self.clone() {
             Record::Promised(ballot) => Fact::Promised(ballot),
-            Record::Accepted { ballot, start, batches, .. } => Fact::Extended { ballot, start, batches },
-            Record::Staged { ballot, start, from, batches } => Fact::Staged { ballot, start, from, batches },
-            Record::Adopted { ballot, start, from, decided, batches, .. } => {
-                Fact::Adopted { ballot, start, from, decided, batches }
+            Record::Accepted { ballot, first, batches, .. } => Fact::Extended { ballot, first, batches },
+            Record::Staged { ballot, first, from, batches } => Fact::Staged { ballot, first, from, batches },
+            Record::Adopted { ballot, first, from, decided, batches, .. } => {
+                Fact::Adopted { ballot, first, from, decided, batches }
             }
             Record::Learned { slot, batch, .. } => Fact::Learned { slot, batch },
             Record::Amnesia(_) | Record::Trimmed { .. } => Fact::Nothing,

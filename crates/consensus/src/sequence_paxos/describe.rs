@@ -13,19 +13,19 @@ impl Describe for Message {
                     if *page == Slot::ZERO { String::new() } else { format!(", the page from slot {page}") };
                 format!("Prepare {ballot}, has {}{page}", extent(has))
             }
-            Message::Promise(Promise { ballot, has, start, batches, more, .. }) => {
-                let elements = elements(", with", *start, batches, *more, batch);
+            Message::Promise(Promise { ballot, has, first, batches, more, .. }) => {
+                let elements = elements(", with", *first, batches, *more, batch);
                 format!("Promise {ballot}, has {}{elements}", extent(has))
             }
-            Message::AcceptSync(AcceptSync { ballot, start, from, batches, more, decided }) => {
+            Message::AcceptSync(AcceptSync { ballot, first, from, batches, more, decided }) => {
                 let elements = elements("", *from, batches, *more, batch);
-                format!("AcceptSync {ballot} from slot {start}, decided {decided}:{elements}")
+                format!("AcceptSync {ballot} from slot {first}, decided {decided}:{elements}")
             }
-            Message::SyncNext { ballot, start, from } => {
-                format!("SyncNext {ballot} from slot {start}, the page from slot {from}")
+            Message::SyncNext { ballot, first, from } => {
+                format!("SyncNext {ballot} from slot {first}, the page from slot {from}")
             }
-            Message::Accept { ballot, start, decided, batches } => {
-                format!("Accept {ballot}, decided {decided}:{}", elements("", *start, batches, false, batch))
+            Message::Accept { ballot, first, decided, batches } => {
+                format!("Accept {ballot}, decided {decided}:{}", elements("", *first, batches, false, batch))
             }
             Message::Accepted { ballot, last } => format!("Accepted {ballot} through slot {last}"),
             Message::Decide { ballot, through } => format!("Decide {ballot} through slot {through}"),
@@ -45,17 +45,17 @@ impl Describe for Record {
     fn describe(&self, batch: BatchText<'_>) -> String {
         match self {
             Record::Promised(ballot) => format!("promised {ballot}"),
-            Record::Accepted { ballot, start, decided, batches } => {
-                let elements = elements("", *start, batches, false, batch);
+            Record::Accepted { ballot, first, decided, batches } => {
+                let elements = elements("", *first, batches, false, batch);
                 format!("accepted {ballot}, decided {decided}:{elements}")
             }
-            Record::Staged { ballot, start, from, batches } => {
+            Record::Staged { ballot, first, from, batches } => {
                 let elements = elements("", *from, batches, true, batch);
-                format!("staged {ballot} from slot {start}:{elements}")
+                format!("staged {ballot} from slot {first}:{elements}")
             }
-            Record::Adopted { ballot, start, from, decided, batches, .. } => {
+            Record::Adopted { ballot, first, from, decided, batches, .. } => {
                 let elements = elements("", *from, batches, false, batch);
-                format!("adopted {ballot} from slot {start}, decided {decided}:{elements}")
+                format!("adopted {ballot} from slot {first}, decided {decided}:{elements}")
             }
             Record::Learned { slot, batch: learned, .. } => {
                 format!("learned slot {slot}: {}", batch(learned))
@@ -73,16 +73,16 @@ fn extent(has: &Extent) -> String {
 }
 
 /// Elements of a sequence.
-fn elements(before: &str, start: Slot, batches: &[Batch], more: bool, batch: BatchText<'_>) -> String {
+fn elements(before: &str, first: Slot, batches: &[Batch], more: bool, batch: BatchText<'_>) -> String {
     let more = if more { ", and more" } else { "" };
     match batches {
         [] if before.is_empty() => format!(" nothing{more}"),
         [] => more.to_owned(),
-        [only] => format!("{before} slot {start}: {}{more}", batch(only)),
+        [only] => format!("{before} slot {first}: {}{more}", batch(only)),
         _ => {
-            let last = last_of(start, batches);
+            let last = last_of(first, batches);
             let all: Vec<String> = batches.iter().map(batch).collect();
-            format!("{before} slots {start} to {last}: {}{more}", all.join(" | "))
+            format!("{before} slots {first} to {last}: {}{more}", all.join(" | "))
         }
     }
 }

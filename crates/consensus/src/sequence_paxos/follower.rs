@@ -39,13 +39,13 @@ pub(super) struct Follower {
 /// The pages of an `AcceptSync` that have come.
 #[derive(Clone, Debug)]
 struct Staging {
-    start: Slot,
+    first: Slot,
     batches: Vec<Batch>,
 }
 
 impl Staging {
     fn next(&self) -> Slot {
-        last_of(self.start, &self.batches).next()
+        last_of(self.first, &self.batches).next()
     }
 }
 
@@ -125,17 +125,17 @@ impl SequencePaxos {
         // In the same ballot the shorter sequence is a prefix of the longer one.
         let same = has.accepted_in == prepare.has.accepted_in;
         let lacks = if same { prepare.has.last.next() } else { prepare.has.decided.next() };
-        let start = prepare.page.max(lacks).max(self.log.first());
+        let first = prepare.page.max(lacks).max(self.log.first());
         let last = if tells { has.last } else { Slot::ZERO };
-        let batches = self.log.page(start, last, self.common.options.page_bytes_max, usize::MAX);
-        let more = last_of(start, &batches) < last;
+        let batches = self.log.page(first, last, self.common.options.page_bytes_max, usize::MAX);
+        let more = last_of(first, &batches) < last;
         let decided =
             if self.has(super::Bug::PromiseOthersDecided) { prepare.has.decided } else { has.decided };
         Message::Promise(Promise {
             ballot: prepare.ballot,
             has: Extent { decided, ..has },
             page: prepare.page,
-            start,
+            first,
             batches,
             more,
         })
@@ -196,7 +196,7 @@ impl SequencePaxos {
     pub(super) fn on_accept_sync(&mut self, now: Time, sync: AcceptSync, effects: &mut Effects) {
         let congested = self.is_congested();
         let span_max = 4 * self.common.options.accept_ahead_max();
-        let AcceptSync { ballot, start, from, batches, more, decided } = sync;
+        let AcceptSync { ballot, first, from, batches, more, decided } = sync;
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
             if from > self.log.last().next() {
@@ -212,20 +212,20 @@ impl SequencePaxos {
             self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
             return;
         }
-        let gap = start > self.log.last().next() || start == Slot::ZERO;
-        let too_far = last_of(from, &batches).0.saturating_sub(start.0) > span_max;
-        if gap || too_far || from < start {
+        let gap = first > self.log.last().next() || first == Slot::ZERO;
+        let too_far = last_of(from, &batches).0.saturating_sub(first.0) > span_max;
+        if gap || too_far || from < first {
             // This is not what this replica's promise asked for. It asks again after a while.
             return;
         }
         // In one ballot the sequence only grows: pages that have come stay valid when the `AcceptSync` begins again.
-        let staged = follower.staging.take().filter(|staging| staging.start == start);
-        let mut staging = staged.unwrap_or(Staging { start, batches: Vec::new() });
+        let staged = follower.staging.take().filter(|staging| staging.first == first);
+        let mut staging = staged.unwrap_or(Staging { first, batches: Vec::new() });
         if staging.next() != from {
             // This page has come before, or it is too early.
             let next = staging.next();
             follower.staging = Some(staging);
-            effects.send(ballot.replica, Message::SyncNext { ballot, start, from: next }, Lsn::ZERO);
+            effects.send(ballot.replica, Message::SyncNext { ballot, first, from: next }, Lsn::ZERO);
             return;
         }
         follower.ask = Resend::first(now, self.common.options.election_timeout);
@@ -234,30 +234,30 @@ impl SequencePaxos {
             let next = staging.next();
             follower.staging = Some(staging);
             self.recorded = self.recorded.max(last_of(from, &batches));
-            self.write(Record::Staged { ballot, start, from, batches }, effects);
-            effects.send(ballot.replica, Message::SyncNext { ballot, start, from: next }, Lsn::ZERO);
+            self.write(Record::Staged { ballot, first, from, batches }, effects);
+            effects.send(ballot.replica, Message::SyncNext { ballot, first, from: next }, Lsn::ZERO);
             return;
         }
         follower.phase = Phase::Accept;
         if self.accepted_in == ballot {
             // In the ballot that this replica accepted in nothing is given up: only what is new counts.
             let known = self.log.last();
-            let skip = usize::try_from(known.next().0 - start.0).unwrap_or(usize::MAX);
+            let skip = usize::try_from(known.next().0 - first.0).unwrap_or(usize::MAX);
             let rest: Batches = staging.batches.into_iter().skip(skip).collect();
             self.append(ballot, &rest, effects);
         } else {
-            self.adopt(ballot, start, from, &staging.batches, batches, effects);
+            self.adopt(ballot, first, from, &staging.batches, batches, effects);
         }
         self.on_decided(ballot, decided, effects);
         self.accepted(effects);
     }
 
-    /// Takes over the sequence of a ballot: what is held before `start`, then `elements`, of which those
+    /// Takes over the sequence of a ballot: what is held before `first`, then `elements`, of which those
     /// before `from` are staged already. A single record does all of it (E20).
     pub(super) fn adopt(
         &mut self,
         ballot: Ballot,
-        start: Slot,
+        first: Slot,
         from: Slot,
         elements: &[Batch],
         last_page: Batches,
@@ -269,19 +269,19 @@ impl SequencePaxos {
         if self.has(super::Bug::TornAdoption) {
             // With this bug the ballot comes first, as if it meant nothing without the sequence.
             let batches = Batches::default();
-            let start = self.log.last().next();
-            effects.append(Record::Adopted { ballot, start, from: start, decided, covers, batches }.into());
+            let first = self.log.last().next();
+            effects.append(Record::Adopted { ballot, first, from: first, decided, covers, batches }.into());
         }
-        let record = Record::Adopted { ballot, start, from, decided, covers, batches: last_page };
+        let record = Record::Adopted { ballot, first, from, decided, covers, batches: last_page };
         self.accepted_lsn = self.write(record, effects);
         self.accepted_in = ballot;
-        self.replace(start, elements);
+        self.replace(first, elements);
     }
 
-    /// Replaces the sequence from `start` on; what is decided stays.
-    pub(super) fn replace(&mut self, start: Slot, elements: &[Batch]) {
-        self.log.truncate(start.prev());
-        let known = self.log.last().next().0 - start.0;
+    /// Replaces the sequence from `first` on; what is decided stays.
+    pub(super) fn replace(&mut self, first: Slot, elements: &[Batch]) {
+        self.log.truncate(first.prev());
+        let known = self.log.last().next().0 - first.0;
         let skip = usize::try_from(known).unwrap_or(usize::MAX);
         elements.iter().skip(skip).for_each(|batch| self.log.push(batch.clone()));
     }
@@ -291,18 +291,18 @@ impl SequencePaxos {
         if batches.is_empty() {
             return;
         }
-        let start = self.log.last().next();
+        let first = self.log.last().next();
         batches.iter().for_each(|batch| self.log.push(batch.clone()));
         let (decided, batches) = (self.log.decided(), batches.clone());
         self.recorded = self.recorded.max(self.log.last());
-        self.accepted_lsn = self.write(Record::Accepted { ballot, start, decided, batches }, effects);
+        self.accepted_lsn = self.write(Record::Accepted { ballot, first, decided, batches }, effects);
     }
 
     pub(super) fn on_accept(
         &mut self,
         now: Time,
         ballot: Ballot,
-        start: Slot,
+        first: Slot,
         batches: &Batches,
         effects: &mut Effects,
     ) {
@@ -312,17 +312,17 @@ impl SequencePaxos {
             return self.ask_for_prepare(now, effects);
         }
         let next = self.log.last().next();
-        let start = if self.has(super::Bug::AcceptGap) { next } else { start };
+        let first = if self.has(super::Bug::AcceptGap) { next } else { first };
         let too_far =
-            last_of(start, batches).0 > self.log.decided().0 + self.common.options.accept_ahead_max();
+            last_of(first, batches).0 > self.log.decided().0 + self.common.options.accept_ahead_max();
         if self.is_congested() || too_far {
             // Not answering is always safe: the leader sends it again.
             return;
         }
-        if start > next {
+        if first > next {
             return self.recover(now, effects);
         }
-        let known = usize::try_from(next.0 - start.0).unwrap_or(usize::MAX);
+        let known = usize::try_from(next.0 - first.0).unwrap_or(usize::MAX);
         if known == 0 {
             self.append(ballot, batches, effects);
         } else if known < batches.len() {

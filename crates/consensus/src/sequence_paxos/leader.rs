@@ -34,7 +34,7 @@ struct Best {
     from: Option<ReplicaId>,
     has: Extent,
     /// The slot of the first element that has come.
-    start: Slot,
+    first: Slot,
     batches: Vec<Batch>,
     /// The slot with which the next page begins, if there is one to come.
     next: Option<Slot>,
@@ -80,7 +80,7 @@ impl SequencePaxos {
             lsn: self.common.promised_lsn,
             prepare,
             promises: BTreeMap::new(),
-            best: Best { from: None, has, start: has.last.next(), batches: Vec::new(), next: None },
+            best: Best { from: None, has, first: has.last.next(), batches: Vec::new(), next: None },
             resend: Resend::first(now, self.common.options.retransmit_after),
         });
         // Only once the ballot is durable: no life after this one uses it again (P2).
@@ -148,8 +148,8 @@ impl SequencePaxos {
         // the promise has dropped it as decided; then it comes by catch-up.
         let same = best.has.accepted_in == candidate.prepare.has.accepted_in;
         let kept = if same { self.log.last() } else { self.log.decided() };
-        if best.from.is_some() && best.start > kept.next() {
-            self.common.decided_elsewhere = self.common.decided_elsewhere.max(best.start.prev());
+        if best.from.is_some() && best.first > kept.next() {
+            self.common.decided_elsewhere = self.common.decided_elsewhere.max(best.first.prev());
             return;
         }
         self.lead(now, effects);
@@ -189,20 +189,20 @@ impl SequencePaxos {
     /// anything of it counts (E1, P5).
     fn adopt_best(&mut self, ballot: Ballot, best: &Best, effects: &mut Effects) {
         let accepted_in = self.accepted_in;
-        let start = best.start.max(self.log.decided().next()).min(self.log.last().next());
-        let known = usize::try_from(start.0 - best.start.0.min(start.0)).unwrap_or(usize::MAX);
+        let first = best.first.max(self.log.decided().next()).min(self.log.last().next());
+        let known = usize::try_from(first.0 - best.first.0.min(first.0)).unwrap_or(usize::MAX);
         let elements = best.batches.get(known..).unwrap_or_default();
-        let start = if best.from.is_some() { start } else { self.log.last().next() };
-        let mut from = start;
+        let first = if best.from.is_some() { first } else { self.log.last().next() };
+        let mut from = first;
         let mut pages = self.pages(elements);
         let last_page = pages.pop().unwrap_or_default();
         for batches in pages {
             let next = last_of(from, &batches).next();
             self.recorded = self.recorded.max(next.prev());
-            self.write(Record::Staged { ballot, start, from, batches }, effects);
+            self.write(Record::Staged { ballot, first, from, batches }, effects);
             from = next;
         }
-        self.adopt(ballot, start, from, elements, last_page, effects);
+        self.adopt(ballot, first, from, elements, last_page, effects);
         if self.has(super::Bug::AdoptWithoutBallot) {
             self.accepted_in = accepted_in;
         }
@@ -241,18 +241,18 @@ impl SequencePaxos {
         while let State::Leader(leader) = &mut self.state
             && leader.written < last
         {
-            let (ballot, start) = (leader.ballot, leader.written.next());
-            let batches = self.log.page(start, last, bytes_max, slots_max);
+            let (ballot, first) = (leader.ballot, leader.written.next());
+            let batches = self.log.page(first, last, bytes_max, slots_max);
             let decided = self.log.decided();
-            leader.written = last_of(start, &batches);
+            leader.written = last_of(first, &batches);
             let lsn =
-                effects.append(Record::Accepted { ballot, start, decided, batches: batches.clone() }.into());
+                effects.append(Record::Accepted { ballot, first, decided, batches: batches.clone() }.into());
             self.accepted_lsn = lsn;
             self.recorded = self.recorded.max(leader.written);
             leader.undurable.push_back((lsn, leader.written));
             self.common.disk.given(lsn, batches.len() as u64);
             // The followers' disks work while this one does.
-            self.send_accept(start, &batches, effects);
+            self.send_accept(first, &batches, effects);
         }
     }
 
@@ -302,15 +302,15 @@ impl Candidate {
     /// Notes a promise, or another page of the best one; false if there is nothing new in it. `untold`: a planted bug
     /// hides what it has.
     fn takes(&mut self, from: ReplicaId, promise: Promise, untold: bool) -> bool {
-        let Promise { has, page, start, batches, more, .. } = promise;
-        let next = more.then(|| last_of(start, &batches).next());
+        let Promise { has, page, first, batches, more, .. } = promise;
+        let next = more.then(|| last_of(first, &batches).next());
         if page == Slot::ZERO {
             let news = self.promises.insert(from, has).is_none();
             // Also if it holds no elements: then those that this replica lacks, if any, are dropped as decided, and
-            // come by catch-up. `start` tells.
+            // come by catch-up. `first` tells.
             if has.rank() > self.best.has.rank() && !untold {
                 let batches = batches.to_vec();
-                self.best = Best { from: Some(from), has, start, batches, next };
+                self.best = Best { from: Some(from), has, first, batches, next };
                 return true;
             }
             return news;
@@ -318,9 +318,9 @@ impl Candidate {
         if self.best.from != Some(from) || self.best.next != Some(page) {
             return false;
         }
-        if start > page {
+        if first > page {
             // Meanwhile it has dropped what comes before, as decided: that comes by catch-up, as with a first page.
-            self.best.start = start;
+            self.best.first = first;
             self.best.batches.clear();
         }
         self.best.batches.extend(batches.iter().cloned());

@@ -27,7 +27,7 @@ pub enum Message {
         /// The leader's ballot.
         ballot: Ballot,
         /// The same as in the `AcceptSync`.
-        start: Slot,
+        first: Slot,
         /// The slot with which the next page begins.
         from: Slot,
     },
@@ -36,10 +36,10 @@ pub enum Message {
         /// The leader's ballot.
         ballot: Ballot,
         /// The first slot of the elements: a receiver that has nothing in the slot before must not take them (E17).
-        start: Slot,
+        first: Slot,
         /// The sequence through this slot is decided, as far as it was proposed in `ballot`.
         decided: Slot,
-        /// The elements for `start` and the slots after it.
+        /// The elements for `first` and the slots after it.
         batches: Batches,
     },
     /// The sender has accepted the sequence of `ballot` through `last`.
@@ -119,8 +119,8 @@ pub struct Promise {
     /// The same as in the `Prepare`.
     pub page: Slot,
     /// The slot of the first of `batches`.
-    pub start: Slot,
-    /// If the sender's sequence may hold something that the candidate lacks, its elements from `start` on:
+    pub first: Slot,
+    /// If the sender's sequence may hold something that the candidate lacks, its elements from `first` on:
     /// one page of them, so that no answer is unbounded.
     pub batches: Batches,
     /// Whether there are more elements after this page.
@@ -133,7 +133,7 @@ pub struct AcceptSync {
     /// The leader's ballot.
     pub ballot: Ballot,
     /// The receiver keeps what it has before this slot; everything else is replaced.
-    pub start: Slot,
+    pub first: Slot,
     /// The slot with which this page begins.
     pub from: Slot,
     /// The elements of this page.
@@ -148,9 +148,9 @@ fields! { Extent { accepted_in, last, decided } }
 
 fields! { Prepare { ballot, has, page } }
 
-fields! { Promise { ballot, has, page, start, more, batches } }
+fields! { Promise { ballot, has, page, first, more, batches } }
 
-fields! { AcceptSync { ballot, start, from, more, decided, batches } }
+fields! { AcceptSync { ballot, first, from, more, decided, batches } }
 
 impl From<FamilyMessage> for Message {
     fn from(message: FamilyMessage) -> Message {
@@ -170,8 +170,8 @@ impl Body for Message {
         1 = Prepare(prepare);
         2 = Promise(promise);
         3 = AcceptSync(sync);
-        4 = SyncNext { ballot, start, from };
-        5 = Accept { ballot, start, decided, batches };
+        4 = SyncNext { ballot, first, from };
+        5 = Accept { ballot, first, decided, batches };
         6 = Accepted { ballot, last };
         7 = Decide { ballot, through };
         8 = PrepareReq { promised };
@@ -192,9 +192,9 @@ impl Body for Message {
     }
 
     fn with_batches(&self, other: &mut dyn FnMut(&Batch) -> Option<Batch>) -> Option<crate::Message> {
-        let &Message::Accept { ballot, start, decided, ref batches } = self else { return None };
+        let &Message::Accept { ballot, first, decided, ref batches } = self else { return None };
         let batches = with_others(batches, other)?;
-        Some(Message::Accept { ballot, start, decided, batches }.into())
+        Some(Message::Accept { ballot, first, decided, batches }.into())
     }
 
     fn class(&self) -> Class {
@@ -219,12 +219,12 @@ impl Body for Message {
 pub enum Record {
     /// No lower ballot may be answered any more (Ng 2020: n_prom).
     Promised(Ballot),
-    /// The accepted sequence was extended: nothing was held from `start` on.
+    /// The accepted sequence was extended: nothing was held from `first` on.
     Accepted {
         /// The ballot of the sequence.
         ballot: Ballot,
         /// The slot of the first of the batches.
-        start: Slot,
+        first: Slot,
         /// When this was written, slots through this one were decided, with the values that the log holds.
         decided: Slot,
         /// The accepted batches.
@@ -235,20 +235,20 @@ pub enum Record {
         /// The ballot of the sequence.
         ballot: Ballot,
         /// The same as in the `Adopted`.
-        start: Slot,
+        first: Slot,
         /// The slot with which the page begins.
         from: Slot,
         /// The elements of the page.
         batches: Batches,
     },
     /// The accepted ballot and the accepted sequence changed, both at once (erratum E20): what was held
-    /// before `start` stays, the staged pages of this ballot and `start` follow up to `from`, then come
-    /// `batches`. Whatever else was held from `start` on is gone.
+    /// before `first` stays, the staged pages of this ballot and `first` follow up to `from`, then come
+    /// `batches`. Whatever else was held from `first` on is gone.
     Adopted {
         /// The ballot of the sequence from now on.
         ballot: Ballot,
         /// The first slot whose content is replaced; what is held before it stays.
-        start: Slot,
+        first: Slot,
         /// The slot of the first of `batches`.
         from: Slot,
         /// The same as in `Accepted`.
@@ -304,7 +304,7 @@ impl Logged for Record {
             Record::Promised(_) => Keep::State(STATE_PROMISED),
             Record::Amnesia(_) => Keep::State(STATE_AMNESIA),
             Record::Trimmed { .. } => Keep::State(STATE_TRIMMED),
-            Record::Accepted { start, batches, .. } => Keep::Slot(last_of(*start, batches)),
+            Record::Accepted { first, batches, .. } => Keep::Slot(last_of(*first, batches)),
             Record::Staged { from, batches, .. } => Keep::Slot(last_of(*from, batches)),
             Record::Adopted { covers, .. } => Keep::Slot(*covers),
             Record::Learned { slot, .. } => Keep::Slot(*slot),
@@ -314,9 +314,9 @@ impl Logged for Record {
     coded! {
         Record, "record kind":
         1 = Promised(promised);
-        2 = Accepted { ballot, start, decided, batches };
-        3 = Staged { ballot, start, from, batches };
-        4 = Adopted { ballot, start, from, decided, covers, batches };
+        2 = Accepted { ballot, first, decided, batches };
+        3 = Staged { ballot, first, from, batches };
+        4 = Adopted { ballot, first, from, decided, covers, batches };
         5 = Learned { slot, ballots, batch };
         6 = Amnesia(amnesia);
         7 = Trimmed { slot, accepted_in };
@@ -324,7 +324,7 @@ impl Logged for Record {
 
     fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
         match self {
-            Record::Accepted { start: from, batches, .. }
+            Record::Accepted { first: from, batches, .. }
             | Record::Staged { from, batches, .. }
             | Record::Adopted { from, batches, .. } => see_run(*from, batches, see),
             Record::Learned { slot, batch, .. } => see(*slot, batch),

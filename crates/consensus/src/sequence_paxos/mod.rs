@@ -277,14 +277,14 @@ impl SequencePaxos {
                     self.on_accept_sync(now, sync, effects);
                 }
             }
-            Message::SyncNext { ballot, start, from: page } => {
+            Message::SyncNext { ballot, first, from: page } => {
                 self.common.election.answered(from, now);
-                self.on_sync_next(now, from, ballot, start, page, effects);
+                self.on_sync_next(now, from, ballot, first, page, effects);
             }
-            Message::Accept { ballot, start, decided, batches } => {
+            Message::Accept { ballot, first, decided, batches } => {
                 if self.follow(now, from, ballot, effects) {
                     self.on_decided(ballot, decided, effects);
-                    self.on_accept(now, ballot, start, &batches, effects);
+                    self.on_accept(now, ballot, first, &batches, effects);
                     self.on_decided(ballot, decided, effects);
                 }
             }

@@ -29,8 +29,8 @@ enum Stage {
     Asked,
     /// What it lacks is dropped: it will ask when it has learned that.
     Lagging,
-    /// It is sent the sequence from `start` on; `page` is the page under way, `whole` says whether it is the last.
-    Syncing { start: Slot, page: Slot, whole: bool },
+    /// It is sent the sequence from `first` on; `page` is the page under way, `whole` says whether it is the last.
+    Syncing { first: Slot, page: Slot, whole: bool },
     /// It appends.
     Synced,
 }
@@ -124,13 +124,13 @@ impl SequencePaxos {
     pub(super) fn synchronise(&mut self, now: Time, to: ReplicaId, has: Extent, effects: &mut Effects) {
         let (retransmit_after, timeout) =
             (self.common.options.retransmit_after, self.common.options.election_timeout);
-        let (first, decided) = (self.log.first(), self.log.decided());
+        let (kept, decided) = (self.log.first(), self.log.decided());
         let max_sync = self.common.options.sequence_paxos.max_accept_sync;
         let keeps_longer = self.has(super::Bug::KeepLongerSequence);
         let State::Leader(leader) = &mut self.state else { return };
         let adopted = leader.adopted;
         let of_adopted = has.accepted_in == adopted.accepted_in;
-        let start = if !max_sync {
+        let first = if !max_sync {
             has.decided.next()
         } else if has.accepted_in == leader.ballot || of_adopted && (has.last <= adopted.last || keeps_longer)
         {
@@ -145,12 +145,12 @@ impl SequencePaxos {
             return;
         }
         peer.goes_on(now, retransmit_after, timeout);
-        if start < first {
+        if first < kept {
             peer.stage = Stage::Lagging;
             let ballot = leader.ballot;
             effects.send(to, Message::Lagging { ballot, through: decided }, Lsn::ZERO);
-        } else if start <= leader.written.next() {
-            peer.stage = Stage::Syncing { start, page: start, whole: false };
+        } else if first <= leader.written.next() {
+            peer.stage = Stage::Syncing { first, page: first, whole: false };
             self.send_page(to, effects);
         }
         // Otherwise it knows more to be decided than this leader has: another replica leads in a higher ballot.
@@ -159,11 +159,11 @@ impl SequencePaxos {
     /// Sends the page of an `AcceptSync` that is under way.
     fn send_page(&mut self, to: ReplicaId, effects: &mut Effects) {
         let bytes_max = self.common.options.page_bytes_max;
-        let (first, decided) = (self.log.first(), self.log.decided());
+        let (kept, decided) = (self.log.first(), self.log.decided());
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
-        let Stage::Syncing { start, page, .. } = peer.stage else { return };
-        if page < first {
+        let Stage::Syncing { first, page, .. } = peer.stage else { return };
+        if page < kept {
             // Dropped meanwhile: ask again what it has.
             peer.stage = Stage::Asked;
             return;
@@ -171,9 +171,9 @@ impl SequencePaxos {
         let batches = self.log.page(page, leader.written, bytes_max, usize::MAX);
         let last = last_of(page, &batches);
         let more = last < leader.written;
-        peer.stage = Stage::Syncing { start, page, whole: !more };
+        peer.stage = Stage::Syncing { first, page, whole: !more };
         peer.sent = last;
-        let sync = AcceptSync { ballot: leader.ballot, start, from: page, batches, more, decided };
+        let sync = AcceptSync { ballot: leader.ballot, first, from: page, batches, more, decided };
         effects.send(to, Message::AcceptSync(sync), Lsn::ZERO);
     }
 
@@ -182,7 +182,7 @@ impl SequencePaxos {
         now: Time,
         from: ReplicaId,
         ballot: Ballot,
-        wanted_start: Slot,
+        wanted_first: Slot,
         wanted: Slot,
         effects: &mut Effects,
     ) {
@@ -191,8 +191,8 @@ impl SequencePaxos {
         let State::Leader(leader) = &mut self.state else { return };
         let written = leader.written;
         let Some(peer) = leader.peers.get_mut(&from).filter(|_| ballot == leader.ballot) else { return };
-        let Stage::Syncing { start, page, .. } = &mut peer.stage else { return };
-        if *start != wanted_start || wanted <= *page || wanted > written.next() {
+        let Stage::Syncing { first, page, .. } = &mut peer.stage else { return };
+        if *first != wanted_first || wanted <= *page || wanted > written.next() {
             return;
         }
         *page = wanted;
@@ -238,17 +238,17 @@ impl SequencePaxos {
 
     /// Sends elements that were just written to every follower that has what comes before, and to others what they
     /// may have missed.
-    pub(super) fn send_accept(&mut self, start: Slot, batches: &Batches, effects: &mut Effects) {
+    pub(super) fn send_accept(&mut self, first: Slot, batches: &Batches, effects: &mut Effects) {
         let decided = self.decided_on_accept();
         let State::Leader(leader) = &mut self.state else { return };
         let ballot = leader.ballot;
-        let last = last_of(start, batches);
-        let ready = |peer: &Peer| peer.takes_accepts() && peer.sent.next() == start;
+        let last = last_of(first, batches);
+        let ready = |peer: &Peer| peer.takes_accepts() && peer.sent.next() == first;
         let ready = leader.peers.iter_mut().filter(|(_, peer)| ready(peer)).map(|(&to, peer)| {
             peer.sent = last;
             to
         });
-        let accept = Message::Accept { ballot, start, decided, batches: batches.clone() };
+        let accept = Message::Accept { ballot, first, decided, batches: batches.clone() };
         effects.send_each(ready, accept, Lsn::ZERO);
         leader.duties.told(decided);
     }
@@ -287,20 +287,20 @@ impl SequencePaxos {
     fn resend_accepts(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
         let bytes_max = self.common.options.page_bytes_max;
         let slots_max = if self.common.options.sequence_paxos.batched_accepts { usize::MAX } else { 1 };
-        let (decided, first) = (self.decided_on_accept(), self.log.first());
+        let (decided, kept) = (self.decided_on_accept(), self.log.first());
         let State::Leader(leader) = &mut self.state else { return };
         let Some(peer) = leader.peers.get_mut(&to) else { return };
-        let mut start = peer.last.next();
-        if start < first {
+        let mut first = peer.last.next();
+        if first < kept {
             // Dropped: find out what it has.
             return self.prepare_peer(now, to, effects);
         }
-        while start <= leader.written {
-            let batches = self.log.page(start, leader.written, bytes_max, slots_max);
-            let next = last_of(start, &batches).next();
+        while first <= leader.written {
+            let batches = self.log.page(first, leader.written, bytes_max, slots_max);
+            let next = last_of(first, &batches).next();
             let ballot = leader.ballot;
-            effects.send(to, Message::Accept { ballot, start, decided, batches }, Lsn::ZERO);
-            start = next;
+            effects.send(to, Message::Accept { ballot, first, decided, batches }, Lsn::ZERO);
+            first = next;
         }
         peer.sent = leader.written;
     }

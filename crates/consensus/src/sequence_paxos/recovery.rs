@@ -98,19 +98,19 @@ impl SequencePaxos {
                         self.common.promised = self.common.promised.max(ballot);
                     }
                 }
-                Record::Accepted { ballot, start, decided, batches } => {
+                Record::Accepted { ballot, first, decided, batches } => {
                     self.decide_through(decided, effects);
-                    whole &= self.replay_elements(ballot, start, &batches);
+                    whole &= self.replay_elements(ballot, first, &batches);
                 }
-                Record::Staged { ballot, start, from, batches } => staged.add(ballot, start, from, &batches),
-                Record::Adopted { ballot, start, from, decided, batches, .. } => {
+                Record::Staged { ballot, first, from, batches } => staged.add(ballot, first, from, &batches),
+                Record::Adopted { ballot, first, from, decided, batches, .. } => {
                     self.decide_through(decided, effects);
                     // Pages through the base may be trimmed; then the rest begins after it.
-                    let (first, mut elements) = staged.take(ballot, start, from, base);
+                    let (from, mut elements) = staged.take(ballot, first, from, base);
                     elements.extend(batches.iter().cloned());
-                    // What is before the start stays, what is after it goes.
-                    self.log.truncate(start.prev());
-                    whole &= self.replay_elements(ballot, first, &elements);
+                    // What is before `first` stays, what is after it goes.
+                    self.log.truncate(first.prev());
+                    whole &= self.replay_elements(ballot, from, &elements);
                 }
                 Record::Learned { slot, ballots, batch } => {
                     self.decide_through(slot.prev(), effects);
@@ -140,15 +140,15 @@ impl SequencePaxos {
     }
 
     /// Puts elements in their place, and drops what was after them. Returns false if there is a gap before them.
-    fn replay_elements(&mut self, ballot: Ballot, start: Slot, elements: &[Batch]) -> bool {
+    fn replay_elements(&mut self, ballot: Ballot, first: Slot, elements: &[Batch]) -> bool {
         self.replay_accepted_in(ballot);
-        self.recorded = self.recorded.max(last_of(start, elements));
+        self.recorded = self.recorded.max(last_of(first, elements));
         let next = self.log.last().next();
-        if start > next {
+        if first > next {
             return false;
         }
-        if last_of(start, elements) >= self.log.decided() {
-            self.replace(start, elements);
+        if last_of(first, elements) >= self.log.decided() {
+            self.replace(first, elements);
         }
         true
     }
@@ -203,22 +203,22 @@ impl Prove for Record {
             proofs.decide(through, |_| ballots);
         };
         match self {
-            Record::Accepted { ballot, start, decided, batches } => {
+            Record::Accepted { ballot, first, decided, batches } => {
                 decide(proofs, *decided);
                 proofs.accepted_in(*ballot);
-                proofs.cut(*start);
-                proofs.hold(*start, batches.iter().map(|batch| (*ballot, batch)));
+                proofs.cut(*first);
+                proofs.hold(*first, batches.iter().map(|batch| (*ballot, batch)));
             }
-            Record::Staged { ballot, start, from, batches } => {
-                proofs.staged.add(*ballot, *start, *from, batches);
+            Record::Staged { ballot, first, from, batches } => {
+                proofs.staged.add(*ballot, *first, *from, batches);
             }
-            Record::Adopted { ballot, start, from, decided, batches, .. } => {
+            Record::Adopted { ballot, first, from, decided, batches, .. } => {
                 decide(proofs, *decided);
                 proofs.accepted_in(*ballot);
-                proofs.cut(*start);
-                let (first, mut elements) = proofs.staged.take(*ballot, *start, *from, Slot::ZERO);
+                proofs.cut(*first);
+                let (from, mut elements) = proofs.staged.take(*ballot, *first, *from, Slot::ZERO);
                 elements.extend(batches.iter().cloned());
-                proofs.hold(first, elements.iter().map(|batch| (*ballot, batch)));
+                proofs.hold(from, elements.iter().map(|batch| (*ballot, batch)));
             }
             Record::Learned { slot, ballots, batch } => {
                 decide(proofs, slot.prev());

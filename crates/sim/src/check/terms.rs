@@ -24,9 +24,9 @@ struct Log {
 impl Log {
     fn take_in(&mut self, fact: &TermFact) {
         match fact {
-            TermFact::Entries { start, entries, .. } => {
-                self.ballots.split_off(start);
-                self.ballots.extend(placed(*start, entries).map(|(slot, entry)| (slot, entry.ballot)));
+            TermFact::Entries { first, entries, .. } => {
+                self.ballots.split_off(first);
+                self.ballots.extend(placed(*first, entries).map(|(slot, entry)| (slot, entry.ballot)));
             }
             TermFact::Truncated { from } => {
                 self.ballots.split_off(from);
@@ -47,8 +47,8 @@ impl Log {
 }
 
 /// Entries with their slots.
-fn placed(start: Slot, entries: &[Entry]) -> impl Iterator<Item = (Slot, &Entry)> {
-    (start.0..).map(Slot).zip(entries)
+fn placed(first: Slot, entries: &[Entry]) -> impl Iterator<Item = (Slot, &Entry)> {
+    (first.0..).map(Slot).zip(entries)
 }
 
 /// What is known of one replica.
@@ -260,8 +260,8 @@ impl EpochTerms {
         }
         let server = &mut self.servers[replica];
         server.log.take_in(&fact);
-        let TermFact::Entries { start, entries, decided } = fact else { return Ok(()) };
-        for (slot, entry) in placed(start, &entries) {
+        let TermFact::Entries { first, entries, decided } = fact else { return Ok(()) };
+        for (slot, entry) in placed(first, &entries) {
             let before = self.servers[replica].log.ballots.get(&slot.prev()).copied();
             self.log_matches(slot, entry, before, decided >= slot)?;
             if entry.voters.is_some() && entry.ballot.replica.0 == replica as u64 + 1 {
@@ -335,10 +335,10 @@ impl EpochTerms {
                 (server.term, server.voted_for) = (*term, *voted_for);
                 Ok(())
             }
-            TermFact::Entries { start, entries, .. } => {
+            TermFact::Entries { first, entries, .. } => {
                 let term = server.term;
                 let in_its_term = |(_, entry): &(Slot, &Entry)| entry.ballot.round == term;
-                let mut counted = placed(*start, entries).filter(in_its_term);
+                let mut counted = placed(*first, entries).filter(in_its_term);
                 counted.try_for_each(|(slot, entry)| self.acknowledged(replica, slot, entry.ballot))
             }
             _ => Ok(()),

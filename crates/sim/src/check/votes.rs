@@ -44,23 +44,23 @@ impl Held {
             Fact::Learned { slot, batch } => {
                 self.elements.insert(*slot, batch.clone());
             }
-            Fact::Extended { ballot, start, batches } => {
+            Fact::Extended { ballot, first, batches } => {
                 self.accepted_in = *ballot;
-                self.elements.split_off(start);
-                self.elements.extend(placed(*start, batches));
+                self.elements.split_off(first);
+                self.elements.extend(placed(*first, batches));
             }
-            Fact::Staged { ballot, start, from, batches } => {
-                if self.staged_for != (*ballot, *start) || from == start {
+            Fact::Staged { ballot, first, from, batches } => {
+                if self.staged_for != (*ballot, *first) || from == first {
                     self.staged.clear();
-                    self.staged_for = (*ballot, *start);
+                    self.staged_for = (*ballot, *first);
                 }
                 self.staged.extend(placed(*from, batches));
             }
-            Fact::Adopted { ballot, start, from, batches, .. } => {
+            Fact::Adopted { ballot, first, from, batches, .. } => {
                 self.accepted_in = *ballot;
                 let staged = std::mem::take(&mut self.staged);
-                self.elements.split_off(start);
-                self.elements.extend(staged.into_iter().filter(|(slot, _)| start <= slot && slot < from));
+                self.elements.split_off(first);
+                self.elements.extend(staged.into_iter().filter(|(slot, _)| first <= slot && slot < from));
                 self.elements.extend(placed(*from, batches));
             }
             Fact::Promised(_) | Fact::Accepted { .. } | Fact::Nothing => {}
@@ -69,8 +69,8 @@ impl Held {
 }
 
 /// Batches with their slots.
-fn placed(start: Slot, batches: &[Batch]) -> impl Iterator<Item = (Slot, Batch)> {
-    (start.0..).map(Slot).zip(batches.iter().cloned())
+fn placed(first: Slot, batches: &[Batch]) -> impl Iterator<Item = (Slot, Batch)> {
+    (first.0..).map(Slot).zip(batches.iter().cloned())
 }
 
 /// The proposals for one slot.
@@ -332,8 +332,8 @@ impl EpochVotes {
                 // This ballot stands for every vote: the slot was decided.
                 acceptor.accepted.insert(slot, Ballot { round: u64::MAX, replica: ReplicaId(u64::MAX) });
             }
-            Fact::Extended { ballot, start, batches } => {
-                self.holds(replica, ballot, placed(start, &batches))?;
+            Fact::Extended { ballot, first, batches } => {
+                self.holds(replica, ballot, placed(first, &batches))?;
             }
             Fact::Adopted { ballot, decided, .. } => {
                 // The whole sequence is accepted again, in this ballot; decided elements need no vote.

@@ -91,7 +91,7 @@ pub(super) struct OnDisk {
 #[derive(Default)]
 struct Held {
     accepted: BTreeMap<Slot, Value>,
-    /// Elements that may become a part of it, for a ballot and a start.
+    /// Elements that may become a part of it, for a ballot and a first slot.
     staged: BTreeMap<Slot, Value>,
     staged_for: (Ballot, Slot),
 }
@@ -123,24 +123,24 @@ impl OnDisk {
             Fact::Learned { slot, batch } => {
                 held.accepted.insert(slot, values.of(&batch));
             }
-            Fact::Extended { ballot, start, batches } => {
-                held.accepted.split_off(&start);
-                for (slot, value) in run(start, &batches) {
+            Fact::Extended { ballot, first, batches } => {
+                held.accepted.split_off(&first);
+                for (slot, value) in run(first, &batches) {
                     held.accepted.insert(slot, value);
                     self.vote(slot, ballot, value);
                 }
             }
-            Fact::Staged { ballot, start, from, batches } => {
-                if held.staged_for != (ballot, start) || from == start {
+            Fact::Staged { ballot, first, from, batches } => {
+                if held.staged_for != (ballot, first) || from == first {
                     held.staged.clear();
-                    held.staged_for = (ballot, start);
+                    held.staged_for = (ballot, first);
                 }
                 held.staged.extend(run(from, &batches));
             }
-            Fact::Adopted { ballot, start, from, decided, batches } => {
+            Fact::Adopted { ballot, first, from, decided, batches } => {
                 let staged = std::mem::take(&mut held.staged);
-                held.accepted.split_off(&start);
-                held.accepted.extend(staged.into_iter().filter(|(slot, _)| start <= *slot && *slot < from));
+                held.accepted.split_off(&first);
+                held.accepted.extend(staged.into_iter().filter(|(slot, _)| first <= *slot && *slot < from));
                 held.accepted.extend(run(from, &batches));
                 // The whole sequence is accepted again, in this ballot; decided elements need no vote.
                 for (&slot, &value) in held.accepted.range(decided.next()..) {
@@ -160,9 +160,9 @@ impl OnDisk {
     fn take_in_terms(&mut self, fact: &TermFact, values: &Values) {
         match fact {
             TermFact::Term { term, voted_for } => (self.term, self.voted_for) = (*term, *voted_for),
-            TermFact::Entries { start, entries, .. } => {
-                self.accepted.split_off(start);
-                for (slot, entry) in (start.0..).map(Slot).zip(entries.iter()) {
+            TermFact::Entries { first, entries, .. } => {
+                self.accepted.split_off(first);
+                for (slot, entry) in (first.0..).map(Slot).zip(entries.iter()) {
                     let before = ballot_before(&self.accepted, slot);
                     self.accepted.insert(slot, entry.ballot);
                     let place = (slot, entry.ballot);

@@ -302,8 +302,8 @@ fn ballots(log: &[Record]) -> Vec<Ballot> {
     let mut ballots = Vec::new();
     for record in log {
         match record.body().term_fact() {
-            TermFact::Entries { start, entries, .. } => {
-                ballots.truncate(index(start));
+            TermFact::Entries { first, entries, .. } => {
+                ballots.truncate(index(first));
                 ballots.extend(entries.iter().map(|entry| entry.ballot));
             }
             TermFact::Truncated { from } => ballots.truncate(index(from)),

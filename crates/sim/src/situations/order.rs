@@ -194,10 +194,10 @@ pub(super) mod tests {
     #[test]
     fn what_a_page_begins_with_may_be_dropped_since_the_page_before() {
         let ballot = Ballot { round: 3, replica: ReplicaId(1) };
-        let promise = |page: u64, start: u64| {
-            let (page, start, batches) = (Slot(page), Slot(start), [synod_wire::Batch::noop()].into());
+        let promise = |page: u64, first: u64| {
+            let (page, first, batches) = (Slot(page), Slot(first), [synod_wire::Batch::noop()].into());
             let has = sequence_paxos::Extent { accepted_in: Ballot::ZERO, last: Slot(9), decided: Slot(1) };
-            let promise = sequence_paxos::Promise { ballot, has, page, start, batches, more: true };
+            let promise = sequence_paxos::Promise { ballot, has, page, first, batches, more: true };
             PeerMessage::Protocol {
                 epoch: Epoch(1),
                 message: sequence_paxos::Message::Promise(promise).into(),
@@ -205,8 +205,8 @@ pub(super) mod tests {
         };
         let mut seen = crate::situations::stories::three();
         // The first page begins wherever the elements do.
-        for (page, start) in [(0, 4), (5, 5), (6, 6)] {
-            seen.see(&Sight::Sends { from: 1, to: 0, message: &promise(page, start) });
+        for (page, first) in [(0, 4), (5, 5), (6, 6)] {
+            seen.see(&Sight::Sends { from: 1, to: 0, message: &promise(page, first) });
             assert!(!seen.reached().has(Situation::DropsBetweenPages), "page {page}");
         }
         seen.see(&Sight::Sends { from: 1, to: 0, message: &promise(7, 9) });

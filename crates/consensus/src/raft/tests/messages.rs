@@ -63,7 +63,7 @@ fn records() -> Vec<Record> {
         Record::Term { term: 5, voted_for: Some(ReplicaId(3)) },
         Record::Term { term: 5, voted_for: None },
         Record::Entries {
-            start: Slot(3),
+            first: Slot(3),
             entries: [entry.clone(), other].into(),
             decided: Slot(2),
             decided_in: ballot,
@@ -86,11 +86,11 @@ fn every_byte_is_where_earlier_versions_look_for_it() {
 #[test]
 fn entries_without_slots_and_slots_without_entries_are_refused() {
     let entry = Entry { ballot: Ballot::ZERO, batch: Batch::noop(), voters: None };
-    for (start, entries) in
+    for (first, entries) in
         [(Slot(3), vec![]), (Slot(0), vec![entry.clone()]), (Slot(u64::MAX), vec![entry.clone(); 2])]
     {
         let decided_in = Ballot::ZERO;
-        let record = Record::Entries { start, entries: entries.into(), decided: Slot(2), decided_in };
+        let record = Record::Entries { first, entries: entries.into(), decided: Slot(2), decided_in };
         let mut writer = Writer::new();
         record.encode(&mut writer);
         let decoded = Record::decode(&mut Reader::new(writer.finish().to_bytes()));
@@ -103,7 +103,7 @@ fn entries_without_slots_and_slots_without_entries_are_refused() {
 fn a_record_is_a_decision_if_its_last_entry_is_decided() {
     let entry = Entry { ballot: Ballot::ZERO, batch: Batch::noop(), voters: None };
     let record = |decided| Record::Entries {
-        start: Slot(3),
+        first: Slot(3),
         entries: [entry.clone(), entry.clone()].into(),
         decided: Slot(decided),
         decided_in: Ballot::ZERO,

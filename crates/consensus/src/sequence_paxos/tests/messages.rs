@@ -16,20 +16,20 @@ fn batches() -> Batches {
 fn messages() -> Vec<Message> {
     let (ballot, batches) = (BALLOT, batches());
     let has = Extent { accepted_in: ballot, last: Slot(9), decided: Slot(7) };
-    let (start, from, decided) = (Slot(8), Slot(9), Slot(7));
+    let (first, from, decided) = (Slot(8), Slot(9), Slot(7));
     vec![
         Message::Prepare(Prepare { ballot, has, page: Slot(8) }),
-        Message::Promise(Promise { ballot, has, page: Slot(8), start, batches: batches.clone(), more: true }),
+        Message::Promise(Promise { ballot, has, page: Slot(8), first, batches: batches.clone(), more: true }),
         Message::AcceptSync(AcceptSync {
             ballot,
-            start,
+            first,
             from,
             batches: batches.clone(),
             more: true,
             decided,
         }),
-        Message::SyncNext { ballot, start, from },
-        Message::Accept { ballot, start, decided, batches },
+        Message::SyncNext { ballot, first, from },
+        Message::Accept { ballot, first, decided, batches },
         Message::Accepted { ballot, last: Slot(8) },
         Message::Decide { ballot, through: Slot(8) },
         Message::PrepareReq { promised: ballot },
@@ -48,15 +48,15 @@ fn messages_survive_the_wire_and_no_truncation_decodes() {
 
 fn records() -> Vec<Record> {
     let (ballot, batches, decided) = (BALLOT, batches(), Slot(2));
-    let (start, from, covers) = (Slot(3), Slot(4), Slot(9));
+    let (first, from, covers) = (Slot(3), Slot(4), Slot(9));
     vec![
         Record::Promised(ballot),
-        Record::Accepted { ballot, start, decided, batches: batches.clone() },
-        Record::Staged { ballot, start, from, batches: batches.clone() },
-        Record::Adopted { ballot, start, from, decided, covers, batches: batches.clone() },
-        Record::Learned { slot: start, ballots: Ballots::both(ballot), batch: batches[0].clone() },
+        Record::Accepted { ballot, first, decided, batches: batches.clone() },
+        Record::Staged { ballot, first, from, batches: batches.clone() },
+        Record::Adopted { ballot, first, from, decided, covers, batches: batches.clone() },
+        Record::Learned { slot: first, ballots: Ballots::both(ballot), batch: batches[0].clone() },
         Record::Amnesia(true),
-        Record::Trimmed { slot: start, accepted_in: ballot },
+        Record::Trimmed { slot: first, accepted_in: ballot },
     ]
 }
 

@@ -107,7 +107,7 @@ fn a_missing_snapshot_is_a_loss_of_records() {
         Record::Trimmed { slot: Slot(1000), accepted_in },
         Record::Accepted {
             ballot: accepted_in,
-            start: Slot(1001),
+            first: Slot(1001),
             decided: Slot(1000),
             batches: [batch("x")].into(),
         },

@@ -80,7 +80,7 @@ fn a_candidate_is_told_what_may_differ_after_what_both_have() {
         let prepare = Prepare { ballot: ballot(round, C), has, page: Slot::ZERO };
         let effects = wants(&mut cluster, B, vec![receive(C, Message::Prepare(prepare))]);
         let [(Message::Promise(promise), _)] = &sends(&effects, C)[..] else { panic!("{effects:?}") };
-        (promise.start, promise.batches.iter().map(text).collect::<String>())
+        (promise.first, promise.batches.iter().map(text).collect::<String>())
     };
     // What it accepted in a lower ballot does not count from the first slot on that is not decided there.
     let has = Extent { accepted_in: Ballot::ZERO, last: Slot(9), decided: Slot(1) };
@@ -187,7 +187,7 @@ fn a_candidate_waits_for_elements_that_a_promise_does_not_hold_any_more() {
         ballot: ballot(2, C),
         has,
         page: Slot(0),
-        start: Slot(4),
+        first: Slot(4),
         batches: Batches::default(),
         more: false,
     };
