@@ -313,9 +313,11 @@ impl SequencePaxos {
         }
         let next = self.log.last().next();
         let first = if self.has(super::Bug::AcceptGap) { next } else { first };
-        let too_far =
-            last_of(first, batches).0 > self.log.decided().0 + self.common.options.accept_ahead_max();
-        if self.is_congested() || too_far {
+        // What is too far ahead is left out. To take none of the batches would be for good: the leader, whose window may be
+        // larger, sends them together again.
+        let last_taken = self.log.decided().0 + self.common.options.accept_ahead_max();
+        let room = usize::try_from((last_taken + 1).saturating_sub(first.0)).unwrap_or(usize::MAX);
+        if self.is_congested() || room == 0 {
             // Not answering is always safe: the leader sends it again.
             return;
         }
@@ -323,10 +325,11 @@ impl SequencePaxos {
             return self.recover(now, effects);
         }
         let known = usize::try_from(next.0 - first.0).unwrap_or(usize::MAX);
-        if known == 0 {
+        let end = room.min(batches.len());
+        if (known, end) == (0, batches.len()) {
             self.append(ballot, batches, effects);
-        } else if known < batches.len() {
-            self.append(ballot, &batches[known..].into(), effects);
+        } else if known < end {
+            self.append(ballot, &batches[known..end].into(), effects);
         }
         self.accepted(effects);
     }

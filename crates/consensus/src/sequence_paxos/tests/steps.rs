@@ -205,6 +205,27 @@ fn a_candidate_waits_for_elements_that_a_promise_does_not_hold_any_more() {
     );
 }
 
+/// The leader's window may be larger: it sends together whatever the follower has not accepted.
+#[test]
+fn a_follower_accepts_as_much_of_a_message_as_it_has_room_for() {
+    let mut cluster = led(options());
+    let most = cluster.options.accept_ahead_max();
+    let batches: Vec<_> = (0..most + 20).map(|_| batch("x")).collect();
+    let accept = |first: u64| Message::Accept {
+        ballot: ballot(1, A),
+        first: Slot(first),
+        decided: Slot::ZERO,
+        batches: batches[first as usize - 1..].into(),
+    };
+    cluster.hand(A, B, accept(1));
+    assert_eq!(cluster.replica(B).extent().last, Slot(most));
+    let accepted = Message::Accepted { ballot: ballot(1, A), last: Slot(most) };
+    assert!(cluster.waiting(B, A).contains(&&accepted), "the leader may decide these");
+    cluster.hand(A, B, accept(most - 1));
+    cluster.hand(A, B, accept(most + 1));
+    assert_eq!(cluster.replica(B).extent().last, Slot(most));
+}
+
 #[test]
 fn a_promise_that_comes_late_does_not_take_a_follower_back() {
     let mut cluster = Cluster::new(3, options());
