@@ -83,6 +83,7 @@ fn groups_pending(told: &[(String, StatusResponse)]) -> Option<String> {
     let (number, first) = pending.first()?;
     let more = match pending.len() {
         1 => String::new(),
+        2 => ", and 1 more group".to_owned(),
         count => format!(", and {} more groups", count - 1),
     };
     Some(format!("group 0 has it; group {number}: {}{more}", first.members_pending))
@@ -130,7 +131,10 @@ mod tests {
         assert_eq!(groups_pending(&[lags.clone(), status(5, vec![])]), None);
         let knows = status(5, vec![pending(""), pending("n4 learns"), pending("n4 learns")]);
         let said = groups_pending(&[lags, knows.clone()]);
-        assert_eq!(said.as_deref(), Some("group 0 has it; group 1: n4 learns, and 1 more groups"));
+        assert_eq!(said.as_deref(), Some("group 0 has it; group 1: n4 learns, and 1 more group"));
+        let others = vec![pending("n4 joins"); 3];
+        let said = groups_pending(&[status(6, [vec![pending("")], others].concat())]);
+        assert_eq!(said.as_deref(), Some("group 0 has it; group 1: n4 joins, and 2 more groups"));
         assert_eq!(groups_pending(&[knows, status(5, vec![pending(""); 3])]), None);
     }
 

@@ -95,7 +95,6 @@ async fn revision(target: &Target, timeout: Duration) -> Result<i64, BenchError>
             answer => answer.map(|answer| Some(answer.into_inner())),
         }
     };
-    let asked = async { asked.await.map(tonic::Response::new) };
     let Some(answer) = answered(target, timeout, asked).await? else {
         return Err(BenchError::NotRemovable { endpoint: target.address.clone() });
     };
@@ -117,7 +116,7 @@ async fn remove(target: &Target, since: i64, load: &Load, removed: &mut u64) -> 
             min_mod_revision: since + 1,
             ..RangeRequest::default()
         };
-        let found = answered(target, load.timeout, kv.range(request)).await?;
+        let found = answered(target, load.timeout, kv.range(request)).await?.into_inner();
         let Some(last) = found.kvs.last() else { return Ok(()) };
         from = last.key.to_vec();
         from.push(0);
@@ -127,9 +126,8 @@ async fn remove(target: &Target, since: i64, load: &Load, removed: &mut u64) -> 
             let delete = |key| DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
             let delete = |key| RequestOp { request: Some(Request::RequestDeleteRange(delete(key))) };
             let success = keys.iter().cloned().map(delete).collect();
-            let done =
-                answered(target, load.timeout, kv.txn(TxnRequest { success, ..TxnRequest::default() }))
-                    .await?;
+            let transaction = kv.txn(TxnRequest { success, ..TxnRequest::default() });
+            let done = answered(target, load.timeout, transaction).await?.into_inner();
             let deleted = done.responses.into_iter().map(|response| match response.response {
                 Some(Response::ResponseDeleteRange(done)) => done.deleted.max(0).unsigned_abs(),
                 _ => 0,
@@ -151,10 +149,10 @@ fn is_number(key: &[u8], key_size: usize) -> bool {
 async fn answered<T>(
     target: &Target,
     timeout: Duration,
-    asked: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    asked: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, BenchError> {
     let reason = match tokio::time::timeout(timeout, asked).await {
-        Ok(Ok(answer)) => return Ok(answer.into_inner()),
+        Ok(Ok(answer)) => return Ok(answer),
         Ok(Err(status)) => format!("{:?}: {}", status.code(), status.message()),
         Err(_) => format!("nothing within {timeout:?}"),
     };
