@@ -30,10 +30,14 @@ const WINDOW_BYTES: u32 = 1 << 20;
 const WINDOW_BYTES_MIN: u32 = (1 << 16) - 1;
 /// Refusals for lack of memory that a client may leave unread before its connection is closed.
 const REFUSED_MAX: u32 = 1024;
+/// Requests that a connection takes before others have their turn on its thread, which may be the protocol's.
+const TURN_REQUESTS_MAX: usize = 256;
 /// Bytes that a connection takes besides its requests: its first window, the outbox, the buffers of `h2`, its task.
 pub(crate) const CONNECTION_BYTES: u64 = 192 << 10;
 /// Bytes of a streamed answer that a stream holds for a client that does not read. Then the writer waits.
 const SEND_BUFFER_BYTES: usize = GATHERED_BYTES;
+/// What `h2` counts at most for a small frame of data that is not read yet.
+const SMALL_FRAME_BYTES: usize = 256;
 /// Most bytes of a request's headers.
 const HEADER_LIST_BYTES: u32 = 16 << 10;
 /// After this long without a request the client is asked whether it is still there, and has as long to answer.
@@ -58,7 +62,10 @@ pub(crate) async fn serve<R: Replica>(
         .initial_window_size(WINDOW_BYTES)
         .max_concurrent_streams(streams_max)
         .max_header_list_size(HEADER_LIST_BYTES)
-        .max_send_buffer_size(SEND_BUFFER_BYTES);
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        // Many clients send a small request in a frame that is not the stream's last. The default would cut off one that
+        // begins with a hundred of them.
+        .data_frame_budget(streams_max as usize * SMALL_FRAME_BYTES);
     let (stream, outbox) = gathering(stream);
     let mut gives_way = place.idle(std::time::Instant::now());
     let mut connection = tokio::select! {
@@ -91,8 +98,12 @@ pub(crate) async fn serve<R: Replica>(
         // Answers come first, so that polling the connection sends all of them at once.
         while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
         let answered = share.answered();
-        let mut began = false;
+        let mut began = 0;
         loop {
+            if began == TURN_REQUESTS_MAX {
+                cx.waker().wake_by_ref();
+                break;
+            }
             if calls.len() >= streams_max as usize {
                 // Requests that were reset may still be among the calls, and new ones have taken their
                 // streams. The new ones wait.
@@ -112,9 +123,9 @@ pub(crate) async fn serve<R: Replica>(
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending => break,
             }
-            began = true;
+            began += 1;
         }
-        if began {
+        if began > 0 {
             keep_alive.heard = true;
             if window < WINDOW_BYTES && share.take_of_plenty(u64::from(WINDOW_BYTES - window)) {
                 window = WINDOW_BYTES;
@@ -212,7 +223,7 @@ mod tests {
     const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
     /// The client's end of a connection, and how it ended.
-    fn connection() -> (DuplexStream, JoinHandle<Result<(), String>>) {
+    fn connection(room: usize) -> (DuplexStream, JoinHandle<Result<(), String>>) {
         let member = Member {
             id: ReplicaId(1),
             name: "only".into(),
@@ -223,7 +234,7 @@ mod tests {
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
         let store = Store::new(&Config::default(), vec![replica], Readers::new(), Admission::new(4 << 20));
-        let (client, stream) = duplex(1 << 16);
+        let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
             let served = serve(stream, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
@@ -234,7 +245,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_begin_is_cut_off() {
-        let (mut client, served) = connection();
+        let (mut client, served) = connection(1 << 12);
         client.write_all(b"PRI").await.unwrap();
         let began = Instant::now();
         served.await.unwrap().unwrap_err();
@@ -243,7 +254,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_gone_is_found_out() {
-        let (mut client, served) = connection();
+        let (mut client, served) = connection(1 << 12);
         // The preface and empty settings, and nothing after them.
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         let began = Instant::now();
@@ -258,7 +269,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_there_stays() {
-        let (client, served) = connection();
+        let (client, served) = connection(1 << 12);
         let (send, client) = h2::client::handshake(client).await.unwrap();
         let client = tokio::spawn(client);
         sleep(KEEP_ALIVE_INTERVAL * 20).await;
@@ -270,7 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_asks_on_and_takes_no_answer_is_broken_off() {
-        let (client, served) = connection();
+        let (client, served) = connection(1 << 12);
         let (send, client) = h2::client::Builder::new()
             .initial_max_send_streams(STREAMS_MAX as usize)
             .initial_window_size(1 << 30)
@@ -290,6 +301,35 @@ mod tests {
             unread.push((response, body));
         }
         assert_eq!(served.await.unwrap().unwrap_err(), "the client asks on and takes no answer");
+    }
+
+    /// Many clients send a request in one frame and end the stream with another.
+    #[tokio::test]
+    async fn a_client_may_begin_with_as_many_small_requests_as_streams() {
+        let (client, served) = connection(4 << 20);
+        let (send, client) = h2::client::Builder::new()
+            .initial_max_send_streams(STREAMS_MAX as usize)
+            .handshake::<_, bytes::Bytes>(client)
+            .await
+            .unwrap();
+        let mut responses = Vec::new();
+        for _ in 0..1000 {
+            let mut send = send.clone().ready().await.unwrap();
+            let request = http::Request::post("http://x/etcdserverpb.KV/Range");
+            let request = request.header("content-type", "application/grpc").body(()).unwrap();
+            let (response, mut body) = send.send_request(request, false).unwrap();
+            body.send_data((&b"\0\0\0\0\x03\x0a\x01k"[..]).into(), false).unwrap();
+            body.send_data(bytes::Bytes::new(), true).unwrap();
+            responses.push(response);
+        }
+        // Only now does anything leave, all at once.
+        let client = tokio::spawn(client);
+        for response in responses {
+            assert_eq!(response.await.unwrap().status(), 200);
+        }
+        drop(send);
+        client.await.unwrap().unwrap();
+        served.await.unwrap().unwrap();
     }
 
     /// A client that reads nothing.
