@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::{
     attacks, calibrate, chaos, experiments, likeness, report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
+    threads,
 };
 
 /// The arguments of `synod lab`.
@@ -34,7 +35,7 @@ enum Command {
         names: Vec<String>,
     },
     /// Run experiments, or `all` of them, and judge the results; or attack real replicas (`chaos`,
-    /// `attacks`), compare them with etcd (`likeness`), or measure what work costs (`calibrate`)
+    /// `attacks`), compare them with etcd (`likeness`), or measure what work costs (`calibrate`, `threads`)
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Run {
         #[command(subcommand)]
@@ -82,6 +83,9 @@ enum Special {
     /// Measure what a message, a byte, a command and an fsync cost real replicas, and how well virtual time foretells
     /// them
     Calibrate(Box<calibrate::Args>),
+    /// Measure switches of threads, processor time, puts a second and latency for each placement of a replica's stages on
+    /// threads, and of etcd beside it
+    Threads(Box<threads::Args>),
 }
 
 /// Runs `synod lab`, and prints what it has to say. The exit code is 0 if the command could be carried out,
@@ -99,6 +103,7 @@ pub fn main(args: Args) -> ExitCode {
                     Special::Attacks(args) => attacks::main(&args, &interrupted, &program),
                     Special::Likeness(args) => likeness::main(&args, &interrupted, &program),
                     Special::Calibrate(args) => calibrate::main(&args, &interrupted, &program),
+                    Special::Threads(args) => threads::main(&args, &interrupted, &program),
                 },
                 (Err(error), _) | (_, Err(error)) => {
                     eprintln!("error: {error}");
@@ -133,7 +138,7 @@ fn list(names: &[String]) -> Result<(), LabError> {
             println!("{:24} {}\n{:24} {}", experiment.name, experiment.title, "", experiment.source);
         }
         println!(
-            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list, synod lab run likeness --help, synod lab run calibrate --help"
+            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list, synod lab run likeness --help, synod lab run calibrate --help, synod lab run threads --help"
         );
         return Ok(());
     }

@@ -18,3 +18,4 @@ pub mod net;
 pub mod report;
 pub mod statistics;
 pub mod study;
+pub mod threads;

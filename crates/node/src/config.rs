@@ -6,7 +6,7 @@ use synod_consensus::{Combination, Options};
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
 use synod_storage::{Disk, Durability, Ending, the_disk};
 use synod_sync::net::TcpListener;
-use synod_transport::{Network, Tcp};
+use synod_transport::{EventLoop, Network, Tcp};
 use synod_wire::{ClusterId, GroupId, ReplicaId};
 
 use crate::{ConfigError, Origin, origin::beside};
@@ -78,6 +78,11 @@ pub struct Config {
     pub disk: Arc<dyn Disk>,
     /// How the work is spread over threads.
     pub threads: Threads,
+    /// With [`Threads::Compact`]: the event loop on which the protocol runs, beside other tasks, such as those that serve
+    /// clients. Without one its thread waits for sockets of peers alone. The state machine, the disk and the network are
+    /// then called inside of that loop's tasks, where tokio allows no blocking calls of its own; and no other task of
+    /// the loop may block, or stop this replica. A loop runs one replica, once.
+    pub event_loop: Option<Arc<dyn EventLoop>>,
 }
 
 /// How a replica's stages are placed on threads.
@@ -92,7 +97,8 @@ pub enum Threads {
     #[default]
     Spread,
     /// One thread reads the sockets of peers, runs the protocol, writes to the sockets and executes commands. Only the
-    /// log has a thread of its own, since it waits for the disk. A command that takes long delays the protocol: one
+    /// log has a thread of its own, since it waits for the disk. With [`Config::event_loop`] the same thread can serve
+    /// clients too. A command that takes long delays the protocol: one
     /// that takes a good part of an election time-out can cost the leadership.
     Compact,
 }
@@ -146,6 +152,7 @@ impl Config {
             network: Arc::new(Tcp),
             disk: the_disk(),
             threads: Threads::default(),
+            event_loop: None,
         }
     }
 
@@ -208,6 +215,9 @@ impl Config {
             if value.is_zero() {
                 return Err(ConfigError::NoTime(key));
             }
+        }
+        if self.event_loop.is_some() && self.threads != Threads::Compact {
+            return Err(ConfigError::EventLoop);
         }
         let &Options { protocol, election, dissemination, .. } = consensus;
         let durability = self.durability;

@@ -59,6 +59,9 @@ pub enum ConfigError {
         /// The largest frame, in bytes.
         frame_bytes_max: usize,
     },
+    /// Only [`Threads::Compact`](crate::Threads::Compact) has a thread on which an event loop can run.
+    #[error("threads are spread; on an event loop they have to be compact")]
+    EventLoop,
     /// A limit of the group is out of its range.
     #[error(transparent)]
     Limits(#[from] LimitError),

@@ -27,7 +27,8 @@
 //!
 //! With [`Threads::Compact`] the protocol's thread also reads what peers send, writes to their sockets and executes
 //! commands, for a bounded time in each turn. The threads of senders and receivers then sleep unless a socket takes no
-//! more.
+//! more. With [`Config::event_loop`] that thread also runs other tasks, such as those of a server for clients
+//! (`event_loop.rs`).
 //!
 //! `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was
 //! removed is no peer any more; `recover.rs` makes a new cluster of what
@@ -47,6 +48,7 @@ mod apart;
 mod bundle;
 mod config;
 mod error;
+mod event_loop;
 mod executor;
 mod found;
 mod hand_over;

@@ -25,6 +25,7 @@ use crate::{
     alone::is_only_voter,
     apart::apart,
     bundle::{self, BUNDLE, Bundles, GROUPS_MAX},
+    event_loop::Task,
     executor::{ExecutorStage, Executors, Job, JobSender},
     found::{Found, FoundGroup, open, others_at_first},
     handle::Inner,
@@ -317,6 +318,8 @@ impl Node {
         let Opened { config, data_dir, book, lives, wal, parting, amnesia } = opened;
         let compact = config.threads == Threads::Compact;
         let bell = if compact { Some(Arc::new(Bell::new().map_err(StartError::Thread)?)) } else { None };
+        let task =
+            config.event_loop.clone().zip(bell.clone()).map(|(event_loop, bell)| Task { event_loop, bell });
         let (inputs, inputs_end) = Queue::new(INPUTS_MAX, bell.clone());
         let (requests, around) = Inputs::new(inputs.clone());
         let (jobs, jobs_end) = unbounded();
@@ -444,6 +447,7 @@ impl Node {
             inputs: inputs_end,
             around,
             inbox,
+            task,
             executing: VecDeque::new(),
             common,
         };
@@ -632,6 +636,7 @@ fn connect<S>(
     let mut transport = synod_transport::Config::new(config.cluster, config.me, who.incarnation, who.birth);
     (transport.who, transport.durable) = (who, Arc::clone(durable));
     (transport.direct, transport.bell) = (bell.is_some(), bell);
+    transport.event_loop = config.event_loop.clone();
     transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();
     transport.listeners = config.listeners.clone();

@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 use crate::{
     Ended, Origin,
     bundle::Bundles,
+    event_loop::Task,
     executor::{ExecutorStage, Job},
     handle::Reply,
     log::{GatedSend, GroupRecord, LogJob},
@@ -120,6 +121,8 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) around: Receiver<Input>,
     /// What peers send, if this thread reads that itself.
     pub(crate) inbox: Option<Box<dyn Inbox>>,
+    /// Where this is a task, if it is one.
+    pub(crate) task: Option<Task>,
     /// Groups for which something waits to be executed here.
     pub(crate) executing: VecDeque<GroupId>,
     pub(crate) common: Common,
@@ -268,36 +271,58 @@ impl<S: StateMachine> ProtocolStage<S> {
         self.carry_out();
         self.execute();
         self.publish();
-        loop {
-            if let Some(why) = self.common.failed.take() {
-                self.stop();
-                return Err(why);
-            }
-            let deadline = self.deadlines.iter().copied().min().unwrap_or(Time::NEVER);
-            let wait = deadline.since(self.common.clock.now()).min(GLANCE_INTERVAL);
-            let Ok(first) = self.next(wait) else {
-                self.stop();
-                return Ok(());
-            };
-            let began = Instant::now();
-            if self.burst(first) {
-                self.stop();
-                return Ok(());
-            }
-            let now = self.look();
-            self.fire(now);
-            self.tell_members(now);
-            self.flush(now);
-            self.carry_out();
-            self.execute();
-            self.publish();
-            if self.common.parting.look(now) {
-                self.common.set_peers();
-            }
-            let shared = &self.hosted[0].shared;
-            shared.bursts.add(1);
-            shared.protocol_busy.since(began);
+        if let Some(why) = self.failure() {
+            return Err(why);
         }
+        if let Some(task) = self.task.take() {
+            return self.run_on(&task);
+        }
+        loop {
+            let next = self.next(self.wait());
+            if let Some(end) = self.turn(next) {
+                return end;
+            }
+        }
+    }
+
+    /// How long the thread may sleep if nothing comes.
+    pub(crate) fn wait(&self) -> Duration {
+        let deadline = self.deadlines.iter().copied().min().unwrap_or(Time::NEVER);
+        deadline.since(self.common.clock.now()).min(GLANCE_INTERVAL)
+    }
+
+    /// Takes a burst of inputs, and does what they cause; says how the thread ends, if it does.
+    pub(crate) fn turn(
+        &mut self,
+        next: Result<Option<Input>, RecvTimeoutError>,
+    ) -> Option<Result<(), Ended>> {
+        let began = Instant::now();
+        let told_to_stop = next.map_or(true, |first| self.burst(first));
+        if told_to_stop {
+            self.stop();
+            return Some(Ok(()));
+        }
+        let now = self.look();
+        self.fire(now);
+        self.tell_members(now);
+        self.flush(now);
+        self.carry_out();
+        self.execute();
+        self.publish();
+        if self.common.parting.look(now) {
+            self.common.set_peers();
+        }
+        let shared = &self.hosted[0].shared;
+        shared.bursts.add(1);
+        shared.protocol_busy.since(began);
+        self.failure().map(Err)
+    }
+
+    /// What ends this replica, if something does; then it was stopped.
+    fn failure(&mut self) -> Option<Ended> {
+        let why = self.common.failed.take()?;
+        self.stop();
+        Some(why)
     }
 
     /// Waits for an input, or for something from a peer if this thread reads that; `None` if there is nothing but that.
@@ -540,8 +565,8 @@ impl<S: StateMachine> ProtocolStage<S> {
     }
 
     /// Fails all requests that wait; the other threads are told by the one that stops this one.
-    fn stop(self) {
-        self.hosted.into_iter().for_each(Hosted::stop);
+    fn stop(&mut self) {
+        self.hosted.drain(..).for_each(Hosted::stop);
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
+    sync::Arc,
     time::Duration,
 };
 
 use crate::{
-    RequestMetrics,
+    EventLoop, RequestMetrics,
     connection::CONNECTION_BYTES,
     readers::{GATHERED_BYTES, SENT_MAX, WHOLE_MAX},
     serve::PAGES_MAX,
@@ -19,8 +20,11 @@ pub struct Config {
     pub client_addresses: Vec<SocketAddr>,
     /// Further addresses, for the HTTP pages alone.
     pub metrics_addresses: Vec<SocketAddr>,
-    /// Threads that serve clients.
+    /// Threads that serve clients, if there is no `event_loop`.
     pub client_io_threads: usize,
+    /// Where clients are served in place of threads of the server: the loop on which the replica runs, which must have
+    /// been started on it. What [`Server::stop`](crate::Server::stop) had to break off ends with that loop.
+    pub event_loop: Option<Arc<EventLoop>>,
     /// Most connections at a time, over all addresses. A further one replaces an idle one, or is closed.
     pub connections_max: usize,
     /// Most outstanding requests of one connection. A further one waits at the client.
@@ -57,6 +61,7 @@ impl Default for Config {
             client_addresses: Vec::new(),
             metrics_addresses: Vec::new(),
             client_io_threads: 1,
+            event_loop: None,
             connections_max: 10_000,
             streams_per_connection_max: 4096,
             requests_bytes_max: 384 << 20,

@@ -15,7 +15,7 @@
 //!
 //! - **Threads** ([`Server::start`]): as in Santos 2012, section 9.4, a fixed number of client-I/O threads; every new
 //!   connection is given to the next of them and stays there, so its requests share one thread's caches and its
-//!   answers leave together.
+//!   answers leave together. Or there is none: with [`Config::event_loop`] the replica's own thread serves clients.
 //! - **Back-pressure**: a request waits inside [`Replica::execute`], whose queues are bounded; the connection's
 //!   window and number of streams bound how many can wait there.
 //!
@@ -25,6 +25,7 @@ mod admission;
 mod call;
 mod config;
 mod connection;
+mod event_loop;
 mod exposition;
 mod http;
 mod memory;
@@ -40,6 +41,7 @@ mod services;
 pub use prometheus_client::registry::Registry;
 
 pub use config::{Config, ListenError, listen_addresses};
+pub use event_loop::EventLoop;
 pub use memory::InMemory;
 pub use replica::{
     Answer, Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,

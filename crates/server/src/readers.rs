@@ -121,6 +121,15 @@ impl Lane {
     }
 }
 
+/// Converts or writes out a large answer apart from the thread that serves clients, since that may be the protocol's.
+pub(crate) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    let done = spawn_blocking(move || {
+        give_way();
+        work()
+    });
+    done.await.map_err(|error| Status::internal(format!("synod: a large answer failed: {error}")))
+}
+
 /// Lowers this thread's priority, so that the threads that order and execute go first where processors are few.
 fn give_way() {
     thread_local!(static GIVES_WAY: Cell<bool> = const { Cell::new(false) });

@@ -22,7 +22,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    Config, Replica,
+    Config, EventLoop, Replica,
     admission::Admission,
     connection,
     http::Pages,
@@ -42,9 +42,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Least time between two warnings that connections are refused.
 const SAY_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a thread may take to drop its tasks. None of them blocks, so this is never needed.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A running server. Dropping it breaks its connections off; [`stop`](Server::stop) lets requests end.
+/// A running server. Dropping it breaks its connections off, but lets requests end on the event loop of a replica;
+/// [`stop`](Server::stop) lets them end and waits for that.
 #[derive(Debug)]
 pub struct Server {
     client_addresses: Vec<SocketAddr>,
@@ -57,6 +58,8 @@ pub struct Server {
     acceptances: Vec<JoinHandle<()>>,
     /// The client-I/O threads. Empty once the server has ended.
     threads: Vec<Runtime>,
+    /// The replica's loop in their place.
+    event_loop: Option<Arc<EventLoop>>,
 }
 
 impl Server {
@@ -85,8 +88,12 @@ impl Server {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
         let connections_max = u32::try_from(config.connections_max.min(Semaphore::MAX_PERMITS));
-        let threads =
-            (0..config.client_io_threads.max(1)).map(client_io_thread).collect::<io::Result<Vec<_>>>()?;
+        let count = if config.event_loop.is_some() { 0 } else { config.client_io_threads.max(1) };
+        let threads = (0..count).map(client_io_thread).collect::<io::Result<Vec<_>>>()?;
+        let handles: Vec<_> = match &config.event_loop {
+            Some(event_loop) => vec![event_loop.handle().clone()],
+            None => threads.iter().map(|thread| thread.handle().clone()).collect(),
+        };
         let (stopping, _) = watch::channel(false);
         let mut server = Server {
             client_addresses: Vec::new(),
@@ -97,10 +104,11 @@ impl Server {
             stop_timeout: config.stop_timeout,
             acceptances: Vec::new(),
             threads,
+            event_loop: config.event_loop.clone(),
         };
         let metrics = Arc::new(metrics);
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
-        let threads = server.threads.iter().map(|thread| {
+        let threads = handles.into_iter().map(|thread| {
             let gathering = groups.iter().map(|replica| {
                 let (replica, task) = replica.gathering();
                 thread.spawn(task);
@@ -110,7 +118,7 @@ impl Server {
             let store = Arc::new(store);
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
             let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
-            (thread.handle().clone(), protocols)
+            (thread, protocols)
         });
         let threads: Vec<_> = threads.collect();
         for &address in &config.client_addresses {
@@ -141,19 +149,27 @@ impl Server {
     pub fn stop(mut self) {
         self.stopping.send_replace(true);
         let acceptances = mem::take(&mut self.acceptances);
-        let all_closed = async {
+        let (clients, pages) = (self.clients.clone(), self.pages.clone());
+        let mut all_closed = pin!(async move {
             for acceptance in acceptances {
                 // A task that panicked has closed its listener as well.
                 let _ = acceptance.await;
             }
-            let closed = async { tokio::join!(self.clients.all(), self.pages.all()) };
-            timeout(self.stop_timeout, closed).await.is_ok()
+            tokio::join!(clients.all(), pages.all());
+        });
+        let (threads, event_loop) = (mem::take(&mut self.threads), self.event_loop.take());
+        let closed = match (&event_loop, threads.first()) {
+            (Some(event_loop), _) => event_loop.wait(all_closed.as_mut(), Instant::now() + self.stop_timeout),
+            (None, Some(thread)) => {
+                thread.block_on(async { timeout(self.stop_timeout, all_closed).await.is_ok() })
+            }
+            (None, None) => true,
         };
-        if !self.threads[0].block_on(all_closed) {
+        if !closed {
             let left = self.clients.taken() + self.pages.taken();
             warn!(left, "connections are broken off, since their requests did not end in time");
         }
-        self.threads.drain(..).for_each(|thread| thread.shutdown_timeout(SHUTDOWN_TIMEOUT));
+        threads.into_iter().for_each(|thread| thread.shutdown_timeout(SHUTDOWN_TIMEOUT));
     }
 
     fn listen<R: Replica>(
@@ -162,7 +178,7 @@ impl Server {
         threads: Vec<(Handle, Protocols<R>)>,
         purpose: Purpose,
     ) -> io::Result<SocketAddr> {
-        let acceptor = self.threads[0].handle();
+        let acceptor = threads[0].0.clone();
         let listener = {
             let _context = acceptor.enter();
             bind(address).map_err(|error| {
@@ -186,7 +202,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // Dropping a runtime would block, which is not allowed in asynchronous code.
-        self.threads.drain(..).for_each(Runtime::shutdown_background);
+        let ended = self.event_loop.as_ref().and_then(|event_loop| event_loop.take_ended());
+        self.threads.drain(..).chain(ended).for_each(Runtime::shutdown_background);
+        // On the event loop of a replica that lives on, connections end after their outstanding requests.
+        self.acceptances.drain(..).for_each(|acceptance| acceptance.abort());
     }
 }
 

@@ -2,85 +2,24 @@
 //! request at once, but the replica still works on its command.
 
 mod common;
+#[path = "common/on_node.rs"]
+mod on_node;
 
 use std::{net::TcpListener, time::Duration};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use common::{config, connect, replica, serve};
 use h2::Reason;
+use on_node::OnNode;
 use prost::Message;
 use synod_api::etcdserverpb::{PutRequest, kv_client::KvClient};
 use synod_kv::KvStore;
-use synod_node::{Config, Handle, MemberAddress, Node};
-use synod_server::{
-    Answer, Change, ChangeError, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError,
-    Status,
-};
-use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
+use synod_node::{Config, MemberAddress, Node};
+use synod_wire::{ClusterId, ReplicaId};
 use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
 };
-
-/// Passes commands on to a replica, and answers everything else itself.
-#[derive(Clone)]
-struct Waits {
-    handle: Handle,
-    inner: InMemory,
-}
-
-impl Replica for Waits {
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
-
-    fn gathering(&self) -> (Waits, impl Future<Output = ()> + Send + 'static) {
-        let (handle, task) = self.handle.gathering();
-        (Waits { handle, ..self.clone() }, task)
-    }
-
-    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.handle.execute(command).await.map_err(|_| RequestError::NoLeader)
-    }
-
-    async fn execute_in_session(
-        &self,
-        session: SessionId,
-        sequence: u64,
-        lowest_outstanding: u64,
-        command: Bytes,
-    ) -> Result<Bytes, RequestError> {
-        self.inner.execute_in_session(session, sequence, lowest_outstanding, command).await
-    }
-
-    async fn open_session(&self) -> Result<SessionId, RequestError> {
-        self.inner.open_session().await
-    }
-
-    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
-        self.inner.query(query, consistency).await
-    }
-
-    fn ballot(&self) -> Ballot {
-        self.inner.ballot()
-    }
-
-    fn status(&self) -> Status {
-        self.inner.status()
-    }
-
-    fn group(&self) -> Group {
-        self.inner.group()
-    }
-
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
-        self.inner.change(expected, change).await
-    }
-
-    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
-        self.inner.move_leader(to).await
-    }
-}
 
 /// Commands of at most 1 KiB for which the queue has room.
 const PLACES: u64 = 64;
@@ -113,7 +52,7 @@ fn taken(node: &Node) -> u64 {
 async fn resets_do_not_make_room_in_the_queue() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir);
-    let server = serve(&config(), Waits { handle: node.handle(), inner: replica() });
+    let server = serve(&config(), OnNode { handle: node.handle(), inner: replica() });
     let put = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() }.encode_to_vec();
     let mut body = BytesMut::new();
     body.put_u8(0);

@@ -16,7 +16,11 @@ pub mod net {
     use std::{
         io::{self, IoSlice, Read, Write},
         os::unix::net::UnixStream,
-        sync::atomic::{AtomicBool, Ordering::SeqCst},
+        sync::{
+            Mutex, PoisonError,
+            atomic::{AtomicBool, Ordering::SeqCst},
+        },
+        task,
         time::Duration,
     };
 
@@ -55,6 +59,8 @@ pub mod net {
     pub struct Bell {
         /// Whether the thread waits, or is about to.
         asleep: AtomicBool,
+        /// The task that waits, if none of the threads does.
+        task: Mutex<Option<task::Waker>>,
         rope: UnixStream,
         bell: UnixStream,
     }
@@ -68,15 +74,34 @@ pub mod net {
             let (rope, bell) = UnixStream::pair()?;
             rope.set_nonblocking(true)?;
             bell.set_nonblocking(true)?;
-            Ok(Bell { asleep: AtomicBool::new(false), rope, bell })
+            Ok(Bell { asleep: AtomicBool::new(false), task: Mutex::default(), rope, bell })
         }
 
-        /// Has [`Bell::wait`] return, if a thread waits. Costs no system call otherwise.
+        /// Has [`Bell::wait`] return, or wakes the task that sleeps. Costs no system call if nobody waits.
         pub fn ring(&self) {
             if self.asleep.swap(false, SeqCst) {
-                // Where there is no room, it is ringing already.
-                _ = (&self.rope).write(&[0]);
+                match &*self.task.lock().unwrap_or_else(PoisonError::into_inner) {
+                    Some(task) => task.wake_by_ref(),
+                    // Where there is no room, it is ringing already.
+                    None => _ = (&self.rope).write(&[0]),
+                }
             }
+        }
+
+        /// From now on [`Bell::ring`] wakes this task, once. The task looks for something to do after this, since what was
+        /// rung for before does not wake it. A bell is either a thread's, which waits, or a task's.
+        pub fn sleep_as(&self, task: &task::Waker) {
+            let mut of = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+            if !of.as_ref().is_some_and(|same| same.will_wake(task)) {
+                *of = Some(task.clone());
+            }
+            drop(of);
+            self.asleep.store(true, SeqCst);
+        }
+
+        /// The task is awake, and need not be woken.
+        pub fn awake(&self) {
+            self.asleep.store(false, SeqCst);
         }
 
         /// Waits until one of the streams has something to read or is closed, until the bell is rung, or for `timeout`.

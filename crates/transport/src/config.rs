@@ -15,7 +15,10 @@ use bytes::Bytes;
 use synod_sync::net::{Bell, TcpListener};
 use synod_wire::{ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
 
-use crate::handshake::{VERSION, VERSION_OLDEST};
+use crate::{
+    EventLoop,
+    handshake::{VERSION, VERSION_OLDEST},
+};
 
 /// Bytes in a mebibyte.
 const MIB: usize = 1024 * 1024;
@@ -126,6 +129,8 @@ pub struct Config {
     /// ([`Connections::inbox`](crate::Connections::inbox)), which this wakes. Default: there is a thread for each
     /// connection of a peer.
     pub bell: Option<Arc<Bell>>,
+    /// The event loop on which that owner is a task, if it is one. Default: it is a thread that waits by itself.
+    pub event_loop: Option<Arc<dyn EventLoop>>,
     /// Inbound connections that may exist at a time, those in the middle of a handshake or an inquiry included. When
     /// there are so many, the oldest whose caller has not said yet who it is gives way to a new one. No fewer than
     /// there ever are peers. Default: 64.
@@ -159,6 +164,7 @@ impl Config {
             silence_max: Duration::from_secs(5),
             direct: false,
             bell: None,
+            event_loop: None,
             inbound_connections_max: 64,
         }
     }

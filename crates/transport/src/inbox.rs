@@ -6,6 +6,7 @@
 use std::{
     fmt,
     io::{self, IoSliceMut, Read},
+    task::Context,
     time::Duration,
 };
 
@@ -16,7 +17,7 @@ use synod_sync::{
 };
 
 use crate::{
-    Event, Inbox, Unreadable,
+    Event, EventLoop, Inbox, Readiness, Unreadable,
     frame::{FrameError, FrameReader},
     inbound::Session,
 };
@@ -30,8 +31,10 @@ pub(crate) struct Flow {
     reader: FrameReader<Source>,
     /// It is told once how the session ended.
     ended: Sender<Result<(), FrameError>>,
-    /// Whether the last look found something to read.
+    /// Whether there may be something to read.
     is_ready: bool,
+    /// How the event loop says so, if there is one.
+    readiness: Option<Box<dyn Readiness>>,
 }
 
 /// A connection that does not block.
@@ -69,7 +72,7 @@ impl Entrance {
             Ok(()) => session.reader(Source(Arc::clone(stream))),
             Err(error) => return Some(Err(error.into())),
         };
-        self.flows.send(Flow { session, reader, ended, is_ready: true }).ok()?;
+        self.flows.send(Flow { session, reader, ended, is_ready: true, readiness: None }).ok()?;
         self.bell.ring();
         end.recv().ok()
     }
@@ -81,22 +84,45 @@ pub(crate) struct TcpInbox {
     bell: Arc<Bell>,
     new: Receiver<Flow>,
     flows: Vec<Flow>,
+    event_loop: Option<Arc<dyn EventLoop>>,
 }
 
 /// Makes an inbox, and where sessions come into it.
-pub(crate) fn inbox(bell: Arc<Bell>) -> (Entrance, TcpInbox) {
+pub(crate) fn inbox(bell: Arc<Bell>, event_loop: Option<Arc<dyn EventLoop>>) -> (Entrance, TcpInbox) {
     let (flows, new) = unbounded();
-    (Entrance { flows, bell: Arc::clone(&bell) }, TcpInbox { bell, new, flows: Vec::new() })
+    (Entrance { flows, bell: Arc::clone(&bell) }, TcpInbox { bell, new, flows: Vec::new(), event_loop })
 }
 
 impl Inbox for TcpInbox {
     fn wait(&mut self, timeout: Duration, is_idle: &dyn Fn() -> bool) {
         let (new, flows) = (&self.new, &self.flows);
+        // What is in a buffer, or was left for another turn, wakes nobody.
+        let nothing_left = !flows.iter().any(|flow| flow.is_ready);
         let mut ready = Vec::with_capacity(flows.len());
         let streams = flows.iter().map(|flow| &*flow.reader.source().0);
-        self.bell.wait(streams, timeout, || is_idle() && new.is_empty(), |at| ready.push(at));
+        self.bell.wait(streams, timeout, || nothing_left && is_idle() && new.is_empty(), |at| ready.push(at));
         ready.into_iter().for_each(|at| self.flows[at].is_ready = true);
         self.flows.extend(self.new.try_iter());
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        for mut flow in self.new.try_iter() {
+            if let Some(event_loop) = &self.event_loop {
+                match event_loop.register(Arc::clone(&flow.reader.source().0)) {
+                    Ok(readiness) => flow.readiness = Some(readiness),
+                    Err(error) => {
+                        // The thread of the connection waits for this; the peer dials again.
+                        _ = flow.ended.send(Err(error.into()));
+                        continue;
+                    }
+                }
+            }
+            self.flows.push(flow);
+        }
+        for flow in &mut self.flows {
+            flow.is_ready |= flow.readiness.as_mut().is_some_and(|readiness| readiness.poll(cx));
+        }
+        self.flows.iter().any(|flow| flow.is_ready)
     }
 
     fn take(&mut self, sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>) {
@@ -134,12 +160,11 @@ impl Flow {
                 Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(error) => return Some(Err(error)),
             }
-            if taken >= TURN_BYTES_MAX && self.reader.has_frame() {
-                // What is in the buffer wakes nobody.
+            if taken >= TURN_BYTES_MAX {
                 self.is_ready = true;
                 return None;
             }
-            if taken >= TURN_BYTES_MAX || self.reader.is_drained() {
+            if self.reader.is_drained() {
                 return None;
             }
         }

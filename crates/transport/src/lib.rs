@@ -35,7 +35,8 @@
 //!
 //! Two settings let an owner do with fewer switches of threads. With [`Config::direct`] the thread that sends writes
 //! to the socket itself, and leaves to the sender thread what the socket does not take at once. With [`Config::bell`]
-//! the owner reads the sockets of all peers on a thread of its own ([`Inbox`]), and the receiver threads sleep.
+//! the owner reads the sockets of all peers on a thread of its own ([`Inbox`]), and the receiver threads sleep. That
+//! thread may run an event loop for other tasks as well ([`EventLoop`]).
 
 #![cfg(unix)]
 
@@ -43,6 +44,7 @@ mod complaint;
 mod config;
 mod deadline;
 mod dial;
+mod event_loop;
 mod frame;
 mod handshake;
 mod inbound;
@@ -58,6 +60,7 @@ mod sync;
 mod transport;
 
 pub use config::{Config, Meeting, Outlived, Peer, Recognise, TransportError, Unrecognised};
+pub use event_loop::{EventLoop, Readiness};
 pub use handshake::{ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST};
 pub use inquiry::{InquireError, inquire};
 pub use memory::MemoryNetwork;

@@ -3,7 +3,7 @@
 //! [`Tcp`] is what a server uses. A program may put another [`Network`] in its place, such as [`crate::MemoryNetwork`]
 //! in a test; what the head of this crate promises of sessions holds of every one.
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, task::Context, time::Duration};
 
 use synod_sync::Arc;
 use synod_wire::{Encoded, GroupId, Lsn, ReplicaId};
@@ -58,8 +58,12 @@ pub trait Inbox: fmt::Debug + Send {
     /// owner has nothing else to do; a thread that makes it false rings the bell afterwards.
     fn wait(&mut self, timeout: Duration, is_idle: &dyn Fn() -> bool);
 
-    /// Hands out what had arrived when [`Inbox::wait`] returned, or a part of it that takes no long time. Nothing more
-    /// comes of the session of an [`Event::Received`] for which `sink` returns an error.
+    /// The same for an owner that is a task of [`Config::event_loop`]: whether there may be something to take. If there
+    /// is nothing, the task is woken once there is.
+    fn poll(&mut self, cx: &mut Context<'_>) -> bool;
+
+    /// Hands out what had arrived at the last [`Inbox::wait`] or [`Inbox::poll`], or a part of it that takes no long
+    /// time; the next look finds the rest. Nothing more comes of the session of an [`Event::Received`] for which `sink` returns an error.
     fn take(&mut self, sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>);
 }
 

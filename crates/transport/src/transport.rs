@@ -208,6 +208,7 @@ impl Transport {
                 complaints: LogLimit::new(),
             }),
         };
+        let inbox = |bell| inbox(bell, config.event_loop.clone());
         let (entrance, inbox) = config.bell.clone().map(inbox).unzip();
         let shared = Arc::new(Shared {
             config,

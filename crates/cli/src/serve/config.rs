@@ -1,9 +1,9 @@
 //! Turns flags into configurations, with the checks that need more than one flag.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, num::NonZero, path::PathBuf, thread};
 
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
-use synod_node::MemberAddress;
+use synod_node::{MemberAddress, Threads};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
 use synod_storage::{DataDir, Ending};
 use synod_wire::{ClusterId, ReplicaId};
@@ -97,11 +97,11 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     node.accept_lost_log = args.tuning.accept_lost_log;
     node.begin_without_all = args.cluster.begin_without_all;
     node.settings = settings(&args.tuning);
-    node.threads = args.tuning.threads;
+    node.threads = threads(&args.tuning);
     let server = synod_server::Config {
         client_addresses: listen("listen-client-urls", &args.member.listen_client_urls)?,
         metrics_addresses: listen("listen-metrics-urls", &args.member.listen_metrics_urls)?,
-        client_io_threads: args.tuning.client_io_threads.into(),
+        client_io_threads: client_io_threads(&args.tuning).into(),
         connections_max: args.tuning.connections_max as usize,
         streams_per_connection_max: args.tuning.max_concurrent_streams,
         requests_bytes_max: args.tuning.requests_bytes_max as u64,
@@ -114,6 +114,22 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
 /// The library's defaults.
 pub fn defaults() -> synod_node::Config {
     synod_node::Config::new(ClusterId(0), ReplicaId(0), Vec::new(), PathBuf::new())
+}
+
+/// With more processors than this, stages have threads of their own unless a flag says otherwise. With two, compact was
+/// measured to answer as much or more, with less of the processors (docs/operating.md, "Threads").
+const COMPACT_PROCESSORS_MAX: usize = 2;
+
+/// How the work is placed on threads.
+fn threads(tuning: &Tuning) -> Threads {
+    let processors = || thread::available_parallelism().map_or(1, NonZero::get);
+    let suited = || if processors() <= COMPACT_PROCESSORS_MAX { Threads::Compact } else { Threads::Spread };
+    tuning.threads.unwrap_or_else(suited)
+}
+
+/// Threads that serve clients beside the protocol's own.
+fn client_io_threads(tuning: &Tuning) -> u16 {
+    tuning.client_io_threads.unwrap_or(if threads(tuning) == Threads::Compact { 0 } else { 1 })
 }
 
 /// The election of the flags, or the protocol's default.
@@ -368,6 +384,10 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
             "does nothing with --election rotating; accepted: 0, or any with --election ballot or randomized";
         return wrong("priority", tuning.priority, why);
     }
+    if client_io_threads(tuning) == 0 && threads(tuning) != Threads::Compact {
+        let why = "needs --threads compact; accepted: 1 to 256";
+        return wrong("client-io-threads", 0, why);
+    }
     let Limits { request_bytes_max, .. } = limits(tuning);
     if !(REQUEST_BYTES_MIN..=REQUEST_BYTES_MAX).contains(&request_bytes_max) {
         let why = format!("accepted: {REQUEST_BYTES_MIN} to {REQUEST_BYTES_MAX} bytes");
@@ -435,6 +455,19 @@ mod tests {
         assert_eq!(members, [(1, "a", "h1:1"), (2, "b", "h2:1"), (3, "c", "h3:1")]);
         assert_eq!(checked.client_urls, ["http://h2:2"]);
         assert_eq!(checked.node.data_dir, PathBuf::from("b.synod"));
+    }
+
+    #[test]
+    fn clients_are_served_by_the_protocols_own_thread_only_where_that_is_compact() {
+        let of = |line| {
+            let checked = checked(line)?;
+            Ok::<_, ConfigError>((checked.node.threads, checked.server.client_io_threads))
+        };
+        assert_eq!(of("--threads compact").unwrap(), (Threads::Compact, 0));
+        assert_eq!(of("--threads compact --client-io-threads 2").unwrap(), (Threads::Compact, 2));
+        assert_eq!(of("--threads spread").unwrap(), (Threads::Spread, 1));
+        let refused = of("--threads spread --client-io-threads 0").unwrap_err().to_string();
+        assert!(refused.contains("client-io-threads") && refused.contains("--threads compact"), "{refused}");
     }
 
     #[test]

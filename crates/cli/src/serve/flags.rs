@@ -334,21 +334,20 @@ pub struct Tuning {
     )]
     pub state_transfer: StateTransfer,
 
-    /// Threads that serve connections of clients.
+    /// Threads that serve connections of clients; 0: the protocol's own thread does, which has to be compact. Default: 0
+    /// if it is, and otherwise 1.
     #[arg(
-        long, env = "SYNOD_CLIENT_IO_THREADS", value_name = "COUNT", default_value = "1",
-        value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Threads"
+        long, env = "SYNOD_CLIENT_IO_THREADS", value_name = "COUNT",
+        value_parser = clap::value_parser!(u16).range(0..=256), help_heading = "Threads"
     )]
-    pub client_io_threads: u16,
+    pub client_io_threads: Option<u16>,
     /// How the replica's work is placed on threads: spread (each stage, and each direction of each connection to a
-    /// peer, has its own) or compact (one thread reads from peers, runs the protocol, writes to peers and executes
-    /// commands; only the log has another). Compact takes fewer switches of threads a command, and lets a slow command
-    /// delay the protocol.
-    #[arg(
-        long, env = "SYNOD_THREADS", value_name = "HOW", default_value_t = config::defaults().threads,
-        help_heading = "Threads"
-    )]
-    pub threads: Threads,
+    /// peer, has its own) or compact (one thread serves clients, reads from peers, runs the protocol, writes to peers
+    /// and executes commands; only the log has another). Compact takes fewer switches of threads and less of the
+    /// processors for a command, uses few processors, and lets a slow command delay the protocol. Default: compact where
+    /// there are at most 2 processors, and otherwise spread.
+    #[arg(long, env = "SYNOD_THREADS", value_name = "HOW", help_heading = "Threads")]
+    pub threads: Option<Threads>,
 }
 
 /// The replica's log messages.

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
 use synod_node::{Ended, Handle, Node, StartError};
 use synod_replica::Group;
-use synod_server::Server;
+use synod_server::{EventLoop, Server};
 use synod_storage::StorageError;
 use synod_wire::ReplicaId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -69,6 +69,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         groups = super::join::groups(&origin, args.tuning.groups)?;
         tracing::info!(%me, cluster = %origin.cluster, %groups, "joining");
         (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
+    }
+    if server_config.client_io_threads == 0 {
+        let event_loop = EventLoop::new().map_err(Failure::failed)?;
+        config.event_loop = Some(event_loop.clone());
+        server_config.event_loop = Some(event_loop);
     }
     let data_dir = config.data_dir.clone();
     let fixed = Fixed {

@@ -70,6 +70,8 @@ struct Watched {
 #[derive(Debug)]
 pub struct Cluster {
     system: System,
+    /// What the servers are told besides their addresses.
+    arguments: Vec<String>,
     folder: PathBuf,
     nofile: u64,
     /// The number of servers.
@@ -95,6 +97,18 @@ impl Cluster {
         nofile: u64,
         guard: u64,
     ) -> Result<Cluster, String> {
+        Cluster::start_with(system, &[], folder, count, nofile, guard)
+    }
+
+    /// The same with further arguments.
+    pub fn start_with(
+        system: &System,
+        arguments: &[&str],
+        folder: &Path,
+        count: usize,
+        nofile: u64,
+        guard: u64,
+    ) -> Result<Cluster, String> {
         let free = free_addresses(3 * SERVERS).map_err(|error| format!("ports: {error}"))?;
         let servers = [0, 1, 2].map(|place| Addresses {
             client: free[3 * place],
@@ -103,6 +117,7 @@ impl Cluster {
         });
         let mut cluster = Cluster {
             system: system.clone(),
+            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
             folder: folder.to_owned(),
             nofile,
             count,
@@ -146,6 +161,7 @@ impl Cluster {
             .args(["--listen-peer-urls", &url(peer), "--initial-advertise-peer-urls", &url(peer)])
             .args(["--listen-metrics-urls", &url(metrics), "--data-dir"])
             .arg(self.folder.join(&name))
+            .args(&self.arguments)
             .process_group(0) // Ctrl-C is for this program, which then ends them.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -188,6 +204,11 @@ impl Cluster {
             dead.push(format!("{}: {why}", Cluster::name(place)));
         }
         dead
+    }
+
+    /// The processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.children.iter().flatten().map(Child::id).collect()
     }
 
     /// The resident memory of each server now, in bytes.

@@ -209,7 +209,7 @@ fn bursts(scene: Scene, costs: &Costs, cores: usize, conduct: &Conduct) -> Resul
 }
 
 /// How long commits of one record take on the real log that wait for the disk, in seconds.
-fn commit_times(folder: &Path) -> Result<Vec<f64>, LabError> {
+pub(crate) fn commit_times(folder: &Path) -> Result<Vec<f64>, LabError> {
     let failed = |error: synod_storage::StorageError| LabError::Replicas(format!("log: {error}"));
     let folder = tempfile::tempdir_in(folder).map_err(at(folder))?;
     let (cluster, incarnation) = (ClusterId(1), Incarnation(1));

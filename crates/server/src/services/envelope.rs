@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 use crate::{
     Config, Consistency, Replica, RequestError, RequestMetrics,
     admission::{Admission, Share},
-    readers::{GATHERED_BYTES, Lane, Place, Readers},
+    readers::{GATHERED_BYTES, Lane, Place, Readers, apart},
     replica,
 };
 
@@ -147,7 +147,8 @@ impl<R: Replica> Store<R> {
         let place = lane.place().await;
         let command = KvCommand::decode(command).map_err(garbled)?;
         let command = KvCommand { answer_bytes_max: bytes_max, ..command }.encode_to_vec().into();
-        let reply = replied(self.replica().execute(command).await)?;
+        let reply = self.replica().execute(command).await;
+        let reply = apart(move || replied(reply)).await??;
         answer(reply).map(|answer| (answer, Some(place)))
     }
 
@@ -170,7 +171,11 @@ impl<R: Replica> Store<R> {
         let found = self.asked(query, consistency);
         async move {
             let (found, place) = gathered(found.await?, lane).await?;
-            Ok((answer(decoded(found)?)?, place))
+            let found = match place {
+                Some(_) => apart(move || decoded(found)).await??,
+                None => decoded(found)?,
+            };
+            Ok((answer(found)?, place))
         }
     }
 

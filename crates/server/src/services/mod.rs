@@ -21,7 +21,7 @@ use crate::{
     Replica,
     admission::Charge,
     message::{RequestBody, framed, too_many},
-    readers::{Lane, Place},
+    readers::{Lane, Place, apart},
 };
 
 /// The version of etcd whose API is served. Clients read it to decide which requests they may send, so it is
@@ -56,7 +56,7 @@ impl<R: Replica> Store<R> {
                 if request.prev_kv {
                     afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                     let (response, place) = Box::pin(self.replace(request, lane)).await?;
-                    return Ok(in_place(framed(&response), place));
+                    return in_place(response, place).await;
                 }
                 self.put(request).await.map(|answer| Answer::Message(framed(&answer)))
             }
@@ -82,7 +82,10 @@ impl<R: Replica> Store<R> {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
                 let (response, place) = self.query_natively(request, lane).await?;
-                Ok(in_place(framed(&response), place))
+                match place {
+                    None => Ok(Answer::Message(framed(&response))),
+                    Some(place) => Box::pin(large(response, place)).await,
+                }
             }
             // Boxed, so that the frequent requests above, of which there may be thousands, do not carry the
             // state of these.
@@ -106,13 +109,13 @@ impl<R: Replica> Store<R> {
                     afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                     self.txn(request, lane).await?
                 };
-                Ok(in_place(framed(&response), place))
+                in_place(response, place).await
             }
             "/etcdserverpb.KV/DeleteRange" => {
                 let request = body.message().await?;
                 afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                 let (response, place) = self.delete_range(request, lane).await?;
-                Ok(in_place(framed(&response), place))
+                in_place(response, place).await
             }
             "/etcdserverpb.KV/RangeStream" => {
                 let request = body.message().await?;
@@ -164,11 +167,20 @@ fn afford(charge: &Charge, bytes: u64) -> Result<(), Status> {
     if charge.grow(bytes) { Ok(()) } else { Err(too_many()) }
 }
 
-fn in_place<'a, R>(message: Bytes, place: Option<Place>) -> Answer<'a, R> {
+/// Answers with a message, which is large if it has a place.
+async fn in_place<'a, R: 'a>(
+    response: impl Message + 'static,
+    place: Option<Place>,
+) -> Result<Answer<'a, R>, Status> {
     match place {
-        Some(place) => Answer::Large(message, place),
-        None => Answer::Message(message),
+        Some(place) => large(response, place).await,
+        None => Ok(Answer::Message(framed(&response))),
     }
+}
+
+/// Writes a large answer.
+async fn large<'a, R: 'a>(response: impl Message + 'static, place: Place) -> Result<Answer<'a, R>, Status> {
+    Ok(Answer::Large(apart(move || framed(&response)).await?, place))
 }
 
 /// Answers one message with one message.

@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io::{self, IoSlice, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
+    task,
     time::Duration,
 };
 
@@ -413,12 +414,17 @@ pub struct Bell(Arc<Ringing>);
 struct Ringing {
     rung: Mutex<bool>,
     condvar: Condvar,
+    /// The task that sleeps.
+    task: Mutex<Option<task::Waker>>,
 }
 
 impl Ringing {
     fn ring(&self) {
         *lock(&self.rung) = true;
         self.condvar.notify_all();
+        if let Some(task) = lock(&self.task).take() {
+            task.wake();
+        }
     }
 }
 
@@ -431,9 +437,19 @@ impl Bell {
         Ok(Bell::default())
     }
 
-    /// Has [`Bell::wait`] return.
+    /// Has [`Bell::wait`] return, or wakes the task that sleeps.
     pub fn ring(&self) {
         self.0.ring();
+    }
+
+    /// From now on [`Bell::ring`] wakes this task, once.
+    pub fn sleep_as(&self, task: &task::Waker) {
+        *lock(&self.0.task) = Some(task.clone());
+    }
+
+    /// The task is awake, and need not be woken.
+    pub fn awake(&self) {
+        *lock(&self.0.task) = None;
     }
 
     /// Waits until one of the streams has something to read or is closed, until the bell is rung, or for `timeout`.
