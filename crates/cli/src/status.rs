@@ -146,7 +146,7 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
 }
 
 /// The groups, if there are several: the leader of each, the last slots that were decided and that each replica has
-/// executed, and whether the members are those of group 0.
+/// executed, the size of its part of the store, and whether the members are those of group 0.
 fn groups(asked: &[Asked]) -> String {
     let told = || asked.iter().filter_map(|asked| asked.answer.as_ref().ok());
     let count = told().map(|status| status.groups.len()).max().unwrap_or(0);
@@ -163,13 +163,16 @@ fn groups(asked: &[Asked]) -> String {
         let latest = told().max_by_key(|(_, group)| ballot_round(&group.ballot));
         let decided = told().map(|(_, group)| group.decided_slot).max().unwrap_or(0);
         let applied: Vec<_> = told().map(|(name, group)| format!("{name} {}", group.applied_slot)).collect();
+        // What the replica has that has executed most.
+        let size = told().max_by_key(|(_, group)| group.applied_slot).map_or(0, |(_, group)| group.db_size);
         let leader = latest.map_or_else(String::new, |(_, group)| or_none(&group.leader_name));
         let members = pending.and_then(|status| status.groups.get(number));
         let members = members.map_or("", |group| &group.members_pending);
         let members = if members.is_empty() { "as group 0" } else { members };
-        [number.to_string(), leader, decided.to_string(), applied.join(", "), members.to_owned()]
+        let (size, applied) = (Bytes(size).to_string(), applied.join(", "));
+        [number.to_string(), leader, decided.to_string(), applied, size, members.to_owned()]
     };
-    let table = output::table(["GROUP", "LEADER", "SLOT", "APPLIED", "MEMBERS"], (0..count).map(row));
+    let table = output::table(["GROUP", "LEADER", "SLOT", "APPLIED", "SIZE", "MEMBERS"], (0..count).map(row));
     format!("{count} groups; what is said above of a group is said of group 0\n{table}")
 }
 
@@ -359,6 +362,9 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
             "applied": group.applied_slot,
             "snapshot_slot": group.snapshot_slot,
             "members_pending": group.members_pending,
+            "db_bytes": group.db_size,
+            "keys": group.keys,
+            "revision": group.revision,
         })
     });
     json!({

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::{Link, Role};
+use synod_consensus::{ElectionKind, Link, Role};
 use synod_replica::{Action, Event, Executor, Group, History, Mark, PeerMessage, Replica, StateMachine};
 use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
@@ -166,7 +166,14 @@ struct Begun<S> {
 }
 
 impl<S: StateMachine> Begun<S> {
-    fn new(config: &Config, found: FoundGroup<S>, data_dir: &DataDir, now: Time) -> Begun<S> {
+    /// `groups` is the number of groups that the replica has.
+    fn new(
+        config: &Config,
+        found: FoundGroup<S>,
+        groups: usize,
+        data_dir: &DataDir,
+        now: Time,
+    ) -> Begun<S> {
         let FoundGroup { group, store, executor, origin, recovered } = found;
         let executed = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         tracing::info!(
@@ -179,7 +186,11 @@ impl<S: StateMachine> Begun<S> {
         #[cfg(not(feature = "shuttle"))]
         let _ = data_dir;
         let mut actions = Vec::new();
-        let settings = config.settings.clone();
+        let mut settings = config.settings.clone();
+        if groups > 1 && settings.consensus.priority == 0 {
+            let known = recovered.snapshot.as_ref().map_or(&origin.first, |snapshot| &snapshot.group);
+            settings.consensus.priority = u8::from(leads_first(config.me, group, known));
+        }
         let replica = Replica::start(settings, config.me, origin.first.clone(), recovered, now, &mut actions);
         shared.group.store(Some(Arc::new(replica.group().clone())));
         // Nobody sees a replica that lost its log as the follower that it will be.
@@ -204,6 +215,14 @@ impl<S: StateMachine> Begun<S> {
         }
         Ok(())
     }
+}
+
+/// Whether a replica is the one of its group that should lead if several could begin to at the same time: voter after
+/// voter has its turn, group after group, so that one replica does not come to lead all. Only an election by ballots needs
+/// that: where time-outs are drawn, chance spreads the leaders, and a fixed order knows no preference.
+fn leads_first(me: ReplicaId, group: GroupId, of: &Group) -> bool {
+    let turn = usize::from(group.0) % of.voters().count().max(1);
+    of.election == ElectionKind::Ballot && of.voters().nth(turn) == Some(me)
 }
 
 impl Node {
@@ -261,7 +280,8 @@ impl Node {
             durability = %config.durability, groups = groups.len(), "starting"
         );
         let clock = Clock::start();
-        let begin = |found| Begun::new(&config, found, &data_dir, clock.now());
+        let count = groups.len();
+        let begin = |found| Begun::new(&config, found, count, &data_dir, clock.now());
         let mut begun: Vec<_> = groups.into_iter().map(begin).collect();
         for group in &begun {
             group.check(config.me, goes_on, &data_dir)?;

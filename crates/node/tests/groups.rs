@@ -6,7 +6,7 @@ use std::{sync::Arc, thread::sleep, time::Duration};
 
 use bytes::Bytes;
 use common::{Group as OnSockets, Tape, append, block, tape, until};
-use synod_consensus::ProtocolKind;
+use synod_consensus::{ProtocolKind, Role};
 use synod_node::{ChangeError, Config, Handle, MemberAddress, Node, Origin, StartError, Threads};
 use synod_replica::{Change, Goal, MemberInfo};
 use synod_storage::{DataDir, FaultyDisk, PeerBook, StorageError, the_disk};
@@ -46,6 +46,19 @@ impl Cluster {
         }
         nodes
     }
+}
+
+#[test]
+fn one_replica_does_not_lead_all_groups() {
+    const GROUPS: usize = 12;
+    let cluster = Cluster::new(|_| {});
+    let nodes = cluster.start(GROUPS);
+    // A replica that met the others a little later may have missed its turn.
+    for node in &nodes {
+        let leads = node.handles().iter().filter(|handle| handle.status().role == Role::Leader).count();
+        assert!((1..=GROUPS / 2).contains(&leads), "one of three leads {leads} of {GROUPS} groups");
+    }
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }
 
 fn digests_are_equal(nodes: &[Node], group: usize) -> bool {

@@ -176,7 +176,8 @@ pub struct Tuning {
     pub max_txn_ops: Option<u32>,
 
     /// Decides which replica leads if several could begin to at the same time: the one with the highest
-    /// priority, from 0 to 255; for --election ballot or randomized.
+    /// priority, from 0 to 255; for --election ballot or randomized. Of several groups each replica without a priority
+    /// has its share to lead.
     #[arg(
         long, env = "SYNOD_PRIORITY", value_name = "0..255", default_value_t = 0, help_heading = CONSENSUS
     )]

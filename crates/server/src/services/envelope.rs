@@ -195,18 +195,12 @@ impl<R: Replica> Store<R> {
     /// The status of the store: revision, size, alarms. That of several groups has no revision, and the sizes and alarms
     /// of all.
     pub(crate) async fn status(&self, consistency: Consistency) -> Result<KvStatus, Status> {
-        let mut all = try_join_all(self.groups.iter().map(|group| status_of(group, consistency))).await?;
-        if let [only] = &mut all[..] {
-            return Ok(std::mem::take(only));
-        }
-        let mut sum = KvStatus::default();
-        for status in all {
-            sum.size_bytes += status.size_bytes;
-            sum.keys += status.keys;
-            sum.versions += status.versions;
-            sum.alarms.extend(status.alarms);
-        }
-        Ok(sum)
+        Ok(summed(self.status_by_group(consistency).await?))
+    }
+
+    /// The status of the store of each group.
+    pub(super) async fn status_by_group(&self, consistency: Consistency) -> Result<Vec<KvStatus>, Status> {
+        try_join_all(self.groups.iter().map(|group| status_of(group, consistency))).await
     }
 
     /// The header of an answer. The store's own header tells only the revision.
@@ -218,6 +212,21 @@ impl<R: Replica> Store<R> {
             raft_term: self.replica().ballot().round,
         })
     }
+}
+
+/// The status of the store, from those of all groups.
+pub(super) fn summed(mut all: Vec<KvStatus>) -> KvStatus {
+    if let [only] = &mut all[..] {
+        return std::mem::take(only);
+    }
+    let mut sum = KvStatus::default();
+    for status in all {
+        sum.size_bytes += status.size_bytes;
+        sum.keys += status.keys;
+        sum.versions += status.versions;
+        sum.alarms.extend(status.alarms);
+    }
+    sum
 }
 
 async fn status_of<R: Replica>(group: &R, consistency: Consistency) -> Result<KvStatus, Status> {

@@ -17,7 +17,7 @@ use synod_wire::{ReplicaId, SessionId};
 use tonic::Status;
 
 use super::{
-    envelope::{SMALL_ANSWER_BYTES_MAX, Store, failure, gathered, refusal},
+    envelope::{SMALL_ANSWER_BYTES_MAX, Store, failure, gathered, refusal, summed},
     maintenance::unmoved,
 };
 use crate::{
@@ -145,8 +145,10 @@ impl<R: Replica> Store<R> {
     pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
         let status = self.replica().status();
         // A state machine other than the key-value store has no revision; it answers something else or an error.
-        let KvStatus { revision, size_bytes, .. } =
-            self.status(Consistency::Serializable).await.unwrap_or_default();
+        let stores = self.status_by_group(Consistency::Serializable).await.unwrap_or_default();
+        let of_groups = self.groups().iter().enumerate();
+        let groups = of_groups.map(|(number, replica)| self.group_status(replica, stores.get(number))).collect();
+        let KvStatus { revision, size_bytes, .. } = summed(stores);
         let group = self.replica().group();
         let leader_name = status.leader.map_or_else(String::new, |leader| group.name_of(leader));
         let (received, total) = status.receiving.unwrap_or_default();
@@ -187,7 +189,7 @@ impl<R: Replica> Store<R> {
             without_memory: status.without_memory,
             troubles: self.troubles(status.troubles),
             waits_for: status.waits_for,
-            groups: self.groups().iter().map(|replica| self.group_status(replica)).collect(),
+            groups,
         })
     }
 
@@ -201,7 +203,7 @@ impl<R: Replica> Store<R> {
         troubles
     }
 
-    fn group_status(&self, replica: &R) -> pb::GroupStatus {
+    fn group_status(&self, replica: &R, store: Option<&KvStatus>) -> pb::GroupStatus {
         let status = replica.status();
         // Names are told to the first group.
         let name_of = |id| self.replica().group().name_of(id);
@@ -213,6 +215,9 @@ impl<R: Replica> Store<R> {
             applied_slot: status.applied.0,
             snapshot_slot: status.snapshot.0,
             members_pending: status.members_pending,
+            db_size: store.map_or(0, |store| store.size_bytes),
+            keys: store.map_or(0, |store| store.keys),
+            revision: store.map_or(0, |store| store.revision),
         }
     }
 
