@@ -184,7 +184,7 @@ pub fn rows() -> Vec<Row> {
         ),
         row(
             "a slow replica, round trip 0.95 T",
-            [(2, 3), (4, 4), (4, 4)],
+            [(4, 3), (4, 4), (4, 4)],
             places().map(|place| Lasting::SlowReplica { place, percent: 95 }).collect(),
         ),
         row(
