@@ -167,13 +167,7 @@ struct Begun<S> {
 
 impl<S: StateMachine> Begun<S> {
     /// `groups` is the number of groups that the replica has.
-    fn new(
-        config: &Config,
-        found: FoundGroup<S>,
-        groups: usize,
-        data_dir: &DataDir,
-        now: Time,
-    ) -> Begun<S> {
+    fn new(config: &Config, found: FoundGroup<S>, groups: usize, data_dir: &DataDir, now: Time) -> Begun<S> {
         let FoundGroup { group, store, executor, origin, recovered } = found;
         let executed = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         tracing::info!(

@@ -5,7 +5,7 @@
 //! there, and executes for a bounded time.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
@@ -443,6 +443,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         if now >= self.glance_at {
             self.glance_at = now + GLANCE_INTERVAL;
             self.touch_all();
+            self.tell_followers(now);
         }
         now
     }
@@ -467,6 +468,16 @@ impl<S: StateMachine> ProtocolStage<S> {
         let Some(set) = self.hosted[0].replica.group().member_set().map(Arc::new) else { return };
         for group in 1..self.hosted.len() {
             self.touch(GroupId(group as u16)).step(now, Event::Members(Arc::clone(&set)));
+        }
+    }
+
+    /// Tells the first group who votes in those that follow it.
+    fn tell_followers(&mut self, now: Time) {
+        if self.hosted.len() > 1 {
+            let voters = self.hosted[1..].iter().map(|hosted| hosted.replica.group().voters().collect());
+            // Most are equal.
+            let voters: BTreeSet<Vec<ReplicaId>> = voters.collect();
+            self.touch(GroupId::FIRST).step(now, Event::Followers(voters.into_iter().collect()));
         }
     }
 

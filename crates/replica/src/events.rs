@@ -128,6 +128,8 @@ pub enum Event {
     /// The group that this one follows has decided on these members, as this node knows it. An older set than one that
     /// was told before may come, and changes nothing.
     Members(Arc<MemberSet>),
+    /// The groups that follow this one have these voters, as this node knows them; of equal ones one is enough.
+    Followers(Vec<Vec<ReplicaId>>),
 }
 
 /// Something that a replica wants done.

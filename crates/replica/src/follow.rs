@@ -138,6 +138,16 @@ impl Group {
         known && self.outgoing.is_empty() && ids(self) == ids(first) && self.voters().eq(first.voters())
     }
 
+    /// Whether a member of this group may not leave it yet, since a group with these voters follows this one, does not have
+    /// its voters yet, and would be left with too few of its own among the members to decide anything, even that it
+    /// follows.
+    #[must_use]
+    pub fn is_needed_by(&self, voters: &[ReplicaId], leaving: ReplicaId) -> bool {
+        let lags = !self.voters().eq(voters.iter().copied());
+        let stays = |id: &&ReplicaId| **id != leaving && self.member(**id).is_some();
+        lags && voters.contains(&leaving) && voters.iter().filter(stays).count() <= voters.len() / 2
+    }
+
     /// Whether the members of `next` differ from these in what groups that follow have to know.
     pub(crate) fn has_other_members(&self, next: &Group) -> bool {
         let told = |member: &Member| (member.id, member.standing, member.info.peer_urls.clone());
@@ -199,6 +209,17 @@ impl Replica {
         if self.followed.as_ref().is_none_or(|(known, _)| known.version < set.version) {
             self.followed = Some((set, now));
         }
+    }
+
+    /// Whether a learner has to wait, although it has caught up: it would take the place of a replica that a group which
+    /// follows this one needs, or may need, as far as this node knows. What is known may be out of date; then more may be
+    /// needed, since such a group only comes nearer to this one.
+    pub(crate) fn is_held_back(&self, goal: Goal) -> bool {
+        let (Membership::Followed(_), Goal::Replace(leaving)) = (self.group.membership, goal) else {
+            return false;
+        };
+        let needed = |voters: &Vec<ReplicaId>| self.group.is_needed_by(voters, leaving);
+        self.followers.as_ref().is_none_or(|followers| followers.iter().any(needed))
     }
 
     /// When this replica proposes the members of the group that this one follows: as the caretaker, or as another voter
@@ -372,6 +393,44 @@ mod tests {
         let learners = set.members[3..].to_vec();
         assert_eq!(follow(MemberSet { members: learners, ..set.clone() }), Err(Refusal::Malformed));
         assert_eq!(follow(MemberSet { next_id: ReplicaId(4), ..set }), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn a_member_leaves_only_if_groups_that_lag_can_follow_without_it() {
+        let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId).collect::<Vec<_>>();
+        let five = ids(&[1, 2, 3, 4, 5]);
+        let needed = |first: &[u64], leaving| {
+            Group::of(&Options::default(), ids(first)).is_needed_by(&five, ReplicaId(leaving))
+        };
+        assert!(!needed(&[1, 2, 3, 4, 5], 1), "it does not lag");
+        assert!(!needed(&[2, 3, 4, 5], 2), "three of five are left");
+        assert!(needed(&[3, 4, 5], 3), "4 and 5 cannot decide that the group follows");
+        assert!(!needed(&[4, 5, 6], 6), "it has no vote there");
+    }
+
+    #[test]
+    fn a_learner_takes_no_place_that_a_lagging_group_needs() {
+        let first = history(ProtocolKind::MultiPaxos).swap_remove(0);
+        let next = |group: &Group, name, old| {
+            let goal = Goal::Replace(ReplicaId(old));
+            changed(group, Change::Add { info: info(name), goal }).expect("it can be made")
+        };
+        let joined = next(&first, "d", 3);
+        let replaced = changed(&joined, Change::Promote(ReplicaId(4))).unwrap();
+        let again = next(&replaced, "e", 2);
+        let mut caretaker = Caretaker::new(again.clone());
+        let held_back = |caretaker: &Caretaker, goal| caretaker.replica.is_held_back(goal);
+        let two = Goal::Replace(ReplicaId(2));
+        assert!(held_back(&caretaker, two), "nothing is known of the groups that follow");
+        assert!(!held_back(&caretaker, Goal::Vote), "nobody leaves");
+        let voters = |group: &Group| group.voters().collect::<Vec<_>>();
+        caretaker.step(Event::Followers(vec![voters(&again), voters(&first)]));
+        assert!(held_back(&caretaker, two), "1 alone cannot have the group follow");
+        caretaker.step(Event::Followers(vec![voters(&again), voters(&again)]));
+        assert!(!held_back(&caretaker, two));
+        let mut alone = Caretaker::new(Group { membership: Membership::Alone, ..again });
+        alone.step(Event::Timer);
+        assert!(!held_back(&alone, two), "no group follows it");
     }
 
     #[test]

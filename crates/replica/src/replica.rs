@@ -46,6 +46,8 @@ pub struct Replica {
     pub(crate) reports: ProgressReports,
     /// The latest members that this node has seen decided in the group that this one follows, and since when.
     pub(crate) followed: Option<(Arc<MemberSet>, Time)>,
+    /// The voters of the groups that follow this one, as this node has seen them; `None` before it said anything.
+    pub(crate) followers: Option<Vec<Vec<ReplicaId>>>,
     /// The protocol that runs here.
     pub(crate) instance: Instance,
     /// The leader, as the protocol or, where none runs, another replica last said.
@@ -112,6 +114,7 @@ impl Replica {
             salvaged: Salvaged::default(),
             reports: ProgressReports::default(),
             followed: None,
+            followers: None,
             instance: Instance::none(last_lsn),
             view: LeaderView::default(),
             requests: Requests::new(session, names, &settings),
@@ -205,6 +208,7 @@ impl Replica {
             Event::TakeSnapshot => self.take_snapshot_if_there_is_more(actions),
             Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
             Event::Members(set) => self.told_of_members(now, set),
+            Event::Followers(voters) => self.followers = Some(voters),
         }
     }
 

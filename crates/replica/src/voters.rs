@@ -140,7 +140,8 @@ impl Replica {
             return;
         }
         let learners = self.group.learners().filter(|&(_, goal)| goal != Goal::Learn);
-        let ready: Vec<_> = learners.map(|(id, _)| id).filter(|&id| self.has_caught_up(id, now)).collect();
+        let ready = |&(id, goal): &(ReplicaId, Goal)| self.has_caught_up(id, now) && !self.is_held_back(goal);
+        let ready: Vec<_> = learners.filter(ready).map(|(id, _)| id).collect();
         if let Some(id) = self.reports.next_to_promote(&ready) {
             self.ask_for(now, Change::Promote(id));
         }

@@ -193,7 +193,7 @@ impl Replica for Served {
                 return Err(ChangeError::Stale { expected, current: group.version });
             }
             let wanted = in_the_log(&group, &change)?;
-            if let Some(leaving) = leaving(&wanted) {
+            if let Some(leaving) = leaving(&group, &wanted) {
                 self.check_others_follow(&group, leaving)?;
             }
             match self.handle.change(group.version, wanted).await {
@@ -240,7 +240,8 @@ impl Served {
     ) -> Result<(), ChangeError> {
         for (number, handle) in self.groups.iter().enumerate().skip(1) {
             let group = handle.group();
-            if would_lose_its_quorum(&group, first, leaving) {
+            let voters: Vec<_> = group.voters().collect();
+            if first.is_needed_by(&voters, leaving) {
                 return Err(ChangeError::Unacceptable(format!(
                     "group {number} has not followed the last changes of members ({}), and without {leaving} fewer than a \
                      majority of its voters are left: wait until `synod status` shows it as group 0",
@@ -252,25 +253,17 @@ impl Served {
     }
 }
 
-/// The member that leaves with a change, or will.
-fn leaving(change: &synod_replica::Change) -> Option<ReplicaId> {
-    match change {
-        synod_replica::Change::Remove(id)
-        | synod_replica::Change::Add { goal: synod_replica::Goal::Replace(id), .. } => Some(*id),
+/// The member that leaves with a change of the group, or will.
+fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Option<ReplicaId> {
+    use synod_replica::{Change, Goal};
+    match *change {
+        Change::Remove(id) | Change::Add { goal: Goal::Replace(id), .. } => Some(id),
+        Change::Promote(promoted) => group.learners().find_map(|(id, goal)| match goal {
+            Goal::Replace(old) if id == promoted => Some(old),
+            _ => None,
+        }),
         _ => None,
     }
-}
-
-/// Whether a group that does not have the voters of the first one yet would be left with too few of its own voters among
-/// the members to decide anything, even that it follows, once a member leaves.
-fn would_lose_its_quorum(
-    group: &synod_replica::Group,
-    first: &synod_replica::Group,
-    leaving: ReplicaId,
-) -> bool {
-    let lags = !group.voters().eq(first.voters());
-    let stays = |&id: &ReplicaId| id != leaving && first.member(id).is_some();
-    lags && group.votes(leaving) && group.voters().filter(stays).count() <= group.voters().count() / 2
 }
 
 /// What is missing until a group has the members of the first one, for people; empty if it has them, as the first group
@@ -408,15 +401,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_leaves_only_if_groups_that_lag_can_follow_without_it() {
-        let group = |ids: &[u64]| {
-            synod_replica::Group::of(&synod_consensus::Options::default(), ids.iter().copied().map(ReplicaId))
-        };
-        let five = group(&[1, 2, 3, 4, 5]);
-        let lost = |first: &[u64], leaving| would_lose_its_quorum(&five, &group(first), ReplicaId(leaving));
-        assert!(!lost(&[1, 2, 3, 4, 5], 1), "it does not lag");
-        assert!(!lost(&[2, 3, 4, 5], 2), "three of five are left");
-        assert!(lost(&[3, 4, 5], 3), "4 and 5 cannot decide that the group follows");
-        assert!(!lost(&[4, 5, 6], 6), "it has no vote there");
+    fn a_member_leaves_when_its_successor_is_promoted() {
+        use synod_replica::{Change, ChangeRequest, Goal, Group};
+        let group = Group::of(&synod_consensus::Options::default(), [1, 2, 3].map(ReplicaId));
+        let add = |goal| Change::Add { info: MemberInfo::default(), goal };
+        let replaces = add(Goal::Replace(ReplicaId(2)));
+        assert_eq!(leaving(&group, &replaces), Some(ReplicaId(2)));
+        assert_eq!(leaving(&group, &add(Goal::Vote)), None);
+        assert_eq!(leaving(&group, &Change::Remove(ReplicaId(1))), Some(ReplicaId(1)));
+        let request = ChangeRequest { expected: group.version, change: replaces };
+        let group = group.apply(synod_wire::Slot(1), &request).unwrap();
+        assert_eq!(leaving(&group, &Change::Promote(ReplicaId(4))), Some(ReplicaId(2)));
+        assert_eq!(leaving(&group, &Change::Promote(ReplicaId(3))), None);
     }
 }

@@ -147,7 +147,8 @@ impl<R: Replica> Store<R> {
         // A state machine other than the key-value store has no revision; it answers something else or an error.
         let stores = self.status_by_group(Consistency::Serializable).await.unwrap_or_default();
         let of_groups = self.groups().iter().enumerate();
-        let groups = of_groups.map(|(number, replica)| self.group_status(replica, stores.get(number))).collect();
+        let groups =
+            of_groups.map(|(number, replica)| self.group_status(replica, stores.get(number))).collect();
         let KvStatus { revision, size_bytes, .. } = summed(stores);
         let group = self.replica().group();
         let leader_name = status.leader.map_or_else(String::new, |leader| group.name_of(leader));
