@@ -18,8 +18,8 @@ use self::{
     support::Cluster,
 };
 
-/// The descriptors of each process; 256 of them are the replica's.
-const LIMIT: usize = 320;
+/// The descriptors of each process; 320 of them are the replica's.
+const LIMIT: usize = 384;
 
 #[test]
 fn replicas_outlive_more_idle_connections_than_descriptors() {

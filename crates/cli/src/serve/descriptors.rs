@@ -48,7 +48,7 @@ mod tests {
     fn clients_get_what_the_replica_does_not_need() {
         assert_eq!(places(10_000, None), Ok(10_000));
         assert_eq!(places(10_000, Some(1 << 20)), Ok(10_000));
-        assert_eq!(places(10_000, Some(1024)), Ok(768));
+        assert_eq!(places(10_000, Some(1024)), Ok(704));
         assert_eq!(places(100, Some(1024)), Ok(100));
         assert!(places(100, Some(RESERVED)).unwrap_err().contains("ulimit -n"));
     }
