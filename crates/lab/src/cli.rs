@@ -102,8 +102,8 @@ pub fn main(args: Args) -> ExitCode {
                     Special::Chaos(args) => chaos::main(&args, &interrupted, &program),
                     Special::Attacks(args) => attacks::main(&args, &interrupted, &program),
                     Special::Likeness(args) => likeness::main(&args, &interrupted, &program),
-                    Special::Calibrate(args) => calibrate::main(&args, &interrupted, &program),
-                    Special::Threads(args) => threads::main(&args, &interrupted, &program),
+                    Special::Calibrate(args) => told(calibrate::run(&args, &interrupted, &program)),
+                    Special::Threads(args) => told(threads::run(&args, &interrupted, &program)),
                 },
                 (Err(error), _) | (_, Err(error)) => {
                     eprintln!("error: {error}");
@@ -128,6 +128,20 @@ pub fn main(args: Args) -> ExitCode {
                     | LabError::Costs { .. }
             );
             ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+/// Prints what was measured. The exit code is 0 if all could be.
+fn told(report: Result<String, LabError>) -> ExitCode {
+    match report {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
         }
     }
 }

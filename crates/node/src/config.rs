@@ -98,8 +98,8 @@ pub enum Threads {
     Spread,
     /// One thread reads the sockets of peers, runs the protocol, writes to the sockets and executes commands. Only the
     /// log has a thread of its own, since it waits for the disk. With [`Config::event_loop`] the same thread can serve
-    /// clients too. A command that takes long delays the protocol: one
-    /// that takes a good part of an election time-out can cost the leadership.
+    /// clients too. A command that takes long delays the protocol: one that takes a good part of an election time-out can
+    /// cost the leadership.
     Compact,
 }
 

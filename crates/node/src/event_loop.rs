@@ -1,7 +1,6 @@
 //! The protocol as a task of an event loop, in place of a thread that waits by itself.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -38,12 +37,6 @@ struct Timer<'a> {
 struct Armed {
     ends: Instant,
     sleep: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
-impl fmt::Debug for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").field("event_loop", &self.event_loop).finish_non_exhaustive()
-    }
 }
 
 impl Timer<'_> {

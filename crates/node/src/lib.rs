@@ -30,6 +30,7 @@
 //! more. With [`Config::event_loop`] that thread also runs other tasks, such as those of a server for clients
 //! (`event_loop.rs`).
 //!
+//! `waiting.rs` is the clients that wait at the protocol's thread;
 //! `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was
 //! removed is no peer any more; `recover.rs` makes a new cluster of what
 //! one survivor has; `bundle.rs` sends small messages of many groups in one frame.
@@ -65,6 +66,7 @@ pub mod recover;
 mod snapshots;
 mod status;
 mod view;
+mod waiting;
 #[cfg(feature = "shuttle")]
 mod watch;
 

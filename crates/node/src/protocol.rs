@@ -5,7 +5,7 @@
 //! there, and executes for a bounded time.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
@@ -13,8 +13,8 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::{Link, Role, To};
 use synod_replica::{
-    Action, Event, Fork, Group, Mark, Membership, PeerMessage, ReadId, Replica, RequestError, RequestId,
-    SessionCommand, StateMachine,
+    Action, Event, Fork, Group, Mark, Membership, PeerMessage, Replica, RequestError, SessionCommand,
+    StateMachine,
 };
 use synod_storage::{PeerBook, Reached, StorageError};
 use synod_sync::{
@@ -41,6 +41,7 @@ use crate::{
     snapshots::SnapshotJob,
     status::{Ahead, Shared},
     view::Watched,
+    waiting::Waiting,
 };
 
 /// What a client of this replica wants.
@@ -174,52 +175,6 @@ pub(crate) struct Hosted<S> {
     pub(crate) waiting: Waiting,
     /// Ends what tasks wait for when this thread ends.
     pub(crate) _watched: Watched,
-}
-
-/// Clients that wait, by what they wait for.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    commands: Commands,
-    reads: HashMap<ReadId, Vec<(Bytes, Reply)>>,
-    /// Queries of the present burst; they share one confirmation.
-    burst: Vec<(Bytes, Reply)>,
-    last: u64,
-}
-
-/// Clients whose commands are under way. An id has the place of its client in the lower half, and a number in the upper
-/// half that tells apart those who had this place.
-#[derive(Debug, Default)]
-struct Commands {
-    places: Vec<Option<(RequestId, Reply)>>,
-    free: Vec<u32>,
-    last: u32,
-}
-
-impl Commands {
-    /// Lets a client wait, under the id that this returns.
-    fn insert(&mut self, reply: Reply) -> RequestId {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(None);
-            u32::try_from(self.places.len() - 1).expect("the admission of requests bounds them")
-        });
-        self.last = self.last.wrapping_add(1);
-        let request = RequestId(u64::from(self.last) << 32 | u64::from(place));
-        self.places[place as usize] = Some((request, reply));
-        request
-    }
-
-    /// The client that waits under this id; it does not any more.
-    fn remove(&mut self, request: RequestId) -> Option<Reply> {
-        let place = request.0 as u32;
-        let (_, reply) = self.places.get_mut(place as usize)?.take_if(|(id, _)| *id == request)?;
-        self.free.push(place);
-        Some(reply)
-    }
-
-    /// All clients that wait.
-    fn into_replies(self) -> impl Iterator<Item = Reply> {
-        self.places.into_iter().flatten().map(|(_, reply)| reply)
-    }
 }
 
 /// See [`Hosted::warn_if_stranded`].
@@ -655,7 +610,7 @@ impl<S: StateMachine> Hosted<S> {
             }
             ClientJob::Read { query, reply } => {
                 self.shared.reads.add(1);
-                self.waiting.burst.push((query, reply));
+                self.waiting.query(query, reply);
             }
         }
     }
@@ -687,10 +642,7 @@ impl<S: StateMachine> Hosted<S> {
     }
 
     fn ask_reads(&mut self, now: Time) {
-        if !self.waiting.burst.is_empty() {
-            self.waiting.last += 1;
-            let read = ReadId(self.waiting.last);
-            self.waiting.reads.insert(read, std::mem::take(&mut self.waiting.burst));
+        if let Some(read) = self.waiting.read() {
             self.step(now, Event::Read(read));
         }
     }
@@ -716,12 +668,12 @@ impl<S: StateMachine> Hosted<S> {
                 self.execute(Job::Execute { slot, ballots, batch, replies });
             }
             Action::ReadAt { read, slot } => {
-                if let Some(queries) = self.waiting.reads.remove(&read) {
+                if let Some(queries) = self.waiting.take_read(read) {
                     self.execute(Job::Query { slot, queries });
                 }
             }
             Action::ReadFailed { read, error } => {
-                for (_, reply) in self.waiting.reads.remove(&read).into_iter().flatten() {
+                for (_, reply) in self.waiting.take_read(read).into_iter().flatten() {
                     reply.send(Err(error));
                 }
             }
@@ -870,12 +822,7 @@ impl<S: StateMachine> Hosted<S> {
 
     fn stop(self) {
         self.tell_reached();
-        for reply in self.waiting.commands.into_replies() {
-            reply.send(Err(RequestError::Stopping));
-        }
-        for (_, reply) in self.waiting.reads.into_values().flatten() {
-            reply.send(Err(RequestError::Stopping));
-        }
+        self.waiting.into_replies().for_each(|reply| reply.send(Err(RequestError::Stopping)));
     }
 }
 

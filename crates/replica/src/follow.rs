@@ -212,8 +212,8 @@ impl Replica {
     }
 
     /// Whether a learner has to wait, although it has caught up: it would take the place of a replica that a group which
-    /// follows this one needs, or may need, as far as this node knows. What is known may be out of date; then more may be
-    /// needed, since such a group only comes nearer to this one.
+    /// follows this one needs, or may need, as far as this node knows. What is known may be out of date: that mostly makes
+    /// the learner wait for longer, but a voter that such a group took on since is not known to be needed.
     pub(crate) fn is_held_back(&self, goal: Goal) -> bool {
         let (Membership::Followed(_), Goal::Replace(leaving)) = (self.group.membership, goal) else {
             return false;

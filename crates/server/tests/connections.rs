@@ -1,5 +1,6 @@
 //! How a server treats connections: valid ones, invalid ones, and all of them when it stops.
 
+#[macro_use]
 mod common;
 
 use std::time::Duration;
@@ -13,11 +14,8 @@ use synod_api::{
     etcdserverpb::{PutRequest, RangeRequest, kv_client::KvClient},
     synod::v1::{ExecuteRequest, OpenSessionRequest, StatusRequest, native_client::NativeClient},
 };
-use synod_server::{
-    Answer, Change, ChangeError, Config, Consistency, Group, InMemory, Limits, MoveError, Replica,
-    RequestError, Server, Status,
-};
-use synod_wire::{Ballot, ReplicaId, SessionId};
+use synod_server::{Answer, Config, Consistency, InMemory, Replica, RequestError, Server, Status};
+use synod_wire::SessionId;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -274,10 +272,13 @@ struct Slow {
 }
 
 impl Replica for Slow {
+    answered_by_inner!(limits, ballot, group, change, move_leader);
+
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         sleep(self.delay).await;
         self.inner.execute(command).await
     }
+
     async fn execute_in_session(
         &self,
         _: SessionId,
@@ -287,32 +288,20 @@ impl Replica for Slow {
     ) -> Result<Bytes, RequestError> {
         Err(RequestError::Timeout)
     }
+
     async fn open_session(&self) -> Result<SessionId, RequestError> {
         Err(RequestError::NoLeader)
     }
+
     async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
         if consistency == Consistency::Linearizable {
             return Err(RequestError::NoLeader);
         }
         self.inner.query(query, consistency).await
     }
-    fn ballot(&self) -> Ballot {
-        self.inner.ballot()
-    }
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
+
     fn status(&self) -> Status {
         Status { leader: None, ..self.inner.status() }
-    }
-    fn group(&self) -> Group {
-        self.inner.group()
-    }
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
-        self.inner.change(expected, change).await
-    }
-    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
-        self.inner.move_leader(to).await
     }
 }
 

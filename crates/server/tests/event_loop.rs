@@ -1,5 +1,6 @@
 //! A replica and its clients on one thread.
 
+#[macro_use]
 mod common;
 #[path = "common/on_node.rs"]
 mod on_node;
@@ -86,7 +87,7 @@ async fn who_waits_hears_that_the_replica_has_ended() {
 }
 
 /// A server that stops before the replica has begun to run its loop leaves it the loop; and a loop that no replica ever
-/// runs does not hold the server up for ever.
+/// runs does not hold the server up forever.
 #[tokio::test]
 async fn a_server_may_stop_before_the_replica_runs() {
     let event_loop = EventLoop::new().unwrap();

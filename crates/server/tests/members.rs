@@ -1,10 +1,10 @@
 //! Changes of the group through etcd's API and Synod's own: what reaches the replica, and what is answered.
 
+#[macro_use]
 mod common;
 
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use common::{MEMBER, config, connect, replica, serve};
 use synod_api::{
     etcdserverpb::{
@@ -14,10 +14,9 @@ use synod_api::{
     synod::v1::{self as native, change_request::Change as Asked, native_client::NativeClient},
 };
 use synod_server::{
-    Answer, Change, ChangeError, Consistency, Goal, Group, InMemory, Limits, Member, MoveError, Replica,
-    RequestError, Standing, Status,
+    Change, ChangeError, Goal, Group, InMemory, Member, MoveError, Replica, Standing, Status,
 };
-use synod_wire::{Ballot, ReplicaId, SessionId, Slot};
+use synod_wire::{ReplicaId, Slot};
 use tonic::Code;
 
 /// A change, with the version that it expects.
@@ -50,36 +49,16 @@ impl Noting {
 }
 
 impl Replica for Noting {
-    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.inner.execute(command).await
-    }
-    async fn execute_in_session(
-        &self,
-        session: SessionId,
-        sequence: u64,
-        lowest_outstanding: u64,
-        command: Bytes,
-    ) -> Result<Bytes, RequestError> {
-        self.inner.execute_in_session(session, sequence, lowest_outstanding, command).await
-    }
-    async fn open_session(&self) -> Result<SessionId, RequestError> {
-        self.inner.open_session().await
-    }
-    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
-        self.inner.query(query, consistency).await
-    }
-    fn ballot(&self) -> Ballot {
-        self.inner.ballot()
-    }
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
+    answered_by_inner!(limits, execute, execute_in_session, open_session, query, ballot);
+
     fn status(&self) -> Status {
         Status { receiving: Some((3, 10)), ..self.inner.status() }
     }
+
     fn group(&self) -> Group {
         self.group.lock().unwrap().clone()
     }
+
     async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
         self.asked.lock().unwrap().push((expected, change.clone()));
         if let Some(error) = self.refusal.lock().unwrap().clone() {
@@ -98,6 +77,7 @@ impl Replica for Noting {
         }
         Ok(group.clone())
     }
+
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
         match to.0 {
             1 => Err(MoveError::NotLeader),

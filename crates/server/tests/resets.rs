@@ -1,6 +1,7 @@
 //! Clients that reset requests as fast as they send them, with a real replica. The server forgets such a
 //! request at once, but the replica still works on its command.
 
+#[macro_use]
 mod common;
 #[path = "common/on_node.rs"]
 mod on_node;

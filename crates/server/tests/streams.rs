@@ -1,6 +1,7 @@
 //! How a server treats requests on the streams of an HTTP/2 connection: slow ones, large ones, and those that
 //! are given up.
 
+#[macro_use]
 mod common;
 
 use std::{
@@ -25,11 +26,7 @@ use synod_api::etcdserverpb::{
     RequestOp, TxnRequest, kv_client::KvClient, maintenance_client::MaintenanceClient,
     range_request::SortTarget, request_op::Request as Op,
 };
-use synod_server::{
-    Change, ChangeError, Config, Consistency, Group, InMemory, Limits, MoveError, Replica, RequestError,
-    Server, Status,
-};
-use synod_wire::{Ballot, ReplicaId, SessionId};
+use synod_server::{Config, Consistency, InMemory, Replica, RequestError, Server};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -90,6 +87,8 @@ impl Drop for Waiting {
 }
 
 impl Replica for Gated {
+    answered_by_inner!(limits, execute_in_session, open_session, ballot, status, group, change, move_leader);
+
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         if command.windows(4).any(|bytes| bytes == b"slow") {
             self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -100,18 +99,7 @@ impl Replica for Gated {
         self.answered.fetch_add(answer.len(), Ordering::SeqCst);
         Ok(answer)
     }
-    async fn execute_in_session(
-        &self,
-        session: SessionId,
-        sequence: u64,
-        lowest_outstanding: u64,
-        command: Bytes,
-    ) -> Result<Bytes, RequestError> {
-        self.inner.execute_in_session(session, sequence, lowest_outstanding, command).await
-    }
-    async fn open_session(&self) -> Result<SessionId, RequestError> {
-        self.inner.open_session().await
-    }
+
     async fn query(
         &self,
         query: Bytes,
@@ -131,24 +119,6 @@ impl Replica for Gated {
             }
             whole => whole,
         })
-    }
-    fn ballot(&self) -> Ballot {
-        self.inner.ballot()
-    }
-    fn limits(&self) -> Limits {
-        self.inner.limits()
-    }
-    fn status(&self) -> Status {
-        self.inner.status()
-    }
-    fn group(&self) -> Group {
-        self.inner.group()
-    }
-    async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
-        self.inner.change(expected, change).await
-    }
-    async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
-        self.inner.move_leader(to).await
     }
 }
 

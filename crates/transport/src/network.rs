@@ -63,7 +63,8 @@ pub trait Inbox: fmt::Debug + Send {
     fn poll(&mut self, cx: &mut Context<'_>) -> bool;
 
     /// Hands out what had arrived at the last [`Inbox::wait`] or [`Inbox::poll`], or a part of it that takes no long
-    /// time; the next look finds the rest. Nothing more comes of the session of an [`Event::Received`] for which `sink` returns an error.
+    /// time; the next look finds the rest. Nothing more comes of the session of an [`Event::Received`] for which `sink`
+    /// returns an error.
     fn take(&mut self, sink: &mut dyn FnMut(Event) -> Result<(), Unreadable>);
 }
 

@@ -15,7 +15,6 @@ use std::{
     fmt::Write as _,
     fs,
     path::{Path, PathBuf},
-    process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -98,22 +97,17 @@ const PUT_BYTES: usize = 20;
 /// The window of virtual time.
 const FORETOLD_WINDOW: Duration = Duration::from_millis(500);
 
-/// Calibrates, prints the figures and writes the files. The exit code is 0 if all could be measured, 1 otherwise.
-pub(crate) fn main(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> ExitCode {
+/// Calibrates, writes the files, and returns the report.
+///
+/// # Errors
+/// Something could not be measured or written, or Ctrl-C was pressed.
+pub(crate) fn run(
+    args: &Args,
+    interrupted: &Arc<AtomicBool>,
+    own_program: &Path,
+) -> Result<String, LabError> {
     let program = args.program.clone().unwrap_or_else(|| own_program.to_owned());
-    match run(args, &Conduct::new(Arc::clone(interrupted), program)) {
-        Ok(report) => {
-            println!("{report}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(args: &Args, conduct: &Conduct) -> Result<String, LabError> {
+    let conduct = &Conduct::new(Arc::clone(interrupted), program);
     fs::create_dir_all(&args.out).map_err(at(&args.out))?;
     let window = Duration::from_secs(args.seconds);
     let mut environment = Environment::now(commit_of(&conduct.program), String::new());
@@ -149,16 +143,7 @@ fn run(args: &Args, conduct: &Conduct) -> Result<String, LabError> {
     }
     let price = price.expect("there is a round");
     environment.end();
-    let machine = format!(
-        "{} cores of {}, {}, Synod {} at {}; load average {} before and {} after",
-        environment.cores,
-        environment.processor.as_deref().unwrap_or("an unknown processor"),
-        environment.kernel,
-        environment.version,
-        environment.commit.as_deref().unwrap_or("an unknown commit"),
-        environment.load_before.unwrap_or(0.0),
-        environment.load_after.unwrap_or(0.0),
-    );
+    let machine = environment.in_words();
     costs.about = format!("Measured by `synod lab run calibrate` on {machine}.").into();
     let costs = costs.rounded();
     let file = args.out.join("costs.toml");

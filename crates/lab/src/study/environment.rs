@@ -65,6 +65,21 @@ impl Environment {
     pub fn end(&mut self) {
         self.load_after = load();
     }
+
+    /// The machine and the program, for people.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        format!(
+            "{} cores of {}, {}, Synod {} at {}; load average {:.2} before and {:.2} after",
+            self.cores,
+            self.processor.as_deref().unwrap_or("an unknown processor"),
+            self.kernel,
+            self.version,
+            self.commit.as_deref().unwrap_or("an unknown commit"),
+            self.load_before.unwrap_or(0.0),
+            self.load_after.unwrap_or(0.0),
+        )
+    }
 }
 
 /// The commit of the checkout that a program lies in, if git knows one.

@@ -12,7 +12,6 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
     thread,
     time::{Duration, Instant},
@@ -96,22 +95,17 @@ struct Counted {
     nanos: u64,
 }
 
-/// Measures, and prints the report. The exit code is 0 if all could be measured, 1 otherwise.
-pub(crate) fn main(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> ExitCode {
+/// Measures, and returns the report.
+///
+/// # Errors
+/// Something could not be measured or written, or Ctrl-C was pressed.
+pub(crate) fn run(
+    args: &Args,
+    interrupted: &Arc<AtomicBool>,
+    own_program: &Path,
+) -> Result<String, LabError> {
     let program = args.program.clone().unwrap_or_else(|| own_program.to_owned());
-    match run(args, &Conduct::new(Arc::clone(interrupted), program)) {
-        Ok(report) => {
-            println!("{report}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(args: &Args, conduct: &Conduct) -> Result<String, LabError> {
+    let conduct = &Conduct::new(Arc::clone(interrupted), program);
     let mut environment = Environment::now(commit_of(&conduct.program), String::new());
     let of_synod =
         |(name, arguments)| Kind { name, system: System::Synod(conduct.program.clone()), arguments };
@@ -143,21 +137,14 @@ fn run(args: &Args, conduct: &Conduct) -> Result<String, LabError> {
     let least_ms = commit_ms + 2.0 * round_trip_ms;
     let mut text = format!(
         "# What a put costs, by the placement of stages on threads\n\n\
-         Three servers of each kind and the load generator on {} cores of {}, {}, Synod {} at {}; load average {:.2} \
-         before and {:.2} after. Puts of {VALUE_BYTES} bytes, fsynced; medians of {} rounds of {} s, and the range in \
+         Three servers of each kind and the load generator on {}. Puts of {VALUE_BYTES} bytes, fsynced; medians of {} rounds of {} s, and the range in \
          brackets. Switches and processor time are those of the three servers, without the generator. One client asks the \
          leader, more are spread over the servers.\n\n\
          A commit to the disk took {commit_ms:.3} ms and a round trip {round_trip_ms:.3} ms (medians), so the lone client \
          waits at least {least_ms:.3} ms.\n\n\
          | clients | servers | switches a put | µs of processors a put | puts/s | median, ms | 99th percentile, ms |\n\
          | ---: | --- | ---: | ---: | ---: | ---: | ---: |\n",
-        environment.cores,
-        environment.processor.as_deref().unwrap_or("an unknown processor"),
-        environment.kernel,
-        environment.version,
-        environment.commit.as_deref().unwrap_or("an unknown commit"),
-        environment.load_before.unwrap_or(0.0),
-        environment.load_after.unwrap_or(0.0),
+        environment.in_words(),
         args.rounds,
         args.seconds,
     );

@@ -1,6 +1,77 @@
 //! A server to test against.
 
-#![allow(dead_code, reason = "each user needs some of it")]
+#![allow(dead_code, unused_macros, reason = "each user needs some of it")]
+
+/// Methods of a [`Replica`] that its field `inner` answers.
+macro_rules! answered_by_inner {
+    (limits) => {
+        fn limits(&self) -> synod_server::Limits {
+            self.inner.limits()
+        }
+    };
+    (execute) => {
+        async fn execute(&self, command: bytes::Bytes) -> Result<bytes::Bytes, synod_server::RequestError> {
+            self.inner.execute(command).await
+        }
+    };
+    (execute_in_session) => {
+        async fn execute_in_session(
+            &self,
+            session: synod_wire::SessionId,
+            sequence: u64,
+            lowest_outstanding: u64,
+            command: bytes::Bytes,
+        ) -> Result<bytes::Bytes, synod_server::RequestError> {
+            self.inner.execute_in_session(session, sequence, lowest_outstanding, command).await
+        }
+    };
+    (open_session) => {
+        async fn open_session(&self) -> Result<synod_wire::SessionId, synod_server::RequestError> {
+            self.inner.open_session().await
+        }
+    };
+    (query) => {
+        async fn query(
+            &self,
+            query: bytes::Bytes,
+            consistency: synod_server::Consistency,
+        ) -> Result<synod_server::Answer, synod_server::RequestError> {
+            self.inner.query(query, consistency).await
+        }
+    };
+    (ballot) => {
+        fn ballot(&self) -> synod_wire::Ballot {
+            self.inner.ballot()
+        }
+    };
+    (status) => {
+        fn status(&self) -> synod_server::Status {
+            self.inner.status()
+        }
+    };
+    (group) => {
+        fn group(&self) -> synod_server::Group {
+            self.inner.group()
+        }
+    };
+    (change) => {
+        async fn change(
+            &self,
+            expected: Option<u64>,
+            change: synod_server::Change,
+        ) -> Result<synod_server::Group, synod_server::ChangeError> {
+            self.inner.change(expected, change).await
+        }
+    };
+    (move_leader) => {
+        async fn move_leader(&self, to: synod_wire::ReplicaId) -> Result<(), synod_server::MoveError> {
+            self.inner.move_leader(to).await
+        }
+    };
+    ($($method:ident),+) => {
+        $(answered_by_inner!($method);)+
+    };
+}
 
 pub mod http2;
 
