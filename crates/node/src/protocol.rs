@@ -426,10 +426,10 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Tells the first group who votes in those that follow it.
+    /// Tells the first group whose votes decide in those that follow it.
     fn tell_followers(&mut self, now: Time) {
         if self.hosted.len() > 1 {
-            let voters = self.hosted[1..].iter().map(|hosted| hosted.replica.group().voters().collect());
+            let voters = self.hosted[1..].iter().flat_map(|hosted| hosted.replica.group().deciding());
             // Most are equal.
             let voters: BTreeSet<Vec<ReplicaId>> = voters.collect();
             self.touch(GroupId::FIRST).step(now, Event::Followers(voters.into_iter().collect()));

@@ -357,10 +357,10 @@ impl CatchUp {
             Rank::Unknown => Some(Rank::Has),
             rank => Some(rank),
         };
-        let first = self.peers.iter().filter_map(rank).min()?;
-        if first >= Rank::Lacked {
+        let first = self.peers.iter().filter_map(rank).min();
+        if first.is_none_or(|first| first >= Rank::Lacked) {
             // All other peers keep saying that they do not have the slot any more, so that only peers that lacked the
-            // slot, or do not answer, would be asked.
+            // slot, or do not answer, would be asked, or nobody.
             let busy = |peer: &Peer| self.questions.iter().any(|question| question.peer == peer.id);
             let follows = |peer: &Peer| peer.keeps_what_follows(slot, now, pace) && !busy(peer);
             let others = self.peers.iter().enumerate().filter(|(_, peer)| follows(peer));
@@ -368,6 +368,7 @@ impl CatchUp {
                 return Some(index);
             }
         }
+        let first = first?;
         let among = self.peers.iter().enumerate().filter(|(_, peer)| rank(peer) == Some(first));
         let idle = among.filter_map(|(index, peer)| {
             let busy = self.questions.iter().filter(|question| question.peer == peer.id).count();

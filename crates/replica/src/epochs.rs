@@ -257,9 +257,10 @@ impl Replica {
             && hears
             && (!self.known.waits || self.has(Bug::VoteBeforeAllMet))
             && (self.decided.last() >= self.needed() || self.has(Bug::EnterTooSoon));
-        let Some(members) = self.voting().filter(|_| here && !self.instance.runs()) else {
+        if !here || self.instance.runs() {
             return;
-        };
+        }
+        let Some(members) = self.voting() else { return };
         if self.view != LeaderView::default() {
             // What others told of the leader may be of a later epoch, and ballots of different epochs do not compare.
             self.instance.forget_leader();

@@ -138,9 +138,9 @@ impl Group {
         known && self.outgoing.is_empty() && ids(self) == ids(first) && self.voters().eq(first.voters())
     }
 
-    /// Whether a member of this group may not leave it yet, since a group with these voters follows this one, does not have
-    /// its voters yet, and would be left with too few of its own among the members to decide anything, even that it
-    /// follows.
+    /// Whether a member of this group may not leave it yet, since a group of which a majority of these has to decide
+    /// ([`Group::deciding`]) follows this one, does not have its voters yet, and would be left with too few of its own
+    /// among the members to decide anything, even that it follows.
     #[must_use]
     pub fn is_needed_by(&self, voters: &[ReplicaId], leaving: ReplicaId) -> bool {
         let lags = !self.voters().eq(voters.iter().copied());
@@ -406,6 +406,18 @@ mod tests {
         assert!(!needed(&[2, 3, 4, 5], 2), "three of five are left");
         assert!(needed(&[3, 4, 5], 3), "4 and 5 cannot decide that the group follows");
         assert!(!needed(&[4, 5, 6], 6), "it has no vote there");
+    }
+
+    #[test]
+    fn the_voters_before_a_change_under_way_have_to_decide_too() {
+        let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId).collect::<Vec<_>>();
+        let group = |voters: &[u64]| Group::of(&Options::default(), ids(voters));
+        assert_eq!(group(&[1, 2, 3]).deciding().collect::<Vec<_>>(), [ids(&[1, 2, 3])]);
+        // The first group has 4 in the place of 3, and the other one is about to: 3 is dead.
+        let (first, other) = (group(&[1, 2, 4]), Group { outgoing: ids(&[1, 2, 3]), ..group(&[1, 2, 4]) });
+        let needed = |id| other.deciding().any(|voters| first.is_needed_by(&voters, ReplicaId(id)));
+        assert!(needed(2), "1 alone is no majority of 1, 2 and 3");
+        assert!(!needed(4), "1 and 2 decide without it in both");
     }
 
     #[test]

@@ -504,19 +504,20 @@ impl Replica {
         let timeout = self.settings.request_timeout;
         let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
         let own = [self.requests.oldest(), self.reads.oldest()].into_iter().flatten().min();
-        let mut deadlines = vec![self.instance.deadline()];
-        deadlines.extend(own.into_iter().chain(remote).map(|oldest| oldest + timeout));
         let leaderless = own.zip(self.leaderless_from());
-        deadlines.extend(leaderless.map(|(own, from)| from.max(own + self.settings.leaderless_timeout())));
-        deadlines.extend(self.reads.retry_at(self.forward_retry()));
-        if !self.is_backlogged() {
-            deadlines.extend(self.catch_up.deadline(&self.pace()));
-        }
-        deadlines.extend(self.progress_at());
-        deadlines.extend(self.follow_at());
-        deadlines.extend(self.tick_at());
-        deadlines.extend(self.proposes_at());
-        deadlines.into_iter().min().expect("one at least")
+        let catches_up = !self.is_backlogged();
+        let deadlines = [
+            own.map(|oldest| oldest + timeout),
+            remote.map(|oldest| oldest + timeout),
+            leaderless.map(|(own, from)| from.max(own + self.settings.leaderless_timeout())),
+            self.reads.retry_at(self.forward_retry()),
+            catches_up.then(|| self.catch_up.deadline(&self.pace())).flatten(),
+            self.progress_at(),
+            self.follow_at(),
+            self.tick_at(),
+            self.proposes_at(),
+        ];
+        deadlines.into_iter().flatten().fold(self.instance.deadline(), Time::min)
     }
 
     /// The group as it is after the last delivered slot.

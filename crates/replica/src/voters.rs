@@ -93,8 +93,17 @@ impl Group {
     /// of a protocol that changes voters itself.
     #[must_use]
     pub fn voting(&self, me: ReplicaId) -> Option<Members> {
-        let learns = self.changes_voters_itself() && self.member(me).is_some();
-        (learns || self.counts(me)).then(|| Members::seen_by(me, self.voter_sets()))
+        self.runs_at(me).then(|| Members::seen_by(me, self.voter_sets()))
+    }
+
+    /// Whether a replica runs the epoch's protocol.
+    pub(crate) fn runs_at(&self, id: ReplicaId) -> bool {
+        self.counts(id) || self.changes_voters_itself() && self.member(id).is_some()
+    }
+
+    /// The sets of voters of which a majority each has to decide: one, or two while voters change.
+    pub fn deciding(&self) -> impl Iterator<Item = Vec<ReplicaId>> {
+        [self.voters().collect(), self.outgoing.clone()].into_iter().filter(|set: &Vec<_>| !set.is_empty())
     }
 
     /// The replicas that have to decide together with the voters of `next` for a while. There are none if there is
@@ -118,7 +127,7 @@ impl Replica {
 
     /// Stops the protocol of a replica that has no part in it any more; returns whether there was one.
     pub(crate) fn leave(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
-        let in_it = self.group.epoch != self.known.running() || self.group.voting(self.me).is_some();
+        let in_it = self.group.epoch != self.known.running() || self.group.runs_at(self.me);
         if in_it || !self.instance.runs() {
             return false;
         }

@@ -195,7 +195,6 @@ impl SequencePaxos {
 
     pub(super) fn on_accept_sync(&mut self, now: Time, sync: AcceptSync, effects: &mut Effects) {
         let congested = self.is_congested();
-        let span_max = 4 * self.common.options.accept_ahead_max();
         let AcceptSync { ballot, first, from, batches, more, decided } = sync;
         let State::Follower(follower) = &mut self.state else { return };
         if follower.phase == Phase::Accept {
@@ -213,8 +212,7 @@ impl SequencePaxos {
             return;
         }
         let gap = first > self.log.last().next() || first == Slot::ZERO;
-        let too_far = last_of(from, &batches).0.saturating_sub(first.0) > span_max;
-        if gap || too_far || from < first {
+        if gap || from < first {
             // This is not what this replica's promise asked for. It asks again after a while.
             return;
         }
@@ -317,7 +315,9 @@ impl SequencePaxos {
         // larger, sends them together again.
         let last_taken = self.log.decided().0 + self.common.options.accept_ahead_max();
         let room = usize::try_from((last_taken + 1).saturating_sub(first.0)).unwrap_or(usize::MAX);
-        if self.is_congested() || room == 0 {
+        // What is here already needs no room, and the answer that tells of it may be lost.
+        let held = last_of(first, batches) < next;
+        if !held && (self.is_congested() || room == 0) {
             // Not answering is always safe: the leader sends it again.
             return;
         }
@@ -325,7 +325,7 @@ impl SequencePaxos {
             return self.recover(now, effects);
         }
         let known = usize::try_from(next.0 - first.0).unwrap_or(usize::MAX);
-        let end = room.min(batches.len());
+        let end = if held { batches.len() } else { room.min(batches.len()) };
         if (known, end) == (0, batches.len()) {
             self.append(ballot, batches, effects);
         } else if known < end {

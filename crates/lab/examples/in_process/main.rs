@@ -1,7 +1,9 @@
 //! Batches decided by replicas in one thread: Synod's protocols, and with the feature `peers` the crates `omnipaxos`
 //! and `raft`, in alternating runs.
 //!
-//! `cargo run --release -p synod-lab --features peers --example in_process [REPLICAS] [SECONDS] [ROUNDS]`
+//! `cargo run --release -p synod-lab --features peers --example in_process [REPLICAS] [SECONDS] [ROUNDS] [NAME]`
+//!
+//! With NAME only the implementations run whose names contain it.
 //!
 //! All implementations get the same load: batches encoded and checksummed once (commands of 16 bytes), all
 //! proposed at the leader, with a fixed number outstanding; logs in memory; messages moved from queue to
@@ -127,7 +129,10 @@ fn main() {
     println!(
         "{replicas} replicas in one thread, logs in memory; medians of {rounds} alternating runs of {seconds} s"
     );
-    let contestants = contestants();
+    let wanted = args.get(3).map_or("", String::as_str);
+    let mut contestants = contestants();
+    contestants.retain(|contestant| contestant.name.contains(wanted));
+    assert!(!contestants.is_empty(), "no implementation's name contains {wanted}");
     for (outstanding, commands) in LOADS {
         let batch = batch(commands);
         let mut rates = vec![Vec::new(); contestants.len()];

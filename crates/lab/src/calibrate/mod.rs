@@ -58,11 +58,16 @@ pub struct Args {
 /// A load: replicas, clients, bytes of a value, and whether all replicas disseminate.
 type Scene = (usize, usize, usize, Dissemination);
 
-/// The loads that the costs are fitted to.
+/// The loads that the costs are fitted to. A single replica exchanges no messages, and with few clients nearly every
+/// command is a burst of its own: these loads tell what a burst costs apart from what a message does.
 const FITTED: &[Scene] = &[
+    (1, 1, 8, Leader),
+    (1, 4, 8, Leader),
+    (1, 16, 8, Leader),
     (1, 64, 8, Leader),
     (1, 512, 8, Leader),
     (1, 512, 1024, Leader),
+    (3, 4, 8, Leader),
     (3, 64, 8, Leader),
     (3, 64, 1024, Leader),
     (3, 256, 256, Leader),

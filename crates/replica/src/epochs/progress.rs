@@ -368,7 +368,7 @@ impl Replica {
 
     /// Whether this replica should ask for an epoch in which it may take part again.
     fn wants_readmission(&self) -> bool {
-        let learns = !self.group.votes(self.me) && self.group.voting(self.me).is_some();
+        let learns = !self.group.votes(self.me) && self.group.runs_at(self.me);
         (self.instance.runs() || learns)
             && !self.group.protocol.recovers_itself()
             && self.view.leader.is_some()

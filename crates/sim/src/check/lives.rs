@@ -11,6 +11,9 @@ use super::invariant::{Checked, Invariant, demand};
 pub struct Surroundings {
     /// How many replicas have a window of proposals of their own.
     pub windows: u64,
+    /// How many slots ahead the replica with the largest window accepts: windows may differ, and what one leader proposed
+    /// others take over.
+    pub ahead_max: u64,
     /// The most bytes of batches in a message.
     pub batches_max: u64,
     /// The last slot that some replica has delivered.
@@ -200,11 +203,11 @@ impl Watch {
         status: &ReplicaStatus,
         held: Held,
         settings: &Settings,
-        &Surroundings { windows, batches_max, decided }: &Surroundings,
+        &Surroundings { windows, ahead_max, batches_max, decided }: &Surroundings,
     ) -> Checked {
         let most_undurable = most_added(&mut self.undurable, status.undurable_bytes);
         let most_unexecuted = most_added(&mut self.unexecuted, status.unexecuted_bytes);
-        let ahead_max = settings.consensus.accept_ahead_max() * windows;
+        let ahead_max = ahead_max * windows;
         // A new leader takes over what others accepted, also if it lags, and has not heard by how much.
         let lag = status.protocol.decided_elsewhere.max(decided).0 - status.protocol.decided.0;
         // One command may always enter.
@@ -249,7 +252,8 @@ fn most_added((before, most): &mut (u64, u64), now: u64) -> u64 {
     *most
 }
 
-/// A follower of Sequence Paxos takes over at most this many times what it accepts ahead.
+/// A follower of Sequence Paxos takes over at most this many times what any replica accepts ahead: a leader sends what it
+/// has in flight, and drops what was decided before that.
 const SYNC_SPANS_MAX: u64 = 4;
 
 /// No simulated command is larger.

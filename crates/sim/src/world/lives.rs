@@ -368,7 +368,12 @@ impl World {
         let status = life.replica.status();
         let group = life.replica.group();
         let windows = if group.disseminates() { group.voters().count() as u64 } else { 1 };
-        let world = Surroundings { windows, batches_max: self.batches_max, decided: self.reference.last() };
+        let world = Surroundings {
+            windows,
+            ahead_max: self.plan.largest(|settings| settings.consensus.accept_ahead_max()),
+            batches_max: self.batches_max,
+            decided: self.reference.last(),
+        };
         life.watch.stepped(&status, life.holds, self.plan.settings_of(of), &world)?;
         self.coverage.backlogs += u64::from(status.backlogged && !life.backlogged);
         life.backlogged = status.backlogged;
