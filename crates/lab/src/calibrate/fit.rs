@@ -9,7 +9,7 @@ pub(super) struct Row {
     pub(super) requests: f64,
     /// Commands that it executed.
     pub(super) executed: f64,
-    /// Bursts in which it handled what had come: virtual time says how many there are for a command under this load.
+    /// Bursts in which it handled what had come.
     pub(super) bursts: f64,
     /// Messages that it sent or received.
     pub(super) messages: f64,

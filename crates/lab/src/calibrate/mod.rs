@@ -3,8 +3,7 @@
 //!
 //! Groups of one and three processes run under several loads. What the processors spent on each replica is explained as
 //! so much for each command that it took from clients, for each that it executed, for each message and byte that it
-//! exchanged, and for each burst in which it handled what had come (`fit`); how many bursts there are, virtual time
-//! says. A commit is timed on the real log. Groups of three and five then run under loads that the costs were not
+//! exchanged, and for each burst in which it handled what had come (`fit`). A commit is timed on the real log. Groups of three and five then run under loads that the costs were not
 //! fitted to, and virtual time runs the same, all replicas and the client on as many processors as this machine has:
 //! the differences are the model's error.
 
@@ -33,7 +32,7 @@ use crate::{
     ground::{
         Asked, Load, Ordering, Outcome, Setup,
         hardware::{Costs, Hardware},
-        virtual_time::{self, Traffic, Usage},
+        virtual_time::{self, Traffic},
     },
     net::Topology,
     statistics,
@@ -92,8 +91,6 @@ const FORETOLD: &[(Scene, Durability)] = &[
     ((5, 128, 64, Balanced), Durability::Memory),
     ((5, 128, 64, Leader), Durability::Sync),
 ];
-/// How often the bursts are counted again with the costs that they led to.
-const ROUNDS: usize = 3;
 /// Commits that are timed, and the bytes of the record in each.
 const COMMITS: usize = 200;
 const RECORD_BYTES: usize = 1024;
@@ -126,31 +123,24 @@ pub(crate) fn run(
         eprintln!("calibrate: {}: {:.0} puts a second", one.what, one.throughput);
         measured.push((scene, one));
     }
-    let client = measured.iter().map(|(_, one)| one.client_nanos).sum::<f64>() / measured.len() as f64;
-    let mut costs = Costs { client_nanos: client, fsync_micros, ..Costs::named("measured")? };
-    let (mut rows, mut price) = (Vec::new(), None);
-    for _ in 0..ROUNDS {
-        rows.clear();
-        for (scene, one) in &measured {
-            let bursts = bursts(*scene, &costs, environment.cores, conduct)?;
-            rows.extend(one.rows(scene.2 + PUT_BYTES, bursts));
-        }
-        let found = fit::fit(&rows).ok_or_else(|| LabError::Replicas("nothing was measured".to_owned()))?;
-        costs = Costs {
-            burst_nanos: found.burst,
-            message_nanos: found.message,
-            byte_nanos: found.byte,
-            request_nanos: found.request,
-            execute_nanos: found.execute,
-            ..costs
-        };
-        price = Some(found);
-    }
-    let price = price.expect("there is a round");
+    let puts: f64 = measured.iter().map(|(_, one)| one.throughput).sum();
+    let client = measured.iter().map(|(_, one)| one.client_nanos * one.throughput).sum::<f64>() / puts;
+    let rows: Vec<Row> = measured.iter().flat_map(|(scene, one)| one.rows(scene.2 + PUT_BYTES)).collect();
+    let price = fit::fit(&rows).ok_or_else(|| LabError::Replicas("nothing was measured".to_owned()))?;
+    let costs = Costs {
+        about: String::new().into(),
+        burst_nanos: price.burst,
+        message_nanos: price.message,
+        byte_nanos: price.byte,
+        request_nanos: price.request,
+        execute_nanos: price.execute,
+        client_nanos: client,
+        fsync_micros,
+    };
     environment.end();
     let machine = environment.in_words();
-    costs.about = format!("Measured by `synod lab run calibrate` on {machine}.").into();
-    let costs = costs.rounded();
+    let about = format!("Measured by `synod lab run calibrate` on {machine}.").into();
+    let costs = Costs { about, ..costs }.rounded();
     let file = args.out.join("costs.toml");
     let text = toml::to_string(&costs).expect("figures and a text can be written");
     fs::write(&file, text).map_err(at(&file))?;
@@ -189,13 +179,6 @@ fn foretold(
     load.value_bytes += PUT_BYTES;
     load.warm_up = FORETOLD_WINDOW / 4;
     virtual_time::run(&setup, &load, conduct)
-}
-
-/// The bursts for each command, of the replica that takes most commands and of each other.
-fn bursts(scene: Scene, costs: &Costs, cores: usize, conduct: &Conduct) -> Result<(f64, f64), LabError> {
-    let (outcome, traffic) = foretold(scene, Durability::Memory, (costs, cores), conduct)?;
-    let each = |usage: Usage| usage.bursts / outcome.answered.max(1) as f64;
-    Ok((each(traffic.leader), each(traffic.follower)))
 }
 
 /// How long commits of one record take on the real log that wait for the disk, in seconds.

@@ -44,16 +44,14 @@ impl Measurement {
         self.replicas.iter().map(|one| one.busy).sum::<f64>() / puts.max(1.0) * 1e6 + self.client_nanos / 1e3
     }
 
-    /// A row for each replica. A command that is taken has this many bytes; for each command there are so many bursts
-    /// of the replica that takes most commands, and of each other.
-    pub(super) fn rows(&self, command_bytes: usize, (busiest, others): (f64, f64)) -> Vec<Row> {
+    /// A row for each replica. A command that is taken has this many bytes.
+    pub(super) fn rows(&self, command_bytes: usize) -> Vec<Row> {
         let executed = self.replicas.iter().map(|one| one.puts).sum();
-        let most = self.replicas.iter().map(|one| one.puts).fold(0.0, f64::max);
         let row = |(one, place): (&Counters, usize)| Row {
             what: format!("{}, replica {place}", self.what),
             requests: one.puts,
             executed,
-            bursts: executed * if one.puts == most { busiest } else { others },
+            bursts: one.bursts,
             messages: one.frames,
             bytes: one.bytes + one.puts * command_bytes as f64,
             busy: one.busy,
@@ -69,6 +67,8 @@ struct Counters {
     busy: f64,
     /// Puts that it answered.
     puts: f64,
+    /// Bursts of events, each of which it handled as one.
+    bursts: f64,
     /// Frames that it sent and received.
     frames: f64,
     /// Their bytes.
@@ -84,6 +84,7 @@ impl Counters {
             let (family, labels) = name.split_once('{').unwrap_or((name, ""));
             match family {
                 "process_cpu_seconds_total" => counters.busy += value,
+                "synod_protocol_bursts_total" => counters.bursts += value,
                 "synod_requests_total" if labels.contains("KV/Put\"") => counters.puts += value,
                 "synod_peer_frames_sent_total" | "synod_peer_frames_received_total" => {
                     counters.frames += value
@@ -116,6 +117,7 @@ impl Counters {
         Counters {
             busy: (self.busy - before.busy) / seconds,
             puts: (self.puts - before.puts) / seconds,
+            bursts: (self.bursts - before.bursts) / seconds,
             frames: (self.frames - before.frames) / seconds,
             bytes: (self.bytes - before.bytes) / seconds,
         }
@@ -171,11 +173,11 @@ mod tests {
         let page = "HTTP/1.1 200 OK\r\n\r\n# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 1.5\n\
                     synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"OK\"} 30\n\
                     synod_requests_total{method=\"/etcdserverpb.KV/Range\",code=\"OK\"} 7\n\
-                    synod_peer_frames_sent_total{peer=\"2\"} 4\nsynod_peer_frames_received_total{peer=\"2\"} 5\n\
+                    synod_protocol_bursts_total 12\nsynod_peer_frames_sent_total{peer=\"2\"} 4\nsynod_peer_frames_received_total{peer=\"2\"} 5\n\
                     synod_peer_sent_bytes_total{peer=\"2\"} 100\nsynod_peer_sent_bytes_total{peer=\"3\"} 50\n";
         let counters = Counters::parse(page);
-        assert_eq!(counters, Counters { busy: 1.5, puts: 30.0, frames: 9.0, bytes: 150.0 });
-        let half = Counters { busy: 0.5, puts: 10.0, frames: 9.0, bytes: 50.0 };
-        assert_eq!(counters.since(&half, 2.0), Counters { busy: 0.5, puts: 10.0, frames: 0.0, bytes: 50.0 });
+        assert_eq!(counters, Counters { busy: 1.5, puts: 30.0, bursts: 12.0, frames: 9.0, bytes: 150.0 });
+        let half = Counters { busy: 0.5, puts: 10.0, bursts: 2.0, frames: 9.0, bytes: 50.0 };
+        assert_eq!(counters.since(&half, 2.0), Counters { busy: 0.5, puts: 10.0, bursts: 5.0, frames: 0.0, bytes: 50.0 });
     }
 }

@@ -56,8 +56,10 @@ enum Happening {
     Hear(Epoch, Ballot, ReplicaId),
     /// The client gets an answer.
     Answer(RequestId, Result<Bytes, RequestError>),
-    /// The client has read an answer.
-    Read(RequestId, Result<Bytes, RequestError>),
+    /// The client, which shares processors with the replicas, reads the answers that have come.
+    Read,
+    /// The client has read these.
+    Answers(Vec<(RequestId, Result<Bytes, RequestError>)>),
     /// The client sends a proposal again.
     Resend(RequestId),
     /// The client looks for time-outs, and the operator for the progress of a change.
@@ -109,6 +111,8 @@ pub(super) struct World<'a> {
     processors: Vec<Time>,
     /// Until when the client is busy, where it shares processors with the replicas.
     client_until: Time,
+    /// Answers that a client has not read that shares processors with the replicas.
+    unread: Vec<(RequestId, Result<Bytes, RequestError>)>,
     /// Counts the clients that chose a replica.
     last_asked: usize,
     client: Client,
@@ -145,6 +149,7 @@ impl<'a> World<'a> {
             random: fastrand::Rng::with_seed(setup.seed),
             processors: vec![Time::ZERO; setup.hardware.shared_processors.unwrap_or(0)],
             client_until: Time::ZERO,
+            unread: Vec::new(),
             last_asked: 0,
             client: Client::new(load),
             opened: None,
@@ -264,12 +269,22 @@ impl<'a> World<'a> {
                 }
             }
             Happening::Answer(request, answer) if !self.processors.is_empty() => {
-                let cost = Duration::from_nanos(self.setup.hardware.costs.client_nanos as u64);
-                let read = self.client_works(cost);
-                self.at(read, Happening::Read(request, answer));
+                self.unread.push((request, answer));
+                if self.unread.len() == 1 {
+                    let from = self.now.max(self.client_until);
+                    self.at(from, Happening::Read);
+                }
             }
-            Happening::Answer(request, answer) | Happening::Read(request, answer) => {
-                self.answer(request, answer)?
+            Happening::Answer(request, answer) => self.answer(request, answer)?,
+            Happening::Read => {
+                // What has come meanwhile is read together, and what it causes leaves together.
+                let answers = std::mem::take(&mut self.unread);
+                let nanos = self.setup.hardware.costs.client_nanos * answers.len() as f64;
+                let done = self.client_works(Duration::from_nanos(nanos as u64));
+                self.at(done, Happening::Answers(answers));
+            }
+            Happening::Answers(answers) => {
+                answers.into_iter().try_for_each(|(request, answer)| self.answer(request, answer))?;
             }
             Happening::Resend(request) => self.resend(request),
             Happening::Look => {
