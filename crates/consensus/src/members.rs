@@ -6,8 +6,11 @@ use synod_wire::ReplicaId;
 
 use crate::To;
 
+/// Groups of at most so many replicas take the short way where the number of replicas matters.
+const SMALL_GROUP: usize = 9;
+
 /// The most replicas a group may have.
-pub const MEMBERS_MAX: usize = 63;
+pub const MEMBERS_MAX: usize = 127;
 
 /// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,12 +109,22 @@ fn majority(of: usize) -> usize {
 }
 
 /// The largest number that `count` of these replicas reach, where each has reached `value`.
-fn reached_by(ids: &[ReplicaId], count: usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
+fn reached_by(ids: &[ReplicaId], count: usize, value: impl FnMut(ReplicaId) -> u64) -> u64 {
     debug_assert!(count <= ids.len(), "so many there are");
-    if count == 0 {
-        return u64::MAX;
+    match ids.len() {
+        _ if count == 0 => u64::MAX,
+        0..=SMALL_GROUP => reached_in::<SMALL_GROUP>(ids, count, value),
+        _ => reached_in::<MEMBERS_MAX>(ids, count, value),
     }
-    let mut values = [0; MEMBERS_MAX];
+}
+
+/// [`reached_by`] for at most so many replicas: a small group need not clear the room for a large one.
+fn reached_in<const MAX: usize>(
+    ids: &[ReplicaId],
+    count: usize,
+    mut value: impl FnMut(ReplicaId) -> u64,
+) -> u64 {
+    let mut values = [0; MAX];
     let values = &mut values[..ids.len()];
     for (value_of, &id) in values.iter_mut().zip(ids) {
         *value_of = value(id);
@@ -244,14 +257,17 @@ impl Members {
     /// The members for which this is true.
     #[must_use]
     pub fn those(&self, mut is_so: impl FnMut(ReplicaId) -> bool) -> ReplicaSet {
-        let bits = self.ids.iter().enumerate().map(|(index, &id)| u128::from(is_so(id)) << index);
-        ReplicaSet(bits.sum())
+        let mut set = ReplicaSet::default();
+        self.ids.iter().enumerate().filter(|&(_, &id)| is_so(id)).for_each(|(index, _)| set.add(index));
+        set
     }
 
     /// The set of this one member; empty if the replica is not a member.
     #[must_use]
     pub fn only(&self, id: ReplicaId) -> ReplicaSet {
-        ReplicaSet(self.index(id).map_or(0, |index| 1 << index))
+        let mut set = ReplicaSet::default();
+        self.index(id).into_iter().for_each(|index| set.add(index));
+        set
     }
 
     /// Whether a member is in a set.
@@ -263,34 +279,39 @@ impl Members {
 
 /// A set of members of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaSet(u128);
+pub struct ReplicaSet([u64; WORDS]);
 
-const _: () =
-    assert!(2 * MEMBERS_MAX <= u128::BITS as usize, "a bit for each, also while a change is under way");
+/// A bit for each member, also while a change is under way.
+const WORDS: usize = (2 * MEMBERS_MAX).div_ceil(u64::BITS as usize);
 
 impl ReplicaSet {
     /// The replicas that are in either of two sets.
     #[must_use]
     pub fn union(self, other: ReplicaSet) -> ReplicaSet {
-        ReplicaSet(self.0 | other.0)
+        ReplicaSet(std::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
     /// The replicas that are in both of two sets.
     #[must_use]
     pub fn intersection(self, other: ReplicaSet) -> ReplicaSet {
-        ReplicaSet(self.0 & other.0)
+        ReplicaSet(std::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
     /// How many replicas are in it.
     #[must_use]
     pub fn len(self) -> usize {
-        self.0.count_ones() as usize
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Whether no replica is in it.
     #[must_use]
     pub fn is_empty(self) -> bool {
-        self.0 == 0
+        self.0 == [0; WORDS]
+    }
+
+    /// Adds the member at this place.
+    fn add(&mut self, index: usize) {
+        self.0[index / 64] |= 1 << (index % 64);
     }
 }
 
@@ -308,7 +329,7 @@ mod tests {
     fn quorums_intersect() {
         for n in 1..=7 {
             let members = members(n);
-            let sets = || (0..1u128 << n).map(ReplicaSet);
+            let sets = || (0..1u64 << n).map(|bits| ReplicaSet([bits, 0, 0, 0]));
             let quorums: Vec<_> = sets().filter(|&set| members.is_quorum(set)).collect();
             for &a in &quorums {
                 assert!(quorums.iter().all(|b| !a.intersection(*b).is_empty()), "{n} members");
@@ -324,9 +345,9 @@ mod tests {
     #[test]
     fn a_minority_is_not_needed() {
         for (n, f) in [(1, 0), (3, 1), (5, 2), (7, 3)] {
-            for bits in 0..1u128 << n {
+            for bits in 0..1u64 << n {
                 let missing = n - bits.count_ones();
-                assert_eq!(members(n.into()).is_quorum(ReplicaSet(bits)), missing <= f);
+                assert_eq!(members(n.into()).is_quorum(ReplicaSet([bits, 0, 0, 0])), missing <= f);
             }
         }
     }
@@ -388,6 +409,20 @@ mod tests {
                 assert!(quorums(&other).iter().all(|quorum| one & quorum != 0));
             }
         }
+    }
+
+    /// The largest group that changes into another as large: 254 replicas have a bit each.
+    #[test]
+    fn the_largest_groups_have_room_for_a_joint_change() {
+        let half = |from: u64| (from..from + MEMBERS_MAX as u64).map(ReplicaId).collect::<Vec<_>>();
+        let (old, new) = (half(1), half(200));
+        let members = Members::seen_by(ReplicaId(1), VoterSets::joint(new, old));
+        assert_eq!(members.count(), 2 * MEMBERS_MAX);
+        let majority_of_both = members.those(|id| id.0 <= 64 || (200..264).contains(&id.0));
+        assert_eq!(majority_of_both.len(), 128);
+        assert!(members.is_quorum(majority_of_both));
+        assert!(!members.is_quorum(members.those(|id| id.0 <= 64 || (200..263).contains(&id.0))));
+        assert_eq!(members.quorum_value(|id| id.0), 64, "of the old group 64 to 127 have reached it");
     }
 
     #[test]

@@ -778,7 +778,7 @@ fn a_promise_has_the_bytes_that_a_message_may_have() {
             let effects = one.receive(R3, Message::Prepare { ballot: ballot(3), from });
             let promises = sent(&effects, R3);
             let Some((Message::Promise(promise), _)) = promises.first() else { panic!("{effects:?}") };
-            let lives = (1..=63).map(|id| (ReplicaId(id), Incarnation(9))).collect();
+            let lives = (1..=crate::MEMBERS_MAX as u64).map(|id| (ReplicaId(id), Incarnation(9))).collect();
             let mut writer = synod_wire::Writer::new();
             let promise = Promise { lives, ..promise.clone() };
             crate::Message::from(Message::Promise(promise.clone())).encode(&mut writer);

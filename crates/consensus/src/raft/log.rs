@@ -308,7 +308,7 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::VoterSets;
+    use crate::{MEMBERS_MAX, VoterSets};
     use synod_wire::{Batch, ReplicaId};
 
     fn ballot(round: u64) -> Ballot {
@@ -397,8 +397,9 @@ mod tests {
     /// The largest message of Raft is an append of entries each of which changes voters, in the largest group.
     #[test]
     fn an_append_has_the_bytes_that_a_message_may_have() {
-        let ids = |from: u64| (from..from + 63).map(synod_wire::ReplicaId).collect::<Vec<_>>();
-        let voters = VoterSets::joint(ids(1), ids(100));
+        let ids =
+            |from: u64| (from..from + MEMBERS_MAX as u64).map(synod_wire::ReplicaId).collect::<Vec<_>>();
+        let voters = VoterSets::joint(ids(1), ids(1 + MEMBERS_MAX as u64));
         let changes = Entry { voters: Some(voters), ..entry(1) };
         for (entries, page_max) in [vec![changes; 100], vec![entry(1); 5_000]]
             .iter()
