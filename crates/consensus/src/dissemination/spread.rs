@@ -64,12 +64,9 @@ impl Balanced {
             effects.send(self.members.to_peers(), Message::Forward { batches, held }, Lsn::ZERO);
             rest = tail;
         }
-        // A replica that missed an acknowledgement hears all of them again after a while.
-        let all = now >= self.advertise_at;
-        if all {
+        // A replica that missed an acknowledgement hears all of them again after a while, however many new ones there are.
+        if now >= self.advertise_at {
             held = self.store.holdings(&self.members);
-        }
-        if all || !held.is_empty() {
             self.advertise_at = now + self.options.heartbeat_interval;
         }
         if !held.is_empty() {
@@ -133,9 +130,10 @@ impl Balanced {
     }
 
     fn ask(&mut self, lacked: &[BatchId], effects: &mut Effects) {
+        let leader = self.inner.status().view.leader;
         let mut asked: Vec<(ReplicaId, BatchId)> = Vec::new();
         for &id in lacked {
-            asked.extend(self.store.source(id, &self.members).map(|from| (from, id)));
+            asked.extend(self.store.source(id, leader, &self.members).map(|from| (from, id)));
         }
         asked.sort_unstable();
         for of_one in asked.chunk_by(|(one, _), (other, _)| one == other) {

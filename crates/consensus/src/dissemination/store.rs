@@ -30,6 +30,8 @@ pub(super) struct Known {
     proposed: bool,
     /// When it is sent again, if it was made here, or asked for again, if it is not here.
     pub(super) resend: Resend,
+    /// How often it was asked for.
+    asked: u8,
     /// The replica to ask first, since it spoke of the batch.
     source: Option<ReplicaId>,
 }
@@ -129,6 +131,7 @@ impl Store {
             holders: ReplicaSet::default(),
             own: false,
             proposed: false,
+            asked: 0,
             resend: Resend::first(now, wait),
             source: None,
         })
@@ -172,11 +175,20 @@ impl Store {
         }
     }
 
-    /// The replica to ask for a batch that is not here, for the first time or again: one that spoke of it,
-    /// then the others in turn.
-    pub(super) fn source(&mut self, id: BatchId, members: &Members) -> Option<ReplicaId> {
+    /// The replica to ask for a batch that is not here, for the first time or again: one that spoke of it, then the
+    /// leader, which has what it proposes, then the others in turn.
+    pub(super) fn source(
+        &mut self,
+        id: BatchId,
+        leader: Option<ReplicaId>,
+        members: &Members,
+    ) -> Option<ReplicaId> {
         let known = self.known.get_mut(&id)?;
         let peers: Vec<ReplicaId> = members.peers().collect();
+        known.asked = known.asked.saturating_add(1);
+        if let Some(leader) = leader.filter(|leader| known.asked == 2 && peers.contains(leader)) {
+            return Some(leader);
+        }
         let asked = known.source.or_else(|| peers.first().copied())?;
         let place = peers.iter().position(|&peer| peer == asked).map_or(0, |place| place + 1);
         known.source = peers.get(place % peers.len().max(1)).copied();
@@ -345,11 +357,11 @@ mod tests {
     }
 
     #[test]
-    fn who_spoke_of_a_batch_is_asked_first_and_then_the_others() {
+    fn who_spoke_of_a_batch_is_asked_first_then_the_leader_and_then_the_others() {
         let mut store = Store::new();
         store.note(id(2, 1), Time::ZERO, Duration::ZERO);
         store.heard_of(id(2, 1), ReplicaId(3));
-        let asked = std::iter::from_fn(|| store.source(id(2, 1), &members()));
-        assert_eq!(asked.take(3).collect::<Vec<_>>(), [3, 2, 3].map(ReplicaId));
+        let asked = std::iter::from_fn(|| store.source(id(2, 1), Some(ReplicaId(2)), &members()));
+        assert_eq!(asked.take(4).collect::<Vec<_>>(), [3, 2, 2, 3].map(ReplicaId));
     }
 }

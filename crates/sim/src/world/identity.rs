@@ -13,7 +13,7 @@ use synod_wire::{
     Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, Mismatch, ReplicaId,
 };
 
-use super::{Happening, World};
+use super::{Happening, World, machine::Life};
 use crate::{
     chart,
     check::{Checked, Invariant, demand},
@@ -228,7 +228,9 @@ impl World {
             return;
         }
         let Some(copy) = machine.copy.take() else {
-            if machine.is_alive() {
+            // A replica that decides alone meets nobody who would notice before it goes on from the copy.
+            let alone = |life: &Life| life.replica.group().deciding().all(|voters| voters == [machine.id]);
+            if machine.is_alive() && !machine.life.as_ref().is_some_and(alone) {
                 let disk = machine.disk.copy();
                 let files = machine.files.clone();
                 self.note(of, chart::Mark::Note, || {
