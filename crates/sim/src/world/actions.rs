@@ -43,7 +43,10 @@ impl World {
                     return Ok(());
                 }
                 let table = std::sync::Arc::clone(life.replica.history().delivered());
-                self.batches.appended(of, lsn, &record, |id| table.voids(id))?;
+                // What an epoch whose end is delivered still writes counts for nothing, and no message speaks of it.
+                let present = life.replica.group().epoch;
+                let over = matches!(&record, LogRecord::Protocol { epoch, .. } if *epoch < present);
+                self.batches.appended(of, lsn, &record, |id| over || table.voids(id))?;
                 self.votes.appended(of, lsn, &record)?;
                 self.memory.appended(of, lsn, &record)?;
                 self.groups.appended(of, lsn, &record);
