@@ -80,6 +80,8 @@ pub struct Balanced {
     unacknowledged: Vec<BatchId>,
     /// When the next acknowledgement of all that is held is due.
     advertise_at: Time,
+    /// When it does so at the latest, whatever was acknowledged meanwhile.
+    advertise_by: Time,
     /// Messages of the inner protocol that wait for batches, in the order in which they came.
     parked: VecDeque<Parked>,
     /// What a parked message waits for may have come since they were last looked through.
@@ -165,6 +167,7 @@ pub(crate) fn start(
         outgoing: Vec::new(),
         unacknowledged: Vec::new(),
         advertise_at: now,
+        advertise_by: now,
         parked: VecDeque::new(),
         arrived: false,
         unnamed: VecDeque::new(),

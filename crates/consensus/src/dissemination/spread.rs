@@ -64,9 +64,14 @@ impl Balanced {
             effects.send(self.members.to_peers(), Message::Forward { batches, held }, Lsn::ZERO);
             rest = tail;
         }
-        // A replica that missed an acknowledgement hears all of them again after a while, however many new ones there are.
-        if now >= self.advertise_at {
+        // A replica that missed an acknowledgement hears all of them again after a while: soon if there are no new ones, and
+        // after an election time-out however many there are.
+        let all = now >= self.advertise_at.min(self.advertise_by);
+        if all {
             held = self.store.holdings(&self.members);
+            self.advertise_by = now + self.options.election_timeout;
+        }
+        if all || !held.is_empty() {
             self.advertise_at = now + self.options.heartbeat_interval;
         }
         if !held.is_empty() {
@@ -150,7 +155,7 @@ impl Balanced {
             .iter()
             .filter(|(_, known)| known.batch.is_none() || known.own && known.holders.len() < n);
         let resend = wanted.map(|(_, known)| known.resend.at()).min();
-        let advertise = (self.store.len() > 0).then_some(self.advertise_at);
+        let advertise = (self.store.len() > 0).then_some(self.advertise_at.min(self.advertise_by));
         resend.into_iter().chain(advertise).min().unwrap_or(Time::NEVER)
     }
 
