@@ -208,6 +208,8 @@ pub(crate) struct Profile {
     pub(crate) elections: &'static [ElectionKind],
     /// The value of [`ProtocolKind::changes_voters_itself`].
     pub(crate) changes_voters_itself: bool,
+    /// The value of [`ProtocolKind::every_replica_proposes`].
+    pub(crate) every_replica_proposes: bool,
     /// The value of [`ProtocolKind::recovers_itself`].
     pub(crate) recovers_itself: bool,
     /// The value of [`ProtocolKind::has_terms`].
@@ -260,6 +262,12 @@ impl ProtocolKind {
     #[must_use]
     pub fn changes_voters_itself(self) -> bool {
         self.profile().changes_voters_itself
+    }
+
+    /// Whether every replica that takes part proposes the commands of its own clients, whichever replica leads.
+    #[must_use]
+    pub fn every_replica_proposes(self) -> bool {
+        self.profile().every_replica_proposes
     }
 
     /// Whether a replica that lost its log learns from its peers what it must know to vote again in the same epoch.

@@ -98,7 +98,7 @@ impl Replica {
     /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in
     /// any case.
     pub(crate) fn proposes_without_leading(&self) -> bool {
-        self.group.disseminates() && self.instance.routes_here()
+        self.group.proposes_anywhere() && self.instance.routes_here()
     }
 
     /// Proposes, or sends to the leader, what waits, as far as there is room.
