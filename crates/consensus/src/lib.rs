@@ -41,6 +41,7 @@ pub mod raft;
 mod read_rounds;
 mod registry;
 mod resend;
+pub mod ring;
 pub mod sequence_paxos;
 mod slots;
 mod staged;

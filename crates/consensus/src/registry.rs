@@ -27,6 +27,9 @@ macro_rules! protocols {
             /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
             /// and only its leader decides, so `election` and `decision` change nothing.
             Raft = "raft", 3, raft;
+            /// Unicast Ring Paxos (Benz 2013): batches, votes and decisions go round a ring, and every byte of a batch
+            /// crosses each of its links once. Any replica takes commands.
+            Ring = "ring", 6, ring;
         }
     };
 }
