@@ -8,7 +8,7 @@
 //! | `Decision` | Decision |
 //! | `View` | what ZooKeeper tells each node |
 
-use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, Slot, Writer};
+use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
 use super::{View, Votes};
 use crate::{
@@ -243,6 +243,18 @@ impl Body for Message {
         }
     }
 
+    fn other_bytes(&self) -> u64 {
+        let (view, values) = match self {
+            Message::Values { view, values, .. }
+            | Message::Accept { view, values, .. }
+            | Message::Decision { view, values, .. } => (view, &values[..]),
+            Message::View { view } => (view, &[][..]),
+            _ => return 0,
+        };
+        let names = values.iter().filter(|value| value.content.whole().is_none()).count();
+        (names * NAME_BYTES + view.len() * size_of::<ReplicaId>()) as u64
+    }
+
     fn class(&self) -> Class {
         match self {
             Message::Prepare { .. } => Class::Prepare,
@@ -257,6 +269,9 @@ impl Body for Message {
         }
     }
 }
+
+/// About the most bytes that a name takes in a message.
+const NAME_BYTES: usize = 64;
 
 /// What an acceptor must remember across a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]

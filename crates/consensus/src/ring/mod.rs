@@ -68,6 +68,8 @@ pub struct Ring {
     window_own: usize,
     /// The batches that were delivered.
     table: Arc<Delivered>,
+    /// Batches were delivered since what can never count any more was dropped last.
+    stale: bool,
     /// What this burst sends round the ring.
     outgoing: Vec<Outgoing>,
 }
@@ -122,6 +124,7 @@ impl Protocol for Ring {
     fn flush(&mut self, now: Time, effects: &mut Effects) {
         let before = effects.last_lsn();
         self.yield_if_overslept(now, effects);
+        self.drop_void();
         self.send_values(now, effects);
         self.send_accepts(now, effects);
         self.send_outgoing(effects);
@@ -337,12 +340,10 @@ impl Ring {
                 if slot > self.decided() {
                     self.acceptor.installed(slot);
                     self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
-                    self.values.drop_void(|id| delivered.voids(id));
                     if let State::Leader(leader) = &mut self.state {
                         leader.proposed = leader.proposed.max(slot);
-                        leader.drop_void(|id| delivered.voids(id));
                     }
-                    self.table = delivered;
+                    (self.table, self.stale) = (delivered, true);
                     self.deliver(effects);
                 }
             }
@@ -375,6 +376,7 @@ impl Ring {
                 if let State::Leader(leader) = &mut self.state {
                     leader.delivers(id);
                 }
+                self.stale = true;
             }
             effects.push(Effect::Deliver { slot, ballots, batch });
         }
@@ -385,6 +387,16 @@ impl Ring {
         {
             leader.proposed = leader.proposed.max(decided);
             leader.delivered = true;
+        }
+    }
+
+    /// Drops batches that are delivered, or that their origin has given up.
+    fn drop_void(&mut self) {
+        if std::mem::take(&mut self.stale) {
+            self.values.drop_void(|id| self.table.voids(id));
+            if let State::Leader(leader) = &mut self.state {
+                leader.drop_void(|id| self.table.voids(id));
+            }
         }
     }
 

@@ -56,6 +56,7 @@ impl Ring {
             values: Values::default(),
             window_own,
             table: Arc::clone(&restart.delivered),
+            stale: false,
             outgoing: Vec::new(),
         };
         let born = restart.records.is_empty();

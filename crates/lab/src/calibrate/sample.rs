@@ -178,6 +178,9 @@ mod tests {
         let counters = Counters::parse(page);
         assert_eq!(counters, Counters { busy: 1.5, puts: 30.0, bursts: 12.0, frames: 9.0, bytes: 150.0 });
         let half = Counters { busy: 0.5, puts: 10.0, bursts: 2.0, frames: 9.0, bytes: 50.0 };
-        assert_eq!(counters.since(&half, 2.0), Counters { busy: 0.5, puts: 10.0, bursts: 5.0, frames: 0.0, bytes: 50.0 });
+        assert_eq!(
+            counters.since(&half, 2.0),
+            Counters { busy: 0.5, puts: 10.0, bursts: 5.0, frames: 0.0, bytes: 50.0 }
+        );
     }
 }
