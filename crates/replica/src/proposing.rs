@@ -43,6 +43,12 @@ impl Changing {
         self.stopping = false;
     }
 
+    /// Takes note that a snapshot took the place of slots that were not delivered here: a change that was proposed may
+    /// have been decided, or refused, in one of them. If it was not, what is proposed after it may be void.
+    pub fn skipped(&mut self) {
+        self.stopping = false;
+    }
+
     /// Gives up what is on its way, since this replica does not lead. The replica that asked for it asks the next
     /// leader.
     pub fn abandoned(&mut self) {
