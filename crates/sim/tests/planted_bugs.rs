@@ -303,7 +303,12 @@ fn plan_of_dissemination(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 fn every_planted_bug_of_dissemination_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
         for &bug in Bug::DISSEMINATION {
-            find(protocol, bug, plan_of_dissemination);
+            // The ring names batches by itself: its coordinator gives no name two slots, and nobody has to fill one in.
+            let by_itself = [dissemination::Bug::ForgetReproposed, dissemination::Bug::FillWithAnother];
+            let does_not_apply = by_itself.map(Bug::Dissemination).contains(&bug);
+            if protocol != ProtocolKind::Ring || !does_not_apply {
+                find(protocol, bug, plan_of_dissemination);
+            }
         }
     }
 }

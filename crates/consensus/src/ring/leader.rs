@@ -316,10 +316,12 @@ impl Ring {
     pub(super) fn order(&mut self, waiting: Waiting) {
         let congested = self.is_congested();
         let id = waiting.batch.id();
-        let void = id.is_some_and(|id| self.table.voids(id));
+        // What changes the group is ordered whenever the replica around the coordinator says so: it waits for that.
+        let once = id.filter(|_| waiting.batch.reconfiguration().is_none());
+        let void = once.is_some_and(|id| self.table.voids(id));
         let room = self.slots_free();
         let State::Leader(leader) = &mut self.state else { return };
-        if congested || void || room == 0 || id.is_some_and(|id| leader.names.contains(&id)) {
+        if congested || void || room == 0 || once.is_some_and(|id| leader.names.contains(&id)) {
             return;
         }
         leader.names.extend(id);

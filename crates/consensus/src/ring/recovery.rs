@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use synod_wire::{Ballots, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, Record, Ring, State, values::Values};
 use crate::{
@@ -67,6 +67,8 @@ impl Ring {
         }
         if lost && !replica.has(Bug::VoteWithAmnesia) {
             replica.state = State::Recovering;
+            // It keeps no promise, so that it follows whichever leader it hears.
+            replica.common.promised = Ballot::ZERO;
         } else if !replica.take_part(restart.head_start, now, effects)
             && replica.has(Bug::ReuseBallot)
             && replica.common.promised.replica == replica.me()

@@ -9,7 +9,7 @@ use synod_wire::{
     Ballot, Batch, BatchBuilder, BatchId, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time, replica_session,
 };
 
-use super::{AcceptedValue, Content, Message, Promise, Record, Value, View, Votes};
+use super::{AcceptedValue, Bug, Content, Message, Promise, Record, Value, View, Votes};
 use crate::{Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role};
 
 /// The first ballot of r1 with the election `ballot`.
@@ -31,12 +31,16 @@ struct Node {
 
 impl Node {
     fn start(me: u64, count: u64, records: Vec<Record>, base: Slot) -> Node {
+        Node::planted(me, count, records, base, None)
+    }
+
+    fn planted(me: u64, count: u64, records: Vec<Record>, base: Slot, planted: Option<crate::Bug>) -> Node {
         let mut effects = Effects::new(Lsn(records.len() as u64));
         let records = records.into_iter().map(crate::Record::from).collect();
         let head_start = me == 1;
         let restart = Restart { records, head_start, base, decided: base, ..Restart::first(Incarnation(1)) };
         let members = Members::new((1..=count).map(ReplicaId), ReplicaId(me));
-        let options = Options::of(ProtocolKind::Ring);
+        let options = Options { planted, ..Options::of(ProtocolKind::Ring) };
         let protocol = options.start(members, restart, Time::ZERO, &mut effects);
         Node { protocol, effects, delivered: Vec::new() }
     }
@@ -82,7 +86,12 @@ struct Net {
 
 impl Net {
     fn new(count: u64) -> Net {
-        let nodes = (1..=count).map(|me| Node::start(me, count, Vec::new(), Slot::ZERO)).collect();
+        Net::planted(count, None)
+    }
+
+    fn planted(count: u64, planted: Option<crate::Bug>) -> Net {
+        let node = |me| Node::planted(me, count, Vec::new(), Slot::ZERO, planted);
+        let nodes = (1..=count).map(node).collect();
         let mut net = Net { nodes, walk: Vec::new(), bytes: BTreeMap::new() };
         net.run(|net| net.nodes[0].flush(), 1);
         // An answer to the heartbeat takes the members in whose promise came too late.
@@ -174,6 +183,16 @@ fn bytes_cross_each_link_once_and_never_come_back_to_their_origin() {
             assert_eq!(found, expected, "link {from} to {to} of {count}, batch of {place}");
         }
     }
+}
+
+/// The planted bug by which bytes leave a hop too early costs nobody safety, so only this notices it.
+#[test]
+fn bytes_that_leave_too_early_are_missed() {
+    let mut net = Net::planted(3, Some(Bug::StripEarly.into()));
+    let propose = Input::Propose { batch: batch(1, 1), awaited: false };
+    net.run(|net| net.nodes[0].step(propose), 1);
+    assert_eq!(net.walk, ["P2 0→1 h1+ {0}", "D 1→2 h0 t2", "D 2→0 h0 t1"]);
+    assert!(net.nodes[2].delivered.is_empty(), "it has never had the bytes");
 }
 
 fn ring(order: &[u64]) -> View {

@@ -419,6 +419,7 @@ mod stories {
         };
         let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
         assert_eq!(exempt(ProtocolKind::MultiPaxos), paxos);
+        assert_eq!(exempt(ProtocolKind::Ring), paxos);
         let sequence = [Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice];
         assert_eq!(exempt(ProtocolKind::SequencePaxos), sequence);
         let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages, Situation::DecidedTwice];
