@@ -238,11 +238,11 @@ impl Ring {
         let is_there = |&id: &ReplicaId| {
             id == self.me() || leader.members.contains_key(&id) || self.common.election.answers(now, id)
         };
-        self.from_here().into_iter().filter(is_there).collect()
+        self.all_in_turn().into_iter().filter(is_there).collect()
     }
 
     /// All members in ascending order, from this replica on.
-    fn from_here(&self) -> Vec<ReplicaId> {
+    fn all_in_turn(&self) -> Vec<ReplicaId> {
         let mut ids = self.common.members.ids().to_vec();
         ids.rotate_left(self.common.members.my_index());
         ids
@@ -279,7 +279,7 @@ impl Ring {
         };
         let young = now.since(leader.ring_at) <= suspect;
         let is_in = |id: ReplicaId| id == me || fits(id) || young && view.contains(id);
-        let all = self.from_here();
+        let all = self.all_in_turn();
         if !self.common.members.is_quorum(self.common.members.those(is_in)) {
             return;
         }

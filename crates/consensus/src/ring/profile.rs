@@ -7,7 +7,7 @@ use crate::{
     registry::{Profile, Survives},
 };
 
-/// The options of the ring, of which there are none yet.
+/// The ring has no options of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {}
 
