@@ -148,6 +148,7 @@ impl Protocol for Ring {
     /// A member of the ring sends its batches along it; others leave them to the coordinator.
     fn route(&self) -> Route {
         let in_ring = self.view.as_ref().is_some_and(|view| view.contains(self.me()));
+        let in_ring = in_ring && !self.values.is_stuck();
         match self.state {
             State::Leader(_) => Route::Here,
             State::Follower | State::Candidate(_) if in_ring => Route::Here,

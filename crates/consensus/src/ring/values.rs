@@ -14,6 +14,9 @@ use crate::{Effects, Protocol, Role, batches::fitting, leadership::Leads, paxos:
 /// The most bytes of batches of which no slot is known yet. A batch that is dropped comes again.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
+/// A batch that was sent more often than this, without being delivered, goes the way of a replica that is not in the ring.
+const SENT_MAX: u32 = 3;
+
 /// A batch of this replica's clients that is not delivered.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
@@ -82,6 +85,12 @@ impl Values {
         self.pending.retain(|&id, _| !is_void(id));
         let void: Vec<BatchId> = self.held.keys().copied().filter(|&id| is_void(id)).collect();
         void.into_iter().for_each(|id| self.drop_held(id));
+    }
+
+    /// Whether a batch was sent round the ring and straight to the coordinator, and still is not delivered: the ring that
+    /// this replica knows may be over, and the coordinator out of reach.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.pending.values().any(|pending| pending.sent > SENT_MAX)
     }
 
     /// When the next batch has to be sent again.
