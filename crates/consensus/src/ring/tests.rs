@@ -196,7 +196,7 @@ fn bytes_that_leave_too_early_are_missed() {
 }
 
 fn ring(order: &[u64]) -> View {
-    View { ballot: BALLOT, minor: 1, order: order.iter().copied().map(ReplicaId).collect() }
+    View { ballot: BALLOT, minor: 1, order: order.iter().copied().map(ReplicaId).collect::<Vec<_>>().into() }
 }
 
 fn accept(view: View, votes: Votes, slot: u64, content: Content) -> Message {
@@ -207,7 +207,7 @@ fn accept(view: View, votes: Votes, slot: u64, content: Content) -> Message {
 fn votes_sent(sent: &[(ReplicaId, Message)]) -> Vec<Votes> {
     let votes = sent.iter().filter_map(|(_, message)| match message {
         Message::Accept { votes, .. } => Some(*votes),
-        Message::Decision { .. } => Some(Votes(u64::MAX)),
+        Message::Decision { .. } => Some(Votes([u64::MAX; 2])),
         _ => None,
     });
     votes.collect()
@@ -304,6 +304,6 @@ fn a_member_without_the_bytes_does_not_vote_and_delivers_once_it_has_them() {
     let values = vec![Value { hops: 2, content: Content::Whole(batch(2, 1)) }];
     node.receive(2, Message::Values { view: order.clone(), safe, values });
     let sent = node.receive(2, accept(order, votes, 1, name));
-    assert_eq!(votes_sent(&sent), [Votes(u64::MAX)], "a third vote of five decides");
+    assert_eq!(votes_sent(&sent), [Votes([u64::MAX; 2])], "a third vote of five decides");
     assert_eq!(node.delivered, [batch(2, 1)]);
 }

@@ -17,14 +17,14 @@ pub struct View {
     /// The number of the view in its ballot; the first is 1. With 0 it is not the ring but a detour: from the
     /// coordinator to one member, and back.
     pub minor: u64,
-    /// The members, each once.
-    pub order: Arc<[ReplicaId]>,
+    /// The members, each once. The pointer is a small one: messages are moved several times.
+    pub order: Arc<Vec<ReplicaId>>,
 }
 
 impl View {
     /// The way from the coordinator to one member, and back.
     pub(super) fn detour(ballot: Ballot, to: ReplicaId) -> View {
-        View { ballot, minor: 0, order: [ballot.replica, to].into() }
+        View { ballot, minor: 0, order: vec![ballot.replica, to].into() }
     }
 
     /// Whether it is a way from the coordinator to one member, and back.
@@ -101,37 +101,38 @@ impl Field for View {
 /// Which members of a view voted: a bit for each place in its order, never a number of votes. A message that passes a
 /// replica twice carries its vote once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Votes(pub u64);
+pub struct Votes(pub [u64; 2]);
 
-const _: () = assert!(MEMBERS_MAX <= u64::BITS as usize, "a bit for each member of a ring");
+const _: () = assert!(MEMBERS_MAX <= 2 * u64::BITS as usize, "a bit for each member of a ring");
 
 impl Votes {
     /// Whether the member at this place voted.
     #[must_use]
     pub fn has(self, place: usize) -> bool {
-        place < 64 && self.0 >> place & 1 == 1
+        place < MEMBERS_MAX && self.0[place / 64] >> (place % 64) & 1 == 1
     }
 
     /// These votes and that of the member at this place.
     #[must_use]
-    pub fn with(self, place: usize) -> Votes {
-        Votes(self.0 | 1 << place)
+    pub fn with(mut self, place: usize) -> Votes {
+        self.0[place / 64] |= 1 << (place % 64);
+        self
     }
 
     /// How many members voted.
     #[must_use]
     pub fn count(self) -> usize {
-        self.0.count_ones() as usize
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 }
 
 impl Field for Votes {
     fn write(&self, writer: &mut Writer) {
-        writer.u64(self.0);
+        self.0.iter().for_each(|&word| writer.u64(word));
     }
 
     fn read(reader: &mut Reader, name: &'static str) -> Result<Votes, DecodeError> {
-        reader.u64(name).map(Votes)
+        Ok(Votes([reader.u64(name)?, reader.u64(name)?]))
     }
 }
 
@@ -141,7 +142,7 @@ mod tests {
 
     fn view(order: &[u64]) -> View {
         let ballot = Ballot { round: 1, replica: ReplicaId(order[0]) };
-        View { ballot, minor: 1, order: order.iter().copied().map(ReplicaId).collect() }
+        View { ballot, minor: 1, order: order.iter().copied().map(ReplicaId).collect::<Vec<_>>().into() }
     }
 
     #[test]
@@ -170,7 +171,7 @@ mod tests {
     fn a_vote_counts_once_and_is_of_a_place() {
         let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1));
         let votes = Votes::default().with(0).with(0).with(2);
-        assert_eq!((votes.count(), votes.has(1), votes.has(64)), (2, false, false));
+        assert_eq!((votes.count(), votes.has(1), votes.has(MEMBERS_MAX)), (2, false, false));
         let voters = view(&[2, 3, 1]).voters(votes, &members);
         assert_eq!(voters, members.only(ReplicaId(2)).union(members.only(ReplicaId(1))));
     }
