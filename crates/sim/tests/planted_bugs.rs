@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use synod_consensus::{
-    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, multipaxos, raft, ring,
-    sequence_paxos,
+    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, multipaxos, raft, sequence_paxos,
 };
 use synod_sim::{
     Odds, Wire,
@@ -24,7 +23,7 @@ fn election(protocol: ProtocolKind, bug: Bug) -> ElectionKind {
         | Bug::ElectionEchoesHighest
         | Bug::ElectionForgetsPromise
         | Bug::ElectionIgnoresHappiness => ElectionKind::Ballot,
-        _ if !protocol.elections().contains(&ElectionKind::Rotating) => protocol.elections()[0],
+        _ if protocol == ProtocolKind::Raft => ElectionKind::Randomized,
         _ => ElectionKind::Rotating,
     }
 }
@@ -103,8 +102,6 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         // while much is in flight on a slow network.
         Bug::MultiPaxos(multipaxos::Bug::DecideAcrossBallots)
         | Bug::MultiPaxos(multipaxos::Bug::AdoptLowestBallot)
-        | Bug::Ring(ring::Bug::DecideAcrossBallots)
-        | Bug::Ring(ring::Bug::AdoptLowestBallot)
         | Bug::SequencePaxos(sequence_paxos::Bug::AdoptWithoutBallot)
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOthersDecided)
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOnlyNewer)
@@ -123,8 +120,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.think = (Duration::ZERO, timeout / 50);
             plan.clients.operations = 400;
             plan.duration = timeout * 40;
-            let lowest = [multipaxos::Bug::AdoptLowestBallot.into(), Bug::Ring(ring::Bug::AdoptLowestBallot)];
-            if lowest.contains(&bug) {
+            if bug == Bug::MultiPaxos(multipaxos::Bug::AdoptLowestBallot) {
                 // Different values of two leaders for one slot, the later one chosen and hardly anybody told.
                 plan.replicas = 5;
                 plan.durability = Durability::Sync;
@@ -303,12 +299,7 @@ fn plan_of_dissemination(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 fn every_planted_bug_of_dissemination_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
         for &bug in Bug::DISSEMINATION {
-            // The ring names batches by itself: its coordinator gives no name two slots, and nobody has to fill one in.
-            let by_itself = [dissemination::Bug::ForgetReproposed, dissemination::Bug::FillWithAnother];
-            let does_not_apply = by_itself.map(Bug::Dissemination).contains(&bug);
-            if protocol != ProtocolKind::Ring || !does_not_apply {
-                find(protocol, bug, plan_of_dissemination);
-            }
+            find(protocol, bug, plan_of_dissemination);
         }
     }
 }
