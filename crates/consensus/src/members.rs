@@ -6,11 +6,10 @@ use synod_wire::ReplicaId;
 
 use crate::To;
 
-/// Groups of at most so many replicas take the short way where the number of replicas matters.
-const SMALL_GROUP: usize = 9;
-
 /// The most replicas a group may have.
 pub const MEMBERS_MAX: usize = 127;
+/// The most replicas of a group that is spared the room for the largest one where a quorum is computed.
+const SMALL_GROUP: usize = 9;
 
 /// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +117,7 @@ fn reached_by(ids: &[ReplicaId], count: usize, value: impl FnMut(ReplicaId) -> u
     }
 }
 
-/// [`reached_by`] for at most so many replicas: a small group need not clear the room for a large one.
+/// [`reached_by`] for at most `MAX` replicas.
 fn reached_in<const MAX: usize>(
     ids: &[ReplicaId],
     count: usize,
@@ -311,7 +310,7 @@ impl ReplicaSet {
 
     /// Adds the member at this place.
     fn add(&mut self, index: usize) {
-        self.0[index / 64] |= 1 << (index % 64);
+        self.0[index / u64::BITS as usize] |= 1 << (index % u64::BITS as usize);
     }
 }
 
@@ -323,13 +322,20 @@ mod tests {
         Members::new((1..=n).map(ReplicaId), ReplicaId(1))
     }
 
+    /// The set of the members whose places are set in a number.
+    fn set(bits: u64) -> ReplicaSet {
+        let mut set = ReplicaSet::default();
+        set.0[0] = bits;
+        set
+    }
+
     /// Checks against all pairs of subsets that any two quorums share a member, and that a set meets every
     /// quorum if it shares a member with each.
     #[test]
     fn quorums_intersect() {
         for n in 1..=7 {
             let members = members(n);
-            let sets = || (0..1u64 << n).map(|bits| ReplicaSet([bits, 0, 0, 0]));
+            let sets = || (0..1u64 << n).map(set);
             let quorums: Vec<_> = sets().filter(|&set| members.is_quorum(set)).collect();
             for &a in &quorums {
                 assert!(quorums.iter().all(|b| !a.intersection(*b).is_empty()), "{n} members");
@@ -347,7 +353,7 @@ mod tests {
         for (n, f) in [(1, 0), (3, 1), (5, 2), (7, 3)] {
             for bits in 0..1u64 << n {
                 let missing = n - bits.count_ones();
-                assert_eq!(members(n.into()).is_quorum(ReplicaSet([bits, 0, 0, 0])), missing <= f);
+                assert_eq!(members(n.into()).is_quorum(set(bits)), missing <= f);
             }
         }
     }

@@ -5,13 +5,13 @@
 //! there, and executes for a bounded time.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
 use bytes::Bytes;
-use synod_consensus::{Link, Role, To};
+use synod_consensus::{Link, Role, To, VoterSets};
 use synod_replica::{
     Action, Event, Fork, Group, Mark, Membership, PeerMessage, Replica, RequestError, SessionCommand,
     StateMachine,
@@ -426,13 +426,14 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
     }
 
-    /// Tells the first group whose votes decide in those that follow it.
+    /// Tells the first group who votes in those that follow it.
     fn tell_followers(&mut self, now: Time) {
         if self.hosted.len() > 1 {
-            let voters = self.hosted[1..].iter().flat_map(|hosted| hosted.replica.group().deciding());
+            let followers = self.hosted[1..].iter().map(|hosted| hosted.replica.group().voter_sets());
+            let mut followers: Vec<VoterSets> = followers.collect();
             // Most are equal.
-            let voters: BTreeSet<Vec<ReplicaId>> = voters.collect();
-            self.touch(GroupId::FIRST).step(now, Event::Followers(voters.into_iter().collect()));
+            followers.dedup();
+            self.touch(GroupId::FIRST).step(now, Event::Followers(followers));
         }
     }
 

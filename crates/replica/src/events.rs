@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use synod_consensus::{LeaderView, Link, Status as ProtocolStatus, To};
+use synod_consensus::{LeaderView, Link, Status as ProtocolStatus, To, VoterSets};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use crate::{Fork, Group, History, LogRecord, MemberSet, PeerMessage, RequestError};
@@ -129,7 +129,7 @@ pub enum Event {
     /// was told before may come, and changes nothing.
     Members(Arc<MemberSet>),
     /// The groups that follow this one have these voters, as this node knows them; of equal ones one is enough.
-    Followers(Vec<Vec<ReplicaId>>),
+    Followers(Vec<VoterSets>),
 }
 
 /// Something that a replica wants done.

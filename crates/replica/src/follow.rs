@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use synod_consensus::Bug;
+use synod_consensus::{Bug, VoterSets};
 use synod_wire::{Batch, DecodeError, Incarnation, Reader, ReplicaId, Slot, Time, Writer};
 
 use crate::{
@@ -138,14 +138,18 @@ impl Group {
         known && self.outgoing.is_empty() && ids(self) == ids(first) && self.voters().eq(first.voters())
     }
 
-    /// Whether a member of this group may not leave it yet, since a group of which a majority of these has to decide
-    /// ([`Group::deciding`]) follows this one, does not have its voters yet, and would be left with too few of its own
-    /// among the members to decide anything, even that it follows.
+    /// Whether a member of this group may not leave it yet, since a group with these voters follows this one, does not have
+    /// its voters yet, and would be left with too few of its own among the members to decide anything, even that it
+    /// follows. While voters of that group change, both its sets of voters have to decide.
     #[must_use]
-    pub fn is_needed_by(&self, voters: &[ReplicaId], leaving: ReplicaId) -> bool {
-        let lags = !self.voters().eq(voters.iter().copied());
+    pub fn is_needed_by(&self, follower: &VoterSets, leaving: ReplicaId) -> bool {
+        let own = self.voter_sets();
         let stays = |id: &&ReplicaId| **id != leaving && self.member(**id).is_some();
-        lags && voters.contains(&leaving) && voters.iter().filter(stays).count() <= voters.len() / 2
+        let needed = |voters: &[ReplicaId]| {
+            let lags = voters != own.incoming();
+            lags && voters.contains(&leaving) && voters.iter().filter(stays).count() <= voters.len() / 2
+        };
+        needed(follower.incoming()) || needed(follower.outgoing())
     }
 
     /// Whether the members of `next` differ from these in what groups that follow have to know.
@@ -218,7 +222,7 @@ impl Replica {
         let (Membership::Followed(_), Goal::Replace(leaving)) = (self.group.membership, goal) else {
             return false;
         };
-        let needed = |voters: &Vec<ReplicaId>| self.group.is_needed_by(voters, leaving);
+        let needed = |follower: &VoterSets| self.group.is_needed_by(follower, leaving);
         self.followers.as_ref().is_none_or(|followers| followers.iter().any(needed))
     }
 
@@ -398,7 +402,7 @@ mod tests {
     #[test]
     fn a_member_leaves_only_if_groups_that_lag_can_follow_without_it() {
         let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId).collect::<Vec<_>>();
-        let five = ids(&[1, 2, 3, 4, 5]);
+        let five = VoterSets::simple(ids(&[1, 2, 3, 4, 5]));
         let needed = |first: &[u64], leaving| {
             Group::of(&Options::default(), ids(first)).is_needed_by(&five, ReplicaId(leaving))
         };
@@ -412,10 +416,9 @@ mod tests {
     fn the_voters_before_a_change_under_way_have_to_decide_too() {
         let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId).collect::<Vec<_>>();
         let group = |voters: &[u64]| Group::of(&Options::default(), ids(voters));
-        assert_eq!(group(&[1, 2, 3]).deciding().collect::<Vec<_>>(), [ids(&[1, 2, 3])]);
         // The first group has 4 in the place of 3, and the other one is about to: 3 is dead.
         let (first, other) = (group(&[1, 2, 4]), Group { outgoing: ids(&[1, 2, 3]), ..group(&[1, 2, 4]) });
-        let needed = |id| other.deciding().any(|voters| first.is_needed_by(&voters, ReplicaId(id)));
+        let needed = |id| first.is_needed_by(&other.voter_sets(), ReplicaId(id));
         assert!(needed(2), "1 alone is no majority of 1, 2 and 3");
         assert!(!needed(4), "1 and 2 decide without it in both");
     }
@@ -435,10 +438,9 @@ mod tests {
         let two = Goal::Replace(ReplicaId(2));
         assert!(held_back(&caretaker, two), "nothing is known of the groups that follow");
         assert!(!held_back(&caretaker, Goal::Vote), "nobody leaves");
-        let voters = |group: &Group| group.voters().collect::<Vec<_>>();
-        caretaker.step(Event::Followers(vec![voters(&again), voters(&first)]));
+        caretaker.step(Event::Followers(vec![again.voter_sets(), first.voter_sets()]));
         assert!(held_back(&caretaker, two), "1 alone cannot have the group follow");
-        caretaker.step(Event::Followers(vec![voters(&again), voters(&again)]));
+        caretaker.step(Event::Followers(vec![again.voter_sets(), again.voter_sets()]));
         assert!(!held_back(&caretaker, two));
         let mut alone = Caretaker::new(Group { membership: Membership::Alone, ..again });
         alone.step(Event::Timer);

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, dissemination};
+use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, VoterSets, dissemination};
 use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session};
 
 use crate::{
@@ -47,7 +47,7 @@ pub struct Replica {
     /// The latest members that this node has seen decided in the group that this one follows, and since when.
     pub(crate) followed: Option<(Arc<MemberSet>, Time)>,
     /// The voters of the groups that follow this one, as this node has seen them; `None` before it said anything.
-    pub(crate) followers: Option<Vec<Vec<ReplicaId>>>,
+    pub(crate) followers: Option<Vec<VoterSets>>,
     /// The protocol that runs here.
     pub(crate) instance: Instance,
     /// The leader, as the protocol or, where none runs, another replica last said.

@@ -101,11 +101,6 @@ impl Group {
         self.counts(id) || self.changes_voters_itself() && self.member(id).is_some()
     }
 
-    /// The sets of voters of which a majority each has to decide: one, or two while voters change.
-    pub fn deciding(&self) -> impl Iterator<Item = Vec<ReplicaId>> {
-        [self.voters().collect(), self.outgoing.clone()].into_iter().filter(|set: &Vec<_>| !set.is_empty())
-    }
-
     /// The replicas that have to decide together with the voters of `next` for a while. There are none if there is
     /// only one voter more or one less, since any majority of the one set then meets any majority of the other.
     pub(crate) fn voters_before(&self, next: &Group) -> Vec<ReplicaId> {

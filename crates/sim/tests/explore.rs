@@ -77,11 +77,11 @@ fn batches_that_are_ordered_by_reference_hold_in_every_state() {
     let bounds = Bounds { replicas: 2, ..CALM };
     let crash = Bounds { crashes: 1, ..bounds };
     for (protocol, bounds, states_min) in [
-        (MultiPaxos, Bounds { timeouts: 2, ..bounds }, 40_000),
-        (MultiPaxos, crash, 9_000),
+        (MultiPaxos, Bounds { timeouts: 2, ..bounds }, 50_000),
+        (MultiPaxos, crash, 10_000),
         (MultiPaxos, Bounds { commands: 2, ..bounds }, 50_000),
         (Raft, crash, 100_000),
-        (SequencePaxos, crash, 80_000),
+        (SequencePaxos, crash, 100_000),
     ] {
         let Report { count, incomplete, found } = explore_with(balanced(protocol), bounds, &mut |_| ());
         println!("{protocol}, {bounds:?}: {count:?}");

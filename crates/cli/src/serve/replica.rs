@@ -240,7 +240,7 @@ impl Served {
     ) -> Result<(), ChangeError> {
         for (number, handle) in self.groups.iter().enumerate().skip(1) {
             let group = handle.group();
-            if group.deciding().any(|voters| first.is_needed_by(&voters, leaving)) {
+            if first.is_needed_by(&group.voter_sets(), leaving) {
                 return Err(ChangeError::Unacceptable(format!(
                     "group {number} has not followed the last changes of members ({}), and without {leaving} fewer than a \
                      majority of its voters are left: wait until `synod status` shows it as group 0",

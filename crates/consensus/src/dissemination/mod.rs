@@ -80,7 +80,7 @@ pub struct Balanced {
     unacknowledged: Vec<BatchId>,
     /// When the next acknowledgement of all that is held is due.
     advertise_at: Time,
-    /// When it does so at the latest, whatever was acknowledged meanwhile.
+    /// When that acknowledgement is due at the latest, whatever else was acknowledged meanwhile.
     advertise_by: Time,
     /// Messages of the inner protocol that wait for batches, in the order in which they came.
     parked: VecDeque<Parked>,

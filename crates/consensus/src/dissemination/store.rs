@@ -30,9 +30,9 @@ pub(super) struct Known {
     proposed: bool,
     /// When it is sent again, if it was made here, or asked for again, if it is not here.
     pub(super) resend: Resend,
-    /// How often it was asked for.
-    asked: u8,
-    /// The replica to ask first, since it spoke of the batch.
+    /// Whether it was asked for.
+    asked: bool,
+    /// The replica to ask next; at first one that spoke of the batch.
     source: Option<ReplicaId>,
 }
 
@@ -131,7 +131,7 @@ impl Store {
             holders: ReplicaSet::default(),
             own: false,
             proposed: false,
-            asked: 0,
+            asked: false,
             resend: Resend::first(now, wait),
             source: None,
         })
@@ -185,13 +185,11 @@ impl Store {
     ) -> Option<ReplicaId> {
         let known = self.known.get_mut(&id)?;
         let peers: Vec<ReplicaId> = members.peers().collect();
-        known.asked = known.asked.saturating_add(1);
-        if let Some(leader) = leader.filter(|leader| known.asked == 2 && peers.contains(leader)) {
-            return Some(leader);
-        }
         let asked = known.source.or_else(|| peers.first().copied())?;
         let place = peers.iter().position(|&peer| peer == asked).map_or(0, |place| place + 1);
-        known.source = peers.get(place % peers.len().max(1)).copied();
+        let first = !std::mem::replace(&mut known.asked, true);
+        let leader = leader.filter(|leader| first && *leader != asked && peers.contains(leader));
+        known.source = leader.or_else(|| peers.get(place % peers.len().max(1)).copied());
         Some(asked)
     }
 
@@ -361,7 +359,13 @@ mod tests {
         let mut store = Store::new();
         store.note(id(2, 1), Time::ZERO, Duration::ZERO);
         store.heard_of(id(2, 1), ReplicaId(3));
-        let asked = std::iter::from_fn(|| store.source(id(2, 1), Some(ReplicaId(2)), &members()));
-        assert_eq!(asked.take(4).collect::<Vec<_>>(), [3, 2, 2, 3].map(ReplicaId));
+        let asked = std::iter::from_fn(|| store.source(id(2, 1), None, &members()));
+        assert_eq!(asked.take(3).collect::<Vec<_>>(), [3, 2, 3].map(ReplicaId));
+
+        let five = Members::new((1..=5).map(ReplicaId), ReplicaId(1));
+        store.note(id(2, 2), Time::ZERO, Duration::ZERO);
+        store.heard_of(id(2, 2), ReplicaId(2));
+        let asked = std::iter::from_fn(|| store.source(id(2, 2), Some(ReplicaId(4)), &five));
+        assert_eq!(asked.take(5).collect::<Vec<_>>(), [2, 4, 5, 2, 3].map(ReplicaId));
     }
 }

@@ -6,6 +6,10 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 use super::{AcceptSync, Extent, Message, Prepare, Promise, Record, SequencePaxos, State};
 use crate::{Batches, Bug, Effects, Protocol, batches::last_of, paxos::Paxos, resend::Resend};
 
+/// The most slots of an `AcceptSync`, page by page. It is what a leader with the largest window that a server takes may have
+/// in flight, and keep of what was decided before that, twice over: the window of a follower says nothing of its leader's.
+const SYNC_SLOTS_MAX: u64 = 16 * u16::MAX as u64;
+
 /// How far a follower has come with the leader of its ballot (Ng 2020: the second half of the state;
 /// RECOVER is added for lost sessions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +216,8 @@ impl SequencePaxos {
             return;
         }
         let gap = first > self.log.last().next() || first == Slot::ZERO;
-        if gap || from < first {
+        let too_far = last_of(from, &batches).0.saturating_sub(first.0) > SYNC_SLOTS_MAX;
+        if gap || too_far || from < first {
             // This is not what this replica's promise asked for. It asks again after a while.
             return;
         }
@@ -325,7 +330,7 @@ impl SequencePaxos {
             return self.recover(now, effects);
         }
         let known = usize::try_from(next.0 - first.0).unwrap_or(usize::MAX);
-        let end = if held { batches.len() } else { room.min(batches.len()) };
+        let end = room.min(batches.len());
         if (known, end) == (0, batches.len()) {
             self.append(ballot, batches, effects);
         } else if known < end {

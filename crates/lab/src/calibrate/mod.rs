@@ -1,11 +1,11 @@
 //! `synod lab run calibrate`: measures on this machine what work costs the program, and what virtual time foretells
 //! with these costs.
 //!
-//! Groups of one and three processes run under several loads. What the processors spent on each replica is explained as
-//! so much for each command that it took from clients, for each that it executed, for each message and byte that it
-//! exchanged, and for each burst in which it handled what had come (`fit`). A commit is timed on the real log. Groups of three and five then run under loads that the costs were not
-//! fitted to, and virtual time runs the same, all replicas and the client on as many processors as this machine has:
-//! the differences are the model's error.
+//! Groups of one, three and five processes run under several loads. What the processors spent on each replica is
+//! explained as so much for each command that it took from clients, for each that it executed, for each message and byte
+//! that it exchanged, and for each burst in which it handled what had come (`fit`). A commit is timed on the real log.
+//! Groups of three and five then run under loads that the costs were not fitted to, and virtual time runs the same, all
+//! replicas and the client on as many processors as this machine has: the differences are the model's error.
 
 mod fit;
 mod sample;
@@ -127,8 +127,10 @@ pub(crate) fn run(
     let client = measured.iter().map(|(_, one)| one.client_nanos * one.throughput).sum::<f64>() / puts;
     let rows: Vec<Row> = measured.iter().flat_map(|(scene, one)| one.rows(scene.2 + PUT_BYTES)).collect();
     let price = fit::fit(&rows).ok_or_else(|| LabError::Replicas("nothing was measured".to_owned()))?;
+    environment.end();
+    let machine = environment.in_words();
     let costs = Costs {
-        about: String::new().into(),
+        about: format!("Measured by `synod lab run calibrate` on {machine}.").into(),
         burst_nanos: price.burst,
         message_nanos: price.message,
         byte_nanos: price.byte,
@@ -137,10 +139,7 @@ pub(crate) fn run(
         client_nanos: client,
         fsync_micros,
     };
-    environment.end();
-    let machine = environment.in_words();
-    let about = format!("Measured by `synod lab run calibrate` on {machine}.").into();
-    let costs = Costs { about, ..costs }.rounded();
+    let costs = costs.rounded();
     let file = args.out.join("costs.toml");
     let text = toml::to_string(&costs).expect("figures and a text can be written");
     fs::write(&file, text).map_err(at(&file))?;

@@ -173,7 +173,8 @@ mod tests {
         let page = "HTTP/1.1 200 OK\r\n\r\n# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 1.5\n\
                     synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"OK\"} 30\n\
                     synod_requests_total{method=\"/etcdserverpb.KV/Range\",code=\"OK\"} 7\n\
-                    synod_protocol_bursts_total 12\nsynod_peer_frames_sent_total{peer=\"2\"} 4\nsynod_peer_frames_received_total{peer=\"2\"} 5\n\
+                    synod_protocol_bursts_total 12\n\
+                    synod_peer_frames_sent_total{peer=\"2\"} 4\nsynod_peer_frames_received_total{peer=\"2\"} 5\n\
                     synod_peer_sent_bytes_total{peer=\"2\"} 100\nsynod_peer_sent_bytes_total{peer=\"3\"} 50\n";
         let counters = Counters::parse(page);
         assert_eq!(counters, Counters { busy: 1.5, puts: 30.0, bursts: 12.0, frames: 9.0, bytes: 150.0 });

@@ -84,13 +84,14 @@ impl Batches {
         filled.flatten().unwrap_or_else(|| message.clone())
     }
 
-    /// A replica appends a record. What the record refers to is in its log, or was delivered: `delivered` says so.
+    /// A replica appends a record. What the record refers to is in its log, unless the reference does not count in its
+    /// slot, as `counts` says: the batch was delivered, or the epoch ends before the slot.
     pub fn appended(
         &mut self,
         of: usize,
         lsn: Lsn,
         record: &LogRecord,
-        delivered: impl Fn(BatchId) -> bool,
+        counts: impl Fn(Slot, BatchId) -> bool,
     ) -> Checked {
         let LogRecord::Protocol { epoch, record } = record else { return Ok(()) };
         let holder = &mut self.holders[of];
@@ -103,7 +104,7 @@ impl Batches {
         let mut missing = None;
         record.body().for_each_batch(&mut |slot, batch| {
             let id = batch.id().filter(|_| batch.is_reference());
-            if let Some(id) = id.filter(|id| !holder.held.contains(id) && !delivered(*id)) {
+            if let Some(id) = id.filter(|id| !holder.held.contains(id) && counts(slot, *id)) {
                 missing.get_or_insert((slot, id));
             }
         });
@@ -256,7 +257,7 @@ mod tests {
 
     fn holds(batches: &mut Batches, of: usize) {
         let record = dissemination::Record::Held { keep: Slot(9), batch: batch(1) };
-        batches.appended(of, Lsn(1), &logged(record), |_| false).unwrap();
+        batches.appended(of, Lsn(1), &logged(record), |_, _| true).unwrap();
     }
 
     fn refers(batches: &mut Batches, of: usize, delivered: bool) -> Checked {
@@ -264,7 +265,7 @@ mod tests {
         let ballot = Ballot { round: 1, replica: ReplicaId(1) };
         let (first, decided) = (Slot(1), Slot::ZERO);
         let record = multipaxos::Record::Accepted { ballot, first, decided, batches: [reference].into() };
-        batches.appended(of, Lsn(2), &logged(record), |_| delivered)
+        batches.appended(of, Lsn(2), &logged(record), |_, _| !delivered)
     }
 
     #[test]

@@ -43,10 +43,11 @@ impl World {
                     return Ok(());
                 }
                 let table = std::sync::Arc::clone(life.replica.history().delivered());
-                // What an epoch whose end is delivered still writes counts for nothing, and no message speaks of it.
-                let present = life.replica.group().epoch;
-                let over = matches!(&record, LogRecord::Protocol { epoch, .. } if *epoch < present);
-                self.batches.appended(of, lsn, &record, |id| over || table.voids(id))?;
+                // Once the end of an epoch is delivered here, what the epoch has in later slots counts for nothing.
+                let present = life.replica.group();
+                let ended = matches!(&record, LogRecord::Protocol { epoch, .. } if *epoch < present.epoch);
+                let counts = |slot, id| !(ended && slot >= present.first || table.voids(id));
+                self.batches.appended(of, lsn, &record, counts)?;
                 self.votes.appended(of, lsn, &record)?;
                 self.memory.appended(of, lsn, &record)?;
                 self.groups.appended(of, lsn, &record);

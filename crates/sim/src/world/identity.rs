@@ -229,7 +229,7 @@ impl World {
         }
         let Some(copy) = machine.copy.take() else {
             // A replica that decides alone meets nobody who would notice before it goes on from the copy.
-            let alone = |life: &Life| life.replica.group().deciding().all(|voters| voters == [machine.id]);
+            let alone = |life: &Life| life.replica.group().voter_sets().is_quorum(|id| id == machine.id);
             if machine.is_alive() && !machine.life.as_ref().is_some_and(alone) {
                 let disk = machine.disk.copy();
                 let files = machine.files.clone();
