@@ -179,6 +179,17 @@ impl Acceptor {
         }
     }
 
+    /// Takes note that a slot that is not known to be decided is decided with the value that is held.
+    pub(crate) fn decide(&mut self, slot: Slot) {
+        let instance = self.slots.entry(slot);
+        debug_assert!(
+            instance.accepted.is_some() && !instance.decided,
+            "it is held, and what is decided stays"
+        );
+        instance.decided = true;
+        self.decided_ahead += 1;
+    }
+
     /// Takes note that a slot that is not known to be decided was decided with this value, which a record holds.
     pub(crate) fn learn(&mut self, slot: Slot, accepted: Accepted) {
         let instance = self.slots.entry(slot);

@@ -16,6 +16,12 @@ pub trait Claims {
         Vec::new()
     }
 
+    /// The same, of the replica that sends it: a message that goes from replica to replica claims the vote of the one
+    /// that sends it on, and a proposal only where its owner sends it.
+    fn claims_of(&self, _sender: ReplicaId) -> Vec<Claim<'_>> {
+        self.claims()
+    }
+
     /// Claims about terms and logs.
     fn term_claims(&self) -> Vec<TermClaim<'_>> {
         Vec::new()

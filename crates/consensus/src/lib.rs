@@ -9,7 +9,7 @@
 //!
 //! 1. [`Protocol`]: the contract, with the three rules that carry safety.
 //! 2. [`Members`], [`VoterSets`] and [`ReplicaSet`]: what a quorum is.
-//! 3. [`multipaxos`], [`sequence_paxos`], [`raft`]: the protocols; each folder has the same files.
+//! 3. [`multipaxos`], [`sequence_paxos`], [`raft`], [`ring`]: the protocols; each folder has the same files.
 //! 4. [`election`]: who should lead; a protocol is told, and makes it so.
 //! 5. [`dissemination`]: how batches reach all replicas, if not by the leader.
 //! 6. [`Body`], [`Logged`]: what others see of messages and records, whichever protocol's they are; `registry.rs`:
@@ -41,6 +41,7 @@ pub mod raft;
 mod read_rounds;
 mod registry;
 mod resend;
+pub mod ring;
 pub mod sequence_paxos;
 mod slots;
 mod staged;

@@ -26,6 +26,11 @@ pub trait Body: Describe + Claims {
         None
     }
 
+    /// Bytes of what the message carries in the place of batches, and of its lists of members; 0 if it has neither.
+    fn other_bytes(&self) -> u64 {
+        0
+    }
+
     /// The purpose of the message.
     fn class(&self) -> Class;
 }

@@ -58,6 +58,7 @@ impl Outside {
             profile: Profile {
                 elections,
                 changes_voters_itself: false,
+                every_replica_proposes: false,
                 recovers_itself: false,
                 has_terms: false,
                 survives,

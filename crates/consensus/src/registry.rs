@@ -27,6 +27,9 @@ macro_rules! protocols {
             /// Raft with PreVote, CheckQuorum and joint consensus (Ng 2020, section 2.5). Its election is a part of it,
             /// and only its leader decides, so `election` and `decision` change nothing.
             Raft = "raft", 3, raft;
+            /// Unicast Ring Paxos (Benz 2013): batches, votes and decisions go round a ring, and every byte of a batch
+            /// crosses each of its links once. Any replica takes commands.
+            Ring = "ring", 6, ring;
         }
     };
 }
@@ -208,6 +211,8 @@ pub(crate) struct Profile {
     pub(crate) elections: &'static [ElectionKind],
     /// The value of [`ProtocolKind::changes_voters_itself`].
     pub(crate) changes_voters_itself: bool,
+    /// The value of [`ProtocolKind::every_replica_proposes`].
+    pub(crate) every_replica_proposes: bool,
     /// The value of [`ProtocolKind::recovers_itself`].
     pub(crate) recovers_itself: bool,
     /// The value of [`ProtocolKind::has_terms`].
@@ -260,6 +265,12 @@ impl ProtocolKind {
     #[must_use]
     pub fn changes_voters_itself(self) -> bool {
         self.profile().changes_voters_itself
+    }
+
+    /// Whether every replica that takes part proposes the commands of its own clients, whichever replica leads.
+    #[must_use]
+    pub fn every_replica_proposes(self) -> bool {
+        self.profile().every_replica_proposes
     }
 
     /// Whether a replica that lost its log learns from its peers what it must know to vote again in the same epoch.

@@ -190,7 +190,7 @@ impl PeerMessage {
     /// About how many bytes the message takes in memory while it waits to be sent; not less than in a frame.
     pub(crate) fn weight(&self) -> u64 {
         let contents = match self {
-            PeerMessage::Protocol { message, .. } => message.batch_bytes(),
+            PeerMessage::Protocol { message, .. } => message.batch_bytes() + message.body().other_bytes(),
             PeerMessage::Direct(Routed::Forward(batch))
             | PeerMessage::Relayed { message: Routed::Forward(batch), .. } => batch.bytes().len() as u64,
             PeerMessage::Fetched { batches, .. } | PeerMessage::Pushed { batches, .. } => {

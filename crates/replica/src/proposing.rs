@@ -43,6 +43,12 @@ impl Changing {
         self.stopping = false;
     }
 
+    /// Takes note that a snapshot took the place of slots that were not delivered here: a change that was proposed may
+    /// have been decided, or refused, in one of them. If it was not, what is proposed after it may be void.
+    pub fn skipped(&mut self) {
+        self.stopping = false;
+    }
+
     /// Gives up what is on its way, since this replica does not lead. The replica that asked for it asks the next
     /// leader.
     pub fn abandoned(&mut self) {
@@ -98,7 +104,7 @@ impl Replica {
     /// Whether commands are proposed here, also where another replica leads. Changes of the group go to the leader in
     /// any case.
     pub(crate) fn proposes_without_leading(&self) -> bool {
-        self.group.disseminates() && self.instance.routes_here()
+        self.group.proposes_anywhere() && self.instance.routes_here()
     }
 
     /// Proposes, or sends to the leader, what waits, as far as there is room.

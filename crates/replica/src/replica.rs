@@ -436,7 +436,7 @@ impl Replica {
         self.backlog.delivered(slot, batch.bytes().len() as u64);
         self.snapshots.delivered(batch.bytes().len());
         self.forwarded.done(&batch);
-        if self.group.disseminates() {
+        if self.group.proposes_anywhere() {
             self.forwarded.drop_void(self.history.delivered());
         }
         let requests = self.requests.done(&batch);

@@ -228,6 +228,7 @@ impl Replica {
         self.backlog.executed(info.slot);
         if info.slot > self.decided.last() {
             self.forwarded.skipped();
+            self.changing.skipped();
             self.decided.restart_after(info.slot, ballots);
             self.history = self.of_snapshot(history);
             self.meet_earlier_life(actions);

@@ -64,6 +64,12 @@ impl Group {
         self.overrides.dissemination() == Dissemination::Balanced
     }
 
+    /// Whether every replica proposes the commands of its own clients, whichever replica leads.
+    #[must_use]
+    pub fn proposes_anywhere(&self) -> bool {
+        self.disseminates() || self.protocol.every_replica_proposes()
+    }
+
     /// Whether a leader's proposals name the batches that their receiver has sent to the leader, in the place of these.
     #[must_use]
     pub fn spares_origins(&self) -> bool {

@@ -6,7 +6,7 @@ use synod_consensus::{
     LeaderView, Options, ProtocolKind,
     multipaxos::Record,
     raft::{self, Message},
-    sequence_paxos,
+    ring, sequence_paxos,
 };
 use synod_replica::{
     Action, Change, ChangeRequest, Decided, Event, Group, History, Installed, LogRecord, PeerMessage,
@@ -252,6 +252,7 @@ fn without_memory_in_epoch_1(first: &Group, states: &[bool]) -> Vec<LogRecord> {
         let record = match protocol {
             ProtocolKind::MultiPaxos => Record::Amnesia(lost).into(),
             ProtocolKind::SequencePaxos => sequence_paxos::Record::Amnesia(lost).into(),
+            ProtocolKind::Ring => ring::Record::Amnesia(lost).into(),
             _ => {
                 assert_eq!(protocol, ProtocolKind::Raft);
                 raft::Record::Amnesia(lost).into()

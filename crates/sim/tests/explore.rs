@@ -103,7 +103,9 @@ fn planted_bugs_of_dissemination_are_found() {
     for &(_, protocol) in ProtocolKind::ALL {
         let mut options = balanced(protocol);
         options.planted = Some(Bug::Dissemination(dissemination::Bug::HoldUnrecorded));
-        let bounds = Bounds { replicas: 2, timeouts: 2, ..CALM };
+        // With the ring a batch of the coordinator is ordered a time-out later.
+        let timeouts = if protocol == ProtocolKind::Ring { 4 } else { 2 };
+        let bounds = Bounds { replicas: 2, timeouts, ..CALM };
         found(explore_with(options.clone(), bounds, &mut |_| ()), protocol);
 
         // Two replicas hold the batch, and a third one hears of its order first.
@@ -169,7 +171,9 @@ fn random_walks_find_what_takes_five_replicas_and_nothing_without_it() {
             report.found.expect("it is there").story.join("\n")
         );
         assert_eq!(report.incomplete, Some(Incomplete::Random));
-        assert!(report.count.states > 2_000, "{protocol}: {:?}", report.count);
+        // In a ring a message has one receiver, so there are fewer orders of them.
+        let states_min = if protocol == ProtocolKind::Ring { 1_000 } else { 2_000 };
+        assert!(report.count.states > states_min, "{protocol}: {:?}", report.count);
     }
     let mut planted = options(ProtocolKind::MultiPaxos);
     planted.planted = Some(Bug::LearnWithoutPromise);

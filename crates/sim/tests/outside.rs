@@ -29,7 +29,7 @@ fn it_is_known_by_its_name_like_any_other() {
     assert_eq!(kind.to_string(), "fixed-leader");
     assert_eq!(Options::of(kind).election, ElectionKind::None);
     let unknown = "fixed-follower".parse::<ProtocolKind>().unwrap_err().to_string();
-    assert!(unknown.ends_with("accepted: multipaxos, sequence-paxos, raft, fixed-leader"), "{unknown}");
+    assert!(unknown.ends_with("accepted: multipaxos, sequence-paxos, raft, ring, fixed-leader"), "{unknown}");
 }
 
 #[test]

@@ -64,8 +64,13 @@ fn every_invariant_holds_for_some_hundred_seeds_of_raft() {
 }
 
 #[test]
+fn every_invariant_holds_for_some_hundred_seeds_of_the_ring() {
+    pass(ProtocolKind::Ring, 0..480);
+}
+
+#[test]
 fn every_invariant_holds_where_logs_rot() {
-    for &protocol in &[ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft] {
+    for &(_, protocol) in ProtocolKind::ALL {
         let mut coverage = Coverage::default();
         for seed in 0..50 {
             let election = Plan::draw(seed, protocol).settings.consensus.election;

@@ -145,7 +145,7 @@ pub struct Tuning {
     /// the number of its cluster. Up to shard:1024.
     #[arg(long, env = "SYNOD_GROUPS", value_name = "shard:N", help_heading = CLUSTER)]
     pub groups: Option<Groups>,
-    /// The protocol: multipaxos, sequence-paxos or raft [default: multipaxos].
+    /// The protocol: multipaxos, sequence-paxos, raft or ring [default: multipaxos].
     #[arg(long, env = "SYNOD_PROTOCOL", help_heading = GROUPS)]
     pub protocol: Option<ProtocolKind>,
     /// The election: ballot (replicas ask each other which leader they hear, and elect one that reaches a

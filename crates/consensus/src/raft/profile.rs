@@ -28,6 +28,7 @@ impl Default for Tuning {
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Randomized],
     changes_voters_itself: true,
+    every_replica_proposes: false,
     recovers_itself: false,
     has_terms: true,
     survives: Survives::ALL,

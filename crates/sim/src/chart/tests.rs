@@ -73,7 +73,7 @@ fn each_message_of_a_run_arrives_is_lost_or_is_under_way_as_in_the_trace() {
     assert!(lost > 100 && again > 10, "{lost} lost, {again} arrived twice");
 }
 
-const STORY: &str = "for: all\n\nA story.\n\n> cluster 3\n> elect 1\n> put 1 k1=7 k2=8\n> drop 1->2\n> drop 1->3 1\n\
+const STORY: &str = "for: all\n\nA story.\n\n> cluster 3\n> elect 1\n> put 1 k1=7 k2=8\n> drop 1->2\n> tick 100ms\n> drop 1->3 1\n\
                      > stabilize\n> crash 3\n> put 1 k3=9\n> stabilize\n> status\n";
 
 #[test]

@@ -140,7 +140,7 @@ impl Batches {
     /// A message of an epoch leaves a replica. What a leader proposes by reference, a quorum has held durably; and a
     /// leader proposes nothing in a slot of its choice that it proposes in another slot.
     pub fn said(&mut self, from: ReplicaId, epoch: Epoch, message: &Message, decided: Slot) -> Checked {
-        for (ballot, slot, batch) in proposed(message) {
+        for (ballot, slot, batch) in proposed(from, message) {
             let Some(id) = batch.id().filter(|_| batch.is_reference()) else { continue };
             let twice = self.placed.entry((epoch, id)).or_default().twice_with(ballot, slot);
             demand(twice.is_none(), Invariant::ProposedOnce, || {
@@ -213,10 +213,10 @@ impl Places {
     }
 }
 
-/// What a message proposes: in which ballot, in which slot, and what.
-fn proposed(message: &Message) -> Vec<(Ballot, Slot, &Batch)> {
+/// What a message proposes that this replica sends: in which ballot, in which slot, and what.
+fn proposed(from: ReplicaId, message: &Message) -> Vec<(Ballot, Slot, &Batch)> {
     use synod_consensus::{Claim, TermClaim};
-    let claims = message.body().claims().into_iter().filter_map(|claim| match claim {
+    let claims = message.body().claims_of(from).into_iter().filter_map(|claim| match claim {
         Claim::Propose { ballot, slot, batch, .. } => Some((ballot, slot, batch)),
         _ => None,
     });

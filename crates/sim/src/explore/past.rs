@@ -100,7 +100,7 @@ impl Past {
         owed: &mut Vec<Owed>,
     ) -> Checked {
         let message = message.body();
-        message.claims().iter().try_for_each(|claim| self.claims(by, claim, owed))?;
+        message.claims_of(by.id).iter().try_for_each(|claim| self.claims(by, claim, owed))?;
         message.term_claims().iter().try_for_each(|claim| self.claims_of_term(by, to, claim, owed))
     }
 

@@ -215,7 +215,7 @@ impl Situation {
             Situation::JointLeader if !protocol.changes_voters_itself() => {
                 Err("it does not change voters within an epoch")
             }
-            Situation::DecidedTwice if protocol != ProtocolKind::MultiPaxos => {
+            Situation::DecidedTwice if !matches!(protocol, ProtocolKind::MultiPaxos | ProtocolKind::Ring) => {
                 Err("a new leader's log has every reference that may be decided, and none twice")
             }
             _ => Ok(()),
@@ -419,6 +419,7 @@ mod stories {
         };
         let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
         assert_eq!(exempt(ProtocolKind::MultiPaxos), paxos);
+        assert_eq!(exempt(ProtocolKind::Ring), paxos);
         let sequence = [Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice];
         assert_eq!(exempt(ProtocolKind::SequencePaxos), sequence);
         let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages, Situation::DecidedTwice];

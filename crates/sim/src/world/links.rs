@@ -46,7 +46,7 @@ impl World {
             let delivered =
                 self.machines[from].life.as_ref().map_or(Slot::ZERO, |life| life.watch.delivered());
             self.batches.said(id, *epoch, message, self.reference.last())?;
-            let claims = message.body().claims();
+            let claims = message.body().claims_of(id);
             self.memory.said(*epoch, from, message, &claims)?;
             for claim in &claims {
                 self.groups.said(from, *epoch, claim, delivered)?;

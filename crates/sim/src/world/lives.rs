@@ -367,7 +367,7 @@ impl World {
         }
         let status = life.replica.status();
         let group = life.replica.group();
-        let windows = if group.disseminates() { group.voters().count() as u64 } else { 1 };
+        let windows = if group.proposes_anywhere() { group.voters().count() as u64 } else { 1 };
         let world = Surroundings {
             windows,
             ahead_max: self.plan.largest(|settings| settings.consensus.accept_ahead_max()),

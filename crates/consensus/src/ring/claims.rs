@@ -1,0 +1,69 @@
+//! What messages claim and records remember, for the checks: promises, proposals and votes for single slots.
+
+use synod_wire::{ReplicaId, Slot};
+
+use super::{Message, Record};
+use crate::{
+    batches::last_of,
+    claims::{Claim, Claims, Fact, Facts, PromisePage},
+};
+
+impl Claims for Message {
+    fn claims(&self) -> Vec<Claim<'_>> {
+        match self {
+            Message::Prepare { ballot, .. } => vec![Claim::Candidate(*ballot)],
+            Message::Promise(promise) => {
+                let accepted = promise.accepted.iter();
+                vec![Claim::Promise {
+                    ballot: promise.ballot,
+                    from: promise.from,
+                    decided: promise.decided,
+                    next: promise.next,
+                    accepted: accepted.map(|value| (value.slot, value.ballot, &value.batch)).collect(),
+                }]
+            }
+            Message::Decided { ballot, through } | Message::Heartbeat { ballot, decided: through, .. } => {
+                vec![Claim::Leads { ballot: *ballot, decided: *through }]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Every member sends an `Accept` on: the coordinator proposes with it, and a member whose bit is set votes.
+    fn claims_of(&self, sender: ReplicaId) -> Vec<Claim<'_>> {
+        let Message::Accept { view, first, decided, votes, values, .. } = self else { return self.claims() };
+        let (ballot, decided) = (view.ballot, *decided);
+        let mut claims = Vec::new();
+        if sender == ballot.replica {
+            claims.push(Claim::Leads { ballot, decided });
+            for (slot, value) in (first.0..).map(Slot).zip(values) {
+                let batch = value.content.whole();
+                claims.extend(batch.map(|batch| Claim::Propose { ballot, slot, batch, decided }));
+            }
+        }
+        if view.place(sender).is_some_and(|place| votes.has(place)) {
+            let slots = (first.0..=last_of(*first, values).0).map(Slot);
+            claims.extend(slots.map(|slot| Claim::Vote { ballot, slot }));
+        }
+        claims
+    }
+
+    fn promise_page(&self) -> Option<PromisePage> {
+        let Message::Promise(promise) = self else { return None };
+        let (first, delivered, more) = (promise.from, promise.decided, promise.next.is_some());
+        Some(PromisePage { ballot: promise.ballot, first, delivered, more })
+    }
+}
+
+impl Facts for Record {
+    fn fact(&self) -> Fact {
+        match self {
+            Record::Promised(ballot) => Fact::Promised(*ballot),
+            Record::Accepted { ballot, first, batches, .. } => {
+                Fact::Accepted { ballot: *ballot, first: *first, batches: batches.clone() }
+            }
+            Record::Learned(value) => Fact::Learned { slot: value.slot, batch: value.batch.clone() },
+            Record::Amnesia(_) => Fact::Nothing,
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! The coordinator: Phase 1 once, then a slot for each value; the ring; retransmission.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use synod_wire::{Ballot, Batch, BatchId, Lsn, ReplicaId, Slot, Time};
+
+use super::{
+    AcceptedValue, Bug, Content, Message, Promise, Ring, State, Value, View, Votes, values::carried,
+};
+use crate::{
+    Batches, Effects, Protocol,
+    batches::{fitting, last_of},
+    leadership::{Leadership, Leads},
+    paxos::Paxos,
+    resend::Resend,
+};
+
+/// A replica in Phase 1.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    ballot: Ballot,
+    /// The first slot that it asks about.
+    from: Slot,
+    /// The record of its own promise.
+    lsn: Lsn,
+    /// For each member that answered, the first slot of the page that is still to come.
+    answers: BTreeMap<ReplicaId, Option<Slot>>,
+    /// For each slot that some answer mentions, the value of the highest ballot.
+    values: BTreeMap<Slot, AcceptedValue>,
+    /// The longest decided prefix that an answer mentions.
+    decided: Slot,
+    pub(super) resend: Resend,
+}
+
+/// A replica that completed Phase 1.
+#[derive(Clone, Debug)]
+pub(super) struct Leader {
+    pub(super) ballot: Ballot,
+    /// Slots through this one are proposed.
+    pub(super) proposed: Slot,
+    /// What goes into the slots after it, which leaves at the end of this burst.
+    waiting: VecDeque<Waiting>,
+    /// The names of the batches that wait, or are proposed in this ballot, and are not delivered.
+    names: BTreeSet<BatchId>,
+    pub(super) duties: Leadership,
+    /// What was proposed, as far as it is in flight, and when the first of it is due again.
+    flights: VecDeque<Flight>,
+    resend_at: Time,
+    /// What the members said of themselves last.
+    members: BTreeMap<ReplicaId, Heard>,
+    /// When the ring was made.
+    ring_at: Time,
+    /// Whether something went round this ring and did not come together: a link of it may be cut.
+    broken: bool,
+    /// Whether a slot was delivered since the gap at the front was last looked at, and since when it was not.
+    pub(super) delivered: bool,
+    stuck_since: Time,
+}
+
+/// A batch that waits for its slot.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) batch: Batch,
+    /// For how many more hops its bytes are needed.
+    pub(super) hops: u8,
+    /// Whether all members need its bytes.
+    pub(super) safe: bool,
+}
+
+/// What a member said of itself last.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    at: Time,
+    decided: Slot,
+}
+
+/// Slots that were proposed together. Those that are not decided are proposed again from time to time: at first round the
+/// ring, then to each member by itself.
+#[derive(Clone, Debug)]
+struct Flight {
+    first: Slot,
+    last: Slot,
+    resend: Resend,
+    sent: u32,
+}
+
+impl Leader {
+    pub(super) fn tick_at(&self) -> Time {
+        self.duties.tick_at().min(self.resend_at)
+    }
+
+    /// The batches that it took and has not proposed yet.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Batch> {
+        self.waiting.iter().map(|waiting| &waiting.batch)
+    }
+
+    /// The slot for what is proposed next.
+    pub(super) fn next_slot(&self) -> Slot {
+        Slot(self.proposed.0 + self.waiting.len() as u64 + 1)
+    }
+
+    /// Takes note that a batch is delivered.
+    pub(super) fn delivers(&mut self, id: BatchId) {
+        self.names.remove(&id);
+    }
+
+    /// Drops names that are delivered.
+    pub(super) fn drop_void(&mut self, is_void: impl Fn(BatchId) -> bool) {
+        self.names.retain(|&id| !is_void(id));
+    }
+}
+
+impl Ring {
+    pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.common.election.tried();
+        self.promise(now, ballot, effects);
+        let from = self.decided().next();
+        self.state = State::Candidate(Candidate {
+            ballot,
+            from,
+            lsn: self.common.promised_lsn,
+            answers: BTreeMap::new(),
+            values: BTreeMap::new(),
+            decided: self.decided(),
+            resend: Resend::first(now, self.common.options.retransmit_after),
+        });
+        self.common.broadcast(Message::Prepare { ballot, from }, self.common.promised_lsn, effects);
+    }
+
+    pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if candidate.resend.is_due(now, self.common.options.election_timeout) {
+            let peers: Vec<ReplicaId> = self.common.members.peers().collect();
+            peers.into_iter().for_each(|peer| self.ask_for_promise(peer, effects));
+        }
+    }
+
+    /// Asks a member for the page of its promise that is still missing.
+    fn ask_for_promise(&self, peer: ReplicaId, effects: &mut Effects) {
+        let State::Candidate(candidate) = &self.state else { return };
+        let from = match candidate.answers.get(&peer) {
+            None => candidate.from,
+            Some(Some(next)) => *next,
+            Some(None) => return,
+        };
+        effects.send(peer, Message::Prepare { ballot: candidate.ballot, from }, candidate.lsn);
+    }
+
+    pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
+        let lowest = self.has(Bug::AdoptLowestBallot);
+        let State::Candidate(candidate) = &mut self.state else { return };
+        let expected = candidate.answers.get(&from).copied().unwrap_or(Some(candidate.from));
+        if candidate.ballot != promise.ballot || expected != Some(promise.from) {
+            return; // Of another ballot, or a page that was counted already.
+        }
+        self.common.election.answered(from, now);
+        if promise.decided > Slot(self.acceptor.decided().next().0 + self.common.options.accept_ahead_max()) {
+            // This replica lags too far to hold what it would have to propose: it catches up, and lets another lead.
+            self.common.decided_elsewhere = self.common.decided_elsewhere.max(promise.decided);
+            return self.give_up(now, effects);
+        }
+        candidate.decided = candidate.decided.max(promise.decided);
+        for value in promise.accepted {
+            let best = candidate.values.entry(value.slot).or_insert_with(|| value.clone());
+            if (value.ballot > best.ballot) != lowest {
+                *best = value;
+            }
+        }
+        candidate.answers.insert(from, promise.next);
+        if promise.next.is_some() {
+            self.ask_for_promise(from, effects);
+        }
+        self.complete_phase_1(now, effects);
+    }
+
+    /// Begins to lead if a quorum has promised.
+    pub(super) fn complete_phase_1(&mut self, now: Time, effects: &mut Effects) {
+        let State::Candidate(candidate) = &mut self.state else { return };
+        if candidate.lsn > self.common.durable {
+            return;
+        }
+        let me = self.common.members.me();
+        let told_all = |id| candidate.answers.get(&id).is_some_and(Option::is_none);
+        if !self.common.members.is_quorum(self.common.members.those(|id| id == me || told_all(id))) {
+            return;
+        }
+        let ballot = candidate.ballot;
+        let answered: Vec<ReplicaId> = candidate.answers.keys().copied().collect();
+        let mut values = std::mem::take(&mut candidate.values);
+        // Slots through `decided` are decided, perhaps where their values were trimmed: nothing is ever proposed there,
+        // and what this replica lacks of them comes by catch-up (Benz 2013, A1).
+        let decided = candidate.decided.max(self.decided());
+        for (slot, own) in self.acceptor.accepted_from(decided.next()) {
+            let own = AcceptedValue { slot, ballot: own.ballot, batch: own.batch.clone() };
+            let best = values.entry(slot).or_insert_with(|| own.clone());
+            if own.ballot > best.ballot {
+                *best = own;
+            }
+        }
+        values.retain(|&slot, _| slot > decided);
+        let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+        let dropped = self.has(Bug::DropAcceptedValue);
+        let mut adopted = |slot| {
+            let value = values.remove(&slot).filter(|_| !dropped);
+            let batch = value.map_or_else(Batch::noop, |value| value.batch);
+            // Who has its bytes is not known.
+            Waiting { batch, hops: 0, safe: true }
+        };
+        let waiting: VecDeque<Waiting> = (decided.0 + 1..=last.0).map(|slot| adopted(Slot(slot))).collect();
+        let heard = Heard { at: now, decided: Slot::ZERO };
+        self.state = State::Leader(Leader {
+            ballot,
+            proposed: decided,
+            names: waiting.iter().filter_map(|waiting| waiting.batch.id()).collect(),
+            waiting,
+            duties: Leadership::begin(now, self.decided(), last),
+            flights: VecDeque::new(),
+            resend_at: Time::NEVER,
+            members: answered.into_iter().map(|member| (member, heard)).collect(),
+            ring_at: now,
+            broken: false,
+            delivered: false,
+            stuck_since: now,
+        });
+        self.common.election.leads(now);
+        self.form_ring(now, self.first_order(now), effects);
+        // At once: these values belong into these slots, whatever else this burst brings.
+        self.send_accepts(now, effects);
+        self.lead_on(now, effects);
+    }
+
+    // The ring.
+
+    /// The members that answered Phase 1 or the election lately, in ascending order from this replica on.
+    fn first_order(&self, now: Time) -> Vec<ReplicaId> {
+        let State::Leader(leader) = &self.state else { return Vec::new() };
+        let is_there = |&id: &ReplicaId| {
+            id == self.me() || leader.members.contains_key(&id) || self.common.election.answers(now, id)
+        };
+        self.all_in_turn().into_iter().filter(is_there).collect()
+    }
+
+    /// All members in ascending order, from this replica on.
+    fn all_in_turn(&self) -> Vec<ReplicaId> {
+        let mut ids = self.common.members.ids().to_vec();
+        ids.rotate_left(self.common.members.my_index());
+        ids
+    }
+
+    /// Makes this the ring: the others are told, and what is under way goes round it again.
+    fn form_ring(&mut self, now: Time, order: Vec<ReplicaId>, effects: &mut Effects) {
+        let State::Leader(leader) = &mut self.state else { return };
+        let ballot = leader.ballot;
+        let minor = self.view.as_ref().filter(|view| view.ballot == ballot).map_or(0, |view| view.minor) + 1;
+        let view = View { ballot, minor, order: order.into() };
+        (leader.ring_at, leader.broken) = (now, false);
+        for flight in &mut leader.flights {
+            (flight.resend, flight.sent) = (Resend::at_once(now, self.common.options.retransmit_after), 0);
+        }
+        leader.resend_at = leader.flights.front().map_or(Time::NEVER, |_| now);
+        self.common.broadcast(Message::View { view: view.clone() }, Lsn::ZERO, effects);
+        self.view = Some(view);
+        self.send_values_again(now);
+    }
+
+    /// Leaves out members that do not answer, takes in those that do and have caught up, and tries another order if a
+    /// link of the ring does not carry.
+    fn mend_ring(&mut self, now: Time, effects: &mut Effects) {
+        let timeout = self.common.options.election_timeout;
+        let suspect = (timeout / 2).max(self.common.options.heartbeat_interval * 3);
+        let (me, decided) = (self.me(), self.decided());
+        let State::Leader(leader) = &self.state else { return };
+        let Some(view) = &self.view else { return };
+        let lag_max = self.common.options.window_max as u64;
+        let fits = |id: ReplicaId| {
+            let heard = leader.members.get(&id).filter(|heard| now.since(heard.at) <= suspect);
+            heard.is_some_and(|heard| view.contains(id) || heard.decided.0 + lag_max >= decided.0)
+        };
+        let young = now.since(leader.ring_at) <= suspect;
+        let is_in = |id: ReplicaId| id == me || fits(id) || young && view.contains(id);
+        let all = self.all_in_turn();
+        if !self.common.members.is_quorum(self.common.members.those(is_in)) {
+            return;
+        }
+        if all.iter().any(|&id| is_in(id) != view.contains(id)) {
+            let order = all.into_iter().filter(|&id| is_in(id)).collect();
+            self.form_ring(now, order, effects);
+        } else if leader.broken && now.since(leader.ring_at) > timeout {
+            let mut order = view.order.to_vec();
+            next_permutation(&mut order[1..]);
+            self.form_ring(now, order, effects);
+        }
+    }
+
+    /// A member said which view it knows, and how far it is.
+    pub(super) fn on_heard(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        minor: u64,
+        decided: Slot,
+        effects: &mut Effects,
+    ) {
+        let State::Leader(leader) = &mut self.state else { return };
+        leader.members.insert(from, Heard { at: now, decided });
+        if let Some(view) = self.view.as_ref().filter(|view| minor < view.minor) {
+            effects.send(from, Message::View { view: view.clone() }, Lsn::ZERO);
+        }
+    }
+
+    // Proposing.
+
+    /// Takes a batch that has to be ordered, unless it is on its way or was delivered already. What there is no room for
+    /// is dropped: its origin sends it again.
+    pub(super) fn order(&mut self, waiting: Waiting) {
+        let congested = self.is_congested();
+        let id = waiting.batch.id();
+        // What changes the group is ordered whenever the replica around the coordinator says so: it waits for that.
+        let once = id.filter(|_| waiting.batch.reconfiguration().is_none());
+        let void = once.is_some_and(|id| self.table.voids(id));
+        let room = self.slots_free();
+        let State::Leader(leader) = &mut self.state else { return };
+        if congested || void || room == 0 || once.is_some_and(|id| leader.names.contains(&id)) {
+            return;
+        }
+        leader.names.extend(id);
+        leader.waiting.push_back(waiting);
+    }
+
+    /// How many more slots this coordinator may have under way.
+    pub(super) fn slots_free(&self) -> usize {
+        let State::Leader(leader) = &self.state else { return 0 };
+        // It goes no further beyond the decided prefix than acceptors follow.
+        let span = leader.next_slot().0 - self.decided().next().0;
+        let span_room = self.common.options.accept_ahead_max().saturating_sub(span);
+        let window_room = self.common.options.window_max.saturating_sub(self.in_flight());
+        window_room.min(usize::try_from(span_room).unwrap_or(usize::MAX))
+    }
+
+    /// Proposes what waits; consecutive slots leave together.
+    pub(super) fn send_accepts(&mut self, now: Time, effects: &mut Effects) {
+        while let State::Leader(leader) = &mut self.state
+            && let Some(next) = leader.waiting.front()
+        {
+            let safe = next.safe;
+            let alike = leader.waiting.iter().take_while(|waiting| waiting.safe == safe);
+            let count = fitting(alike.map(|waiting| &waiting.batch), self.common.options.page_bytes_max);
+            let page: Vec<Waiting> = leader.waiting.drain(..count).collect();
+            let first = leader.proposed.next();
+            self.propose_at(now, first, &page, effects);
+        }
+    }
+
+    fn propose_at(&mut self, now: Time, first: Slot, page: &[Waiting], effects: &mut Effects) {
+        let decided = self.decided();
+        let Some(view) = self.view.clone() else { return };
+        let State::Leader(leader) = &mut self.state else { return };
+        let (ballot, last) = (leader.ballot, last_of(first, page));
+        leader.proposed = last;
+        while leader.flights.front().is_some_and(|flight| flight.last <= decided) {
+            leader.flights.pop_front();
+        }
+        let resend = Resend::first(now, self.common.options.retransmit_after);
+        leader.resend_at = leader.resend_at.min(resend.at());
+        leader.flights.push_back(Flight { first, last, resend, sent: 1 });
+        leader.duties.told(decided);
+        let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
+        let lsn = self.accept_run(ballot, first, batches, effects);
+        let safe = page.first().is_some_and(|waiting| waiting.safe);
+        let value = |Waiting { batch, hops, .. }: &Waiting| {
+            let content = carried(&Content::Whole(batch.clone()), *hops, safe);
+            Value { hops: *hops, content }
+        };
+        let values = page.iter().map(value).collect();
+        let votes = Votes::default().with(0);
+        self.send_round(Message::Accept { view, first, decided, votes, safe, values }, lsn, effects);
+    }
+
+    /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
+    /// The replica that reported them decided may be gone for good; another Phase 1 finds the values with those who
+    /// accepted them.
+    fn is_stuck(&mut self, now: Time) -> bool {
+        let lags = self.decided() < self.common.decided_elsewhere && !self.is_congested();
+        let State::Leader(leader) = &mut self.state else { return false };
+        if !lags || std::mem::take(&mut leader.delivered) {
+            leader.stuck_since = now;
+        }
+        now.since(leader.stuck_since) > self.common.options.election_timeout * 2
+    }
+
+    /// Proposes again what was not decided in time, or runs Phase 1 again if that does not help.
+    pub(super) fn propose_again(&mut self, now: Time, effects: &mut Effects) {
+        if self.is_stuck(now) {
+            let ballot = self.common.election.next_ballot(self.common.highest_ballot());
+            let progress = self.common.progress;
+            self.become_candidate(now, ballot, effects);
+            self.common.progress = progress;
+        } else {
+            self.mend_ring(now, effects);
+            self.resend_proposals(now, effects);
+        }
+    }
+
+    fn resend_proposals(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.common.options.election_timeout;
+        let State::Leader(leader) = &mut self.state else { return };
+        if now < leader.resend_at {
+            return;
+        }
+        let acceptor = &self.acceptor;
+        let in_flight = |slot| !acceptor.is_decided(Slot(slot));
+        leader.flights.retain(|flight| (flight.first.0..=flight.last.0).any(in_flight));
+        let (mut round, mut straight) = (Vec::new(), Vec::new());
+        for flight in &mut leader.flights {
+            if flight.resend.is_due(now, wait_max) {
+                let list = if flight.sent < 2 { &mut round } else { &mut straight };
+                flight.sent += 1;
+                list.extend((flight.first.0..=flight.last.0).map(Slot));
+            }
+        }
+        let next = leader.flights.iter().map(|flight| flight.resend.at()).min();
+        leader.resend_at = next.unwrap_or(Time::NEVER);
+        leader.broken |= !straight.is_empty();
+        let Some(view) = self.view.clone() else { return };
+        self.resend_along(&view, &round, effects);
+        for peer in self.common.members.peers().collect::<Vec<_>>() {
+            self.resend_straight(peer, &straight, effects);
+        }
+    }
+
+    /// Proposes undecided slots again to a member by itself, unless it is known to have voted.
+    fn resend_straight(&mut self, peer: ReplicaId, slots: &[Slot], effects: &mut Effects) {
+        let State::Leader(leader) = &self.state else { return };
+        let ballot = leader.ballot;
+        let members = &self.common.members;
+        let missing = |slot: &Slot| !members.contains(self.acceptor.voters(*slot, ballot), peer);
+        let slots: Vec<Slot> = slots.iter().copied().filter(missing).collect();
+        self.resend_along(&View::detour(ballot, peer), &slots, effects);
+    }
+
+    /// Proposes undecided slots again, unchanged and with their bytes. Consecutive ones leave together.
+    fn resend_along(&mut self, view: &View, slots: &[Slot], effects: &mut Effects) {
+        let (ballot, decided) = (view.ballot, self.decided());
+        let mut missing: Vec<(Slot, Batch, Lsn)> = Vec::new();
+        for &slot in slots {
+            let own = self.acceptor.accepted(slot).filter(|accepted| accepted.ballot == ballot);
+            let Some(accepted) = own.filter(|_| !self.acceptor.is_decided(slot)) else { continue };
+            missing.push((slot, accepted.batch.clone(), accepted.lsn));
+        }
+        for run in missing.chunk_by(|(slot, ..), (next, ..)| slot.next() == *next) {
+            let mut run = run;
+            while let Some(&(first, ..)) = run.first() {
+                let count =
+                    fitting(run.iter().map(|(_, batch, _)| batch), self.common.options.page_bytes_max);
+                let (page, rest) = run.split_at(count);
+                let value = |(_, batch, _): &(Slot, Batch, Lsn)| Value {
+                    hops: 0,
+                    content: Content::Whole(batch.clone()),
+                };
+                let values = page.iter().map(value).collect();
+                let after = page.iter().map(|(.., lsn)| *lsn).max().unwrap_or_default();
+                let (votes, view) = (Votes::default().with(0), view.clone());
+                let accept = Message::Accept { view, first, decided, votes, safe: true, values };
+                self.send_round(accept, after, effects);
+                run = rest;
+            }
+        }
+    }
+
+    /// A session to a peer began: what was sent to it before may be lost.
+    pub(super) fn resend_to(&mut self, peer: ReplicaId, effects: &mut Effects) {
+        match &self.state {
+            State::Candidate(_) => self.ask_for_promise(peer, effects),
+            State::Leader(leader) => {
+                let (ballot, round) = (leader.ballot, leader.duties.rounds.last());
+                effects.send(peer, Message::Heartbeat { ballot, decided: self.decided(), round }, Lsn::ZERO);
+                if let Some(view) = self.view.clone() {
+                    effects.send(peer, Message::View { view }, Lsn::ZERO);
+                }
+                let undecided: Vec<Slot> = self.acceptor.undecided().collect();
+                self.resend_straight(peer, &undecided, effects);
+            }
+            State::Recovering | State::Follower => {}
+        }
+    }
+}
+
+/// The next order of these in the order of their numbers; the first one after the last.
+fn next_permutation(ids: &mut [ReplicaId]) {
+    let Some(descent) = (1..ids.len()).rev().find(|&at| ids[at - 1] < ids[at]) else { return ids.reverse() };
+    let pivot = ids[descent - 1];
+    let larger = (descent..ids.len()).rev().find(|&at| ids[at] > pivot).expect("the one after it is larger");
+    ids.swap(descent - 1, larger);
+    ids[descent..].reverse();
+}

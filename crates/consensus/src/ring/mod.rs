@@ -1,0 +1,417 @@
+//! Unicast Ring Paxos (Benz 2013, section 2.3): the members form a ring, and every byte of a batch crosses each link of
+//! it once.
+//!
+//! Any replica takes commands. Its batch goes along the ring to the **coordinator**, the leader, as a value
+//! ([`Message::Values`]). The coordinator gives it a slot, and sends one proposal round the ring ([`Message::Accept`]),
+//! to which each member adds its vote once its record is durable. The member at which the votes reach a quorum makes the
+//! decision ([`Message::Decision`]), which travels on until all have it. From the member before the batch's origin on, a
+//! message carries only the batch's name (`values.rs`).
+//!
+//! Phase 1, heartbeats, reads and transfers are those of MultiPaxos: each of these messages goes straight to its
+//! receiver.
+//!
+//! # Why it is safe
+//!
+//! The rules of MultiPaxos hold slot by slot: a promise and a vote leave after their record, one ballot proposes one
+//! value for a slot, a new coordinator adopts the value of the highest ballot that a quorum reports. The **view**, which
+//! says who sends to whom, is in none of them. Votes are a set, not a number, so a message that passes a member twice
+//! counts its vote once. A name holds length and checksum of its batch, and a member votes only for what it can write
+//! down in full. docs/ring.md has the argument, and the differences from the document.
+
+mod claims;
+mod describe;
+mod follower;
+mod leader;
+mod messages;
+mod planted;
+mod profile;
+mod recovery;
+#[cfg(test)]
+mod tests;
+mod values;
+mod view;
+
+pub use messages::{AcceptedValue, Content, Message, Promise, Record, Value};
+pub use planted::Bug;
+pub(crate) use profile::PROFILE;
+pub use profile::Tuning;
+pub use view::{View, Votes};
+
+use std::sync::Arc;
+
+use follower::Outgoing;
+use leader::{Candidate, Leader};
+use synod_wire::{Ballot, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
+use values::Values;
+
+use crate::{
+    Control, Effect, Effects, Input, Options, Protocol, Role, Route, Status, VoterSets,
+    acceptor::Acceptor,
+    leadership::{Leadership, Leads},
+    paxos::{Common, Paxos},
+};
+
+/// One replica of the ring.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    /// The window of its options is the coordinator's, which orders for all.
+    common: Common,
+    /// The first slot of the last page of that promise that this replica was asked for.
+    told: Slot,
+    state: State,
+    /// What is known of the slots after the decided prefix.
+    acceptor: Acceptor,
+    /// The ring, as far as this replica knows; it may be of an earlier ballot.
+    view: Option<View>,
+    values: Values,
+    /// How many batches of this replica's own clients may be under way.
+    window_own: usize,
+    /// The batches that were delivered.
+    table: Arc<Delivered>,
+    /// Batches were delivered since what can never count any more was dropped last.
+    stale: bool,
+    /// What this burst sends round the ring.
+    outgoing: Vec<Outgoing>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Follower,
+    Candidate(Candidate),
+    Leader(Leader),
+    /// It lost its log, and only learns.
+    Recovering,
+}
+
+impl Protocol for Ring {
+    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
+        let before = effects.last_lsn();
+        self.yield_if_overslept(now, effects);
+        match input {
+            Input::Receive { from, message: crate::Message::Ring(message) } => {
+                self.receive(now, from, message, effects);
+            }
+            Input::Receive { from, message: crate::Message::Election(message) } => {
+                self.on_election_message(now, from, &message, effects);
+            }
+            Input::Receive { .. } => {}
+            Input::Propose { batch, .. } => self.propose(now, batch),
+            Input::Durable(lsn) => self.on_durable(now, lsn, effects),
+            Input::Link { peer, link } => {
+                self.link(now, peer, link, effects);
+                if link.begins_again() {
+                    self.resend_to(peer, effects);
+                }
+            }
+            Input::Timer => self.on_timer(now, effects),
+            Input::Control(control) => self.control(control, effects),
+        }
+        self.end_of_step(now, before, effects);
+    }
+
+    fn promised(&self) -> Ballot {
+        self.common.promised
+    }
+
+    fn promise(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.promise(now, ballot, effects);
+    }
+
+    fn options(&self) -> &Options {
+        &self.common.options
+    }
+
+    fn flush(&mut self, now: Time, effects: &mut Effects) {
+        let before = effects.last_lsn();
+        self.yield_if_overslept(now, effects);
+        self.drop_void();
+        self.send_values(now, effects);
+        self.send_accepts(now, effects);
+        self.send_outgoing(effects);
+        self.end_of_step(now, before, effects);
+        self.ask_for_timer(effects);
+    }
+
+    fn room(&self) -> usize {
+        let own = self.window_own.saturating_sub(self.values.pending());
+        match &self.state {
+            _ if self.is_congested() || self.route() != Route::Here => 0,
+            State::Leader(_) => own.min(self.slots_free()),
+            _ => own,
+        }
+    }
+
+    fn is_congested(&self) -> bool {
+        self.common.is_congested()
+    }
+
+    /// A member of the ring sends its batches along it; others leave them to the coordinator.
+    fn route(&self) -> Route {
+        let in_ring = self.view.as_ref().is_some_and(|view| view.contains(self.me()));
+        let in_ring = in_ring && !self.values.is_stuck();
+        match self.state {
+            State::Leader(_) => Route::Here,
+            State::Follower | State::Candidate(_) if in_ring => Route::Here,
+            _ => self.common.reported.view.leader.map_or(Route::Nowhere, Route::To),
+        }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            role: self.role(),
+            view: self.common.reported.view,
+            decided: self.decided(),
+            decided_elsewhere: self.common.decided_elsewhere.max(self.decided()),
+            in_flight: self.in_flight(),
+            waits_for_disk: true,
+        }
+    }
+
+    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        matches!(self.state, State::Leader(_)) && self.common.election.answers(now, voter)
+    }
+
+    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
+        let State::Leader(leader) = &self.state else { return };
+        let waiting = leader.waiting();
+        // These include slots that are decided after one that is not.
+        let accepted = self.acceptor.accepted_from(Slot::ZERO).map(|(_, accepted)| accepted);
+        accepted.map(|accepted| &accepted.batch).chain(waiting).for_each(see);
+    }
+
+    fn fork(&self) -> Box<dyn Protocol> {
+        Box::new(self.clone())
+    }
+}
+
+impl Leads for Ring {
+    fn me(&self) -> ReplicaId {
+        self.common.members.me()
+    }
+
+    fn decided(&self) -> Slot {
+        self.acceptor.decided()
+    }
+
+    fn duties(&mut self) -> Option<(&mut Leadership, &VoterSets)> {
+        let State::Leader(leader) = &mut self.state else { return None };
+        Some((&mut leader.duties, self.common.members.voters()))
+    }
+
+    fn tell_heartbeat(&mut self, effects: &mut Effects) {
+        self.broadcast_heartbeat(effects);
+    }
+
+    fn give_up(&mut self, now: Time, effects: &mut Effects) {
+        self.common.election.gave_up(now);
+        self.step_down(effects);
+    }
+
+    fn report_leader(&mut self, effects: &mut Effects) {
+        self.common.report_leader(self.role(), effects);
+    }
+
+    /// Other members may know of a decision before the coordinator does, so a read waits for all that is proposed.
+    fn read_slot(&mut self) -> Option<Slot> {
+        let State::Leader(leader) = &self.state else { return None };
+        Some(leader.next_slot().prev())
+    }
+}
+
+impl Paxos for Ring {
+    type Message = Message;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn role(&self) -> Role {
+        match self.state {
+            State::Follower => Role::Follower,
+            State::Candidate(_) => Role::Candidate,
+            State::Leader(_) => Role::Leader,
+            State::Recovering => Role::Recovering,
+        }
+    }
+
+    fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.become_candidate(now, ballot, effects);
+    }
+
+    fn accepted_after(&self, known: Slot, ballot: Ballot) -> bool {
+        self.acceptor.accepted_from(known.next()).any(|(_, accepted)| accepted.ballot == ballot)
+    }
+
+    fn progress(&self) -> (Slot, bool) {
+        let decided = self.decided();
+        let has_work = self.in_flight() > 0 || decided < self.common.decided_elsewhere;
+        (decided, has_work && !self.is_congested())
+    }
+
+    /// A read waits for all that is proposed.
+    fn serves_reads(&mut self) -> bool {
+        false
+    }
+
+    fn resend(&mut self, now: Time, effects: &mut Effects) {
+        match self.state {
+            State::Candidate(_) => self.resend_prepare(now, effects),
+            State::Leader(_) => self.propose_again(now, effects),
+            State::Recovering | State::Follower => {}
+        }
+    }
+
+    fn own_deadline(&self) -> Time {
+        let me = self.me();
+        let in_ring =
+            self.view.as_ref().is_some_and(|view| view.contains(me) && view.ballot == self.common.promised);
+        let values = if in_ring { self.values.due() } else { Time::NEVER };
+        match &self.state {
+            State::Follower => values,
+            State::Candidate(candidate) => candidate.resend.at(),
+            State::Leader(leader) => leader.tick_at().min(values),
+            State::Recovering => Time::NEVER,
+        }
+    }
+}
+
+impl Ring {
+    fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
+        if self.common.members.index(from).is_none() || from == self.me() {
+            return;
+        }
+        if matches!(self.state, State::Recovering) {
+            return self.receive_while_recovering(from, &message, effects);
+        }
+        match message {
+            Message::Prepare { ballot, from: first } => self.on_prepare(now, from, ballot, first, effects),
+            Message::Promise(promise) => self.on_promise(now, from, promise, effects),
+            Message::Values { view, safe, values } => self.on_values(now, from, view, safe, values, effects),
+            Message::Accept { view, first, decided, votes, safe, values } => {
+                self.on_accept(now, from, (view, votes, safe), (first, decided, values), effects);
+            }
+            Message::Decision { view, first, ttl, safe, values } => {
+                self.on_decision(now, from, (view, ttl, safe), (first, values), effects);
+            }
+            Message::View { view } => {
+                if from == view.ballot.replica {
+                    self.follow_ring(now, from, &view, effects);
+                }
+            }
+            Message::Decided { ballot, through } => {
+                if self.follow(now, from, ballot, effects) {
+                    self.on_decided(ballot, through, effects);
+                }
+            }
+            Message::Heartbeat { ballot, decided, round } => {
+                if self.follow(now, from, ballot, effects) {
+                    let known = self.view.as_ref().filter(|view| view.ballot == ballot);
+                    let (minor, own) = (known.map_or(0, |view| view.minor), self.decided());
+                    let answer = Message::HeartbeatAck { ballot, round, minor, decided: own };
+                    effects.send(from, answer, self.common.promised_lsn);
+                    self.on_decided(ballot, decided, effects);
+                }
+            }
+            Message::HeartbeatAck { ballot, round, minor, decided } => {
+                self.on_heartbeat_ack(now, from, ballot, round, effects);
+                if ballot == self.common.promised {
+                    self.on_heard(now, from, minor, decided, effects);
+                }
+            }
+            Message::Reject { promised } => self.on_reject(now, promised, effects),
+            Message::TakeOver { ballot } => self.on_take_over(now, from, ballot, effects),
+        }
+    }
+
+    fn control(&mut self, control: Control, effects: &mut Effects) {
+        match control {
+            Control::ReadIndex(token) => self.read_index(token, effects),
+            Control::Learn { slot, ballots, batch, .. } => {
+                self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
+                if slot > self.decided() {
+                    self.learn(slot, ballots.proposed, batch, effects);
+                    self.deliver(effects);
+                }
+            }
+            Control::Installed { slot, delivered, .. } => {
+                if slot > self.decided() {
+                    self.acceptor.installed(slot);
+                    self.common.decided_elsewhere = self.common.decided_elsewhere.max(slot);
+                    if let State::Leader(leader) = &mut self.state {
+                        leader.proposed = leader.proposed.max(slot);
+                    }
+                    (self.table, self.stale) = (delivered, true);
+                    self.deliver(effects);
+                }
+            }
+            Control::Trim(_) => {}
+            Control::Backlogged(backlogged) => self.common.backlogged = backlogged,
+            Control::Transfer(to) => self.transfer(to, effects),
+            // The replica layer changes members by a new epoch.
+            Control::ChangeVoters { .. } => {}
+        }
+    }
+
+    /// Slots that are proposed and not decided.
+    fn in_flight(&self) -> usize {
+        match &self.state {
+            State::Leader(leader) => {
+                let span = leader.next_slot().0 - self.decided().next().0;
+                usize::try_from(span).unwrap_or(usize::MAX).saturating_sub(self.acceptor.decided_ahead())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Delivers the decided slots at the front.
+    fn deliver(&mut self, effects: &mut Effects) {
+        let before = self.decided();
+        while let Some((slot, ballots, batch)) = self.acceptor.deliver() {
+            Arc::make_mut(&mut self.table).deliver(&batch);
+            if let Some(id) = batch.id() {
+                self.values.delivered(id);
+                if let State::Leader(leader) = &mut self.state {
+                    leader.delivers(id);
+                }
+                self.stale = true;
+            }
+            effects.push(Effect::Deliver { slot, ballots, batch });
+        }
+        let decided = self.decided();
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+        if let State::Leader(leader) = &mut self.state
+            && decided > before
+        {
+            leader.proposed = leader.proposed.max(decided);
+            leader.delivered = true;
+        }
+    }
+
+    /// Drops batches that are delivered, or that their origin has given up.
+    fn drop_void(&mut self) {
+        if std::mem::take(&mut self.stale) {
+            self.values.drop_void(|id| self.table.voids(id));
+            if let State::Leader(leader) = &mut self.state {
+                leader.drop_void(|id| self.table.voids(id));
+            }
+        }
+    }
+
+    fn on_durable(&mut self, now: Time, lsn: Lsn, effects: &mut Effects) {
+        self.common.became_durable(now, lsn);
+        let me = self.common.members.only(self.me());
+        while let Some(votes) = self.acceptor.became_durable(self.common.durable) {
+            // A slot that holds the value of a higher ballot by now, or one that was learned, is passed over.
+            self.count(votes.first, votes.last, votes.ballot, me, effects);
+        }
+        self.complete_phase_1(now, effects);
+    }
+
+    fn has(&self, bug: impl Into<crate::Bug>) -> bool {
+        self.common.options.has(bug)
+    }
+}

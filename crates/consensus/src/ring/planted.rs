@@ -1,0 +1,21 @@
+//! Bugs of the ring that a test can plant; see [`crate::Bug`].
+
+/// A known mistake in an implementation of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Votes are counted, not collected as a set: one that comes back to where it was given counts again (Benz 2013,
+    /// ERR-5).
+    CountVotes,
+    /// The first member at which one vote less than a quorum has come together makes the decision.
+    DecideEarly,
+    /// Bytes leave one hop too early.
+    StripEarly,
+    /// A replica votes for a name whose batch it does not hold (ERR-23).
+    VoteWithoutBytes,
+    /// A new coordinator takes the reported value with the lowest ballot instead of the highest (ERR-2).
+    AdoptLowestBallot,
+    /// A new coordinator puts no-ops where acceptors reported values (ERR-2).
+    DropAcceptedValue,
+    /// A decision of one ballot is taken for the value that was accepted in another.
+    DecideAcrossBallots,
+}

@@ -1,0 +1,166 @@
+//! How a replica of the ring starts: from an intact log, or from one that may have lost records.
+//!
+//! A replica that lost records does not vote again in the epoch, as with Sequence Paxos: it learns, until an epoch
+//! begins for it. So what it promised and voted for before the loss binds nobody who needs it: no quorum of a later
+//! ballot has it in.
+
+use std::sync::Arc;
+
+use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
+
+use super::{AcceptedValue, Message, Record, Ring, State, values::Values};
+use crate::{
+    Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart,
+    acceptor::{Accepted, Acceptor},
+    election,
+    leadership::Leads,
+    paxos::{Common, Paxos},
+};
+
+impl Prove for Record {
+    /// What it proves, with what the log holds, if records are lost: the values of slots are independent.
+    fn prove(&self, proofs: &mut Proofs) {
+        match self {
+            Record::Accepted { ballot, first, decided, batches } => {
+                proofs.decide(*decided, Ballots::both);
+                proofs.hold(*first, batches.iter().map(|batch| (*ballot, batch)));
+            }
+            Record::Learned(AcceptedValue { slot, ballot, batch }) => {
+                proofs.learn(*slot, Ballots::both(*ballot), batch);
+            }
+            Record::Promised(_) | Record::Amnesia(_) => {}
+        }
+    }
+}
+
+impl Ring {
+    /// The replica as it is after a start.
+    pub(crate) fn start(
+        mut options: Options,
+        members: Members,
+        restart: Restart,
+        now: Time,
+        effects: &mut Effects,
+    ) -> Ring {
+        let election = election::start(&options, members.clone(), restart.incarnation, now);
+        let before = effects.last_lsn();
+        let window_own = options.window_max;
+        // The coordinator orders for all.
+        options.window_max *= members.count();
+        let mut replica = Ring {
+            common: Common::new(options, members, election, restart.base, effects),
+            told: Slot::ZERO,
+            state: State::Follower,
+            acceptor: Acceptor::new(restart.base),
+            view: None,
+            values: Values::default(),
+            window_own,
+            table: Arc::clone(&restart.delivered),
+            stale: false,
+            outgoing: Vec::new(),
+        };
+        let born = restart.records.is_empty();
+        let lost = replica.replay(restart.records, restart.decided, restart.amnesia, effects);
+        if born || lost {
+            // What this life does not know, no later life knows.
+            effects.append(Record::Amnesia(lost).into());
+        }
+        if lost && !replica.has(Bug::VoteWithAmnesia) {
+            replica.state = State::Recovering;
+            // It keeps no promise, so that it follows whichever leader it hears.
+            replica.common.promised = Ballot::ZERO;
+        } else if !replica.take_part(restart.head_start, now, effects)
+            && replica.has(Bug::ReuseBallot)
+            && replica.common.promised.replica == replica.me()
+        {
+            let ballot = replica.common.promised;
+            replica.common.promised.round -= 1;
+            replica.become_candidate(now, ballot, effects);
+        }
+        replica.common.disk.appended(before, effects.last_lsn(), now);
+        replica.report_leader(effects);
+        replica.ask_for_timer(effects);
+        replica
+    }
+
+    /// Takes in the records of an earlier life. True if this replica may have forgotten something: that life had, or
+    /// records may be missing.
+    fn replay(
+        &mut self,
+        records: Vec<crate::Record>,
+        known_decided: Slot,
+        records_may_be_missing: bool,
+        effects: &mut Effects,
+    ) -> bool {
+        let mut lost = records_may_be_missing;
+        let mut decided = self.decided();
+        // After what is missing, values far ahead are useless: they come by catch-up again.
+        let ahead = self.decided().0 + self.common.options.accept_ahead_max();
+        let last = if lost { ahead } else { u64::MAX };
+        for record in records {
+            // A log in which another protocol wrote is the business of the layer that changed the protocol.
+            let crate::Record::Ring(record) = record else { continue };
+            match record {
+                Record::Promised(ballot) => {
+                    if !self.has(Bug::ForgetPromise) {
+                        self.common.promised = self.common.promised.max(ballot);
+                    }
+                }
+                Record::Accepted { ballot, first, decided: prefix, batches } => {
+                    decided = decided.max(prefix);
+                    for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
+                        if slot.0 <= last {
+                            let accepted = Accepted { ballot, batch: batch.clone(), lsn: Lsn::ZERO };
+                            self.acceptor.replay(slot, accepted, false);
+                        }
+                    }
+                }
+                Record::Learned(AcceptedValue { slot, ballot, batch }) => {
+                    if slot.0 <= last {
+                        self.acceptor.replay(slot, Accepted { ballot, batch, lsn: Lsn::ZERO }, true);
+                    }
+                }
+                Record::Amnesia(forgot) => {
+                    lost |= forgot;
+                    if forgot {
+                        decided = self.forget_accepted();
+                    }
+                }
+            }
+        }
+        if records_may_be_missing {
+            decided = self.forget_accepted();
+        }
+        let decided = decided.max(known_decided);
+        self.acceptor.decide_through(decided, |_| true);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+        self.deliver(effects);
+        lost
+    }
+
+    /// Where records may be missing, a newer value of a slot may be among them: only what was known to be decided can be
+    /// believed. Returns the prefix that is known without the rest.
+    fn forget_accepted(&mut self) -> Slot {
+        self.acceptor.forget_undecided();
+        self.decided()
+    }
+
+    /// Takes only how far decisions go, and which replica leads. It neither votes nor answers a leader that counts which
+    /// replicas follow it, so it is left out of the ring.
+    pub(super) fn receive_while_recovering(
+        &mut self,
+        from: ReplicaId,
+        message: &Message,
+        effects: &mut Effects,
+    ) {
+        let (Message::Heartbeat { ballot, decided, .. } | Message::Decided { ballot, through: decided }) =
+            message
+        else {
+            return;
+        };
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(*decided);
+        if ballot.replica == from && *ballot >= self.common.reported.view.ballot {
+            self.common.reported.leader(LeaderView { ballot: *ballot, leader: Some(from) }, effects);
+        }
+    }
+}

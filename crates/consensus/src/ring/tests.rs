@@ -1,0 +1,309 @@
+//! Who sends what (Benz 2013, test vectors of section 16), in a ring whose links lose nothing; and single replicas,
+//! stepped by hand. The numbers in these texts are places in the ring: 0 is r1, which coordinates.
+
+mod codec;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use synod_wire::{
+    Ballot, Batch, BatchBuilder, BatchId, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time, replica_session,
+};
+
+use super::{AcceptedValue, Bug, Content, Message, Promise, Record, Value, View, Votes};
+use crate::{Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role};
+
+/// The first ballot of r1 with the election `ballot`.
+const BALLOT: Ballot = Ballot { round: 256, replica: ReplicaId(1) };
+
+/// A batch of a replica's clients.
+pub(super) fn batch(origin: u64, number: u64) -> Batch {
+    let mut builder = BatchBuilder::identified();
+    builder.push(SessionId(1), 1, 1, &[7; 8]);
+    let origin = replica_session(ReplicaId(origin), Incarnation(1), 0);
+    builder.finish_as(BatchId { origin, number }, 1)
+}
+
+struct Node {
+    protocol: Box<dyn Protocol>,
+    effects: Effects,
+    delivered: Vec<Batch>,
+}
+
+impl Node {
+    fn start(me: u64, count: u64, records: Vec<Record>, base: Slot) -> Node {
+        Node::planted(me, count, records, base, None)
+    }
+
+    fn planted(me: u64, count: u64, records: Vec<Record>, base: Slot, planted: Option<crate::Bug>) -> Node {
+        let mut effects = Effects::new(Lsn(records.len() as u64));
+        let records = records.into_iter().map(crate::Record::from).collect();
+        let head_start = me == 1;
+        let restart = Restart { records, head_start, base, decided: base, ..Restart::first(Incarnation(1)) };
+        let members = Members::new((1..=count).map(ReplicaId), ReplicaId(me));
+        let options = Options { planted, ..Options::of(ProtocolKind::Ring) };
+        let protocol = options.start(members, restart, Time::ZERO, &mut effects);
+        Node { protocol, effects, delivered: Vec::new() }
+    }
+
+    /// What it sends after this input; its disk is done at once.
+    fn step(&mut self, input: Input) -> Vec<(ReplicaId, Message)> {
+        self.protocol.step(Time::ZERO, input, &mut self.effects);
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Vec<(ReplicaId, Message)> {
+        let mut sent = Vec::new();
+        for _ in 0..2 {
+            self.protocol.flush(Time::ZERO, &mut self.effects);
+            for effect in self.effects.drain().collect::<Vec<_>>() {
+                match effect {
+                    Effect::Send { to, message: crate::Message::Ring(message), .. } => {
+                        sent.extend(to.ids().iter().map(|&id| (id, message.clone())));
+                    }
+                    Effect::Deliver { batch, .. } => self.delivered.push(batch),
+                    _ => {}
+                }
+            }
+            let durable = Input::Durable(self.effects.last_lsn());
+            self.protocol.step(Time::ZERO, durable, &mut self.effects);
+        }
+        sent
+    }
+
+    fn receive(&mut self, from: u64, message: Message) -> Vec<(ReplicaId, Message)> {
+        self.step(Input::Receive { from: ReplicaId(from), message: message.into() })
+    }
+}
+
+/// A ring of which r1 is the coordinator.
+struct Net {
+    nodes: Vec<Node>,
+    /// What went round the ring, as the test vectors write it.
+    walk: Vec<String>,
+    /// How often bytes went over each link.
+    bytes: BTreeMap<(u64, u64), usize>,
+}
+
+impl Net {
+    fn new(count: u64) -> Net {
+        Net::planted(count, None)
+    }
+
+    fn planted(count: u64, planted: Option<crate::Bug>) -> Net {
+        let node = |me| Node::planted(me, count, Vec::new(), Slot::ZERO, planted);
+        let nodes = (1..=count).map(node).collect();
+        let mut net = Net { nodes, walk: Vec::new(), bytes: BTreeMap::new() };
+        net.run(|net| net.nodes[0].flush(), 1);
+        // An answer to the heartbeat takes the members in whose promise came too late.
+        net.now_all_are_in();
+        net.walk.clear();
+        net.bytes.clear();
+        net
+    }
+
+    /// Lets the coordinator hear of all members, so that they are in its ring.
+    fn now_all_are_in(&mut self) {
+        for from in 2..=self.nodes.len() as u64 {
+            let answer = Message::HeartbeatAck { ballot: BALLOT, round: 1, minor: 9, decided: Slot::ZERO };
+            self.run(|net| net.nodes[0].receive(from, answer.clone()), 1);
+        }
+        self.run(|net| net.nodes[0].step(Input::Timer), 1);
+        assert_eq!(self.nodes[0].protocol.status().role, Role::Leader);
+    }
+
+    /// Lets this replica do something, and all that follows from it.
+    fn run(&mut self, first: impl FnOnce(&mut Net) -> Vec<(ReplicaId, Message)>, by: u64) {
+        let mut queue: VecDeque<(u64, ReplicaId, Message)> =
+            first(self).into_iter().map(|(to, message)| (by, to, message)).collect();
+        while let Some((from, to, message)) = queue.pop_front() {
+            self.note(from, to.0, &message);
+            let sent = self.nodes[to.0 as usize - 1].receive(from, message);
+            queue.extend(sent.into_iter().map(|(next, message)| (to.0, next, message)));
+        }
+    }
+
+    fn note(&mut self, from: u64, to: u64, message: &Message) {
+        let (name, values, rest) = match message {
+            Message::Values { values, .. } => ("V", values, String::new()),
+            Message::Accept { view, votes, values, .. } => {
+                let places = (0..view.len()).filter(|&place| votes.has(place));
+                let places: Vec<String> = places.map(|place| place.to_string()).collect();
+                ("P2", values, format!(" {{{}}}", places.join(",")))
+            }
+            Message::Decision { values, ttl, .. } => ("D", values, format!(" t{ttl}")),
+            _ => return,
+        };
+        let [Value { hops, content }] = &values[..] else { panic!("one value a message") };
+        let whole = if content.whole().is_some() { "+" } else { "" };
+        *self.bytes.entry((from - 1, to - 1)).or_default() += usize::from(content.whole().is_some());
+        self.walk.push(format!("{name} {}→{} h{hops}{whole}{rest}", from - 1, to - 1));
+    }
+
+    /// The walk of a batch that the replica at a place proposes.
+    fn walk_from(count: u64, place: u64) -> Net {
+        let mut net = Net::new(count);
+        let propose = Input::Propose { batch: batch(place + 1, 1), awaited: false };
+        net.run(|net| net.nodes[place as usize].step(propose), place + 1);
+        for (me, node) in net.nodes.iter().enumerate() {
+            assert_eq!(node.delivered, [batch(place + 1, 1)], "at {me}");
+        }
+        net
+    }
+}
+
+/// TV1, with the decision made where the quorum comes together.
+#[test]
+fn three_members_send_what_the_document_says() {
+    assert_eq!(Net::walk_from(3, 0).walk, ["P2 0→1 h2+ {0}", "D 1→2 h1+ t2", "D 2→0 h0 t1"]);
+    let round = ["P2 0→1 h0 {0}", "D 1→2 h0 t2", "D 2→0 h0 t1"];
+    let from_1 = ["V 1→2 h2+", "V 2→0 h1+"];
+    assert_eq!(Net::walk_from(3, 1).walk, [&from_1[..], &round].concat());
+    assert_eq!(Net::walk_from(3, 2).walk, ["V 2→0 h2+", "P2 0→1 h1+ {0}", "D 1→2 h0 t2", "D 2→0 h0 t1"]);
+}
+
+/// TV3, early decision.
+#[test]
+fn five_members_send_what_the_document_says() {
+    let walk = Net::walk_from(5, 0).walk;
+    let expected =
+        ["P2 0→1 h4+ {0}", "P2 1→2 h3+ {0,1}", "D 2→3 h2+ t4", "D 3→4 h1+ t3", "D 4→0 h0 t2", "D 0→1 h0 t1"];
+    assert_eq!(walk, expected);
+    let totals = [0, 1, 2, 3, 4].map(|place| Net::walk_from(5, place).walk.len());
+    assert_eq!(totals, [6, 10, 9, 8, 7]);
+}
+
+#[test]
+fn bytes_cross_each_link_once_and_never_come_back_to_their_origin() {
+    for (count, place) in (2..=7).flat_map(|count| (0..count).map(move |place| (count, place))) {
+        let bytes = Net::walk_from(count, place).bytes;
+        for from in 0..count {
+            let to = (from + 1) % count;
+            let expected = usize::from(to != place);
+            let found = bytes.get(&(from, to)).copied().unwrap_or_default();
+            assert_eq!(found, expected, "link {from} to {to} of {count}, batch of {place}");
+        }
+    }
+}
+
+/// The planted bug by which bytes leave a hop too early costs nobody safety, so only this notices it.
+#[test]
+fn bytes_that_leave_too_early_are_missed() {
+    let mut net = Net::planted(3, Some(Bug::StripEarly.into()));
+    let propose = Input::Propose { batch: batch(1, 1), awaited: false };
+    net.run(|net| net.nodes[0].step(propose), 1);
+    assert_eq!(net.walk, ["P2 0→1 h1+ {0}", "D 1→2 h0 t2", "D 2→0 h0 t1"]);
+    assert!(net.nodes[2].delivered.is_empty(), "it has never had the bytes");
+}
+
+fn ring(order: &[u64]) -> View {
+    View { ballot: BALLOT, minor: 1, order: order.iter().copied().map(ReplicaId).collect::<Vec<_>>().into() }
+}
+
+fn accept(view: View, votes: Votes, slot: u64, content: Content) -> Message {
+    let (first, decided, safe, values) = (Slot(slot), Slot::ZERO, false, vec![Value { hops: 0, content }]);
+    Message::Accept { view, first, decided, votes, safe, values }
+}
+
+fn votes_sent(sent: &[(ReplicaId, Message)]) -> Vec<Votes> {
+    let votes = sent.iter().filter_map(|(_, message)| match message {
+        Message::Accept { votes, .. } => Some(*votes),
+        Message::Decision { .. } => Some(Votes([u64::MAX; 2])),
+        _ => None,
+    });
+    votes.collect()
+}
+
+/// TV15.
+#[test]
+fn a_vote_that_comes_back_to_where_it_was_given_counts_once() {
+    let mut net = Net::new(3);
+    let whole = Content::Whole(batch(1, 1));
+    net.nodes[0].step(Input::Propose { batch: batch(1, 1), awaited: false });
+    let back = accept(ring(&[1, 2, 3]), Votes::default().with(0), 1, whole.clone());
+    assert_eq!(votes_sent(&net.nodes[0].receive(3, back)), []);
+    assert!(net.nodes[0].delivered.is_empty());
+    let back = accept(ring(&[1, 2, 3]), Votes::default().with(0).with(2), 1, whole);
+    net.nodes[0].receive(3, back);
+    assert_eq!(net.nodes[0].delivered.len(), 1);
+}
+
+/// TV16: two values in one ballot are never mixed.
+#[test]
+fn a_member_that_accepted_another_value_in_the_ballot_does_not_vote() {
+    let mut node = Node::start(2, 5, Vec::new(), Slot::ZERO);
+    let order = ring(&[1, 2, 3, 4, 5]);
+    let votes = Votes::default().with(0);
+    let sent = node.receive(1, accept(order.clone(), votes, 1, Content::Whole(batch(1, 1))));
+    assert_eq!(votes_sent(&sent), [votes.with(1)]);
+    let sent = node.receive(1, accept(order.clone(), votes, 1, Content::Whole(batch(1, 2))));
+    assert_eq!(votes_sent(&sent), [votes], "it goes on without its vote");
+    let sent = node.receive(1, accept(order, votes, 1, Content::Whole(batch(1, 1))));
+    assert_eq!(votes_sent(&sent), [votes.with(1)], "the same again needs no new record");
+}
+
+/// TV16: a coordinator that starts again takes a ballot of its own above all that it promised.
+#[test]
+fn a_restarted_coordinator_never_uses_its_ballot_again() {
+    let mut net = Net::new(3);
+    let again = Node::start(1, 3, vec![Record::Amnesia(false), Record::Promised(BALLOT)], Slot::ZERO);
+    assert_eq!(again.protocol.promised(), BALLOT);
+    assert_ne!(again.protocol.status().role, Role::Leader);
+    net.nodes[0] = again;
+    let sent = net.nodes[0].step(Input::Propose { batch: batch(1, 1), awaited: false });
+    assert_eq!(votes_sent(&sent), []);
+}
+
+/// TV25.
+#[test]
+fn a_new_coordinator_adopts_the_highest_ballot_of_each_slot_and_nothing_below_a_reported_prefix() {
+    let proposed = |decided: u64| {
+        let mut node = Node::start(1, 5, Vec::new(), Slot(4));
+        node.flush();
+        let value = |slot, round, number| AcceptedValue {
+            slot: Slot(slot),
+            ballot: Ballot { round, replica: ReplicaId(3) },
+            batch: batch(3, number),
+        };
+        let promise = |decided, accepted| {
+            let (ballot, from, decided) = (BALLOT, Slot(5), Slot(decided));
+            Message::Promise(Promise { ballot, from, decided, accepted, next: None })
+        };
+        node.receive(2, promise(4, vec![value(5, 2, 25), value(6, 2, 26)]));
+        let mut accepted = vec![value(5, 3, 35), value(8, 3, 38)];
+        accepted.retain(|value| value.slot > Slot(decided));
+        let sent = node.receive(3, promise(decided, accepted));
+        let mut proposed = Vec::new();
+        for (_, message) in sent {
+            if let Message::Accept { first, values, safe, .. } = message {
+                assert!(safe, "nobody knows who has the bytes");
+                for (slot, value) in (first.0..).zip(values) {
+                    proposed.push((slot, value.content.whole().unwrap().id().map_or(0, |id| id.number)));
+                }
+            }
+        }
+        proposed
+    };
+    assert_eq!(proposed(4), [(5, 35), (6, 26), (7, 0), (8, 38)]);
+    assert_eq!(proposed(6), [(7, 0), (8, 38)]);
+}
+
+/// TV26.
+#[test]
+fn a_member_without_the_bytes_does_not_vote_and_delivers_once_it_has_them() {
+    let mut node = Node::start(3, 5, Vec::new(), Slot::ZERO);
+    let order = ring(&[1, 2, 3, 4, 5]);
+    let votes = Votes::default().with(0).with(1);
+    let name = Content::Name(batch(2, 1).reference().unwrap());
+    let sent = node.receive(2, accept(order.clone(), votes, 1, name.clone()));
+    assert_eq!(votes_sent(&sent), [votes]);
+    let (values, safe) = (vec![Value { hops: 0, content: name.clone() }], false);
+    let decision = Message::Decision { view: order.clone(), first: Slot(1), ttl: 3, safe, values };
+    node.receive(2, decision.clone());
+    assert!(node.delivered.is_empty());
+    // The bytes, and then the same again.
+    let values = vec![Value { hops: 2, content: Content::Whole(batch(2, 1)) }];
+    node.receive(2, Message::Values { view: order.clone(), safe, values });
+    let sent = node.receive(2, accept(order, votes, 1, name));
+    assert_eq!(votes_sent(&sent), [Votes([u64::MAX; 2])], "a third vote of five decides");
+    assert_eq!(node.delivered, [batch(2, 1)]);
+}

@@ -1,0 +1,252 @@
+//! Batches on their way to the coordinator, and the bytes that come apart from their order.
+//!
+//! Each replica proposes the batches of its own clients. They go along the ring to the coordinator, which gives each a
+//! slot; the bytes ride the first n-1 hops of that walk, whatever the message is called by then, so each link carries
+//! them once, and their origin never gets them back.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Time};
+
+use super::{Bug, Content, Message, Ring, State, Value, View, leader::Waiting};
+use crate::{Effects, Protocol, Role, batches::fitting, leadership::Leads, paxos::Paxos, resend::Resend};
+
+/// The most bytes of batches of which no slot is known yet. A batch that is dropped comes again.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// A batch that was sent more often than this, without being delivered, goes the way of a replica that is not in the ring.
+const SENT_MAX: u32 = 3;
+
+/// A batch of this replica's clients that is not delivered.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    batch: Batch,
+    resend: Resend,
+    /// How often it was sent in this view; at first it goes round the ring, and later straight to the coordinator.
+    sent: u32,
+}
+
+/// The batches of this replica's clients, and those of others that passed by, until they are delivered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Values {
+    pending: BTreeMap<BatchId, Pending>,
+    held: BTreeMap<BatchId, Batch>,
+    /// The held batches, in the order in which they came.
+    held_order: VecDeque<BatchId>,
+    held_bytes: usize,
+}
+
+impl Values {
+    /// How many batches of this replica's clients are not delivered.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The batch of this name, if it is here.
+    pub(super) fn find(&self, name: &Batch) -> Option<&Batch> {
+        let id = name.id()?;
+        let pending = self.pending.get(&id).map(|pending| &pending.batch);
+        pending.or_else(|| self.held.get(&id)).filter(|batch| name.stands_for(batch))
+    }
+
+    /// Keeps a batch that passes by. Of more than `count_max` the oldest are dropped.
+    pub(super) fn hold(&mut self, batch: &Batch, count_max: usize) {
+        let Some(id) = batch.id().filter(|_| !batch.is_reference()) else { return };
+        if self.pending.contains_key(&id) || self.held.contains_key(&id) {
+            return;
+        }
+        self.held_bytes += batch.bytes().len();
+        self.held.insert(id, batch.clone());
+        self.held_order.push_back(id);
+        while self.held.len() > count_max || self.held_bytes > HELD_BYTES_MAX {
+            let Some(oldest) = self.held_order.pop_front() else { break };
+            self.drop_held(oldest);
+        }
+    }
+
+    fn drop_held(&mut self, id: BatchId) {
+        if let Some(batch) = self.held.remove(&id) {
+            self.held_bytes -= batch.bytes().len();
+        }
+        // What was delivered leaves its place in the order behind.
+        while self.held_order.front().is_some_and(|id| !self.held.contains_key(id)) {
+            self.held_order.pop_front();
+        }
+    }
+
+    /// Takes note that a batch is delivered.
+    pub(super) fn delivered(&mut self, id: BatchId) {
+        self.pending.remove(&id);
+        self.drop_held(id);
+    }
+
+    /// Drops what is delivered, or can never count any more.
+    pub(super) fn drop_void(&mut self, is_void: impl Fn(BatchId) -> bool) {
+        self.pending.retain(|&id, _| !is_void(id));
+        let void: Vec<BatchId> = self.held.keys().copied().filter(|&id| is_void(id)).collect();
+        void.into_iter().for_each(|id| self.drop_held(id));
+    }
+
+    /// Whether a batch was sent round the ring and straight to the coordinator, and still is not delivered: the ring that
+    /// this replica knows may be over, and the coordinator out of reach.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.pending.values().any(|pending| pending.sent > SENT_MAX)
+    }
+
+    /// When the next batch has to be sent again.
+    pub(super) fn due(&self) -> Time {
+        self.pending.values().map(|pending| pending.resend.at()).min().unwrap_or(Time::NEVER)
+    }
+}
+
+impl Ring {
+    /// Whether a batch is one of this replica's own clients, which it sends again by itself until it is delivered. What
+    /// changes the group goes through the leader alone.
+    fn is_own(&self, batch: &Batch) -> bool {
+        let made_here = |id: BatchId| id.origin.of_replica().is_some_and(|(maker, _)| maker == self.me());
+        let proposed_by_leader = batch.is_reference() || batch.reconfiguration().is_some();
+        !proposed_by_leader && batch.id().is_some_and(made_here)
+    }
+
+    /// Takes a batch of this replica's clients; or, as the coordinator, any that has to be ordered.
+    pub(super) fn propose(&mut self, now: Time, batch: Batch) {
+        if self.room() == 0 {
+            return;
+        }
+        if !self.is_own(&batch) {
+            let hops = self.hops();
+            self.order(Waiting { batch, hops, safe: false });
+            return;
+        }
+        let id = batch.id().expect("what clients ask for has a name");
+        if self.table.voids(id) || self.values.pending.contains_key(&id) {
+            return;
+        }
+        let resend = Resend::at_once(now, self.common.options.retransmit_after);
+        self.values.pending.insert(id, Pending { batch, resend, sent: 0 });
+    }
+
+    /// How many hops bytes go from their origin.
+    pub(super) fn hops(&self) -> u8 {
+        let hops = self.view.as_ref().map_or(0, View::hops);
+        if self.has(Bug::StripEarly) { hops.saturating_sub(1) } else { hops }
+    }
+
+    /// Lets everything that is not delivered go again, along a new ring.
+    pub(super) fn send_values_again(&mut self, now: Time) {
+        let wait = self.common.options.retransmit_after;
+        for pending in self.values.pending.values_mut() {
+            (pending.resend, pending.sent) = (Resend::at_once(now, wait), 0);
+        }
+    }
+
+    /// Sends the batches of this replica's clients that are new, and those whose time has come again.
+    pub(super) fn send_values(&mut self, now: Time, effects: &mut Effects) {
+        if self.values.due() > now {
+            return;
+        }
+        let me = self.me();
+        let Some(view) = self.view.clone().filter(|view| view.contains(me)) else { return };
+        if view.ballot != self.common.promised || self.role() == Role::Candidate {
+            return;
+        }
+        let wait_max = self.common.options.election_timeout;
+        let (mut round, mut straight) = (Vec::new(), Vec::new());
+        for pending in self.values.pending.values_mut() {
+            if pending.resend.is_due(now, wait_max) {
+                let list = if pending.sent < 2 { &mut round } else { &mut straight };
+                pending.sent += 1;
+                list.push(pending.batch.clone());
+            }
+        }
+        let hops = self.hops();
+        if matches!(self.state, State::Leader(_)) {
+            let all = round.into_iter().chain(straight);
+            all.for_each(|batch| self.order(Waiting { batch, hops, safe: false }));
+            return;
+        }
+        if let Some(next) = view.next(me) {
+            self.send_pages(next, &view, false, &round, effects);
+        }
+        // The ring does not carry it: the coordinator gets the bytes, and sends them to all.
+        self.send_pages(view.ballot.replica, &view, true, &straight, effects);
+    }
+
+    fn send_pages(&self, to: ReplicaId, view: &View, safe: bool, batches: &[Batch], effects: &mut Effects) {
+        let (hops, mut rest) = (self.hops(), batches);
+        while !rest.is_empty() {
+            let (page, tail) = rest.split_at(fitting(rest.iter(), self.common.options.page_bytes_max));
+            let value = |batch: &Batch| Value { hops, content: Content::Whole(batch.clone()) };
+            let values = page.iter().map(value).collect();
+            effects.send(to, Message::Values { view: view.clone(), safe, values }, Lsn::ZERO);
+            rest = tail;
+        }
+    }
+
+    /// Batches pass by on their way to the coordinator, or have arrived there.
+    pub(super) fn on_values(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        view: View,
+        safe: bool,
+        values: Vec<Value>,
+        effects: &mut Effects,
+    ) {
+        let me = self.me();
+        if !self.follow_ring(now, from, &view, effects) {
+            return;
+        }
+        if view.ballot.replica != me {
+            // They go on before anything else is done with them.
+            if let Some(next) = self.onward(&view) {
+                let values = values.iter().map(|value| sent_on(value, safe)).collect();
+                effects.send(next, Message::Values { view, safe, values }, Lsn::ZERO);
+            }
+            let count_max = self.held_max();
+            let passing = values.iter().filter_map(|value| value.content.whole());
+            passing.for_each(|batch| self.values.hold(batch, count_max));
+            return;
+        }
+        // What came along an older ring was stripped for that one.
+        let safe = safe || self.view.as_ref() != Some(&view);
+        let mut answered: BTreeSet<ReplicaId> = BTreeSet::new();
+        for Value { hops, content } in values {
+            let Content::Whole(batch) = content else { continue };
+            if let Some(id) = batch.id().filter(|&id| self.table.voids(id)) {
+                // Its origin missed that it is delivered.
+                answered.extend(id.origin.of_replica().map(|(origin, _)| origin));
+            } else {
+                self.order(Waiting { batch, hops: hops.saturating_sub(1), safe });
+            }
+        }
+        let answered = answered.into_iter().filter(|&id| id != me && self.common.members.index(id).is_some());
+        let decided = Message::Decided { ballot: view.ballot, through: self.decided() };
+        effects.send_each(answered, decided, Lsn::ZERO);
+    }
+
+    /// How many batches of others are kept that have no slot yet.
+    fn held_max(&self) -> usize {
+        4 * self.common.options.window_max
+    }
+}
+
+/// What a message carries of a batch that has so many hops to go with its bytes.
+pub(super) fn carried(content: &Content, hops: u8, safe: bool) -> Content {
+    let needed = hops > 0 || safe;
+    match content {
+        Content::Whole(batch) if needed => Content::Whole(batch.clone()),
+        // What has no name of its own always goes as it is.
+        Content::Whole(batch) => {
+            batch.reference().map_or_else(|| Content::Whole(batch.clone()), Content::Name)
+        }
+        // A member before this one lacked the bytes, or they are not needed.
+        Content::Name(_) => content.clone(),
+    }
+}
+
+/// The value as it leaves to the next member: with its bytes as long as they are needed, if they are here.
+pub(super) fn sent_on(value: &Value, safe: bool) -> Value {
+    let hops = value.hops.saturating_sub(1);
+    Value { hops, content: carried(&value.content, hops, safe) }
+}
