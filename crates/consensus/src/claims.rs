@@ -27,6 +27,12 @@ pub trait Claims {
         Vec::new()
     }
 
+    /// The same, of the replica that sends it: a message that goes from replica to replica claims only of its maker that
+    /// it leads.
+    fn term_claims_of(&self, _sender: ReplicaId) -> Vec<TermClaim<'_>> {
+        self.term_claims()
+    }
+
     /// Claims about what replicas remember, for a protocol in which a replica that lost its log may vote
     /// again in the same epoch.
     fn recovery(&self) -> Option<Recovery> {
@@ -225,6 +231,13 @@ pub enum TermClaim<'a> {
         /// The term of the election.
         term: u64,
     },
+    /// The sender gives its vote to a replica, which may be another than the receiver, or the sender itself.
+    Votes {
+        /// The term of the election.
+        term: u64,
+        /// The replica.
+        candidate: ReplicaId,
+    },
     /// The sender leads, and knows the slots through `commit` to be committed.
     Leads {
         /// The leader's term.
@@ -246,6 +259,23 @@ pub enum TermClaim<'a> {
     /// The sender's log equals the leader's through a slot.
     Acknowledges {
         /// The leader's term.
+        ballot: Ballot,
+        /// The slot.
+        through: Slot,
+    },
+    /// A replica, which may be another than the sender, had durably the log of a term's leader through a slot, with an
+    /// entry of that term there or after it.
+    Held {
+        /// The leader's term.
+        ballot: Ballot,
+        /// The replica.
+        by: ReplicaId,
+        /// The slot.
+        through: Slot,
+    },
+    /// Slots through this one are committed, in no higher term.
+    Committed {
+        /// The term in which the sender says so.
         ballot: Ballot,
         /// The slot.
         through: Slot,

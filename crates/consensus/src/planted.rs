@@ -178,6 +178,20 @@ impl Bug {
         Bug::Dissemination(crate::dissemination::Bug::FillWithAnother),
     ];
 
+    /// Those of rounds of gossip.
+    pub const GOSSIP: &'static [Bug] = &[
+        Bug::Raft(crate::raft::Bug::TruncateAlways),
+        Bug::Raft(crate::raft::Bug::AckBeforeDurable),
+        Bug::Raft(crate::raft::Bug::CountVoteMessages),
+        Bug::Raft(crate::raft::Bug::ReplyWithLast),
+        Bug::Raft(crate::raft::Bug::MergeOlderTerms),
+        Bug::Raft(crate::raft::Bug::KeepStatusOfTerm),
+        Bug::Raft(crate::raft::Bug::HoldAnyTerm),
+        Bug::Raft(crate::raft::Bug::CommitEverything),
+        Bug::Raft(crate::raft::Bug::CommitAnyTerm),
+        Bug::Raft(crate::raft::Bug::ReadAtCommit),
+    ];
+
     /// Those of what is kept of a damaged log.
     pub const REPAIR: &'static [Bug] =
         &[Bug::RepairKeepsVotes, Bug::RepairBelievesVotes, Bug::RepairAcrossGaps, Bug::RepairKeepsReplaced];

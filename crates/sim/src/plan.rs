@@ -5,7 +5,11 @@ mod families;
 use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::{Decision, Dissemination, ElectionKind, Options, ProtocolKind, raft, sequence_paxos};
+use synod_consensus::{
+    Decision, Dissemination, ElectionKind, Options, ProtocolKind,
+    raft::{self, Merge, Replication},
+    sequence_paxos,
+};
 use synod_replica::{REQUEST_BYTES_MIN, Settings, StateTransfer};
 
 use crate::{
@@ -696,7 +700,15 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
         consensus.announce_delay_max = other.consensus.announce_delay_max;
         consensus.page_bytes_max = other.consensus.page_bytes_max;
         consensus.sequence_paxos = other.consensus.sequence_paxos;
-        consensus.raft = draw_appends(&mut rng);
+        // How entries reach the voters is the group's; each replica has its own bounds, and its own time.
+        let rounds = draw_rounds(&mut rng.clone(), settings.consensus.election_timeout);
+        consensus.raft = raft::Tuning {
+            round_interval: rounds.0,
+            round_fan_out: rounds.1,
+            status_echoes: consensus.raft.status_echoes,
+            vote_gossip: consensus.raft.vote_gossip,
+            ..draw_appends(&mut rng)
+        };
         own.batch_bytes_max = other.batch_bytes_max;
         own.batch_delay_max = other.batch_delay_max;
         own.queue_bytes_max = other.queue_bytes_max;
@@ -716,7 +728,36 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
 fn draw_raft(seed: u64, settings: &mut Settings) -> bool {
     let mut rng = Rng::with_seed(seed ^ 0xc_4a_96);
     settings.consensus.raft = draw_appends(&mut rng);
+    draw_gossip(seed, &mut settings.consensus);
     rng.u8(0..3) == 0
+}
+
+/// Draws how the entries of a leader of Raft reach the voters, separately: for half of all seeds by gossip.
+fn draw_gossip(seed: u64, consensus: &mut Options) {
+    let rng = &mut Rng::with_seed(seed ^ 0xd2_1f_70);
+    let raft = &mut consensus.raft;
+    raft.replication = pick(
+        rng,
+        &[
+            Replication::Direct,
+            Replication::Direct,
+            Replication::Direct,
+            Replication::Unbatched,
+            Replication::GossipReplies,
+            Replication::GossipReplies,
+            Replication::GossipStatus,
+            Replication::GossipStatus,
+        ],
+    );
+    raft.status_merge = pick(rng, &[Merge::Vector, Merge::Vector, Merge::LowerIfNews]);
+    raft.status_echoes = pick(rng, &[0, 0, 1, 3]);
+    raft.vote_gossip = pick(rng, &[false, false, true]);
+    (raft.round_interval, raft.round_fan_out) = draw_rounds(rng, consensus.election_timeout);
+}
+
+fn draw_rounds(rng: &mut Rng, election_timeout: Duration) -> (Duration, Option<u8>) {
+    let interval = pick(rng, &[MS, election_timeout / 100, election_timeout / 20]);
+    (interval, pick(rng, &[None, None, Some(1), Some(2)]))
 }
 
 fn draw_appends(rng: &mut Rng) -> raft::Tuning {
@@ -724,6 +765,7 @@ fn draw_appends(rng: &mut Rng) -> raft::Tuning {
         inflight_max: pick(rng, &[1, 2, 64]),
         inflight_bytes_max: pick(rng, &[1, 1_000, 1 << 20]),
         append_bytes_max: pick(rng, &[1, 1_000, 1 << 20]),
+        ..raft::Tuning::default()
     }
 }
 

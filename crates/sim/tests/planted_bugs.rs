@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use synod_consensus::{
-    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, multipaxos, raft, ring,
-    sequence_paxos,
+    Bug, Decision, Dissemination, ElectionKind, ProtocolKind, dissemination, multipaxos,
+    raft::{self, Replication},
+    ring, sequence_paxos,
 };
 use synod_sim::{
     Odds, Wire,
@@ -36,6 +37,8 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     let no_faults = FaultWeights::default();
     // What is set below is set for all.
     plan.own.clear();
+    // Bugs of gossip have a plan of their own.
+    plan.settings.consensus.raft.replication = Replication::Direct;
     // Bugs of identity have a plan of their own.
     (plan.faults.weights.restore, plan.faults.weights.wipe) = (0, 0);
     match bug {
@@ -311,6 +314,54 @@ fn every_planted_bug_of_dissemination_is_found_and_nothing_without_it() {
             }
         }
     }
+}
+
+/// What a seed draws, with rounds of gossip that go on while leaders change, and much in flight.
+fn plan_of_gossip(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
+    let mut plan = plan(seed, protocol, Bug::Raft(raft::Bug::TruncateAlways));
+    let timeout = plan.settings.consensus.election_timeout;
+    plan.replicas = if seed.is_multiple_of(2) { 3 } else { 5 };
+    plan.duration = timeout * 60;
+    plan.clients.operations = 600;
+    let Bug::Raft(bug) = bug else { panic!("{bug:?} is none of Raft") };
+    let raft = &mut plan.settings.consensus.raft;
+    raft.replication = match bug {
+        raft::Bug::TruncateAlways | raft::Bug::CountVoteMessages | raft::Bug::ReplyWithLast => {
+            Replication::GossipReplies
+        }
+        _ => Replication::GossipStatus,
+    };
+    raft.status_merge = raft::Merge::Vector;
+    raft.round_fan_out = Some(2);
+    raft.round_interval = plan.network.delay_min;
+    raft.append_bytes_max = 1 << 20;
+    match bug {
+        // A vote counts twice if its message does.
+        raft::Bug::CountVoteMessages => {
+            plan.replicas = 5;
+            plan.network.wire = Wire::Datagram;
+            plan.network.duplicate = Odds::percent(30);
+        }
+        // A follower answers its clients before the leader knows what it committed, and another client reads at the
+        // leader meanwhile.
+        raft::Bug::ReadAtCommit => {
+            plan.faults.weights = FaultWeights::default();
+            plan.faults.any_step = Odds::NEVER;
+            plan.changes = ChangePlan::NONE;
+            plan.network.delay_min = timeout / 100;
+            plan.network.delay_max = timeout / 10;
+            plan.clients.keys = 1;
+            plan.clients.direct = 16;
+            plan.clients.think = (Duration::ZERO, timeout / 20);
+        }
+        _ => {}
+    }
+    plan
+}
+
+#[test]
+fn every_planted_bug_of_gossip_is_found_and_nothing_without_it() {
+    Bug::GOSSIP.iter().for_each(|&bug| find(ProtocolKind::Raft, bug, plan_of_gossip));
 }
 
 /// What a seed draws, with more changes of the group.

@@ -1,8 +1,8 @@
 //! What messages claim and records remember, for the checks: terms, the votes in them, and logs.
 
-use synod_wire::{Ballot, ReplicaId};
+use synod_wire::{Ballot, ReplicaId, Slot};
 
-use super::{Message, Record};
+use super::{Entry, Message, Record, Round};
 use crate::claims::{Claims, Facts, TermClaim, TermFact};
 
 impl Claims for Message {
@@ -13,14 +13,7 @@ impl Claims for Message {
                 vec![TermClaim::Grants { term: *term }]
             }
             Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
-                let mut claims = vec![TermClaim::Leads { ballot: *ballot, commit: *commit }];
-                let (mut slot, mut before) = (*prev, *prev_ballot);
-                for entry in entries.iter() {
-                    slot = slot.next();
-                    claims.push(TermClaim::Entry { slot, ballot: entry.ballot, before, batch: &entry.batch });
-                    before = entry.ballot;
-                }
-                claims
+                leads_with(*ballot, *commit, (*prev, *prev_ballot), entries)
             }
             Message::Heartbeat { ballot, commit, .. } | Message::Commit { ballot, through: commit } => {
                 vec![TermClaim::Leads { ballot: *ballot, commit: *commit }]
@@ -35,8 +28,32 @@ impl Claims for Message {
             | Message::Stale { .. }
             | Message::TimeoutNow { .. }
             | Message::Priority { .. }
+            | Message::RoundConflict { .. }
             | Message::Follow => Vec::new(),
+            Message::RoundReply { ballot, through, .. } => {
+                vec![TermClaim::Acknowledges { ballot: *ballot, through: *through }]
+            }
+            Message::Round(round) => round_claims(round),
+            // Each replica claims its own vote.
+            Message::VoteRound(_) => Vec::new(),
         }
+    }
+
+    /// A replica that passes a round on says nothing by that of its own log, and does not lead.
+    fn term_claims_of(&self, sender: ReplicaId) -> Vec<TermClaim<'_>> {
+        let mut claims = self.term_claims();
+        if let Message::Round(round) = self
+            && round.ballot.replica != sender
+        {
+            claims.retain(|claim| !matches!(claim, TermClaim::Leads { .. } | TermClaim::Entry { .. }));
+        }
+        if let Message::VoteRound(round) = self
+            && !round.rehearsal
+            && round.granted.contains(&sender)
+        {
+            claims.push(TermClaim::Votes { term: round.term, candidate: round.candidate });
+        }
+        claims
     }
 
     fn answers(&self, candidate: ReplicaId) -> Option<Ballot> {
@@ -47,6 +64,33 @@ impl Claims for Message {
             _ => None,
         }
     }
+}
+
+/// The claims of a leader whose log has these entries after a slot.
+fn leads_with(
+    ballot: Ballot,
+    commit: Slot,
+    (mut slot, mut before): (Slot, Ballot),
+    entries: &[Entry],
+) -> Vec<TermClaim<'_>> {
+    let mut claims = vec![TermClaim::Leads { ballot, commit }];
+    for entry in entries {
+        slot = slot.next();
+        claims.push(TermClaim::Entry { slot, ballot: entry.ballot, before, batch: &entry.batch });
+        before = entry.ballot;
+    }
+    claims
+}
+
+fn round_claims(round: &Round) -> Vec<TermClaim<'_>> {
+    let ballot = round.ballot;
+    let mut claims = leads_with(ballot, round.commit, (round.prev, round.prev_ballot), &round.entries);
+    if let Some(status) = &round.status {
+        claims.push(TermClaim::Committed { ballot, through: status.commit });
+        let holders = status.members.iter().filter(|known| known.held != Slot::ZERO);
+        claims.extend(holders.map(|known| TermClaim::Held { ballot, by: known.id, through: known.held }));
+    }
+    claims
 }
 
 impl Facts for Record {

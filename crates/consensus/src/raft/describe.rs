@@ -1,8 +1,11 @@
 //! Messages and records as people read them.
 
-use synod_wire::{Ballot, ReplicaId};
+use synod_wire::{Ballot, ReplicaId, Slot};
 
-use super::{Conflict, Entry, HeartbeatAck, Message, Record};
+use super::{
+    Conflict, Entry, HeartbeatAck, Message, Record, Round, VoteRound,
+    commit_status::{Known, Status},
+};
 use crate::{
     BatchText, Describe, Logged, VoterSets,
     batches::last_of,
@@ -47,6 +50,14 @@ impl Describe for Message {
             Message::TimeoutNow { ballot } => format!("TimeoutNow from {ballot}"),
             Message::Priority { priority } => format!("Priority {priority}"),
             Message::Follow => "Follow".to_owned(),
+            Message::Round(round) => describe_round(round, batch),
+            Message::VoteRound(round) => describe_vote_round(round),
+            Message::RoundReply { ballot, number, through } => {
+                format!("RoundReply {ballot} round {number} through slot {through}")
+            }
+            Message::RoundConflict { ballot, number, prev, hint, hint_ballot } => format!(
+                "RoundConflict {ballot} round {number} at slot {prev}; perhaps slot {hint} in {hint_ballot}"
+            ),
         }
     }
 }
@@ -72,6 +83,39 @@ impl Describe for Record {
             Record::Amnesia(lost) => amnesia(*lost),
         }
     }
+}
+
+fn describe_vote_round(round: &VoteRound) -> String {
+    let VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, granted } = round;
+    let name = if *rehearsal { "PreVoteRound" } else { "VoteRound" };
+    let asked = if *transfer { ", as the leader wishes" } else { "" };
+    let granted: String = granted.iter().map(|id| format!(" {id}")).collect();
+    format!(
+        "{name} {attempt} of {candidate}, term {term}, log to slot {last} in {last_ballot}{asked}; votes of{granted}"
+    )
+}
+
+fn describe_round(round: &Round, batch: BatchText<'_>) -> String {
+    let Round { ballot, number, beat: _, prev, prev_ballot, entries, commit, status } = round;
+    if let (0, Some(status)) = (number, status) {
+        return format!("Status in {ballot}{}", describe_status(status));
+    }
+    let what =
+        if entries.is_empty() { "nothing".to_owned() } else { describe_entries(*ballot, entries, batch) };
+    let status = status.as_ref().map_or(String::new(), describe_status);
+    format!("Round {number} of {ballot} after slot {prev} in {prev_ballot}, commit {commit}{status}: {what}")
+}
+
+fn describe_status(status: &Status) -> String {
+    let Status { merge: _, commit, next, members } = status;
+    let holders = members.iter().filter(|known| known.held != Slot::ZERO);
+    let text = |known: &Known| match *next {
+        Slot::ZERO => format!(" {} {}", known.id, known.held),
+        _ => format!(" {}", known.id),
+    };
+    let holders: String = holders.map(text).collect();
+    let next = if *next == Slot::ZERO { String::new() } else { format!(", slot {next} next") };
+    format!(" ({commit} known{next}, held by{})", if holders.is_empty() { " nobody" } else { &holders })
 }
 
 fn describe_entries(of: Ballot, entries: &[Entry], batch: BatchText<'_>) -> String {

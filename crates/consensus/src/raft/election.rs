@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Message, Raft, State};
+use super::{Message, Raft, State, VoteRound, gossip::fan_out_of};
 use crate::{Effects, Link, departures::Departures, resend::Resend};
 
 /// When a replica that hears no leader tries to lead.
@@ -190,6 +190,8 @@ pub(super) struct Candidate {
     transfer: bool,
     pub(super) granted: Vec<ReplicaId>,
     resend: Resend,
+    /// The number of the question that it asked last by gossip.
+    attempt: u64,
 }
 
 impl Candidate {
@@ -292,7 +294,7 @@ impl Raft {
         self.election_timer.begin(now, self.options.priority);
         let resend = Resend::first(now, self.options.retransmit_after);
         let granted = vec![self.members.me()];
-        self.state = State::Candidate(Candidate { term, rehearsal, transfer, granted, resend });
+        self.state = State::Candidate(Candidate { term, rehearsal, transfer, granted, resend, attempt: 0 });
         self.ask_for_votes(effects);
         self.count_votes(now, effects);
     }
@@ -314,12 +316,82 @@ impl Raft {
     }
 
     /// Asks the voters that have not granted their vote. The question contains this replica's term, vote and log.
-    fn ask_for_votes(&self, effects: &mut Effects) {
+    fn ask_for_votes(&mut self, effects: &mut Effects) {
         let State::Candidate(candidate) = &self.state else { return };
         let Some(question) = self.vote_question() else { return };
         let mut missing = self.voters().all();
         missing.retain(|id| !candidate.granted.contains(id));
         self.send_to(missing, question, self.vote_lsn(), effects);
+        if self.options.raft.vote_gossip {
+            self.ask_by_gossip(effects);
+        }
+    }
+
+    /// Asks a few voters, which pass the question on with their votes (Driftwood 2023, section 6.2): so those hear it that
+    /// this replica does not reach.
+    fn ask_by_gossip(&mut self, effects: &mut Effects) {
+        let (last, last_ballot) = (self.log.last(), self.log.last_ballot());
+        let me = self.members.me();
+        let State::Candidate(candidate) = &mut self.state else { return };
+        // Answers to what an earlier life, or an earlier campaign, asked in this term are not mixed with these.
+        self.gossip.attempts += 1;
+        candidate.attempt = self.gossip.attempts;
+        let &mut Candidate { term, rehearsal, transfer, attempt, .. } = candidate;
+        let granted = vec![me];
+        let round =
+            VoteRound { candidate: me, term, attempt, rehearsal, transfer, last, last_ballot, granted };
+        self.pass_votes_on(round, effects);
+    }
+
+    fn pass_votes_on(&mut self, round: VoteRound, effects: &mut Effects) {
+        let (me, candidate) = (self.members.me(), round.candidate);
+        let others = self.others();
+        let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let mut targets = self.gossip.targets(&others, fan_out, Some(candidate));
+        targets.extend(Some(candidate).filter(|&id| id != me));
+        effects.send_each(targets, Message::VoteRound(Box::new(round)), self.vote_lsn());
+    }
+
+    /// Takes in a candidate's question with the votes that others have given, adds this replica's own, and passes that on if
+    /// it knows of more votes than before.
+    pub(super) fn on_vote_round(&mut self, now: Time, round: VoteRound, effects: &mut Effects) {
+        let VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, ref granted } =
+            round;
+        let me = self.members.me();
+        if candidate == me {
+            for &from in granted.iter().filter(|&&from| from != me) {
+                if matches!(&self.state, State::Candidate(mine) if mine.attempt == attempt) {
+                    self.on_vote_reply(now, from, term, rehearsal, true, effects);
+                }
+            }
+            return;
+        }
+        if term < self.term {
+            return effects.send(candidate, Message::Stale { term: self.term }, self.term_lsn);
+        }
+        let question = Message::Vote { term, rehearsal, transfer, last, last_ballot };
+        let votes =
+            self.voters().contains(me) && self.decide_vote(now, candidate, &question, effects) == Some(true);
+        let is_same =
+            |known: &VoteRound| (known.term, known.rehearsal, known.attempt) == (term, rehearsal, attempt);
+        let known = self.gossip.votes.get(&candidate);
+        if known
+            .is_some_and(|known| (known.term, !known.rehearsal, known.attempt) > (term, !rehearsal, attempt))
+        {
+            return;
+        }
+        let before =
+            known.filter(|known| is_same(known)).map(|known| known.granted.clone()).unwrap_or_default();
+        let mut all: Vec<ReplicaId> = before.iter().chain(granted).copied().collect();
+        all.extend(votes.then_some(me));
+        all.retain(|id| *id == candidate || *id == me || self.voters().contains(*id));
+        all.sort_unstable();
+        all.dedup();
+        if all.len() > before.len() {
+            let round = VoteRound { granted: all, ..round };
+            self.gossip.votes.insert(candidate, round.clone());
+            self.pass_votes_on(round, effects);
+        }
     }
 
     /// The record that has to be durable before a message about a vote leaves: the one of the term, with the vote.
@@ -350,11 +422,27 @@ impl Raft {
     }
 
     pub(super) fn on_vote(&mut self, now: Time, from: ReplicaId, question: &Message, effects: &mut Effects) {
-        let &Message::Vote { term, rehearsal, transfer, last, last_ballot } = question else { return };
+        let &Message::Vote { term, rehearsal, .. } = question else { return };
+        let Some(granted) = self.decide_vote(now, from, question, effects) else { return };
+        let after = self.vote_lsn();
+        let term = if rehearsal && !granted { self.term } else { term };
+        effects.send(from, Message::VoteReply { term, rehearsal, granted }, after);
+    }
+
+    /// Whether this replica votes for a candidate, or would; `None` if it does not answer, or has told that its term is
+    /// higher.
+    fn decide_vote(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        question: &Message,
+        effects: &mut Effects,
+    ) -> Option<bool> {
+        let &Message::Vote { term, rehearsal, transfer, last, last_ballot } = question else { return None };
         let leads = matches!(&self.state, State::Leader(leader) if !leader.stalls);
         if !transfer && term > self.term && (leads || self.election_timer.has_leader(now)) {
             // The leader is well. The missing answer makes the asker wait.
-            return;
+            return None;
         }
         let up_to_date = if self.options.has(super::Bug::VoteByLength) {
             last >= self.log.last()
@@ -364,14 +452,11 @@ impl Raft {
         if rehearsal {
             // This replica could tell no other of a vote that does not become durable.
             let answers = self.disk.answers(now, self.options.election_timeout);
-            let granted = term > self.term && up_to_date && answers;
-            let term = if granted { term } else { self.term };
-            let after = self.vote_lsn();
-            effects.send(from, Message::VoteReply { term, rehearsal, granted }, after);
-            return;
+            return Some(term > self.term && up_to_date && answers);
         }
         if term < self.term {
-            return effects.send(from, Message::Stale { term: self.term }, self.term_lsn);
+            effects.send(from, Message::Stale { term: self.term }, self.term_lsn);
+            return None;
         }
         let mut granted = up_to_date;
         if term > self.term {
@@ -388,8 +473,7 @@ impl Raft {
         if granted {
             self.election_timer.begin(now, self.options.priority);
         }
-        let after = self.vote_lsn();
-        effects.send(from, Message::VoteReply { term, rehearsal, granted }, after);
+        Some(granted)
     }
 
     pub(super) fn on_vote_reply(
@@ -408,7 +492,7 @@ impl Raft {
         if term != candidate.term || rehearsal != candidate.rehearsal || !granted {
             return;
         }
-        if !candidate.granted.contains(&from) {
+        if !candidate.granted.contains(&from) || self.options.has(super::Bug::CountVoteMessages) {
             candidate.granted.push(from);
             self.count_votes(now, effects);
         }
@@ -424,6 +508,8 @@ impl Raft {
         let granted = |id| candidate.granted.contains(&id);
         let won = if self.options.has(super::Bug::UnionMajority) {
             self.voters().union().is_quorum(granted)
+        } else if self.options.has(super::Bug::CountVoteMessages) {
+            candidate.granted.len() > self.voters().all().len() / 2
         } else {
             self.voters().is_quorum(granted)
         };

@@ -5,6 +5,26 @@ use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 use super::{Conflict, Entries, Entry, Message, Raft, State};
 use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
+/// What a follower did with entries of its leader.
+pub(super) enum Taken {
+    /// Nothing: the logs differ before them. They may still agree at `hint`.
+    Conflicts {
+        /// The follower's last entry before the conflicting term.
+        hint: Slot,
+        /// The term of that entry.
+        hint_ballot: Ballot,
+    },
+    /// Nothing: there is no room for them.
+    Nothing,
+    /// The log equals the leader's through a slot.
+    Holds {
+        /// The slot.
+        through: Slot,
+        /// The record that has to be durable before the follower says so.
+        after: Lsn,
+    },
+}
+
 impl Raft {
     /// Handles the term of a leader's message; returns false if the term is too low to be obeyed.
     pub(super) fn follow(
@@ -25,19 +45,25 @@ impl Raft {
         if ballot.round > self.term {
             self.enter_term(now, ballot.round, None, effects);
         }
+        self.obey(now, ballot, effects);
+        true
+    }
+
+    /// Takes a message of the leader of the present term, which shows that it lives, for what it is.
+    pub(super) fn obey(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        let leader = ballot.replica;
         let stalls = self.leader_stalls(now, ballot);
         if stalls && self.rehearses() {
             // This replica obeys the message, and goes on asking which voters would vote for it.
-            return true;
+            return;
         }
         // Another candidate of the same term has won. Its log is not compared, since it has a quorum's votes (E26).
         self.state = State::Follower;
         if !stalls {
-            let rank = if self.election_timer.is_refused_by(from) { self.rank_after(from) } else { 0 };
-            self.election_timer.heard_leader(now, from, self.options.priority, rank);
+            let rank = if self.election_timer.is_refused_by(leader) { self.rank_after(leader) } else { 0 };
+            self.election_timer.heard_leader(now, leader, self.options.priority, rank);
         }
-        self.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
-        true
+        self.reported.leader(LeaderView { ballot, leader: Some(leader) }, effects);
     }
 
     /// Whether this replica accepted something in this ballot that is not known to be decided, and nothing
@@ -58,10 +84,28 @@ impl Raft {
         effects: &mut Effects,
     ) {
         let ballot = self.reported.view.ballot;
+        match self.take_in(prev, prev_ballot, entries, effects) {
+            Taken::Conflicts { hint, hint_ballot } => {
+                let conflict = Conflict { ballot, session, prev, hint, hint_ballot };
+                effects.send(ballot.replica, Message::Conflict(conflict), self.term_lsn);
+            }
+            Taken::Nothing => {}
+            Taken::Holds { through, after } => {
+                effects.send(ballot.replica, Message::AppendReply { ballot, session, through }, after);
+            }
+        }
+    }
+
+    /// Appends what is missing of the leader's entries after the slot `prev`.
+    pub(super) fn take_in(
+        &mut self,
+        prev: Slot,
+        prev_ballot: Ballot,
+        entries: Entries,
+        effects: &mut Effects,
+    ) -> Taken {
         if let Some((hint, hint_ballot)) = self.conflict(prev, prev_ballot) {
-            let conflict = Conflict { ballot, session, prev, hint, hint_ballot };
-            effects.send(ballot.replica, Message::Conflict(conflict), self.term_lsn);
-            return;
+            return Taken::Conflicts { hint, hint_ballot };
         }
         let through = last_of(prev.next(), &entries);
         let mut slots = (prev.0 + 1..).map(Slot).zip(entries.iter());
@@ -69,7 +113,7 @@ impl Raft {
         if let Some(held) = slots.position(lacks) {
             if self.is_congested() {
                 // Not answering is always safe. The leader sends it again, or it comes by catch-up.
-                return;
+                return Taken::Nothing;
             }
             // Only what is in conflict is removed: the message may be an old one, and what stands after it
             // may have been acknowledged (E27).
@@ -83,7 +127,7 @@ impl Raft {
         self.verified = self.verified.max(through);
         let early = self.options.has(super::Bug::AckBeforeDurable);
         let after = if early { Lsn::ZERO } else { self.log.lsn_of(through).max(self.term_lsn) };
-        effects.send(ballot.replica, Message::AppendReply { ballot, session, through }, after);
+        Taken::Holds { through, after }
     }
 
     /// Whether the log has this entry. A slot and a term name one entry.

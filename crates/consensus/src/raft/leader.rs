@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Conflict, Entry, HeartbeatAck, Message, Raft, State,
+    Conflict, Entry, HeartbeatAck, Known, Message, Raft, Replication, State,
+    gossip::Rounds,
     log::fitting,
     progress::{Mode, Progress},
 };
@@ -32,6 +33,8 @@ pub(super) struct Leader {
     /// Whether it decides nothing although it should: then another replica that could lead may try.
     pub(super) stalls: bool,
     transfer: Option<Transfer>,
+    /// Its rounds of gossip, if entries reach the voters by these.
+    pub(super) rounds: Option<Rounds>,
 }
 
 /// A hand-over of leadership, during which nothing is proposed.
@@ -87,9 +90,48 @@ impl Leader {
         known.max().map(|(_, id)| id)
     }
 
+    /// The progress of a voter that answers a round, if the round was begun since the voter is tracked.
+    pub(super) fn answers_round(&mut self, id: ReplicaId, number: u64, now: Time) -> Option<&mut Progress> {
+        let last = self.rounds.as_ref()?.number;
+        let progress = self.peers.get_mut(&id).filter(|progress| !progress.learner)?;
+        if number <= progress.since_round || number > last {
+            return None;
+        }
+        progress.lives(now);
+        Some(progress)
+    }
+
+    /// Takes note of what a status says of a voter.
+    pub(super) fn knows(
+        &mut self,
+        known: Known,
+        (last, decided): (Slot, Slot),
+        now: Time,
+        resend_after: Duration,
+    ) {
+        let Some(progress) = self.peers.get_mut(&known.id) else { return };
+        if known.beat > progress.beat && self.duties.answered(known.id, known.beat) {
+            progress.beat = known.beat;
+            progress.lives(now);
+        }
+        if known.held > progress.matched && known.held <= last && !progress.learner {
+            progress.matches(known.held, now, resend_after);
+            progress.repaired(decided);
+        }
+    }
+
+    /// Takes note that a round tells the voters that slots through this one are committed.
+    pub(super) fn told_voters(&mut self, commit: Slot) {
+        let voters = self.peers.values_mut().filter(|progress| !progress.learner);
+        voters.for_each(|progress| progress.told = commit);
+    }
+
     fn begin_tracking(&mut self, id: ReplicaId, last: Slot, learner: bool, now: Time) {
         self.session += 1;
-        self.peers.insert(id, Progress::new(self.session, last, learner, now));
+        let since_round = self.rounds.as_ref().map_or(0, |rounds| rounds.number);
+        let mut progress = Progress::new(self.session, last, learner, now);
+        progress.since_round = since_round;
+        self.peers.insert(id, progress);
     }
 
     /// Tracks a replica that does not vote and follows; returns whether it is new.
@@ -123,6 +165,16 @@ impl Leads for Raft {
         let State::Leader(leader) = &self.state else { return };
         let heartbeat = self.heartbeat(leader);
         effects.send_each(leader.peers.keys().copied(), heartbeat, Lsn::ZERO);
+        self.want_round();
+    }
+
+    /// Where any replica may find out that a slot is committed, one may know it before this leader does, so the read
+    /// waits for all that is proposed.
+    fn read_slot(&mut self) -> Option<Slot> {
+        let (decided, last) = (self.decided, self.log.last());
+        let any = self.options.raft.replication == Replication::GossipStatus
+            && !self.options.has(super::Bug::ReadAtCommit);
+        self.duties().map(|(duties, _)| if any { last } else { duties.read_slot(decided) })
     }
 
     fn give_up(&mut self, now: Time, effects: &mut Effects) {
@@ -164,7 +216,9 @@ impl Raft {
             session: 0,
             stalls: false,
             transfer: None,
+            rounds: self.gossips().then(|| Rounds::new(now, self.options.raft.round_interval)),
         }));
+        self.begin_rounds(ballot);
         self.track_voters(now);
         if let State::Leader(leader) = &mut self.state {
             // A vote is an answer, too.
@@ -182,6 +236,7 @@ impl Raft {
         let (last, me) = (self.log.last(), self.members.me());
         let voters = self.log.configuration().voters.all();
         let State::Leader(leader) = &mut self.state else { return };
+        let gossips = leader.rounds.is_some();
         let tracked: Vec<_> = leader.peers.iter().map(|(&id, progress)| (id, progress.learner)).collect();
         for (id, learner) in tracked {
             if !learner && !voters.contains(&id) {
@@ -190,7 +245,11 @@ impl Raft {
         }
         for id in voters.into_iter().filter(|&id| id != me) {
             match leader.peers.get_mut(&id) {
-                Some(progress) => progress.learner = false,
+                // What was sent directly goes on so until it has arrived.
+                Some(progress) if progress.learner => {
+                    (progress.learner, progress.repairs) = (false, gossips.then_some(last))
+                }
+                Some(_) => {}
                 None => leader.begin_tracking(id, last, false, now),
             }
         }
@@ -214,7 +273,11 @@ impl Raft {
     pub(super) fn replicate(&mut self, now: Time, effects: &mut Effects) {
         let Raft { options, log, decided, state: State::Leader(leader), .. } = self else { return };
         let (ballot, commit) = (leader.ballot, *decided);
+        let at_once = if options.raft.replication == Replication::Unbatched { 1 } else { usize::MAX };
         for (&id, progress) in &mut leader.peers {
+            if leader.rounds.is_some() && !progress.is_direct() {
+                continue;
+            }
             while progress.has_room(options.raft.inflight_max, options.raft.inflight_bytes_max) {
                 if progress.mode == Mode::Pipeline && progress.next > log.last() {
                     break;
@@ -226,7 +289,8 @@ impl Raft {
                     effects.send(id, Message::Commit { ballot, through: commit }, Lsn::ZERO);
                     break;
                 };
-                let (count, bytes) = fitting(log.from(progress.next), options.raft.append_bytes_max);
+                let entries = log.from(progress.next).take(at_once);
+                let (count, bytes) = fitting(entries, options.raft.append_bytes_max);
                 let entries = log.share(progress.next, count);
                 progress.sent(Slot(prev.0 + count as u64), bytes, now, options.retransmit_after);
                 progress.told = commit;
@@ -264,6 +328,7 @@ impl Raft {
         effects: &mut Effects,
     ) {
         let (last, resend_after) = (self.log.last_written(), self.options.retransmit_after);
+        let decided = self.decided;
         let Some(progress) = self.answered(now, from, ballot, session) else { return };
         if through > last {
             // No replica has more of this term than its leader sent.
@@ -271,7 +336,9 @@ impl Raft {
         }
         let advanced = through > progress.matched;
         progress.matches(through, now, resend_after);
+        progress.repaired(decided);
         if advanced {
+            self.holds_directly(from, through);
             self.commit(now, effects);
         }
         self.hand_over(now, effects);
@@ -301,6 +368,9 @@ impl Raft {
     /// of an older term, and yet a leader that has a later one may replace it (E28; Ongaro 2014, figure 3.7).
     pub(super) fn commit(&mut self, now: Time, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
+        if self.options.raft.replication == Replication::GossipStatus {
+            return self.settle(now, effects);
+        }
         let (me, stable) = (self.members.me(), self.stable);
         let has = |id| match leader.peers.get(&id) {
             Some(progress) => progress.matched.0,
@@ -330,8 +400,34 @@ impl Raft {
             leader.duties.told(through);
         }
         if leader.duties.announces(now, through, self.options.announce_delay_max) {
+            if self.gossips() {
+                self.tell_learners(effects);
+                return self.want_round();
+            }
             self.tell_commit(effects);
         }
+    }
+
+    /// Begins a round as soon as one may begin.
+    fn want_round(&mut self) {
+        if let State::Leader(leader) = &mut self.state
+            && let Some(rounds) = &mut leader.rounds
+        {
+            rounds.want();
+        }
+    }
+
+    fn tell_learners(&mut self, effects: &mut Effects) {
+        let through = self.decided;
+        let State::Leader(leader) = &mut self.state else { return };
+        let ballot = leader.ballot;
+        let untold =
+            leader.peers.iter_mut().filter(|(_, progress)| progress.learner && progress.told < through);
+        let untold = untold.map(|(&id, progress)| {
+            progress.told = through;
+            id
+        });
+        effects.send_each(untold, Message::Commit { ballot, through }, Lsn::ZERO);
     }
 
     /// Tells every follower that does not know it yet what is committed.
@@ -435,16 +531,19 @@ impl Raft {
 
     /// Lets a voter lead once it has everything. Until then, or until that takes too long, nothing is proposed.
     pub(super) fn transfer(&mut self, now: Time, to: ReplicaId, effects: &mut Effects) {
-        let votes = self.voters().contains(to);
+        let (votes, last) = (self.voters().contains(to), self.log.last_written());
         let until = now + self.options.election_timeout;
         let State::Leader(leader) = &mut self.state else { return };
-        if votes && leader.peers.contains_key(&to) {
+        if votes && let Some(progress) = leader.peers.get_mut(&to) {
+            if leader.rounds.is_some() {
+                progress.begin_repair(last);
+            }
             leader.transfer = Some(Transfer { to, until, asked: None });
             self.hand_over(now, effects);
         }
     }
 
-    fn hand_over(&mut self, now: Time, effects: &mut Effects) {
+    pub(super) fn hand_over(&mut self, now: Time, effects: &mut Effects) {
         let (last, retransmit_after) = (self.log.last(), self.options.retransmit_after);
         let timeout = self.options.election_timeout;
         let State::Leader(leader) = &mut self.state else { return };

@@ -6,6 +6,7 @@
 //! | `Append` / `AppendReply` | AppendEntries |
 //! | `Heartbeat` / `HeartbeatAck`, `Commit` | AppendEntries without entries |
 //! | `TimeoutNow` | TimeoutNow (leadership transfer) |
+//! | `Round` / `RoundReply`, `RoundConflict` | AppendEntries by gossip (Driftwood 2023, figures 8 and 12) |
 //!
 //! A term has at most one leader, so a term with its leader is a [`Ballot`], and entries carry that.
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
+use super::commit_status::{Known, Merge, Status};
 use crate::{
     Body, Class, Logged, MEMBERS_MAX, VoterSets,
     batches::{last_of, with_others},
@@ -136,6 +138,75 @@ pub enum Message {
     /// The sender hears no leader. If it does not vote, as far as the receiver knows, it would like to be
     /// told what is decided.
     Follow,
+    /// Entries of the leader, which the sender may only pass on.
+    Round(Box<Round>),
+    /// Answers `Round`, to the leader: the sender's log equals the leader's through a slot, durably.
+    RoundReply {
+        /// The leader's term.
+        ballot: Ballot,
+        /// The number of the round.
+        number: u64,
+        /// The slot.
+        through: Slot,
+    },
+    /// Answers `Round`, to the leader: the sender's log has no such entry.
+    RoundConflict {
+        /// The leader's term.
+        ballot: Ballot,
+        /// The number of the round.
+        number: u64,
+        /// The `prev` that does not fit.
+        prev: Slot,
+        /// Where the logs may still agree: the sender's last entry before the conflicting term.
+        hint: Slot,
+        /// The term of that entry.
+        hint_ballot: Ballot,
+    },
+    /// A candidate asks for votes, and says which it has; the sender may only pass that on.
+    VoteRound(Box<VoteRound>),
+}
+
+/// A candidate's question for votes, with the votes that are known so far: each replica passes it on when it knows of more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VoteRound {
+    /// The replica that wants to lead.
+    pub candidate: ReplicaId,
+    /// The term in which it wants to.
+    pub term: u64,
+    /// Grows each time that the candidate asks in a term.
+    pub attempt: u64,
+    /// Whether it only asks who would vote for it, which changes nothing.
+    pub rehearsal: bool,
+    /// Whether the leader asked it to take over.
+    pub transfer: bool,
+    /// The last entry of its log.
+    pub last: Slot,
+    /// The term of that entry.
+    pub last_ballot: Ballot,
+    /// The replicas that are known to vote for it, in ascending order.
+    pub granted: Vec<ReplicaId>,
+}
+
+/// A round of gossip: the leader sends it to a few replicas, and each that sees it for the first time to a few others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// The term with its leader, which began the round. Replicas answer the leader, whoever sent them the round.
+    pub ballot: Ballot,
+    /// The number of the round, which grows with every round of the term.
+    pub number: u64,
+    /// The leader's last heartbeat.
+    pub beat: u64,
+    /// The slot before the first of `entries`.
+    pub prev: Slot,
+    /// The term of the leader's entry there.
+    pub prev_ballot: Ballot,
+    /// The entries for the slots after it; empty if the round only says that the leader lives, and what is committed.
+    pub entries: Entries,
+    /// The leader has committed slots through this one.
+    pub commit: Slot,
+    /// What the sender, which may have passed the round on, knows of how far all logs go; `None` if replicas answer
+    /// the leader instead.
+    pub status: Option<Status>,
 }
 
 /// The contents of [`Message::Conflict`].
@@ -220,11 +291,127 @@ fn check_slots(prev: Slot, entries: &[Entry]) -> Result<(), DecodeError> {
 
 impl Message {
     fn has_slots(&self) -> Result<(), DecodeError> {
-        if let Message::Append { prev, entries, .. } = self { check_slots(*prev, entries) } else { Ok(()) }
+        match self {
+            Message::Append { prev, entries, .. } => check_slots(*prev, entries),
+            Message::Round(round) => check_slots(round.prev, &round.entries),
+            Message::VoteRound(round) if round.granted.len() > 2 * MEMBERS_MAX => {
+                Err(DecodeError::Undefined { field: "votes", value: round.granted.len() as u64 })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 fields! { Conflict { ballot, session, prev, hint, hint_ballot } }
+
+fields! { Round { ballot, number, beat, prev, prev_ballot, commit, status, entries } }
+
+fields! { VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, granted } }
+
+impl<T: Field> Field for Box<T> {
+    fn write(&self, writer: &mut Writer) {
+        (**self).write(writer);
+    }
+
+    fn read(reader: &mut Reader, name: &'static str) -> Result<Box<T>, DecodeError> {
+        T::read(reader, name).map(Box::new)
+    }
+}
+
+impl Round {
+    /// What a replica tells of its status between two rounds.
+    pub(super) fn echo(ballot: Ballot, status: Status) -> Round {
+        Round {
+            ballot,
+            number: 0,
+            beat: 0,
+            prev: Slot::ZERO,
+            prev_ballot: Ballot::ZERO,
+            entries: [].into(),
+            commit: Slot::ZERO,
+            status: Some(status),
+        }
+    }
+}
+
+/// Nothing is said of slots that are committed anyway, so slots are written as distances from there, replicas as
+/// distances from the one before, and heartbeats as distances back from the last: most numbers take one byte.
+impl Field for Option<Status> {
+    fn write(&self, writer: &mut Writer) {
+        let Some(status) = self else { return writer.u8(0) };
+        let merge =
+            Merge::ALL.iter().position(|(_, merge)| *merge == status.merge).expect("it is one of them");
+        writer.u8(u8::try_from(merge + 1).expect("a few"));
+        writer.slot(status.commit);
+        small(writer, status.next.0.saturating_sub(status.commit.0));
+        let beat = status.members.iter().map(|known| known.beat).max().unwrap_or(0);
+        writer.u64(beat);
+        small(writer, status.members.len() as u64);
+        let mut before = 0;
+        for known in &status.members {
+            small(writer, known.id.0.wrapping_sub(before));
+            small(writer, known.held.0.saturating_sub(status.commit.0));
+            small(writer, beat - known.beat);
+            before = known.id.0;
+        }
+    }
+
+    fn read(reader: &mut Reader, name: &'static str) -> Result<Option<Status>, DecodeError> {
+        let merge = reader.u8(name)?;
+        let Some(merge) = merge.checked_sub(1) else { return Ok(None) };
+        let undefined = |value: u64| DecodeError::Undefined { field: "commit status", value };
+        let (_, merge) = *Merge::ALL.get(usize::from(merge)).ok_or(undefined(merge.into()))?;
+        let commit = reader.slot("committed slots")?;
+        let after = |distance: u64| match distance {
+            0 => Ok(Slot::ZERO),
+            _ => commit.0.checked_add(distance).map(Slot).ok_or(undefined(distance)),
+        };
+        let next = after(read_small(reader)?)?;
+        if (merge == Merge::Vector) != (next == Slot::ZERO) {
+            return Err(undefined(next.0));
+        }
+        let beat = reader.u64("heartbeat")?;
+        let count = read_small(reader)?;
+        if count > 2 * MEMBERS_MAX as u64 {
+            return Err(undefined(count));
+        }
+        let (mut members, mut before) = (Vec::new(), 0u64);
+        for _ in 0..count {
+            let distance = read_small(reader)?;
+            before = before.checked_add(distance).filter(|_| distance > 0).ok_or(undefined(distance))?;
+            let held = after(read_small(reader)?)?;
+            let back = read_small(reader)?;
+            let beat = beat.checked_sub(back).ok_or(undefined(back))?;
+            members.push(Known { id: ReplicaId(before), held, beat });
+        }
+        Ok(Some(Status { merge, commit, next, members }))
+    }
+}
+
+/// Writes a number that is mostly small: seven bits a byte, the lowest first.
+fn small(writer: &mut Writer, mut value: u64) {
+    while value >= 1 << 7 {
+        writer.u8(value as u8 | 1 << 7);
+        value >>= 7;
+    }
+    writer.u8(value as u8);
+}
+
+fn read_small(reader: &mut Reader) -> Result<u64, DecodeError> {
+    let mut value = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let byte = reader.u8("number")?;
+        let bits = u64::from(byte & 0x7f);
+        if bits.checked_shl(shift).is_none_or(|shifted| shifted >> shift != bits) {
+            break;
+        }
+        value |= bits << shift;
+        if byte < 1 << 7 {
+            return Ok(value);
+        }
+    }
+    Err(DecodeError::Undefined { field: "number", value })
+}
 
 fields! { HeartbeatAck { ballot, round, decided, priority } }
 
@@ -243,6 +430,10 @@ impl Body for Message {
         10 = TimeoutNow { ballot };
         11 = Follow;
         12 = Priority { priority };
+        13 = Round(round);
+        14 = RoundReply { ballot, number, through };
+        15 = RoundConflict { ballot, number, prev, hint, hint_ballot };
+        16 = VoteRound(round);
         checked by Message::has_slots
     }
 
@@ -250,27 +441,49 @@ impl Body for Message {
         if let Message::Append { entries, .. } = self {
             entries.iter().for_each(|entry| see(&entry.batch));
         }
+        if let Message::Round(round) = self {
+            round.entries.iter().for_each(|entry| see(&entry.batch));
+        }
     }
 
     fn with_batches(&self, other: &mut dyn FnMut(&Batch) -> Option<Batch>) -> Option<crate::Message> {
-        let &Message::Append { ballot, session, prev, prev_ballot, ref entries, commit } = self else {
-            return None;
+        let mut others = |entries: &Entries| {
+            with_others(entries, |entry| Some(Entry { batch: other(&entry.batch)?, ..entry.clone() }))
         };
-        let entries =
-            with_others(entries, |entry| Some(Entry { batch: other(&entry.batch)?, ..entry.clone() }))?;
-        Some(Message::Append { ballot, session, prev, prev_ballot, entries, commit }.into())
+        match self {
+            &Message::Append { ballot, session, prev, prev_ballot, ref entries, commit } => {
+                let entries = others(entries)?;
+                Some(Message::Append { ballot, session, prev, prev_ballot, entries, commit }.into())
+            }
+            Message::Round(round) => {
+                let entries = others(&round.entries)?;
+                Some(Message::Round(Box::new(Round { entries, ..(**round).clone() })).into())
+            }
+            _ => None,
+        }
+    }
+
+    fn other_bytes(&self) -> u64 {
+        let bytes = match self {
+            Message::Round(round) => {
+                round.status.as_ref().map_or(0, |status| status.members.len() * size_of::<Known>())
+            }
+            Message::VoteRound(round) => size_of_val(&round.granted[..]),
+            _ => 0,
+        };
+        bytes as u64
     }
 
     fn class(&self) -> Class {
         match self {
-            Message::Vote { .. } => Class::Prepare,
+            Message::Vote { .. } | Message::VoteRound(_) => Class::Prepare,
             Message::VoteReply { .. } => Class::Promise,
-            Message::Append { .. } => Class::Proposal,
-            Message::AppendReply { .. } => Class::Vote,
+            Message::Append { .. } | Message::Round(_) => Class::Proposal,
+            Message::AppendReply { .. } | Message::RoundReply { .. } => Class::Vote,
             Message::Commit { .. } => Class::Announcement,
             Message::Heartbeat { .. } => Class::Heartbeat,
             Message::HeartbeatAck(_) => Class::HeartbeatAnswer,
-            Message::Conflict(_) | Message::Stale { .. } => Class::Refusal,
+            Message::Conflict(_) | Message::RoundConflict { .. } | Message::Stale { .. } => Class::Refusal,
             Message::TimeoutNow { .. } => Class::Transfer,
             Message::Priority { .. } => Class::Election,
             Message::Follow => Class::Recovery,

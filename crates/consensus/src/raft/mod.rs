@@ -11,6 +11,7 @@
 //! | `leader.rs` | replication, commitment, heartbeats, reads |
 //! | `progress.rs` | what the leader knows of one follower |
 //! | `follower.rs` | appending what the leader sends |
+//! | `gossip.rs`, `commit_status.rs` | entries that voters pass on to each other, and commitment by what they know of each other (Driftwood 2023; `docs/driftwood.md`) |
 //! | `membership.rs` | which replicas vote, and changing that |
 //! | `recovery.rs` | starting; what came by catch-up and snapshots |
 //! | `log.rs` | the log in memory |
@@ -38,9 +39,11 @@
 //! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
 
 mod claims;
+mod commit_status;
 mod describe;
 mod election;
 mod follower;
+mod gossip;
 mod leader;
 mod log;
 mod membership;
@@ -52,12 +55,16 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-pub use messages::{Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record};
+pub use commit_status::{Known, Merge, Status as CommitStatus};
+pub use messages::{
+    Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record, Round, VoteRound,
+};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
-pub use profile::Tuning;
+pub use profile::{Replication, Tuning};
 
 use election::{Candidate, ElectionTimer};
+use gossip::Gossip;
 use leader::Leader;
 use log::Log;
 use std::sync::Arc;
@@ -103,6 +110,8 @@ pub struct Raft {
     progress: ProgressWatch,
     /// Whether the executor lags, so that nothing is accepted.
     backlogged: bool,
+    /// What is remembered of rounds of gossip.
+    gossip: Gossip,
 }
 
 #[derive(Clone, Debug)]
@@ -160,6 +169,8 @@ impl Protocol for Raft {
         self.disk.appended(before, effects.last_lsn(), now);
         self.replicate(now, effects);
         self.announce(now, effects);
+        self.go_round(now, effects);
+        self.echo(effects);
         self.ask_for_timer(effects);
     }
 
@@ -267,6 +278,14 @@ impl Raft {
             Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
             Message::Priority { priority } => self.on_priority(now, from, priority),
             Message::Follow => self.on_follow(now, from, effects),
+            Message::Round(round) => self.on_round(now, round, effects),
+            Message::VoteRound(round) => self.on_vote_round(now, *round, effects),
+            Message::RoundReply { ballot, number, through } => {
+                self.on_round_reply(now, from, (ballot, number), through, effects);
+            }
+            Message::RoundConflict { ballot, number, prev, hint, hint_ballot } => {
+                self.on_round_conflict(now, from, (ballot, number), prev, (hint, hint_ballot));
+            }
         }
     }
 
@@ -310,6 +329,7 @@ impl Raft {
         self.step_down(now, effects);
         self.set_term(term, voted_for, effects);
         self.verified = self.decided;
+        self.gossip.enter_term();
         self.election_timer.leader_is_gone();
     }
 
@@ -386,7 +406,8 @@ impl Raft {
         match self.state {
             State::Leader(_) => self.commit(now, effects),
             State::Candidate(_) => self.count_votes(now, effects),
-            State::Follower | State::Recovering => {}
+            State::Follower => self.settle(now, effects),
+            State::Recovering => {}
         }
     }
 
@@ -409,7 +430,7 @@ impl Raft {
         let deadline = match &self.state {
             State::Follower => self.election_timer.ends_at(),
             State::Candidate(candidate) => self.election_timer.ends_at().min(candidate.resend_at()),
-            State::Leader(leader) => leader.tick_at(),
+            State::Leader(leader) => leader.tick_at().min(self.round_at()),
             State::Recovering => Time::NEVER,
         };
         self.reported.deadline(deadline, effects);

@@ -21,4 +21,20 @@ pub enum Bug {
     UnionMajority,
     /// Voters are changed before the leader has committed an entry of its term, or the previous change.
     ChangeAtOnce,
+    /// Votes are counted by messages and not by voters (Driftwood 2023, listing 4.2; ERR-20).
+    CountVoteMessages,
+    /// A round is answered with the end of the follower's log, whether it equals the leader's or not (ERR-6).
+    ReplyWithLast,
+    /// A commit status of an older term is merged (ERR-8).
+    MergeOlderTerms,
+    /// What replicas held in one term counts in the next.
+    KeepStatusOfTerm,
+    /// A replica counts as a holder of a slot although its log has no entry of the leader's term (ERR-9).
+    HoldAnyTerm,
+    /// Everything in the log is committed as soon as a commit status is known (ERR-11).
+    CommitEverything,
+    /// A follower commits what a quorum holds although its own log may differ from the leader's (ERR-11).
+    CommitAnyTerm,
+    /// A leader answers reads at what it has committed itself, although a follower may have committed more.
+    ReadAtCommit,
 }

@@ -1,11 +1,42 @@
 //! What is known of Raft before it runs, and its options.
 
+use std::time::Duration;
+
 use super::Raft;
+use super::commit_status::Merge;
 use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
+    options::choice,
+    overrides::{Key, ON_OFF, Shared, on_off},
     registry::{Profile, Survives},
 };
+
+choice! {
+    /// How a leader's entries reach the other voters, and how it is found out that they did (`docs/driftwood.md`). All
+    /// replicas of an epoch do it in the same way.
+    #[derive(Default)]
+    Replication, "replication" {
+        #[default]
+        /// The leader sends each follower what it lacks, and each answers the leader.
+        Direct = "direct",
+        /// The same, with a message for each entry and follower: Raft as Driftwood 2023 compares itself with it.
+        Unbatched = "unbatched",
+        /// The leader begins rounds of gossip, and each follower answers the leader: version 1 of Driftwood 2023.
+        GossipReplies = "gossip-replies",
+        /// The leader begins rounds of gossip, which carry what each replica knows of how far all logs go. Nobody answers,
+        /// and every replica finds out by itself what is committed: version 2.
+        GossipStatus = "gossip-status",
+    }
+}
+
+impl Replication {
+    /// Whether the leader begins rounds of gossip.
+    #[must_use]
+    pub fn gossips(self) -> bool {
+        matches!(self, Replication::GossipReplies | Replication::GossipStatus)
+    }
+}
 
 /// The options of Raft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,13 +48,112 @@ pub struct Tuning {
     pub inflight_bytes_max: usize,
     /// Bytes of batches in one message; one entry may always leave.
     pub append_bytes_max: usize,
+    /// How entries reach the voters.
+    pub replication: Replication,
+    /// To how many replicas each replica sends a round of gossip; `None` for the logarithm of the number of voters, and at
+    /// least 2.
+    pub round_fan_out: Option<u8>,
+    /// The time from one round of gossip to the next. It should be longer than a round takes to reach all.
+    pub round_interval: Duration,
+    /// How commit statuses are merged.
+    pub status_merge: Merge,
+    /// How often a replica tells others of its commit status between two rounds, when it has learned something.
+    pub status_echoes: u8,
+    /// Whether votes are asked for, and gathered, by gossip as well: then a candidate needs no link to a majority.
+    pub vote_gossip: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { inflight_max: 64, inflight_bytes_max: 8 << 20, append_bytes_max: 1 << 20 }
+        Tuning {
+            inflight_max: 64,
+            inflight_bytes_max: 8 << 20,
+            append_bytes_max: 1 << 20,
+            replication: Replication::default(),
+            round_fan_out: None,
+            round_interval: Duration::from_millis(1),
+            status_merge: Merge::default(),
+            status_echoes: 0,
+            vote_gossip: false,
+        }
     }
 }
+
+/// The shortest and the longest time from one round to the next.
+const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_secs(1);
+
+/// A time such as `300us` or `2ms`.
+fn interval(text: &str) -> Option<Duration> {
+    let number = |unit| text.strip_suffix(unit)?.parse().ok();
+    let time = number("us").map(Duration::from_micros).or_else(|| number("ms").map(Duration::from_millis));
+    time.filter(|time| INTERVALS.contains(time))
+}
+
+/// `auto`, or a number from 1 on.
+fn fan_out(text: &str) -> Option<Option<u8>> {
+    match text {
+        "auto" => Some(None),
+        _ => {
+            text.parse().ok().filter(|count| (1..crate::MEMBERS_MAX).contains(&usize::from(*count))).map(Some)
+        }
+    }
+}
+
+const KEYS: &[Key] = &[
+    Key {
+        name: "replication",
+        accepted: "direct, unbatched, gossip-replies, gossip-status",
+        set: |options, value| value.parse().map(|how| options.raft.replication = how).is_ok(),
+        shared: Some(Shared {
+            value: |options| {
+                let how = options.raft.replication;
+                (how != Replication::default()).then(|| how.to_string())
+            },
+            unset: |options| options.raft.replication = Replication::default(),
+        }),
+    },
+    Key {
+        name: "status-merge",
+        accepted: "vec, lownew, print",
+        set: |options, value| value.parse().map(|how| options.raft.status_merge = how).is_ok(),
+        shared: Some(Shared {
+            value: |options| {
+                let how = options.raft.status_merge;
+                (how != Merge::default()).then(|| how.to_string())
+            },
+            unset: |options| options.raft.status_merge = Merge::default(),
+        }),
+    },
+    Key {
+        name: "round-interval",
+        accepted: "50us to 1000ms",
+        set: |options, value| interval(value).map(|time| options.raft.round_interval = time).is_some(),
+        shared: None,
+    },
+    Key {
+        name: "round-fan-out",
+        accepted: "auto, or 1 to 126 replicas",
+        set: |options, value| fan_out(value).map(|count| options.raft.round_fan_out = count).is_some(),
+        shared: None,
+    },
+    Key {
+        name: "status-echoes",
+        accepted: "0 to 3",
+        set: |options, value| {
+            let count = value.parse().ok().filter(|count| *count <= ECHOES_MAX);
+            count.map(|count| options.raft.status_echoes = count).is_some()
+        },
+        shared: None,
+    },
+    Key {
+        name: "vote-gossip",
+        accepted: ON_OFF,
+        set: |options, value| on_off(&mut options.raft.vote_gossip, value),
+        shared: None,
+    },
+];
+
+const ECHOES_MAX: u8 = 3;
 
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Randomized],
@@ -33,8 +163,12 @@ pub(crate) const PROFILE: Profile = Profile {
     has_terms: true,
     survives: Survives::ALL,
     page_bytes_max: |options| options.raft.append_bytes_max,
-    keys: &[],
-    options_to_try: &["window-max=2"],
+    keys: KEYS,
+    options_to_try: &[
+        "window-max=2",
+        "replication=gossip-replies",
+        "replication=gossip-status,vote-gossip=on,status-echoes=1",
+    ],
     bugs: &[
         Bug::Raft(Own::VoteTwice),
         Bug::Raft(Own::VoteByLength),
@@ -48,3 +182,28 @@ pub(crate) const PROFILE: Profile = Profile {
         Box::new(Raft::start(options, members, restart, now, effects))
     },
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Overrides, ProtocolKind};
+
+    #[test]
+    fn a_group_fixes_how_entries_reach_its_voters() {
+        let mut options = Options::of(ProtocolKind::Raft);
+        let given: Overrides = "replication=gossip-status,round-interval=300us,round-fan-out=3"
+            .parse()
+            .expect("they are options");
+        given.apply(&mut options);
+        let raft = options.raft;
+        assert_eq!((raft.replication, raft.round_fan_out), (Replication::GossipStatus, Some(3)));
+        assert_eq!(raft.round_interval, Duration::from_micros(300));
+        assert_eq!(Overrides::shared(&options).to_string(), "replication=gossip-status");
+        let why = given.check(ProtocolKind::MultiPaxos).expect_err("it has leaders that send").to_string();
+        assert!(why.contains("does not go with multipaxos"), "{why}");
+        for wrong in ["replication=gossip", "round-interval=1us", "round-interval=7", "round-fan-out=0"] {
+            let why = wrong.parse::<Overrides>().expect_err("no value").to_string();
+            assert!(why.contains("accepted: "), "{why}");
+        }
+    }
+}

@@ -44,6 +44,12 @@ pub(super) struct Progress {
     pub(super) priority: u8,
     /// Whether the replica only follows.
     pub(super) learner: bool,
+    /// A voter that otherwise gets entries by gossip is sent directly what it lacks through this slot.
+    pub(super) repairs: Option<Slot>,
+    /// Rounds of gossip through this one were begun before the replica was tracked: answers to them do not count.
+    pub(super) since_round: u64,
+    /// The last heartbeat after which the replica still followed, as far as commit statuses say.
+    pub(super) beat: u64,
 }
 
 impl Progress {
@@ -63,6 +69,9 @@ impl Progress {
             told: Slot::ZERO,
             priority: 0,
             learner,
+            repairs: None,
+            since_round: 0,
+            beat: 0,
         }
     }
 
@@ -119,6 +128,27 @@ impl Progress {
         self.mode = Mode::Probe;
         self.next = next.max(self.matched.next());
         self.forget_inflight();
+    }
+
+    /// Whether entries are sent to it directly where voters get them by gossip.
+    pub(super) fn is_direct(&self) -> bool {
+        self.learner || self.repairs.is_some()
+    }
+
+    /// Sends directly what the follower lacks through a slot; returns whether that begins now.
+    pub(super) fn begin_repair(&mut self, through: Slot) -> bool {
+        let begins = self.repairs.is_none();
+        self.repairs = self.repairs.max(Some(through));
+        begins
+    }
+
+    /// Ends that once the follower has it and what is committed, so that the next round of gossip fits its log.
+    pub(super) fn repaired(&mut self, decided: Slot) {
+        if self.repairs.is_some_and(|through| self.matched >= through.max(decided)) {
+            self.repairs = None;
+            self.forget_inflight();
+            self.resend = None;
+        }
     }
 
     /// Takes note that the follower needs what the leader no longer holds.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
-use super::{Configuration, ElectionTimer, Entry, Message, Raft, Record, State, log::Log};
+use super::{Configuration, ElectionTimer, Entry, Gossip, Message, Raft, Record, State, log::Log};
 use crate::{
     Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of,
     leadership::Leads,
@@ -104,6 +104,7 @@ impl Raft {
             disk: Default::default(),
             progress: Default::default(),
             backlogged: false,
+            gossip: Gossip::new(restart.incarnation, members.me(), base),
             log,
             members,
             options,
@@ -144,14 +145,16 @@ impl Raft {
         message: &Message,
         effects: &mut Effects,
     ) {
-        if let Message::Append { ballot, commit, .. }
-        | Message::Commit { ballot, through: commit }
-        | Message::Heartbeat { ballot, commit, .. } = message
-        {
-            self.decided_elsewhere = self.decided_elsewhere.max(*commit);
-            if *ballot >= self.reported.view.ballot && ballot.replica == from {
-                self.reported.leader(LeaderView { ballot: *ballot, leader: Some(from) }, effects);
-            }
+        let (ballot, commit, leader) = match message {
+            Message::Append { ballot, commit, .. }
+            | Message::Commit { ballot, through: commit }
+            | Message::Heartbeat { ballot, commit, .. } => (*ballot, *commit, from),
+            Message::Round(round) => (round.ballot, round.commit, round.ballot.replica),
+            _ => return,
+        };
+        self.decided_elsewhere = self.decided_elsewhere.max(commit);
+        if ballot >= self.reported.view.ballot && ballot.replica == leader {
+            self.reported.leader(LeaderView { ballot, leader: Some(leader) }, effects);
         }
     }
 

@@ -1,6 +1,7 @@
 //! One replica at a time, stepped by hand: what it says, and what must be durable first. `scenarios/` and the
 //! simulator check how replicas behave together.
 
+mod gossip;
 mod voters;
 
 use std::time::Duration;

@@ -220,7 +220,7 @@ fn proposed(from: ReplicaId, message: &Message) -> Vec<(Ballot, Slot, &Batch)> {
         Claim::Propose { ballot, slot, batch, .. } => Some((ballot, slot, batch)),
         _ => None,
     });
-    let terms = message.body().term_claims();
+    let terms = message.body().term_claims_of(from);
     let leader = terms.iter().find_map(|claim| match claim {
         TermClaim::Leads { ballot, .. } => Some(*ballot),
         _ => None,

@@ -363,8 +363,9 @@ impl EpochTerms {
     fn commit(&mut self, slot: Slot, ballot: Ballot) -> Checked {
         let Some(known) = self.entries.get(&(slot, ballot)) else { return Ok(()) };
         let acknowledged = known.acknowledged;
-        let voters = self.voters(ballot).unwrap_or_else(|| Rc::clone(&known.voters));
-        if !voters.is_quorum(|id| acknowledged & (1 << (id.0 - 1)) != 0) {
+        let quorum = |voters: &VoterSets| voters.is_quorum(|id| acknowledged & (1 << (id.0 - 1)) != 0);
+        // A replica that counts by itself may not have the leader's last configuration yet.
+        if !quorum(&known.voters) && !self.voters(ballot).is_some_and(|voters| quorum(&voters)) {
             return Ok(());
         }
         let (mut slot, mut at) = (slot, ballot);
@@ -424,7 +425,7 @@ impl EpochTerms {
         message: &Message,
         decided: Slot,
     ) -> Checked {
-        let claims = message.body().term_claims();
+        let claims = message.body().term_claims_of(id);
         claims.iter().try_for_each(|claim| self.claims(replica, (id, life), to, claim, decided))
     }
 
@@ -439,6 +440,7 @@ impl EpochTerms {
         match claim {
             TermClaim::Candidate { term } => self.votes(replica, id, *term, id),
             TermClaim::Grants { term } => self.votes(replica, id, *term, to),
+            TermClaim::Votes { term, candidate } => self.votes(replica, id, *term, *candidate),
             TermClaim::Leads { ballot, commit } => {
                 demand(*commit <= decided || self.ended, Invariant::AnnouncedDecided, || {
                     format!("{id} announces slots through {commit}; only those through {decided} are decided")
@@ -460,8 +462,32 @@ impl EpochTerms {
                     )
                 })
             }
+            TermClaim::Held { ballot, by, through } => self.held(id, *ballot, *by, *through, decided),
+            TermClaim::Committed { ballot, through } => {
+                demand(*through <= decided || self.ended, Invariant::AnnouncedDecided, || {
+                    format!("{id} knows slots through {through}; only those through {decided} are decided")
+                })?;
+                let above = self.committed.range(..=*through).find(|(_, (_, term))| *term > ballot.round);
+                demand(above.is_none(), Invariant::NothingFromAbove, || {
+                    format!(
+                        "{id} says in term {} that what a higher term committed is: {above:?}",
+                        ballot.round
+                    )
+                })
+            }
             TermClaim::Entry { .. } => Ok(()),
         }
+    }
+
+    /// A replica had an entry of a term durably while in that term, in the slot or after it, and so the log of the term's
+    /// leader before that; or else it may have it by a snapshot.
+    fn held(&self, id: ReplicaId, ballot: Ballot, by: ReplicaId, through: Slot, decided: Slot) -> Checked {
+        let has = |known: &Known| known.acknowledged & (1 << (by.0 - 1)) != 0;
+        let mut after = self.entries.range((through, Ballot::ZERO)..);
+        let held = after.any(|((_, of), known)| *of == ballot && has(known));
+        demand(held || through <= decided || self.ended, Invariant::DurableBeforePromise, || {
+            format!("{id} says that {by} held slot {through} in ballot {ballot}, which no disk did")
+        })
     }
 
     /// A leader tells in its term what is committed: it was committed in no higher term, and is the entry of its log.

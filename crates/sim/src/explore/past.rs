@@ -101,7 +101,7 @@ impl Past {
     ) -> Checked {
         let message = message.body();
         message.claims_of(by.id).iter().try_for_each(|claim| self.claims(by, claim, owed))?;
-        message.term_claims().iter().try_for_each(|claim| self.claims_of_term(by, to, claim, owed))
+        message.term_claims_of(by.id).iter().try_for_each(|claim| self.claims_of_term(by, to, claim, owed))
     }
 
     fn claims(&mut self, by: Speaker<'_>, claim: &Claim<'_>, owed: &mut Vec<Owed>) -> Checked {
@@ -196,6 +196,7 @@ impl Past {
         match claim {
             TermClaim::Candidate { term } => self.gives_vote(by, *term, by.id),
             TermClaim::Grants { term } => self.gives_vote(by, *term, to),
+            TermClaim::Votes { term, candidate } => self.gives_vote(by, *term, *candidate),
             TermClaim::Leads { ballot, commit } => {
                 self.announces(by.id, *ballot, *commit, owed);
                 self.leads(by, *ballot, || ballots(by.log))
@@ -203,6 +204,16 @@ impl Past {
             TermClaim::Entry { slot, ballot, before, batch } => {
                 self.proposes(by, (*slot, *ballot), batch, Some(*before))
             }
+            TermClaim::Committed { ballot, through } => {
+                self.announces(by.id, *ballot, *through, owed);
+                Ok(())
+            }
+            TermClaim::Held { ballot, by: holder, through } if *holder == by.id => {
+                let claim = TermClaim::Acknowledges { ballot: *ballot, through: *through };
+                self.claims_of_term(by, to, &claim, owed)
+            }
+            // Each replica's past is followed by itself.
+            TermClaim::Held { .. } => Ok(()),
             TermClaim::Acknowledges { ballot, through } => {
                 // An entry that became durable together with its removal in a later term was still held
                 // before that term.

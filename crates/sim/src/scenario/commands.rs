@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use synod_consensus::{ProtocolKind, UnknownName};
+use synod_consensus::{OptionError, Overrides, ProtocolKind, UnknownName};
 use synod_replica::{Change, Goal, Group, SessionCommand, Settings};
 use synod_wire::{ReplicaId, SessionId};
 
@@ -98,7 +98,7 @@ const PUTS_MAX: u32 = 1000;
 /// The settings of `cluster`.
 const SETTINGS: &str = "protocol, election, dissemination, priorities, decision, decisions, durability, window, announce-delay, batch-bytes, promise-bytes, \
                         snapshot-slots, keep-slots, chunk-bytes, fetch-bytes, undurable-bytes, state-transfer, clock-interval, \
-                        latency, follows";
+                        latency, follows, and the options of protocols, such as replication";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -494,7 +494,16 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
                 value.parse().map_err(|_| format!("{key}: '{value}' is not true or false"))?
         }
         "clock-interval" => settings.clock_interval = duration(value)?,
-        _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
+        _ => {
+            let option: std::result::Result<Overrides, _> = format!("{key}={value}").parse();
+            match option {
+                Ok(option) => option.apply(consensus),
+                Err(OptionError::Unknown(_)) => {
+                    return Err(format!("there is no setting '{key}'; there are {SETTINGS}"));
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
     }
     Ok(())
 }

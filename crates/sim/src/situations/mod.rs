@@ -14,6 +14,7 @@
 //! | `lives.rs` | crashes, restarts, lost logs |
 //! | `order.rs` | messages that overtake others, come late, or do not fit |
 //! | `batches.rs` | batches that travel apart from their order |
+//! | `rounds.rs` | rounds of gossip |
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
 //!
@@ -30,6 +31,7 @@ mod lives;
 #[cfg(test)]
 mod near_misses;
 mod order;
+mod rounds;
 mod scene;
 mod table;
 
@@ -197,6 +199,16 @@ situations! {
     HeldLost = "a log is lost with batches that are under way";
     /// An epoch ends, and a replica has batches that no replica has delivered.
     EpochWithBatches = "an epoch ends while batches are under way";
+    /// A replica passes on a round of gossip that another one began.
+    RoundPassedOn = "a round of gossip is passed on";
+    /// A round comes to a replica that has seen it, or a later one.
+    RoundTwice = "a round of gossip comes twice, or late";
+    /// A leader sends entries directly to a replica whose log a round did not fit.
+    RoundRepaired = "a log that a round does not fit is repaired";
+    /// A replica passes on a round whose entries, or earlier ones, are not durable there, and does not say that it holds them.
+    HeldLater = "a replica does not say yet what is not durable";
+    /// A follower is the first replica to know that a slot is committed, while its leader leads.
+    FollowerCommitsFirst = "a follower commits before its leader";
 }
 
 impl Situation {
@@ -215,6 +227,15 @@ impl Situation {
             Situation::JointLeader if !protocol.changes_voters_itself() => {
                 Err("it does not change voters within an epoch")
             }
+            Situation::RoundPassedOn
+            | Situation::RoundTwice
+            | Situation::RoundRepaired
+            | Situation::HeldLater
+            | Situation::FollowerCommitsFirst
+                if protocol != ProtocolKind::Raft =>
+            {
+                Err("its leader sends to all, or round a ring")
+            }
             Situation::DecidedTwice if !matches!(protocol, ProtocolKind::MultiPaxos | ProtocolKind::Ring) => {
                 Err("a new leader's log has every reference that may be decided, and none twice")
             }
@@ -222,8 +243,8 @@ impl Situation {
         }
     }
 
-    fn bit(self) -> u64 {
-        const { assert!(Situation::ALL.len() <= 64, "a word has 64 bits") };
+    fn bit(self) -> u128 {
+        const { assert!(Situation::ALL.len() <= 128, "a word has 128 bits") };
         1 << self as u32
     }
 }
@@ -236,7 +257,7 @@ impl fmt::Display for Situation {
 
 /// The situations that a run reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reached(u64);
+pub struct Reached(u128);
 
 impl Reached {
     /// Whether this one was reached.
@@ -268,6 +289,7 @@ pub(crate) struct Situations {
     order: order::Watcher,
     epochs: epochs::Watcher,
     batches: batches::Watcher,
+    rounds: rounds::Watcher,
 }
 
 impl Situations {
@@ -283,6 +305,7 @@ impl Situations {
             order: order::Watcher::new(capacity),
             epochs: epochs::Watcher::new(group, capacity),
             batches: batches::Watcher::new(capacity),
+            rounds: rounds::Watcher::new(capacity),
         }
     }
 
@@ -305,6 +328,7 @@ impl Situations {
         self.order.see(scene, sight, &mut now);
         self.epochs.see(scene, sight, &mut now);
         self.batches.see(scene, sight, &mut now);
+        self.rounds.see(scene, sight, &mut now);
         if counts {
             self.reached = now;
         }
@@ -400,6 +424,7 @@ mod stories {
             super::order::tests::STORIES,
             super::epochs::tests::STORIES,
             super::batches::tests::STORIES,
+            super::rounds::tests::STORIES,
         ];
         let told: Vec<Situation> =
             stories.concat().into_iter().flat_map(|(situations, ..)| situations).copied().collect();
@@ -417,10 +442,19 @@ mod stories {
         let exempt = |protocol: ProtocolKind| -> Vec<Situation> {
             Situation::ALL.iter().copied().filter(|row| row.applies(protocol).is_err()).collect()
         };
-        let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
+        let rounds = [
+            Situation::RoundPassedOn,
+            Situation::RoundTwice,
+            Situation::RoundRepaired,
+            Situation::HeldLater,
+            Situation::FollowerCommitsFirst,
+        ];
+        let with_rounds = |rows: &[Situation]| [rows, &rounds].concat();
+        let paxos = with_rounds(&[Situation::CandidateLearnsWinner, Situation::JointLeader]);
         assert_eq!(exempt(ProtocolKind::MultiPaxos), paxos);
         assert_eq!(exempt(ProtocolKind::Ring), paxos);
-        let sequence = [Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice];
+        let sequence =
+            with_rounds(&[Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice]);
         assert_eq!(exempt(ProtocolKind::SequencePaxos), sequence);
         let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages, Situation::DecidedTwice];
         assert_eq!(exempt(ProtocolKind::Raft), raft);

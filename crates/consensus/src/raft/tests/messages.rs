@@ -22,7 +22,7 @@ fn messages() -> Vec<Message> {
             session: 3,
             prev: Slot(8),
             prev_ballot: ballot,
-            entries: [entry, change].into(),
+            entries: [entry.clone(), change].into(),
             commit: Slot(7),
         },
         Message::AppendReply { ballot, session: 3, through: Slot(10) },
@@ -34,7 +34,66 @@ fn messages() -> Vec<Message> {
         Message::TimeoutNow { ballot },
         Message::Priority { priority: 9 },
         Message::Follow,
+        Message::Round(Box::new(round(entry.clone(), None))),
+        Message::Round(Box::new(round(entry.clone(), Some(status(Merge::Vector))))),
+        Message::Round(Box::new(round(entry, Some(status(Merge::LowerIfNews))))),
+        Message::RoundReply { ballot, number: 300, through: Slot(9) },
+        Message::RoundConflict { ballot, number: 300, prev: Slot(8), hint: Slot(4), hint_ballot: ballot },
+        Message::VoteRound(Box::new(VoteRound {
+            candidate: ReplicaId(3),
+            term: 6,
+            attempt: 2,
+            rehearsal: true,
+            transfer: false,
+            last: Slot(9),
+            last_ballot: ballot,
+            granted: vec![ReplicaId(2), ReplicaId(3)],
+        })),
     ]
+}
+
+fn round(entry: Entry, status: Option<Status>) -> Round {
+    let ballot = entry.ballot;
+    let (prev, commit) = (Slot(8), Slot(8));
+    Round { ballot, number: 300, beat: 7, prev, prev_ballot: ballot, entries: [entry].into(), commit, status }
+}
+
+fn status(merge: Merge) -> Status {
+    let next = if merge == Merge::Vector { Slot::ZERO } else { Slot(300) };
+    let known = |id, held, beat| Known { id: ReplicaId(id), held: Slot(held), beat };
+    let members = match merge {
+        Merge::Vector => vec![known(1, 0, 7), known(2, 300, 6), known(900, 9, 0)],
+        _ => vec![known(1, 0, 7), known(2, 300, 6), known(900, 300, 0)],
+    };
+    Status { merge, commit: Slot(8), next, members }
+}
+
+#[test]
+fn a_status_takes_few_bytes_and_what_no_replica_writes_is_refused() {
+    let len = |status: &Status| {
+        let mut writer = Writer::new();
+        Some(status.clone()).write(&mut writer);
+        writer.finish().len()
+    };
+    let of = |count: u64| {
+        let known = |id| Known { id: ReplicaId(id), held: Slot(1_000 + id % 100), beat: 1_000_000 - id % 3 };
+        let members = (1..=count).map(known).collect();
+        Status { merge: Merge::Vector, commit: Slot(990), next: Slot::ZERO, members }
+    };
+    assert!(len(&of(125)) < 125 * 4, "{} bytes", len(&of(125)));
+    assert!(len(&of(2 * MEMBERS_MAX as u64)) < crate::MESSAGE_HEAD_BYTES / 2);
+    let reads = |status: Status| {
+        let mut writer = Writer::new();
+        Some(status.clone()).write(&mut writer);
+        let read = <Option<Status>>::read(&mut Reader::new(writer.finish().to_bytes()), "status");
+        read.map(|read| read == Some(status))
+    };
+    assert_eq!(reads(of(2 * MEMBERS_MAX as u64)), Ok(true));
+    assert!(reads(of(2 * MEMBERS_MAX as u64 + 1)).is_err());
+    let bitmap = Status { merge: Merge::Printed, next: Slot(991), ..of(0) };
+    assert_eq!(reads(bitmap.clone()), Ok(true));
+    assert!(reads(Status { next: Slot(990), ..bitmap }).is_err(), "what is voted for is not committed");
+    assert!(reads(Status { next: Slot(991), ..of(3) }).is_err());
 }
 
 #[test]

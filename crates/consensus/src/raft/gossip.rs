@@ -1,0 +1,556 @@
+//! Rounds of gossip: how a leader's entries reach the voters by way of each other (Driftwood 2023, chapter 3).
+//!
+//! The leader sends a **round** to a few voters: the entries after its committed prefix. A voter that sees the round for
+//! the first time passes it on to a few others, and takes the entries in. With `gossip-replies` (version 1) it answers
+//! the leader. With `gossip-status` (version 2) it does not: every copy of a round carries the [`CommitStatus`] of the
+//! replica that sends it. Elections, changes of voters, heartbeats and learners are those of Raft as it is otherwise, and
+//! a voter whose log does not fit is served by the leader directly until it does.
+//!
+//! `docs/driftwood.md` says why it is safe, and what differs from the document.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
+
+use super::{
+    Message, Raft, Replication, Round, State, VoteRound,
+    commit_status::{CommitStatus, Merge},
+    follower::Taken,
+    log::fitting,
+};
+use crate::{Effects, VoterSets, leadership::Leads};
+
+/// What a replica remembers of rounds, whether it leads or not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gossip {
+    /// Orders the targets of this replica.
+    seed: u64,
+    /// How many targets were sent something: the next one follows them in the order.
+    sent: usize,
+    /// The last round of the present term that this replica has seen.
+    seen: u64,
+    pub(super) status: CommitStatus,
+    /// How often this replica may still tell of its status before it passes on the next round.
+    echoes_left: u8,
+    /// Whether it has learned something since it last told.
+    has_news: bool,
+    /// Of each candidate the last attempt to be elected, and who is known to vote for it.
+    pub(super) votes: BTreeMap<ReplicaId, VoteRound>,
+    /// How often this replica has asked for votes by gossip, in all lives.
+    pub(super) attempts: u64,
+}
+
+impl Gossip {
+    pub(super) fn new(life: Incarnation, me: ReplicaId, committed: Slot) -> Gossip {
+        let seed = mixed(life.0) ^ mixed(me.0);
+        let mut gossip = Gossip { seed, attempts: life.0 << 32, ..Gossip::default() };
+        gossip.status.raise(committed);
+        gossip
+    }
+
+    /// A new term begins, in which rounds are numbered from 1 on.
+    pub(super) fn enter_term(&mut self) {
+        (self.seen, self.echoes_left, self.has_news) = (0, 0, false);
+    }
+
+    /// The next replicas to send to: each replica goes round all others in an order of its own (Algorithm 1; ERR-1).
+    pub(super) fn targets(
+        &mut self,
+        others: &[ReplicaId],
+        fan_out: usize,
+        except: Option<ReplicaId>,
+    ) -> Vec<ReplicaId> {
+        let mut order = others.to_vec();
+        order.sort_unstable_by_key(|id| (mixed(self.seed ^ id.0), *id));
+        let from = self.sent;
+        let count = fan_out.min(order.len());
+        self.sent = (self.sent + count) % order.len().max(1);
+        let next = (0..count).map(|index| order[(from + index) % order.len()]);
+        next.filter(|&id| Some(id) != except).collect()
+    }
+}
+
+/// A number that looks random (splitmix64).
+fn mixed(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// To how many of so many voters each sends a round, if no number is given: the logarithm reaches nearly all.
+fn fan_out(voters: usize) -> usize {
+    let reaches = |fan_out: &u32| f64::from(*fan_out).exp() >= voters as f64;
+    (2..).find(reaches).map_or(2, |fan_out| fan_out as usize)
+}
+
+/// When the leader begins rounds.
+#[derive(Clone, Debug)]
+pub(super) struct Rounds {
+    /// The last round.
+    pub(super) number: u64,
+    /// When it began.
+    began: Time,
+    /// Entries through this slot were in a round at least once.
+    newest: Slot,
+    /// The end of the last round's entries, if there was no room for all: the next round goes on there.
+    page_end: Option<Slot>,
+    /// Whether a round should begin although there may be nothing in it: it says that the leader lives, or what is
+    /// committed.
+    wanted: bool,
+    /// Whether this replica has learned something since the last round that the others may not know.
+    news: bool,
+    /// After a round that brings nothing new the next one waits longer.
+    gap: Duration,
+    /// When entries that were in a round before are in one again.
+    again_at: Time,
+    again_gap: Duration,
+}
+
+impl Rounds {
+    pub(super) fn new(now: Time, interval: Duration) -> Rounds {
+        Rounds {
+            number: 0,
+            began: Time::ZERO,
+            newest: Slot::ZERO,
+            page_end: None,
+            wanted: true,
+            news: false,
+            gap: interval,
+            again_at: now,
+            again_gap: interval,
+        }
+    }
+
+    /// A round is wanted, even an empty one.
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// This replica has learned something.
+    fn has_news(&mut self, interval: Duration) {
+        (self.news, self.gap) = (true, interval);
+    }
+
+    /// When the next round is due; `waits` says that something is not committed, `last` is the last slot that could be
+    /// told.
+    fn due(&self, how: Replication, last: Slot, waits: bool, interval: Duration) -> Time {
+        let soon = self.began + interval;
+        match how {
+            _ if self.number == 0 => Time::ZERO,
+            _ if self.wanted || waits && (last > self.newest || self.page_end.is_some()) => soon,
+            _ if !waits => Time::NEVER,
+            Replication::GossipStatus => (self.began + self.gap).min(self.again_at).max(soon),
+            _ => self.again_at.max(soon),
+        }
+    }
+}
+
+impl Raft {
+    /// The status goes with the present term's leader, if that one's rounds carry statuses.
+    fn has_status(&self) -> bool {
+        let ballot = self.gossip.status.ballot();
+        ballot != Ballot::ZERO && ballot.round == self.term
+    }
+
+    /// How entries reach the voters of this leader.
+    pub(super) fn gossips(&self) -> bool {
+        self.options.raft.replication.gossips()
+    }
+
+    fn round_interval(&self) -> Duration {
+        self.options.raft.round_interval
+    }
+
+    /// When this leader's next round is due.
+    pub(super) fn round_at(&self) -> Time {
+        let State::Leader(leader) = &self.state else { return Time::NEVER };
+        let Some(rounds) = &leader.rounds else { return Time::NEVER };
+        let last = self.log.last();
+        rounds.due(self.options.raft.replication, last, last > self.decided, self.round_interval())
+    }
+
+    /// Begins to lead: this replica's rounds are numbered from 1 on.
+    pub(super) fn begin_rounds(&mut self, ballot: Ballot) {
+        if self.options.raft.replication == Replication::GossipStatus {
+            self.begin_status(ballot, self.options.raft.status_merge);
+        }
+    }
+
+    fn begin_status(&mut self, ballot: Ballot, merge: Merge) {
+        if self.gossip.status.ballot() != ballot {
+            let forgets = !self.options.has(super::Bug::KeepStatusOfTerm);
+            self.gossip.status.raise(self.decided);
+            self.gossip.status.begin(ballot, merge, forgets);
+        }
+    }
+
+    /// Begins a round if one is due.
+    pub(super) fn go_round(&mut self, now: Time, effects: &mut Effects) {
+        if now < self.round_at() {
+            return;
+        }
+        let interval = self.round_interval();
+        let again_max = self.options.retransmit_after.max(interval);
+        let (status, others) = (self.status_to_tell(), self.others());
+        let (decided, last) = (self.decided, self.log.last_written());
+        let State::Leader(leader) = &mut self.state else { return };
+        let Some(rounds) = &mut leader.rounds else { return };
+        // Only entries of this term commit those before it, so a leader does not wait for a page to be committed before
+        // it sends the next one.
+        let page_end = rounds.page_end.filter(|end| (decided.next()..last).contains(end));
+        let prev = page_end.unwrap_or(decided);
+        let prev_ballot = self.log.ballot_at(prev);
+        let Some(prev_ballot) = prev_ballot else {
+            // More terms came and went than a log remembers.
+            rounds.began = now;
+            return;
+        };
+        let fresh = last > rounds.newest;
+        if fresh {
+            (rounds.gap, rounds.again_gap) = (interval, interval);
+        }
+        let entries = if fresh || page_end.is_some() || now >= rounds.again_at {
+            rounds.again_at = now + rounds.again_gap;
+            rounds.again_gap = (rounds.again_gap * 2).min(again_max);
+            let (count, _) = fitting(self.log.from(prev.next()), self.options.raft.append_bytes_max);
+            self.log.share(prev.next(), count)
+        } else {
+            [].into()
+        };
+        let end = Slot(prev.0 + entries.len() as u64);
+        rounds.page_end = Some(end).filter(|_| !entries.is_empty() && end < last);
+        rounds.newest = rounds.newest.max(end);
+        rounds.gap = if rounds.news { interval } else { (rounds.gap * 2).min(again_max) };
+        (rounds.news, rounds.wanted) = (false, false);
+        (rounds.number, rounds.began) = (rounds.number + 1, now);
+        let (number, beat, commit) = (rounds.number, leader.duties.rounds.last(), decided);
+        let ballot = leader.ballot;
+        leader.told_voters(commit);
+        let targets = self.gossip.targets(&others, fan_out_of(&self.options, others.len() + 1), None);
+        let round = Round { ballot, number, beat, prev, prev_ballot, entries, commit, status };
+        effects.send_each(targets, Message::Round(Box::new(round)), Lsn::ZERO);
+    }
+
+    /// The voters except this replica.
+    pub(super) fn others(&self) -> Vec<ReplicaId> {
+        let mut others = self.voters().all();
+        others.retain(|&id| id != self.members.me());
+        others
+    }
+
+    /// The voters except this replica, and the leader: it may be about to leave, and must learn that it may.
+    fn others_with(&self, leader: ReplicaId) -> Vec<ReplicaId> {
+        let mut others = self.others();
+        if !others.contains(&leader) {
+            others.push(leader);
+        }
+        others
+    }
+
+    fn status_to_tell(&self) -> Option<super::commit_status::Status> {
+        let voters = self.voters();
+        self.has_status().then(|| self.gossip.status.tell(|id| voters.contains(id)))
+    }
+
+    /// Takes in a round, which another replica than its leader may have passed on.
+    pub(super) fn on_round(&mut self, now: Time, mut round: Box<Round>, effects: &mut Effects) {
+        let (ballot, leader) = (round.ballot, round.ballot.replica);
+        if leader == self.members.me() {
+            return self.on_own_round(now, &round, effects);
+        }
+        let across = self.options.has(super::Bug::MergeOlderTerms);
+        if across
+            && ballot.round < self.term
+            && self.has_status()
+            && let Some(status) = &round.status
+        {
+            self.gossip.status.merge(status);
+        }
+        if ballot.round < self.term {
+            return effects.send(leader, Message::Stale { term: self.term }, self.term_lsn);
+        }
+        if ballot.round > self.term {
+            self.enter_term(now, ballot.round, None, effects);
+        }
+        let mut news = false;
+        if let Some(status) = &round.status {
+            self.begin_status(ballot, status.merge);
+            news = self.gossip.status.merge(status);
+        }
+        if round.number <= self.gossip.seen {
+            self.gossip.has_news |= news;
+            // It is no sign of life: a round goes on for a while after its leader is gone.
+            return self.settle(now, effects);
+        }
+        (self.gossip.seen, self.gossip.echoes_left) = (round.number, self.options.raft.status_echoes);
+        self.obey(now, ballot, effects);
+        if round.status.is_some() {
+            self.gossip.status.raise(round.commit);
+            self.gossip.status.beat(self.members.me(), round.beat);
+            round.status = self.status_to_tell();
+            self.gossip.has_news = false;
+        }
+        self.pass_on(&round, effects);
+        self.take_round(now, *round, effects);
+        self.settle(now, effects);
+    }
+
+    /// Passes a round on, whether it fits this replica's log or not (ERR-5). A status says of this replica that it follows,
+    /// so its term must be durable; the entries of others are no promise of this one.
+    fn pass_on(&mut self, round: &Round, effects: &mut Effects) {
+        let leader = round.ballot.replica;
+        let others = self.others_with(leader);
+        let (after, except) =
+            if round.status.is_some() { (self.term_lsn, None) } else { (Lsn::ZERO, Some(leader)) };
+        let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let targets = self.gossip.targets(&others, fan_out, except);
+        effects.send_each(targets, Message::Round(Box::new(round.clone())), after);
+    }
+
+    /// Tells others what this replica has learned since it passed the last round on; a few times a round. It is no round, and
+    /// has the number 0: nobody takes it for a sign of life, or passes it on.
+    pub(super) fn echo(&mut self, effects: &mut Effects) {
+        let follows = matches!(self.state, State::Follower);
+        if !self.gossip.has_news || self.gossip.echoes_left == 0 || !follows {
+            return;
+        }
+        let Some(status) = self.status_to_tell() else { return };
+        (self.gossip.has_news, self.gossip.echoes_left) = (false, self.gossip.echoes_left - 1);
+        let ballot = self.gossip.status.ballot();
+        let others = self.others_with(ballot.replica);
+        let targets = self.gossip.targets(&others, fan_out_of(&self.options, others.len() + 1), None);
+        let echo = Round::echo(ballot, status);
+        effects.send_each(targets, Message::Round(Box::new(echo)), self.term_lsn);
+    }
+
+    fn take_round(&mut self, _now: Time, round: Round, effects: &mut Effects) {
+        let Round { ballot, number, prev, prev_ballot, entries, commit, status, beat: _ } = round;
+        let says_something = !entries.is_empty();
+        let answers = status.is_none() && says_something;
+        match self.take_in(prev, prev_ballot, entries, effects) {
+            Taken::Conflicts { hint, hint_ballot } => {
+                let conflict = Message::RoundConflict { ballot, number, prev, hint, hint_ballot };
+                effects.send(ballot.replica, conflict, self.term_lsn);
+            }
+            Taken::Nothing => return,
+            Taken::Holds { through, after } if answers => {
+                let last = self.options.has(super::Bug::ReplyWithLast);
+                let through = if last { self.log.last_written() } else { through };
+                effects.send(ballot.replica, Message::RoundReply { ballot, number, through }, after);
+            }
+            Taken::Holds { .. } => {}
+        }
+        if status.is_none() {
+            self.on_commit(commit, effects);
+        }
+    }
+
+    /// A round that this replica began comes back with what another one knows.
+    fn on_own_round(&mut self, now: Time, round: &Round, effects: &mut Effects) {
+        let Some(status) = &round.status else { return };
+        if !matches!(&self.state, State::Leader(leader) if leader.ballot == round.ballot) {
+            return;
+        }
+        let news = self.gossip.status.merge(status);
+        let interval = self.round_interval();
+        let known: Vec<_> = self.gossip.status.known().collect();
+        let last = self.log.last_written();
+        let (decided, retransmit_after) = (self.decided, self.options.retransmit_after);
+        let State::Leader(leader) = &mut self.state else { return };
+        if let Some(rounds) = leader.rounds.as_mut().filter(|_| news) {
+            rounds.has_news(interval);
+        }
+        for known in known {
+            leader.knows(known, (last, decided), now, retransmit_after);
+        }
+        self.settle(now, effects);
+        self.confirm_reads(effects);
+        self.hand_over(now, effects);
+    }
+
+    /// Takes note that a follower holds this leader's log through a slot, if the status counts that.
+    pub(super) fn holds_directly(&mut self, id: ReplicaId, through: Slot) {
+        let own_term = self.log.ballot_at(through) == Some(self.gossip.status.ballot());
+        // The document's leader learns of logs by statuses only.
+        if self.has_status() && own_term && self.options.raft.status_merge != Merge::Printed {
+            self.gossip.status.hold(id, through);
+        }
+    }
+
+    /// Draws the conclusions from the status: what this replica holds durably counts, and what a quorum holds is
+    /// committed.
+    pub(super) fn settle(&mut self, now: Time, effects: &mut Effects) {
+        if !self.has_status() {
+            return;
+        }
+        let (me, ballot) = (self.members.me(), self.gossip.status.ballot());
+        // With an entry of the leader's term at its end, this log is a beginning of the leader's.
+        let follows = self.log.last_ballot() == ballot;
+        let stable = if self.options.has(super::Bug::AckBeforeDurable) {
+            self.log.last_written()
+        } else {
+            self.stable
+        };
+        let has_own_term =
+            self.log.ballot_at(stable) == Some(ballot) || self.options.has(super::Bug::HoldAnyTerm);
+        let own = if has_own_term { stable } else { Slot::ZERO };
+        let counted = if follows { self.log.last_written() } else { Slot::ZERO };
+        let voters: &VoterSets = &self.log.configuration().voters;
+        self.gossip.has_news |= own > self.gossip.status.held_by(me) && own > self.gossip.status.commit();
+        self.gossip.status.settle(me, own, counted, |value| voters.quorum_value(value));
+        self.gossip.status.raise(self.decided);
+        if follows {
+            self.verified = self.verified.max(self.log.last_written());
+        }
+        let mut commit = self.gossip.status.commit();
+        if self.options.has(super::Bug::CommitEverything) {
+            commit = commit.max(self.log.last_written());
+        }
+        if matches!(self.state, State::Leader(_)) {
+            let reached = commit.min(self.log.last_written());
+            if reached > self.decided {
+                self.deliver_through(reached, ballot, effects);
+                self.advance_change(now, effects);
+            }
+        } else {
+            self.decided_elsewhere = self.decided_elsewhere.max(commit);
+            let any_term = self.options.has(super::Bug::CommitAnyTerm);
+            let verified = if any_term { self.log.last_written() } else { self.verified };
+            self.deliver_through(commit.min(verified), ballot, effects);
+        }
+    }
+
+    /// A follower answers a round: its log equals this leader's through a slot.
+    pub(super) fn on_round_reply(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        (ballot, number): (Ballot, u64),
+        through: Slot,
+        effects: &mut Effects,
+    ) {
+        let (last, decided, resend_after) =
+            (self.log.last_written(), self.decided, self.options.retransmit_after);
+        let Some(progress) = self.answered_round(now, from, ballot, number) else { return };
+        if through > last {
+            // No replica has more of this term than its leader sent.
+            return;
+        }
+        let advanced = through > progress.matched;
+        progress.matches(through, now, resend_after);
+        progress.repaired(decided);
+        if advanced {
+            self.commit(now, effects);
+        }
+        self.hand_over(now, effects);
+    }
+
+    /// A follower answers a round: its log has no such entry. It gets what it lacks directly.
+    pub(super) fn on_round_conflict(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        (ballot, number): (Ballot, u64),
+        prev: Slot,
+        (hint, hint_ballot): (Slot, Ballot),
+    ) {
+        let agree = self.log.last_not_above(hint, hint_ballot);
+        let Some(progress) = self.answered_round(now, from, ballot, number) else { return };
+        if prev <= progress.matched || !progress.begin_repair(prev) {
+            return;
+        }
+        match agree {
+            Some(slot) => progress.probe(slot.min(prev.prev()).next()),
+            // The conflict is further back than this log is known, which `replicate` finds out.
+            None => progress.probe(Slot(1)),
+        }
+    }
+
+    /// The progress of a follower that answers a round, if the round was begun since the follower is tracked.
+    fn answered_round(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        number: u64,
+    ) -> Option<&mut super::progress::Progress> {
+        let State::Leader(leader) = &mut self.state else { return None };
+        if ballot != leader.ballot {
+            return None;
+        }
+        leader.answers_round(from, number, now)
+    }
+}
+
+pub(super) fn fan_out_of(options: &crate::Options, voters: usize) -> usize {
+    options.raft.round_fan_out.map_or_else(|| fan_out(voters), usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn others(n: u64, me: u64) -> Vec<ReplicaId> {
+        (1..=n).filter(|&id| id != me).map(ReplicaId).collect()
+    }
+
+    #[test]
+    fn a_replica_goes_round_all_others_before_it_sends_to_one_again() {
+        for (n, fan_out) in [(5, 2), (31, 4), (125, 5), (125, 3)] {
+            let mut gossip = Gossip::new(Incarnation(1), ReplicaId(1), Slot::ZERO);
+            let others = others(n, 1);
+            let rounds = others.len().div_ceil(fan_out);
+            let mut met: Vec<ReplicaId> =
+                (0..rounds).flat_map(|_| gossip.targets(&others, fan_out, None)).collect();
+            met.truncate(others.len());
+            assert_ne!(met, others, "each in an order of its own");
+            met.sort_unstable();
+            assert_eq!(met, others);
+        }
+        let mut gossip = Gossip::new(Incarnation(1), ReplicaId(1), Slot::ZERO);
+        assert_eq!(gossip.targets(&others(3, 1), 9, None).len(), 2, "there are no more");
+        assert_eq!(gossip.targets(&others(3, 1), 2, Some(ReplicaId(2))), [ReplicaId(3)]);
+        assert_eq!(gossip.targets(&[], 2, None), []);
+    }
+
+    #[test]
+    fn the_fan_out_grows_with_the_logarithm_of_the_group() {
+        assert_eq!([1, 2, 3, 5, 8, 31, 53, 125].map(fan_out), [2, 2, 2, 2, 3, 4, 4, 5]);
+    }
+
+    /// Driftwood 2023, section 4.3 of our extract: the share of replicas that one round does not reach is 1 - x with
+    /// x = 1 - exp(-F x); and the longest time without a round, counted in rounds.
+    #[test]
+    fn one_round_reaches_as_many_as_chance_would_and_nobody_is_left_out_for_long() {
+        let n = 125;
+        for (fan_out, missed, gap_max) in [(2, 0.203, 12), (3, 0.059, 7), (5, 0.007, 5)] {
+            let mut all: Vec<Gossip> =
+                (1..=n).map(|id| Gossip::new(Incarnation(1), ReplicaId(id), Slot::ZERO)).collect();
+            let (mut unreached, mut last_reached, mut gap) = (0, vec![0; n as usize], 0);
+            let rounds = 400;
+            for round in 1..=rounds {
+                let (mut reached, mut queue) = (vec![false; n as usize], vec![1]);
+                reached[0] = true;
+                while let Some(id) = queue.pop() {
+                    for target in all[id as usize - 1].targets(&others(n, id), fan_out, None) {
+                        if !std::mem::replace(&mut reached[target.0 as usize - 1], true) {
+                            queue.push(target.0);
+                        }
+                    }
+                }
+                for (reached, last) in reached.iter().zip(&mut last_reached) {
+                    if *reached {
+                        gap = gap.max(round - *last);
+                        *last = round;
+                    } else {
+                        unreached += 1;
+                    }
+                }
+            }
+            let share = f64::from(unreached) / f64::from(rounds) / n as f64;
+            assert!((share - missed).abs() < 0.02, "fan-out {fan_out}: {share}");
+            assert!(gap <= gap_max, "fan-out {fan_out}: {gap} rounds without one");
+        }
+    }
+}

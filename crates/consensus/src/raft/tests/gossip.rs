@@ -1,0 +1,300 @@
+//! Rounds of gossip: who passes them on, who is answered, and what counts.
+
+use super::*;
+use crate::raft::{CommitStatus, Known, Merge, Replication, Round};
+
+const R5: ReplicaId = ReplicaId(5);
+const FIVE: [ReplicaId; 5] = [R1, R2, R3, R4, R5];
+
+fn options(replication: Replication) -> Options {
+    let raft = Tuning { replication, round_fan_out: Some(4), ..Tuning::default() };
+    Options { raft, ..Options::default() }
+}
+
+fn follower(me: ReplicaId, replication: Replication) -> One {
+    let mut one = One::start(Members::new(FIVE, me), &options(replication), Vec::new(), false);
+    one.effects.drain();
+    one
+}
+
+/// Makes r1 lead term 1 of five; its no-op is durable here and in slot 1.
+fn leader(replication: Replication) -> (One, Vec<Effect>) {
+    let mut one = follower(R1, replication);
+    one.wait(T * 2);
+    for rehearsal in [true, false] {
+        one.durable();
+        for from in [R2, R3] {
+            one.receive(from, Message::VoteReply { term: 1, rehearsal, granted: true });
+        }
+    }
+    assert_eq!(one.role(), Role::Leader);
+    let mut effects = one.durable();
+    effects.extend(one.wait(Duration::from_millis(1)));
+    (one, effects)
+}
+
+fn round(
+    number: u64,
+    leader: Ballot,
+    prev: u64,
+    prev_ballot: Ballot,
+    entries: Vec<Entry>,
+    commit: u64,
+) -> Round {
+    let (prev, commit) = (Slot(prev), Slot(commit));
+    Round {
+        ballot: leader,
+        number,
+        beat: 1,
+        prev,
+        prev_ballot,
+        entries: entries.into(),
+        commit,
+        status: None,
+    }
+}
+
+fn with_status(round: Round, commit: u64, held: &[(ReplicaId, u64)]) -> Round {
+    let members = held.iter().map(|&(id, held)| Known { id, held: Slot(held), beat: 0 }).collect();
+    let status = CommitStatus { merge: Merge::Vector, commit: Slot(commit), next: Slot::ZERO, members };
+    Round { status: Some(status), ..round }
+}
+
+fn gossip(one: &mut One, from: ReplicaId, round: &Round) -> Vec<Effect> {
+    one.receive(from, Message::Round(Box::new(round.clone())))
+}
+
+/// The rounds that leave, and for whom.
+fn rounds(effects: &[Effect]) -> Vec<(Vec<ReplicaId>, Round, Lsn)> {
+    let of = |effect: &Effect| match effect {
+        Effect::Send { to, message: crate::Message::Raft(Message::Round(round)), after } => {
+            let mut to = to.ids().to_vec();
+            to.sort_unstable();
+            Some((to, (**round).clone(), *after))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+fn others(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
+    let mut others = sent(effects, whom);
+    others.retain(|(message, _)| !matches!(message, Message::Round(_)));
+    others
+}
+
+#[test]
+fn a_follower_passes_a_round_on_once_and_answers_the_leader_whoever_brought_it() {
+    let mut follower = follower(R2, Replication::GossipReplies);
+    let first = round(1, ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a")], 0);
+    let effects = gossip(&mut follower, R3, &first);
+    let record = appended(&effects, |record| matches!(record, Record::Entries { .. }));
+    assert_eq!(rounds(&effects), [(vec![R3, R4, R5], first.clone(), Lsn::ZERO)], "not to the leader");
+    let reply = Message::RoundReply { ballot: ballot(1, R1), number: 1, through: Slot(1) };
+    assert_eq!(others(&effects, R1), [(reply, record)]);
+    assert_eq!(follower.protocol.status().view.leader, Some(R1));
+    assert!(gossip(&mut follower, R4, &first).is_empty(), "it was here before");
+    let late = round(0, ballot(1, R1), 0, Ballot::ZERO, vec![], 0);
+    assert!(gossip(&mut follower, R1, &late).is_empty());
+}
+
+/// ERR-5: otherwise nobody behind it would hear of the round.
+#[test]
+fn a_round_that_does_not_fit_is_passed_on_and_removes_nothing() {
+    let mut follower = follower(R2, Replication::GossipReplies);
+    gossip(&mut follower, R1, &round(1, ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a")], 0));
+    let effects =
+        gossip(&mut follower, R1, &round(2, ballot(1, R1), 4, ballot(1, R1), vec![entry(1, R1, "e")], 4));
+    assert_eq!(rounds(&effects).len(), 1);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Append { .. })));
+    let [(Message::RoundConflict { prev: Slot(4), hint: Slot(1), .. }, _)] = others(&effects, R1)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(follower.protocol.status().decided_elsewhere, Slot(4), "it may catch up meanwhile");
+}
+
+/// ERR-2: a round, or what came directly, may be late and short.
+#[test]
+fn a_late_round_removes_nothing() {
+    let mut follower = follower(R2, Replication::GossipReplies);
+    let entries = vec![entry(1, R1, "a"), entry(1, R1, "b"), entry(1, R1, "c")];
+    gossip(&mut follower, R1, &round(1, ballot(1, R1), 0, Ballot::ZERO, entries.clone(), 0));
+    let effects =
+        gossip(&mut follower, R1, &round(2, ballot(1, R1), 0, Ballot::ZERO, entries[..1].to_vec(), 0));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Append { .. })), "{effects:?}");
+    let reply =
+        |number, through| Message::RoundReply { ballot: ballot(1, R1), number, through: Slot(through) };
+    assert_eq!(others(&effects, R1)[0].0, reply(2, 1), "only what is known to be the leader's (ERR-6)");
+    let effects = gossip(&mut follower, R1, &round(3, ballot(1, R1), 3, ballot(1, R1), vec![], 3));
+    assert_eq!(delivered(&effects).len(), 3);
+}
+
+/// ERR-7: a new leader's rounds begin with 1 again.
+#[test]
+fn rounds_are_numbered_in_each_term_and_lower_terms_are_refused() {
+    let mut follower = follower(R2, Replication::GossipReplies);
+    gossip(&mut follower, R1, &round(300, ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a")], 0));
+    let effects =
+        gossip(&mut follower, R4, &round(1, ballot(2, R3), 0, Ballot::ZERO, vec![entry(2, R3, "b")], 0));
+    assert_eq!(rounds(&effects).len(), 1);
+    assert!(matches!(others(&effects, R3)[..], [(Message::RoundReply { number: 1, .. }, _)]));
+    let effects = gossip(&mut follower, R4, &round(301, ballot(1, R1), 1, ballot(1, R1), vec![], 0));
+    assert!(rounds(&effects).is_empty());
+    assert!(matches!(others(&effects, R1)[..], [(Message::Stale { term: 2 }, _)]), "told to the leader");
+}
+
+/// h4: a round goes on for a while after its leader is gone.
+#[test]
+fn only_a_new_round_is_a_sign_of_life() {
+    let mut follower = follower(R2, Replication::GossipStatus);
+    let mut deadline = |number, wait: Duration| {
+        follower.now += wait;
+        let round = with_status(round(number, ballot(1, R1), 0, Ballot::ZERO, vec![], 0), 0, &[]);
+        let message = Message::Round(Box::new(round)).into();
+        follower.protocol.step(follower.now, Input::Receive { from: R3, message }, &mut follower.effects);
+        follower.protocol.flush(follower.now, &mut follower.effects);
+        follower.effects.drain().any(|effect| matches!(effect, Effect::Deadline(_)))
+    };
+    assert!(deadline(1, Duration::ZERO));
+    assert!(!deadline(1, T / 2), "it was here before");
+    assert!(deadline(2, T / 4));
+}
+
+#[test]
+fn a_leader_counts_answers_to_its_rounds() {
+    let (mut leader, effects) = leader(Replication::GossipReplies);
+    let [(to, first, Lsn::ZERO)] = &rounds(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!((to, first.entries.len(), first.status.is_none()), (&vec![R2, R3, R4, R5], 1, true));
+    let reply =
+        |number, through| Message::RoundReply { ballot: ballot(1, R1), number, through: Slot(through) };
+    assert!(delivered(&leader.receive(R2, reply(1, 1))).is_empty());
+    assert!(delivered(&leader.receive(R2, reply(1, 1))).is_empty(), "the same follower");
+    assert!(delivered(&leader.receive(R3, reply(9, 1))).is_empty(), "no such round");
+    assert_eq!(delivered(&leader.receive(R3, reply(1, 1))).len(), 1);
+    // What waits goes with the next round.
+    let effects = leader.propose("a");
+    assert!(others(&effects, R2).is_empty());
+    let effects = leader.wait(Duration::from_millis(1));
+    let [(_, second, _)] = &rounds(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!((second.prev, second.entries.len(), second.commit), (Slot(1), 1, Slot(1)));
+    assert!(second.number > first.number);
+}
+
+#[test]
+fn a_follower_whose_log_does_not_fit_is_served_directly_until_it_does() {
+    let (mut leader, _) = leader(Replication::GossipReplies);
+    for from in [R2, R3] {
+        leader.receive(from, Message::RoundReply { ballot: ballot(1, R1), number: 1, through: Slot(1) });
+    }
+    leader.propose("a");
+    let number = rounds(&leader.wait(Duration::from_millis(1)))[0].1.number;
+    let conflict = Message::RoundConflict {
+        ballot: ballot(1, R1),
+        number,
+        prev: Slot(1),
+        hint: Slot::ZERO,
+        hint_ballot: Ballot::ZERO,
+    };
+    let effects = leader.receive(R4, conflict.clone());
+    let [(Message::Append { prev: Slot(0), entries, session, .. }, _)] = &others(&effects, R4)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(entries.len(), 2);
+    assert!(others(&leader.receive(R4, conflict), R4).is_empty(), "one at a time");
+    leader.receive(R4, Message::AppendReply { ballot: ballot(1, R1), session: *session, through: Slot(2) });
+    let effects = leader.propose("b");
+    assert!(others(&effects, R4).is_empty(), "it fits again");
+}
+
+#[test]
+fn a_follower_says_what_it_holds_once_that_is_durable_and_commits_by_itself() {
+    let mut follower = follower(R2, Replication::GossipStatus);
+    let entries = vec![entry(1, R1, "a"), entry(1, R1, "b")];
+    let first = with_status(round(1, ballot(1, R1), 0, Ballot::ZERO, entries.clone(), 0), 0, &[(R1, 2)]);
+    let effects = gossip(&mut follower, R3, &first);
+    assert!(others(&effects, R1).is_empty(), "nobody answers");
+    let [(to, passed_on, after)] = &rounds(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!(*to, [R1, R3, R4, R5], "the leader as well");
+    assert_eq!(
+        *after,
+        appended(&effects, |record| matches!(record, Record::Term { .. })),
+        "it says that it follows"
+    );
+    let held = |round: &Round| -> Vec<(u64, u64)> {
+        let status = round.status.as_ref().expect("a status");
+        status.members.iter().map(|known| (known.id.0, known.held.0)).collect()
+    };
+    assert_eq!(held(passed_on), [(1, 2), (2, 0)], "its own is not durable yet");
+    // The same round comes again with the bit of a third one, which would be a majority with this one's.
+    let again = with_status(first.clone(), 0, &[(R1, 2), (R4, 2)]);
+    let effects = gossip(&mut follower, R4, &again);
+    assert!(rounds(&effects).is_empty() && delivered(&effects).is_empty());
+    assert_eq!(delivered(&follower.durable()).len(), 2, "nobody told it, and the leader may not know");
+    let second = with_status(round(2, ballot(1, R1), 0, Ballot::ZERO, entries, 0), 0, &[]);
+    let passed_on = &rounds(&gossip(&mut follower, R1, &second))[0].1;
+    assert_eq!(passed_on.status.as_ref().map(|status| status.commit), Some(Slot(2)));
+}
+
+/// ERR-9: what earlier terms left is no vote in this one.
+#[test]
+fn without_an_entry_of_the_term_a_replica_holds_nothing_and_commits_nothing() {
+    let mut follower = follower(R2, Replication::GossipStatus);
+    let old = vec![entry(1, R1, "a"), entry(1, R1, "b")];
+    gossip(&mut follower, R1, &round(1, ballot(1, R1), 0, Ballot::ZERO, old, 0));
+    follower.durable();
+    let next =
+        with_status(round(1, ballot(2, R3), 5, ballot(2, R3), vec![], 0), 5, &[(R3, 6), (R4, 6), (R5, 6)]);
+    let effects = gossip(&mut follower, R3, &next);
+    assert!(delivered(&effects).is_empty(), "its slots may differ (ERR-11)");
+    assert_eq!(follower.protocol.status().decided_elsewhere, Slot(5));
+    let effects = follower.durable();
+    assert!(delivered(&effects).is_empty());
+}
+
+#[test]
+fn a_leader_learns_what_all_know_from_its_own_rounds_and_confirms_reads_by_them() {
+    let (mut leader, effects) = leader(Replication::GossipStatus);
+    let first = rounds(&effects)[0].1.clone();
+    let back = |commit, held: &[(ReplicaId, u64)], beat| {
+        let mut round = with_status(first.clone(), commit, held);
+        let status = round.status.as_mut().expect("a status");
+        status.members.iter_mut().for_each(|known| known.beat = beat);
+        round
+    };
+    assert!(delivered(&gossip(&mut leader, R4, &back(0, &[(R2, 1)], 0))).is_empty());
+    assert_eq!(delivered(&gossip(&mut leader, R4, &back(0, &[(R3, 1)], 0))).len(), 1);
+    leader.propose("a");
+    leader.propose("b");
+    let effects = leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { .. })));
+    // It waits for everything that was proposed when it came: others may have committed that.
+    let read = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::ReadIndex { slot, .. } => Some(*slot),
+            _ => None,
+        })
+    };
+    // The heartbeat that is under way began before the read.
+    let effects = gossip(&mut leader, R2, &back(1, &[(R3, 0), (R4, 0)], 1));
+    assert_eq!(read(&effects), None);
+    let effects = gossip(&mut leader, R2, &back(1, &[(R3, 0), (R4, 0)], 2));
+    assert_eq!(read(&effects), Some(Some(Slot(3))));
+    leader.now += T / 2;
+    assert!(leader.protocol.answers(leader.now, R4) && !leader.protocol.answers(leader.now, R5));
+}
+
+#[test]
+fn unbatched_there_is_a_message_for_each_entry_and_follower() {
+    let (mut leader, _) = leader(Replication::Unbatched);
+    for (from, session) in [(R2, 1), (R3, 2)] {
+        leader.matched(from, session, 1);
+    }
+    for text in ["a", "b", "c"] {
+        let input = Input::Propose { batch: batch(text), awaited: false };
+        leader.protocol.step(leader.now, input, &mut leader.effects);
+    }
+    leader.protocol.flush(leader.now, &mut leader.effects);
+    let effects: Vec<_> = leader.effects.drain().collect();
+    let appends = |whom| sent(&effects, whom).len();
+    assert_eq!([R2, R3, R4].map(appends), [3, 3, 0], "r4 is still asked where its log agrees");
+}

@@ -1,0 +1,168 @@
+//! Situations with rounds of gossip, which replicas pass on to each other.
+
+use synod_consensus::{
+    Message, Role,
+    raft::{self, Round},
+};
+use synod_replica::{Event, LogRecord, PeerMessage};
+use synod_wire::{Ballot, ReplicaId, Slot};
+
+use super::{
+    Reached, Sight, Situation,
+    scene::{Scene, index_of},
+};
+
+/// What each replica has seen of rounds.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    of: Vec<Seen>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// The last round that came here.
+    round: (Ballot, u64),
+    /// The last slot that it wrote, whether durably or not, and the term of the entry.
+    wrote: (Slot, Ballot),
+    /// The leader whose round did not fit its log.
+    refused: Option<Ballot>,
+}
+
+impl Watcher {
+    pub(super) fn new(capacity: usize) -> Watcher {
+        Watcher { of: vec![Seen::default(); capacity] }
+    }
+
+    pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
+        match *sight {
+            Sight::Starts { of, .. } => self.of[of] = Seen::default(),
+            Sight::Appends { of, record: LogRecord::Protocol { record, .. } } => {
+                if let synod_consensus::Record::Raft(raft::Record::Entries { first, entries, .. }) = record
+                    && let Some(last) = entries.last()
+                {
+                    self.of[of].wrote = (Slot(first.0 + entries.len() as u64 - 1), last.ballot);
+                }
+            }
+            Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } } => match message {
+                Message::Raft(raft::Message::Round(round)) => self.sends(from, round, reached),
+                Message::Raft(raft::Message::RoundConflict { ballot, .. }) => {
+                    self.of[from].refused = Some(*ballot);
+                }
+                Message::Raft(raft::Message::Append { ballot, entries, .. }) => {
+                    let refused = self.of[to].refused == Some(*ballot);
+                    reached.mark(Situation::RoundRepaired, refused && !entries.is_empty());
+                }
+                _ => {}
+            },
+            Sight::Takes {
+                of,
+                event: Event::Receive { message: PeerMessage::Protocol { message, .. }, .. },
+            } => {
+                if let Message::Raft(raft::Message::Round(round)) = message {
+                    let last = &mut self.of[of].round;
+                    let this = (round.ballot, round.number);
+                    let follows = index_of(round.ballot.replica) != of;
+                    reached.mark(Situation::RoundTwice, follows && this <= *last);
+                    *last = this.max(*last);
+                }
+            }
+            Sight::Delivers { of, first: true, .. } => {
+                let leads = |leader: ReplicaId| scene.actors[index_of(leader)].face.role == Role::Leader;
+                let led = scene.actors[of].face.leader.is_some_and(leads);
+                let follows = scene.actors[of].face.role == Role::Follower;
+                let gossips = self.of[of].round.0 != Ballot::ZERO;
+                reached.mark(Situation::FollowerCommitsFirst, follows && led && gossips);
+            }
+            _ => {}
+        }
+    }
+
+    fn sends(&self, from: usize, round: &Round, reached: &mut Reached) {
+        let passes_on = index_of(round.ballot.replica) != from;
+        reached.mark(Situation::RoundPassedOn, passes_on);
+        let Some(status) = &round.status else { return };
+        let own = status.members.iter().find(|known| index_of(known.id) == from);
+        let held = own.map_or(Slot::ZERO, |known| known.held).max(status.commit);
+        let (wrote, ballot) = self.of[from].wrote;
+        reached.mark(Situation::HeldLater, passes_on && ballot == round.ballot && held < wrote);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{super::stories::Story, *};
+
+    /// Situations, the casts that reach them, and how.
+    pub(crate) const STORIES: &[Story] = &[
+        (
+            &[Situation::RoundPassedOn],
+            &["raft"],
+            "cluster 3 replication=gossip-replies
+             timeout 1
+             deliver 1->2
+             deliver 2->1
+             deliver 1->2
+             deliver 2->1
+             deliver 1->2",
+        ),
+        (
+            &[Situation::RoundTwice],
+            &["raft"],
+            "cluster 3 replication=gossip-replies
+             timeout 1
+             deliver 1->2
+             deliver 2->1
+             deliver 1->2
+             deliver 2->1
+             deliver 1->2
+             deliver 1->3
+             deliver 2->3",
+        ),
+        (
+            &[Situation::RoundRepaired],
+            &["raft"],
+            "cluster 3 replication=gossip-replies
+             elect 1
+             run 100ms
+             links 1-2
+             put 1 k1=1
+             run 20ms
+             heal
+             put 1 k1=2
+             tick 2ms
+             deliver 1->3 proposal
+             deliver 3->1",
+        ),
+        (
+            &[Situation::FollowerCommitsFirst],
+            &["raft"],
+            "cluster 3 replication=gossip-status
+             elect 1
+             run 200ms
+             put 1 k1=1
+             tick 2ms
+             drop 1->3
+             deliver 1->2
+             drop 2->1
+             tick 2ms
+             drop 1->3
+             deliver 1->2",
+        ),
+        (
+            &[Situation::HeldLater],
+            &["raft"],
+            "cluster 3 replication=gossip-status
+             elect 1
+             run 200ms
+             stall-disk 2
+             put 1 k1=1
+             tick 2ms
+             deliver 1->2",
+        ),
+    ];
+
+    #[test]
+    fn each_situation_is_seen_when_it_comes_to_be_and_not_before() {
+        crate::situations::stories::play(STORIES);
+    }
+}
