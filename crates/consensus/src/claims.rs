@@ -27,8 +27,8 @@ pub trait Claims {
         Vec::new()
     }
 
-    /// The same, of the replica that sends it: a message that goes from replica to replica claims only of its maker that
-    /// it leads.
+    /// The same, of the replica that sends it: a message that goes from replica to replica claims only of its maker
+    /// that it leads.
     fn term_claims_of(&self, _sender: ReplicaId) -> Vec<TermClaim<'_>> {
         self.term_claims()
     }

@@ -189,6 +189,7 @@ impl Bug {
         Bug::Raft(crate::raft::Bug::HoldAnyTerm),
         Bug::Raft(crate::raft::Bug::CommitEverything),
         Bug::Raft(crate::raft::Bug::CommitAnyTerm),
+        Bug::Raft(crate::raft::Bug::ServeAnyLog),
         Bug::Raft(crate::raft::Bug::ReadAtCommit),
     ];
 

@@ -96,7 +96,7 @@ pub trait Protocol: std::fmt::Debug + Send {
 
     /// Sends what was held back so that a burst of inputs makes few messages and records, and asks for the
     /// next deadline. The code that runs a protocol calls it before the effects of one or more steps leave;
-    /// nothing is ever held back longer.
+    /// nothing is ever held back longer, except by a protocol that sends at intervals and asks for a deadline.
     fn flush(&mut self, now: Time, effects: &mut Effects);
 
     /// How many batches this replica may propose now: zero unless commands go here ([`Protocol::route`]) and

@@ -707,6 +707,7 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
             round_fan_out: rounds.1,
             status_echoes: consensus.raft.status_echoes,
             vote_gossip: consensus.raft.vote_gossip,
+            peer_repair: consensus.raft.peer_repair,
             ..draw_appends(&mut rng)
         };
         own.batch_bytes_max = other.batch_bytes_max;
@@ -751,7 +752,7 @@ fn draw_gossip(seed: u64, consensus: &mut Options) {
     );
     raft.status_merge = pick(rng, &[Merge::Vector, Merge::Vector, Merge::LowerIfNews]);
     raft.status_echoes = pick(rng, &[0, 0, 1, 3]);
-    raft.vote_gossip = pick(rng, &[false, false, true]);
+    (raft.vote_gossip, raft.peer_repair) = (pick(rng, &[false, false, true]), rng.bool());
     (raft.round_interval, raft.round_fan_out) = draw_rounds(rng, consensus.election_timeout);
 }
 

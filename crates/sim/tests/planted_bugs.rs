@@ -342,6 +342,13 @@ fn plan_of_gossip(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.network.wire = Wire::Datagram;
             plan.network.duplicate = Odds::percent(30);
         }
+        // A replica asks another one that holds something else in the same slots.
+        raft::Bug::ServeAnyLog => {
+            plan.replicas = 5;
+            plan.settings.consensus.raft.peer_repair = true;
+            plan.network.wire = Wire::Datagram;
+            plan.network.loss = Odds::percent(20);
+        }
         // A follower answers its clients before the leader knows what it committed, and another client reads at the
         // leader meanwhile.
         raft::Bug::ReadAtCommit => {

@@ -29,6 +29,7 @@ impl Claims for Message {
             | Message::TimeoutNow { .. }
             | Message::Priority { .. }
             | Message::RoundConflict { .. }
+            | Message::Pull { .. }
             | Message::Follow => Vec::new(),
             Message::RoundReply { ballot, through, .. } => {
                 vec![TermClaim::Acknowledges { ballot: *ballot, through: *through }]

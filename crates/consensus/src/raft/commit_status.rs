@@ -3,8 +3,8 @@
 //!
 //! Every copy of a round carries the status of the replica that sends it. Each replica merges what it is told into its
 //! own status, and a replica that sees a quorum commits by itself; nobody answers the leader. What a status says of a
-//! log is said of one ballot, and true forever: *this replica had, durably, the log of that ballot's leader through this
-//! slot, where it has an entry of that ballot*. `docs/driftwood.md` has the argument.
+//! log is said of one ballot, and true forever: *this replica had, durably, the log of that ballot's leader through
+//! this slot, where it has an entry of that ballot*. `docs/driftwood.md` has the argument.
 //!
 //! | here | Driftwood 2023 |
 //! | --- | --- |
@@ -210,8 +210,8 @@ impl CommitStatus {
                 self.next = self.next.max(self.commit.next());
             }
             Merge::LowerIfNews | Merge::Printed => {
-                let bit = |id| u64::from(self.held.contains_key(&id));
-                if self.next <= counted && quorum_value(&bit) == 1 {
+                // A replica that is a quorum by itself has seen one again at once.
+                while self.next <= counted && self.is_voted(&quorum_value) {
                     self.commit = self.next;
                     self.held.clear();
                     self.next = if self.next < own { own } else { self.next.next() };
@@ -220,6 +220,10 @@ impl CommitStatus {
             }
         }
         debug_assert!(self.next > self.commit, "what is voted for is not committed");
+    }
+
+    fn is_voted(&self, quorum_value: impl Fn(&dyn Fn(ReplicaId) -> u64) -> u64) -> bool {
+        quorum_value(&|id| u64::from(self.held.contains_key(&id))) == 1
     }
 
     /// The status for a message, of replicas of which `tells` is true. What is committed anyway is left out.
@@ -327,8 +331,8 @@ mod tests {
         );
     }
 
-    /// The four replicas of a star of which the leader is the centre, and a fifth that is down: the state from which the
-    /// printed rule never gets away, whatever order they exchange statuses in.
+    /// The four replicas of a star of which the leader is the centre, and a fifth that is down: the state from which
+    /// the printed rule never gets away, whatever order they exchange statuses in.
     fn star(merge: Merge) -> Option<u32> {
         let (last, centre) = ([5, 4, 4, 4], 0);
         let of = |commit, next, id| match merge {
@@ -362,8 +366,8 @@ mod tests {
         assert!(star(Merge::Vector).is_some());
     }
 
-    /// Whatever is lost, repeated or late, and whoever meets whom: nobody takes for committed what no majority held, and
-    /// no bit is without a log behind it (I5, I7, I8).
+    /// Whatever is lost, repeated or late, and whoever meets whom: nobody takes for committed what no majority held,
+    /// and no bit is without a log behind it (I5, I7, I8).
     #[test]
     fn only_what_a_majority_held_is_committed() {
         let mut seed = 3u64;
@@ -428,6 +432,15 @@ mod tests {
             of.hold(ReplicaId(2), Slot(9));
             of.settle(ReplicaId(3), Slot::ZERO, Slot(4), |value| voters.quorum_value(value));
             assert!(of.commit <= Slot(4), "{merge}: its log ends at slot 4");
+        }
+    }
+
+    #[test]
+    fn alone_a_replica_commits_all_that_it_holds() {
+        for merge in [Merge::Vector, Merge::LowerIfNews, Merge::Printed] {
+            let mut alone = status(merge, 0, 1, &[]);
+            settle(&mut alone, 1, 9, 1);
+            assert_eq!((alone.commit, alone.next), (Slot(9), Slot(10)), "{merge}");
         }
     }
 

@@ -51,6 +51,9 @@ impl Describe for Message {
             Message::Priority { priority } => format!("Priority {priority}"),
             Message::Follow => "Follow".to_owned(),
             Message::Round(round) => describe_round(round, batch),
+            Message::Pull { ballot, hint, hint_ballot } => {
+                format!("Pull {ballot} from slot {hint} in {hint_ballot}")
+            }
             Message::VoteRound(round) => describe_vote_round(round),
             Message::RoundReply { ballot, number, through } => {
                 format!("RoundReply {ballot} round {number} through slot {through}")
@@ -97,7 +100,7 @@ fn describe_vote_round(round: &VoteRound) -> String {
 
 fn describe_round(round: &Round, batch: BatchText<'_>) -> String {
     let Round { ballot, number, beat: _, prev, prev_ballot, entries, commit, status } = round;
-    if let (0, Some(status)) = (number, status) {
+    if let (0, Some(status), true) = (number, status, entries.is_empty()) {
         return format!("Status in {ballot}{}", describe_status(status));
     }
     let what =

@@ -42,6 +42,9 @@ pub(super) struct ElectionTimer {
 
 /// If the leader is gone, each voter leaves this part of the time-out to the voter before it.
 const TURNS_PER_TIMEOUT: u32 = 4;
+/// To at least so many replicas each passes on votes: elections are rare, and a round of votes is not repeated as
+/// others are.
+const VOTE_FAN_OUT_MIN: usize = 6;
 /// After this many failed campaigns the span that time-outs are drawn from grows no more: it is then 2^2
 /// times the usual one.
 const DOUBLINGS_MAX: u32 = 2;
@@ -327,8 +330,8 @@ impl Raft {
         }
     }
 
-    /// Asks a few voters, which pass the question on with their votes (Driftwood 2023, section 6.2): so those hear it that
-    /// this replica does not reach.
+    /// Asks a few voters, which pass the question on with their votes (Driftwood 2023, section 6.2): so those hear it
+    /// that this replica does not reach.
     fn ask_by_gossip(&mut self, effects: &mut Effects) {
         let (last, last_ballot) = (self.log.last(), self.log.last_ballot());
         let me = self.members.me();
@@ -346,14 +349,14 @@ impl Raft {
     fn pass_votes_on(&mut self, round: VoteRound, effects: &mut Effects) {
         let (me, candidate) = (self.members.me(), round.candidate);
         let others = self.others();
-        let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let fan_out = fan_out_of(&self.options, others.len() + 1).max(VOTE_FAN_OUT_MIN);
         let mut targets = self.gossip.targets(&others, fan_out, Some(candidate));
         targets.extend(Some(candidate).filter(|&id| id != me));
         effects.send_each(targets, Message::VoteRound(Box::new(round)), self.vote_lsn());
     }
 
-    /// Takes in a candidate's question with the votes that others have given, adds this replica's own, and passes that on if
-    /// it knows of more votes than before.
+    /// Takes in a candidate's question with the votes that others have given, adds this replica's own, and passes that
+    /// on if it knows of more votes than before.
     pub(super) fn on_vote_round(&mut self, now: Time, round: VoteRound, effects: &mut Effects) {
         let VoteRound { candidate, term, attempt, rehearsal, transfer, last, last_ballot, ref granted } =
             round;

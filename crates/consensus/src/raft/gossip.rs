@@ -1,10 +1,10 @@
 //! Rounds of gossip: how a leader's entries reach the voters by way of each other (Driftwood 2023, chapter 3).
 //!
-//! The leader sends a **round** to a few voters: the entries after its committed prefix. A voter that sees the round for
-//! the first time passes it on to a few others, and takes the entries in. With `gossip-replies` (version 1) it answers
-//! the leader. With `gossip-status` (version 2) it does not: every copy of a round carries the [`CommitStatus`] of the
-//! replica that sends it. Elections, changes of voters, heartbeats and learners are those of Raft as it is otherwise, and
-//! a voter whose log does not fit is served by the leader directly until it does.
+//! The leader sends a **round** to a few voters: the entries after its committed prefix. A voter that sees the round
+//! for the first time passes it on to a few others, and takes the entries in. With `gossip-replies` (version 1) it
+//! answers the leader. With `gossip-status` (version 2) it does not: every copy of a round carries the [`CommitStatus`]
+//! of the replica that sends it. Elections, changes of voters, heartbeats and learners are those of Raft as it is
+//! otherwise, and a voter whose log does not fit is served by the leader directly until it does.
 //!
 //! `docs/driftwood.md` says why it is safe, and what differs from the document.
 
@@ -23,9 +23,12 @@ use crate::{Effects, VoterSets, leadership::Leads};
 /// What a replica remembers of rounds, whether it leads or not.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gossip {
-    /// Orders the targets of this replica.
+    /// Orders the targets of this replica: the state of a generator of pseudo-random numbers.
     seed: u64,
-    /// How many targets were sent something: the next one follows them in the order.
+    /// The other replicas as of the last time, and in the order in which this one sends to them.
+    others: Vec<ReplicaId>,
+    order: Vec<ReplicaId>,
+    /// The place in that order of the replica that is sent something next.
     sent: usize,
     /// The last round of the present term that this replica has seen.
     seen: u64,
@@ -53,20 +56,40 @@ impl Gossip {
         (self.seen, self.echoes_left, self.has_news) = (0, 0, false);
     }
 
-    /// The next replicas to send to: each replica goes round all others in an order of its own (Algorithm 1; ERR-1).
+    /// The next replicas to send to: each replica goes round all others (Algorithm 1; ERR-1), each time in another order.
+    /// With one order, rounds that differ by turns, such as those with entries and those without, would each reach
+    /// the same ones only.
     pub(super) fn targets(
         &mut self,
         others: &[ReplicaId],
         fan_out: usize,
         except: Option<ReplicaId>,
     ) -> Vec<ReplicaId> {
-        let mut order = others.to_vec();
-        order.sort_unstable_by_key(|id| (mixed(self.seed ^ id.0), *id));
-        let from = self.sent;
-        let count = fan_out.min(order.len());
-        self.sent = (self.sent + count) % order.len().max(1);
-        let next = (0..count).map(|index| order[(from + index) % order.len()]);
-        next.filter(|&id| Some(id) != except).collect()
+        if self.others != others {
+            (self.others, self.order, self.sent) = (others.to_vec(), others.to_vec(), 0);
+            self.shuffle();
+        }
+        let count = fan_out.min(self.order.len());
+        let mut next = Vec::with_capacity(count);
+        while next.len() < count {
+            if self.sent == self.order.len() {
+                self.sent = 0;
+                self.shuffle();
+            }
+            let id = self.order[self.sent];
+            self.sent += 1;
+            if !next.contains(&id) {
+                next.push(id);
+            }
+        }
+        next.retain(|&id| Some(id) != except);
+        next
+    }
+
+    fn shuffle(&mut self) {
+        self.seed = mixed(self.seed);
+        let seed = self.seed;
+        self.order.sort_unstable_by_key(|id| (mixed(seed ^ id.0), *id));
     }
 }
 
@@ -80,8 +103,13 @@ fn mixed(number: u64) -> u64 {
 
 /// To how many of so many voters each sends a round, if no number is given: the logarithm reaches nearly all.
 fn fan_out(voters: usize) -> usize {
-    let reaches = |fan_out: &u32| f64::from(*fan_out).exp() >= voters as f64;
-    (2..).find(reaches).map_or(2, |fan_out| fan_out as usize)
+    match voters {
+        0..=7 => 2,
+        8..=20 => 3,
+        21..=54 => 4,
+        55..=148 => 5,
+        _ => 6,
+    }
 }
 
 /// When the leader begins rounds.
@@ -254,7 +282,13 @@ impl Raft {
     }
 
     /// Takes in a round, which another replica than its leader may have passed on.
-    pub(super) fn on_round(&mut self, now: Time, mut round: Box<Round>, effects: &mut Effects) {
+    pub(super) fn on_round(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        mut round: Box<Round>,
+        effects: &mut Effects,
+    ) {
         let (ballot, leader) = (round.ballot, round.ballot.replica);
         if leader == self.members.me() {
             return self.on_own_round(now, &round, effects);
@@ -280,6 +314,11 @@ impl Raft {
         }
         if round.number <= self.gossip.seen {
             self.gossip.has_news |= news;
+            if round.number == 0 && !round.entries.is_empty() {
+                // A peer answers: what it sends is for this replica only.
+                let number = self.gossip.seen;
+                self.take_round(from, Round { number, ..*round }, effects);
+            }
             // It is no sign of life: a round goes on for a while after its leader is gone.
             return self.settle(now, effects);
         }
@@ -292,12 +331,12 @@ impl Raft {
             self.gossip.has_news = false;
         }
         self.pass_on(&round, effects);
-        self.take_round(now, *round, effects);
+        self.take_round(from, *round, effects);
         self.settle(now, effects);
     }
 
-    /// Passes a round on, whether it fits this replica's log or not (ERR-5). A status says of this replica that it follows,
-    /// so its term must be durable; the entries of others are no promise of this one.
+    /// Passes a round on, whether it fits this replica's log or not (ERR-5). A status says of this replica that it
+    /// follows, so its term must be durable; the entries of others are no promise of this one.
     fn pass_on(&mut self, round: &Round, effects: &mut Effects) {
         let leader = round.ballot.replica;
         let others = self.others_with(leader);
@@ -308,8 +347,8 @@ impl Raft {
         effects.send_each(targets, Message::Round(Box::new(round.clone())), after);
     }
 
-    /// Tells others what this replica has learned since it passed the last round on; a few times a round. It is no round, and
-    /// has the number 0: nobody takes it for a sign of life, or passes it on.
+    /// Tells others what this replica has learned since it passed the last round on; a few times a round. It is no
+    /// round, and has the number 0: nobody takes it for a sign of life, or passes it on.
     pub(super) fn echo(&mut self, effects: &mut Effects) {
         let follows = matches!(self.state, State::Follower);
         if !self.gossip.has_news || self.gossip.echoes_left == 0 || !follows {
@@ -324,11 +363,16 @@ impl Raft {
         effects.send_each(targets, Message::Round(Box::new(echo)), self.term_lsn);
     }
 
-    fn take_round(&mut self, _now: Time, round: Round, effects: &mut Effects) {
+    fn take_round(&mut self, from: ReplicaId, round: Round, effects: &mut Effects) {
         let Round { ballot, number, prev, prev_ballot, entries, commit, status, beat: _ } = round;
         let says_something = !entries.is_empty();
         let answers = status.is_none() && says_something;
         match self.take_in(prev, prev_ballot, entries, effects) {
+            Taken::Conflicts { hint, hint_ballot }
+                if self.options.raft.peer_repair && from != ballot.replica =>
+            {
+                effects.send(from, Message::Pull { ballot, hint, hint_ballot }, self.term_lsn);
+            }
             Taken::Conflicts { hint, hint_ballot } => {
                 let conflict = Message::RoundConflict { ballot, number, prev, hint, hint_ballot };
                 effects.send(ballot.replica, conflict, self.term_lsn);
@@ -343,6 +387,32 @@ impl Raft {
         }
         if status.is_none() {
             self.on_commit(commit, effects);
+        }
+    }
+
+    /// A replica lacks what a round that this one passed on goes on from. Any replica may serve it whose log ends with
+    /// an entry of the leader's term: then the log is a beginning of the leader's. Otherwise its end may be of an older
+    /// term, and the other one would take it for the leader's.
+    pub(super) fn on_pull(
+        &mut self,
+        from: ReplicaId,
+        ballot: Ballot,
+        (hint, hint_ballot): (Slot, Ballot),
+        effects: &mut Effects,
+    ) {
+        let may_serve = self.log.last_ballot() == ballot || self.options.has(super::Bug::ServeAnyLog);
+        if ballot.round != self.term || !may_serve {
+            return;
+        }
+        let prev = self.log.last_not_above(hint, hint_ballot);
+        let Some(prev) = prev.filter(|prev| prev.next() >= self.log.first()) else { return };
+        let Some(prev_ballot) = self.log.ballot_at(prev) else { return };
+        let (count, _) = fitting(self.log.from(prev.next()), self.options.raft.append_bytes_max);
+        let entries = self.log.share(prev.next(), count);
+        let (commit, status) = (self.decided, self.status_to_tell());
+        if !entries.is_empty() {
+            let page = Round { ballot, number: 0, beat: 0, prev, prev_ballot, entries, commit, status };
+            effects.send(from, Message::Round(Box::new(page)), self.term_lsn);
         }
     }
 
@@ -509,6 +579,11 @@ mod tests {
             assert_eq!(met, others);
         }
         let mut gossip = Gossip::new(Incarnation(1), ReplicaId(1), Slot::ZERO);
+        let by_turns: Vec<_> = (0..40).map(|_| gossip.targets(&others(5, 1), 2, None)).step_by(2).collect();
+        assert!(
+            by_turns.iter().any(|targets| *targets != by_turns[0]),
+            "every second round does not reach the same"
+        );
         assert_eq!(gossip.targets(&others(3, 1), 9, None).len(), 2, "there are no more");
         assert_eq!(gossip.targets(&others(3, 1), 2, Some(ReplicaId(2))), [ReplicaId(3)]);
         assert_eq!(gossip.targets(&[], 2, None), []);
@@ -524,7 +599,7 @@ mod tests {
     #[test]
     fn one_round_reaches_as_many_as_chance_would_and_nobody_is_left_out_for_long() {
         let n = 125;
-        for (fan_out, missed, gap_max) in [(2, 0.203, 12), (3, 0.059, 7), (5, 0.007, 5)] {
+        for (fan_out, missed, gap_max) in [(2, 0.203, 14), (3, 0.059, 8), (5, 0.007, 5)] {
             let mut all: Vec<Gossip> =
                 (1..=n).map(|id| Gossip::new(Incarnation(1), ReplicaId(id), Slot::ZERO)).collect();
             let (mut unreached, mut last_reached, mut gap) = (0, vec![0; n as usize], 0);

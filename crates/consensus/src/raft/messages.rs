@@ -164,9 +164,19 @@ pub enum Message {
     },
     /// A candidate asks for votes, and says which it has; the sender may only pass that on.
     VoteRound(Box<VoteRound>),
+    /// A round that the receiver passed on does not fit the sender's log. The receiver may send what is missing.
+    Pull {
+        /// The term of the round.
+        ballot: Ballot,
+        /// Where the logs may still agree.
+        hint: Slot,
+        /// The term of the sender's entry there.
+        hint_ballot: Ballot,
+    },
 }
 
-/// A candidate's question for votes, with the votes that are known so far: each replica passes it on when it knows of more.
+/// A candidate's question for votes, with the votes that are known so far: each replica passes it on when it knows of
+/// more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VoteRound {
     /// The replica that wants to lead.
@@ -192,7 +202,8 @@ pub struct VoteRound {
 pub struct Round {
     /// The term with its leader, which began the round. Replicas answer the leader, whoever sent them the round.
     pub ballot: Ballot,
-    /// The number of the round, which grows with every round of the term.
+    /// The number of the round, which grows with every round of the term. What is no round has 0: a status that is told
+    /// in between, or entries for a replica that asked for them.
     pub number: u64,
     /// The leader's last heartbeat.
     pub beat: u64,
@@ -434,6 +445,7 @@ impl Body for Message {
         14 = RoundReply { ballot, number, through };
         15 = RoundConflict { ballot, number, prev, hint, hint_ballot };
         16 = VoteRound(round);
+        17 = Pull { ballot, hint, hint_ballot };
         checked by Message::has_slots
     }
 
@@ -483,7 +495,10 @@ impl Body for Message {
             Message::Commit { .. } => Class::Announcement,
             Message::Heartbeat { .. } => Class::Heartbeat,
             Message::HeartbeatAck(_) => Class::HeartbeatAnswer,
-            Message::Conflict(_) | Message::RoundConflict { .. } | Message::Stale { .. } => Class::Refusal,
+            Message::Conflict(_)
+            | Message::RoundConflict { .. }
+            | Message::Pull { .. }
+            | Message::Stale { .. } => Class::Refusal,
             Message::TimeoutNow { .. } => Class::Transfer,
             Message::Priority { .. } => Class::Election,
             Message::Follow => Class::Recovery,

@@ -11,7 +11,8 @@
 //! | `leader.rs` | replication, commitment, heartbeats, reads |
 //! | `progress.rs` | what the leader knows of one follower |
 //! | `follower.rs` | appending what the leader sends |
-//! | `gossip.rs`, `commit_status.rs` | entries that voters pass on to each other, and commitment by what they know of each other (Driftwood 2023; `docs/driftwood.md`) |
+//! | `gossip.rs` | entries that voters pass on to each other (Driftwood 2023; `docs/driftwood.md`) |
+//! | `commit_status.rs` | commitment by what voters know of each other |
 //! | `membership.rs` | which replicas vote, and changing that |
 //! | `recovery.rs` | starting; what came by catch-up and snapshots |
 //! | `log.rs` | the log in memory |
@@ -278,7 +279,10 @@ impl Raft {
             Message::TimeoutNow { ballot } => self.on_timeout_now(now, from, ballot, effects),
             Message::Priority { priority } => self.on_priority(now, from, priority),
             Message::Follow => self.on_follow(now, from, effects),
-            Message::Round(round) => self.on_round(now, round, effects),
+            Message::Round(round) => self.on_round(now, from, round, effects),
+            Message::Pull { ballot, hint, hint_ballot } => {
+                self.on_pull(from, ballot, (hint, hint_ballot), effects);
+            }
             Message::VoteRound(round) => self.on_vote_round(now, *round, effects),
             Message::RoundReply { ballot, number, through } => {
                 self.on_round_reply(now, from, (ballot, number), through, effects);

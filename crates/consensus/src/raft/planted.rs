@@ -35,6 +35,8 @@ pub enum Bug {
     CommitEverything,
     /// A follower commits what a quorum holds although its own log may differ from the leader's (ERR-11).
     CommitAnyTerm,
+    /// A replica serves entries that a round needs from a log that may differ from the leader's.
+    ServeAnyLog,
     /// A leader answers reads at what it has committed itself, although a follower may have committed more.
     ReadAtCommit,
 }

@@ -24,8 +24,8 @@ choice! {
         Unbatched = "unbatched",
         /// The leader begins rounds of gossip, and each follower answers the leader: version 1 of Driftwood 2023.
         GossipReplies = "gossip-replies",
-        /// The leader begins rounds of gossip, which carry what each replica knows of how far all logs go. Nobody answers,
-        /// and every replica finds out by itself what is committed: version 2.
+        /// The leader begins rounds of gossip, which carry what each replica knows of how far all logs go. Nobody
+        /// answers, and every replica finds out by itself what is committed: version 2.
         GossipStatus = "gossip-status",
     }
 }
@@ -50,8 +50,8 @@ pub struct Tuning {
     pub append_bytes_max: usize,
     /// How entries reach the voters.
     pub replication: Replication,
-    /// To how many replicas each replica sends a round of gossip; `None` for the logarithm of the number of voters, and at
-    /// least 2.
+    /// To how many replicas each replica sends a round of gossip; `None` for the logarithm of the number of voters, and
+    /// at least 2.
     pub round_fan_out: Option<u8>,
     /// The time from one round of gossip to the next. It should be longer than a round takes to reach all.
     pub round_interval: Duration,
@@ -61,6 +61,8 @@ pub struct Tuning {
     pub status_echoes: u8,
     /// Whether votes are asked for, and gathered, by gossip as well: then a candidate needs no link to a majority.
     pub vote_gossip: bool,
+    /// Whether a replica whose log a round does not fit asks the replica that passed the round on, and not the leader.
+    pub peer_repair: bool,
 }
 
 impl Default for Tuning {
@@ -75,6 +77,7 @@ impl Default for Tuning {
             status_merge: Merge::default(),
             status_echoes: 0,
             vote_gossip: false,
+            peer_repair: false,
         }
     }
 }
@@ -151,6 +154,12 @@ const KEYS: &[Key] = &[
         set: |options, value| on_off(&mut options.raft.vote_gossip, value),
         shared: None,
     },
+    Key {
+        name: "peer-repair",
+        accepted: ON_OFF,
+        set: |options, value| on_off(&mut options.raft.peer_repair, value),
+        shared: None,
+    },
 ];
 
 const ECHOES_MAX: u8 = 3;
@@ -167,7 +176,7 @@ pub(crate) const PROFILE: Profile = Profile {
     options_to_try: &[
         "window-max=2",
         "replication=gossip-replies",
-        "replication=gossip-status,vote-gossip=on,status-echoes=1",
+        "replication=gossip-status,vote-gossip=on,status-echoes=1,peer-repair=on",
     ],
     bugs: &[
         Bug::Raft(Own::VoteTwice),

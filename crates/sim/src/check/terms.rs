@@ -479,8 +479,8 @@ impl EpochTerms {
         }
     }
 
-    /// A replica had an entry of a term durably while in that term, in the slot or after it, and so the log of the term's
-    /// leader before that; or else it may have it by a snapshot.
+    /// A replica had an entry of a term durably while in that term, in the slot or after it, and so the log of the
+    /// term's leader before that; or else it may have it by a snapshot.
     fn held(&self, id: ReplicaId, ballot: Ballot, by: ReplicaId, through: Slot, decided: Slot) -> Checked {
         let has = |known: &Known| known.acknowledged & (1 << (by.0 - 1)) != 0;
         let mut after = self.entries.range((through, Ballot::ZERO)..);

@@ -205,7 +205,8 @@ situations! {
     RoundTwice = "a round of gossip comes twice, or late";
     /// A leader sends entries directly to a replica whose log a round did not fit.
     RoundRepaired = "a log that a round does not fit is repaired";
-    /// A replica passes on a round whose entries, or earlier ones, are not durable there, and does not say that it holds them.
+    /// A replica passes on a round whose entries, or earlier ones, are not durable there, and does not say that it
+    /// holds them.
     HeldLater = "a replica does not say yet what is not durable";
     /// A follower is the first replica to know that a slot is committed, while its leader leads.
     FollowerCommitsFirst = "a follower commits before its leader";

@@ -138,14 +138,7 @@ pub(super) mod tests {
             &["raft"],
             "cluster 3 replication=gossip-status
              elect 1
-             run 200ms
-             put 1 k1=1
              tick 2ms
-             drop 1->3
-             deliver 1->2
-             drop 2->1
-             tick 2ms
-             drop 1->3
              deliver 1->2",
         ),
         (

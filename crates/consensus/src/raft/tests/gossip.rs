@@ -1,7 +1,7 @@
 //! Rounds of gossip: who passes them on, who is answered, and what counts.
 
 use super::*;
-use crate::raft::{CommitStatus, Known, Merge, Replication, Round};
+use crate::raft::{CommitStatus, Known, Merge, Replication, Round, VoteRound};
 
 const R5: ReplicaId = ReplicaId(5);
 const FIVE: [ReplicaId; 5] = [R1, R2, R3, R4, R5];
@@ -297,4 +297,189 @@ fn unbatched_there_is_a_message_for_each_entry_and_follower() {
     let effects: Vec<_> = leader.effects.drain().collect();
     let appends = |whom| sent(&effects, whom).len();
     assert_eq!([R2, R3, R4].map(appends), [3, 3, 0], "r4 is still asked where its log agrees");
+}
+
+/// Replicas whose messages take one hop of time each, and whose disks are immediate.
+struct Net {
+    ones: Vec<One>,
+    now: Time,
+    flight: Vec<(ReplicaId, ReplicaId, Message)>,
+    /// Messages that r1 sent and took.
+    leader_work: usize,
+}
+
+const HOP: Duration = Duration::from_micros(250);
+
+impl Net {
+    /// So many replicas, of which r1 leads.
+    fn of(n: u64, raft: Tuning) -> Net {
+        let options = Options { raft, ..Options::default() };
+        let members = |me| Members::new((1..=n).map(ReplicaId), ReplicaId(me));
+        let ones = (1..=n).map(|me| One::start(members(me), &options, Vec::new(), false)).collect();
+        let mut net = Net { ones, now: Time::ZERO, flight: Vec::new(), leader_work: 0 };
+        for one in &mut net.ones {
+            one.effects.drain();
+        }
+        net.now += T * 2;
+        net.step(0, Input::Timer);
+        for _ in 0..40 {
+            net.hop();
+        }
+        assert_eq!(net.ones[0].role(), Role::Leader);
+        net
+    }
+
+    fn step(&mut self, of: usize, input: Input) {
+        let one = &mut self.ones[of];
+        one.now = self.now;
+        let mut effects = one.step(input);
+        effects.extend(one.durable());
+        let from = ReplicaId(of as u64 + 1);
+        for effect in effects {
+            if let Effect::Send { to, message: crate::Message::Raft(message), .. } = effect {
+                self.leader_work += if of == 0 { to.ids().len() } else { 0 };
+                self.flight.extend(to.ids().iter().map(|&to| (from, to, message.clone())));
+            }
+        }
+    }
+
+    fn hop(&mut self) {
+        self.now += HOP;
+        for (from, to, message) in std::mem::take(&mut self.flight) {
+            self.leader_work += usize::from(to == R1);
+            self.step(to.0 as usize - 1, Input::Receive { from, message: message.into() });
+        }
+        self.step(0, Input::Timer);
+    }
+
+    /// Orders so many batches, one after the other; returns the hops and the leader's messages for one.
+    fn order(&mut self, count: u32) -> (f64, f64) {
+        let (mut hops, work) = (0, self.leader_work);
+        for _ in 0..count {
+            let before = self.ones[0].protocol.status().decided;
+            self.step(0, Input::Propose { batch: batch("x"), awaited: false });
+            while self.ones[0].protocol.status().decided == before {
+                self.hop();
+                hops += 1;
+                assert!(hops < 400 * count, "it does not stall");
+            }
+        }
+        (f64::from(hops) / f64::from(count), (self.leader_work - work) as f64 / f64::from(count))
+    }
+}
+
+/// Any number of members: the sets are no words of 64 bits. The leader's work for a batch grows with the logarithm of
+/// the group and not with its size; statuses that are told between rounds bring decisions sooner (section 6.2), and so
+/// do vectors compared with sets (section 5.7 of our extract).
+#[test]
+fn in_large_groups_statuses_spare_the_leader_and_find_decisions_soon() {
+    let of = |n, replication, status_merge, status_echoes| {
+        let raft = Tuning { replication, status_merge, status_echoes, ..Tuning::default() };
+        let found = Net::of(n, raft).order(12);
+        println!(
+            "{n} replicas, {replication}, {status_merge}, {status_echoes} echoes: {found:?} hops, messages"
+        );
+        found
+    };
+    for n in [53, 125] {
+        let (_, direct) = of(n, Replication::Direct, Merge::Vector, 0);
+        let (_, replies) = of(n, Replication::GossipReplies, Merge::Vector, 0);
+        let (hops, work) = of(n, Replication::GossipStatus, Merge::Vector, 0);
+        let (hops_of_sets, _) = of(n, Replication::GossipStatus, Merge::LowerIfNews, 0);
+        let (hops_with_echoes, _) = of(n, Replication::GossipStatus, Merge::Vector, 1);
+        assert!(direct > 1.5 * n as f64, "each follower is sent something, and answers");
+        assert!(
+            replies < 1.2 * direct,
+            "each follower answers, and as long as nothing waits there is one round a batch"
+        );
+        assert!(work < direct / 2.0, "{work} and {direct} messages");
+        assert!(hops_with_echoes < hops, "{hops_with_echoes} and {hops} hops");
+        assert!(hops <= hops_of_sets, "{hops} and {hops_of_sets} hops");
+    }
+}
+
+/// A candidate that reaches one other replica only.
+#[test]
+fn votes_come_by_way_of_others_and_each_counts_once() {
+    let raft =
+        Tuning { vote_gossip: true, round_fan_out: Some(4), ..options(Replication::GossipStatus).raft };
+    let options = Options { raft, ..Options::default() };
+    let start = |me| {
+        let mut one = One::start(Members::new(FIVE, me), &options, Vec::new(), false);
+        one.effects.drain();
+        one
+    };
+    let asked = |effects: &[Effect]| -> Option<VoteRound> {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Send { message: crate::Message::Raft(Message::VoteRound(round)), .. } => {
+                Some((**round).clone())
+            }
+            _ => None,
+        })
+    };
+    let (mut candidate, mut second, mut third) = (start(R1), start(R2), start(R3));
+    let mut effects = candidate.wait(T * 2);
+    for rehearsal in [true, false] {
+        effects.extend(candidate.durable());
+        let round = asked(&effects).expect("it asks by gossip");
+        assert_eq!((round.rehearsal, &round.granted[..]), (rehearsal, &[R1][..]));
+        let passed_on =
+            asked(&second.receive(R1, Message::VoteRound(Box::new(round.clone())))).expect("news");
+        assert_eq!(passed_on.granted, [R1, R2]);
+        assert!(asked(&second.receive(R4, Message::VoteRound(Box::new(round.clone())))).is_none(), "no news");
+        let effects_of_third = third.receive(R2, Message::VoteRound(Box::new(passed_on)));
+        let passed_on = asked(&effects_of_third).expect("news");
+        assert_eq!(passed_on.granted, [R1, R2, R3]);
+        if !rehearsal {
+            let vote = |record: &Record| *record == Record::Term { term: 1, voted_for: Some(R1) };
+            let record = appended(&effects_of_third, vote);
+            let to_candidate = sent(&effects_of_third, R1);
+            assert!(
+                to_candidate.iter().all(|(_, after)| *after >= record),
+                "its vote is durable before it is told"
+            );
+            let rival = VoteRound { candidate: R5, granted: vec![R5], ..round };
+            let passed_on =
+                asked(&third.receive(R4, Message::VoteRound(Box::new(rival)))).expect("news of a rival");
+            assert_eq!(passed_on.granted, [R5], "it has voted in this term");
+        }
+        effects = candidate.receive(R2, Message::VoteRound(Box::new(passed_on)));
+    }
+    assert_eq!(candidate.role(), Role::Leader);
+}
+
+#[test]
+fn a_peer_serves_what_a_round_needs_if_its_log_is_the_leaders() {
+    let raft = Tuning { peer_repair: true, ..options(Replication::GossipStatus).raft };
+    let options = Options { raft, ..Options::default() };
+    let start = |me| {
+        let mut one = One::start(Members::new(FIVE, me), &options, Vec::new(), false);
+        one.effects.drain();
+        one
+    };
+    let (mut behind, mut peer) = (start(R2), start(R3));
+    let entries = vec![entry(1, R1, "a"), entry(1, R1, "b")];
+    let first = with_status(round(1, ballot(1, R1), 0, Ballot::ZERO, entries, 0), 0, &[]);
+    gossip(&mut peer, R1, &first);
+    let second = round(2, ballot(1, R1), 2, ballot(1, R1), vec![entry(1, R1, "c")], 0);
+    let second = with_status(second, 0, &[]);
+    gossip(&mut peer, R1, &second);
+    let effects = gossip(&mut behind, R3, &second);
+    assert!(others(&effects, R1).is_empty(), "it does not need the leader");
+    let [(pull, _)] = &others(&effects, R3)[..] else { panic!("{effects:?}") };
+    let answer = peer.receive(R2, pull.clone());
+    let [(to, page, _)] = &rounds(&answer)[..] else { panic!("{answer:?}") };
+    assert_eq!((&to[..], page.number, page.entries.len()), (&[R2][..], 0, 3));
+    let effects = gossip(&mut behind, R3, page);
+    assert!(rounds(&effects).is_empty(), "it is for one replica only");
+    appended(
+        &effects,
+        |record| matches!(record, Record::Entries { first: Slot(1), entries, .. } if entries.len() == 3),
+    );
+    // A leader of a later term is known to r4, whose log ends in the earlier one.
+    let mut other = start(R4);
+    gossip(&mut other, R1, &first);
+    gossip(&mut other, R5, &with_status(round(1, ballot(2, R5), 7, ballot(2, R5), vec![], 0), 0, &[]));
+    let pull = Message::Pull { ballot: ballot(2, R5), hint: Slot::ZERO, hint_ballot: Ballot::ZERO };
+    assert!(other.receive(R2, pull).is_empty(), "its log may differ from that leader's");
 }

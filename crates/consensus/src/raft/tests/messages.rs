@@ -49,6 +49,7 @@ fn messages() -> Vec<Message> {
             last_ballot: ballot,
             granted: vec![ReplicaId(2), ReplicaId(3)],
         })),
+        Message::Pull { ballot, hint: Slot(4), hint_ballot: ballot },
     ]
 }
 
