@@ -56,15 +56,18 @@ impl Watcher {
             },
             Sight::Takes {
                 of,
-                event: Event::Receive { message: PeerMessage::Protocol { message, .. }, .. },
+                event:
+                    Event::Receive {
+                        message:
+                            PeerMessage::Protocol { message: Message::Raft(raft::Message::Round(round)), .. },
+                        ..
+                    },
             } => {
-                if let Message::Raft(raft::Message::Round(round)) = message {
-                    let last = &mut self.of[of].round;
-                    let this = (round.ballot, round.number);
-                    let follows = index_of(round.ballot.replica) != of;
-                    reached.mark(Situation::RoundTwice, follows && this <= *last);
-                    *last = this.max(*last);
-                }
+                let last = &mut self.of[of].round;
+                let this = (round.ballot, round.number);
+                let follows = index_of(round.ballot.replica) != of;
+                reached.mark(Situation::RoundTwice, follows && round.number > 0 && this <= *last);
+                *last = this.max(*last);
             }
             Sight::Delivers { of, first: true, .. } => {
                 let leads = |leader: ReplicaId| scene.actors[index_of(leader)].face.role == Role::Leader;
@@ -78,7 +81,7 @@ impl Watcher {
     }
 
     fn sends(&self, from: usize, round: &Round, reached: &mut Reached) {
-        let passes_on = index_of(round.ballot.replica) != from;
+        let passes_on = index_of(round.ballot.replica) != from && round.number > 0;
         reached.mark(Situation::RoundPassedOn, passes_on);
         let Some(status) = &round.status else { return };
         let own = status.members.iter().find(|known| index_of(known.id) == from);
