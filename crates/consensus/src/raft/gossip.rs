@@ -238,6 +238,7 @@ impl Raft {
         if fresh {
             (rounds.gap, rounds.again_gap) = (interval, interval);
         }
+        let in_vain = !fresh && now >= rounds.again_at && rounds.again_gap >= again_max && last > decided;
         let entries = if fresh || page_end.is_some() || now >= rounds.again_at {
             rounds.again_at = now + rounds.again_gap;
             rounds.again_gap = (rounds.again_gap * 2).min(again_max);
@@ -255,6 +256,9 @@ impl Raft {
         let (number, beat, commit) = (rounds.number, leader.duties.rounds.last(), decided);
         let ballot = leader.ballot;
         leader.told_voters(commit);
+        if in_vain {
+            leader.serve_directly(last);
+        }
         let targets = self.gossip.targets(&others, fan_out_of(&self.options, others.len() + 1), None);
         let round = Round { ballot, number, beat, prev, prev_ballot, entries, commit, status };
         effects.send_each(targets, Message::Round(Box::new(round)), Lsn::ZERO);

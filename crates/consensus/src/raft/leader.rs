@@ -120,6 +120,17 @@ impl Leader {
         }
     }
 
+    /// Sends directly what voters are not known to have: rounds have not brought it to enough of them for long.
+    pub(super) fn serve_directly(&mut self, last: Slot) {
+        let behind = self.peers.values_mut().filter(|progress| !progress.learner && progress.matched < last);
+        for progress in behind {
+            if progress.begin_repair(last) {
+                let known = progress.matched > Slot::ZERO;
+                progress.probe(if known { progress.matched.next() } else { last.next() });
+            }
+        }
+    }
+
     /// Takes note that a round tells the voters that slots through this one are committed.
     pub(super) fn told_voters(&mut self, commit: Slot) {
         let voters = self.peers.values_mut().filter(|progress| !progress.learner);
