@@ -598,7 +598,7 @@ mod tests {
         assert_eq!([1, 2, 3, 5, 8, 31, 53, 125].map(fan_out), [2, 2, 2, 2, 3, 4, 4, 5]);
     }
 
-    /// Driftwood 2023, section 4.3 of our extract: the share of replicas that one round does not reach is 1 - x with
+    /// The share of replicas that one round does not reach is 1 - x with
     /// x = 1 - exp(-F x); and the longest time without a round, counted in rounds.
     #[test]
     fn one_round_reaches_as_many_as_chance_would_and_nobody_is_left_out_for_long() {

@@ -370,7 +370,7 @@ impl Net {
 
 /// Any number of members: the sets are no words of 64 bits. The leader's work for a batch grows with the logarithm of
 /// the group and not with its size; statuses that are told between rounds bring decisions sooner (section 6.2), and so
-/// do vectors compared with sets (section 5.7 of our extract).
+/// do vectors compared with sets.
 #[test]
 fn in_large_groups_statuses_spare_the_leader_and_find_decisions_soon() {
     let of = |n, replication, status_merge, status_echoes| {
