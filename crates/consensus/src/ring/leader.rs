@@ -366,15 +366,28 @@ impl Ring {
         leader.flights.push_back(Flight { first, last, resend, sent: 1 });
         leader.duties.told(decided);
         let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
-        let lsn = self.accept_run(ballot, first, batches, effects);
+        self.accept_run(ballot, first, batches, effects);
         let safe = page.first().is_some_and(|waiting| waiting.safe);
         let value = |Waiting { batch, hops, .. }: &Waiting| {
             let content = carried(&Content::Whole(batch.clone()), *hops, safe);
             Value { hops: *hops, content }
         };
         let values = page.iter().map(value).collect();
-        let votes = Votes::default().with(0);
-        self.send_round(Message::Accept { view, first, decided, votes, safe, values }, lsn, effects);
+        self.send_round(Message::Accept { view, first, decided, safe, values }, Lsn::ZERO, effects);
+    }
+
+    /// The coordinator's own record of what it proposed is durable: its vote goes round, and collects the others.
+    pub(super) fn begin_votes(&mut self, ballot: Ballot, first: Slot, last: Slot, effects: &mut Effects) {
+        if matches!(&self.state, State::Leader(leader) if leader.ballot == ballot)
+            && let Some(view) = self.view.clone()
+        {
+            self.send_own_votes(view, first, last, Lsn::ZERO, effects);
+        }
+    }
+
+    fn send_own_votes(&mut self, view: View, first: Slot, last: Slot, after: Lsn, effects: &mut Effects) {
+        let (decided, votes) = (self.decided(), Votes::default().with(0));
+        self.send_round(Message::Votes { view, first, last, decided, votes }, after, effects);
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
@@ -460,9 +473,10 @@ impl Ring {
                 };
                 let values = page.iter().map(value).collect();
                 let after = page.iter().map(|(.., lsn)| *lsn).max().unwrap_or_default();
-                let (votes, view) = (Votes::default().with(0), view.clone());
-                let accept = Message::Accept { view, first, decided, votes, safe: true, values };
-                self.send_round(accept, after, effects);
+                let last = last_of(first, page);
+                let accept = Message::Accept { view: view.clone(), first, decided, safe: true, values };
+                self.send_round(accept, Lsn::ZERO, effects);
+                self.send_own_votes(view.clone(), first, last, after, effects);
                 run = rest;
             }
         }

@@ -34,7 +34,7 @@ mod view;
 pub use messages::{AcceptedValue, Content, Message, Promise, Record, Value};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
-pub use profile::Tuning;
+pub use profile::{RingDecision, Tuning};
 pub use view::{View, Votes};
 
 use std::sync::Arc;
@@ -291,11 +291,14 @@ impl Ring {
             Message::Prepare { ballot, from: first } => self.on_prepare(now, from, ballot, first, effects),
             Message::Promise(promise) => self.on_promise(now, from, promise, effects),
             Message::Values { view, safe, values } => self.on_values(now, from, view, safe, values, effects),
-            Message::Accept { view, first, decided, votes, safe, values } => {
-                self.on_accept(now, from, (view, votes, safe), (first, decided, values), effects);
+            Message::Accept { view, first, decided, safe, values } => {
+                self.on_accept(now, from, (view, safe), (first, decided, values), effects);
             }
-            Message::Decision { view, first, ttl, safe, values } => {
-                self.on_decision(now, from, (view, ttl, safe), (first, values), effects);
+            Message::Votes { view, first, last, decided, votes } => {
+                self.on_votes(now, from, (view, votes), (first, last, decided), effects);
+            }
+            Message::Decision { view, first, last, ttl } => {
+                self.on_decision(now, from, (view, ttl), (first, last), effects);
             }
             Message::View { view } => {
                 if from == view.ballot.replica {
@@ -407,6 +410,7 @@ impl Ring {
         while let Some(votes) = self.acceptor.became_durable(self.common.durable) {
             // A slot that holds the value of a higher ballot by now, or one that was learned, is passed over.
             self.count(votes.first, votes.last, votes.ballot, me, effects);
+            self.begin_votes(votes.ballot, votes.first, votes.last, effects);
         }
         self.complete_phase_1(now, effects);
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use synod_consensus::{ProtocolKind, UnknownName};
+use synod_consensus::{OptionError, Overrides, ProtocolKind, UnknownName};
 use synod_replica::{Change, Goal, Group, SessionCommand, Settings};
 use synod_wire::{ReplicaId, SessionId};
 
@@ -494,7 +494,15 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
                 value.parse().map_err(|_| format!("{key}: '{value}' is not true or false"))?
         }
         "clock-interval" => settings.clock_interval = duration(value)?,
-        _ => return Err(format!("there is no setting '{key}'; there are {SETTINGS}")),
+        _ => match format!("{key}={value}").parse::<Overrides>() {
+            Ok(overrides) => overrides.apply(consensus),
+            Err(OptionError::Unknown(_)) => {
+                return Err(format!(
+                    "there is no setting '{key}'; there are {SETTINGS}, and the options of protocols"
+                ));
+            }
+            Err(error) => return Err(error.to_string()),
+        },
     }
     Ok(())
 }
