@@ -48,7 +48,7 @@ mod staged;
 
 pub use batches::Batches;
 pub use claims::{
-    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact,
+    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact, Way,
 };
 pub use combination::{Combination, CombinationError};
 pub use describe::{BatchText, Class, Describe};

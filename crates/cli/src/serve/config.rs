@@ -426,7 +426,8 @@ fn check_options(tuning: &Tuning) -> Result<(), ConfigError> {
     }
     if let Some(key) = options.unshared().next() {
         let why = format!(
-            "no group begins with {key}, which is each replica's own at first; accepted: without it, and later `synod              reconfigure --options {key}=...`"
+            "no group begins with {key}, which is each replica's own at first; accepted: without it, and later `synod \
+             reconfigure --options {key}=...`"
         );
         return wrong("options", options, why);
     }

@@ -3,7 +3,7 @@
 use synod_wire::{ReplicaId, Slot};
 
 use super::{Message, Record};
-use crate::claims::{Claim, Claims, Fact, Facts, PromisePage};
+use crate::claims::{Claim, Claims, Fact, Facts, PromisePage, Way};
 
 impl Claims for Message {
     fn claims(&self) -> Vec<Claim<'_>> {
@@ -45,6 +45,18 @@ impl Claims for Message {
             }
             _ => self.claims(),
         }
+    }
+
+    fn way(&self) -> Option<Way<'_>> {
+        let (Message::Values { view, .. }
+        | Message::Accept { view, .. }
+        | Message::Votes { view, .. }
+        | Message::Decision { view, .. }
+        | Message::View { view }) = self
+        else {
+            return None;
+        };
+        Some(Way { ballot: view.ballot, number: view.minor, order: &view.order })
     }
 
     fn promise_page(&self) -> Option<PromisePage> {

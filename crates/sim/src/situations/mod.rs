@@ -14,6 +14,7 @@
 //! | `lives.rs` | crashes, restarts, lost logs |
 //! | `order.rs` | messages that overtake others, come late, or do not fit |
 //! | `batches.rs` | batches that travel apart from their order |
+//! | `ways.rs` | rings along which messages go |
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
 //!
@@ -32,6 +33,7 @@ mod near_misses;
 mod order;
 mod scene;
 mod table;
+mod ways;
 
 use std::fmt;
 
@@ -197,6 +199,16 @@ situations! {
     HeldLost = "a log is lost with batches that are under way";
     /// An epoch ends, and a replica has batches that no replica has delivered.
     EpochWithBatches = "an epoch ends while batches are under way";
+    /// A leader chooses a ring without a replica that the ring before had.
+    RingShrinks = "a ring leaves a replica out";
+    /// A leader chooses a ring with a replica that the ring before had not.
+    RingGrows = "a ring takes a replica in";
+    /// A leader chooses a ring with the same replicas in another order.
+    RingTurns = "a ring is tried in another order";
+    /// A proposal goes past the ring, to one replica and back.
+    Detour = "a proposal goes past the ring";
+    /// A message of a ring comes to a replica that has heard of a later one of the same ballot.
+    OldRing = "a message of an earlier ring comes late";
 }
 
 impl Situation {
@@ -212,6 +224,15 @@ impl Situation {
             Situation::CandidateLearnsWinner if !protocol.has_terms() => {
                 Err("a ballot has one owner, who alone can win it")
             }
+            Situation::RingShrinks
+            | Situation::RingGrows
+            | Situation::RingTurns
+            | Situation::Detour
+            | Situation::OldRing
+                if protocol != ProtocolKind::Ring =>
+            {
+                Err("no message goes from replica to replica")
+            }
             Situation::JointLeader if !protocol.changes_voters_itself() => {
                 Err("it does not change voters within an epoch")
             }
@@ -222,8 +243,8 @@ impl Situation {
         }
     }
 
-    fn bit(self) -> u64 {
-        const { assert!(Situation::ALL.len() <= 64, "a word has 64 bits") };
+    fn bit(self) -> u128 {
+        const { assert!(Situation::ALL.len() <= 128, "a bit for each") };
         1 << self as u32
     }
 }
@@ -236,7 +257,7 @@ impl fmt::Display for Situation {
 
 /// The situations that a run reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reached(u64);
+pub struct Reached(u128);
 
 impl Reached {
     /// Whether this one was reached.
@@ -268,6 +289,7 @@ pub(crate) struct Situations {
     order: order::Watcher,
     epochs: epochs::Watcher,
     batches: batches::Watcher,
+    ways: ways::Watcher,
 }
 
 impl Situations {
@@ -283,6 +305,7 @@ impl Situations {
             order: order::Watcher::new(capacity),
             epochs: epochs::Watcher::new(group, capacity),
             batches: batches::Watcher::new(capacity),
+            ways: ways::Watcher::new(capacity),
         }
     }
 
@@ -305,6 +328,7 @@ impl Situations {
         self.order.see(scene, sight, &mut now);
         self.epochs.see(scene, sight, &mut now);
         self.batches.see(scene, sight, &mut now);
+        self.ways.see(sight, &mut now);
         if counts {
             self.reached = now;
         }
@@ -388,6 +412,7 @@ mod stories {
         Situation::RefusedForSize,
         Situation::DecidedTwice,
         Situation::BatchGivenUp,
+        Situation::OldRing,
     ];
 
     #[test]
@@ -400,6 +425,7 @@ mod stories {
             super::order::tests::STORIES,
             super::epochs::tests::STORIES,
             super::batches::tests::STORIES,
+            super::ways::tests::STORIES,
         ];
         let told: Vec<Situation> =
             stories.concat().into_iter().flat_map(|(situations, ..)| situations).copied().collect();
@@ -413,17 +439,24 @@ mod stories {
     }
 
     #[test]
-    fn what_does_not_apply_is_of_pages_terms_joint_configurations_and_slots_by_themselves() {
+    fn what_does_not_apply_is_of_pages_terms_joint_configurations_rings_and_slots_by_themselves() {
         let exempt = |protocol: ProtocolKind| -> Vec<Situation> {
             Situation::ALL.iter().copied().filter(|row| row.applies(protocol).is_err()).collect()
         };
+        let ring = [
+            Situation::RingShrinks,
+            Situation::RingGrows,
+            Situation::RingTurns,
+            Situation::Detour,
+            Situation::OldRing,
+        ];
         let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
-        assert_eq!(exempt(ProtocolKind::MultiPaxos), paxos);
+        assert_eq!(exempt(ProtocolKind::MultiPaxos), [&paxos[..], &ring].concat());
         assert_eq!(exempt(ProtocolKind::Ring), paxos);
         let sequence = [Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice];
-        assert_eq!(exempt(ProtocolKind::SequencePaxos), sequence);
+        assert_eq!(exempt(ProtocolKind::SequencePaxos), [&sequence[..], &ring].concat());
         let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages, Situation::DecidedTwice];
-        assert_eq!(exempt(ProtocolKind::Raft), raft);
+        assert_eq!(exempt(ProtocolKind::Raft), [&raft[..], &ring].concat());
     }
 
     #[test]
