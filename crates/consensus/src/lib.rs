@@ -53,7 +53,7 @@ pub use claims::{
 pub use combination::{Combination, CombinationError};
 pub use describe::{BatchText, Class, Describe};
 pub use dissemination::Dissemination;
-pub use members::{MEMBERS_MAX, Members, ReplicaSet, VoterSets};
+pub use members::{MEMBERS_MAX, Members, ReplicaSet, Threshold, VoterSets};
 pub use message::{Body, Logged};
 pub use multipaxos::Decision;
 pub use options::{MESSAGE_HEAD_BYTES, Options, Restart, UnknownName};
