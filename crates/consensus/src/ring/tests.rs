@@ -198,7 +198,7 @@ fn five_members_send_what_the_document_says() {
 
 #[test]
 fn bytes_cross_each_link_once_and_never_come_back_to_their_origin() {
-    for (count, place) in (2..=7).flat_map(|count| (0..count).map(move |place| (count, place))) {
+    for (count, place) in (2..=8).flat_map(|count| (0..count).map(move |place| (count, place))) {
         let bytes = Net::walk_from(count, place).bytes;
         for from in 0..count {
             let to = (from + 1) % count;
@@ -207,6 +207,49 @@ fn bytes_cross_each_link_once_and_never_come_back_to_their_origin() {
             assert_eq!(found, expected, "link {from} to {to} of {count}, batch of {place}");
         }
     }
+}
+
+/// R11: the same after a thousand batches, of all members in turn.
+#[test]
+fn bytes_cross_each_link_once_also_after_a_long_run() {
+    for count in [3, 5] {
+        let mut net = Net::new(count);
+        let rounds = 1_000 / count;
+        for number in 1..=rounds {
+            for place in 0..count {
+                let propose = Input::Propose { batch: batch(place + 1, number), awaited: false };
+                net.run(|net| net.nodes[place as usize].step(propose), place + 1);
+            }
+        }
+        assert!(net.nodes.iter().all(|node| node.delivered.len() as u64 == rounds * count));
+        let expected = (0..count).map(|from| ((from, (from + 1) % count), (rounds * (count - 1)) as usize));
+        assert_eq!(net.bytes, expected.collect());
+    }
+}
+
+#[test]
+fn a_ring_of_one_decides_alone() {
+    let mut node = Node::start(1, 1, Vec::new(), Slot::ZERO);
+    node.flush();
+    let sent = node.step(Input::Propose { batch: batch(1, 1), awaited: false });
+    assert!(sent.is_empty(), "{sent:?}");
+    assert_eq!(node.delivered, [batch(1, 1)]);
+}
+
+/// ERR-20: a member that promised a higher ballot says so, and lets both pass unchanged.
+#[test]
+fn a_member_that_refuses_does_not_stop_the_others() {
+    let higher = Ballot { round: 512, replica: ReplicaId(4) };
+    let mut node = Node::start(2, 5, vec![Record::Amnesia(false), Record::Promised(higher)], Slot::ZERO);
+    node.flush();
+    let order = ring(&[1, 2, 3, 4, 5]);
+    let whole = accept(order.clone(), 1, Content::Whole(batch(1, 1)));
+    let refused = (ReplicaId(1), Message::Reject { promised: higher });
+    let sent = node.receive(1, whole);
+    assert_eq!(sent[0], refused);
+    assert!(matches!(&sent[1], (ReplicaId(3), Message::Accept { .. })), "{:?}", sent[1]);
+    let message = votes(order, 1, Votes::default().with(0));
+    assert_eq!(node.receive(1, message.clone()), [refused, (ReplicaId(3), message)]);
 }
 
 /// The planted bug by which bytes leave a hop too early costs nobody safety, so only this notices it.

@@ -7,13 +7,13 @@ use crate::ground::hardware::Hardware;
 
 /// What a replica has to do for a command of the group, on average.
 #[derive(Clone, Copy, Debug)]
-struct Share {
+pub(crate) struct Share {
     /// Commands that it takes from clients and answers.
-    taken: f64,
+    pub(crate) taken: f64,
     /// Copies of the body that it sends to replicas.
-    sent: f64,
+    pub(crate) sent: f64,
     /// Copies of the body that it receives from replicas.
-    received: f64,
+    pub(crate) received: f64,
 }
 
 /// Commands a second at which the busiest resource of any replica is full, if only the bodies of commands are sent, and
@@ -40,8 +40,13 @@ pub(super) fn bound(hardware: &Hardware, regime: Regime, arrangement: Arrangemen
             (all, all)
         }
     };
-    let busiest = [leader, follower].map(|share| seconds(hardware, regime, share));
-    1.0 / busiest[0].max(busiest[1])
+    bound_of(hardware, regime, &[leader, follower])
+}
+
+/// The same if replicas have these shares.
+pub(crate) fn bound_of(hardware: &Hardware, regime: Regime, shares: &[Share]) -> f64 {
+    let busiest = shares.iter().map(|&share| seconds(hardware, regime, share));
+    1.0 / busiest.fold(f64::MIN_POSITIVE, f64::max)
 }
 
 /// How long the busiest resource of a replica works for a command.

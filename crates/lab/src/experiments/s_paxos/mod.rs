@@ -14,6 +14,7 @@ pub mod throughput;
 
 mod bound;
 
+pub(super) use bound::{Share, bound_of};
 use std::time::Duration;
 
 use synod_consensus::Dissemination;
