@@ -209,6 +209,7 @@ impl Ring {
         if place == 0 {
             // They came round.
             self.common.election.answered(from, now);
+            self.heard_votes(now, voters);
             return self.count_returned(first, last, ballot, voters, effects);
         }
         let mut at = first;
@@ -267,18 +268,16 @@ impl Ring {
             votes.then(|| if early { Lsn::ZERO } else { accepted.lsn.max(promised_lsn) })
         };
         let mut own = vote(first);
-        // Nothing is known of slots after these.
         let known = self.acceptor.last().min(last);
-        let mut end = first.max(known);
         for slot in (first.0 + 1..=known.0).map(Slot) {
             let next = vote(slot);
             if next.is_some() != own.is_some() {
-                end = slot.prev();
-                break;
+                return (slot.prev(), own);
             }
             own = own.max(next);
         }
-        if end == known && own.is_none() { (last, None) } else { (end, own) }
+        // Nothing is known of slots after these.
+        (if own.is_some() { known } else { last }, own)
     }
 
     /// Whether these votes decide.
@@ -339,7 +338,7 @@ impl Ring {
         // A coordinator that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.common.options.accept_ahead_max());
-        let last = Slot(last.0.min(bound));
+        let (first, last) = (first.max(self.decided().next()), Slot(last.0.min(bound)));
         let undecided = (first.0..=last.0).map(Slot).filter(|&slot| !self.acceptor.is_decided(slot));
         let undecided: Vec<Slot> = undecided.collect();
         let missing = usize::from(self.has(crate::Bug::CommitWithMinority));

@@ -149,6 +149,14 @@ impl Content {
         }
     }
 
+    /// The batch, or its name.
+    #[must_use]
+    pub fn batch(&self) -> &Batch {
+        match self {
+            Content::Whole(batch) | Content::Name(batch) => batch,
+        }
+    }
+
     /// Whether this is a batch, or its name.
     #[must_use]
     pub fn is_of(&self, batch: &Batch) -> bool {
@@ -223,6 +231,22 @@ impl From<FamilyMessage> for Message {
     }
 }
 
+impl Message {
+    /// Whether its slots are a run that does not end with the last number that there is.
+    fn holds_slots(&self) -> Result<(), DecodeError> {
+        let (first, last) = match self {
+            Message::Accept { first, values, .. } => (*first, first.0.saturating_add(values.len() as u64)),
+            Message::Votes { first, last, .. } | Message::Decision { first, last, .. } => (*first, last.0),
+            _ => return Ok(()),
+        };
+        if first.0 <= last && last < u64::MAX {
+            Ok(())
+        } else {
+            Err(DecodeError::Undefined { field: "last slot of a run", value: last })
+        }
+    }
+}
+
 impl Body for Message {
     coded! {
         Message, "message kind":
@@ -238,6 +262,7 @@ impl Body for Message {
         10 = HeartbeatAck { ballot, round, minor, decided };
         11 = Reject { promised };
         12 = TakeOver { ballot };
+        checked by Message::holds_slots
     }
 
     /// Names are not batches: whoever carries this message has nothing to fill in.

@@ -30,6 +30,7 @@ mod recovery;
 mod tests;
 mod values;
 mod view;
+mod walk;
 
 pub use messages::{AcceptedValue, Content, Message, Promise, Record, Value};
 pub use planted::Bug;
@@ -37,12 +38,13 @@ pub(crate) use profile::PROFILE;
 pub use profile::{RingDecision, Tuning};
 pub use view::{View, Votes};
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use follower::Outgoing;
 use leader::{Candidate, Leader};
 use synod_wire::{Ballot, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 use values::Values;
+use walk::Walk;
 
 use crate::{
     Control, Effect, Effects, Input, Options, Protocol, Role, Route, Status, VoterSets,
@@ -72,6 +74,10 @@ pub struct Ring {
     stale: bool,
     /// What this burst sends round the ring.
     outgoing: Vec<Outgoing>,
+    /// How long batches and proposals take until they are decided.
+    walk: Walk,
+    /// The time of the present step.
+    now: Time,
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +92,7 @@ enum State {
 impl Protocol for Ring {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
         let before = effects.last_lsn();
+        self.now = now;
         self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::Ring(message) } => {
@@ -123,6 +130,7 @@ impl Protocol for Ring {
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
         let before = effects.last_lsn();
+        self.now = now;
         self.yield_if_overslept(now, effects);
         self.drop_void();
         self.send_values(now, effects);
@@ -147,8 +155,7 @@ impl Protocol for Ring {
 
     /// A member of the ring sends its batches along it; others leave them to the coordinator.
     fn route(&self) -> Route {
-        let in_ring = self.view.as_ref().is_some_and(|view| view.contains(self.me()));
-        let in_ring = in_ring && !self.values.is_stuck();
+        let in_ring = self.is_in_ring() && !self.values.is_stuck();
         match self.state {
             State::Leader(_) => Route::Here,
             State::Follower | State::Candidate(_) if in_ring => Route::Here,
@@ -266,10 +273,7 @@ impl Paxos for Ring {
     }
 
     fn own_deadline(&self) -> Time {
-        let me = self.me();
-        let in_ring =
-            self.view.as_ref().is_some_and(|view| view.contains(me) && view.ballot == self.common.promised);
-        let values = if in_ring { self.values.due() } else { Time::NEVER };
+        let values = if self.is_in_ring() { self.values.due() } else { Time::NEVER };
         match &self.state {
             State::Follower => values,
             State::Candidate(candidate) => candidate.resend.at(),
@@ -301,9 +305,7 @@ impl Ring {
                 self.on_decision(now, from, (view, ttl), (first, last), effects);
             }
             Message::View { view } => {
-                if from == view.ballot.replica {
-                    self.follow_ring(now, from, &view, effects);
-                }
+                self.follow_ring(now, from, &view, effects);
             }
             Message::Decided { ballot, through } => {
                 if self.follow(now, from, ballot, effects) {
@@ -359,6 +361,12 @@ impl Ring {
         }
     }
 
+    /// Whether this replica is in the ring of the ballot that it promised.
+    fn is_in_ring(&self) -> bool {
+        let of_ballot = |view: &&View| view.ballot == self.common.promised;
+        self.view.as_ref().filter(of_ballot).is_some_and(|view| view.contains(self.me()))
+    }
+
     /// Slots that are proposed and not decided.
     fn in_flight(&self) -> usize {
         match &self.state {
@@ -376,7 +384,9 @@ impl Ring {
         while let Some((slot, ballots, batch)) = self.acceptor.deliver() {
             Arc::make_mut(&mut self.table).deliver(&batch);
             if let Some(id) = batch.id() {
-                self.values.delivered(id);
+                if let Some(took) = self.values.delivered(id, self.now) {
+                    self.walk.took(took);
+                }
                 if let State::Leader(leader) = &mut self.state {
                     leader.delivers(id);
                 }
@@ -391,6 +401,7 @@ impl Ring {
         {
             leader.proposed = leader.proposed.max(decided);
             leader.delivered = true;
+            leader.lands(decided, self.now).into_iter().for_each(|took| self.walk.took(took));
         }
     }
 
@@ -413,6 +424,11 @@ impl Ring {
             self.begin_votes(votes.ballot, votes.first, votes.last, effects);
         }
         self.complete_phase_1(now, effects);
+    }
+
+    /// After which time what was not decided is sent again.
+    fn resend_after(&self) -> Duration {
+        self.walk.wait(self.common.options.retransmit_after, self.common.options.election_timeout / 2)
     }
 
     fn has(&self, bug: impl Into<crate::Bug>) -> bool {

@@ -6,13 +6,14 @@ mod codec;
 use std::collections::{BTreeMap, VecDeque};
 
 use synod_wire::{
-    Ballot, Batch, BatchBuilder, BatchId, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time, replica_session,
+    Ballot, Batch, BatchBuilder, BatchId, Incarnation, Lsn, Reader, ReplicaId, SessionId, Slot, Time, Writer,
+    replica_session,
 };
 
 use super::{
     AcceptedValue, Bug, Content, Message, Promise, Record, RingDecision, Tuning, Value, View, Votes,
 };
-use crate::{Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role};
+use crate::{Body, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role};
 
 /// The first ballot of r1 with the election `ballot`.
 const BALLOT: Ballot = Ballot { round: 256, replica: ReplicaId(1) };
@@ -250,6 +251,31 @@ fn a_member_that_refuses_does_not_stop_the_others() {
     assert!(matches!(&sent[1], (ReplicaId(3), Message::Accept { .. })), "{:?}", sent[1]);
     let message = votes(order, 1, Votes::default().with(0));
     assert_eq!(node.receive(1, message.clone()), [refused, (ReplicaId(3), message)]);
+}
+
+/// A run of slots that no honest replica names costs no time, and one without an end is no message.
+#[test]
+fn a_run_of_slots_without_end_is_refused_or_passes_at_once() {
+    let mut node = Node::start(2, 5, Vec::new(), Slot::ZERO);
+    let order = ring(&[1, 2, 3, 4, 5]);
+    node.receive(1, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
+    let run = |first, last| {
+        let (view, votes) = (order.clone(), Votes::default().with(0));
+        Message::Votes { view, first: Slot(first), last: Slot(last), decided: Slot::ZERO, votes }
+    };
+    let sent = node.receive(1, run(1, u64::MAX - 1));
+    let runs = sent.iter().filter_map(|(_, message)| match message {
+        Message::Votes { first, last, .. } => Some((first.0, last.0)),
+        _ => None,
+    });
+    let runs: Vec<_> = runs.collect();
+    assert_eq!(runs, [(1, 1), (2, u64::MAX - 1)]);
+    for (first, last) in [(1, u64::MAX), (3, 2)] {
+        let mut writer = Writer::new();
+        run(first, last).encode(&mut writer);
+        let read = Message::decode(&mut Reader::new(writer.finish().to_bytes()));
+        assert!(read.is_err(), "{read:?}");
+    }
 }
 
 /// The planted bug by which bytes leave a hop too early costs nobody safety, so only this notices it.

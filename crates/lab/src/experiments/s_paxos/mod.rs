@@ -66,9 +66,9 @@ pub(super) struct Regime {
     /// Its name in series.
     pub(super) name: &'static str,
     /// Megabits a second of each network card, in each direction.
-    megabits: Option<f64>,
+    pub(super) megabits: Option<f64>,
     /// Microseconds that executing a command takes, if not what was measured.
-    execute_micros: Option<f64>,
+    pub(super) execute_micros: Option<f64>,
     /// Bytes of a command.
     pub(super) value_bytes: usize,
     /// Clients for each replica, which keep what is the bottleneck busy.
