@@ -14,18 +14,16 @@ use crate::{Bug, Message, Options, Record, VoterSets};
 /// # Contract
 ///
 /// - Messages may be lost, duplicated, delayed and reordered; they are not forged.
-/// - **Nothing is promised before it is durable**: a promise, a vote or an acceptance is sent with `after`
-///   set to the record that holds
-///   it.
+/// - **Nothing is promised before it is durable**: a promise, a vote or an acceptance is sent with `after` set to the
+///   record that holds it.
 /// - **What a replica says in ballot b is true of ballot b.** A replica knows things that its ballot did not decide: a
 ///   peer, a learner or a snapshot told it ([`Control::Learn`], [`Control::Installed`]), or an earlier life was told.
 ///   Such knowledge must never turn into a statement of the ballot. So a replica that is told what was decided in a
 ///   ballot c first promises c, in writing, and stops leading, standing or following in a lower ballot.
 ///   [`Protocol::step`] and [`crate::Options::start`] see to that for every protocol; see "Outside knowledge".
 /// - [`Effect::Deliver`] comes once per slot, in slot order, without gaps.
-/// - A batch given to [`Input::Propose`] may be lost (the leader changes) or decided twice (it was proposed
-///   again): the replica that
-///   proposed it proposes it again until it is delivered, and the session table executes it once.
+/// - A batch given to [`Input::Propose`] may be lost (the leader changes) or decided twice (it was proposed again): the
+///   replica that proposed it proposes it again until it is delivered, and the session table executes it once.
 ///
 /// # Outside knowledge
 ///

@@ -16,7 +16,7 @@ pub(crate) struct Found<S> {
     pub(crate) wal: Wal,
     /// By the number of the group.
     pub(crate) groups: Vec<FoundGroup<S>>,
-    /// Who the others were when they were last seen.
+    /// Identities and births of the other replicas when they were last seen.
     pub(crate) peers: PeerBook,
     /// The lives of this replica.
     pub(crate) lives: Lives,
