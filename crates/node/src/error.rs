@@ -246,8 +246,8 @@ pub enum ChangeError {
     MembersFollow,
     /// The replica has several groups, and data that begin with a version in which none of these followed another.
     #[error(
-        "this replica has several groups that began with a build from before 0.2.0, and the members of those stay as they \
-         are"
+        "this replica has several groups that began with a build from before 0.2.0, and the members of those stay as \
+         they are"
     )]
     MembersStay,
     /// The change met what can meet any command.

@@ -1,10 +1,10 @@
 //! Starting: from an intact log, or without one.
 //!
-//! An acceptor that may have forgotten a promise or an accepted value must not vote. Before it votes again, a replica in a
-//! new life asks all others (`Recover`), learns which ballot is promised from n - q + 1 of them, promises that, and
-//! learns what its leader had proposed. Lives are numbered, and answers and promises of an outdated life do not count.
-//! `docs/recovery-without-a-log.md` has the steps and shows why they suffice, for any number of replicas that lose their
-//! logs; "Replicas without memory" in docs/operating.md says what an operator does when too many have.
+//! An acceptor that may have forgotten a promise or an accepted value must not vote. Before it votes again, a replica
+//! in a new life asks all others (`Recover`), learns which ballot is promised from n - q + 1 of them, promises that,
+//! and learns what its leader had proposed. Lives are numbered, and answers and promises of an outdated life do not
+//! count. `docs/recovery-without-a-log.md` has the steps and shows why they suffice, for any number of replicas that
+//! lose their logs; "Replicas without memory" in docs/operating.md says what an operator does when too many have.
 //!
 //! (Santos 2012 leaves recovery open, section 16, G8; the idea is that of JPaxos' EpochSS.)
 
