@@ -101,8 +101,8 @@ pub trait Protocol: std::fmt::Debug + Send {
     /// its window has room.
     fn room(&self) -> usize;
 
-    /// Where the commands of this replica's clients go: to the leader, or anywhere
-    /// in a protocol in which every replica takes commands.
+    /// Where the commands of this replica's clients go: to the leader, or anywhere in a protocol in which every replica
+    /// takes commands. A protocol without a leader says [`Effect::Leader`] again when this has changed.
     fn route(&self) -> Route {
         let Status { role, view, .. } = self.status();
         match view.leader {
@@ -311,7 +311,7 @@ pub enum Effect {
         /// What is decided.
         batch: Batch,
     },
-    /// This replica's view of the leader has changed.
+    /// This replica's view of the leader has changed, or where it routes commands while there is none.
     Leader(LeaderView),
     /// Answers [`Control::ReadIndex`]: a state that includes `slot` is recent enough. `None` means that this
     /// replica does not lead, or lost its leadership before a quorum confirmed it; ask again elsewhere.

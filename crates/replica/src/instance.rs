@@ -96,6 +96,16 @@ impl Instance {
         self.protocol.as_ref().is_some_and(|protocol| protocol.route() == Route::Here)
     }
 
+    /// The replica that takes commands where the protocol has no leader: another one, or `me`.
+    pub fn taker_without_leader(&self, me: ReplicaId) -> Option<ReplicaId> {
+        let protocol = self.protocol.as_ref().filter(|protocol| protocol.status().view.leader.is_none())?;
+        match protocol.route() {
+            Route::Here => Some(me),
+            Route::To(id) => Some(id),
+            Route::Nowhere => None,
+        }
+    }
+
     /// The replica that does what one replica has to do for all; see [`Protocol::caretaker`].
     pub fn caretaker(&self) -> Option<ReplicaId> {
         self.protocol.as_ref().and_then(|protocol| protocol.caretaker())
