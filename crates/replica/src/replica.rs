@@ -293,11 +293,14 @@ impl Replica {
         // own.
         loop {
             let epoch = self.known.running();
-            let effects = self.instance.drain();
-            if effects.is_empty() && !self.enter_next_epoch(now, actions) && !self.leave(now, actions) {
+            let mut effects = self.instance.drain();
+            let goes_on =
+                !effects.is_empty() || self.enter_next_epoch(now, actions) || self.leave(now, actions);
+            effects.drain(..).for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
+            self.instance.give_back(effects);
+            if !goes_on {
                 return;
             }
-            effects.into_iter().for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
         }
     }
 
