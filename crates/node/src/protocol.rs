@@ -726,7 +726,8 @@ impl<S: StateMachine> Hosted<S> {
         let why = forked(&common.me, fork);
         tracing::error!("{why}");
         if fork.alone {
-            common.failed.get_or_insert(Ended::Forked(why));
+            let &Fork { with, agreed, slot, .. } = fork;
+            common.failed.get_or_insert(Ended::Forked { with, agreed, slot, why });
         }
     }
 
