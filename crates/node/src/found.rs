@@ -284,7 +284,8 @@ mod tests {
         let ids = [R1, ReplicaId(2), ReplicaId(3)];
         let first = Group::of(&Options::of(ProtocolKind::MultiPaxos), ids);
         let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
-        let mut present = Group { version: 3, ..first.clone() };
+        let mut present = first.clone();
+        present.version = 3;
         present.members.retain(|member| members.contains(&member.id.0));
         let learners = present.members.iter_mut().filter(|member| !voters.contains(&member.id.0));
         learners.for_each(|member| member.standing = Standing::Learner(Goal::Learn));
