@@ -158,8 +158,9 @@ pub struct Tuning {
     /// replica counts by itself; one message delay less at followers); for multipaxos [default: leader].
     #[arg(long, env = "SYNOD_DECISION", help_heading = GROUPS)]
     pub decision: Option<Decision>,
-    /// How batches of commands reach all replicas: leader (its proposals carry them) or balanced (S-Paxos: each replica
-    /// sends those of its own clients to all, and the leader orders their names) [default: leader].
+    /// How batches of commands reach all replicas: leader (its proposals carry them), references (the same, but the
+    /// replica that a batch came from gets a reference to it) or balanced (S-Paxos: each replica sends those of its own
+    /// clients to all, and the leader orders their names) [default: leader].
     #[arg(long, env = "SYNOD_DISSEMINATION", help_heading = GROUPS)]
     pub dissemination: Option<Dissemination>,
     /// Options of the protocol with which the group begins, as KEY=VALUE,KEY=VALUE: ring-decision=quorum or last, which

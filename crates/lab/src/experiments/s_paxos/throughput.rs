@@ -29,10 +29,11 @@ pub const EXPERIMENT: Experiment = Experiment {
             replica), which nothing can spread. The document's third bottleneck, the packets that one core of a kernel \
             handles, is no part of the model: it would have to know how many messages share a packet. \
             Clients are at the leader, which sends bodies to all, as in the document's JPaxos; or at all replicas, \
-            which send batches to the leader, which sends bodies to all, or a reference instead to the origin of a batch; or at \
-            all replicas, each of which sends its batches to all, as in S-Paxos. A bound is what the bodies of commands, the clients and the execution leave of the busiest resource. The \
-            document's record run (H17) had a kernel that spreads packets over cores, so that its limit was not packets but \
-            one thread that executes; here packets are no limit anyway, and only the growth is compared (processor).",
+            which send batches to the leader, which sends bodies to all, or a reference instead to the origin of a batch; or \
+            at all replicas, each of which sends its batches to all, as in S-Paxos. A bound is what the bodies of commands, \
+            the clients and the execution leave of the busiest resource. The document's record run (H17) had a kernel that \
+            spreads packets over cores, so that its limit was not packets but one thread that executes; here packets are \
+            no limit anyway, and only the growth is compared (processor).",
     parameters: &[
         ON_VIRTUAL,
         Parameter { default: "1.5", full: "5", ..SHORT_WINDOW },
@@ -136,8 +137,9 @@ fn of(regime: Regime, arrangement: Arrangement) -> String {
     format!("{}, {}", regime.name, arrangement.name())
 }
 
-/// Balanced over the fastest of other arrangements, and its bound over the best of theirs. With `least` it must be that much with 3 replicas, and more with
-/// each size to 7; otherwise 0.8 of what the bounds allow, or 0.9 where they allow nothing.
+/// Balanced over the fastest of other arrangements, and its bound over the best of theirs. With `least` it must be
+/// that much with 3 replicas, and more with each size to 7; otherwise 0.8 of what the bounds allow, or 0.9 where they
+/// allow nothing.
 fn gain(measured: &Measured, regime: Regime, others: &[Arrangement], least: Option<f64>) -> Judgement {
     let balanced = of(regime, Arrangement::Balanced);
     let best = |x: f64, metric: &str| {
