@@ -1,15 +1,19 @@
 //! The coordinator: Phase 1 once, then a slot for each value; the ring; retransmission.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use synod_wire::{Ballot, Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    AcceptedValue, Bug, Content, Message, Promise, Ring, State, Value, View, Votes, values::carried,
-    walk::Took,
+    AcceptedValue, Bug, Content, Message, Promise, Ring, State, Value, View, Votes,
+    values::carried,
+    walk::{Took, Walk},
 };
 use crate::{
-    Batches, Effects, Protocol, ReplicaSet,
+    Batches, Effects, Options, Protocol, ReplicaSet,
     batches::{fitting, last_of},
     leadership::{Leadership, Leads},
     paxos::Paxos,
@@ -46,6 +50,8 @@ pub(super) struct Leader {
     pub(super) duties: Leadership,
     /// What was proposed, as far as it is in flight, and when the first of it is due again.
     flights: VecDeque<Flight>,
+    /// How long what was proposed took.
+    walk: Walk,
     resend_at: Time,
     /// What the members said of themselves last.
     members: BTreeMap<ReplicaId, Heard>,
@@ -103,11 +109,16 @@ impl Leader {
         Slot(self.proposed.0 + self.waiting.len() as u64 + 1)
     }
 
-    /// Takes note that slots through this one are decided. Returns how long those took that were proposed together.
-    pub(super) fn lands(&mut self, decided: Slot, now: Time) -> Vec<Took> {
-        let landed = self.flights.iter().take_while(|flight| flight.last <= decided).count();
-        let took = |flight: Flight| Took { time: now.since(flight.since), repeated: flight.sent > 1 };
-        self.flights.drain(..landed).map(took).collect()
+    /// Takes note that slots through this one are decided.
+    pub(super) fn lands(&mut self, decided: Slot, now: Time, least: Duration) {
+        while let Some(flight) = self.flights.pop_front_if(|flight| flight.last <= decided) {
+            self.walk.took(Took { time: now.since(flight.since), repeated: flight.sent > 1 }, least);
+        }
+    }
+
+    /// After which time a proposal is sent again at first.
+    fn resend_after(&self, options: &Options) -> Duration {
+        self.walk.wait(options.retransmit_after, options.election_timeout / 3)
     }
 
     /// Takes note that a batch is delivered.
@@ -227,6 +238,7 @@ impl Ring {
             waiting,
             duties: Leadership::begin(now, self.decided(), last),
             flights: VecDeque::new(),
+            walk: Walk::default(),
             resend_at: Time::NEVER,
             members: answered.into_iter().map(|member| (member, heard)).collect(),
             ring_at: now,
@@ -266,8 +278,7 @@ impl Ring {
         let minor = self.view.as_ref().filter(|view| view.ballot == ballot).map_or(0, |view| view.minor) + 1;
         let view = View { ballot, minor, order: order.into() };
         (leader.ring_at, leader.broken) = (now, None);
-        let wait =
-            self.walk.wait(self.common.options.retransmit_after, self.common.options.election_timeout / 2);
+        let wait = leader.resend_after(&self.common.options);
         for flight in &mut leader.flights {
             (flight.resend, flight.since, flight.sent) = (Resend::at_once(now, wait), now, 0);
         }
@@ -381,12 +392,12 @@ impl Ring {
     }
 
     fn propose_at(&mut self, now: Time, first: Slot, page: &[Waiting], effects: &mut Effects) {
-        let (decided, wait) = (self.decided(), self.resend_after());
+        let decided = self.decided();
         let Some(view) = self.view.clone() else { return };
         let State::Leader(leader) = &mut self.state else { return };
         let (ballot, last) = (leader.ballot, last_of(first, page));
         leader.proposed = last;
-        let resend = Resend::first(now, wait);
+        let resend = Resend::first(now, leader.resend_after(&self.common.options));
         leader.resend_at = leader.resend_at.min(resend.at());
         leader.flights.push_back(Flight { first, last, since: now, resend, sent: 1 });
         leader.duties.told(decided);
@@ -451,10 +462,14 @@ impl Ring {
         let (acceptor, durable) = (&self.acceptor, self.common.durable);
         let in_flight = |slot| !acceptor.is_decided(Slot(slot));
         leader.flights.retain(|flight| (flight.first.0..=flight.last.0).any(in_flight));
+        let wait = leader.resend_after(&self.common.options);
         let (mut round, mut straight) = (Vec::new(), Vec::new());
         for flight in &mut leader.flights {
             if flight.resend.is_due(now, wait_max) {
                 let list = if flight.sent < 2 { &mut round } else { &mut straight };
+                if flight.sent < 2 {
+                    flight.resend = Resend::first(now, wait);
+                }
                 flight.sent += 1;
                 list.extend((flight.first.0..=flight.last.0).map(Slot));
             }

@@ -74,7 +74,7 @@ pub struct Ring {
     stale: bool,
     /// What this burst sends round the ring.
     outgoing: Vec<Outgoing>,
-    /// How long batches and proposals take until they are decided.
+    /// How long the batches of this replica's own clients take.
     walk: Walk,
     /// The time of the present step.
     now: Time,
@@ -385,7 +385,7 @@ impl Ring {
             Arc::make_mut(&mut self.table).deliver(&batch);
             if let Some(id) = batch.id() {
                 if let Some(took) = self.values.delivered(id, self.now) {
-                    self.walk.took(took);
+                    self.walk.took(took, self.common.options.retransmit_after);
                 }
                 if let State::Leader(leader) = &mut self.state {
                     leader.delivers(id);
@@ -401,7 +401,7 @@ impl Ring {
         {
             leader.proposed = leader.proposed.max(decided);
             leader.delivered = true;
-            leader.lands(decided, self.now).into_iter().for_each(|took| self.walk.took(took));
+            leader.lands(decided, self.now, self.common.options.retransmit_after);
         }
     }
 
@@ -426,7 +426,7 @@ impl Ring {
         self.complete_phase_1(now, effects);
     }
 
-    /// After which time what was not decided is sent again.
+    /// After which time a batch of this replica's own clients is sent again at first.
     fn resend_after(&self) -> Duration {
         self.walk.wait(self.common.options.retransmit_after, self.common.options.election_timeout / 2)
     }

@@ -164,11 +164,14 @@ impl Ring {
         if self.role() == Role::Candidate {
             return;
         }
-        let wait_max = self.common.options.election_timeout;
+        let (wait, wait_max) = (self.resend_after(), self.common.options.election_timeout);
         let (mut round, mut straight) = (Vec::new(), Vec::new());
         for pending in self.values.pending.values_mut() {
             if pending.resend.is_due(now, wait_max) {
                 let list = if pending.sent < 2 { &mut round } else { &mut straight };
+                if pending.sent < 2 {
+                    pending.resend = Resend::first(now, wait);
+                }
                 pending.sent += 1;
                 list.push(pending.batch.clone());
             }

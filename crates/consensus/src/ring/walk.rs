@@ -20,10 +20,11 @@ impl Walk {
     /// How many of the longest ways fit into the time after which something is sent again.
     const WAYS: u32 = 3;
 
-    /// Takes note of what was decided. Of what was sent again half counts: as a loss that is soon forgotten, but enough
-    /// that a way which takes longer than the wait is found out.
-    pub(super) fn took(&mut self, took: Took) {
-        let time = if took.repeated { took.time / 2 } else { took.time };
+    /// Takes note of what was decided. How long the way of something was that was sent again, after `least` or later, is not
+    /// known: half of the time counts, but so little that a loss is soon forgotten. That is enough to find out, step by
+    /// step, that the way takes longer than the wait.
+    pub(super) fn took(&mut self, took: Took, least: Duration) {
+        let time = if took.repeated { (took.time / 2).min(self.longest.max(least)) } else { took.time };
         self.longest = time.max(self.longest - self.longest / 8);
     }
 
@@ -50,20 +51,21 @@ mod tests {
         let mut walk = Walk::default();
         assert_eq!(walk.wait(LEAST, MOST), LEAST);
         // It takes 160 ms, and was sent again after 100.
-        walk.took(took(160, true));
+        walk.took(took(160, true), LEAST);
         assert_eq!(walk.wait(LEAST, MOST), Duration::from_millis(240));
-        walk.took(took(160, false));
+        walk.took(took(160, false), LEAST);
         assert_eq!(walk.wait(LEAST, MOST), Duration::from_millis(480));
-        walk.took(took(400, false));
+        walk.took(took(400, false), LEAST);
         assert_eq!(walk.wait(LEAST, MOST), MOST);
     }
 
     #[test]
     fn a_loss_is_soon_forgotten() {
         let mut walk = Walk::default();
-        walk.took(took(102, true));
-        for _ in 0..4 {
-            walk.took(took(2, false));
+        walk.took(took(3_000, true), LEAST);
+        assert_eq!(walk.wait(LEAST, MOST), LEAST * 3);
+        for _ in 0..9 {
+            walk.took(took(2, false), LEAST);
         }
         assert_eq!(walk.wait(LEAST, MOST), LEAST);
     }
