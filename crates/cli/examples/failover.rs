@@ -58,13 +58,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
     let mut cluster = Cluster::start(&program, folder.path(), 3, &flags);
-    let client = Client::new(Config {
-        request_timeout: Duration::from_secs(60),
-        attempt_timeout: timeout / 4,
-        connect_timeout: timeout / 4,
-        retry_writes: true,
-        ..Config::new(cluster.endpoints())
-    })?;
+    let mut config = Config::new(cluster.endpoints());
+    config.request_timeout = Duration::from_secs(60);
+    (config.attempt_timeout, config.connect_timeout) = (timeout / 4, timeout / 4);
+    config.retry_writes = true;
+    let client = Client::new(config)?;
     write_for(&client, timeout * 2).await?;
 
     println!(

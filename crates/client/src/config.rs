@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// How to reach a cluster, and how long to try.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Client URLs of the replicas, `http://host:port` or just `host:port`. At least one.
     pub endpoints: Vec<String>,

@@ -9,6 +9,7 @@ const EARLIER: &str = "; an earlier attempt got no answer, and may have been exe
 /// Why a request failed. What matters most to the caller is whether it may have been executed all the same:
 /// [`may_have_executed`](Error::may_have_executed).
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// An endpoint is not an address, or the configuration does not make sense.
     #[error("{what}: {why}")]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{Fault, Pair};
 use synod_client::{
-    Client, Code, Config, Error,
+    Client, Code, Error,
     api::{
         CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
         request_op::Request,
@@ -83,7 +83,7 @@ async fn a_write_that_was_not_proposed_is_sent_again() {
 async fn a_write_in_doubt_is_sent_once() {
     let pair = Pair::start();
     let client =
-        Client::new(Config { request_timeout: Duration::from_millis(500), ..pair.config() }).unwrap();
+        Client::new(pair.config_with(|config| config.request_timeout = Duration::from_millis(500))).unwrap();
     pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
     let error = client.put(put()).await.unwrap_err();
     assert!(matches!(error, Error::Unknown { attempts: 1, .. }) && error.may_have_executed(), "{error}");
@@ -104,7 +104,7 @@ async fn a_write_in_doubt_is_sent_once() {
 #[tokio::test]
 async fn a_write_is_sent_twice_if_the_client_asks_for_it() {
     let pair = Pair::start();
-    let client = Client::new(Config { retry_writes: true, ..pair.config() }).unwrap();
+    let client = Client::new(pair.config_with(|config| config.retry_writes = true)).unwrap();
     pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
     client.put(put()).await.unwrap();
     assert_eq!(version(&client).await, 2);
@@ -114,7 +114,7 @@ async fn a_write_is_sent_twice_if_the_client_asks_for_it() {
 #[tokio::test]
 async fn a_refusal_does_not_answer_for_an_earlier_attempt() {
     let pair = Pair::start();
-    let client = Client::new(Config { retry_writes: true, ..pair.config() }).unwrap();
+    let client = Client::new(pair.config_with(|config| config.retry_writes = true)).unwrap();
     pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
     pair.replicas[1].set(Fault::Refuse(RequestError::TooLarge));
     let error = client.put(put()).await.unwrap_err();
@@ -163,7 +163,7 @@ async fn a_refusal_is_final() {
 async fn without_an_answer_the_client_says_so_in_time() {
     let mut pair = Pair::start();
     let client =
-        Client::new(Config { request_timeout: Duration::from_millis(300), ..pair.config() }).unwrap();
+        Client::new(pair.config_with(|config| config.request_timeout = Duration::from_millis(300))).unwrap();
     pair.stop(0).await;
     pair.stop(1).await;
     let began = Instant::now();
@@ -178,8 +178,9 @@ async fn give_up_unreachable_reports_refused_connections_at_once() {
     let mut pair = Pair::start();
     pair.stop(0).await;
     pair.stop(1).await;
-    let config =
-        Config { give_up_unreachable: true, request_timeout: Duration::from_secs(60), ..pair.config() };
+    let config = pair.config_with(|config| {
+        (config.give_up_unreachable, config.request_timeout) = (true, Duration::from_secs(60));
+    });
     let error = Client::new(config).unwrap().get(get()).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { attempts: 2, reached: false, .. }), "{error:?}");
 }
@@ -188,7 +189,8 @@ async fn give_up_unreachable_reports_refused_connections_at_once() {
 #[tokio::test]
 async fn a_refusal_that_took_long_is_passed_on_rather_than_asked_for_again() {
     let pair = Pair::start();
-    let client = Client::new(Config { request_timeout: Duration::from_secs(3), ..pair.config() }).unwrap();
+    let client =
+        Client::new(pair.config_with(|config| config.request_timeout = Duration::from_secs(3))).unwrap();
     pair.replicas.iter().for_each(|replica| replica.set(Fault::RefuseLate(RequestError::NoLeader)));
     let error = client.put(put()).await.unwrap_err();
     assert!(

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use common::{Fault, Pair};
 use prost::Message;
 use synod_client::{
-    Client, Code, Config, Error, Session,
+    Client, Code, Error, Session,
     api::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request},
     native::{
         KvAnswer, KvCommand, KvQuery, KvReply, kv_answer::Answer, kv_command::Command, kv_query::Query,
@@ -164,11 +164,9 @@ async fn many_outstanding_commands_are_each_executed_once() {
 async fn outstanding_commands_are_bounded() {
     let pair = Pair::start();
     pair.replicas.iter().for_each(|replica| replica.set(Fault::None));
-    let config = Config {
-        attempt_timeout: Duration::from_secs(60),
-        request_timeout: Duration::from_secs(60),
-        ..pair.config()
-    };
+    let config = pair.config_with(|config| {
+        (config.attempt_timeout, config.request_timeout) = (Duration::from_secs(60), Duration::from_secs(60));
+    });
     let session = Session::open(config, 3).await.unwrap();
     pair.replicas[0].set(Fault::Hang);
     let before = pair.replicas[0].seen();
@@ -210,7 +208,7 @@ async fn a_reply_that_is_gone_is_told_apart_and_its_command_was_executed() {
 #[tokio::test]
 async fn without_an_answer_the_outcome_is_unknown() {
     let pair = Pair::start();
-    let config = Config { request_timeout: Duration::from_millis(500), ..pair.config() };
+    let config = pair.config_with(|config| config.request_timeout = Duration::from_millis(500));
     let session = Session::open(config, 1).await.unwrap();
     pair.replicas.iter().for_each(|replica| replica.set(Fault::LoseAnswer(RequestError::Timeout)));
     let error = session.execute(put("k")).await.unwrap_err();

@@ -67,6 +67,11 @@ impl Acceptor {
         self.slots.first().prev()
     }
 
+    /// The last slot of which anything is known.
+    pub(crate) fn last(&self) -> Slot {
+        self.slots.last()
+    }
+
     /// How many slots after the delivered prefix are decided.
     pub(crate) fn decided_ahead(&self) -> usize {
         self.decided_ahead
@@ -171,23 +176,17 @@ impl Acceptor {
     /// Takes note that slots through this one are decided. Those of which `is_it` is true are decided with
     /// the value that is held.
     pub(crate) fn decide_through(&mut self, through: Slot, is_it: impl Fn(&Accepted) -> bool) {
-        for instance in self.slots.range_mut(self.slots.first(), through) {
+        self.decide_run(self.slots.first(), through, is_it);
+    }
+
+    /// The same for the slots from `first` to `last`.
+    pub(crate) fn decide_run(&mut self, first: Slot, last: Slot, is_it: impl Fn(&Accepted) -> bool) {
+        for instance in self.slots.range_mut(first, last) {
             if !instance.decided && instance.accepted.as_ref().is_some_and(&is_it) {
                 instance.decided = true;
                 self.decided_ahead += 1;
             }
         }
-    }
-
-    /// Takes note that a slot that is not known to be decided is decided with the value that is held.
-    pub(crate) fn decide(&mut self, slot: Slot) {
-        let instance = self.slots.entry(slot);
-        debug_assert!(
-            instance.accepted.is_some() && !instance.decided,
-            "it is held, and what is decided stays"
-        );
-        instance.decided = true;
-        self.decided_ahead += 1;
     }
 
     /// Takes note that a slot that is not known to be decided was decided with this value, which a record holds.

@@ -22,6 +22,11 @@ pub trait Claims {
         self.claims()
     }
 
+    /// The ring along which the message goes, for a protocol that has one.
+    fn way(&self) -> Option<Way<'_>> {
+        None
+    }
+
     /// Claims about terms and logs.
     fn term_claims(&self) -> Vec<TermClaim<'_>> {
         Vec::new()
@@ -48,6 +53,17 @@ pub trait Claims {
     fn answers(&self, candidate: ReplicaId) -> Option<Ballot> {
         self.promise_page().map(|page| page.ballot).filter(|ballot| ballot.replica == candidate)
     }
+}
+
+/// The ring of a message that goes from replica to replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way<'a> {
+    /// The ballot of the leader that chose it.
+    pub ballot: Ballot,
+    /// Its number among those of that ballot; 0 if it goes past the ring, to one replica and back.
+    pub number: u64,
+    /// The replicas that it passes, the leader first.
+    pub order: &'a [ReplicaId],
 }
 
 /// What a record remembers.

@@ -48,12 +48,12 @@ mod staged;
 
 pub use batches::Batches;
 pub use claims::{
-    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact,
+    Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact, Way,
 };
 pub use combination::{Combination, CombinationError};
 pub use describe::{BatchText, Class, Describe};
 pub use dissemination::Dissemination;
-pub use members::{MEMBERS_MAX, Members, ReplicaSet, VoterSets};
+pub use members::{MEMBERS_MAX, Members, ReplicaSet, Threshold, VoterSets};
 pub use message::{Body, Logged};
 pub use multipaxos::Decision;
 pub use options::{MESSAGE_HEAD_BYTES, Options, Restart, UnknownName};

@@ -11,7 +11,28 @@ pub const MEMBERS_MAX: usize = 127;
 /// The most replicas of a group that is spared the room for the largest one where a quorum is computed.
 const SMALL_GROUP: usize = 9;
 
-/// The replicas whose majority counts; during a change, two groups, both of whose majorities count.
+/// How many members of a group are a quorum of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threshold {
+    /// More than half: any two quorums share a member.
+    Majority,
+    /// More than two thirds: any three quorums share a member.
+    TwoThirds,
+}
+
+impl Threshold {
+    /// The size of the smallest quorums of a group of so many members.
+    #[must_use]
+    pub fn least(self, of: usize) -> usize {
+        match self {
+            Threshold::Majority => of / 2 + 1,
+            Threshold::TwoThirds => 2 * of / 3 + 1,
+        }
+    }
+}
+
+/// The replicas whose quorum counts; during a change, two groups, both of whose quorums count. A quorum is a majority,
+/// unless a [`Threshold`] says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VoterSets {
     /// Shared, and small in each place that holds it: every entry of a log has room for voters, and hardly
@@ -80,15 +101,30 @@ impl VoterSets {
         self.quorum_value(|id| u64::from(has(id))) >= 1
     }
 
+    /// [`VoterSets::is_quorum`] with another threshold.
+    pub fn is_quorum_of(&self, threshold: Threshold, mut has: impl FnMut(ReplicaId) -> bool) -> bool {
+        self.quorum_value_of(threshold, |id| u64::from(has(id))) >= 1
+    }
+
     /// The largest number that a quorum reaches, where each replica has reached `value`.
     pub fn quorum_value(&self, value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        self.quorum_value_with(0, value)
+        self.quorum_value_of(Threshold::Majority, value)
+    }
+
+    /// [`VoterSets::quorum_value`] with another threshold.
+    pub fn quorum_value_of(&self, threshold: Threshold, value: impl FnMut(ReplicaId) -> u64) -> u64 {
+        self.reached(|of| threshold.least(of), value)
     }
 
     /// [`VoterSets::quorum_value`] if `missing` votes in each group are assumed to be given. Only a planted
     /// bug does that.
-    pub(crate) fn quorum_value_with(&self, missing: usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        let mut of = |half: &[ReplicaId]| reached_by(half, majority(half.len()) - missing, &mut value);
+    pub(crate) fn quorum_value_with(&self, missing: usize, value: impl FnMut(ReplicaId) -> u64) -> u64 {
+        self.reached(|of| Threshold::Majority.least(of) - missing, value)
+    }
+
+    /// The largest number that so many members of each group reach, `least` by the size of the group.
+    fn reached(&self, least: impl Fn(usize) -> usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
+        let mut of = |half: &[ReplicaId]| reached_by(half, least(half.len()), &mut value);
         match (self.incoming().is_empty(), self.outgoing().is_empty()) {
             (false, true) => of(self.incoming()),
             (false, false) => of(self.incoming()).min(of(self.outgoing())),
@@ -101,10 +137,6 @@ impl VoterSets {
     pub(crate) fn union(&self) -> VoterSets {
         VoterSets::simple(self.all())
     }
-}
-
-fn majority(of: usize) -> usize {
-    of / 2 + 1
 }
 
 /// The largest number that `count` of these replicas reach, where each has reached `value`.
@@ -232,12 +264,23 @@ impl Members {
     /// Whether these replicas are a quorum: a majority of the members, or of each group while a change is under way.
     #[must_use]
     pub fn is_quorum(&self, set: ReplicaSet) -> bool {
-        self.is_quorum_with(0, set)
+        self.is_quorum_of(Threshold::Majority, set)
+    }
+
+    /// [`Members::is_quorum`] with another threshold.
+    #[must_use]
+    pub fn is_quorum_of(&self, threshold: Threshold, set: ReplicaSet) -> bool {
+        self.have(|of| threshold.least(of), set)
     }
 
     /// [`Members::is_quorum`] if `missing` votes in each group are assumed to be given. Only a planted bug does that.
     pub(crate) fn is_quorum_with(&self, missing: usize, set: ReplicaSet) -> bool {
-        let has = |half: ReplicaSet| set.intersection(half).len() + missing >= majority(half.len());
+        self.have(|of| Threshold::Majority.least(of) - missing, set)
+    }
+
+    /// Whether so many members of each group are in a set, `least` by the size of the group.
+    fn have(&self, least: impl Fn(usize) -> usize, set: ReplicaSet) -> bool {
+        let has = |half: ReplicaSet| set.intersection(half).len() >= least(half.len());
         has(self.incoming) && (self.outgoing.is_empty() || has(self.outgoing))
     }
 
@@ -251,6 +294,12 @@ impl Members {
     #[must_use]
     pub fn quorum_value(&self, value: impl FnMut(ReplicaId) -> u64) -> u64 {
         self.voters.quorum_value(value)
+    }
+
+    /// [`Members::quorum_value`] with another threshold.
+    #[must_use]
+    pub fn quorum_value_of(&self, threshold: Threshold, value: impl FnMut(ReplicaId) -> u64) -> u64 {
+        self.voters.quorum_value_of(threshold, value)
     }
 
     /// The members for which this is true.
@@ -347,6 +396,27 @@ mod tests {
         }
     }
 
+    /// Checks against all triples of quorums that any three of more than two thirds share a member, and that
+    /// smaller ones would not.
+    #[test]
+    fn any_three_quorums_of_more_than_two_thirds_share_a_member() {
+        for n in 1..=7usize {
+            let members = members(n as u64);
+            let of_size =
+                |least: usize| (0..1u64 << n).filter(move |bits| bits.count_ones() as usize >= least);
+            let intersect = |sets: &[u64]| {
+                let rest = |pair| sets.iter().all(|c| pair & c != 0);
+                sets.iter().all(|a| sets.iter().all(|b| rest(a & b)))
+            };
+            let quorums: Vec<u64> =
+                (0..1 << n).filter(|&bits| members.is_quorum_of(Threshold::TwoThirds, set(bits))).collect();
+            let least = Threshold::TwoThirds.least(n);
+            assert_eq!(quorums, of_size(least).collect::<Vec<_>>(), "{n} members");
+            assert!(intersect(&quorums), "{n} members");
+            assert!(!intersect(&of_size(least - 1).collect::<Vec<_>>()), "{n} members: fewer would do");
+        }
+    }
+
     /// A group of 2f+1 makes progress without any f of its members, and not without one more.
     #[test]
     fn a_minority_is_not_needed() {
@@ -362,24 +432,37 @@ mod tests {
         (0..6).filter(|bit| bits & (1 << bit) != 0).map(|bit| ReplicaId(bit + 1)).collect()
     }
 
-    /// A majority, by the definition: more than half.
-    fn majority(of: u32, has: u32) -> bool {
-        2 * (of & has).count_ones() > of.count_ones()
+    const THRESHOLDS: [Threshold; 2] = [Threshold::Majority, Threshold::TwoThirds];
+
+    /// A quorum of one group, by the definition: more than half, or more than two thirds.
+    fn suffices(threshold: Threshold, of: u32, has: u32) -> bool {
+        let (these, all) = ((of & has).count_ones(), of.count_ones());
+        match threshold {
+            Threshold::Majority => 2 * these > all,
+            Threshold::TwoThirds => 3 * these > 2 * all,
+        }
     }
 
     /// Checks all pairs of groups of at most six replicas against all sets of supporters.
     #[test]
-    fn a_quorum_is_a_majority_of_each_group() {
+    fn a_quorum_is_one_of_each_group() {
         for incoming in 1..64u32 {
             for outgoing in (0..64u32).step_by(3) {
                 let sets = VoterSets::joint(ids(incoming), ids(outgoing));
                 let members = Members::seen_by(ReplicaId(7), sets.clone());
-                for has in 0..64u32 {
-                    let expected = majority(incoming, has) && (outgoing == 0 || majority(outgoing, has));
-                    let found = sets.is_quorum(|id| has & (1 << (id.0 - 1)) != 0);
-                    assert_eq!(found, expected, "{incoming:b} {outgoing:b} {has:b}");
+                for (has, threshold) in
+                    (0..64u32).flat_map(|has| THRESHOLDS.map(|threshold| (has, threshold)))
+                {
+                    let of = |group| suffices(threshold, group, has);
+                    let expected = of(incoming) && (outgoing == 0 || of(outgoing));
+                    let found = sets.is_quorum_of(threshold, |id| has & (1 << (id.0 - 1)) != 0);
+                    assert_eq!(found, expected, "{threshold:?} {incoming:b} {outgoing:b} {has:b}");
                     let these = members.those(|id| has & (1 << (id.0 - 1)) != 0);
-                    assert_eq!(members.is_quorum(these), expected, "{incoming:b} {outgoing:b} {has:b}");
+                    let found = members.is_quorum_of(threshold, these);
+                    assert_eq!(found, expected, "{threshold:?} {incoming:b} {outgoing:b} {has:b}");
+                    if threshold == Threshold::Majority {
+                        assert_eq!(members.is_quorum(these), expected, "{incoming:b} {outgoing:b} {has:b}");
+                    }
                 }
             }
         }
@@ -397,8 +480,16 @@ mod tests {
             let sets = VoterSets::joint(ids(random() as u32 % 63 + 1), ids(random() as u32 % 64));
             let values: Vec<u64> = (0..6).map(|_| random() % 5).collect();
             let value = |id: ReplicaId| values[id.0 as usize - 1];
-            let brute = (0..5).rev().find(|&bound| sets.is_quorum(|id| value(id) >= bound)).unwrap_or(0);
-            assert_eq!(sets.quorum_value(value), brute, "{sets:?} {values:?}");
+            for threshold in THRESHOLDS {
+                let reaches = |bound: &u64| sets.is_quorum_of(threshold, |id| value(id) >= *bound);
+                let brute = (0..5).rev().find(reaches).unwrap_or(0);
+                let members = Members::seen_by(ReplicaId(7), sets.clone());
+                assert_eq!(
+                    members.quorum_value_of(threshold, value),
+                    brute,
+                    "{threshold:?} {sets:?} {values:?}"
+                );
+            }
         }
     }
 

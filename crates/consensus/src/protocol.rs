@@ -14,18 +14,16 @@ use crate::{Bug, Message, Options, Record, VoterSets};
 /// # Contract
 ///
 /// - Messages may be lost, duplicated, delayed and reordered; they are not forged.
-/// - **Nothing is promised before it is durable**: a promise, a vote or an acceptance is sent with `after`
-///   set to the record that holds
-///   it.
+/// - **Nothing is promised before it is durable**: a promise, a vote or an acceptance is sent with `after` set to the
+///   record that holds it.
 /// - **What a replica says in ballot b is true of ballot b.** A replica knows things that its ballot did not decide: a
 ///   peer, a learner or a snapshot told it ([`Control::Learn`], [`Control::Installed`]), or an earlier life was told.
 ///   Such knowledge must never turn into a statement of the ballot. So a replica that is told what was decided in a
 ///   ballot c first promises c, in writing, and stops leading, standing or following in a lower ballot.
 ///   [`Protocol::step`] and [`crate::Options::start`] see to that for every protocol; see "Outside knowledge".
 /// - [`Effect::Deliver`] comes once per slot, in slot order, without gaps.
-/// - A batch given to [`Input::Propose`] may be lost (the leader changes) or decided twice (it was proposed
-///   again): the replica that
-///   proposed it proposes it again until it is delivered, and the session table executes it once.
+/// - A batch given to [`Input::Propose`] may be lost (the leader changes) or decided twice (it was proposed again): the
+///   replica that proposed it proposes it again until it is delivered, and the session table executes it once.
 ///
 /// # Outside knowledge
 ///
@@ -103,8 +101,8 @@ pub trait Protocol: std::fmt::Debug + Send {
     /// its window has room.
     fn room(&self) -> usize;
 
-    /// Where the commands of this replica's clients go: to the leader, or anywhere
-    /// in a protocol in which every replica takes commands.
+    /// Where the commands of this replica's clients go: to the leader, or anywhere in a protocol in which every replica
+    /// takes commands. A protocol without a leader says [`Effect::Leader`] again when this has changed.
     fn route(&self) -> Route {
         let Status { role, view, .. } = self.status();
         match view.leader {
@@ -313,7 +311,7 @@ pub enum Effect {
         /// What is decided.
         batch: Batch,
     },
-    /// This replica's view of the leader has changed.
+    /// This replica's view of the leader has changed, or where it routes commands while there is none.
     Leader(LeaderView),
     /// Answers [`Control::ReadIndex`]: a state that includes `slot` is recent enough. `None` means that this
     /// replica does not lead, or lost its leadership before a quorum confirmed it; ask again elsewhere.

@@ -306,8 +306,8 @@ mod tests {
     fn pieces(store: &KvStore, query: Query) -> Vec<Bytes> {
         let query = KvQuery { query: Some(query) }.encode_to_vec().into();
         match store.answer(&query) {
-            Answered::Whole(_) => panic!("{query:?} is answered at once"),
             Answered::Pieces(pieces) => pieces.collect(),
+            _ => panic!("{query:?} is answered at once"),
         }
     }
 

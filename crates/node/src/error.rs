@@ -190,14 +190,28 @@ pub enum Ended {
     /// The disk failed, or is full. Repair that, and start the replica again.
     #[error(transparent)]
     Storage(Arc<StorageError>),
-    /// Another replica knows a later life of this one: its data directory is an old copy, or is in use elsewhere. The
-    /// text says which, and what to do.
-    #[error("{0}")]
-    Outlived(String),
-    /// This replica and others have decided different things, and no majority may agree with this one. The text says
-    /// where they differ, and what to do.
-    #[error("{0}")]
-    Forked(String),
+    /// Another replica knows a later life of this one: its data directory is an old copy, or is in use elsewhere.
+    #[error("{why}")]
+    #[non_exhaustive]
+    Outlived {
+        /// The replica that knows it.
+        by: ReplicaId,
+        /// Which of the two it is, and what to do, for a person.
+        why: String,
+    },
+    /// This replica and others have decided different things, and no majority may agree with this one.
+    #[error("{why}")]
+    #[non_exhaustive]
+    Forked {
+        /// The replica from which it differs; itself, if an earlier life of it knew something else.
+        with: ReplicaId,
+        /// They agree through this slot at least.
+        agreed: Slot,
+        /// They differ in this slot, or in one after `agreed` and before it.
+        slot: Slot,
+        /// Where they differ, and what to do, for a person.
+        why: String,
+    },
     /// A thread of the replica has panicked, perhaps in the state machine. The message was written to standard error.
     #[error("thread {0} panicked; see the message above")]
     Panicked(String),
@@ -246,7 +260,8 @@ pub enum ChangeError {
     MembersFollow,
     /// The replica has several groups, and data that begin with a version in which none of these followed another.
     #[error(
-        "this replica has several groups that began with release 0.2.0, and the members of those stay as they are"
+        "this replica has several groups that began with a build from before 0.2.0, and the members of those stay as \
+         they are"
     )]
     MembersStay,
     /// The change met what can meet any command.

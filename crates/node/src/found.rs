@@ -16,7 +16,7 @@ pub(crate) struct Found<S> {
     pub(crate) wal: Wal,
     /// By the number of the group.
     pub(crate) groups: Vec<FoundGroup<S>>,
-    /// Who the others were when they were last seen.
+    /// Identities and births of the other replicas when they were last seen.
     pub(crate) peers: PeerBook,
     /// The lives of this replica.
     pub(crate) lives: Lives,
@@ -284,7 +284,8 @@ mod tests {
         let ids = [R1, ReplicaId(2), ReplicaId(3)];
         let first = Group::of(&Options::of(ProtocolKind::MultiPaxos), ids);
         let dir = DataDir::open(path, CLUSTER, R1, "n1", Durability::Sync).unwrap();
-        let mut present = Group { version: 3, ..first.clone() };
+        let mut present = first.clone();
+        present.version = 3;
         present.members.retain(|member| members.contains(&member.id.0));
         let learners = present.members.iter_mut().filter(|member| !voters.contains(&member.id.0));
         learners.for_each(|member| member.standing = Standing::Learner(Goal::Learn));

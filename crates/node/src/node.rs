@@ -666,7 +666,7 @@ fn connect<S>(
         let alone = noted.iter().any(|(shared, noted)| is_only_voter(me, noted.latest(&present(shared))));
         let why = outlived(&lives, by, stranger, alone);
         tracing::error!("{why}");
-        end.set(Err(Ended::Outlived(why)));
+        end.set(Err(Ended::Outlived { by, why }));
         // Not a word more from this life.
         let _ = stop.send(Input::Stop);
     });

@@ -16,6 +16,7 @@ use crate::{apart::apart, bundle::GROUPS_MAX};
 /// directory from the first start on, for each group, written again with each change of the group, and given to programs
 /// that ask for it ([`Origin::ask`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Origin {
     /// The cluster.
     pub cluster: ClusterId,
@@ -306,7 +307,8 @@ mod tests {
     fn an_answer_tells_how_each_group_begins_and_which_removed_replicas_are_still_needed() {
         let one = origin();
         let alone = one.encode();
-        let later = Group { version: 5, ..beside(&one.first) };
+        let mut later = beside(&one.first);
+        later.version = 5;
         let others = vec![beside(&one.first), later.clone()];
         let told = Origin { others, staying: vec![ReplicaId(9)], ..one.clone() };
         let bytes = told.encode();

@@ -251,7 +251,8 @@ mod tests {
     #[test]
     fn a_removed_member_that_still_votes_is_kept() {
         let mut parting = parting();
-        let unsettled = Group { outgoing: vec![ReplicaId(4)], ..group() };
+        let mut unsettled = group();
+        unsettled.outgoing = vec![ReplicaId(4)];
         parting.group(at(10), FIRST, &unsettled, peers(&[2, 3]), peers(&[4]));
         assert!(!parting.look(at(100)));
         parting.group(at(100), FIRST, &group(), peers(&[2, 3]), peers(&[4]));

@@ -141,7 +141,7 @@ pub(crate) struct Common {
     pub(crate) snapshots: Sender<(GroupId, SnapshotJob)>,
     /// Which groups have become durable or executed further.
     pub(crate) ahead: Arc<Ahead>,
-    /// Who the others were when they were last seen.
+    /// Identities and births of the other replicas when they were last seen.
     pub(crate) book: Arc<PeerBook>,
     /// The peers: the members of all groups, and for a while those who were.
     pub(crate) parting: Parting,
@@ -160,7 +160,7 @@ pub(crate) struct Hosted<S> {
     pub(crate) actions: Vec<Action>,
     pub(crate) execution: Execution<S>,
     pub(crate) shared: Arc<Shared>,
-    /// Who the members are, and where to find them while the log does not tell.
+    /// The members, and where to find them while the log does not tell.
     pub(crate) notes: Notes,
     /// Whether it has long been without memory and without a leader.
     pub(crate) stranded: Stranded,
@@ -726,7 +726,8 @@ impl<S: StateMachine> Hosted<S> {
         let why = forked(&common.me, fork);
         tracing::error!("{why}");
         if fork.alone {
-            common.failed.get_or_insert(Ended::Forked(why));
+            let &Fork { with, agreed, slot, .. } = fork;
+            common.failed.get_or_insert(Ended::Forked { with, agreed, slot, why });
         }
     }
 

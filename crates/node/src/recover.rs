@@ -30,7 +30,7 @@ use std::{
 
 use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
 use synod_replica::{
-    Action, Executor, Group, LogRecord, Member, Membership, Recovered, Replica, Standing, StateMachine,
+    Action, Executor, Group, LogRecord, Member, Membership, Recovered, Replica, StateMachine,
 };
 use synod_storage::{Damage, DataDir, SnapshotStore, StorageError, inspect, the_disk};
 use synod_wire::{Batch, ClusterId, Epoch, GroupId, Incarnation, ReplicaId, Slot, Time};
@@ -115,6 +115,7 @@ const STEPS_MAX: u32 = 10_000_000;
 
 /// What is about to happen, for a person to agree to.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The cluster that is given up.
     pub old_cluster: ClusterId,
@@ -132,6 +133,7 @@ pub struct Plan {
 
 /// What is kept of a group.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PlannedGroup {
     /// The group as the survivor knows it.
     pub old: Group,
@@ -405,28 +407,19 @@ fn planned<S: StateMachine>(config: &Config, survived: &[Survived<S>]) -> Vec<Pl
     let mut this = known.filter(|member| member.id == config.me);
     let mut info = this.next().map(|member| member.info.clone()).unwrap_or_default();
     info.name.clone_from(&config.name);
-    let member = Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) };
+    let member = Member::voter(id, info);
     // All groups agree on the members, as in the first group's version.
     let version = first.version + 1;
     let planned = survived.iter().map(|Survived { executor, decided }| {
         let (old, kept) = (executor.group().clone(), executor.applied());
-        let new = Group {
-            version: old.version + 1,
-            epoch: Epoch(old.epoch.0 + 1),
-            first: kept.next(),
-            protocol: old.protocol,
-            election: old.election,
-            overrides: old.overrides.clone(),
-            limits: old.limits,
-            members: vec![member.clone()],
-            former: Vec::new(),
-            outgoing: Vec::new(),
-            next_id: ReplicaId(id.0 + 1),
-            membership: match old.membership {
-                Membership::Alone => Membership::Alone,
-                Membership::Followed(_) => Membership::Followed(version),
-                Membership::Follows(_) => Membership::Follows(version),
-            },
+        let mut new = old.clone();
+        (new.version, new.epoch, new.first) = (old.version + 1, Epoch(old.epoch.0 + 1), kept.next());
+        (new.members, new.next_id) = (vec![member.clone()], ReplicaId(id.0 + 1));
+        (new.former, new.outgoing) = (Vec::new(), Vec::new());
+        new.membership = match old.membership {
+            Membership::Alone => Membership::Alone,
+            Membership::Followed(_) => Membership::Followed(version),
+            Membership::Follows(_) => Membership::Follows(version),
         };
         PlannedGroup { old, new, decided: *decided, kept }
     });

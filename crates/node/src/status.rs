@@ -228,7 +228,7 @@ pub struct NodeStatus {
     pub role: Role,
     /// Whether it lost (part of) its log, and does not vote until it has learned what it may have said.
     pub without_memory: bool,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as it knows.
     pub leader: Option<ReplicaId>,
     /// The epoch that it is in.
     pub epoch: Epoch,

@@ -52,7 +52,7 @@ impl Drop for Watched {
 pub struct View {
     /// What the replica does.
     pub role: Role,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as it knows.
     pub leader: Option<ReplicaId>,
     /// The highest ballot that it knows.
     pub ballot: Ballot,

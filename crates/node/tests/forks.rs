@@ -24,7 +24,12 @@ fn stop(nodes: impl IntoIterator<Item = Node>) {
 }
 
 fn why_forked(why: Ended) -> String {
-    let Ended::Forked(why) = why else { panic!("{why}") };
+    let Ended::Forked { with, agreed, slot, why, .. } = why else { panic!("{why}") };
+    assert!(
+        agreed < slot && [ReplicaId(1), ReplicaId(2), ReplicaId(3)].contains(&with),
+        "{with} {agreed} {slot}"
+    );
+    assert!(why.contains(&format!("to {slot}")), "{why}");
     why
 }
 

@@ -244,6 +244,7 @@ impl<S: StateMachine> Executor<S> {
             CommandKind::Identity | CommandKind::Reference => {
                 unreachable!("what names a batch is none of its commands")
             }
+            kind => unreachable!("no batch has a command of kind {kind:?}"),
         }
     }
 

@@ -56,6 +56,7 @@ pub enum Goal {
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Member {
     /// Its id, which no other member ever had or will have.
     pub id: ReplicaId,
@@ -67,8 +68,17 @@ pub struct Member {
     pub readmitted: Incarnation,
 }
 
+impl Member {
+    /// A member that votes, and that no epoch readmitted.
+    #[must_use]
+    pub fn voter(id: ReplicaId, info: MemberInfo) -> Member {
+        Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) }
+    }
+}
+
 /// The members of a group, its protocol, and what else all its replicas must have alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Group {
     /// Grows by one with every change. A change names the version for which it was made.
     pub version: u64,
@@ -105,8 +115,8 @@ impl Group {
     /// If two members have the same id. The code that reads a configuration checks that first.
     #[must_use]
     pub fn first(options: &Options, members: impl IntoIterator<Item = (ReplicaId, MemberInfo)>) -> Group {
-        let voter = |(id, info)| Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) };
-        let mut members: Vec<Member> = members.into_iter().map(voter).collect();
+        let mut members: Vec<Member> =
+            members.into_iter().map(|(id, info)| Member::voter(id, info)).collect();
         members.sort_by_key(|member| member.id);
         assert!(members.windows(2).all(|pair| pair[0].id < pair[1].id), "members are distinct");
         let last = members.last().map_or(0, |member| member.id.0);

@@ -15,6 +15,8 @@ pub(crate) struct Instance {
     protocol: Option<Box<dyn Protocol>>,
     /// Records of all instances, and the replica's own, are numbered here.
     effects: Effects,
+    /// The buffer in which effects are drained, while nobody has it.
+    drained: Vec<Effect>,
     /// When the protocol wants to hear of the time.
     deadline: Time,
     /// Whether the protocol was sent batches while it could not take any in, or references to batches that are not
@@ -25,7 +27,8 @@ pub(crate) struct Instance {
 impl Instance {
     /// No instance, in a replica whose log ends with `last`.
     pub fn none(last: Lsn) -> Instance {
-        Instance { protocol: None, effects: Effects::new(last), deadline: Time::NEVER, missed: false }
+        let (effects, drained) = (Effects::new(last), Vec::new());
+        Instance { protocol: None, effects, drained, deadline: Time::NEVER, missed: false }
     }
 
     /// Starts the protocol of an epoch. `backlogged` says that it should take nothing in yet.
@@ -70,9 +73,17 @@ impl Instance {
         }
     }
 
-    /// The effects since the last call.
+    /// The effects since the last call, in a buffer that may be given back.
     pub fn drain(&mut self) -> Vec<Effect> {
-        self.effects.drain().collect()
+        let mut drained = std::mem::take(&mut self.drained);
+        drained.extend(self.effects.drain());
+        drained
+    }
+
+    /// Takes a buffer back whose effects are carried out.
+    pub fn give_back(&mut self, drained: Vec<Effect>) {
+        debug_assert!(drained.is_empty(), "they are carried out");
+        self.drained = drained;
     }
 
     /// The action that writes a record of the replica layer, which gets the next number.
@@ -94,6 +105,16 @@ impl Instance {
     /// Whether batches are proposed here, whichever replica leads.
     pub fn routes_here(&self) -> bool {
         self.protocol.as_ref().is_some_and(|protocol| protocol.route() == Route::Here)
+    }
+
+    /// The replica that takes commands where the protocol has no leader: another one, or `me`.
+    pub fn taker_without_leader(&self, me: ReplicaId) -> Option<ReplicaId> {
+        let protocol = self.protocol.as_ref().filter(|protocol| protocol.status().view.leader.is_none())?;
+        match protocol.route() {
+            Route::Here => Some(me),
+            Route::To(id) => Some(id),
+            Route::Nowhere => None,
+        }
     }
 
     /// The replica that does what one replica has to do for all; see [`Protocol::caretaker`].

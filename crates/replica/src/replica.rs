@@ -50,7 +50,8 @@ pub struct Replica {
     pub(crate) followers: Option<Vec<VoterSets>>,
     /// The protocol that runs here.
     pub(crate) instance: Instance,
-    /// The leader, as the protocol or, where none runs, another replica last said.
+    /// The leader, as the protocol or, where none runs, another replica last said. Where a protocol has no leader, it
+    /// is the replica to which the protocol routes commands.
     pub(crate) view: LeaderView,
     /// Commands of this replica's clients, until they are decided or given up.
     pub(crate) requests: Requests,
@@ -292,11 +293,14 @@ impl Replica {
         // own.
         loop {
             let epoch = self.known.running();
-            let effects = self.instance.drain();
-            if effects.is_empty() && !self.enter_next_epoch(now, actions) && !self.leave(now, actions) {
+            let mut effects = self.instance.drain();
+            let goes_on =
+                !effects.is_empty() || self.enter_next_epoch(now, actions) || self.leave(now, actions);
+            effects.drain(..).for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
+            self.instance.give_back(effects);
+            if !goes_on {
                 return;
             }
-            effects.into_iter().for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
         }
     }
 
@@ -452,17 +456,27 @@ impl Replica {
     }
 
     pub(crate) fn leader_changed(&mut self, now: Time, view: LeaderView, actions: &mut Vec<Action>) {
-        if view.leader.is_some() || self.leads() {
+        let routed = self.with_route(view);
+        if routed.leader.is_some() || self.leads() {
             self.expect_leader(now);
         }
-        self.view = view;
+        self.view = routed;
         self.reads.ask_again();
         if !self.leads() {
             self.forwarded.clear();
             self.changing.abandoned();
         }
         self.clock.leader_changed(now);
-        actions.push(Action::Leader(view));
+        // A leader has a ballot of its own. Another replica that is named only takes commands.
+        let leader = view.leader.filter(|&id| id == view.ballot.replica);
+        actions.push(Action::Leader(LeaderView { leader, ..view }));
+    }
+
+    /// A view that names the replica that takes commands, also where a protocol has no leader.
+    fn with_route(&self, view: LeaderView) -> LeaderView {
+        // Where every replica disseminates, changes of the group and reads go to the leader all the same.
+        let without = || self.instance.taker_without_leader(self.me).filter(|_| !self.group.disseminates());
+        LeaderView { leader: view.leader.or_else(without), ..view }
     }
 
     /// Fails what has waited for longer than the request time-out, or long enough for a leader.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use synod_wire::{Ballot, Batch, CommandKind, Epoch, SessionId, Time};
+use synod_wire::{Ballot, Batch, BatchId, CommandKind, Epoch, SessionId, Time};
 
 use crate::{
     RequestError, RequestId, SessionCommand, Settings,
@@ -293,6 +293,15 @@ impl Requests {
         closed.map_or_else(Vec::new, |closed| self.waiting_for(&closed))
     }
 
+    /// The requests of batches of which it is known that they are delivered, with results that are not.
+    pub fn delivered_unseen(&mut self, is_delivered: impl Fn(BatchId) -> bool) -> Vec<RequestId> {
+        let origin = self.names;
+        let unseen = self.outstanding.keys().copied();
+        let unseen: Vec<u64> = unseen.filter(|&number| is_delivered(BatchId { origin, number })).collect();
+        let closed: Vec<Closed> = unseen.into_iter().filter_map(|number| self.remove(number)).collect();
+        closed.iter().flat_map(|closed| self.waiting_for(closed)).map(|(_, request)| request).collect()
+    }
+
     fn remove(&mut self, number: u64) -> Option<Closed> {
         let Outstanding { closed, .. } = self.outstanding.remove(&number)?;
         self.outstanding_bytes -= closed.batch.bytes().len();
@@ -347,7 +356,7 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use synod_wire::{BatchBuilder, BatchId};
+    use synod_wire::BatchBuilder;
 
     const NOW: Time = Time::ZERO;
     const LEADER: Taker = Taker::Leader(Ballot::ZERO);
@@ -373,6 +382,14 @@ mod tests {
         assert_eq!(requests.done(&batches[1]), [(0, RequestId(2))]);
         assert_eq!((requests.bytes(), requests.lowest_own()), (0, 3));
         assert_eq!(requests.done(&batches[1]), [], "it was delivered");
+    }
+
+    #[test]
+    fn what_a_snapshot_holds_is_waited_for_no_more() {
+        let mut requests = requests();
+        let [one, _] = [1, 2].map(|request| sent(&mut requests, request));
+        assert_eq!(requests.delivered_unseen(|id| Some(id) == one.id()), [RequestId(1)]);
+        assert_eq!(requests.awaited(), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use synod_consensus::{Bug, Control, Input};
 use synod_wire::{ReplicaId, Slot, Time};
 
 use crate::{
-    PeerMessage, Replica, Settings,
+    PeerMessage, Replica, RequestError, Settings,
     events::{Action, Installed, SnapshotInfo},
 };
 
@@ -237,6 +237,12 @@ impl Replica {
             self.adopt_group(now, group, actions);
             let voters = self.group.voter_sets();
             let delivered = std::sync::Arc::clone(self.history.delivered());
+            if self.group.proposes_anywhere() {
+                // Nobody orders them again, so that their results stay unknown.
+                let unseen = self.requests.delivered_unseen(|id| delivered.voids(id));
+                let error = RequestError::OutcomeUnknown;
+                actions.extend(unseen.into_iter().map(|request| Action::RequestFailed { request, error }));
+            }
             let installed = Control::Installed { slot: info.slot, ballots, voters, delivered };
             self.input(now, Input::Control(installed), actions);
         } else {

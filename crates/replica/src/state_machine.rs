@@ -100,6 +100,7 @@ impl Write for Fingerprint {
 }
 
 /// The answer to a query.
+#[non_exhaustive]
 pub enum Answer {
     /// The whole answer.
     Whole(Bytes),

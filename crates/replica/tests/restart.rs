@@ -65,7 +65,7 @@ fn executed(after: Option<LogRecord>) -> Vec<Slot> {
 /// The same if r1 accepted these, and the epoch that it had entered begins with slot `first`.
 fn started(first_slot: u64, texts: &[&str], after: Option<LogRecord>) -> Vec<(Slot, Batch)> {
     let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-    let second = Group { version: 2, epoch: Epoch(2), first: Slot(first_slot), ..first.clone() };
+    let second = second_epoch(&first, Slot(first_slot));
     let mut records = vec![accepted_from_slot_1(texts)];
     records.extend(after);
     records.push(LogRecord::Entered { group: second, amnesia: false });
@@ -76,7 +76,7 @@ fn started(first_slot: u64, texts: &[&str], after: Option<LogRecord>) -> Vec<(Sl
 /// them, and these slots were learned to be decided otherwise in between.
 fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
-    let second = Group { version: 2, epoch: Epoch(2), first: Slot(4), ..first.clone() };
+    let second = second_epoch(&first, Slot(4));
     let ballot = |round| Ballot { round, replica: R1 };
     let accepted = |text| raft::Entry { ballot: ballot(1), batch: batch(text), voters: None };
     let entries = ["a", "b", "c"].map(accepted).into();
@@ -97,11 +97,18 @@ fn executed_from_one_record(learned: &[u64]) -> Vec<(Slot, Batch)> {
     executed_from(first, records)
 }
 
+/// The group in its second epoch, which begins with a slot.
+fn second_epoch(first: &Group, begins: Slot) -> Group {
+    let mut second = first.clone();
+    (second.version, second.epoch, second.first) = (2, Epoch(2), begins);
+    second
+}
+
 /// What the log holds of an epoch that is over was written before the epoch began in which something is missing.
 #[test]
 fn what_was_forgotten_in_the_present_epoch_says_nothing_of_the_one_before() {
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
-    let second = Group { version: 2, epoch: Epoch(2), first: Slot(3), ..first.clone() };
+    let second = second_epoch(&first, Slot(3));
     let ballot = Ballot { round: 1, replica: R1 };
     let accepted = |text| raft::Entry { ballot, batch: batch(text), voters: None };
     let entries = ["a", "b"].map(accepted).into();
@@ -265,7 +272,7 @@ fn without_memory_in_epoch_1(first: &Group, states: &[bool]) -> Vec<LogRecord> {
 
 /// Epoch 2, which begins with slot 2, as a snapshot of slot 3 brings it.
 fn snapshot_of_epoch_2(first: &Group) -> Installed {
-    let group = Group { version: 2, epoch: Epoch(2), first: Slot(2), ..first.clone() };
+    let group = second_epoch(first, Slot(2));
     Installed {
         info: SnapshotInfo { slot: Slot(3), bytes: 1 },
         ballots: Ballots::both(Ballot { round: 1, replica: R1 }),
@@ -354,7 +361,7 @@ fn multipaxos_knows_in_the_next_epoch_what_it_has_learned_again() {
 fn a_restart_names_no_lower_ballot_for_decisions_of_an_earlier_epoch() {
     let ballot = |round| Ballot { round, replica: R1 };
     let first = Group::of(&Options::of(ProtocolKind::Raft), [1, 2, 3].map(ReplicaId));
-    let second = Group { version: 2, epoch: Epoch(2), first: Slot(3), ..first.clone() };
+    let second = second_epoch(&first, Slot(3));
     let accepted = |text| raft::Entry { ballot: ballot(1), batch: batch(text), voters: None };
     let entries = ["a", "b"].map(accepted).into();
     let record = raft::Record::Entries { first: Slot(1), entries, decided: Slot(1), decided_in: ballot(1) };

@@ -103,7 +103,8 @@ fn a_snapshot_of_another_replica_may_hold_other_values_than_were_accepted() {
 
 #[test]
 fn what_was_learned_what_was_kept_before_and_the_epoch_stay() {
-    let group = Group { epoch: Epoch(2), first: Slot(3), ..group(ProtocolKind::Raft) };
+    let mut group = group(ProtocolKind::Raft);
+    (group.epoch, group.first) = (Epoch(2), Slot(3));
     let learned = LogRecord::Learned { slot: Slot(2), ballots: Ballots::both(ballot(1)), batch: batch("2") };
     let records = [
         (Lsn(3), decided(1, 1, batch("1"))),

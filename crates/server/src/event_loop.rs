@@ -30,7 +30,7 @@ pub struct EventLoop {
     phase: Mutex<Phase>,
 }
 
-/// Who has the loop.
+/// Where the runtime of the loop is.
 enum Phase {
     /// The replica will run it.
     New(Runtime),
@@ -38,7 +38,7 @@ enum Phase {
     Runs,
     /// The replica has ended. What it answered last leaves when the server stops.
     Ended(Runtime),
-    /// Nobody.
+    /// It is gone.
     Over,
 }
 

@@ -72,7 +72,7 @@ async fn clients_are_served_by_the_thread_of_the_protocol() {
 
 /// A replica that cannot go on ends before its server does, and says so to those who wait.
 #[tokio::test]
-async fn who_waits_hears_that_the_replica_has_ended() {
+async fn a_waiting_task_hears_that_the_replica_has_ended() {
     let dir = tempfile::tempdir().unwrap();
     let (node, server) = start(node_config(3, &dir));
     let mut client = KvClient::new(connect(&server).await);

@@ -239,6 +239,7 @@ pub fn batch(batch: &Batch) -> String {
             CommandKind::Identity | CommandKind::Reference => {
                 unreachable!("what names a batch is none of its commands")
             }
+            kind => format!("{kind:?}"),
         };
         // The sessions of replicas have large numbers, which tell a reader nothing.
         let of_client = entry.session.0 >> 63 == 0;

@@ -482,7 +482,7 @@ fn plan_of_bridges(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 
 /// It takes a cut, a learner that spans it, and a leader that does not know that it is deposed, all at once.
 #[test]
-fn who_learns_from_above_and_goes_on_below_is_found() {
+fn a_replica_that_learns_from_above_and_goes_on_below_is_found() {
     for &(_, protocol) in ProtocolKind::ALL {
         find_within(4 * SEEDS_MAX, protocol, Bug::LearnWithoutPromise, plan_of_bridges);
     }
@@ -529,7 +529,7 @@ fn every_planted_bug_of_histories_is_found_and_nothing_without_it() {
 }
 
 #[test]
-fn who_names_too_low_a_ballot_after_a_restart_is_found() {
+fn a_replica_that_names_too_low_a_ballot_after_a_restart_is_found() {
     find(
         ProtocolKind::SequencePaxos,
         Bug::SequencePaxos(sequence_paxos::Bug::ForgetLearnedBallot),

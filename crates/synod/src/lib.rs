@@ -84,8 +84,8 @@
 //! | `backup` | a copy of a data directory, and a new cluster of what it holds |
 //! | `simulated` | your state machine in the simulator (the crate `synod-sim`): its code, the simulator's faults, your invariants |
 //!
-//! Features, both off unless named: `json`, a codec for typed machines; `metrics`, what a replica counts, for a
-//! registry of Prometheus metrics.
+//! Features, all off unless named: `json`, a codec for typed machines; `metrics`, what a replica counts, for a registry
+//! of Prometheus metrics; `faulty-disk`, a disk in memory that fails, for tests ([`disk`]).
 //!
 //! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`]
 //! and [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.
@@ -132,11 +132,11 @@
 //! # What is promised of the API
 //!
 //! Before 1.0 a new minor version may break it, and CHANGELOG.md says so; a patch does not. What is `#[non_exhaustive]`
-//! may grow in a patch: settings, errors, changes, and enumerations such as protocols and durabilities. [`Group`] and
-//! [`Member`] are to be read, and may grow too.
+//! may grow in a patch: settings, errors, changes, what is told of a group ([`Group`], [`Member`], [`Origin`]), and
+//! enumerations such as protocols and durabilities.
 //!
-//! A test may give replicas a network and a disk of its own in [`Config`] ([`Network`], [`Disk`]); [`MemoryNetwork`] is
-//! such a network.
+//! A test may give replicas a network and a disk of its own in [`Config`]: the modules [`network`] and [`disk`] have
+//! what the traits speak of, a network in memory and a disk that fails.
 //!
 //! # What can be watched and read
 //!
@@ -156,7 +156,9 @@
 //! learns from its peers before it votes again. One that has lost its whole data directory is refused under its old id;
 //! replace it ([`Goal::Replace`]).
 
+pub mod disk;
 mod local;
+pub mod network;
 mod typed;
 
 /// The buffers that commands, queries and replies are in.
@@ -173,12 +175,14 @@ pub use synod_node::{
     Origin, PeerLink, ReadLogError, StartError, Threads, UnknownThreads, View, Watch, recover,
 };
 pub use synod_replica::{
-    Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Refusal,
-    RequestError, SessionCommand, SessionLimits, Settings, Standing, StateMachine, StateTransfer,
+    Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Membership,
+    Refusal, RequestError, SessionCommand, SessionLimits, Settings, Standing, StateMachine, StateTransfer,
 };
 pub use synod_storage::{Damage, Disk, Durability, Ending, Loss, StorageError};
 pub use synod_transport::{MemoryNetwork, Network, TransportError};
-pub use synod_wire::{Ballot, Batch, ClusterId, Command, CommandKind, Epoch, ReplicaId, SessionId, Slot};
+pub use synod_wire::{
+    Ballot, Batch, ClusterId, Command, CommandKind, Epoch, Incarnation, ReplicaId, SessionId, Slot,
+};
 #[cfg(feature = "json")]
 pub use typed::Json;
 pub use typed::{Codec, Machine, Typed, TypedError, TypedHandle};

@@ -26,7 +26,7 @@ const MIB: usize = 1024 * 1024;
 /// Another replica and where it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Who it is. The peer's own answer in the handshake must agree.
+    /// Its id. The peer's own answer in the handshake must agree.
     pub id: ReplicaId,
     /// `host:port`. A name is resolved again at every dial, so that a peer may move.
     pub address: String,

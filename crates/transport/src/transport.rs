@@ -50,7 +50,7 @@ pub enum Event {
     },
     /// A whole, intact message body arrived.
     Received {
-        /// Who sent it.
+        /// The sender.
         from: ReplicaId,
         /// The version in which it is written: not above the one that the two replicas agreed on.
         version: u16,

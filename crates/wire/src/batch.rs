@@ -31,6 +31,7 @@ pub const BATCH_BYTES_MAX: usize = 32 << 20;
 
 /// What executes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CommandKind {
     /// The state machine executes it.
     Apply,

@@ -26,6 +26,7 @@ pub enum Durability {
 
 /// How a replica's life ends without being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Ending {
     /// Its process ends, and whatever it handed to the kernel stays.
     Process,

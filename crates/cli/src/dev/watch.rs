@@ -16,7 +16,8 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Asks the replicas again and again. `advice` is printed once some replica leads and the cluster knows every
 /// replica's address, or some time later, since it concerns all of them.
 pub async fn leader(endpoints: Vec<String>, advice: String) {
-    let config = Config { request_timeout: ANSWER_TIMEOUT, ..Config::new(endpoints) };
+    let mut config = Config::new(endpoints);
+    config.request_timeout = ANSWER_TIMEOUT;
     let client = Client::new(config).expect("the plan's URLs are well formed");
     let mut advice = Some(advice);
     let mut last: Option<(String, String)> = None;

@@ -5,7 +5,7 @@
 //! that restarts or joins uses the group's values, since two replicas that differ in them would not
 //! understand each other.
 
-use synod_consensus::{Options, ProtocolKind};
+use synod_consensus::{Options, Overrides, ProtocolKind};
 use synod_replica::Group;
 
 use super::flags::Tuning;
@@ -30,6 +30,7 @@ pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
         line("dissemination", tuning.dissemination, options.dissemination, |how| {
             options_change("dissemination", how)
         }),
+        differing_options(tuning, group),
         line("max-request-bytes", tuning.max_request_bytes, group.limits.request_bytes_max, |bytes| {
             format!("--limits max-request-bytes={bytes}")
         }),
@@ -43,6 +44,19 @@ pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
     .into_iter()
     .flatten()
     .collect()
+}
+
+fn differing_options(tuning: &Tuning, group: &Group) -> Option<String> {
+    let given = tuning.options.as_ref().filter(|given| given.check(group.protocol).is_ok())?;
+    let mut changed = group.options(&Options::default());
+    let agreed = Overrides::shared(&changed);
+    given.apply(&mut changed);
+    let changed = Overrides::shared(&changed);
+    let named = |options: &Overrides| {
+        if options.is_empty() { "the defaults".to_owned() } else { options.to_string() }
+    };
+    let change = |_| format!("--options {changed}");
+    (agreed != changed).then(|| line("options", Some(given.to_string()), named(&agreed), change))?
 }
 
 fn line<T: PartialEq + ToString>(
@@ -114,6 +128,9 @@ mod tests {
             let [line] = &lines(flags, &group)[..] else { panic!("{flags}") };
             parts.iter().for_each(|part| assert!(line.contains(part), "{line} should contain {part}"));
         }
+        let [line] = &lines("--options decision=leader", &group)[..] else { panic!("the group has all") };
+        assert!(line.contains("--options decision=leader: the group has decision=all"), "{line}");
+        assert_eq!(lines("--options decision=all", &group), [""; 0]);
         let raft = Group::of(&Options::of(ProtocolKind::Raft), [ReplicaId(1)]);
         assert_eq!(lines("--decision all", &raft), [""; 0], "it would mean nothing there");
     }

@@ -157,6 +157,9 @@ pub fn settings(tuning: &Tuning) -> Settings {
     settings.consensus.priority = tuning.priority;
     settings.consensus.multipaxos.decision = tuning.decision.unwrap_or_default();
     settings.consensus.dissemination = tuning.dissemination.unwrap_or_default();
+    if let Some(options) = &tuning.options {
+        options.apply(&mut settings.consensus);
+    }
     settings.limits = limits(tuning);
     settings.consensus.heartbeat_interval = tuning.heartbeat_interval;
     settings.consensus.election_timeout = tuning.election_timeout;
@@ -378,6 +381,7 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         );
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
+    check_options(tuning)?;
     check_combination(tuning)?;
     if tuning.priority > 0 && election(tuning) == ElectionKind::Rotating {
         let why =
@@ -407,9 +411,32 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
 /// The end of a refusal of flags that do not go together.
 const ALL_COMBINATIONS: &str = "`synod serve --help` ends with all that goes together";
 
+/// Whether a group can begin with the options that are given.
+fn check_options(tuning: &Tuning) -> Result<(), ConfigError> {
+    let Some(options) = &tuning.options else { return Ok(()) };
+    if let Err(error) = options.check(protocol(tuning)) {
+        return wrong("options", options, error);
+    }
+    let flags = [
+        ("decision", "--decision", tuning.decision.is_some()),
+        ("dissemination", "--dissemination", tuning.dissemination.is_some()),
+    ];
+    if let Some((_, flag, _)) = flags.iter().find(|(key, _, given)| *given && options.get(key).is_some()) {
+        return wrong("options", options, format!("says the same as {flag}; accepted: one of the two"));
+    }
+    if let Some(key) = options.unshared().next() {
+        let why = format!(
+            "no group begins with {key}, which is each replica's own at first; accepted: without it, and later `synod \
+             reconfigure --options {key}=...`"
+        );
+        return wrong("options", options, why);
+    }
+    Ok(())
+}
+
 fn check_combination(tuning: &Tuning) -> Result<(), ConfigError> {
     let (protocol, election, durability) = (protocol(tuning), election(tuning), tuning.durability);
-    let dissemination = tuning.dissemination.unwrap_or_default();
+    let dissemination = settings(tuning).consensus.dissemination;
     match (Combination { protocol, election, dissemination, durability }).check() {
         Ok(()) => Ok(()),
         Err(CombinationError::Election { .. }) => {
@@ -502,6 +529,7 @@ mod tests {
             "--election rotating",
             "--decision all",
             "--dissemination balanced",
+            "--protocol ring --options ring-decision=last",
             "--max-request-bytes 1MiB",
             "--max-txn-ops 256",
             "--groups shard:2",
@@ -552,6 +580,18 @@ mod tests {
             ("--election rotating --priority 3".into(), ["--priority 3", "--election ballot"]),
             ("--protocol raft --election rotating".into(), ["--election rotating", "accepted: randomized"]),
             ("--election randomized".into(), ["--protocol multipaxos", "accepted: ballot, rotating"]),
+            (
+                "--options ring-decision=last".into(),
+                ["--options ring-decision=last", "does not go with multipaxos"],
+            ),
+            (
+                "--options window-max=4".into(),
+                ["no group begins with window-max", "synod reconfigure --options"],
+            ),
+            (
+                "--options decision=all --decision leader".into(),
+                ["--options decision=all", "the same as --decision"],
+            ),
             (
                 "--election-timeout 200 --heartbeat-interval 100".into(),
                 ["--election-timeout 200ms", "accepted: 300ms or more"],

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
-use synod_consensus::{Decision, Dissemination, ElectionKind, ProtocolKind};
+use synod_consensus::{Decision, Dissemination, ElectionKind, Overrides, ProtocolKind};
 use synod_node::Threads;
 use synod_replica::StateTransfer;
 use synod_storage::Durability;
@@ -158,10 +158,15 @@ pub struct Tuning {
     /// replica counts by itself; one message delay less at followers); for multipaxos [default: leader].
     #[arg(long, env = "SYNOD_DECISION", help_heading = GROUPS)]
     pub decision: Option<Decision>,
-    /// How batches of commands reach all replicas: leader (its proposals carry them) or balanced (S-Paxos: each replica
-    /// sends those of its own clients to all, and the leader orders their names) [default: leader].
+    /// How batches of commands reach all replicas: leader (its proposals carry them), references (the same, but the
+    /// replica that a batch came from gets a reference to it) or balanced (S-Paxos: each replica sends those of its own
+    /// clients to all, and the leader orders their names) [default: leader].
     #[arg(long, env = "SYNOD_DISSEMINATION", help_heading = GROUPS)]
     pub dissemination: Option<Dissemination>,
+    /// Options of the protocol with which the group begins, as KEY=VALUE,KEY=VALUE: ring-decision=quorum or last, which
+    /// member of a ring decides.
+    #[arg(long, env = "SYNOD_OPTIONS", value_name = "KEY=VALUE,...", help_heading = GROUPS)]
+    pub options: Option<Overrides>,
     /// The largest request [default: 1.5MiB].
     #[arg(
         long, env = "SYNOD_MAX_REQUEST_BYTES", value_name = "SIZE",

@@ -140,7 +140,8 @@ mod tests {
     fn the_number_of_groups_is_that_of_the_cluster() {
         let first = Group::first(&Options::default(), [(ReplicaId(1), info("a", "http://a:1"))]).followed();
         let others = vec![first.clone().following(1); 3];
-        let origin = Origin { others, ..Origin::new(ClusterId(1), first) };
+        let mut origin = Origin::new(ClusterId(1), first);
+        origin.others = others;
         for asked in [None, Some(Groups::new(4))] {
             assert_eq!(groups(&origin, asked).unwrap(), Groups::new(4));
         }

@@ -1,4 +1,4 @@
-//! Protocol and voters change at the same time, under load.
+//! Protocol, dissemination and voters change under load, some at the same time.
 
 use std::{
     path::Path,
@@ -156,6 +156,26 @@ async fn the_protocol_and_the_members_change_at_the_same_time() {
 
     for endpoint in rig.endpoints() {
         assert_eq!(voters(&endpoint).len(), 3);
+    }
+    finish(rig.cluster, rig.load, &rig.live).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dissemination_changes_to_balanced_and_back() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "raft");
+    progress(&rig.load, 100).await;
+    rig.load.longest_gap();
+    for dissemination in ["balanced", "references", "balanced", "leader"] {
+        let option = format!("dissemination={dissemination}");
+        done(&rig.all(), &["reconfigure", "--options", &option]);
+        for endpoint in rig.endpoints() {
+            until("all disseminate in the new way", || {
+                status(&endpoint).is_some_and(|status| status["dissemination"] == dissemination)
+            });
+        }
+        rig.report(&format!("to {dissemination}")).await;
     }
     finish(rig.cluster, rig.load, &rig.live).await;
 }

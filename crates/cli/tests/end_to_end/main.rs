@@ -1,4 +1,5 @@
-//! Replicas as real processes under load: killed repeatedly, with each protocol; and while protocol and members change.
+//! Replicas as real processes under load: killed repeatedly, with each protocol and with balanced; and while
+//! protocol, dissemination and members change.
 //!
 //! `SYNOD_E2E_ROUNDS` says how often each of leader, follower and all at once is killed; once if it is not set.
 
@@ -33,32 +34,47 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn multipaxos_loses_nothing_acknowledged_by_kills_under_load() {
-    kills("--protocol=multipaxos").await;
+    kills(&["--protocol=multipaxos"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sequence_paxos_loses_nothing_acknowledged_by_kills_under_load() {
-    kills("--protocol=sequence-paxos").await;
+    kills(&["--protocol=sequence-paxos"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn raft_loses_nothing_acknowledged_by_kills_under_load() {
-    kills("--protocol=raft").await;
+    kills(&["--protocol=raft"]).await;
 }
 
-async fn kills(protocol: &str) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn multipaxos_with_balanced_loses_nothing_acknowledged_by_kills_under_load() {
+    kills(&["--protocol=multipaxos", "--dissemination=balanced"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sequence_paxos_with_balanced_loses_nothing_acknowledged_by_kills_under_load() {
+    kills(&["--protocol=sequence-paxos", "--dissemination=balanced"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raft_with_balanced_loses_nothing_acknowledged_by_kills_under_load() {
+    kills(&["--protocol=raft", "--dissemination=balanced"]).await;
+}
+
+async fn kills(ordering: &[&str]) {
     let _alone = ONE_AT_A_TIME.lock().await;
     let rounds = env::var("SYNOD_E2E_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number of rounds"));
     let folder = tempfile::tempdir().unwrap();
     // Small limits, so that the replicas also take snapshots, trim their logs and catch up by both.
-    let flags = [
-        protocol,
+    let mut flags = vec![
         "--election-timeout=600ms",
         "--heartbeat-interval=60ms",
         "--snapshot-count=400",
         "--keep-slots=100",
         "--wal-segment-bytes=1MiB",
     ];
+    flags.extend(ordering);
     let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
     let endpoints = cluster.endpoints();
     let load = Load::start(&endpoints);

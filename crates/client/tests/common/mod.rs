@@ -155,12 +155,18 @@ impl Pair {
 
     /// The client begins with the first endpoint, and gives up an attempt soon.
     pub fn config(&self) -> Config {
-        Config {
-            first_endpoint: Some(0),
-            attempt_timeout: Duration::from_millis(200),
-            request_timeout: Duration::from_secs(2),
-            ..Config::new(&self.urls)
-        }
+        let mut config = Config::new(&self.urls);
+        config.first_endpoint = Some(0);
+        config.attempt_timeout = Duration::from_millis(200);
+        config.request_timeout = Duration::from_secs(2);
+        config
+    }
+
+    /// The same with other settings.
+    pub fn config_with(&self, tune: impl FnOnce(&mut Config)) -> Config {
+        let mut config = self.config();
+        tune(&mut config);
+        config
     }
 
     /// Stops a server: connections to its endpoint are refused from now on.

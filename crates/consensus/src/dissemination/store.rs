@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spoke_of_a_batch_is_asked_first_then_the_leader_and_then_the_others() {
+    fn the_replica_that_spoke_of_a_batch_is_asked_first_then_the_leader_and_then_the_others() {
         let mut store = Store::new();
         store.note(id(2, 1), Time::ZERO, Duration::ZERO);
         store.heard_of(id(2, 1), ReplicaId(3));

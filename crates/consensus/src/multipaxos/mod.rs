@@ -25,12 +25,10 @@
 //! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was written is in
 //!   the log before it, with the decided value as the latest record of its slot, or under a snapshot; so a restart,
 //!   even of all replicas at once, delivers that prefix without asking others.
-//! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for;
-//!   see `recovery.rs` for the protocol and its
-//!   argument.
-//! - **A promise is of one life**, however many pages it takes, and of the latest life of its sender: what a
-//!   replica promised before it lost its log does
-//!   not bind it afterwards.
+//! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for; see
+//!   `docs/recovery-without-a-log.md` for the protocol and its argument.
+//! - **A promise is of one life**, however many pages it takes, and of the latest life of its sender: what a replica
+//!   promised before it lost its log does not bind it afterwards.
 
 mod claims;
 mod describe;

@@ -1,47 +1,12 @@
 //! Starting: from an intact log, or without one.
 //!
-//! # Voting again after the loss of a log
+//! An acceptor that may have forgotten a promise or an accepted value must not vote. Before it votes again, a replica
+//! in a new life asks all others (`Recover`), learns which ballot is promised from n - q + 1 of them, promises that,
+//! and learns what its leader had proposed. Lives are numbered, and answers and promises of an outdated life do not
+//! count. `docs/recovery-without-a-log.md` has the steps and shows why they suffice, for any number of replicas that
+//! lose their logs; "Replicas without memory" in docs/operating.md says what an operator does when too many have.
 //!
-//! An acceptor that may have forgotten a promise or an accepted value must not vote: with its vote a second
-//! value could be chosen. Santos 2012 leaves recovery open (section 16, G8); the protocol here follows the idea
-//! of JPaxos' EpochSS (lives are numbered, and a promise of an outdated life does not count), with one disk
-//! write at the replicas that answer, so that it also holds when they crash.
-//!
-//! The replica X in its new life e does this:
-//!
-//! 1. It sends `Recover(e)` to all. Every replica that can vote writes "X lives its life e" down, and answers with its
-//!    own life, with the lives of others that it knows of, with the ballot that it has promised and, if it leads in
-//!    that ballot, with the first slot that it has not proposed.
-//! 2. X waits until n - q + 1 others have answered, where q is the size of a quorum of the n members (f+1 of 2f+1: as
-//!    many), among them the leader of the highest ballot b that is mentioned. It promises b, durably. Any such set of
-//!    answers will do, so the first one does. X keeps asking, and goes over to a later set only if that mentions a
-//!    higher ballot: what an earlier leader had proposed may never be decided.
-//! 3. It learns, by catch-up, every decision below that leader's first unproposed slot. Then it votes.
-//!
-//! **Of the latest life only.** A replica that answered or promised something may lose its log afterwards. So answers
-//! and promises say which life gave them, and what is known of lives is passed on with each answer and each promise,
-//! and written down. As soon as X hears, in whatever way, that a replica lives a later life than the one that answered
-//! it, it drops that answer, has no target until the set is full again, and asks again. A candidate does the same with
-//! promises.
-//!
-//! Why this suffices, for any number of replicas that lose their logs while others recover, is shown in
-//! `docs/recovery-without-a-log.md`. In short:
-//!
-//! - **Lives are remembered.** When X votes again in life e, every replica that was counted for it knows that, and if
-//!   it loses its own log, it knows it again before it votes. (A quorum is a set that intersects with each n - q + 1
-//!   others, and two sets of n - q + 1 others intersect: a replica that forgets X hears of it from a member of both,
-//!   or that member tells X, which drops the answer.)
-//! - **Promises bind.** If X's promise of b' in an earlier life counts for the candidate C of b', X has promised b'
-//!   again, or more, when it votes. For a replica that promised b' is among those that answered X. If it did so first,
-//!   its answer mentions b'; if it answered first, its promise says that X lives its life e, and C drops X's.
-//! - **Values are known.** What X accepted in an earlier life and was chosen, or will be, lies below the first slot
-//!   that the leader of b has not proposed.
-//!
-//! While fewer than n - q + 1 replicas have their memory, the others wait for each other: no replica knows any more
-//! what was promised in which ballot. See "Replicas without memory" in docs/operating.md.
-//!
-//! (Without numbered lives this is the known hole of recovery from volatile memory: E. Michael et al., "Recovering
-//! Shared Objects Without Stable Storage", DISC 2017.)
+//! (Santos 2012 leaves recovery open, section 16, G8; the idea is that of JPaxos' EpochSS.)
 
 use std::collections::BTreeMap;
 

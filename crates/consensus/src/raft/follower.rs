@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Conflict, Entries, Entry, Message, Raft, State};
+use super::{Conflict, DecidedPrefix, Entries, Entry, Message, Raft, State};
 use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
 /// What a follower did with entries of its leader.
@@ -119,7 +119,8 @@ impl Raft {
             // may have been acknowledged (E27).
             self.truncate(Slot(prev.0 + 1 + held as u64), effects);
             let rest = if held == 0 { entries } else { entries[held..].into() };
-            self.append(rest, (self.decided, self.decided_in), effects);
+            let prefix = DecidedPrefix { through: self.decided, decided_in: self.decided_in };
+            self.append(rest, prefix, effects);
         }
         if self.options.has(super::Bug::TruncateAlways) && through >= self.decided {
             self.truncate(through.next(), effects);

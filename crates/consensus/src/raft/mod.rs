@@ -28,15 +28,12 @@
 //!   [`Control::Installed`]), with their ballots. A decided entry that differs from the one in the log shows that
 //!   everything after the latter can never be decided, so it is removed; and a decided entry of a higher term raises
 //!   this replica's term, so that no leader of an older one can append after it.
-//! - **The replica layer says which replicas vote.** It knows the voters after every decided slot, and passes
-//!   them on with whatever comes
-//!   from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.
-//! - **What a burst of inputs proposes is one record**, as is what a message brings; record, log and messages
-//!   share its entries. It is
-//!   written before anything else that the leader writes or says, so no entry counts without one.
-//! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far
-//!   decisions go, catches up, says so
-//!   with its next `HeartbeatAck`, and is probed again.
+//! - **The replica layer says which replicas vote.** It knows the voters after every decided slot, and passes them on
+//!   with whatever comes from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.
+//! - **What a burst of inputs proposes is one record**, as is what a message brings; record, log and messages share its
+//!   entries. It is written before anything else that the leader writes or says, so no entry counts without one.
+//! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far decisions go,
+//!   catches up, says so with its next `HeartbeatAck`, and is probed again.
 //! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
 
 mod claims;
@@ -77,6 +74,14 @@ use crate::{
     leadership::{Leads, Reported},
     progress_watch::ProgressWatch,
 };
+
+/// A prefix of the log that is decided.
+#[derive(Clone, Copy, Debug)]
+struct DecidedPrefix {
+    through: Slot,
+    /// No ballot above this one decided it.
+    decided_in: Ballot,
+}
 
 /// One Raft replica.
 #[derive(Clone, Debug)]
@@ -359,10 +364,10 @@ impl Raft {
         });
     }
 
-    /// Adds entries at the end of the log, on disk and in memory. With them the log is decided through a
-    /// slot, in no ballot above another.
-    fn append(&mut self, entries: Entries, (decided, decided_in): (Slot, Ballot), effects: &mut Effects) {
+    /// Adds entries at the end of the log, on disk and in memory. With them a prefix of the log is decided.
+    fn append(&mut self, entries: Entries, prefix: DecidedPrefix, effects: &mut Effects) {
         self.write(effects);
+        let DecidedPrefix { through: decided, decided_in } = prefix;
         let (first, entries_of_record) = (self.log.last().next(), Arc::clone(&entries));
         let record = Record::Entries { first, entries: entries_of_record, decided, decided_in };
         let lsn = effects.append(record.into());

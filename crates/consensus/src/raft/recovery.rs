@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
-use super::{Configuration, ElectionTimer, Entry, Gossip, Message, Raft, Record, State, log::Log};
+use super::{
+    Configuration, DecidedPrefix, ElectionTimer, Entry, Gossip, Message, Raft, Record, State, log::Log,
+};
 use crate::{
     Effects, LeaderView, Members, Options, Proofs, Protocol, Prove, Restart, batches::last_of,
     leadership::Leads,
@@ -170,7 +172,7 @@ impl Raft {
             // What stands here was never decided, nor what stands after it: the logs that hold it differ from
             // every leader's log from the term of the decided entry on. So no leader counted it.
             self.truncate(slot, effects);
-            self.append([entry].into(), (slot, decided_in), effects);
+            self.append([entry].into(), DecidedPrefix { through: slot, decided_in }, effects);
         }
         self.deliver_through(slot, decided_in, effects);
     }

@@ -3,10 +3,7 @@
 use synod_wire::{ReplicaId, Slot};
 
 use super::{Message, Record};
-use crate::{
-    batches::last_of,
-    claims::{Claim, Claims, Fact, Facts, PromisePage},
-};
+use crate::claims::{Claim, Claims, Fact, Facts, PromisePage, Way};
 
 impl Claims for Message {
     fn claims(&self) -> Vec<Claim<'_>> {
@@ -29,23 +26,37 @@ impl Claims for Message {
         }
     }
 
-    /// Every member sends an `Accept` on: the coordinator proposes with it, and a member whose bit is set votes.
+    /// Members send an `Accept` on that the coordinator proposed, and `Votes` with the bits of others.
     fn claims_of(&self, sender: ReplicaId) -> Vec<Claim<'_>> {
-        let Message::Accept { view, first, decided, votes, values, .. } = self else { return self.claims() };
-        let (ballot, decided) = (view.ballot, *decided);
-        let mut claims = Vec::new();
-        if sender == ballot.replica {
-            claims.push(Claim::Leads { ballot, decided });
-            for (slot, value) in (first.0..).map(Slot).zip(values) {
-                let batch = value.content.whole();
-                claims.extend(batch.map(|batch| Claim::Propose { ballot, slot, batch, decided }));
+        match self {
+            Message::Accept { view, first, decided, values, .. } if sender == view.ballot.replica => {
+                let (ballot, decided) = (view.ballot, *decided);
+                let mut claims = vec![Claim::Leads { ballot, decided }];
+                for (slot, value) in (first.0..).map(Slot).zip(values) {
+                    let batch = value.content.whole();
+                    claims.extend(batch.map(|batch| Claim::Propose { ballot, slot, batch, decided }));
+                }
+                claims
             }
+            Message::Votes { view, first, last, votes, .. } => {
+                let votes = view.place(sender).is_some_and(|place| votes.has(place));
+                let slots = (first.0..=last.0).map(Slot).filter(|_| votes);
+                slots.map(|slot| Claim::Vote { ballot: view.ballot, slot }).collect()
+            }
+            _ => self.claims(),
         }
-        if view.place(sender).is_some_and(|place| votes.has(place)) {
-            let slots = (first.0..=last_of(*first, values).0).map(Slot);
-            claims.extend(slots.map(|slot| Claim::Vote { ballot, slot }));
-        }
-        claims
+    }
+
+    fn way(&self) -> Option<Way<'_>> {
+        let (Message::Values { view, .. }
+        | Message::Accept { view, .. }
+        | Message::Votes { view, .. }
+        | Message::Decision { view, .. }
+        | Message::View { view }) = self
+        else {
+            return None;
+        };
+        Some(Way { ballot: view.ballot, number: view.minor, order: &view.order })
     }
 
     fn promise_page(&self) -> Option<PromisePage> {

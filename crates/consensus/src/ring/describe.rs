@@ -19,21 +19,20 @@ impl Describe for Message {
             Message::Values { view, safe, values } => {
                 format!("Values {}{}: {}", ring(view), mode(*safe), carried(values, batch))
             }
-            Message::Accept { view, first, decided, votes, safe, values } => format!(
-                "Accept {} {}, decided {decided}, voted {}{}: {}",
-                ring(view),
-                run(*first, last_of(*first, values)),
-                voted(view, *votes),
-                mode(*safe),
-                carried(values, batch)
-            ),
-            Message::Decision { view, first, ttl, safe, values } => format!(
-                "Decision {} {}, ttl {ttl}{}: {}",
+            Message::Accept { view, first, decided, safe, values } => format!(
+                "Accept {} {}, decided {decided}{}: {}",
                 ring(view),
                 run(*first, last_of(*first, values)),
                 mode(*safe),
                 carried(values, batch)
             ),
+            Message::Votes { view, first, last, decided, votes } => {
+                let (ring, slots) = (ring(view), run(*first, *last));
+                format!("Votes {ring} {slots}, decided {decided}, {}", voted(view, *votes))
+            }
+            Message::Decision { view, first, last, ttl } => {
+                format!("Decision {} {}, ttl {ttl}", ring(view), run(*first, *last))
+            }
             Message::View { view } => {
                 let order: Vec<String> = view.order.iter().map(ReplicaId::to_string).collect();
                 format!("View {}: {}", ring(view), order.join(" "))

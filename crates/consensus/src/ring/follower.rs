@@ -3,8 +3,8 @@
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    AcceptedValue, Bug, Content, Message, Promise, Record, Ring, State, Value, View, Votes,
-    values::{carried, sent_on},
+    AcceptedValue, Bug, Content, Message, Promise, Record, Ring, RingDecision, State, Value, View, Votes,
+    values::sent_on,
 };
 use crate::{
     Batches, Effects, LeaderView, Protocol, ReplicaSet, Role,
@@ -13,23 +13,6 @@ use crate::{
     leadership::Leads,
     paxos::{FamilyMessage, Paxos},
 };
-
-/// What a member does with the proposal for one slot.
-#[derive(Debug)]
-enum Stance {
-    /// It accepts this.
-    Accept(Batch),
-    /// It has accepted it, and the record that holds that.
-    Accepted(Lsn),
-    /// It does not vote: it lacks the bytes, or there is no room.
-    Abstain,
-}
-
-impl Stance {
-    fn is_like(&self, other: &Stance) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
-    }
-}
 
 impl Ring {
     /// Promises a higher ballot: lower ones are not answered any more, and whatever this replica did in one ends.
@@ -133,85 +116,168 @@ impl Ring {
         if outdated { None } else { view.next(self.me()) }
     }
 
-    // Voting.
+    // Proposals.
 
-    /// A proposal passes on its way round the ring, with the votes of the members before.
+    /// A proposal passes on its way round the ring. It goes on at once; the vote follows when its record is durable
+    /// ([`Ring::on_votes`]).
     pub(super) fn on_accept(
         &mut self,
         now: Time,
         from: ReplicaId,
-        (view, votes, safe): (View, Votes, bool),
+        (view, safe): (View, bool),
         (first, decided, values): (Slot, Slot, Vec<Value>),
+        effects: &mut Effects,
+    ) {
+        let ballot = view.ballot;
+        if !view.place(self.me()).is_some_and(|place| place > 0) || !view.is_of(&self.common.members) {
+            return;
+        }
+        let obeyed = self.follow_ring(now, from, &view, effects);
+        if view.next(self.me()) != Some(ballot.replica) {
+            // Also one that is not obeyed: the others may be a quorum.
+            let values = values.iter().map(|value| sent_on(value, safe)).collect();
+            let accept = Message::Accept { view, first, decided, safe, values };
+            self.send_round(accept, Lsn::ZERO, effects);
+        }
+        if !obeyed {
+            return;
+        }
+        let mut accepted: Vec<Batch> = Vec::new();
+        let mut next = first;
+        for value in &values {
+            if let Some(batch) = self.acceptable(ballot, next, &value.content) {
+                accepted.push(batch);
+            } else {
+                self.accept_before(ballot, next, &mut accepted, effects);
+            }
+            next = next.next();
+        }
+        self.accept_before(ballot, next, &mut accepted, effects);
+        self.on_decided(ballot, decided, effects);
+    }
+
+    /// Accepts these batches in the slots before this one.
+    fn accept_before(&mut self, ballot: Ballot, end: Slot, batches: &mut Vec<Batch>, effects: &mut Effects) {
+        if !batches.is_empty() {
+            let first = Slot(end.0 - batches.len() as u64);
+            self.accept_run(ballot, first, std::mem::take(batches).into(), effects);
+        }
+    }
+
+    /// What this replica writes down for a proposal; `None` if it has voted already, or does not vote. Not voting is
+    /// always safe: the coordinator proposes again, with the bytes.
+    fn acceptable(&self, ballot: Ballot, slot: Slot, content: &Content) -> Option<Batch> {
+        let accepted = self.acceptor.accepted(slot);
+        // Two values in one ballot: somebody broke a rule, and this replica stays with the one that it has.
+        let has_voted = accepted.is_some_and(|accepted| accepted.ballot == ballot);
+        let ahead_max = if self.is_congested() { 0 } else { self.common.options.accept_ahead_max() };
+        if has_voted || self.acceptor.is_decided(slot) || slot.0 > self.decided().0 + ahead_max {
+            return None;
+        }
+        match content {
+            Content::Whole(batch) => Some(batch.clone()),
+            Content::Name(name) => {
+                let before = accepted.map(|accepted| &accepted.batch).filter(|batch| name.stands_for(batch));
+                let held = before.or_else(|| self.values.find(name)).cloned();
+                held.or_else(|| self.has(Bug::VoteWithoutBytes).then(|| name.clone()))
+            }
+        }
+    }
+
+    // Votes.
+
+    /// The votes for a proposal pass on their way round the ring. This replica adds its own, and with it they leave once
+    /// its record is durable.
+    pub(super) fn on_votes(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        (view, votes): (View, Votes),
+        (first, last, decided): (Slot, Slot, Slot),
         effects: &mut Effects,
     ) {
         let ballot = view.ballot;
         let Some(place) = view.place(self.me()).filter(|_| view.is_of(&self.common.members)) else { return };
         if !self.follow_ring(now, from, &view, effects) {
             if place > 0 {
-                // It goes on without this member's vote: the others may be a quorum.
-                let values = values.iter().map(|value| sent_on(value, safe)).collect();
-                self.send_round(
-                    Message::Accept { view, first, decided, votes, safe, values },
-                    Lsn::ZERO,
-                    effects,
-                );
+                let votes = Message::Votes { view, first, last, decided, votes };
+                self.send_round(votes, Lsn::ZERO, effects);
             }
             return;
         }
         let voters = view.voters(votes, &self.common.members);
         if place == 0 {
-            // It came round, and brings the votes of this walk.
+            // They came round.
             self.common.election.answered(from, now);
-            return self.count_returned(first, last_of(first, &values), ballot, voters, effects);
+            self.heard_votes(now, voters);
+            return self.count_returned(first, last, ballot, voters, effects);
         }
-        let mut rest = &values[..];
         let mut at = first;
-        while !rest.is_empty() {
-            let stance = self.stance(ballot, at, &rest[0].content);
-            let mut stances = vec![stance];
-            while let Some(next) = rest.get(stances.len()) {
-                let stance = self.stance(ballot, Slot(at.0 + stances.len() as u64), &next.content);
-                if !stance.is_like(&stances[0]) {
-                    break;
-                }
-                stances.push(stance);
-            }
-            let (run, tail) = rest.split_at(stances.len());
-            let values = run.iter().map(|value| sent_on(value, safe)).collect();
-            let last = last_of(at, run);
-            let (mut voters, mut after, mut voted) = (voters, Lsn::ZERO, votes.with(place));
-            match &stances[0] {
-                Stance::Abstain => voted = votes,
-                Stance::Accepted(_) => {
-                    let records = stances.iter().map(|stance| match stance {
-                        Stance::Accepted(lsn) => *lsn,
-                        _ => Lsn::ZERO,
-                    });
-                    after = records.max().unwrap_or_default();
-                    if after <= self.common.durable {
-                        voters = voters.union(self.common.members.only(self.me()));
-                    }
-                }
-                Stance::Accept(_) => {
-                    let accepted = stances.into_iter().filter_map(|stance| match stance {
-                        Stance::Accept(batch) => Some(batch),
-                        _ => None,
-                    });
-                    after = self.accept_run(ballot, at, accepted.collect(), effects);
-                }
-            }
-            let makes_quorum = voted != votes && self.is_enough(&view, voted);
-            let message = if makes_quorum || self.counts_twice(votes, voted) {
-                let ttl = view.hops();
-                Message::Decision { view: view.clone(), first: at, ttl, safe, values }
-            } else {
-                Message::Accept { view: view.clone(), first: at, decided, votes: voted, safe, values }
-            };
-            self.send_round(message, after, effects);
-            self.count(at, last, ballot, voters, effects);
-            (at, rest) = (last.next(), tail);
+        while at <= last {
+            let (end, own) = self.votes_from(ballot, at, last);
+            let after = own.unwrap_or_default();
+            let voted = if own.is_some() { votes.with(place) } else { votes };
+            self.send_votes_on(&view, (at, end, decided), (votes, voted), after, effects);
+            let is_durable = own.is_some() && after <= self.common.durable;
+            let me = self.common.members.only(self.me());
+            let voters = if is_durable { voters.union(me) } else { voters };
+            self.count(at, end, ballot, voters, effects);
+            at = end.next();
         }
         self.on_decided(ballot, decided, effects);
+    }
+
+    /// Sends the votes for some slots to the next member, once a record is durable; or the decision, if this replica makes
+    /// one of them.
+    fn send_votes_on(
+        &mut self,
+        view: &View,
+        (first, last, decided): (Slot, Slot, Slot),
+        (before, votes): (Votes, Votes),
+        after: Lsn,
+        effects: &mut Effects,
+    ) {
+        let view = view.clone();
+        let decides = match self.common.options.ring.decision {
+            RingDecision::Quorum => votes != before,
+            RingDecision::Last => view.next(self.me()) == Some(view.ballot.replica),
+        };
+        let decides = decides && self.is_enough(&view, votes) || self.counts_twice(before, votes);
+        let message = if decides {
+            let ttl = view.hops();
+            Message::Decision { view, first, last, ttl }
+        } else {
+            Message::Votes { view, first, last, decided, votes }
+        };
+        self.send_round(message, after, effects);
+    }
+
+    /// The slots from `first` on, and not after `last`, for which this replica votes alike: the end of the run, and if it
+    /// has a vote for them the record after which that may leave.
+    fn votes_from(&self, ballot: Ballot, first: Slot, last: Slot) -> (Slot, Option<Lsn>) {
+        let promised_lsn = self.common.promised_lsn;
+        if first <= self.decided() {
+            // A quorum accepted these slots' values durably without this answer; the coordinator can only be proposing
+            // them again, and may not know yet that they are decided.
+            return (last.min(self.decided()), Some(promised_lsn));
+        }
+        let early = self.has(crate::Bug::VoteBeforeDurable);
+        let vote = |slot: Slot| {
+            let accepted = self.acceptor.accepted(slot)?;
+            let votes = accepted.ballot == ballot || self.acceptor.is_decided(slot);
+            votes.then(|| if early { Lsn::ZERO } else { accepted.lsn.max(promised_lsn) })
+        };
+        let mut own = vote(first);
+        let known = self.acceptor.last().min(last);
+        for slot in (first.0 + 1..=known.0).map(Slot) {
+            let next = vote(slot);
+            if next.is_some() != own.is_some() {
+                return (slot.prev(), own);
+            }
+            own = own.max(next);
+        }
+        // Nothing is known of slots after these.
+        (if own.is_some() { known } else { last }, own)
     }
 
     /// Whether these votes decide.
@@ -226,57 +292,19 @@ impl Ring {
         self.has(Bug::CountVotes) && votes == voted && votes.count() + 1 > self.common.members.count() / 2
     }
 
-    /// What to do with a proposal. Not voting is always safe: the coordinator proposes again, with the bytes.
-    fn stance(&self, ballot: Ballot, slot: Slot, content: &Content) -> Stance {
-        let promised_lsn = self.common.promised_lsn;
-        if slot <= self.decided() {
-            // A quorum accepted this slot's value durably without this answer; the coordinator can only be proposing
-            // that value again, and may not know yet that it is decided.
-            return Stance::Accepted(promised_lsn);
-        }
-        let accepted = self.acceptor.accepted(slot);
-        if let Some(accepted) = accepted
-            && (accepted.ballot == ballot || self.acceptor.is_decided(slot))
-        {
-            // Two values in one ballot: somebody broke a rule, and this replica takes no side.
-            let same = accepted.ballot != ballot || content.is_of(&accepted.batch);
-            let early = self.has(crate::Bug::VoteBeforeDurable);
-            let after = if early { Lsn::ZERO } else { accepted.lsn.max(promised_lsn) };
-            return if same { Stance::Accepted(after) } else { Stance::Abstain };
-        }
-        let ahead_max = if self.is_congested() { 0 } else { self.common.options.accept_ahead_max() };
-        if slot.0 > self.decided().0 + ahead_max {
-            return Stance::Abstain;
-        }
-        let held = match content {
-            Content::Whole(batch) => Some(batch),
-            Content::Name(name) => {
-                let before = accepted.map(|accepted| &accepted.batch).filter(|batch| name.stands_for(batch));
-                before.or_else(|| self.values.find(name))
-            }
-        };
-        match (held, content) {
-            (Some(batch), _) => Stance::Accept(batch.clone()),
-            (None, Content::Name(name)) if self.has(Bug::VoteWithoutBytes) => Stance::Accept(name.clone()),
-            (None, _) => Stance::Abstain,
-        }
-    }
-
-    /// Accepts what is proposed in `first` and the slots after it, all of which is new; returns the record after which
-    /// this replica's vote may leave.
+    /// Accepts what is proposed in `first` and the slots after it, all of which is new.
     pub(super) fn accept_run(
         &mut self,
         ballot: Ballot,
         first: Slot,
         batches: Batches,
         effects: &mut Effects,
-    ) -> Lsn {
+    ) {
         let decided = self.decided();
         let lsn =
             effects.append(Record::Accepted { ballot, first, decided, batches: batches.clone() }.into());
         let votes = self.acceptor.accept(ballot, first, &batches, lsn);
         self.common.disk.given(lsn, votes.slots());
-        if self.has(crate::Bug::VoteBeforeDurable) { Lsn::ZERO } else { lsn }
     }
 
     /// A proposal came back to its coordinator.
@@ -310,7 +338,7 @@ impl Ring {
         // A coordinator that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.common.options.accept_ahead_max());
-        let last = Slot(last.0.min(bound));
+        let (first, last) = (first.max(self.decided().next()), Slot(last.0.min(bound)));
         let undecided = (first.0..=last.0).map(Slot).filter(|&slot| !self.acceptor.is_decided(slot));
         let undecided: Vec<Slot> = undecided.collect();
         let missing = usize::from(self.has(crate::Bug::CommitWithMinority));
@@ -319,34 +347,34 @@ impl Ring {
             return;
         }
         if matches!(&self.state, State::Leader(leader) if leader.ballot == ballot) {
-            let decided = undecided.into_iter().filter(|&slot| self.acceptor.is_decided(slot)).collect();
-            self.tell_decided(decided, effects);
+            let decided: Vec<Slot> =
+                undecided.into_iter().filter(|&slot| self.acceptor.is_decided(slot)).collect();
+            self.tell_decided(&decided, effects);
         }
         self.deliver(effects);
     }
 
-    /// Sends the decision of these slots round the ring. The members have their bytes from the proposals that they voted
+    /// Sends the decision of these slots round the ring. The members have their values from the proposals that they voted
     /// for; the others catch up.
-    fn tell_decided(&mut self, slots: Vec<Slot>, effects: &mut Effects) {
+    fn tell_decided(&mut self, slots: &[Slot], effects: &mut Effects) {
         let Some(view) = self.view.clone() else { return };
-        for slot in slots {
-            let Some(accepted) = self.acceptor.accepted(slot) else { continue };
-            let content = carried(&Content::Whole(accepted.batch.clone()), 0, false);
-            let (values, ttl) = (vec![Value { hops: 0, content }], view.hops());
-            let decision = Message::Decision { view: view.clone(), first: slot, ttl, safe: false, values };
+        for run in slots.chunk_by(|slot, next| slot.next() == *next) {
+            let (view, ttl) = (view.clone(), view.hops());
+            let decision = Message::Decision { view, first: run[0], last: run[run.len() - 1], ttl };
             self.send_round(decision, Lsn::ZERO, effects);
         }
     }
 
     // Decisions.
 
-    /// A decision passes on its way round the ring.
+    /// A decision passes on its way round the ring: what was proposed for these slots in the view's ballot. A member that
+    /// did not accept that catches up, once the coordinator's prefix includes it.
     pub(super) fn on_decision(
         &mut self,
         now: Time,
         from: ReplicaId,
-        (view, ttl, safe): (View, u8, bool),
-        (first, values): (Slot, Vec<Value>),
+        (view, ttl): (View, u8),
+        (first, last): (Slot, Slot),
         effects: &mut Effects,
     ) {
         if !view.is_of(&self.common.members) {
@@ -359,43 +387,12 @@ impl Ring {
         if ballot > self.common.promised {
             return; // Of a ballot of an earlier life of this replica, which remembers it no more.
         }
-        if ttl > 1 && self.onward(&view).is_some() {
-            let values = values.iter().map(|value| sent_on(value, safe)).collect();
-            let view = view.clone();
-            self.send_round(
-                Message::Decision { view, first, ttl: ttl - 1, safe, values },
-                Lsn::ZERO,
-                effects,
-            );
+        if ttl > 1 {
+            self.send_round(Message::Decision { view, first, last, ttl: ttl - 1 }, Lsn::ZERO, effects);
         }
-        for (slot, value) in (first.0..).map(Slot).zip(&values) {
-            self.on_decided_value(slot, ballot, &value.content, effects);
-        }
-        self.deliver(effects);
-    }
-
-    /// A slot was decided in this ballot, with this value.
-    fn on_decided_value(&mut self, slot: Slot, ballot: Ballot, content: &Content, effects: &mut Effects) {
-        if self.acceptor.is_decided(slot) {
-            return;
-        }
-        let accepted = self.acceptor.accepted(slot);
         let any_ballot = self.has(Bug::DecideAcrossBallots);
-        if accepted.is_some_and(|accepted| accepted.ballot == ballot || any_ballot) {
-            return self.acceptor.decide(slot);
-        }
-        if accepted.is_some_and(|accepted| accepted.ballot > ballot) {
-            return; // The higher ballot decides the same.
-        }
-        let before = accepted.map(|accepted| accepted.batch.clone()).filter(|batch| content.is_of(batch));
-        let held = match content {
-            Content::Whole(batch) => Some(batch.clone()),
-            Content::Name(name) => before.or_else(|| self.values.find(name).cloned()),
-        };
-        // Without the bytes it comes by catch-up, once the coordinator's prefix includes it.
-        if let Some(batch) = held {
-            self.learn(slot, ballot, batch, effects);
-        }
+        self.acceptor.decide_run(first, last, |accepted| accepted.ballot == ballot || any_ballot);
+        self.deliver(effects);
     }
 
     /// Takes note of what was decided in a slot.
@@ -434,7 +431,11 @@ impl Ring {
 
     /// Sends a message to the next member of its view once a record is durable. What a burst sends there leaves together.
     pub(super) fn send_round(&mut self, message: Message, after: Lsn, effects: &mut Effects) {
-        let (Message::Accept { view, .. } | Message::Decision { view, .. }) = &message else { return };
+        let (Message::Accept { view, .. } | Message::Votes { view, .. } | Message::Decision { view, .. }) =
+            &message
+        else {
+            return;
+        };
         let Some(to) = self.onward(view) else { return };
         if let Some(last) = self.outgoing.last_mut()
             && last.to == to
@@ -476,16 +477,9 @@ fn join(before: &mut Message, next: &Message, bytes_max: usize) -> bool {
     };
     match (before, next) {
         (
-            Message::Accept { view, first, decided, votes, safe, values },
-            Message::Accept {
-                view: in_view,
-                first: from,
-                decided: through,
-                votes: voted,
-                safe: mode,
-                values: more,
-            },
-        ) if (&*view, &*votes, &*safe) == (in_view, voted, mode)
+            Message::Accept { view, first, decided, safe, values },
+            Message::Accept { view: in_view, first: from, decided: through, safe: mode, values: more },
+        ) if (&*view, &*safe) == (in_view, mode)
             && last_of(*first, values).next() == *from
             && fits(values, more) =>
         {
@@ -494,13 +488,17 @@ fn join(before: &mut Message, next: &Message, bytes_max: usize) -> bool {
             true
         }
         (
-            Message::Decision { view, first, ttl, safe, values },
-            Message::Decision { view: in_view, first: from, ttl: left, safe: mode, values: more },
-        ) if (&*view, &*ttl, &*safe) == (in_view, left, mode)
-            && last_of(*first, values).next() == *from
-            && fits(values, more) =>
-        {
-            values.extend(more.iter().cloned());
+            Message::Votes { view, last, decided, votes, .. },
+            Message::Votes { view: in_view, first: from, last: end, decided: through, votes: voted },
+        ) if (&*view, &*votes, last.next()) == (in_view, voted, *from) => {
+            (*last, *decided) = (*end, (*decided).max(*through));
+            true
+        }
+        (
+            Message::Decision { view, last, ttl, .. },
+            Message::Decision { view: in_view, first: from, last: end, ttl: left },
+        ) if (&*view, &*ttl, last.next()) == (in_view, left, *from) => {
+            *last = *end;
             true
         }
         _ => false,

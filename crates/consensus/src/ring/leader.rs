@@ -1,14 +1,19 @@
 //! The coordinator: Phase 1 once, then a slot for each value; the ring; retransmission.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use synod_wire::{Ballot, Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    AcceptedValue, Bug, Content, Message, Promise, Ring, State, Value, View, Votes, values::carried,
+    AcceptedValue, Bug, Content, Message, Promise, Ring, State, Value, View, Votes,
+    values::carried,
+    walk::{Took, Walk},
 };
 use crate::{
-    Batches, Effects, Protocol,
+    Batches, Effects, Options, Protocol, ReplicaSet,
     batches::{fitting, last_of},
     leadership::{Leadership, Leads},
     paxos::Paxos,
@@ -45,13 +50,15 @@ pub(super) struct Leader {
     pub(super) duties: Leadership,
     /// What was proposed, as far as it is in flight, and when the first of it is due again.
     flights: VecDeque<Flight>,
+    /// How long what was proposed took.
+    walk: Walk,
     resend_at: Time,
     /// What the members said of themselves last.
     members: BTreeMap<ReplicaId, Heard>,
     /// When the ring was made.
     ring_at: Time,
-    /// Whether something went round this ring and did not come together: a link of it may be cut.
-    broken: bool,
+    /// Since when something went past this ring, since it did not come round: a link of it may be cut, or a disk slow.
+    broken: Option<Time>,
     /// Whether a slot was delivered since the gap at the front was last looked at, and since when it was not.
     pub(super) delivered: bool,
     stuck_since: Time,
@@ -72,6 +79,8 @@ pub(super) struct Waiting {
 struct Heard {
     at: Time,
     decided: Slot,
+    /// When a vote of it came.
+    voted: Time,
 }
 
 /// Slots that were proposed together. Those that are not decided are proposed again from time to time: at first round the
@@ -80,6 +89,7 @@ struct Heard {
 struct Flight {
     first: Slot,
     last: Slot,
+    since: Time,
     resend: Resend,
     sent: u32,
 }
@@ -97,6 +107,18 @@ impl Leader {
     /// The slot for what is proposed next.
     pub(super) fn next_slot(&self) -> Slot {
         Slot(self.proposed.0 + self.waiting.len() as u64 + 1)
+    }
+
+    /// Takes note that slots through this one are decided.
+    pub(super) fn lands(&mut self, decided: Slot, now: Time, least: Duration) {
+        while let Some(flight) = self.flights.pop_front_if(|flight| flight.last <= decided) {
+            self.walk.took(Took { time: now.since(flight.since), repeated: flight.sent > 1 }, least);
+        }
+    }
+
+    /// After which time a proposal is sent again at first.
+    fn resend_after(&self, options: &Options) -> Duration {
+        self.walk.wait(options.retransmit_after, options.election_timeout / 3)
     }
 
     /// Takes note that a batch is delivered.
@@ -208,7 +230,7 @@ impl Ring {
             Waiting { batch, hops: 0, safe: true }
         };
         let waiting: VecDeque<Waiting> = (decided.0 + 1..=last.0).map(|slot| adopted(Slot(slot))).collect();
-        let heard = Heard { at: now, decided: Slot::ZERO };
+        let heard = Heard { at: now, decided: Slot::ZERO, voted: now };
         self.state = State::Leader(Leader {
             ballot,
             proposed: decided,
@@ -216,10 +238,11 @@ impl Ring {
             waiting,
             duties: Leadership::begin(now, self.decided(), last),
             flights: VecDeque::new(),
+            walk: Walk::default(),
             resend_at: Time::NEVER,
             members: answered.into_iter().map(|member| (member, heard)).collect(),
             ring_at: now,
-            broken: false,
+            broken: None,
             delivered: false,
             stuck_since: now,
         });
@@ -254,9 +277,10 @@ impl Ring {
         let ballot = leader.ballot;
         let minor = self.view.as_ref().filter(|view| view.ballot == ballot).map_or(0, |view| view.minor) + 1;
         let view = View { ballot, minor, order: order.into() };
-        (leader.ring_at, leader.broken) = (now, false);
+        (leader.ring_at, leader.broken) = (now, None);
+        let wait = leader.resend_after(&self.common.options);
         for flight in &mut leader.flights {
-            (flight.resend, flight.sent) = (Resend::at_once(now, self.common.options.retransmit_after), 0);
+            (flight.resend, flight.since, flight.sent) = (Resend::at_once(now, wait), now, 0);
         }
         leader.resend_at = leader.flights.front().map_or(Time::NEVER, |_| now);
         self.common.broadcast(Message::View { view: view.clone() }, Lsn::ZERO, effects);
@@ -272,10 +296,13 @@ impl Ring {
         let (me, decided) = (self.me(), self.decided());
         let State::Leader(leader) = &self.state else { return };
         let Some(view) = &self.view else { return };
-        let lag_max = self.common.options.window_max as u64;
+        // What it said of itself may be a heartbeat old.
+        let lag_max = self.common.options.accept_ahead_max() / 2;
         let fits = |id: ReplicaId| {
             let heard = leader.members.get(&id).filter(|heard| now.since(heard.at) <= suspect);
-            heard.is_some_and(|heard| view.contains(id) || heard.decided.0 + lag_max >= decided.0)
+            heard.is_some_and(|heard| {
+                view.contains(id) || heard.decided.0.saturating_add(lag_max) >= decided.0
+            })
         };
         let young = now.since(leader.ring_at) <= suspect;
         let is_in = |id: ReplicaId| id == me || fits(id) || young && view.contains(id);
@@ -286,10 +313,21 @@ impl Ring {
         if all.iter().any(|&id| is_in(id) != view.contains(id)) {
             let order = all.into_iter().filter(|&id| is_in(id)).collect();
             self.form_ring(now, order, effects);
-        } else if leader.broken && now.since(leader.ring_at) > timeout {
-            let mut order = view.order.to_vec();
-            next_permutation(&mut order[1..]);
+        } else if let Some(since) = leader.broken.filter(|_| now.since(leader.ring_at) > timeout) {
+            let voted = |id: &ReplicaId| leader.members.get(id).is_some_and(|heard| heard.voted >= since);
+            let order = another_order(&view.order, voted);
             self.form_ring(now, order, effects);
+        }
+    }
+
+    /// Votes of these members came, along the ring or past it.
+    pub(super) fn heard_votes(&mut self, now: Time, voters: ReplicaSet) {
+        let members = &self.common.members;
+        let State::Leader(leader) = &mut self.state else { return };
+        for (&id, heard) in &mut leader.members {
+            if members.contains(voters, id) {
+                heard.voted = now;
+            }
         }
     }
 
@@ -303,7 +341,8 @@ impl Ring {
         effects: &mut Effects,
     ) {
         let State::Leader(leader) = &mut self.state else { return };
-        leader.members.insert(from, Heard { at: now, decided });
+        let voted = leader.members.get(&from).map_or(now, |heard| heard.voted);
+        leader.members.insert(from, Heard { at: now, decided, voted });
         if let Some(view) = self.view.as_ref().filter(|view| minor < view.minor) {
             effects.send(from, Message::View { view: view.clone() }, Lsn::ZERO);
         }
@@ -358,23 +397,35 @@ impl Ring {
         let State::Leader(leader) = &mut self.state else { return };
         let (ballot, last) = (leader.ballot, last_of(first, page));
         leader.proposed = last;
-        while leader.flights.front().is_some_and(|flight| flight.last <= decided) {
-            leader.flights.pop_front();
-        }
-        let resend = Resend::first(now, self.common.options.retransmit_after);
+        let resend = Resend::first(now, leader.resend_after(&self.common.options));
         leader.resend_at = leader.resend_at.min(resend.at());
-        leader.flights.push_back(Flight { first, last, resend, sent: 1 });
+        leader.flights.push_back(Flight { first, last, since: now, resend, sent: 1 });
         leader.duties.told(decided);
         let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
-        let lsn = self.accept_run(ballot, first, batches, effects);
+        self.accept_run(ballot, first, batches, effects);
         let safe = page.first().is_some_and(|waiting| waiting.safe);
         let value = |Waiting { batch, hops, .. }: &Waiting| {
             let content = carried(&Content::Whole(batch.clone()), *hops, safe);
             Value { hops: *hops, content }
         };
         let values = page.iter().map(value).collect();
-        let votes = Votes::default().with(0);
-        self.send_round(Message::Accept { view, first, decided, votes, safe, values }, lsn, effects);
+        self.send_round(Message::Accept { view, first, decided, safe, values }, Lsn::ZERO, effects);
+    }
+
+    /// The coordinator's own record of what it proposed is durable: its vote goes round, and collects the others.
+    pub(super) fn begin_votes(&mut self, ballot: Ballot, first: Slot, last: Slot, effects: &mut Effects) {
+        if matches!(&self.state, State::Leader(leader) if leader.ballot == ballot)
+            && let Some(view) = self.view.clone()
+        {
+            self.send_own_votes(view, first, last, true, effects);
+        }
+    }
+
+    /// Lets the votes for some slots begin their way, with the coordinator's own or without.
+    fn send_own_votes(&mut self, view: View, first: Slot, last: Slot, own: bool, effects: &mut Effects) {
+        let (decided, votes) = (self.decided(), Votes::default());
+        let votes = if own { votes.with(0) } else { votes };
+        self.send_round(Message::Votes { view, first, last, decided, votes }, Lsn::ZERO, effects);
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
@@ -408,20 +459,27 @@ impl Ring {
         if now < leader.resend_at {
             return;
         }
-        let acceptor = &self.acceptor;
+        let (acceptor, durable) = (&self.acceptor, self.common.durable);
         let in_flight = |slot| !acceptor.is_decided(Slot(slot));
         leader.flights.retain(|flight| (flight.first.0..=flight.last.0).any(in_flight));
+        let wait = leader.resend_after(&self.common.options);
         let (mut round, mut straight) = (Vec::new(), Vec::new());
         for flight in &mut leader.flights {
             if flight.resend.is_due(now, wait_max) {
                 let list = if flight.sent < 2 { &mut round } else { &mut straight };
+                if flight.sent < 2 {
+                    flight.resend = Resend::first(now, wait);
+                }
                 flight.sent += 1;
                 list.extend((flight.first.0..=flight.last.0).map(Slot));
             }
         }
         let next = leader.flights.iter().map(|flight| flight.resend.at()).min();
         leader.resend_at = next.unwrap_or(Time::NEVER);
-        leader.broken |= !straight.is_empty();
+        let own_voted = |slot: &Slot| acceptor.accepted(*slot).is_none_or(|accepted| accepted.lsn <= durable);
+        if !straight.is_empty() && straight.iter().all(own_voted) {
+            leader.broken.get_or_insert(now);
+        }
         let Some(view) = self.view.clone() else { return };
         self.resend_along(&view, &round, effects);
         for peer in self.common.members.peers().collect::<Vec<_>>() {
@@ -460,9 +518,11 @@ impl Ring {
                 };
                 let values = page.iter().map(value).collect();
                 let after = page.iter().map(|(.., lsn)| *lsn).max().unwrap_or_default();
-                let (votes, view) = (Votes::default().with(0), view.clone());
-                let accept = Message::Accept { view, first, decided, votes, safe: true, values };
-                self.send_round(accept, after, effects);
+                let last = last_of(first, page);
+                let accept = Message::Accept { view: view.clone(), first, decided, safe: true, values };
+                self.send_round(accept, Lsn::ZERO, effects);
+                // If its own disk is slow, the others may be a quorum.
+                self.send_own_votes(view.clone(), first, last, after <= self.common.durable, effects);
                 run = rest;
             }
         }
@@ -481,9 +541,26 @@ impl Ring {
                 let undecided: Vec<Slot> = self.acceptor.undecided().collect();
                 self.resend_straight(peer, &undecided, effects);
             }
+            State::Follower if self.view.as_ref().is_some_and(|view| view.ballot.replica == peer) => {
+                self.send_values_again(self.now);
+            }
             State::Recovering | State::Follower => {}
         }
     }
+}
+
+/// Another order of a ring. Members that did not vote although they were asked directly come last, where no decision waits
+/// for them; if they do already, the members change places, those at the front first.
+fn another_order(order: &[ReplicaId], voted: impl Fn(&ReplicaId) -> bool) -> Vec<ReplicaId> {
+    let (mut next, silent): (Vec<_>, Vec<_>) = order[1..].iter().copied().partition(voted);
+    next.extend(silent);
+    next.insert(0, order[0]);
+    if next == order {
+        next[1..].reverse();
+        next_permutation(&mut next[1..]);
+        next[1..].reverse();
+    }
+    next
 }
 
 /// The next order of these in the order of their numbers; the first one after the last.
@@ -493,4 +570,34 @@ fn next_permutation(ids: &mut [ReplicaId]) {
     let larger = (descent..ids.len()).rev().find(|&at| ids[at] > pivot).expect("the one after it is larger");
     ids.swap(descent - 1, larger);
     ids[descent..].reverse();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn ids(numbers: &[u64]) -> Vec<ReplicaId> {
+        numbers.iter().copied().map(ReplicaId).collect()
+    }
+
+    #[test]
+    fn a_member_that_does_not_vote_comes_last() {
+        let order = another_order(&ids(&[1, 2, 3, 4]), |&id| id != ReplicaId(2));
+        assert_eq!(order, ids(&[1, 3, 4, 2]));
+    }
+
+    #[test]
+    fn every_order_is_tried_and_the_front_changes_first() {
+        let mut order = ids(&[1, 2, 3, 4, 5]);
+        let mut tried = BTreeSet::new();
+        for _ in 0..24 {
+            let next = another_order(&order, |_| true);
+            assert_ne!(next[1], order[1], "the link after the coordinator");
+            tried.insert(next.clone());
+            order = next;
+        }
+        assert_eq!((tried.len(), order), (24, ids(&[1, 2, 3, 4, 5])));
+    }
 }

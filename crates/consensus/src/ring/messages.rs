@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `Prepare` / `Promise` | Phase1Range, open-ended, asked and answered directly |
 //! | `Values` | Value |
-//! | `Accept` | Phase2 |
+//! | `Accept`, `Votes` | Phase2, in two: bytes wait for no disk, votes do |
 //! | `Decision` | Decision |
 //! | `View` | what ZooKeeper tells each node |
 
@@ -39,7 +39,7 @@ pub enum Message {
         /// The batches.
         values: Vec<Value>,
     },
-    /// Phase 2, for consecutive slots, on its way round the ring. It goes on until a quorum has voted.
+    /// Phase 2a, for consecutive slots, on its way round the ring until the member before the coordinator has it.
     Accept {
         /// The ring along which it goes.
         view: View,
@@ -47,25 +47,34 @@ pub enum Message {
         first: Slot,
         /// Slots through this one are decided, those proposed in the view's ballot with what was proposed.
         decided: Slot,
-        /// The members of the view that have durably accepted all of it.
-        votes: Votes,
         /// The same as in `Values`.
         safe: bool,
         /// What is proposed in `first` and the slots after it.
         values: Vec<Value>,
     },
-    /// These consecutive slots are decided.
+    /// Phase 2b, for consecutive slots, on its way round the ring until a quorum has voted.
+    Votes {
+        /// The ring along which it goes.
+        view: View,
+        /// The first slot.
+        first: Slot,
+        /// The last slot.
+        last: Slot,
+        /// The same as in `Accept`.
+        decided: Slot,
+        /// The members of the view that have durably accepted what was proposed in these slots in the view's ballot.
+        votes: Votes,
+    },
+    /// These consecutive slots are decided, with what was proposed in the view's ballot.
     Decision {
         /// The ring along which it goes.
         view: View,
-        /// The slot of the first value.
+        /// The first slot.
         first: Slot,
+        /// The last slot.
+        last: Slot,
         /// How many members it reaches from here on.
         ttl: u8,
-        /// The same as in `Values`.
-        safe: bool,
-        /// What is decided in `first` and the slots after it.
-        values: Vec<Value>,
     },
     /// This is the ring from now on.
     View {
@@ -137,6 +146,14 @@ impl Content {
         match self {
             Content::Whole(batch) => Some(batch),
             Content::Name(_) => None,
+        }
+    }
+
+    /// The batch, or its name.
+    #[must_use]
+    pub fn batch(&self) -> &Batch {
+        match self {
+            Content::Whole(batch) | Content::Name(batch) => batch,
         }
     }
 
@@ -214,29 +231,45 @@ impl From<FamilyMessage> for Message {
     }
 }
 
+impl Message {
+    /// Whether its slots are a run that does not end with the last number that there is.
+    fn holds_slots(&self) -> Result<(), DecodeError> {
+        let (first, last) = match self {
+            Message::Accept { first, values, .. } => (*first, first.0.saturating_add(values.len() as u64)),
+            Message::Votes { first, last, .. } | Message::Decision { first, last, .. } => (*first, last.0),
+            _ => return Ok(()),
+        };
+        if first.0 <= last && last < u64::MAX {
+            Ok(())
+        } else {
+            Err(DecodeError::Undefined { field: "last slot of a run", value: last })
+        }
+    }
+}
+
 impl Body for Message {
     coded! {
         Message, "message kind":
         1 = Prepare { ballot, from };
         2 = Promise(promise);
         3 = Values { view, safe, values };
-        4 = Accept { view, first, decided, votes, safe, values };
-        5 = Decision { view, first, ttl, safe, values };
-        6 = View { view };
-        7 = Decided { ballot, through };
-        8 = Heartbeat { ballot, decided, round };
-        9 = HeartbeatAck { ballot, round, minor, decided };
-        10 = Reject { promised };
-        11 = TakeOver { ballot };
+        4 = Accept { view, first, decided, safe, values };
+        5 = Votes { view, first, last, decided, votes };
+        6 = Decision { view, first, last, ttl };
+        7 = View { view };
+        8 = Decided { ballot, through };
+        9 = Heartbeat { ballot, decided, round };
+        10 = HeartbeatAck { ballot, round, minor, decided };
+        11 = Reject { promised };
+        12 = TakeOver { ballot };
+        checked by Message::holds_slots
     }
 
     /// Names are not batches: whoever carries this message has nothing to fill in.
     fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
         match self {
             Message::Promise(promise) => promise.accepted.iter().for_each(|value| see(&value.batch)),
-            Message::Values { values, .. }
-            | Message::Accept { values, .. }
-            | Message::Decision { values, .. } => {
+            Message::Values { values, .. } | Message::Accept { values, .. } => {
                 values.iter().filter_map(|value| value.content.whole()).for_each(see);
             }
             _ => {}
@@ -245,10 +278,12 @@ impl Body for Message {
 
     fn other_bytes(&self) -> u64 {
         let (view, values) = match self {
-            Message::Values { view, values, .. }
-            | Message::Accept { view, values, .. }
-            | Message::Decision { view, values, .. } => (view, &values[..]),
-            Message::View { view } => (view, &[][..]),
+            Message::Values { view, values, .. } | Message::Accept { view, values, .. } => {
+                (view, &values[..])
+            }
+            Message::Votes { view, .. } | Message::Decision { view, .. } | Message::View { view } => {
+                (view, &[][..])
+            }
             _ => return 0,
         };
         let names = values.iter().filter(|value| value.content.whole().is_none()).count();
@@ -261,6 +296,7 @@ impl Body for Message {
             Message::Promise(_) => Class::Promise,
             Message::Values { .. } => Class::Dissemination,
             Message::Accept { .. } => Class::Proposal,
+            Message::Votes { .. } => Class::Vote,
             Message::Decision { .. } | Message::View { .. } | Message::Decided { .. } => Class::Announcement,
             Message::Heartbeat { .. } => Class::Heartbeat,
             Message::HeartbeatAck { .. } => Class::HeartbeatAnswer,

@@ -30,19 +30,21 @@ mod recovery;
 mod tests;
 mod values;
 mod view;
+mod walk;
 
 pub use messages::{AcceptedValue, Content, Message, Promise, Record, Value};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
-pub use profile::Tuning;
+pub use profile::{RingDecision, Tuning};
 pub use view::{View, Votes};
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use follower::Outgoing;
 use leader::{Candidate, Leader};
 use synod_wire::{Ballot, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 use values::Values;
+use walk::Walk;
 
 use crate::{
     Control, Effect, Effects, Input, Options, Protocol, Role, Route, Status, VoterSets,
@@ -72,6 +74,10 @@ pub struct Ring {
     stale: bool,
     /// What this burst sends round the ring.
     outgoing: Vec<Outgoing>,
+    /// How long the batches of this replica's own clients take.
+    walk: Walk,
+    /// The time of the present step.
+    now: Time,
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +92,7 @@ enum State {
 impl Protocol for Ring {
     fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
         let before = effects.last_lsn();
+        self.now = now;
         self.yield_if_overslept(now, effects);
         match input {
             Input::Receive { from, message: crate::Message::Ring(message) } => {
@@ -123,6 +130,7 @@ impl Protocol for Ring {
 
     fn flush(&mut self, now: Time, effects: &mut Effects) {
         let before = effects.last_lsn();
+        self.now = now;
         self.yield_if_overslept(now, effects);
         self.drop_void();
         self.send_values(now, effects);
@@ -147,8 +155,7 @@ impl Protocol for Ring {
 
     /// A member of the ring sends its batches along it; others leave them to the coordinator.
     fn route(&self) -> Route {
-        let in_ring = self.view.as_ref().is_some_and(|view| view.contains(self.me()));
-        let in_ring = in_ring && !self.values.is_stuck();
+        let in_ring = self.is_in_ring() && !self.values.is_stuck();
         match self.state {
             State::Leader(_) => Route::Here,
             State::Follower | State::Candidate(_) if in_ring => Route::Here,
@@ -266,10 +273,7 @@ impl Paxos for Ring {
     }
 
     fn own_deadline(&self) -> Time {
-        let me = self.me();
-        let in_ring =
-            self.view.as_ref().is_some_and(|view| view.contains(me) && view.ballot == self.common.promised);
-        let values = if in_ring { self.values.due() } else { Time::NEVER };
+        let values = if self.is_in_ring() { self.values.due() } else { Time::NEVER };
         match &self.state {
             State::Follower => values,
             State::Candidate(candidate) => candidate.resend.at(),
@@ -291,16 +295,17 @@ impl Ring {
             Message::Prepare { ballot, from: first } => self.on_prepare(now, from, ballot, first, effects),
             Message::Promise(promise) => self.on_promise(now, from, promise, effects),
             Message::Values { view, safe, values } => self.on_values(now, from, view, safe, values, effects),
-            Message::Accept { view, first, decided, votes, safe, values } => {
-                self.on_accept(now, from, (view, votes, safe), (first, decided, values), effects);
+            Message::Accept { view, first, decided, safe, values } => {
+                self.on_accept(now, from, (view, safe), (first, decided, values), effects);
             }
-            Message::Decision { view, first, ttl, safe, values } => {
-                self.on_decision(now, from, (view, ttl, safe), (first, values), effects);
+            Message::Votes { view, first, last, decided, votes } => {
+                self.on_votes(now, from, (view, votes), (first, last, decided), effects);
+            }
+            Message::Decision { view, first, last, ttl } => {
+                self.on_decision(now, from, (view, ttl), (first, last), effects);
             }
             Message::View { view } => {
-                if from == view.ballot.replica {
-                    self.follow_ring(now, from, &view, effects);
-                }
+                self.follow_ring(now, from, &view, effects);
             }
             Message::Decided { ballot, through } => {
                 if self.follow(now, from, ballot, effects) {
@@ -356,6 +361,12 @@ impl Ring {
         }
     }
 
+    /// Whether this replica is in the ring of the ballot that it promised.
+    fn is_in_ring(&self) -> bool {
+        let of_ballot = |view: &&View| view.ballot == self.common.promised;
+        self.view.as_ref().filter(of_ballot).is_some_and(|view| view.contains(self.me()))
+    }
+
     /// Slots that are proposed and not decided.
     fn in_flight(&self) -> usize {
         match &self.state {
@@ -373,7 +384,9 @@ impl Ring {
         while let Some((slot, ballots, batch)) = self.acceptor.deliver() {
             Arc::make_mut(&mut self.table).deliver(&batch);
             if let Some(id) = batch.id() {
-                self.values.delivered(id);
+                if let Some(took) = self.values.delivered(id, self.now) {
+                    self.walk.took(took, self.common.options.retransmit_after);
+                }
                 if let State::Leader(leader) = &mut self.state {
                     leader.delivers(id);
                 }
@@ -388,6 +401,7 @@ impl Ring {
         {
             leader.proposed = leader.proposed.max(decided);
             leader.delivered = true;
+            leader.lands(decided, self.now, self.common.options.retransmit_after);
         }
     }
 
@@ -407,8 +421,14 @@ impl Ring {
         while let Some(votes) = self.acceptor.became_durable(self.common.durable) {
             // A slot that holds the value of a higher ballot by now, or one that was learned, is passed over.
             self.count(votes.first, votes.last, votes.ballot, me, effects);
+            self.begin_votes(votes.ballot, votes.first, votes.last, effects);
         }
         self.complete_phase_1(now, effects);
+    }
+
+    /// After which time a batch of this replica's own clients is sent again at first.
+    fn resend_after(&self) -> Duration {
+        self.walk.wait(self.common.options.retransmit_after, self.common.options.election_timeout / 2)
     }
 
     fn has(&self, bug: impl Into<crate::Bug>) -> bool {

@@ -1,15 +1,32 @@
-//! What is known of the ring before it runs.
+//! What is known of the ring before it runs, and its options.
 
 use super::Ring;
 use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
+    options::choice,
+    overrides::{Key, Shared},
     registry::{Profile, Survives},
 };
 
-/// The ring has no options of its own.
+choice! {
+    /// Which member makes a decision of the votes.
+    #[derive(Default)]
+    RingDecision, "member that decides" {
+        #[default]
+        /// The first at which they are a quorum.
+        Quorum = "quorum",
+        /// The last of the ring, before the coordinator, as in Benz 2013, section 2.3.
+        Last = "last",
+    }
+}
+
+/// The options of the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tuning {}
+pub struct Tuning {
+    /// Which member makes a decision of the votes.
+    pub decision: RingDecision,
+}
 
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Ballot],
@@ -19,8 +36,19 @@ pub(crate) const PROFILE: Profile = Profile {
     has_terms: false,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
-    keys: &[],
-    options_to_try: &["window-max=1"],
+    keys: &[Key {
+        name: "ring-decision",
+        accepted: "quorum, last",
+        set: |options, value| value.parse().map(|decision| options.ring.decision = decision).is_ok(),
+        shared: Some(Shared {
+            value: |options| {
+                let decision = options.ring.decision;
+                (decision != RingDecision::default()).then(|| decision.to_string())
+            },
+            unset: |options| options.ring.decision = RingDecision::default(),
+        }),
+    }],
+    options_to_try: &["window-max=1", "ring-decision=last"],
     bugs: &[
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,

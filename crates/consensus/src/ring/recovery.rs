@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Message, Record, Ring, State, values::Values};
+use super::{AcceptedValue, Message, Record, Ring, State, values::Values, walk::Walk};
 use crate::{
     Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart,
     acceptor::{Accepted, Acceptor},
@@ -58,6 +58,8 @@ impl Ring {
             table: Arc::clone(&restart.delivered),
             stale: false,
             outgoing: Vec::new(),
+            walk: Walk::default(),
+            now,
         };
         let born = restart.records.is_empty();
         let lost = replica.replay(restart.records, restart.decided, restart.amnesia, effects);

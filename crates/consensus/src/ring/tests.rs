@@ -6,11 +6,14 @@ mod codec;
 use std::collections::{BTreeMap, VecDeque};
 
 use synod_wire::{
-    Ballot, Batch, BatchBuilder, BatchId, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time, replica_session,
+    Ballot, Batch, BatchBuilder, BatchId, Incarnation, Lsn, Reader, ReplicaId, SessionId, Slot, Time, Writer,
+    replica_session,
 };
 
-use super::{AcceptedValue, Bug, Content, Message, Promise, Record, Value, View, Votes};
-use crate::{Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role};
+use super::{
+    AcceptedValue, Bug, Content, Message, Promise, Record, RingDecision, Tuning, Value, View, Votes,
+};
+use crate::{Body, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role};
 
 /// The first ballot of r1 with the election `ballot`.
 const BALLOT: Ballot = Ballot { round: 256, replica: ReplicaId(1) };
@@ -35,12 +38,19 @@ impl Node {
     }
 
     fn planted(me: u64, count: u64, records: Vec<Record>, base: Slot, planted: Option<crate::Bug>) -> Node {
+        Node::with(Options { planted, ..ring_options() }, (me, count), records, base)
+    }
+
+    fn of(options: Options, me: u64, count: u64) -> Node {
+        Node::with(options, (me, count), Vec::new(), Slot::ZERO)
+    }
+
+    fn with(options: Options, (me, count): (u64, u64), records: Vec<Record>, base: Slot) -> Node {
         let mut effects = Effects::new(Lsn(records.len() as u64));
         let records = records.into_iter().map(crate::Record::from).collect();
         let head_start = me == 1;
         let restart = Restart { records, head_start, base, decided: base, ..Restart::first(Incarnation(1)) };
         let members = Members::new((1..=count).map(ReplicaId), ReplicaId(me));
-        let options = Options { planted, ..Options::of(ProtocolKind::Ring) };
         let protocol = options.start(members, restart, Time::ZERO, &mut effects);
         Node { protocol, effects, delivered: Vec::new() }
     }
@@ -123,20 +133,22 @@ impl Net {
     }
 
     fn note(&mut self, from: u64, to: u64, message: &Message) {
-        let (name, values, rest) = match message {
-            Message::Values { values, .. } => ("V", values, String::new()),
-            Message::Accept { view, votes, values, .. } => {
+        let link = format!("{}→{}", from - 1, to - 1);
+        let (name, values) = match message {
+            Message::Values { values, .. } => ("V", values),
+            Message::Accept { values, .. } => ("P2", values),
+            Message::Votes { view, votes, .. } => {
                 let places = (0..view.len()).filter(|&place| votes.has(place));
                 let places: Vec<String> = places.map(|place| place.to_string()).collect();
-                ("P2", values, format!(" {{{}}}", places.join(",")))
+                return self.walk.push(format!("B {link} {{{}}}", places.join(",")));
             }
-            Message::Decision { values, ttl, .. } => ("D", values, format!(" t{ttl}")),
+            Message::Decision { ttl, .. } => return self.walk.push(format!("D {link} t{ttl}")),
             _ => return,
         };
         let [Value { hops, content }] = &values[..] else { panic!("one value a message") };
         let whole = if content.whole().is_some() { "+" } else { "" };
         *self.bytes.entry((from - 1, to - 1)).or_default() += usize::from(content.whole().is_some());
-        self.walk.push(format!("{name} {}→{} h{hops}{whole}{rest}", from - 1, to - 1));
+        self.walk.push(format!("{name} {link} h{hops}{whole}"));
     }
 
     /// The walk of a batch that the replica at a place proposes.
@@ -151,30 +163,43 @@ impl Net {
     }
 }
 
-/// TV1, with the decision made where the quorum comes together.
+/// TV1, with the decision made where the quorum comes together. The votes follow the bytes.
 #[test]
 fn three_members_send_what_the_document_says() {
-    assert_eq!(Net::walk_from(3, 0).walk, ["P2 0→1 h2+ {0}", "D 1→2 h1+ t2", "D 2→0 h0 t1"]);
-    let round = ["P2 0→1 h0 {0}", "D 1→2 h0 t2", "D 2→0 h0 t1"];
-    let from_1 = ["V 1→2 h2+", "V 2→0 h1+"];
-    assert_eq!(Net::walk_from(3, 1).walk, [&from_1[..], &round].concat());
-    assert_eq!(Net::walk_from(3, 2).walk, ["V 2→0 h2+", "P2 0→1 h1+ {0}", "D 1→2 h0 t2", "D 2→0 h0 t1"]);
+    let votes = ["B 0→1 {0}", "D 1→2 t2", "D 2→0 t1"];
+    let walk = |place| {
+        let walk = Net::walk_from(3, place).walk;
+        let (votes, bytes): (Vec<_>, Vec<_>) =
+            walk.into_iter().partition(|step| step.starts_with(['B', 'D']));
+        (bytes, votes)
+    };
+    let expected = |bytes: [&str; 4]| {
+        let bytes: Vec<String> =
+            bytes.iter().filter(|step| !step.is_empty()).map(|&step| step.to_owned()).collect();
+        (bytes, votes.map(str::to_owned).to_vec())
+    };
+    assert_eq!(walk(0), expected(["P2 0→1 h2+", "P2 1→2 h1+", "", ""]));
+    assert_eq!(walk(1), expected(["V 1→2 h2+", "V 2→0 h1+", "P2 0→1 h0", "P2 1→2 h0"]));
+    assert_eq!(walk(2), expected(["V 2→0 h2+", "P2 0→1 h1+", "P2 1→2 h0", ""]));
 }
 
 /// TV3, early decision.
 #[test]
 fn five_members_send_what_the_document_says() {
     let walk = Net::walk_from(5, 0).walk;
-    let expected =
-        ["P2 0→1 h4+ {0}", "P2 1→2 h3+ {0,1}", "D 2→3 h2+ t4", "D 3→4 h1+ t3", "D 4→0 h0 t2", "D 0→1 h0 t1"];
-    assert_eq!(walk, expected);
+    let sent = |kind: char| -> Vec<&str> {
+        walk.iter().filter(|step| step.starts_with(kind)).map(String::as_str).collect()
+    };
+    assert_eq!(sent('P'), ["P2 0→1 h4+", "P2 1→2 h3+", "P2 2→3 h2+", "P2 3→4 h1+"]);
+    assert_eq!(sent('B'), ["B 0→1 {0}", "B 1→2 {0,1}"]);
+    assert_eq!(sent('D'), ["D 2→3 t4", "D 3→4 t3", "D 4→0 t2", "D 0→1 t1"]);
     let totals = [0, 1, 2, 3, 4].map(|place| Net::walk_from(5, place).walk.len());
-    assert_eq!(totals, [6, 10, 9, 8, 7]);
+    assert_eq!(totals, [10, 14, 13, 12, 11]);
 }
 
 #[test]
 fn bytes_cross_each_link_once_and_never_come_back_to_their_origin() {
-    for (count, place) in (2..=7).flat_map(|count| (0..count).map(move |place| (count, place))) {
+    for (count, place) in (2..=8).flat_map(|count| (0..count).map(move |place| (count, place))) {
         let bytes = Net::walk_from(count, place).bytes;
         for from in 0..count {
             let to = (from + 1) % count;
@@ -185,28 +210,120 @@ fn bytes_cross_each_link_once_and_never_come_back_to_their_origin() {
     }
 }
 
+/// R11: the same after a thousand batches, of all members in turn.
+#[test]
+fn bytes_cross_each_link_once_also_after_a_long_run() {
+    for count in [3, 5] {
+        let mut net = Net::new(count);
+        let rounds = 1_000 / count;
+        for number in 1..=rounds {
+            for place in 0..count {
+                let propose = Input::Propose { batch: batch(place + 1, number), awaited: false };
+                net.run(|net| net.nodes[place as usize].step(propose), place + 1);
+            }
+        }
+        assert!(net.nodes.iter().all(|node| node.delivered.len() as u64 == rounds * count));
+        let expected = (0..count).map(|from| ((from, (from + 1) % count), (rounds * (count - 1)) as usize));
+        assert_eq!(net.bytes, expected.collect());
+    }
+}
+
+#[test]
+fn a_ring_of_one_decides_alone() {
+    let mut node = Node::start(1, 1, Vec::new(), Slot::ZERO);
+    node.flush();
+    let sent = node.step(Input::Propose { batch: batch(1, 1), awaited: false });
+    assert!(sent.is_empty(), "{sent:?}");
+    assert_eq!(node.delivered, [batch(1, 1)]);
+}
+
+/// ERR-20: a member that promised a higher ballot says so, and lets both pass unchanged.
+#[test]
+fn a_member_that_refuses_does_not_stop_the_others() {
+    let higher = Ballot { round: 512, replica: ReplicaId(4) };
+    let mut node = Node::start(2, 5, vec![Record::Amnesia(false), Record::Promised(higher)], Slot::ZERO);
+    node.flush();
+    let order = ring(&[1, 2, 3, 4, 5]);
+    let whole = accept(order.clone(), 1, Content::Whole(batch(1, 1)));
+    let refused = (ReplicaId(1), Message::Reject { promised: higher });
+    let sent = node.receive(1, whole);
+    assert_eq!(sent[0], refused);
+    assert!(matches!(&sent[1], (ReplicaId(3), Message::Accept { .. })), "{:?}", sent[1]);
+    let message = votes(order, 1, Votes::default().with(0));
+    assert_eq!(node.receive(1, message.clone()), [refused, (ReplicaId(3), message)]);
+}
+
+/// A run of slots that no honest replica names costs no time, and one without an end is no message.
+#[test]
+fn a_run_of_slots_without_end_is_refused_or_passes_at_once() {
+    let mut node = Node::start(2, 5, Vec::new(), Slot::ZERO);
+    let order = ring(&[1, 2, 3, 4, 5]);
+    node.receive(1, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
+    let run = |first, last| {
+        let (view, votes) = (order.clone(), Votes::default().with(0));
+        Message::Votes { view, first: Slot(first), last: Slot(last), decided: Slot::ZERO, votes }
+    };
+    let sent = node.receive(1, run(1, u64::MAX - 1));
+    let runs = sent.iter().filter_map(|(_, message)| match message {
+        Message::Votes { first, last, .. } => Some((first.0, last.0)),
+        _ => None,
+    });
+    let runs: Vec<_> = runs.collect();
+    assert_eq!(runs, [(1, 1), (2, u64::MAX - 1)]);
+    for (first, last) in [(1, u64::MAX), (3, 2)] {
+        let mut writer = Writer::new();
+        run(first, last).encode(&mut writer);
+        let read = Message::decode(&mut Reader::new(writer.finish().to_bytes()));
+        assert!(read.is_err(), "{read:?}");
+    }
+}
+
 /// The planted bug by which bytes leave a hop too early costs nobody safety, so only this notices it.
 #[test]
 fn bytes_that_leave_too_early_are_missed() {
     let mut net = Net::planted(3, Some(Bug::StripEarly.into()));
     let propose = Input::Propose { batch: batch(1, 1), awaited: false };
     net.run(|net| net.nodes[0].step(propose), 1);
-    assert_eq!(net.walk, ["P2 0→1 h1+ {0}", "D 1→2 h0 t2", "D 2→0 h0 t1"]);
+    assert_eq!(net.bytes, BTreeMap::from([((0, 1), 1), ((1, 2), 0)]));
     assert!(net.nodes[2].delivered.is_empty(), "it has never had the bytes");
+}
+
+/// TV1 and TV3 as the document has them: the votes go on to the last member, which decides.
+#[test]
+fn the_last_member_decides_if_that_is_chosen() {
+    let mut node =
+        Node::of(Options { ring: Tuning { decision: RingDecision::Last }, ..ring_options() }, 3, 5);
+    let order = ring(&[1, 2, 3, 4, 5]);
+    node.receive(2, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
+    let two = Votes::default().with(0).with(1);
+    assert_eq!(votes_sent(&node.receive(2, votes(order.clone(), 1, two))), [two.with(2)]);
+    let mut last =
+        Node::of(Options { ring: Tuning { decision: RingDecision::Last }, ..ring_options() }, 5, 5);
+    last.receive(4, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
+    let sent = last.receive(4, votes(order, 1, two.with(2).with(3)));
+    assert_eq!(votes_sent(&sent), [Votes([u64::MAX; 2])]);
+}
+
+fn ring_options() -> Options {
+    Options::of(ProtocolKind::Ring)
 }
 
 fn ring(order: &[u64]) -> View {
     View { ballot: BALLOT, minor: 1, order: order.iter().copied().map(ReplicaId).collect::<Vec<_>>().into() }
 }
 
-fn accept(view: View, votes: Votes, slot: u64, content: Content) -> Message {
+fn accept(view: View, slot: u64, content: Content) -> Message {
     let (first, decided, safe, values) = (Slot(slot), Slot::ZERO, false, vec![Value { hops: 0, content }]);
-    Message::Accept { view, first, decided, votes, safe, values }
+    Message::Accept { view, first, decided, safe, values }
+}
+
+fn votes(view: View, slot: u64, votes: Votes) -> Message {
+    Message::Votes { view, first: Slot(slot), last: Slot(slot), decided: Slot::ZERO, votes }
 }
 
 fn votes_sent(sent: &[(ReplicaId, Message)]) -> Vec<Votes> {
     let votes = sent.iter().filter_map(|(_, message)| match message {
-        Message::Accept { votes, .. } => Some(*votes),
+        Message::Votes { votes, .. } => Some(*votes),
         Message::Decision { .. } => Some(Votes([u64::MAX; 2])),
         _ => None,
     });
@@ -217,28 +334,57 @@ fn votes_sent(sent: &[(ReplicaId, Message)]) -> Vec<Votes> {
 #[test]
 fn a_vote_that_comes_back_to_where_it_was_given_counts_once() {
     let mut net = Net::new(3);
-    let whole = Content::Whole(batch(1, 1));
     net.nodes[0].step(Input::Propose { batch: batch(1, 1), awaited: false });
-    let back = accept(ring(&[1, 2, 3]), Votes::default().with(0), 1, whole.clone());
+    let back = votes(ring(&[1, 2, 3]), 1, Votes::default().with(0));
     assert_eq!(votes_sent(&net.nodes[0].receive(3, back)), []);
     assert!(net.nodes[0].delivered.is_empty());
-    let back = accept(ring(&[1, 2, 3]), Votes::default().with(0).with(2), 1, whole);
+    let back = votes(ring(&[1, 2, 3]), 1, Votes::default().with(0).with(2));
     net.nodes[0].receive(3, back);
     assert_eq!(net.nodes[0].delivered.len(), 1);
 }
 
 /// TV16: two values in one ballot are never mixed.
 #[test]
-fn a_member_that_accepted_another_value_in_the_ballot_does_not_vote() {
+fn a_member_stays_with_the_first_value_of_a_ballot() {
     let mut node = Node::start(2, 5, Vec::new(), Slot::ZERO);
     let order = ring(&[1, 2, 3, 4, 5]);
-    let votes = Votes::default().with(0);
-    let sent = node.receive(1, accept(order.clone(), votes, 1, Content::Whole(batch(1, 1))));
-    assert_eq!(votes_sent(&sent), [votes.with(1)]);
-    let sent = node.receive(1, accept(order.clone(), votes, 1, Content::Whole(batch(1, 2))));
-    assert_eq!(votes_sent(&sent), [votes], "it goes on without its vote");
-    let sent = node.receive(1, accept(order, votes, 1, Content::Whole(batch(1, 1))));
-    assert_eq!(votes_sent(&sent), [votes.with(1)], "the same again needs no new record");
+    let one = Votes::default().with(0);
+    node.receive(1, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
+    let sent = node.receive(1, votes(order.clone(), 1, one));
+    assert_eq!(votes_sent(&sent), [one.with(1)]);
+    let before = node.effects.last_lsn();
+    node.receive(1, accept(order.clone(), 1, Content::Whole(batch(1, 2))));
+    node.receive(1, accept(order, 1, Content::Whole(batch(1, 1))));
+    assert_eq!(node.effects.last_lsn(), before, "nothing new is written down");
+}
+
+/// Bytes wait for no disk, and votes do.
+#[test]
+fn bytes_go_on_at_once_and_votes_once_their_record_is_durable() {
+    let mut node = Node::start(2, 5, Vec::new(), Slot::ZERO);
+    node.flush();
+    let order = ring(&[1, 2, 3, 4, 5]);
+    for message in
+        [accept(order.clone(), 1, Content::Whole(batch(1, 1))), votes(order, 1, Votes::default().with(0))]
+    {
+        let receive = Input::Receive { from: ReplicaId(1), message: message.into() };
+        node.protocol.step(Time::ZERO, receive, &mut node.effects);
+    }
+    node.protocol.flush(Time::ZERO, &mut node.effects);
+    let record = node.effects.last_lsn();
+    let mut found = Vec::new();
+    for effect in node.effects.drain() {
+        match effect {
+            Effect::Send { message: crate::Message::Ring(Message::Accept { .. }), after, .. } => {
+                found.push(("bytes", after));
+            }
+            Effect::Send { message: crate::Message::Ring(Message::Votes { .. }), after, .. } => {
+                found.push(("votes", after));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(found, [("bytes", Lsn::ZERO), ("votes", record)]);
 }
 
 /// TV16: a coordinator that starts again takes a ballot of its own above all that it promised.
@@ -292,18 +438,22 @@ fn a_new_coordinator_adopts_the_highest_ballot_of_each_slot_and_nothing_below_a_
 fn a_member_without_the_bytes_does_not_vote_and_delivers_once_it_has_them() {
     let mut node = Node::start(3, 5, Vec::new(), Slot::ZERO);
     let order = ring(&[1, 2, 3, 4, 5]);
-    let votes = Votes::default().with(0).with(1);
+    let two = Votes::default().with(0).with(1);
     let name = Content::Name(batch(2, 1).reference().unwrap());
-    let sent = node.receive(2, accept(order.clone(), votes, 1, name.clone()));
-    assert_eq!(votes_sent(&sent), [votes]);
-    let (values, safe) = (vec![Value { hops: 0, content: name.clone() }], false);
-    let decision = Message::Decision { view: order.clone(), first: Slot(1), ttl: 3, safe, values };
-    node.receive(2, decision.clone());
+    node.receive(2, accept(order.clone(), 1, name.clone()));
+    assert_eq!(
+        votes_sent(&node.receive(2, votes(order.clone(), 1, two))),
+        [two],
+        "they go on without its own"
+    );
+    let decision = Message::Decision { view: order.clone(), first: Slot(1), last: Slot(1), ttl: 3 };
+    node.receive(2, decision);
     assert!(node.delivered.is_empty());
     // The bytes, and then the same again.
     let values = vec![Value { hops: 2, content: Content::Whole(batch(2, 1)) }];
-    node.receive(2, Message::Values { view: order.clone(), safe, values });
-    let sent = node.receive(2, accept(order, votes, 1, name));
+    node.receive(2, Message::Values { view: order.clone(), safe: false, values });
+    node.receive(2, accept(order.clone(), 1, name));
+    let sent = node.receive(2, votes(order, 1, two));
     assert_eq!(votes_sent(&sent), [Votes([u64::MAX; 2])], "a third vote of five decides");
     assert_eq!(node.delivered, [batch(2, 1)]);
 }

@@ -6,13 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Time};
+use synod_wire::{Batch, BatchId, Lsn, ReplicaId, SessionId, Time};
 
-use super::{Bug, Content, Message, Ring, State, Value, View, leader::Waiting};
+use super::{Bug, Content, Message, Ring, State, Value, View, leader::Waiting, walk::Took};
 use crate::{Effects, Protocol, Role, batches::fitting, leadership::Leads, paxos::Paxos, resend::Resend};
 
 /// The most bytes of batches of which no slot is known yet. A batch that is dropped comes again.
 const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// So many places of batches that were delivered may stay in the order of those that are held.
+const PLACES_SPARE: usize = 64;
 
 /// A batch that was sent more often than this, without being delivered, goes the way of a replica that is not in the ring.
 const SENT_MAX: u32 = 3;
@@ -21,6 +24,7 @@ const SENT_MAX: u32 = 3;
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     batch: Batch,
+    since: Time,
     resend: Resend,
     /// How often it was sent in this view; at first it goes round the ring, and later straight to the coordinator.
     sent: u32,
@@ -72,12 +76,21 @@ impl Values {
         while self.held_order.front().is_some_and(|id| !self.held.contains_key(id)) {
             self.held_order.pop_front();
         }
+        if self.held_order.len() > 2 * self.held.len() + PLACES_SPARE {
+            self.held_order.retain(|id| self.held.contains_key(id));
+        }
     }
 
-    /// Takes note that a batch is delivered.
-    pub(super) fn delivered(&mut self, id: BatchId) {
-        self.pending.remove(&id);
+    /// Takes note that a batch is delivered. Returns how long one of this replica's clients took.
+    pub(super) fn delivered(&mut self, id: BatchId, now: Time) -> Option<Took> {
         self.drop_held(id);
+        let pending = self.pending.remove(&id)?;
+        Some(Took { time: now.since(pending.since), repeated: pending.sent > 1 })
+    }
+
+    /// Drops batches that their origin, this replica, has given up: those with a lower number.
+    fn give_up_before(&mut self, origin: SessionId, floor: u64) {
+        self.pending.retain(|id, _| id.origin != origin || id.number >= floor);
     }
 
     /// Drops what is delivered, or can never count any more.
@@ -122,8 +135,9 @@ impl Ring {
         if self.table.voids(id) || self.values.pending.contains_key(&id) {
             return;
         }
-        let resend = Resend::at_once(now, self.common.options.retransmit_after);
-        self.values.pending.insert(id, Pending { batch, resend, sent: 0 });
+        self.values.give_up_before(id.origin, batch.floor());
+        let resend = Resend::at_once(now, self.resend_after());
+        self.values.pending.insert(id, Pending { batch, since: now, resend, sent: 0 });
     }
 
     /// How many hops bytes go from their origin.
@@ -134,9 +148,9 @@ impl Ring {
 
     /// Lets everything that is not delivered go again, along a new ring.
     pub(super) fn send_values_again(&mut self, now: Time) {
-        let wait = self.common.options.retransmit_after;
+        let wait = self.resend_after();
         for pending in self.values.pending.values_mut() {
-            (pending.resend, pending.sent) = (Resend::at_once(now, wait), 0);
+            (pending.resend, pending.since, pending.sent) = (Resend::at_once(now, wait), now, 0);
         }
     }
 
@@ -146,15 +160,18 @@ impl Ring {
             return;
         }
         let me = self.me();
-        let Some(view) = self.view.clone().filter(|view| view.contains(me)) else { return };
-        if view.ballot != self.common.promised || self.role() == Role::Candidate {
+        let Some(view) = self.view.clone().filter(|_| self.is_in_ring()) else { return };
+        if self.role() == Role::Candidate {
             return;
         }
-        let wait_max = self.common.options.election_timeout;
+        let (wait, wait_max) = (self.resend_after(), self.common.options.election_timeout);
         let (mut round, mut straight) = (Vec::new(), Vec::new());
         for pending in self.values.pending.values_mut() {
             if pending.resend.is_due(now, wait_max) {
                 let list = if pending.sent < 2 { &mut round } else { &mut straight };
+                if pending.sent < 2 {
+                    pending.resend = Resend::first(now, wait);
+                }
                 pending.sent += 1;
                 list.push(pending.batch.clone());
             }
@@ -194,7 +211,9 @@ impl Ring {
         effects: &mut Effects,
     ) {
         let me = self.me();
-        if !self.follow_ring(now, from, &view, effects) {
+        let obeyed = self.follow_ring(now, from, &view, effects);
+        self.tell_of_newer_ring(&view, &values, effects);
+        if !obeyed {
             return;
         }
         if view.ballot.replica != me {
@@ -223,6 +242,21 @@ impl Ring {
         let answered = answered.into_iter().filter(|&id| id != me && self.common.members.index(id).is_some());
         let decided = Message::Decided { ballot: view.ballot, through: self.decided() };
         effects.send_each(answered, decided, Lsn::ZERO);
+    }
+
+    /// Tells the origins of these batches of a ring that is newer than the one along which they came: nobody else may do
+    /// so, if it leaves them out.
+    fn tell_of_newer_ring(&self, old: &View, values: &[Value], effects: &mut Effects) {
+        let Some(view) = self.view.as_ref().filter(|view| !old.is_detour() && view.replaces(Some(old)))
+        else {
+            return;
+        };
+        let ids = values.iter().filter_map(|value| value.content.batch().id());
+        let origins: BTreeSet<ReplicaId> =
+            ids.filter_map(|id| id.origin.of_replica().map(|(origin, _)| origin)).collect();
+        let me = self.me();
+        let told = origins.into_iter().filter(|&id| id != me && self.common.members.index(id).is_some());
+        effects.send_each(told, Message::View { view: view.clone() }, Lsn::ZERO);
     }
 
     /// How many batches of others are kept that have no slot yet.

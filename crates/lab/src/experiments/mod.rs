@@ -2,7 +2,7 @@
 //!
 //! Sources are sections, figures and tables of Ng 2020 ("Distributed Consensus: Performance Comparison of Paxos
 //! and Raft"), and of Santos 2012 ("State Machine Replication: from Analytical Evaluation to High-Performance Paxos"),
-//! chapter 10. `N..` and `H..` are items of checklists of these documents, `R..` the claims that a repetition must
+//! chapter 10, and of Benz 2013 ("Unicast Multi-Ring Paxos"). `N..` and `H..` are items of checklists of these documents, `R..` the claims that a repetition must
 //! reproduce. Ng 2020 measured on 16 cores and on machines of a cloud; here all replicas may share two cores, so curves
 //! are compared by their shape, and the document's numbers stand beside ours as numbers of another machine.
 
@@ -18,6 +18,7 @@ mod optimisations;
 mod parameters;
 mod points;
 mod reconfiguration;
+mod ring;
 mod s_paxos;
 mod single_dc;
 mod synchronous;
@@ -49,6 +50,8 @@ pub const ALL: &[&Experiment] = &[
     &s_paxos::leaders::PROMOTIONS,
     &s_paxos::leaders::SUSPICIONS,
     &s_paxos::crashes::EXPERIMENT,
+    &ring::SIZE,
+    &ring::VALUES,
 ];
 
 /// Finds experiments by name; `all` stands for all of them.

@@ -292,16 +292,14 @@ impl Replica {
     }
 
     /// The replicas to tell how far this one is.
-    fn listeners(&self) -> Vec<ReplicaId> {
-        let others = |id: &ReplicaId| *id != self.me;
-        if self.takes_care() {
-            return self.group.learners().map(|(id, _)| id).filter(others).collect();
-        }
-        if self.instance.runs() && self.group.counts(self.me) || self.reports.retired {
-            return Vec::new();
-        }
-        // This is a learner or a removed replica. The leader asks nothing, so it is told without being asked.
-        self.group.voters().filter(others).collect()
+    fn listeners(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        let takes_care = self.takes_care();
+        let orders = self.instance.runs() && self.group.counts(self.me);
+        let learners = self.group.learners().map(|(id, _)| id).filter(move |_| takes_care);
+        // A learner or a removed replica: the leader asks nothing, so it is told without being asked.
+        let tells_voters = !takes_care && !orders && !self.reports.retired;
+        let voters = self.group.voters().filter(move |_| tells_voters);
+        learners.chain(voters).filter(|id| *id != self.me)
     }
 
     /// Whether others send this replica what it lacks without being asked.
@@ -311,7 +309,7 @@ impl Replica {
 
     /// Tells a peer how far this replica is, if the peer has to be told, when a session to it begins.
     pub(crate) fn greet(&self, peer: ReplicaId, actions: &mut Vec<Action>) {
-        if self.listeners().contains(&peer) {
+        if self.listeners().any(|id| id == peer) {
             actions.push(self.progress_to(peer, false));
         }
     }
@@ -321,9 +319,7 @@ impl Replica {
         if self.wants_readmission() {
             return Some(self.reports.may_ask_at(self.ask_interval()));
         }
-        if self.listeners().is_empty() {
-            return None;
-        }
+        self.listeners().next()?;
         Some(self.reports.told_at + self.tell_interval())
     }
 
@@ -356,13 +352,12 @@ impl Replica {
             let early: Vec<_> = early.map(|(id, _)| id).collect();
             actions.extend(early.into_iter().map(|to| self.progress_to(to, false)));
         }
-        let listeners = self.listeners();
-        if listeners.is_empty() || now < self.reports.told_at + self.tell_interval() {
+        if self.listeners().next().is_none() || now < self.reports.told_at + self.tell_interval() {
             return;
         }
         self.reports.told_at = now;
         self.reports.told = self.decided.last();
-        actions.extend(listeners.into_iter().map(|to| self.progress_to(to, false)));
+        actions.extend(self.listeners().map(|to| self.progress_to(to, false)));
         self.promote_learners(now);
     }
 

@@ -266,8 +266,8 @@ pub(super) fn decoded(answer: Bytes) -> Result<Answer, Status> {
 /// holds a place.
 pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<(Bytes, Option<Place>), Status> {
     let mut source = match answer {
-        replica::Answer::Whole(answer) => return Ok((answer, None)),
         replica::Answer::Pieces(pieces) => Some(pieces),
+        answer => return Ok((answer.whole(), None)),
     };
     let place = Some(lane.place().await);
     let mut gathered = BytesMut::new();

@@ -43,12 +43,12 @@ impl<R: Replica> Store<R> {
         let found = self.asked(query, consistency);
         async move {
             match found.await? {
-                replica::Answer::Whole(answer) => {
-                    let (found, _) = self.ranged(answer)?;
-                    Ok(Answer::Message(framed(&found)))
-                }
                 replica::Answer::Pieces(source) => {
                     Ok(Answer::Pieces(Pieces::new(self, source, Form::OneMessage, !as_found)))
+                }
+                answer => {
+                    let (found, _) = self.ranged(answer.whole())?;
+                    Ok(Answer::Message(framed(&found)))
                 }
             }
         }
@@ -76,12 +76,12 @@ impl<R: Replica> Store<R> {
                 return Err(Status::unimplemented(unsupported));
             }
             match self.asked(query, consistency).await? {
-                replica::Answer::Whole(answer) => {
-                    let (found, _) = self.ranged(answer)?;
-                    Ok(Answer::Message(streamed(&found)))
-                }
                 replica::Answer::Pieces(source) => {
                     Ok(Answer::Pieces(Pieces::new(self, source, Form::Messages, false)))
+                }
+                answer => {
+                    let (found, _) = self.ranged(answer.whole())?;
+                    Ok(Answer::Message(streamed(&found)))
                 }
             }
         }

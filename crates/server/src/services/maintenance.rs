@@ -27,10 +27,10 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
     ) -> Result<HashKvResponse, Status> {
         let found = match self.asked(Ok(Query::HashKv(request)), Consistency::Serializable).await? {
-            replica::Answer::Whole(found) => found,
             replica::Answer::Pieces(source) => {
                 lane.next(&mut Some(source), 1).await?.pop().unwrap_or_default()
             }
+            found => found.whole(),
         };
         match decoded(found)? {
             Answer::HashKv(found) => Ok(HashKvResponse { header: self.header(found.header), ..found }),

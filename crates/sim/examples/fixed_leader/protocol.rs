@@ -67,7 +67,7 @@ struct Instance {
 
 /// One replica.
 #[derive(Clone, Debug)]
-struct FixedLeader {
+pub struct FixedLeader {
     options: Options,
     members: Members,
     role: Role,
@@ -95,7 +95,8 @@ struct FixedLeader {
 }
 
 impl FixedLeader {
-    fn start(
+    /// Starts a replica from what an earlier life has written.
+    pub fn start(
         options: Options,
         members: Members,
         restart: Restart,

@@ -21,7 +21,7 @@ struct Holder {
 #[derive(Debug)]
 pub struct Batches {
     holders: Vec<Holder>,
-    /// Who has held a batch durably in an epoch, as a set of bits, whatever became of its log since.
+    /// The replicas that have held a batch durably in an epoch, as a set of bits, whatever became of their logs since.
     durable: BTreeMap<(Epoch, BatchId), u64>,
     /// The voters of an epoch, as a set of bits.
     voters: BTreeMap<Epoch, u64>,

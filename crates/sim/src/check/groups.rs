@@ -72,8 +72,7 @@ impl Groups {
     /// A slot made a new group.
     pub fn begins(&mut self, slot: Slot, group: Group) -> Checked {
         let before = self.latest();
-        let settled = Group { outgoing: Vec::new(), ..before.clone() };
-        let settles = !before.outgoing.is_empty() && group == settled;
+        let settles = !before.outgoing.is_empty() && group == settled(before.clone());
         let counts = before.outgoing.is_empty() && group.version == before.version + 1;
         demand(settles || counts, Invariant::OneGroup, || {
             format!(
@@ -202,6 +201,12 @@ impl Groups {
 
 fn index(id: ReplicaId) -> usize {
     usize::try_from(id.0 - 1).expect("a small number")
+}
+
+/// A group once the change of its voters, if one is under way, is complete.
+pub(crate) fn settled(mut group: Group) -> Group {
+    group.outgoing.clear();
+    group
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use super::invariant::{Checked, Invariant, demand};
 pub struct Surroundings {
     /// How many replicas have a window of proposals of their own.
     pub windows: u64,
-    /// How many slots ahead the replica with the largest window accepts: windows may differ, and what one leader proposed
-    /// others take over.
+    /// How many slots ahead the replica with the largest window accepts, with those of all that have one: windows may differ,
+    /// and what one leader proposed others take over.
     pub ahead_max: u64,
     /// The most bytes of batches in a message.
     pub batches_max: u64,
@@ -207,7 +207,6 @@ impl Watch {
     ) -> Checked {
         let most_undurable = most_added(&mut self.undurable, status.undurable_bytes);
         let most_unexecuted = most_added(&mut self.unexecuted, status.unexecuted_bytes);
-        let ahead_max = ahead_max * windows;
         // A new leader takes over what others accepted, also if it lags, and has not heard by how much.
         let lag = status.protocol.decided_elsewhere.max(decided).0 - status.protocol.decided.0;
         // One command may always enter.

@@ -13,7 +13,7 @@ mod terms;
 mod votes;
 
 pub(crate) use batches::Batches;
-pub(crate) use groups::Groups;
+pub(crate) use groups::{Groups, settled};
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
 pub(crate) use lives::{Held, Surroundings, Watch};

@@ -494,16 +494,15 @@ fn set(plan: &mut Plan, key: &str, value: &str) -> Result<()> {
                 value.parse().map_err(|_| format!("{key}: '{value}' is not true or false"))?
         }
         "clock-interval" => settings.clock_interval = duration(value)?,
-        _ => {
-            let option: std::result::Result<Overrides, _> = format!("{key}={value}").parse();
-            match option {
-                Ok(option) => option.apply(consensus),
-                Err(OptionError::Unknown(_)) => {
-                    return Err(format!("there is no setting '{key}'; there are {SETTINGS}"));
-                }
-                Err(error) => return Err(error.to_string()),
+        _ => match format!("{key}={value}").parse::<Overrides>() {
+            Ok(overrides) => overrides.apply(consensus),
+            Err(OptionError::Unknown(_)) => {
+                return Err(format!(
+                    "there is no setting '{key}'; there are {SETTINGS}, and the options of protocols"
+                ));
             }
-        }
+            Err(error) => return Err(error.to_string()),
+        },
     }
     Ok(())
 }

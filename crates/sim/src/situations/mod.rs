@@ -15,6 +15,7 @@
 //! | `order.rs` | messages that overtake others, come late, or do not fit |
 //! | `batches.rs` | batches that travel apart from their order |
 //! | `rounds.rs` | rounds of gossip |
+//! | `ways.rs` | rings along which messages go |
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
 //!
@@ -34,6 +35,7 @@ mod order;
 mod rounds;
 mod scene;
 mod table;
+mod ways;
 
 use std::fmt;
 
@@ -210,6 +212,16 @@ situations! {
     HeldLater = "a replica does not say yet what is not durable";
     /// A follower is the first replica to know that a slot is committed, while its leader leads.
     FollowerCommitsFirst = "a follower commits before its leader";
+    /// A leader chooses a ring without a replica that the ring before had.
+    RingShrinks = "a ring leaves a replica out";
+    /// A leader chooses a ring with a replica that the ring before had not.
+    RingGrows = "a ring takes a replica in";
+    /// A leader chooses a ring with the same replicas in another order.
+    RingTurns = "a ring is tried in another order";
+    /// A proposal goes past the ring, to one replica and back.
+    Detour = "a proposal goes past the ring";
+    /// A message of a ring comes to a replica that has heard of a later one of the same ballot.
+    OldRing = "a message of an earlier ring comes late";
 }
 
 impl Situation {
@@ -224,6 +236,15 @@ impl Situation {
             }
             Situation::CandidateLearnsWinner if !protocol.has_terms() => {
                 Err("a ballot has one owner, who alone can win it")
+            }
+            Situation::RingShrinks
+            | Situation::RingGrows
+            | Situation::RingTurns
+            | Situation::Detour
+            | Situation::OldRing
+                if protocol != ProtocolKind::Ring =>
+            {
+                Err("no message goes from replica to replica")
             }
             Situation::JointLeader if !protocol.changes_voters_itself() => {
                 Err("it does not change voters within an epoch")
@@ -245,7 +266,7 @@ impl Situation {
     }
 
     fn bit(self) -> u128 {
-        const { assert!(Situation::ALL.len() <= 128, "a word has 128 bits") };
+        const { assert!(Situation::ALL.len() <= 128, "a bit for each") };
         1 << self as u32
     }
 }
@@ -291,6 +312,7 @@ pub(crate) struct Situations {
     epochs: epochs::Watcher,
     batches: batches::Watcher,
     rounds: rounds::Watcher,
+    ways: ways::Watcher,
 }
 
 impl Situations {
@@ -307,6 +329,7 @@ impl Situations {
             epochs: epochs::Watcher::new(group, capacity),
             batches: batches::Watcher::new(capacity),
             rounds: rounds::Watcher::new(capacity),
+            ways: ways::Watcher::new(capacity),
         }
     }
 
@@ -330,6 +353,7 @@ impl Situations {
         self.epochs.see(scene, sight, &mut now);
         self.batches.see(scene, sight, &mut now);
         self.rounds.see(scene, sight, &mut now);
+        self.ways.see(sight, &mut now);
         if counts {
             self.reached = now;
         }
@@ -413,6 +437,7 @@ mod stories {
         Situation::RefusedForSize,
         Situation::DecidedTwice,
         Situation::BatchGivenUp,
+        Situation::OldRing,
     ];
 
     #[test]
@@ -426,6 +451,7 @@ mod stories {
             super::epochs::tests::STORIES,
             super::batches::tests::STORIES,
             super::rounds::tests::STORIES,
+            super::ways::tests::STORIES,
         ];
         let told: Vec<Situation> =
             stories.concat().into_iter().flat_map(|(situations, ..)| situations).copied().collect();
@@ -439,7 +465,7 @@ mod stories {
     }
 
     #[test]
-    fn what_does_not_apply_is_of_pages_terms_joint_configurations_and_slots_by_themselves() {
+    fn what_does_not_apply_is_of_pages_terms_joint_configurations_rings_and_slots_by_themselves() {
         let exempt = |protocol: ProtocolKind| -> Vec<Situation> {
             Situation::ALL.iter().copied().filter(|row| row.applies(protocol).is_err()).collect()
         };
@@ -450,15 +476,20 @@ mod stories {
             Situation::HeldLater,
             Situation::FollowerCommitsFirst,
         ];
-        let with_rounds = |rows: &[Situation]| [rows, &rounds].concat();
-        let paxos = with_rounds(&[Situation::CandidateLearnsWinner, Situation::JointLeader]);
-        assert_eq!(exempt(ProtocolKind::MultiPaxos), paxos);
-        assert_eq!(exempt(ProtocolKind::Ring), paxos);
-        let sequence =
-            with_rounds(&[Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice]);
-        assert_eq!(exempt(ProtocolKind::SequencePaxos), sequence);
+        let ring = [
+            Situation::RingShrinks,
+            Situation::RingGrows,
+            Situation::RingTurns,
+            Situation::Detour,
+            Situation::OldRing,
+        ];
+        let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
+        assert_eq!(exempt(ProtocolKind::MultiPaxos), [&paxos[..], &rounds, &ring].concat());
+        assert_eq!(exempt(ProtocolKind::Ring), [&paxos[..], &rounds].concat());
+        let sequence = [Situation::CandidateLearnsWinner, Situation::JointLeader, Situation::DecidedTwice];
+        assert_eq!(exempt(ProtocolKind::SequencePaxos), [&sequence[..], &rounds, &ring].concat());
         let raft = [Situation::PagesOfTwoLives, Situation::DropsBetweenPages, Situation::DecidedTwice];
-        assert_eq!(exempt(ProtocolKind::Raft), raft);
+        assert_eq!(exempt(ProtocolKind::Raft), [&raft[..], &ring].concat());
     }
 
     #[test]

@@ -552,11 +552,18 @@ fn an_end_that_comes_after_what_was_learned() {
     assert!(seen.is(Situation::EndLearned));
 }
 
+fn in_epoch(group: &Group, epoch: u64) -> Group {
+    let mut group = group.clone();
+    group.epoch = Epoch(epoch);
+    group
+}
+
 #[test]
 fn a_slot_of_an_epoch_that_is_not_over_or_in_the_life_that_saw_it_end() {
     let group = group_of(ProtocolKind::MultiPaxos, 3);
-    let second = Group { epoch: Epoch(2), ..group.clone() };
-    let later = Group { version: 7, ..second.clone() };
+    let second = in_epoch(&group, 2);
+    let mut later = second.clone();
+    later.version = 7;
     let mut seen = paxos(3, 0);
     seen.see(&Sight::Regroups { slot: Slot(9), before: &group, group: &second });
     // The group changes again, and the epoch continues.
@@ -599,7 +606,7 @@ fn a_voter_that_is_new_or_old_or_has_delivered_all() {
 #[test]
 fn an_epoch_that_ends_in_calm() {
     let group = group_of(ProtocolKind::MultiPaxos, 4);
-    let second = Group { epoch: Epoch(2), ..group.clone() };
+    let second = in_epoch(&group, 2);
     let mut seen = paxos(4, 0);
     seen.steps(0, leader(0, 1));
     // A partition has no bridge.
@@ -612,7 +619,7 @@ fn an_epoch_that_ends_in_calm() {
     seen.see(&Sight::Mends(&both_ways(&[(0, 2)])));
     seen.steps(1, leader(1, 2));
     seen.steps(2, candidate(2, 3));
-    let third = Group { epoch: Epoch(3), ..second.clone() };
+    let third = in_epoch(&second, 3);
     seen.see(&Sight::Regroups { slot: Slot(19), before: &second, group: &third });
     for row in [Situation::EpochUnderBridge, Situation::EpochWithTwoLeaders, Situation::EpochDuringCandidacy]
     {
@@ -666,8 +673,10 @@ fn a_leader_that_leaves_and_a_protocol_that_changes_where_no_group_is_followed()
     let (before, follow) = following();
     let takes_on = before.after(Slot(9), &follow(&before, 3)).expect("a change").expect("that can be made");
     let change = |group: &Group| {
-        let (version, epoch, election) = (group.version + 1, Epoch(2), ElectionKind::Rotating);
-        Group { version, epoch, election, members: group.members[1..].to_vec(), ..group.clone() }
+        let mut after = in_epoch(group, 2);
+        (after.version, after.election) = (group.version + 1, ElectionKind::Rotating);
+        after.members.remove(0);
+        after
     };
     let rows = |before: &Group, group: &Group| {
         let mut seen = Situations::new(before, 4);
@@ -677,11 +686,14 @@ fn a_leader_that_leaves_and_a_protocol_that_changes_where_no_group_is_followed()
         [Situation::LeaderLeftBehind, Situation::ReorderedWhileFollowing].map(|row| seen.is(row))
     };
     assert_eq!(rows(&takes_on, &change(&takes_on)), [true, true]);
-    let alone = Group { membership: Membership::Alone, ..takes_on.clone() };
+    let mut alone = takes_on.clone();
+    alone.membership = Membership::Alone;
     assert_eq!(rows(&alone, &change(&alone)), [false, false]);
-    let stays = Group { members: takes_on.members.clone(), ..change(&takes_on) };
+    let mut stays = change(&takes_on);
+    stays.members.clone_from(&takes_on.members);
     assert_eq!(rows(&takes_on, &stays), [false, true]);
-    let same = Group { election: takes_on.election, ..change(&takes_on) };
+    let mut same = change(&takes_on);
+    same.election = takes_on.election;
     assert_eq!(rows(&takes_on, &same), [true, false]);
     assert_eq!(rows(&before, &change(&before)), [true, false], "nobody is to vote");
 }

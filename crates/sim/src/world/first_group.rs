@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     chart::Mark,
-    check::{Checked, Invariant, demand},
+    check::{Checked, Invariant, demand, settled},
     describe,
     network::{Wire, between},
     plan::Plan,
@@ -326,10 +326,6 @@ fn differs(before: &Group, group: &Group, set: &MemberSet) -> Option<String> {
     let voters = set.members.iter().filter(|member| member.standing == Standing::Voter).count();
     let few = group.voters().count() < before.voters().count().min(voters);
     few.then(|| format!("of {} voters {} are left", before.voters().count(), group.voters().count()))
-}
-
-fn settled(group: Group) -> Group {
-    Group { outgoing: Vec::new(), ..group }
 }
 
 /// A group after a change that is complete at once; `None` if the change is refused.

@@ -370,7 +370,11 @@ impl World {
         let windows = if group.proposes_anywhere() { group.voters().count() as u64 } else { 1 };
         let world = Surroundings {
             windows,
-            ahead_max: self.plan.largest(|settings| settings.consensus.accept_ahead_max()),
+            ahead_max: self.plan.largest(|settings| {
+                let mut consensus = settings.consensus.clone();
+                consensus.window_max *= windows as usize;
+                consensus.accept_ahead_max()
+            }),
             batches_max: self.batches_max,
             decided: self.reference.last(),
         };

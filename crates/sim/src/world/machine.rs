@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Machine {
     pub(crate) id: ReplicaId,
     pub(crate) disk: Disk,
-    /// Who the replica is, and whom it knows; on the disk as well.
+    /// What tells the identity of the replica and of those that it knows; on the disk as well.
     pub(crate) files: Files,
     /// A copy of the disk that was taken earlier.
     pub(crate) copy: Option<Box<(Disk, Files)>>,

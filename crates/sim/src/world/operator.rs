@@ -12,7 +12,7 @@ use synod_wire::{CommandKind, Incarnation, ReplicaId, Slot};
 use super::{Happening, World, machine::Machine};
 use crate::{
     chart::Mark,
-    check::{Checked, Invariant, Violation, demand},
+    check::{Checked, Invariant, Violation, demand, settled},
     describe,
     network::between,
     plan::Plan,
@@ -76,7 +76,7 @@ impl World {
                 continue;
             };
             // A change that is asked for while another is not complete waits for that.
-            let group = Group { outgoing: Vec::new(), ..life.replica.group().clone() };
+            let group = settled(life.replica.group().clone());
             let again = plan.again.hit(&mut self.operator.rng).then(|| self.operator.unknown.pop()).flatten();
             let Some(request) = again.or_else(|| self.draw_request(&group)) else { continue };
             self.ask_for_change(of, request)?;

@@ -78,7 +78,7 @@ struct Pipe {
 struct PipeState {
     bytes: VecDeque<u8>,
     closed: bool,
-    /// Who is told when there is something to read.
+    /// It is rung when there is something to read.
     bell: Option<Weak<Ringing>>,
 }
 

@@ -7,13 +7,13 @@ use crate::ground::hardware::Hardware;
 
 /// What a replica has to do for a command of the group, on average.
 #[derive(Clone, Copy, Debug)]
-struct Share {
+pub(crate) struct Share {
     /// Commands that it takes from clients and answers.
-    taken: f64,
+    pub(crate) taken: f64,
     /// Copies of the body that it sends to replicas.
-    sent: f64,
+    pub(crate) sent: f64,
     /// Copies of the body that it receives from replicas.
-    received: f64,
+    pub(crate) received: f64,
 }
 
 /// Commands a second at which the busiest resource of any replica is full, if only the bodies of commands are sent, and
@@ -30,13 +30,23 @@ pub(super) fn bound(hardware: &Hardware, regime: Regime, arrangement: Arrangemen
             Share { taken: 1.0 / n, sent: n - 1.0, received: (n - 1.0) / n },
             Share { taken: 1.0 / n, sent: 1.0 / n, received: 1.0 },
         ),
+        // Of its own batches the leader sends n - 1 bodies, of those of each other replica one less.
+        Arrangement::References => (
+            Share { taken: 1.0 / n, sent: (n - 1.0) * (n - 1.0) / n, received: (n - 1.0) / n },
+            Share { taken: 1.0 / n, sent: 1.0 / n, received: (n - 1.0) / n },
+        ),
         Arrangement::Balanced => {
             let all = Share { taken: 1.0 / n, sent: (n - 1.0) / n, received: (n - 1.0) / n };
             (all, all)
         }
     };
-    let busiest = [leader, follower].map(|share| seconds(hardware, regime, share));
-    1.0 / busiest[0].max(busiest[1])
+    bound_of(hardware, regime, &[leader, follower])
+}
+
+/// The same if replicas have these shares.
+pub(crate) fn bound_of(hardware: &Hardware, regime: Regime, shares: &[Share]) -> f64 {
+    let busiest = shares.iter().map(|&share| seconds(hardware, regime, share));
+    1.0 / busiest.fold(f64::MIN_POSITIVE, f64::max)
 }
 
 /// How long the busiest resource of a replica works for a command.
@@ -61,9 +71,13 @@ mod tests {
     };
     use crate::ground::hardware::{Card, Costs};
 
-    fn gain(regime: Regime, replicas: usize, hardware: &Hardware) -> f64 {
+    fn gain_over(other: Arrangement, regime: Regime, replicas: usize, hardware: &Hardware) -> f64 {
         let of = |arrangement| bound(hardware, regime, arrangement, replicas);
-        of(Arrangement::Balanced) / of(Arrangement::AtLeader)
+        of(Arrangement::Balanced) / of(other)
+    }
+
+    fn gain(regime: Regime, replicas: usize, hardware: &Hardware) -> f64 {
+        gain_over(Arrangement::AtLeader, regime, replicas, hardware)
     }
 
     fn hardware(card: Card, execute_nanos: f64) -> Hardware {
@@ -80,6 +94,10 @@ mod tests {
             // Without answers it is n - 1 exactly.
             let ratio = gain(LINK, n, &link) / (n as f64 - 1.0);
             assert!((1.0..1.05).contains(&ratio), "{n}: {ratio}");
+            // With balanced a card receives each body once, from a client or a replica.
+            let over_references = gain_over(Arrangement::References, LINK, n, &link);
+            let sent = (n as f64 - 1.0).powi(2) / n as f64;
+            assert!((1.0..1.05).contains(&(over_references / sent)), "{n}: {over_references} of {sent}");
             assert!((gain(PROCESSOR, n, &none) - n as f64).abs() < 1e-9, "clients are spread over all");
             assert!((gain(EXECUTION, n, &executing) - 1.0).abs() < 0.01, "all execute everything");
         }

@@ -14,6 +14,7 @@ pub mod throughput;
 
 mod bound;
 
+pub(super) use bound::{Share, bound_of};
 use std::time::Duration;
 
 use synod_consensus::Dissemination;
@@ -35,19 +36,25 @@ pub(super) enum Arrangement {
     AtLeader,
     /// Clients ask all replicas, which send batches to the leader, which sends bodies to all.
     Forwarded,
+    /// The same, but the leader sends the origin of a batch a reference to it, and the body only to the others.
+    References,
     /// Clients ask all replicas, and each sends its batches to all: S-Paxos.
     Balanced,
 }
 
 impl Arrangement {
-    pub(super) const ALL: [Arrangement; 3] =
-        [Arrangement::AtLeader, Arrangement::Forwarded, Arrangement::Balanced];
+    pub(super) const ALL: [Arrangement; 4] =
+        [Arrangement::AtLeader, Arrangement::Forwarded, Arrangement::References, Arrangement::Balanced];
+    /// Those in which the leader disseminates.
+    pub(super) const BY_LEADER: [Arrangement; 3] =
+        [Arrangement::AtLeader, Arrangement::Forwarded, Arrangement::References];
 
     /// Its name in series.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Arrangement::AtLeader => "clients at the leader",
             Arrangement::Forwarded => "forwarded to the leader",
+            Arrangement::References => "references to the origin",
             Arrangement::Balanced => "balanced",
         }
     }
@@ -59,9 +66,9 @@ pub(super) struct Regime {
     /// Its name in series.
     pub(super) name: &'static str,
     /// Megabits a second of each network card, in each direction.
-    megabits: Option<f64>,
+    pub(super) megabits: Option<f64>,
     /// Microseconds that executing a command takes, if not what was measured.
-    execute_micros: Option<f64>,
+    pub(super) execute_micros: Option<f64>,
     /// Bytes of a command.
     pub(super) value_bytes: usize,
     /// Clients for each replica, which keep what is the bottleneck busy.
@@ -108,6 +115,7 @@ pub(super) fn setup(
     setup.topology = Some(Topology::named("single-dc")?);
     setup.settings.consensus.dissemination = match arrangement {
         Arrangement::AtLeader | Arrangement::Forwarded => Dissemination::Leader,
+        Arrangement::References => Dissemination::References,
         Arrangement::Balanced => Dissemination::Balanced,
     };
     // What waits in front of a slow card is neither sent again nor taken for the silence of a leader.
@@ -120,7 +128,7 @@ pub(super) fn setup(
 pub(super) fn load(regime: Regime, arrangement: Arrangement, clients: usize, window: Duration) -> Load {
     let asked = match arrangement {
         Arrangement::AtLeader => Asked::Leader,
-        Arrangement::Forwarded | Arrangement::Balanced => Asked::All,
+        Arrangement::Forwarded | Arrangement::References | Arrangement::Balanced => Asked::All,
     };
     Load { asked, value_bytes: regime.value_bytes, ..Load::new(clients, window) }
 }

@@ -115,7 +115,7 @@ fn pairs(measured: &Measured, other: Arrangement) -> Vec<(String, String)> {
 
 fn same_goodput(measured: &Measured) -> Judgement {
     let mut rows = Rows::new(&["of", "commands a second", "balanced over the other"]);
-    for other in [Arrangement::AtLeader, Arrangement::Forwarded] {
+    for other in Arrangement::BY_LEADER {
         for (own, other) in pairs(measured, other) {
             // Fewer are too few to compare: they come at random.
             for x in measured.places(&own).into_iter().filter(|x| *x >= 1000.0) {

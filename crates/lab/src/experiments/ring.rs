@@ -1,0 +1,312 @@
+//! Unicast Ring Paxos (Benz 2013, chapters 3 and 4): what a ring carries where links are the bottleneck.
+//!
+//! The document had machines with a network card of 1 Gbit/s. Here they are virtual, with the costs that `synod lab run
+//! calibrate` measured and slower cards, so that the card is what limits; ratios are compared, and shares of the card.
+
+use std::borrow::Cow::Borrowed;
+
+use synod_consensus::ProtocolKind;
+
+use super::{
+    judging::Rows,
+    parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
+    points::Field,
+    s_paxos::{Arrangement, COSTS, LINK, Regime, Share, bound_of, load, setup, with_figure},
+};
+use crate::{
+    ground::{Ground, Ordering},
+    study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
+};
+
+/// How commands reach all replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Clients ask the leader of MultiPaxos, which sends bodies to all.
+    Leader,
+    /// Clients ask the coordinator of a ring.
+    RingOfOne,
+    /// Clients ask all members of a ring.
+    RingOfAll,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Leader, Way::RingOfOne, Way::RingOfAll];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Way::Leader => "leader",
+            Way::RingOfOne => "ring, clients at the coordinator",
+            Way::RingOfAll => "ring, clients at all",
+        }
+    }
+
+    fn ordering(self) -> Ordering {
+        Ordering::of(if self == Way::Leader { ProtocolKind::MultiPaxos } else { ProtocolKind::Ring })
+    }
+
+    fn arrangement(self) -> Arrangement {
+        if self == Way::RingOfAll { Arrangement::Forwarded } else { Arrangement::AtLeader }
+    }
+
+    /// What the replica with the most to do does for a command.
+    fn shares(self, replicas: usize) -> Vec<Share> {
+        let n = replicas as f64;
+        match self {
+            Way::Leader => vec![Share { taken: 1.0, sent: n - 1.0, received: 0.0 }],
+            // The coordinator takes commands and sends them on; the others receive and send what they received.
+            Way::RingOfOne => vec![
+                Share { taken: 1.0, sent: 1.0, received: 0.0 },
+                Share { taken: 0.0, sent: 1.0, received: 1.0 },
+            ],
+            // Each link carries all but the bytes of its receiver's own clients.
+            Way::RingOfAll => vec![Share { taken: 1.0 / n, sent: (n - 1.0) / n, received: (n - 1.0) / n }],
+        }
+    }
+}
+
+/// Throughput by the size of the ring.
+pub const SIZE: Experiment = Experiment {
+    name: "benz-ring-size",
+    title: "Ring: throughput by the number of replicas, where cards are the bottleneck",
+    source: "Benz 2013, section 4.2, figure 4.5; section 2.3 (R5)",
+    about: "Each replica has a machine of its own, in virtual time, with a network card of 100 Mbit/s in each direction (the \
+            document: 1 Gbit/s) and the processor costs that were measured on the real program. Commands have 8 KiB. \
+            Clients ask the leader of MultiPaxos, which sends bodies to all; or the coordinator of a ring; or all members of \
+            a ring. A bound is what the bodies of commands and the clients leave of the busiest card; for clients at all \
+            members it is n/(n-1) of a card, since a batch never crosses the link into its origin.",
+    parameters: &[
+        ON_VIRTUAL,
+        Parameter { default: "1.5", full: "5", ..SHORT_WINDOW },
+        COSTS,
+        Parameter { default: "3,5,7,11", full: "3,5,7,9,11", ..REPLICAS },
+    ],
+    headline: "throughput",
+    points: points_by_size,
+    charts: &[
+        chart("Throughput", "throughput", "commands a second", "replicas"),
+        chart("Median latency", "median_ms", "ms", "replicas"),
+        chart("What the leader sends", "leader_sent", "Mbit/s", "replicas"),
+        chart("What a follower sends", "follower_sent", "Mbit/s", "replicas"),
+    ],
+    facts: &[],
+    shapes: &[
+        Shape {
+            id: "R5",
+            claim: "throughput times (n-1)/n is constant, within 10 %, if clients ask all members",
+            judge: constant_share,
+        },
+        Shape {
+            id: "ring-gain",
+            claim: "with 7 replicas and clients at one replica, a ring orders at least 4 times what a leader does that sends to \
+                    all (bound 6)",
+            judge: |measured| gain(measured, Way::RingOfOne, 7.0, 4.0),
+        },
+        Shape {
+            id: "ring-gain-all",
+            claim: "with 7 replicas, the same for clients at all members (bound 7)",
+            judge: |measured| gain(measured, Way::RingOfAll, 7.0, 4.0),
+        },
+    ],
+};
+
+/// Throughput by the size of commands.
+pub const VALUES: Experiment = Experiment {
+    name: "benz-value-size",
+    title: "Ring: throughput and latency by the size of commands",
+    source: "Benz 2013, section 4.2, figures 4.2 to 4.4 (R3, R4)",
+    about: "A ring of three replicas, each with a machine of its own in virtual time and a network card of 100 Mbit/s in each \
+            direction (the document: 1 Gbit/s). Clients ask the coordinator, or all members.",
+    parameters: &[
+        ON_VIRTUAL,
+        Parameter { default: "1.5", full: "5", ..SHORT_WINDOW },
+        COSTS,
+        Parameter {
+            key: "bytes",
+            help: "Bytes of a command, separated by commas.",
+            default: "1024,2048,4096,8192,16384,32768",
+            full: "512,1024,2048,4096,8192,16384,32768",
+        },
+    ],
+    headline: "goodput",
+    points: points_by_value,
+    charts: &[
+        chart("Bytes of commands", "goodput", "Mbit/s", "bytes of a command"),
+        chart("Throughput", "throughput", "commands a second", "bytes of a command"),
+        chart("Median latency", "median_ms", "ms", "bytes of a command"),
+    ],
+    facts: &[],
+    shapes: &[
+        Shape {
+            id: "R3",
+            claim: "with commands of 8 KiB, one proposer at the coordinator of a ring of three reaches 90 % of a card",
+            judge: |measured| share_of_card(measured, Way::RingOfOne, (0.9, 1.0)),
+        },
+        Shape {
+            id: "R4",
+            claim: "with clients at all three members it is between 1.0 and 1.5 of a card",
+            judge: |measured| share_of_card(measured, Way::RingOfAll, (1.0, 1.5)),
+        },
+    ],
+};
+
+const fn chart(
+    title: &'static str,
+    metric: &'static str,
+    y_label: &'static str,
+    x_label: &'static str,
+) -> Chart {
+    Chart {
+        title: Borrowed(title),
+        metric: Borrowed(metric),
+        x_label: Borrowed(x_label),
+        y_label: Borrowed(y_label),
+        form: Form::Lines,
+    }
+}
+
+/// The card, with commands of so many bytes.
+fn regime(value_bytes: usize) -> Regime {
+    Regime { value_bytes, clients: (512 << 10) / value_bytes, ..LINK }
+}
+
+fn point(
+    field: &Field<'_>,
+    parameters: &Parameters,
+    (way, replicas, value_bytes): (Way, usize, usize),
+    x: f64,
+) -> Result<Point, LabError> {
+    let (regime, window) = (regime(value_bytes), parameters.seconds("seconds")?);
+    let setup = setup(field, parameters, replicas, way.ordering(), (regime, way.arrangement()))?;
+    let bound = bound_of(&setup.hardware, regime, &way.shares(replicas));
+    let load = load(regime, way.arrangement(), regime.clients * replicas, window);
+    let point = field.point(way.name(), x, setup, load);
+    Ok(with_figure(point, "bound", bound))
+}
+
+fn points_by_size(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
+    let field = Field::new(parameters, &[Ground::Virtual])?;
+    let mut points = Vec::new();
+    for replicas in sizes(parameters)? {
+        for way in Way::ALL {
+            points.push(point(&field, parameters, (way, replicas, VALUE_BYTES), replicas as f64)?);
+        }
+    }
+    Ok(points)
+}
+
+/// The document's size with the best throughput for its latency.
+const VALUE_BYTES: usize = 8 << 10;
+
+fn points_by_value(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
+    let field = Field::new(parameters, &[Ground::Virtual])?;
+    let mut points = Vec::new();
+    for bytes in parameters.list::<usize>("bytes")? {
+        if !(64..=256 << 10).contains(&bytes) {
+            return Err(parameters.wrong("bytes", "accepted: 64 to 262144 bytes"));
+        }
+        for way in [Way::RingOfOne, Way::RingOfAll] {
+            let point = point(&field, parameters, (way, 3, bytes), bytes as f64)?;
+            points.push(with_goodput(point, bytes));
+        }
+    }
+    Ok(points)
+}
+
+/// Adds the bytes of commands that were ordered, in Mbit/s.
+fn with_goodput(point: Point, bytes: usize) -> Point {
+    let Point { series, x, measure } = point;
+    let measure = move |conduct: &crate::study::Conduct| {
+        let mut sample = measure(conduct)?;
+        let throughput = sample.figures.get("throughput").copied().unwrap_or_default();
+        sample.figures.insert("goodput", throughput * bytes as f64 * 8.0 / 1e6);
+        Ok(sample)
+    };
+    Point { series, x, measure: Box::new(measure) }
+}
+
+/// Megabits a second of a card.
+const CARD: f64 = 100.0;
+
+fn constant_share(measured: &Measured) -> Judgement {
+    let series = Way::RingOfAll.name();
+    let mut rows = Rows::new(&["replicas", "commands a second", "times (n-1)/n", "share of the bound"]);
+    let mut first = None;
+    for x in measured.places(series) {
+        let mean = |metric| measured.mean(series, x, metric);
+        let (Some(throughput), Some(bound)) = (mean("throughput"), mean("bound")) else { continue };
+        let scaled = throughput * (x - 1.0) / x;
+        let reference = *first.get_or_insert(scaled);
+        let cells = [
+            format!("{x}"),
+            format!("{throughput:.0}"),
+            format!("{scaled:.0}"),
+            format!("{:.2}", throughput / bound),
+        ];
+        rows.add(cells, (scaled / reference - 1.0).abs() <= 0.1);
+    }
+    rows.judge("throughput times (n-1)/n, against that of the smallest ring")
+}
+
+fn gain(measured: &Measured, way: Way, replicas: f64, least: f64) -> Judgement {
+    let mut rows = Rows::new(&["replicas", "ring over leader", "bound", "share of the bound"]);
+    let mut said = Vec::new();
+    for x in measured.places(way.name()) {
+        let ratio = |metric| {
+            let (ring, leader) = (way.name(), Way::Leader.name());
+            let leader = measured.mean(leader, x, metric).filter(|mean| *mean > 0.0)?;
+            Some(measured.mean(ring, x, metric)? / leader)
+        };
+        let (Some(ratio), Some(bound)) = (ratio("throughput"), ratio("bound")) else { continue };
+        said.push(format!("n={x}: {ratio:.2} of {bound:.2}"));
+        let cells =
+            [format!("{x}"), format!("{ratio:.2}"), format!("{bound:.2}"), format!("{:.2}", ratio / bound)];
+        rows.add(cells, x != replicas || ratio >= least);
+    }
+    rows.judge(format!("gain of its bound: {}", said.join(", ")))
+}
+
+fn share_of_card(measured: &Measured, way: Way, (least, most): (f64, f64)) -> Judgement {
+    let at = measured.mean(way.name(), VALUE_BYTES as f64, "goodput");
+    at.map_or_else(
+        || Judgement::open("commands of 8 KiB were not measured"),
+        |goodput| {
+            let share = goodput / CARD;
+            let said = format!("{goodput:.1} Mbit/s of commands: {share:.2} of a card");
+            Judgement::of((least..=most).contains(&share), said)
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::Verdict;
+
+    #[test]
+    fn a_gain_is_judged_with_the_size_that_it_speaks_of() {
+        let verdict = |ring: f64| {
+            let mut measured = Measured::default();
+            for (x, ring) in [(3.0, 1.0), (7.0, ring)] {
+                for (series, value) in [(Way::Leader, 1.0), (Way::RingOfOne, ring)] {
+                    measured.add(series.name(), x, "throughput", value);
+                    measured.add(series.name(), x, "bound", value);
+                }
+            }
+            gain(&measured, Way::RingOfOne, 7.0, 4.0).verdict
+        };
+        assert_eq!((verdict(4.1), verdict(3.9)), (Verdict::Holds, Verdict::DoesNotHold));
+    }
+
+    #[test]
+    fn a_ring_that_does_not_keep_its_rate_is_noticed() {
+        let verdict = |at_seven: f64| {
+            let mut measured = Measured::default();
+            for (x, throughput) in [(3.0, 1.5), (7.0, at_seven)] {
+                measured.add(Way::RingOfAll.name(), x, "throughput", throughput);
+                measured.add(Way::RingOfAll.name(), x, "bound", 2.0);
+            }
+            constant_share(&measured).verdict
+        };
+        assert_eq!((verdict(7.0 / 6.0), verdict(0.9)), (Verdict::Holds, Verdict::DoesNotHold));
+    }
+}
