@@ -371,7 +371,7 @@ impl World {
         let world = Surroundings {
             windows,
             ahead_max: self.plan.largest(|settings| {
-                let mut consensus = settings.consensus.clone();
+                let mut consensus = group.options(&settings.consensus);
                 consensus.window_max *= windows as usize;
                 consensus.accept_ahead_max()
             }),
