@@ -162,11 +162,6 @@ impl Overrides {
         foreign.map_or(Ok(()), |key| Err(OptionError::Foreign { key: key.name, protocol }))
     }
 
-    /// The keys of those that a group cannot begin with: each replica has a setting of its own until all are told one.
-    pub fn unshared(&self) -> impl Iterator<Item = &'static str> {
-        self.keys().filter(|key| key.shared.is_none()).map(|key| key.name)
-    }
-
     /// The value of a key, if it is one of them.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {

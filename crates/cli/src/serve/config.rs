@@ -424,12 +424,12 @@ fn check_options(tuning: &Tuning) -> Result<(), ConfigError> {
     if let Some((_, flag, _)) = flags.iter().find(|(key, _, given)| *given && options.get(key).is_some()) {
         return wrong("options", options, format!("says the same as {flag}; accepted: one of the two"));
     }
-    if let Some(key) = options.unshared().next() {
-        let why = format!(
-            "no group begins with {key}, which is each replica's own at first; accepted: without it, and later `synod \
-             reconfigure --options {key}=...`"
+    if options.get("window-max").is_some() {
+        return wrong(
+            "options",
+            options,
+            "the window is each replica's own at first; accepted: --window-max",
         );
-        return wrong("options", options, why);
     }
     Ok(())
 }

@@ -163,8 +163,10 @@ pub struct Tuning {
     /// clients to all, and the leader orders their names) [default: leader].
     #[arg(long, env = "SYNOD_DISSEMINATION", help_heading = GROUPS)]
     pub dissemination: Option<Dissemination>,
-    /// Options of the protocol with which the group begins, as KEY=VALUE,KEY=VALUE: ring-decision=quorum or last, which
-    /// member of a ring decides.
+    /// Options of the protocol, as KEY=VALUE,KEY=VALUE. With raft: replication=direct, gossip-replies or gossip-status
+    /// (rounds of gossip, Driftwood), with round-interval, round-fan-out, vote-gossip, peer-repair and others; with ring:
+    /// ring-decision=quorum or last. An unknown key or value is answered with what is accepted; docs/driftwood.md and
+    /// docs/ring.md say what each does.
     #[arg(long, env = "SYNOD_OPTIONS", value_name = "KEY=VALUE,...", help_heading = GROUPS)]
     pub options: Option<Overrides>,
     /// The largest request [default: 1.5MiB].

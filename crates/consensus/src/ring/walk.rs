@@ -28,10 +28,10 @@ impl Walk {
         self.longest = time.max(self.longest - self.longest / 8);
     }
 
-    /// How long to wait before something is sent again, at first: no less than `least`, and no more than `most`, unless
-    /// that is less.
+    /// How long to wait before something is sent again, at first: no less than `least`, and in any case no more than
+    /// `most`, after which a message is rather lost than on its way.
     pub(super) fn wait(&self, least: Duration, most: Duration) -> Duration {
-        (self.longest * Walk::WAYS).min(most).max(least)
+        (self.longest * Walk::WAYS).max(least).min(most)
     }
 }
 
@@ -57,6 +57,7 @@ mod tests {
         assert_eq!(walk.wait(LEAST, MOST), Duration::from_millis(480));
         walk.took(took(400, false), LEAST);
         assert_eq!(walk.wait(LEAST, MOST), MOST);
+        assert_eq!(walk.wait(MOST * 2, MOST), MOST);
     }
 
     #[test]
