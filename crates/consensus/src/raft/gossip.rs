@@ -8,7 +8,10 @@
 //!
 //! `docs/driftwood.md` says why it is safe, and what differs from the document.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
@@ -306,7 +309,9 @@ impl Raft {
             self.gossip.status.merge(status);
         }
         if ballot.round < self.term {
-            return effects.send(leader, Message::Stale { term: self.term }, self.term_lsn);
+            // The replica that passed it on hears of the term as well: it may be the only one that this one reaches.
+            let told = BTreeSet::from([leader, from]);
+            return effects.send_each(told, Message::Stale { term: self.term }, self.term_lsn);
         }
         if ballot.round > self.term {
             self.enter_term(now, ballot.round, None, effects);
