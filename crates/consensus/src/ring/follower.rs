@@ -129,7 +129,8 @@ impl Ring {
         effects: &mut Effects,
     ) {
         let ballot = view.ballot;
-        if !view.place(self.me()).is_some_and(|place| place > 0) || !view.is_of(&self.common.members) {
+        let passes_here = view.place(self.me()).is_some_and(|place| place > 0);
+        if !passes_here || !view.is_of(&self.common.members) {
             return;
         }
         let obeyed = self.follow_ring(now, from, &view, effects);

@@ -111,7 +111,8 @@ impl Leader {
 
     /// Takes note that slots through this one are decided.
     pub(super) fn lands(&mut self, decided: Slot, now: Time, least: Duration) {
-        while let Some(flight) = self.flights.pop_front_if(|flight| flight.last <= decided) {
+        while let Some(flight) = self.flights.front().filter(|flight| flight.last <= decided).cloned() {
+            self.flights.pop_front();
             self.walk.took(Took { time: now.since(flight.since), repeated: flight.sent > 1 }, least);
         }
     }
