@@ -372,7 +372,8 @@ impl World {
             windows,
             ahead_max: self.plan.largest(|settings| {
                 let mut consensus = group.options(&settings.consensus);
-                consensus.window_max *= windows as usize;
+                // What a leader adopts may be of an epoch with one more voter.
+                consensus.window_max *= if windows > 1 { windows as usize + 1 } else { 1 };
                 consensus.accept_ahead_max()
             }),
             batches_max: self.batches_max,
