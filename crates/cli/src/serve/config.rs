@@ -584,10 +584,7 @@ mod tests {
                 "--options ring-decision=last".into(),
                 ["--options ring-decision=last", "does not go with multipaxos"],
             ),
-            (
-                "--options window-max=4".into(),
-                ["no group begins with window-max", "synod reconfigure --options"],
-            ),
+            ("--options window-max=4".into(), ["--options window-max=4", "accepted: --window-max"]),
             (
                 "--options decision=all --decision leader".into(),
                 ["--options decision=all", "the same as --decision"],
