@@ -25,6 +25,25 @@ pub(crate) struct Shared {
     pub(crate) unset: fn(&mut Options),
 }
 
+/// A key whose value is a choice that a group fixes from its beginning on.
+macro_rules! chosen {
+    ($name:literal, $accepted:literal, $folder:ident.$field:ident) => {
+        $crate::overrides::Key {
+            name: $name,
+            accepted: $accepted,
+            set: |options, value| value.parse().map(|choice| options.$folder.$field = choice).is_ok(),
+            shared: Some($crate::overrides::Shared {
+                value: |options| {
+                    let choice = options.$folder.$field;
+                    (choice != Default::default()).then(|| choice.to_string())
+                },
+                unset: |options| options.$folder.$field = Default::default(),
+            }),
+        }
+    };
+}
+pub(crate) use chosen;
+
 pub(crate) const ON_OFF: &str = "on, off";
 const WINDOW_MAX: usize = 4096;
 

@@ -153,7 +153,9 @@ pub(crate) fn start(
             store.held_by(id, members.me(), &members, 0);
         }
     }
-    let window_max = options.window_max * members.count();
+    // A protocol in which every replica proposes has windows for all by itself.
+    let windows = if options.protocol.every_replica_proposes() { 1 } else { members.count() };
+    let window_max = options.window_max * windows;
     let inner_options = Options { window_max, dissemination: Dissemination::Leader, ..options.clone() };
     let (mark, is_over, base) = (effects.mark(), restart.is_over, restart.base);
     let inner = inner_options.start(members.clone(), Restart { records, ..restart }, now, effects);

@@ -5,7 +5,7 @@ use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     options::choice,
-    overrides::{Key, Shared},
+    overrides::chosen,
     registry::{Profile, Survives},
 };
 
@@ -38,18 +38,7 @@ pub(crate) const PROFILE: Profile = Profile {
     has_terms: false,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
-    keys: &[Key {
-        name: "decision",
-        accepted: "leader, all",
-        set: |options, value| value.parse().map(|decision| options.multipaxos.decision = decision).is_ok(),
-        shared: Some(Shared {
-            value: |options| {
-                let decision = options.multipaxos.decision;
-                (decision != Decision::default()).then(|| decision.to_string())
-            },
-            unset: |options| options.multipaxos.decision = Decision::default(),
-        }),
-    }],
+    keys: &[chosen!("decision", "leader, all", multipaxos.decision)],
     options_to_try: &["window-max=1", "decision=all"],
     bugs: &[
         Bug::VoteBeforeDurable,

@@ -90,7 +90,7 @@ impl CommitStatus {
         self.held.get(&id).copied().unwrap_or_default()
     }
 
-    /// Begins anew for another ballot: what was said of logs was said of the ballot before (D21).
+    /// Begins again for another ballot: what was said of logs was said of the ballot before (D21).
     pub(super) fn begin(&mut self, ballot: Ballot, merge: Merge, forgets: bool) {
         (self.ballot, self.merge) = (ballot, merge);
         if forgets {
@@ -366,7 +366,7 @@ mod tests {
         assert!(star(Merge::Vector).is_some());
     }
 
-    /// Whatever is lost, repeated or late, and whoever meets whom: nobody takes for committed what no majority held,
+    /// Whatever is lost, repeated or late, and whichever replicas meet: nobody takes for committed what no majority held,
     /// and no bit is without a log behind it (I5, I7, I8).
     #[test]
     fn only_what_a_majority_held_is_committed() {

@@ -241,7 +241,7 @@ impl Raft {
         if fresh {
             (rounds.gap, rounds.again_gap) = (interval, interval);
         }
-        let in_vain = !fresh && now >= rounds.again_at && rounds.again_gap >= again_max && last > decided;
+        let unanswered = !fresh && now >= rounds.again_at && rounds.again_gap >= again_max && last > decided;
         let entries = if fresh || page_end.is_some() || now >= rounds.again_at {
             rounds.again_at = now + rounds.again_gap;
             rounds.again_gap = (rounds.again_gap * 2).min(again_max);
@@ -259,7 +259,7 @@ impl Raft {
         let (number, beat, commit) = (rounds.number, leader.duties.rounds.last(), decided);
         let ballot = leader.ballot;
         leader.told_voters(commit);
-        if in_vain {
+        if unanswered {
             leader.serve_directly(last);
         }
         let targets = self.gossip.targets(&others, fan_out_of(&self.options, others.len() + 1), None);
@@ -509,20 +509,9 @@ impl Raft {
         through: Slot,
         effects: &mut Effects,
     ) {
-        let (last, decided, resend_after) =
-            (self.log.last_written(), self.decided, self.options.retransmit_after);
-        let Some(progress) = self.answered_round(now, from, ballot, number) else { return };
-        if through > last {
-            // No replica has more of this term than its leader sent.
-            return;
+        if self.answered_round(now, from, ballot, number).is_some() {
+            self.holds_through(now, from, through, effects);
         }
-        let advanced = through > progress.matched;
-        progress.matches(through, now, resend_after);
-        progress.repaired(decided);
-        if advanced {
-            self.commit(now, effects);
-        }
-        self.hand_over(now, effects);
     }
 
     /// A follower answers a round: its log has no such entry. It gets what it lacks directly.

@@ -338,13 +338,18 @@ impl Raft {
         through: Slot,
         effects: &mut Effects,
     ) {
-        let (last, resend_after) = (self.log.last_written(), self.options.retransmit_after);
-        let decided = self.decided;
-        let Some(progress) = self.answered(now, from, ballot, session) else { return };
-        if through > last {
-            // No replica has more of this term than its leader sent.
-            return;
+        if self.answered(now, from, ballot, session).is_some() {
+            self.holds_through(now, from, through, effects);
         }
+    }
+
+    /// A follower's log equals this leader's through a slot, durably.
+    pub(super) fn holds_through(&mut self, now: Time, from: ReplicaId, through: Slot, effects: &mut Effects) {
+        let (last, decided, resend_after) =
+            (self.log.last_written(), self.decided, self.options.retransmit_after);
+        let State::Leader(leader) = &mut self.state else { return };
+        // No replica has more of this term than its leader sent.
+        let Some(progress) = leader.peers.get_mut(&from).filter(|_| through <= last) else { return };
         let advanced = through > progress.matched;
         progress.matches(through, now, resend_after);
         progress.repaired(decided);

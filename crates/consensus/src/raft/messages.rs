@@ -200,7 +200,7 @@ pub struct VoteRound {
 /// A round of gossip: the leader sends it to a few replicas, and each that sees it for the first time to a few others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// The term with its leader, which began the round. Replicas answer the leader, whoever sent them the round.
+    /// The term with its leader, which began the round. Replicas answer the leader, and not the replica that sent them the round.
     pub ballot: Ballot,
     /// The number of the round, which grows with every round of the term. What is no round has 0: a status that is told
     /// in between, or entries for a replica that asked for them.
@@ -304,7 +304,16 @@ impl Message {
     fn has_slots(&self) -> Result<(), DecodeError> {
         match self {
             Message::Append { prev, entries, .. } => check_slots(*prev, entries),
-            Message::Round(round) => check_slots(round.prev, &round.entries),
+            Message::Round(round) => {
+                let status = round.status.iter().flat_map(|status| {
+                    let held = status.members.iter().map(|known| known.held);
+                    [status.commit, status.next].into_iter().chain(held)
+                });
+                if [round.commit].into_iter().chain(status).any(|slot| slot.0 == u64::MAX) {
+                    return Err(DecodeError::Undefined { field: "slot of a round", value: u64::MAX });
+                }
+                check_slots(round.prev, &round.entries)
+            }
             Message::VoteRound(round) if round.granted.len() > 2 * MEMBERS_MAX => {
                 Err(DecodeError::Undefined { field: "votes", value: round.granted.len() as u64 })
             }

@@ -8,7 +8,7 @@ use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     options::choice,
-    overrides::{Key, ON_OFF, Shared, on_off},
+    overrides::{Key, ON_OFF, chosen, on_off},
     registry::{Profile, Survives},
 };
 
@@ -103,30 +103,8 @@ fn fan_out(text: &str) -> Option<Option<u8>> {
 }
 
 const KEYS: &[Key] = &[
-    Key {
-        name: "replication",
-        accepted: "direct, unbatched, gossip-replies, gossip-status",
-        set: |options, value| value.parse().map(|how| options.raft.replication = how).is_ok(),
-        shared: Some(Shared {
-            value: |options| {
-                let how = options.raft.replication;
-                (how != Replication::default()).then(|| how.to_string())
-            },
-            unset: |options| options.raft.replication = Replication::default(),
-        }),
-    },
-    Key {
-        name: "status-merge",
-        accepted: "vec, lownew, print",
-        set: |options, value| value.parse().map(|how| options.raft.status_merge = how).is_ok(),
-        shared: Some(Shared {
-            value: |options| {
-                let how = options.raft.status_merge;
-                (how != Merge::default()).then(|| how.to_string())
-            },
-            unset: |options| options.raft.status_merge = Merge::default(),
-        }),
-    },
+    chosen!("replication", "direct, unbatched, gossip-replies, gossip-status", raft.replication),
+    chosen!("status-merge", "vec, lownew, print", raft.status_merge),
     Key {
         name: "round-interval",
         accepted: "50us to 1000ms",

@@ -5,7 +5,7 @@ use super::planted::Bug as Own;
 use crate::{
     Bug, ElectionKind,
     options::choice,
-    overrides::{Key, Shared},
+    overrides::chosen,
     registry::{Profile, Survives},
 };
 
@@ -36,18 +36,7 @@ pub(crate) const PROFILE: Profile = Profile {
     has_terms: false,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
-    keys: &[Key {
-        name: "ring-decision",
-        accepted: "quorum, last",
-        set: |options, value| value.parse().map(|decision| options.ring.decision = decision).is_ok(),
-        shared: Some(Shared {
-            value: |options| {
-                let decision = options.ring.decision;
-                (decision != RingDecision::default()).then(|| decision.to_string())
-            },
-            unset: |options| options.ring.decision = RingDecision::default(),
-        }),
-    }],
+    keys: &[chosen!("ring-decision", "quorum, last", ring.decision)],
     options_to_try: &["window-max=1", "ring-decision=last"],
     bugs: &[
         Bug::VoteBeforeDurable,

@@ -216,6 +216,8 @@ struct EpochTerms {
     first: Slot,
     /// Whether a later epoch has begun, so that entries committed after its end are void.
     ended: bool,
+    /// Whether followers find out by themselves what is committed.
+    followers_count: bool,
     servers: Vec<Server>,
     first_voters: Rc<VoterSets>,
     entries: BTreeMap<(Slot, Ballot), Known>,
@@ -233,6 +235,7 @@ impl EpochTerms {
         EpochTerms {
             first: group.first,
             ended: false,
+            followers_count: group.overrides.get("replication") == Some("gossip-status"),
             servers: (0..replicas).map(|_| Server::default()).collect(),
             first_voters: Rc::new(VoterSets::simple(group.voters().collect())),
             entries: BTreeMap::new(),
@@ -364,8 +367,10 @@ impl EpochTerms {
         let Some(known) = self.entries.get(&(slot, ballot)) else { return Ok(()) };
         let acknowledged = known.acknowledged;
         let quorum = |voters: &VoterSets| voters.is_quorum(|id| acknowledged & (1 << (id.0 - 1)) != 0);
-        // A replica that counts by itself may not have the leader's last configuration yet.
-        if !quorum(&known.voters) && !self.voters(ballot).is_some_and(|voters| quorum(&voters)) {
+        let latest = self.voters(ballot).unwrap_or_else(|| Rc::clone(&known.voters));
+        // A follower that counts by itself may not have the leader's last configuration yet.
+        let committed = quorum(&latest) || self.followers_count && quorum(&known.voters);
+        if !committed {
             return Ok(());
         }
         let (mut slot, mut at) = (slot, ballot);

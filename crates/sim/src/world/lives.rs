@@ -373,10 +373,7 @@ impl World {
             ahead_max: self.plan.largest(|settings| {
                 let mut consensus = group.options(&settings.consensus);
                 // What a leader adopts may be of an epoch with one more voter.
-                let factor = if windows > 1 { windows as usize + 1 } else { 1 };
-                // A wrapper that gives every replica a window may be around a protocol that does so too.
-                let twice = group.disseminates() && group.protocol.every_replica_proposes();
-                consensus.window_max *= if twice { factor * factor } else { factor };
+                consensus.window_max *= if windows > 1 { windows as usize + 1 } else { 1 };
                 consensus.accept_ahead_max()
             }),
             batches_max: self.batches_max,

@@ -84,7 +84,7 @@ fn others(effects: &[Effect], whom: ReplicaId) -> Vec<(Message, Lsn)> {
 }
 
 #[test]
-fn a_follower_passes_a_round_on_once_and_answers_the_leader_whoever_brought_it() {
+fn a_follower_passes_a_round_on_once_and_answers_its_leader() {
     let mut follower = follower(R2, Replication::GossipReplies);
     let first = round(1, ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a")], 0);
     let effects = gossip(&mut follower, R3, &first);
