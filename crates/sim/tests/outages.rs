@@ -10,11 +10,11 @@ use synod_sim::{
 /// How often each case is played; `synod sim outages` does it more often.
 const SEEDS: u64 = 1;
 
-#[test]
-fn some_replica_serves_soon_whatever_lasts() {
+/// Plays every case with each election of the protocol. A protocol is a test, so that they run side by side.
+fn serves_soon(protocol: ProtocolKind) {
     let timeout = election_timeout();
     for row in rows() {
-        for &cast in CASTS.iter() {
+        for &cast in CASTS.iter().filter(|cast| cast.protocol == protocol) {
             let measured = measure(cast, &row, SEEDS, None)
                 .unwrap_or_else(|violation| panic!("{}, {}: violates {violation}", row.name, cast.name));
             let (after_fault, after_crash) = row.bounds_of(cast.election);
@@ -31,4 +31,24 @@ fn some_replica_serves_soon_whatever_lasts() {
             }
         }
     }
+}
+
+#[test]
+fn some_replica_of_multipaxos_serves_soon_whatever_lasts() {
+    serves_soon(ProtocolKind::MultiPaxos);
+}
+
+#[test]
+fn some_replica_of_sequence_paxos_serves_soon_whatever_lasts() {
+    serves_soon(ProtocolKind::SequencePaxos);
+}
+
+#[test]
+fn some_replica_of_raft_serves_soon_whatever_lasts() {
+    serves_soon(ProtocolKind::Raft);
+}
+
+#[test]
+fn some_replica_of_the_ring_serves_soon_whatever_lasts() {
+    serves_soon(ProtocolKind::Ring);
 }
