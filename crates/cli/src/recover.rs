@@ -51,6 +51,15 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
     let marker = DataDir::read(&args.data_dir).map_err(Failure::failed)?.ok_or_else(|| {
         Failure::usage(format!("--data-dir {}: there is no data of a replica", args.data_dir.display()))
     })?;
+    if marker.groups.merged.is_some() {
+        return Err(Failure::usage(format!(
+            "--data-dir {}: its groups are merged into one order ({}), and a new cluster cannot be made of one replica of \
+             such a cluster: which batch of a group comes next could depend on a group of which this replica lacks \
+             something. Start a majority of the replicas again, or restore a copy of each",
+            args.data_dir.display(),
+            marker.groups
+        )));
+    }
     let mut config = synod_node::Config::new(
         marker.identity.cluster,
         marker.identity.replica,
@@ -61,7 +70,7 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
     config.durability = marker.durability;
     let loose = !marker.durability.keeps_votes(Ending::Machine);
     let mut refused = None;
-    let stores = (0..marker.groups.max(1)).map(|_| KvStore::new()).collect();
+    let stores = (0..marker.groups.count).map(|_| KvStore::new()).collect();
     let plan = force_new_cluster(&config, stores, |plan| {
         eprint!("{}", described(plan, &config.name, loose));
         let agreed = if args.yes { Ok(()) } else { ask() };

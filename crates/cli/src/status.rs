@@ -146,7 +146,7 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
 }
 
 /// The groups, if there are several: the leader of each, the last slots that were decided and that each replica has
-/// executed, the size of its part of the store, and whether the members are those of group 0.
+/// executed, the size of its part of the store (or its position, if the groups have one order), and whether the members are those of group 0.
 fn groups(asked: &[Asked]) -> String {
     let told = || asked.iter().filter_map(|asked| asked.answer.as_ref().ok());
     let count = told().map(|status| status.groups.len()).max().unwrap_or(0);
@@ -169,11 +169,16 @@ fn groups(asked: &[Asked]) -> String {
         let members = pending.and_then(|status| status.groups.get(number));
         let members = members.map_or("", |group| &group.members_pending);
         let members = if members.is_empty() { "as group 0" } else { members };
-        let (size, applied) = (Bytes(size).to_string(), applied.join(", "));
-        [number.to_string(), leader, decided.to_string(), applied, size, members.to_owned()]
+        // Of merged groups all have one store.
+        let position =
+            told().map(|(_, group)| group.position).max().and_then(|position| position.checked_sub(1));
+        let size = position.map_or_else(|| Bytes(size).to_string(), |position| position.to_string());
+        [number.to_string(), leader, decided.to_string(), applied.join(", "), size, members.to_owned()]
     };
-    let table = output::table(["GROUP", "LEADER", "SLOT", "APPLIED", "SIZE", "MEMBERS"], (0..count).map(row));
-    format!("{count} groups; what is said above of a group is said of group 0\n{table}")
+    let merged = told().any(|status| status.groups.iter().any(|group| group.position > 0));
+    let (size, order) = if merged { ("POSITION", " in one order") } else { ("SIZE", "") };
+    let table = output::table(["GROUP", "LEADER", "SLOT", "APPLIED", size, "MEMBERS"], (0..count).map(row));
+    format!("{count} groups{order}; what is said above of a group is said of group 0\n{table}")
 }
 
 /// The round of a ballot such as `10@r2`.

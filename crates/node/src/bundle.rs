@@ -14,9 +14,6 @@ use synod_wire::{DecodeError, Encoded, GROUPS_SINCE, GroupId, Reader, ReplicaId,
 /// The group in the header of a frame whose messages are of several groups.
 pub(crate) const BUNDLE: GroupId = GroupId(u16::MAX);
 
-/// The most groups that a node hosts.
-pub const GROUPS_MAX: usize = 1024;
-
 /// A message of at most so many bytes goes with others: copying it costs less than a frame of its own.
 const SMALL_BYTES_MAX: usize = 512;
 

@@ -3,11 +3,11 @@
 use std::{fmt, net::SocketAddr, ops::RangeInclusive, path::PathBuf, str::FromStr, sync::Arc};
 
 use synod_consensus::{Combination, Options};
-use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings};
+use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings, Skips, Take};
 use synod_storage::{Disk, Durability, Ending, the_disk};
 use synod_sync::net::TcpListener;
 use synod_transport::{EventLoop, Network, Tcp};
-use synod_wire::{ClusterId, GroupId, ReplicaId};
+use synod_wire::{ClusterId, GroupId, Groups, MERGED_MAX, ReplicaId, TAKE_MAX};
 
 use crate::{ConfigError, Origin, origin::beside};
 
@@ -78,11 +78,34 @@ pub struct Config {
     pub disk: Arc<dyn Disk>,
     /// How the work is spread over threads.
     pub threads: Threads,
+    /// Several groups in one order, which execute on one state machine. The same at all replicas of a cluster, and at every
+    /// start; but for [`Merging::skips`].
+    pub merging: Option<Merging>,
     /// With [`Threads::Compact`]: the event loop on which the protocol runs, beside other tasks, such as those that serve
     /// clients. Without one its thread waits for sockets of peers alone. The state machine, the disk and the network are
     /// then called inside of that loop's tasks, where tokio allows no blocking calls of its own; and no other task of
     /// the loop may block, or stop this replica. A loop runs one replica, once.
     pub event_loop: Option<Arc<dyn EventLoop>>,
+}
+
+/// How several groups make one order ([`synod_replica::Merge`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Merging {
+    /// How many groups.
+    pub groups: u16,
+    /// How many batches of a group come in a row.
+    pub take: Take,
+    /// When a group that orders less than others skips.
+    pub skips: Skips,
+}
+
+impl Merging {
+    /// So many groups, a batch of each in turn.
+    #[must_use]
+    pub fn of(groups: u16) -> Merging {
+        Merging { groups, take: Take::MIN, skips: Skips::default() }
+    }
 }
 
 /// How a replica's stages are placed on threads.
@@ -152,15 +175,16 @@ impl Config {
             network: Arc::new(Tcp),
             disk: the_disk(),
             threads: Threads::default(),
+            merging: None,
             event_loop: None,
         }
     }
 
     /// What this replica begins with in one of `groups` groups if its data directory does not say.
-    pub(crate) fn origin(&self, group: GroupId, groups: u16) -> Result<Origin, ConfigError> {
+    pub(crate) fn origin(&self, group: GroupId, groups: Groups) -> Result<Origin, ConfigError> {
         if let Some(told) = &self.joins {
             let cluster = told.groups();
-            return match cluster == usize::from(groups) {
+            return match cluster == groups {
                 true => Ok(told.of(group)),
                 false => Err(ConfigError::GroupsOfCluster { own: groups, cluster }),
             };
@@ -168,7 +192,7 @@ impl Config {
         self.check_members()?;
         let members = self.members.iter().map(|member| (member.id, member.info()));
         let first = Group::first(&self.settings.consensus, members).limited(self.settings.limits);
-        let first = match (groups, group) {
+        let first = match (groups.count, group) {
             (1, _) => first,
             (_, GroupId::FIRST) => first.followed(),
             _ => beside(&first),
@@ -215,6 +239,11 @@ impl Config {
             if value.is_zero() {
                 return Err(ConfigError::NoTime(key));
             }
+        }
+        if let Some(Merging { groups, take, .. }) = self.merging
+            && !((2..=MERGED_MAX).contains(&groups) && take.get() <= TAKE_MAX)
+        {
+            return Err(ConfigError::Merging);
         }
         if self.event_loop.is_some() && self.threads != Threads::Compact {
             return Err(ConfigError::EventLoop);

@@ -5,9 +5,9 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use synod_consensus::{CombinationError, MEMBERS_MAX, OptionError};
 use synod_replica::{LimitError, Refusal, RequestError};
 use synod_storage::{Damage, Durability, Loss, StorageError};
-use synod_wire::{DecodeError, GroupId, Lsn, REPLICA_ID_MAX, ReplicaId, Slot};
-
-use crate::bundle::GROUPS_MAX;
+use synod_wire::{
+    DecodeError, GROUPS_MAX, GroupId, Groups, Lsn, MERGED_MAX, REPLICA_ID_MAX, ReplicaId, Slot, TAKE_MAX,
+};
 
 /// What is wrong with a [`Config`](crate::Config).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,13 +35,19 @@ pub enum ConfigError {
     #[error("{0} groups; there can be 1 to {GROUPS_MAX}")]
     Groups(usize),
     /// The cluster that this replica joins has another number of groups.
-    #[error("{own} groups; the cluster to be joined has {cluster}")]
+    #[error("the groups {own}; the cluster to be joined has {cluster}")]
     GroupsOfCluster {
-        /// How many groups this replica was to have.
-        own: u16,
-        /// How many the cluster has.
-        cluster: usize,
+        /// The groups that this replica was to have.
+        own: Groups,
+        /// Those of the cluster.
+        cluster: Groups,
     },
+    /// There are too few or too many merged groups, or batches of each in a row.
+    #[error("2 to {MERGED_MAX} groups can be merged, with up to {TAKE_MAX} batches of each in a row")]
+    Merging,
+    /// Merged groups have one state machine.
+    #[error("{0} state machines for groups that are merged into one order; they have one")]
+    MergedMachines(usize),
     /// A time must not be 0.
     #[error("{0} is 0; it must be longer")]
     NoTime(&'static str),

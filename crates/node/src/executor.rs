@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
 };
 
-use bytes::Bytes;
 use synod_replica::{
     Answer, Event, Executor, Frozen, Installed, Outcome, RequestError, SnapshotInfo, StateMachine,
 };
@@ -20,6 +19,7 @@ use tokio::sync::oneshot;
 use crate::{
     handle::Reply,
     inputs::{Inputs, Queue},
+    merged::{MergedStage, Queries},
     protocol::Input,
     snapshots::SnapshotJob,
     status::{Ahead, Shared},
@@ -30,7 +30,9 @@ pub(crate) enum Job {
     /// Execute a batch, and answer these of its commands, in the order of their places.
     Execute { slot: Slot, ballots: Ballots, batch: Batch, replies: Vec<(usize, Reply)> },
     /// Answer queries from a state that includes `slot`.
-    Query { slot: Slot, queries: Vec<(Bytes, Reply)> },
+    Query { slot: Slot, queries: Queries },
+    /// Answer queries from a state that includes these slots of all groups.
+    QueryAt { slots: Vec<Slot>, queries: Queries },
     /// Freeze the state for a snapshot.
     Freeze,
     /// Replace the state by a snapshot that was received and verified.
@@ -81,22 +83,33 @@ pub(crate) struct ExecutorStage<S> {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ahead: Arc<Ahead>,
     /// Queries that wait for a slot.
-    pub(crate) waiting: BTreeMap<Slot, Vec<(Bytes, Reply)>>,
+    pub(crate) waiting: BTreeMap<Slot, Queries>,
 }
 
 /// Jobs taken before the protocol is told how far execution is.
 const BURST_MAX: usize = 256;
 
-/// The executors of all groups, on a thread of their own.
-pub(crate) struct Executors<S> {
+/// The executors of all groups, or that of all groups in one order.
+pub(crate) enum Executors<S> {
     /// By the number of the group.
-    pub(crate) stages: Vec<ExecutorStage<S>>,
-    pub(crate) events: Queue,
+    Each(Vec<ExecutorStage<S>>),
+    Merged(Box<MergedStage<S>>),
 }
 
 impl<S: StateMachine> Executors<S> {
+    /// Does one job; the events that the replicas of groups are to be told.
+    pub(crate) fn run_job(&mut self, group: GroupId, job: Job) -> Vec<(GroupId, Event)> {
+        match self {
+            Executors::Each(stages) => {
+                let event = stages[usize::from(group.0)].run_job(job);
+                event.into_iter().map(|event| (group, event)).collect()
+            }
+            Executors::Merged(stage) => stage.run_job(group, job),
+        }
+    }
+
     /// Runs until told to stop, or until nobody can send jobs any more.
-    pub(crate) fn run(mut self, jobs: &Receiver<(GroupId, Job)>) {
+    pub(crate) fn run(mut self, jobs: &Receiver<(GroupId, Job)>, protocol: &Queue) {
         let mut worked = Vec::new();
         while let Ok(first) = jobs.recv() {
             let began = Instant::now();
@@ -104,30 +117,49 @@ impl<S: StateMachine> Executors<S> {
                 if matches!(job, Job::Stop) {
                     return;
                 }
-                let stage = &mut self.stages[usize::from(group.0)];
                 if !worked.iter().any(|(known, _)| *known == group) {
-                    worked.push((group, stage.executor.applied()));
+                    self.note_before(group, &mut worked);
                 }
-                if let Some(event) = stage.run_job(job) {
+                for (group, event) in self.run_job(group, job) {
                     // A failed send means that the protocol's thread has ended; the stop follows.
-                    let _ = self.events.send(Input::Event(group, event));
+                    let _ = protocol.send(Input::Event(group, event));
                 }
             }
             let mut wake = false;
             for (group, before) in worked.drain(..) {
-                let stage = &self.stages[usize::from(group.0)];
-                if stage.executor.applied() > before {
-                    stage.shared.executed.publish(stage.executor.applied().0);
-                    stage.shared.watchers.tell();
-                    stage.ahead.mark(group);
-                    wake |= stage.shared.wake_when_executed.load(SeqCst);
+                let (applied, shared, ahead) = self.progress(group);
+                if applied > before {
+                    shared.executed.publish(applied.0);
+                    shared.watchers.tell();
+                    ahead.mark(group);
+                    wake |= shared.wake_when_executed.load(SeqCst);
                 }
             }
             if wake {
                 // A failed send means that the protocol's thread has ended; the stop follows.
-                let _ = self.events.send(Input::Wake);
+                let _ = protocol.send(Input::Wake);
             }
-            self.stages[0].shared.executor_busy.since(began);
+            self.progress(GroupId::FIRST).1.executor_busy.since(began);
+        }
+    }
+
+    /// How far the groups are that work for `group` may bring further.
+    fn note_before(&self, group: GroupId, worked: &mut Vec<(GroupId, Slot)>) {
+        match self {
+            Executors::Each(_) => worked.push((group, self.progress(group).0)),
+            Executors::Merged(stage) => {
+                worked.extend((0u16..).map(GroupId).zip(stage.applied()));
+            }
+        }
+    }
+
+    fn progress(&self, group: GroupId) -> (Slot, &Shared, &Ahead) {
+        match self {
+            Executors::Each(stages) => {
+                let stage = &stages[usize::from(group.0)];
+                (stage.executor.applied(), &stage.shared, &stage.ahead)
+            }
+            Executors::Merged(stage) => (stage.applied_of(group), stage.shared(group), stage.ahead()),
         }
     }
 }
@@ -137,12 +169,15 @@ impl<S: StateMachine> ExecutorStage<S> {
     pub(crate) fn run_job(&mut self, job: Job) -> Option<Event> {
         match job {
             Job::Execute { slot, ballots, batch, replies } => self.execute(slot, ballots, &batch, replies),
-            Job::Query { slot, queries } if slot <= self.executor.applied() => self.answer(queries),
+            Job::Query { slot, queries } if slot <= self.executor.applied() => {
+                answer(&self.executor, queries)
+            }
             Job::Query { slot, queries } => self.waiting.entry(slot).or_default().extend(queries),
+            Job::QueryAt { slots, queries } => return self.run_job(Job::Query { slot: slots[0], queries }),
             Job::Freeze => {
                 let slot = self.executor.applied();
                 let frozen: Box<dyn Frozen> = self.executor.freeze();
-                let _ = self.snapshots.send((self.group, SnapshotJob::Write { slot, frozen }));
+                let _ = self.snapshots.send((self.group, SnapshotJob::Write { slot, frozen, cut: None }));
             }
             Job::Restore(info) => return Some(self.restore(info)),
             Job::Digest(reply) => {
@@ -154,23 +189,8 @@ impl<S: StateMachine> ExecutorStage<S> {
     }
 
     fn execute(&mut self, slot: Slot, ballots: Ballots, batch: &Batch, replies: Vec<(usize, Reply)>) {
-        let awaited = |place| {
-            let found = replies.binary_search_by_key(&place, |(of, _)| *of);
-            found.is_ok_and(|at| replies[at].1.is_awaited())
-        };
-        let mut outcomes = self.executor.execute(slot, ballots, batch, awaited);
-        for (place, reply) in replies {
-            let unknown = Outcome::Error(RequestError::OutcomeUnknown);
-            let outcome = outcomes
-                .get_mut(place)
-                .map_or(unknown.clone(), |outcome| std::mem::replace(outcome, unknown));
-            reply.send(match outcome {
-                Outcome::Reply(bytes) => Ok(Answer::Whole(bytes)),
-                Outcome::Error(error) => Err(error),
-                // Its client has gone.
-                Outcome::Unanswered => Err(RequestError::OutcomeUnknown),
-            });
-        }
+        let outcomes = self.executor.execute(slot, ballots, batch, |place| awaits(&replies, place));
+        reply_to(replies, outcomes);
         self.applied_more();
     }
 
@@ -184,16 +204,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             if *entry.key() > self.executor.applied() {
                 break;
             }
-            let queries = entry.remove();
-            self.answer(queries);
-        }
-    }
-
-    fn answer(&self, queries: Vec<(Bytes, Reply)>) {
-        for (query, reply) in queries {
-            if reply.is_awaited() {
-                reply.send(Ok(self.executor.answer(&query)));
-            }
+            answer(&self.executor, entry.remove());
         }
     }
 
@@ -213,9 +224,37 @@ impl<S: StateMachine> ExecutorStage<S> {
             }
         }
         self.applied_more();
-        let (ballots, group) = (self.executor.ballots(), self.executor.group().clone());
-        let history = self.executor.history().clone();
-        let installed = Installed { info, ballots, group, history };
+        let installed = Installed { info, ..self.executor.installed(GroupId::FIRST, info.bytes) };
         Event::SnapshotInstalled(sound.then(|| Box::new(installed)))
+    }
+}
+
+/// Answers those who wait for the outcomes of a batch's commands.
+pub(crate) fn reply_to(replies: Vec<(usize, Reply)>, mut outcomes: Vec<Outcome>) {
+    for (place, reply) in replies {
+        let unknown = Outcome::Error(RequestError::OutcomeUnknown);
+        let outcome =
+            outcomes.get_mut(place).map_or(unknown.clone(), |outcome| std::mem::replace(outcome, unknown));
+        reply.send(match outcome {
+            Outcome::Reply(bytes) => Ok(Answer::Whole(bytes)),
+            Outcome::Error(error) => Err(error),
+            // Its client has gone.
+            Outcome::Unanswered => Err(RequestError::OutcomeUnknown),
+        });
+    }
+}
+
+/// Whether a client waits for the outcome of the command at this place.
+pub(crate) fn awaits(replies: &[(usize, Reply)], place: usize) -> bool {
+    let found = replies.binary_search_by_key(&place, |(of, _)| *of);
+    found.is_ok_and(|at| replies[at].1.is_awaited())
+}
+
+/// Answers clients from the present state.
+pub(crate) fn answer<S: StateMachine>(executor: &Executor<S>, queries: Queries) {
+    for (query, reply) in queries {
+        if reply.is_awaited() {
+            reply.send(Ok(executor.answer(&query)));
+        }
     }
 }

@@ -1,13 +1,16 @@
 //! What a replica finds on disk when it starts, and whether it may start with that.
 
-use synod_replica::{Executor, Installed, LogRecord, Recovered, SnapshotInfo, StateMachine, salvage};
-use synod_storage::{DataDir, Lives, Loss, PeerBook, RecoveredRecord, SnapshotStore, Wal};
+use synod_replica::{
+    Cut, Executor, Installed, LogRecord, Recovered, SnapshotInfo, StateMachine, Take, salvage,
+};
+use synod_storage::{DataDir, Lives, Loss, PeerBook, RecoveredRecord, SnapshotFile, SnapshotStore, Wal};
 use synod_sync::Arc;
-use synod_wire::{GroupId, Lsn, ReplicaId};
+use synod_wire::{GroupId, Groups, Lsn, ReplicaId, Slot};
 
 use crate::{
-    Config, Lacking, Origin, StartError,
+    Config, Lacking, Merging, Origin, StartError,
     alone::{Company, Verdict},
+    merged::{File, Files},
 };
 
 /// What was found on disk.
@@ -15,7 +18,11 @@ pub(crate) struct Found<S> {
     pub(crate) data_dir: DataDir,
     pub(crate) wal: Wal,
     /// By the number of the group.
-    pub(crate) groups: Vec<FoundGroup<S>>,
+    pub(crate) groups: Vec<FoundGroup>,
+    /// One for each group, or one for all if they are merged; with what the newest snapshot holds.
+    pub(crate) executors: Vec<Executor<S>>,
+    /// The snapshots that hold all groups, if they are merged.
+    pub(crate) files: Option<Files>,
     /// Identities and births of the other replicas when they were last seen.
     pub(crate) peers: PeerBook,
     /// The lives of this replica.
@@ -25,10 +32,9 @@ pub(crate) struct Found<S> {
 }
 
 /// What was found of a group.
-pub(crate) struct FoundGroup<S> {
+pub(crate) struct FoundGroup {
     pub(crate) group: GroupId,
     pub(crate) store: Arc<SnapshotStore>,
-    pub(crate) executor: Executor<S>,
     /// What the group began with.
     pub(crate) origin: Origin,
     pub(crate) recovered: Recovered,
@@ -43,13 +49,16 @@ pub(crate) fn open<S: StateMachine>(
 ) -> Result<Found<S>, StartError> {
     let disk = || Arc::clone(&config.disk);
     let Config { cluster, me, name, durability, .. } = config;
-    let count = u16::try_from(machines.len()).expect("at most GROUPS_MAX");
-    let data_dir =
-        DataDir::open_for_groups(disk(), &config.data_dir, *cluster, *me, name, *durability, count)?;
+    let all = match config.merging {
+        Some(Merging { groups, take, .. }) => Groups { count: groups, merged: Some(take) },
+        None => Groups::shards(u16::try_from(machines.len()).expect("at most GROUPS_MAX")),
+    };
+    let count = all.count;
+    let data_dir = DataDir::open_for_groups(disk(), &config.data_dir, *cluster, *me, name, *durability, all)?;
     let identity = data_dir.identity();
     let groups = || (0..count).map(GroupId);
     // The first group's is written last: with it the directory counts as begun (`is_begun`).
-    let written = groups().rev().map(|group| origin(config, &data_dir, group, count));
+    let written = groups().rev().map(|group| origin(config, &data_dir, group, all));
     let mut origins = written.collect::<Result<Vec<_>, _>>()?;
     origins.reverse();
     let peers = PeerBook::open(&data_dir)?;
@@ -58,9 +67,20 @@ pub(crate) fn open<S: StateMachine>(
     // With whom the groups begin is the same for all of them.
     let first = others_at_first(&origins[0], config.me);
     let mut states = Vec::new();
-    for ((group, origin), machine) in groups().zip(origins).zip(machines) {
-        states.push(open_state(config, &data_dir, group, origin, machine, recovering)?);
+    for (group, origin) in groups().zip(origins) {
+        states.push(open_state(config, &data_dir, group, origin, recovering)?);
     }
+    let (executors, files) = match config.merging {
+        Some(merging) => {
+            let (executor, files) = restore_merged(merging.take, machines, &mut states)?;
+            (vec![executor], Some(files))
+        }
+        None => {
+            let restored =
+                machines.into_iter().zip(&mut states).map(|(machine, state)| restore(machine, state));
+            (restored.collect::<Result<_, _>>()?, None)
+        }
+    };
 
     let options = synod_storage::Options {
         durability: config.durability,
@@ -86,7 +106,8 @@ pub(crate) fn open<S: StateMachine>(
             Company::Voters => {
                 // What can still be read may be older than what was promised. But what it proves to be decided is so.
                 for (records, state) in records.iter_mut().zip(&states) {
-                    let kept = salvage(records.drain(..), state.executor.applied());
+                    let held = state.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
+                    let kept = salvage(records.drain(..), held);
                     // Their numbers do not matter any more.
                     records.extend(kept.into_iter().map(|record| (Lsn::ZERO, record)));
                 }
@@ -134,49 +155,94 @@ pub(crate) fn open<S: StateMachine>(
     let (incarnation, nonce) = (identity.incarnation, lives.introduction(last_lsn).nonce);
     let mut found_groups = Vec::new();
     for (group, (state, records)) in groups().zip(states.into_iter().zip(records)) {
-        let FoundState { origin, store, executor, snapshot } = state;
+        let FoundState { origin, store, snapshot, .. } = state;
         let records = records.into_iter().map(|(_, record)| record).collect();
         let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
-        found_groups.push(FoundGroup { group, store, executor, origin, recovered });
+        found_groups.push(FoundGroup { group, store, origin, recovered });
     }
     let goes_on = verdict == Some(Verdict::GoOn);
-    Ok(Found { data_dir, wal, groups: found_groups, peers, lives, goes_on })
+    Ok(Found { data_dir, wal, groups: found_groups, executors, files, peers, lives, goes_on })
 }
 
 /// What was found of a group besides the log.
-struct FoundState<S> {
+struct FoundState {
     origin: Origin,
     store: Arc<SnapshotStore>,
-    executor: Executor<S>,
+    /// The newest file.
+    file: Option<SnapshotFile>,
+    /// What an executor was restored from, as far as this group is concerned.
     snapshot: Option<Installed>,
 }
 
-/// The latest snapshot of a group, and the state machine with what is in it.
-fn open_state<S: StateMachine>(
+/// The latest snapshot file of a group.
+fn open_state(
     config: &Config,
     data_dir: &DataDir,
     group: GroupId,
     origin: Origin,
-    machine: S,
     recovering: bool,
-) -> Result<FoundState<S>, StartError> {
+) -> Result<FoundState, StartError> {
     let (disk, dir) = (Arc::clone(&config.disk), data_dir.snapshots_of(group));
     let store = Arc::new(SnapshotStore::open_on(disk, &dir, config.cluster)?);
-    let mut executor = Executor::new(machine, origin.first.clone());
     let latest = store.latest()?;
     if matches!(Company::of(config.me, &origin.present), Company::Voters) && !recovering {
         // Where nobody else has another one, it stays where it is: the disk may read it tomorrow.
         store.set_aside(&latest.damaged)?;
     }
-    let Some(file) = latest.snapshot else {
-        return Ok(FoundState { origin, store, executor, snapshot: None });
-    };
+    Ok(FoundState { origin, store, file: latest.snapshot, snapshot: None })
+}
+
+/// The state machine of a group with what its latest snapshot holds.
+fn restore<S: StateMachine>(machine: S, state: &mut FoundState) -> Result<Executor<S>, StartError> {
+    let mut executor = Executor::new(machine, state.origin.first.clone());
+    if let Some(file) = &state.file {
+        restore_from(&mut executor, &state.store, file)?;
+        state.snapshot = Some(executor.installed(GroupId::FIRST, file.file_bytes));
+    }
+    Ok(executor)
+}
+
+/// The state machine of merged groups with what the latest snapshot holds, whichever group has its file.
+fn restore_merged<S: StateMachine>(
+    take: Take,
+    machines: Vec<S>,
+    states: &mut [FoundState],
+) -> Result<(Executor<S>, Files), StartError> {
+    let machine = machines.into_iter().next().expect("merged groups have one state machine");
+    let first = states.iter().map(|state| state.origin.first.clone());
+    let (mut executor, mut files) = (Executor::merged(machine, first, take), Files::default());
+    for (group, state) in (0u16..).map(GroupId).zip(&*states) {
+        let Some(file) = &state.file else { continue };
+        let unreadable = |error| StartError::Snapshot { path: file.path.clone(), error };
+        let cut = Cut::read_from(&mut state.store.open_snapshot(file.slot)?).map_err(unreadable)?;
+        if let Some(cut) = cut {
+            files.add(File { cut, group, slot: file.slot, bytes: file.file_bytes });
+        }
+    }
+    // The latest first: of the others only what it lacks is read.
+    for found in files.0.iter().rev() {
+        let state = &states[usize::from(found.group.0)];
+        restore_from(&mut executor, &state.store, state.file.as_ref().expect("it was found"))?;
+    }
+    for (group, state) in (0u16..).map(GroupId).zip(states) {
+        let installed = executor.installed(group, 0);
+        if let Some(file) =
+            files.holding(group, installed.info.slot).filter(|_| installed.info.slot > Slot::ZERO)
+        {
+            let info = SnapshotInfo { bytes: file.bytes, ..installed.info };
+            state.snapshot = Some(Installed { info, ..installed });
+        }
+    }
+    Ok((executor, files))
+}
+
+fn restore_from<S: StateMachine>(
+    executor: &mut Executor<S>,
+    store: &SnapshotStore,
+    file: &SnapshotFile,
+) -> Result<(), StartError> {
     let mut reader = store.open_snapshot(file.slot)?;
-    executor.restore(&mut reader).map_err(|error| StartError::Snapshot { path: file.path.clone(), error })?;
-    let info = SnapshotInfo { slot: file.slot, bytes: file.file_bytes };
-    let (ballots, group) = (executor.ballots(), executor.group().clone());
-    let installed = Installed { info, ballots, group, history: executor.history().clone() };
-    Ok(FoundState { origin, store, executor, snapshot: Some(installed) })
+    executor.restore(&mut reader).map_err(|error| StartError::Snapshot { path: file.path.clone(), error })
 }
 
 /// The records of each of `count` groups, in order. In their numbers is a gap only where there is one in the log, so
@@ -213,12 +279,12 @@ pub(crate) fn others_at_first(origin: &Origin, me: ReplicaId) -> Vec<ReplicaId> 
 }
 
 /// What the data directory says that a group began with; at the first start that is written down.
-fn origin(config: &Config, data_dir: &DataDir, group: GroupId, count: u16) -> Result<Origin, StartError> {
+fn origin(config: &Config, data_dir: &DataDir, group: GroupId, groups: Groups) -> Result<Origin, StartError> {
     if let Some(bytes) = data_dir.origin_of(group)? {
         return Origin::decode(bytes)
             .map_err(|error| StartError::Origin { data_dir: data_dir.path().to_owned(), error });
     }
-    let origin = config.origin(group, count)?;
+    let origin = config.origin(group, groups)?;
     data_dir.set_origin_of(group, &origin.encode())?;
     Ok(origin)
 }
@@ -235,7 +301,7 @@ mod tests {
     use synod_consensus::{Options, ProtocolKind, multipaxos};
     use synod_replica::{Context, Frozen, Goal, Group, Standing};
     use synod_storage::Durability;
-    use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, Introduction, Slot};
+    use synod_wire::{Ballot, Batch, ClusterId, Epoch, Incarnation, Introduction};
 
     use super::*;
 

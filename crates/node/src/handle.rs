@@ -21,7 +21,7 @@ use crate::{
     executor::{Job, JobSender},
     inputs::Inputs,
     protocol::{ClientJob, Input},
-    status::{NodeStatus, PeerLink, Shared},
+    status::{MergeStatus, NodeStatus, PeerLink, Shared},
 };
 
 /// Bytes that one permit of the admission semaphore stands for.
@@ -68,6 +68,8 @@ pub(crate) struct Inner {
     pub(crate) group: GroupId,
     /// How many groups the node has.
     pub(crate) groups: usize,
+    /// What the groups show of their common order, if they have one.
+    pub(crate) merge: Option<Arc<Shared>>,
     pub(crate) durability: Durability,
     pub(crate) inputs: Inputs,
     pub(crate) executor: JobSender,
@@ -352,6 +354,11 @@ impl Handle {
             peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up: peer.connected }).collect(),
             waits_for: shared.waits_for.load().to_vec(),
             forked_with: shared.forked_with.load().to_vec(),
+            merge: self.inner.merge.as_ref().map(|first| MergeStatus {
+                position: shared.position.get(),
+                waits_for: first.merge.stall(),
+                waited: first.merge.waited(),
+            }),
         }
     }
 }

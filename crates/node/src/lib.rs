@@ -57,6 +57,7 @@ mod handle;
 mod inputs;
 mod log;
 mod meeting;
+mod merged;
 mod metrics;
 mod node;
 mod origin;
@@ -70,13 +71,13 @@ mod waiting;
 #[cfg(feature = "shuttle")]
 mod watch;
 
-pub use bundle::GROUPS_MAX;
-pub use config::{Config, MemberAddress, Threads, UnknownThreads};
+pub use config::{Config, MemberAddress, Merging, Threads, UnknownThreads};
 pub use error::{ChangeError, ConfigError, Ended, Lacking, ReadLogError, StartError};
 pub use handle::Handle;
 #[cfg(feature = "metrics")]
 pub use metrics::NodeMetrics;
 pub use node::Node;
 pub use origin::{AskError, Origin, is_begun};
-pub use status::{NodeStatus, PeerLink};
+pub use status::{MergeStatus, NodeStatus, PeerLink};
+pub use synod_wire::GROUPS_MAX;
 pub use view::{View, Watch};

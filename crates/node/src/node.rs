@@ -8,7 +8,9 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Link, Role};
-use synod_replica::{Action, Event, Executor, Group, History, Mark, PeerMessage, Replica, StateMachine};
+use synod_replica::{
+    Action, Event, Executor, Group, History, Mark, Pace, PeerMessage, Replica, StateMachine,
+};
 use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
@@ -17,14 +19,14 @@ use synod_sync::{
     thread::{self, JoinHandle},
 };
 use synod_transport::{Connections, Peer, Unreadable};
-use synod_wire::{GroupId, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{GROUPS_MAX, GroupId, Lsn, ReplicaId, Slot, Time};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    Config, ConfigError, Ended, Handle, Lacking, Origin, StartError, Threads,
+    Config, ConfigError, Ended, Handle, Lacking, Merging, Origin, StartError, Threads,
     alone::is_only_voter,
     apart::apart,
-    bundle::{self, BUNDLE, Bundles, GROUPS_MAX},
+    bundle::{self, BUNDLE, Bundles},
     event_loop::Task,
     executor::{ExecutorStage, Executors, Job, JobSender},
     found::{Found, FoundGroup, open, others_at_first},
@@ -32,10 +34,11 @@ use crate::{
     inputs::{Inputs, Queue},
     log::{LogJob, LogStage, LoggedGroup},
     meeting::{Meetings, outlived, write_what_is_heard},
+    merged::{Files, MergedGroup, MergedStage},
     metrics::Queues,
     origin::former,
     parting::Parting,
-    protocol::{Clock, Common, Execution, Hosted, Input, ProtocolStage},
+    protocol::{Clock, Common, Execution, Hosted, Input, Merged, ProtocolStage},
     snapshots::{GroupSnapshots, SnapshotJob, SnapshotStage},
     status::{Ahead, Shared},
     view::Watched,
@@ -44,6 +47,9 @@ use crate::{
 /// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one
 /// wake-up serves many.
 const TIMERS_SHARE: u32 = 8;
+
+/// The interval of a clock that another group moves: about a century.
+const NEVER_TICKS: Duration = Duration::from_secs(3_000_000_000);
 
 /// Events of peers and requests of clients that may wait for the protocol's thread. A thread that brings more waits,
 /// and with it, in the end, the connection that it came from.
@@ -150,25 +156,26 @@ struct Opened {
     parting: Parting,
     /// It lost something that it learns again.
     amnesia: bool,
+    /// The snapshots of merged groups.
+    files: Option<Files>,
 }
 
 /// A group that is about to run.
-struct Begun<S> {
+struct Begun {
     group: GroupId,
     replica: Replica,
     actions: Vec<Action>,
     shared: Arc<Shared>,
     store: Arc<SnapshotStore>,
-    executor: Executor<S>,
     origin: Origin,
     /// The slot of its snapshot.
     executed: Slot,
 }
 
-impl<S: StateMachine> Begun<S> {
+impl Begun {
     /// `groups` is the number of groups that the replica has.
-    fn new(config: &Config, found: FoundGroup<S>, groups: usize, data_dir: &DataDir, now: Time) -> Begun<S> {
-        let FoundGroup { group, store, executor, origin, recovered } = found;
+    fn new(config: &Config, found: FoundGroup, groups: usize, data_dir: &DataDir, now: Time) -> Begun {
+        let FoundGroup { group, store, origin, recovered } = found;
         let executed = recovered.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
         tracing::info!(
             %group, records = recovered.records.len(), snapshot = executed.0,
@@ -185,11 +192,16 @@ impl<S: StateMachine> Begun<S> {
             let known = recovered.snapshot.as_ref().map_or(&origin.first, |snapshot| &snapshot.group);
             settings.consensus.priority = u8::from(leads_first(config.me, group, known));
         }
+        settings.merged = config.merging.is_some();
+        if settings.merged && group != GroupId::FIRST {
+            // The groups have one clock, and the first one moves it.
+            settings.clock_interval = NEVER_TICKS;
+        }
         let replica = Replica::start(settings, config.me, origin.first.clone(), recovered, now, &mut actions);
         shared.group.store(Some(Arc::new(replica.group().clone())));
         // Nobody sees a replica that lost its log as the follower that it will be.
         shared.store(&replica.status());
-        Begun { group, replica, actions, shared, store, executor, origin, executed }
+        Begun { group, replica, actions, shared, store, origin, executed }
     }
 
     /// Refuses to go on where nobody could tell what is missing. `goes_on`: something is, and there was nobody else.
@@ -266,7 +278,11 @@ impl Node {
             let count = machines.len();
             return Err(ConfigError::Groups(count).into());
         }
-        let Found { data_dir, mut wal, groups, peers, lives, goes_on } = open(&config, machines, false)?;
+        if config.merging.is_some() && machines.len() > 1 {
+            return Err(ConfigError::MergedMachines(machines.len()).into());
+        }
+        let found = open(&config, machines, false)?;
+        let Found { data_dir, mut wal, groups, executors, files, peers, lives, goes_on } = found;
         let (amnesia, durable) = (groups[0].recovered.amnesia, groups[0].recovered.last_lsn);
         tracing::info!(
             replica = %config.me, name = config.name, cluster = %config.cluster,
@@ -318,18 +334,20 @@ impl Node {
             wal,
             parting,
             amnesia,
+            files,
         };
-        Node::run(opened, begun, clock, durable)
+        Node::run(opened, begun, executors, clock, durable)
     }
 
     /// Connects the replica with its peers, and begins its threads.
     fn run<S: StateMachine>(
         opened: Opened,
-        begun: Vec<Begun<S>>,
+        begun: Vec<Begun>,
+        executors: Vec<Executor<S>>,
         clock: Clock,
         durable: Lsn,
     ) -> Result<Node, StartError> {
-        let Opened { config, data_dir, book, lives, wal, parting, amnesia } = opened;
+        let Opened { config, data_dir, book, lives, wal, parting, amnesia, files } = opened;
         let compact = config.threads == Threads::Compact;
         let bell = if compact { Some(Arc::new(Bell::new().map_err(StartError::Thread)?)) } else { None };
         let task =
@@ -376,6 +394,7 @@ impl Node {
         };
         let snapshot_stage = SnapshotStage {
             groups: begun.iter().map(|group| GroupSnapshots::new(Arc::clone(&group.store))).collect(),
+            merged: files,
             events: inputs.clone(),
             executor: executor.clone(),
             waiting: Default::default(),
@@ -394,6 +413,9 @@ impl Node {
             parting,
             failed: None,
             loss_pending: amnesia,
+            merged: config
+                .merging
+                .map(|Merging { take, skips, .. }| Merged::new(Pace::new(skips, take, count, clock.now()))),
             grid: if count > 1 {
                 config.settings.consensus.heartbeat_interval / TIMERS_SHARE
             } else {
@@ -403,12 +425,14 @@ impl Node {
         let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
         let permits_max = Inner::permits(config.settings.queue_bytes_max);
         let admission = Arc::new(Semaphore::new(permits_max));
-        let (mut handles, mut hosted, mut executors) = (Vec::new(), Vec::new(), Vec::new());
+        let executors = stages(&config, executors, &begun, &snapshots, &ahead);
+        let (mut handles, mut hosted) = (Vec::new(), Vec::new());
         let groups: Vec<_> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();
-        for Begun { group, replica, actions, shared, store, executor: of, origin, executed } in begun {
+        for Begun { group, replica, actions, shared, origin, executed, .. } in begun {
             handles.push(Handle::new(Inner {
                 group,
                 groups: count,
+                merge: config.merging.map(|_| Arc::clone(&groups[0])),
                 durability: config.durability,
                 inputs: requests.clone(),
                 executor: executor.clone(),
@@ -417,22 +441,8 @@ impl Node {
                 shared: Arc::clone(&shared),
                 transport: Arc::clone(&transport),
             }));
-            let (shared_there, ahead) = (Arc::clone(&shared), Arc::clone(&ahead));
-            let stage = ExecutorStage {
-                group,
-                executor: of,
-                snapshots: snapshots.clone(),
-                store,
-                shared: shared_there,
-                ahead,
-                waiting: Default::default(),
-            };
-            let execution = if compact {
-                Execution::Here(Box::new(stage), VecDeque::new())
-            } else {
-                executors.push(stage);
-                Execution::Thread(jobs.clone())
-            };
+            let execution =
+                if compact { Execution::Here(VecDeque::new()) } else { Execution::Thread(jobs.clone()) };
             let notes = Notes { group, data_dir: Arc::clone(&data_dir), origin };
             let watched = Watched(Arc::clone(&shared));
             hosted.push(Hosted {
@@ -452,6 +462,7 @@ impl Node {
                 _watched: watched,
             });
         }
+        let (here, there) = if compact { (Some(executors), None) } else { (None, Some(executors)) };
         let protocol = ProtocolStage {
             hosted,
             deadlines: vec![Time::ZERO; count],
@@ -463,15 +474,16 @@ impl Node {
             inbox,
             task,
             executing: VecDeque::new(),
+            executors: here,
             common,
         };
 
         let spawn = Spawn { me: config.me, end: &end };
         let mut threads = Vec::new();
-        if !compact {
-            let stage = Executors { stages: executors, events: inputs.clone() };
+        if let Some(executors) = there {
+            let protocol = inputs.clone();
             threads.push(spawn.begin("executor", move || {
-                stage.run(&jobs_end);
+                executors.run(&jobs_end, &protocol);
                 Ok(())
             })?);
         }
@@ -636,10 +648,39 @@ impl Notes {
     }
 }
 
-fn connect<S>(
+/// What executes the groups, on whichever thread.
+fn stages<S: StateMachine>(
+    config: &Config,
+    executors: Vec<Executor<S>>,
+    begun: &[Begun],
+    snapshots: &Sender<(GroupId, SnapshotJob)>,
+    ahead: &Arc<Ahead>,
+) -> Executors<S> {
+    let mut executors = executors.into_iter();
+    if config.merging.is_some() {
+        let executor = executors.next().expect("merged groups have one");
+        let groups = begun.iter();
+        let groups = groups
+            .map(|group| MergedGroup { shared: Arc::clone(&group.shared), store: Arc::clone(&group.store) });
+        let stage = MergedStage::new(executor, groups.collect(), snapshots.clone(), Arc::clone(ahead));
+        return Executors::Merged(Box::new(stage));
+    }
+    let stage = |(executor, begun): (_, &Begun)| ExecutorStage {
+        group: begun.group,
+        executor,
+        snapshots: snapshots.clone(),
+        store: Arc::clone(&begun.store),
+        shared: Arc::clone(&begun.shared),
+        ahead: Arc::clone(ahead),
+        waiting: Default::default(),
+    };
+    Executors::Each(executors.zip(begun).map(stage).collect())
+}
+
+fn connect(
     config: &Config,
     peers: Vec<Peer>,
-    begun: &[Begun<S>],
+    begun: &[Begun],
     meeting: &Arc<Meetings>,
     lives: Lives,
     (durable, bell): (&Arc<AtomicU64>, Option<Arc<Bell>>),
@@ -670,7 +711,7 @@ fn connect<S>(
         // Not a word more from this life.
         let _ = stop.send(Input::Stop);
     });
-    let cluster = config.cluster;
+    let (cluster, merged) = (config.cluster, config.merging.map(|merging| merging.take));
     transport.answer = Arc::new(move || {
         let [(first, began), others @ ..] = &groups[..] else { unreachable!("a replica has a group") };
         let first = (*present(first)).clone();
@@ -688,6 +729,7 @@ fn connect<S>(
             present: first,
             others: others.iter().map(|(_, began)| began.first.clone()).collect(),
             staying: staying.into_iter().collect(),
+            merged,
         }
         .encode()
     });

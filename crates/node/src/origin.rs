@@ -6,11 +6,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_replica::{Group, Member};
+use synod_replica::{Group, Member, Take};
 use synod_transport::{InquireError, Peer};
-use synod_wire::{ClusterId, DecodeError, Format, GroupId, Reader, ReplicaId, Writer, Written};
+use synod_wire::{
+    ClusterId, DecodeError, Format, GROUPS_MAX, GroupId, Groups, Reader, ReplicaId, Writer, Written,
+};
 
-use crate::{apart::apart, bundle::GROUPS_MAX};
+use crate::apart::apart;
 
 /// What a replica must know to begin or to join, and which members there are. It is kept in the data
 /// directory from the first start on, for each group, written again with each change of the group, and given to programs
@@ -30,6 +32,8 @@ pub struct Origin {
     /// In such an answer: the replicas that are not among the members of `present`, and that other groups still have, or
     /// may have without the knowledge of the replica that answers.
     pub staying: Vec<ReplicaId>,
+    /// In such an answer: where the groups are merged into one order, how many batches of each come in a row.
+    pub merged: Option<Take>,
 }
 
 /// The first part of the encoding. Version 2 and earlier ones did not say which versions can read them.
@@ -39,19 +43,21 @@ impl Origin {
     /// The origin of a new cluster.
     #[must_use]
     pub fn new(cluster: ClusterId, first: Group) -> Origin {
-        Origin { cluster, present: first.clone(), first, others: Vec::new(), staying: Vec::new() }
+        let (others, staying, merged) = Default::default();
+        Origin { cluster, present: first.clone(), first, others, staying, merged }
     }
 
-    /// How many groups the cluster has, as an answer says.
+    /// The groups of the cluster, as an answer says.
     #[must_use]
-    pub fn groups(&self) -> usize {
-        1 + self.others.len()
+    pub fn groups(&self) -> Groups {
+        let count = u16::try_from(1 + self.others.len()).expect("at most GROUPS_MAX");
+        Groups { count, merged: self.merged }
     }
 
     /// What a replica that joins and got this answer begins with in one of the groups, which the cluster has.
     pub(crate) fn of(&self, group: GroupId) -> Origin {
         match usize::from(group.0).checked_sub(1) {
-            None => Origin { others: Vec::new(), staying: Vec::new(), ..self.clone() },
+            None => Origin { others: Vec::new(), staying: Vec::new(), merged: None, ..self.clone() },
             Some(other) => Origin::new(self.cluster, self.others[other].clone()),
         }
     }
@@ -82,12 +88,15 @@ impl Origin {
         }
         writer.u32(u32::try_from(self.staying.len()).expect("few replicas"));
         self.staying.iter().for_each(|&id| writer.replica(id));
+        if let Some(take) = self.merged {
+            writer.u32(take.get());
+        }
     }
 
     fn decode_others(
         reader: &mut Reader,
         first: &Group,
-    ) -> Result<(Vec<Group>, Vec<ReplicaId>), DecodeError> {
+    ) -> Result<(Vec<Group>, Vec<ReplicaId>, Option<Take>), DecodeError> {
         if reader.remaining() == 0 {
             return Ok(Default::default());
         }
@@ -103,7 +112,8 @@ impl Origin {
         let others = (0..count).map(|_| other(reader)).collect::<Result<_, _>>()?;
         let count = reader.u32("staying replicas")?;
         let staying = (0..count).map(|_| reader.replica("staying replica")).collect::<Result<_, _>>()?;
-        Ok((others, staying))
+        let merged = if reader.remaining() == 0 { None } else { Take::new(reader.u32("merged groups")?) };
+        Ok((others, staying, merged))
     }
 
     /// Reads what [`Origin::encode`] wrote.
@@ -122,9 +132,9 @@ impl Origin {
         let cluster = ClusterId(reader.u64("cluster")?);
         let first = Group::decode(reader.bytes("first group")?)?;
         let present = Group::decode(reader.bytes("present group")?)?;
-        let (others, staying) = Origin::decode_others(&mut reader, &first)?;
+        let (others, staying, merged) = Origin::decode_others(&mut reader, &first)?;
         reader.finish()?;
-        Ok(Origin { cluster, first, present, others, staying })
+        Ok(Origin { cluster, first, present, others, staying, merged })
     }
 
     /// Asks replicas, each at its `host:port`, which cluster they belong to and which members it has. All are
@@ -320,7 +330,7 @@ mod tests {
         let field = "other groups";
         let value = GROUPS_MAX as u64;
         assert_eq!(Origin::decode(too_many.encode()), Err(DecodeError::Undefined { field, value }));
-        assert_eq!((told.groups(), told.of(GroupId(0))), (3, one));
+        assert_eq!((told.groups(), told.of(GroupId(0))), (Groups::shards(3), one));
         assert_eq!(told.of(GroupId(2)), Origin::new(told.cluster, later));
     }
 

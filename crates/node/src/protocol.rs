@@ -13,8 +13,8 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::{Link, Role, To, VoterSets};
 use synod_replica::{
-    Action, Event, Fork, Group, Mark, Membership, PeerMessage, Replica, RequestError, SessionCommand,
-    StateMachine,
+    Action, Event, Fork, Group, Mark, Membership, MergedReads, Pace, PeerMessage, Replica, RequestError,
+    SessionCommand, StateMachine,
 };
 use synod_storage::{PeerBook, Reached, StorageError};
 use synod_sync::{
@@ -31,7 +31,7 @@ use crate::{
     Ended, Origin,
     bundle::Bundles,
     event_loop::Task,
-    executor::{ExecutorStage, Job},
+    executor::{Executors, Job},
     handle::Reply,
     log::{GatedSend, GroupRecord, LogJob},
     meeting::forked,
@@ -97,18 +97,30 @@ const STRANDED_AFTER: Duration = Duration::from_secs(30);
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where commands of a group are executed.
-pub(crate) enum Execution<S> {
+pub(crate) enum Execution {
     /// On a thread of its own.
     Thread(Sender<(GroupId, Job)>),
     /// Here, in order: these jobs wait for their turn.
-    Here(Box<ExecutorStage<S>>, VecDeque<Job>),
+    Here(VecDeque<Job>),
+}
+
+/// Several groups are merged into one order.
+pub(crate) struct Merged {
+    pub(crate) pace: Pace,
+    pub(crate) reads: MergedReads<(Bytes, Reply)>,
+}
+
+impl Merged {
+    pub(crate) fn new(pace: Pace) -> Merged {
+        Merged { pace, reads: MergedReads::default() }
+    }
 }
 
 /// All groups that this node hosts, and everybody that they hand work to. A burst of inputs steps those groups that it
 /// concerns; only they are then flushed, and what they want written or sent leaves together.
 pub(crate) struct ProtocolStage<S> {
     /// By the number of the group.
-    pub(crate) hosted: Vec<Hosted<S>>,
+    pub(crate) hosted: Vec<Hosted>,
     /// When each of them wants to be stepped at the latest; apart, since all are looked at each time.
     pub(crate) deadlines: Vec<Time>,
     /// Those that the present burst has touched.
@@ -126,6 +138,8 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) task: Option<Task>,
     /// Groups for which something waits to be executed here.
     pub(crate) executing: VecDeque<GroupId>,
+    /// What executes, if commands are executed here.
+    pub(crate) executors: Option<Executors<S>>,
     pub(crate) common: Common,
 }
 
@@ -149,16 +163,18 @@ pub(crate) struct Common {
     pub(crate) failed: Option<Ended>,
     /// Whether the log was told that it has everything again.
     pub(crate) loss_pending: bool,
+    /// The groups have one order, if they have.
+    pub(crate) merged: Option<Merged>,
     /// Deadlines that are further away are rounded up to multiples of this, so that groups wake the thread together.
     pub(crate) grid: Duration,
 }
 
 /// One group of replicas, as this node takes part in it.
-pub(crate) struct Hosted<S> {
+pub(crate) struct Hosted {
     pub(crate) group: GroupId,
     pub(crate) replica: Replica,
     pub(crate) actions: Vec<Action>,
-    pub(crate) execution: Execution<S>,
+    pub(crate) execution: Execution,
     pub(crate) shared: Arc<Shared>,
     /// The members, and where to find them while the log does not tell.
     pub(crate) notes: Notes,
@@ -242,7 +258,8 @@ impl<S: StateMachine> ProtocolStage<S> {
 
     /// How long the thread may sleep if nothing comes.
     pub(crate) fn wait(&self) -> Duration {
-        let deadline = self.deadlines.iter().copied().min().unwrap_or(Time::NEVER);
+        let merge = self.common.merged.as_ref().map_or(Time::NEVER, |merged| merged.pace.due());
+        let deadline = self.deadlines.iter().copied().fold(merge, Time::min);
         deadline.since(self.common.clock.now()).min(GLANCE_INTERVAL)
     }
 
@@ -260,8 +277,10 @@ impl<S: StateMachine> ProtocolStage<S> {
         let now = self.look();
         self.fire(now);
         self.tell_members(now);
+        self.ask_merged_reads(now);
         self.flush(now);
         self.carry_out();
+        self.skip(now);
         self.execute();
         self.publish();
         if self.common.parting.look(now) {
@@ -353,10 +372,9 @@ impl<S: StateMachine> ProtocolStage<S> {
                 self.touch_all();
                 self.hosted.iter_mut().for_each(|hosted| hosted.step(now, Event::MetAll));
             }
-            Input::Request(group, job) => self.touch(group).request(now, job),
+            Input::Request(group, job) => self.request(now, group, job),
             Input::Requests(group, jobs) => {
-                let hosted = self.touch(group);
-                jobs.into_iter().for_each(|job| hosted.request(now, job));
+                jobs.into_iter().for_each(|job| self.request(now, group, job));
             }
             Input::Job(group, job) => {
                 self.touch(group).execute(job);
@@ -369,8 +387,43 @@ impl<S: StateMachine> ProtocolStage<S> {
         false
     }
 
+    fn request(&mut self, now: Time, group: GroupId, job: ClientJob) {
+        match (job, &mut self.common.merged) {
+            // Of the common order, whichever group was asked.
+            (ClientJob::Read { query, reply }, Some(merged)) => {
+                self.hosted[usize::from(group.0)].shared.reads.add(1);
+                merged.reads.query((query, reply));
+            }
+            (job, _) => self.touch(group).request(now, job),
+        }
+    }
+
+    /// Asks all groups for the queries of this burst, if they are merged.
+    fn ask_merged_reads(&mut self, now: Time) {
+        let groups = self.hosted.len();
+        if let Some(read) = self.common.merged.as_mut().and_then(|merged| merged.reads.read(groups)) {
+            self.touch_all();
+            self.hosted.iter_mut().for_each(|hosted| hosted.step(now, Event::Read(read)));
+        }
+    }
+
+    /// Has groups skip positions of the common order, if this replica takes care of them and others wait, or will.
+    fn skip(&mut self, now: Time) {
+        let Some(mut merged) = self.common.merged.take() else { return };
+        let skips = merged.pace.skips(now, self.hosted.iter().map(|hosted| &hosted.replica));
+        self.common.merged = Some(merged);
+        if skips.is_empty() {
+            return;
+        }
+        for (group, target) in skips {
+            self.touch(group).step(now, Event::Skip(target));
+        }
+        self.flush(now);
+        self.carry_out();
+    }
+
     /// The group, which is flushed at the end of the burst.
-    fn touch(&mut self, group: GroupId) -> &mut Hosted<S> {
+    fn touch(&mut self, group: GroupId) -> &mut Hosted {
         let hosted = &mut self.hosted[usize::from(group.0)];
         if !hosted.is_touched {
             hosted.is_touched = true;
@@ -446,8 +499,10 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
         let (began, mut changed) = (Instant::now(), false);
         while let Some(group) = self.executing.pop_front() {
-            let hosted = &mut self.hosted[usize::from(group.0)];
-            if let Some(event) = hosted.run_job() {
+            let job = self.hosted[usize::from(group.0)].next_job();
+            let executors = self.executors.as_mut();
+            let events = job.zip(executors).map(|(job, executors)| executors.run_job(group, job));
+            for (group, event) in events.into_iter().flatten() {
                 let now = self.common.clock.now();
                 self.touch(group).step(now, event);
                 changed = true;
@@ -534,12 +589,15 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// Fails all requests that wait; the other threads are told by the one that stops this one.
     fn stop(&mut self) {
         self.hosted.drain(..).for_each(Hosted::stop);
+        let merged = self.common.merged.take();
+        let queries = merged.into_iter().flat_map(|merged| merged.reads.into_queries());
+        queries.for_each(|(_, reply)| reply.send(Err(RequestError::Stopping)));
     }
 }
 
 impl Common {
     /// Encodes a message once for all peers that speak the same version, and sends it, or leaves it to the log.
-    fn send<S: StateMachine>(&mut self, of: &mut Hosted<S>, to: &To, message: &PeerMessage, after: Lsn) {
+    fn send(&mut self, of: &mut Hosted, to: &To, message: &PeerMessage, after: Lsn) {
         // The replica may still have a word for one that was removed and is let go of.
         let peers = to.ids().iter().copied().filter(|&id| self.parting.has(id));
         let mut peers: Vec<_> = peers.map(|id| (self.transport.version(id), id)).collect();
@@ -597,7 +655,7 @@ struct Seen {
     clock: Duration,
 }
 
-impl<S: StateMachine> Hosted<S> {
+impl Hosted {
     fn step(&mut self, now: Time, event: Event) {
         self.replica.step(now, event, &mut self.actions);
     }
@@ -667,6 +725,18 @@ impl<S: StateMachine> Hosted<S> {
                 let reply = |(place, request)| Some((place, commands.remove(request)?));
                 let replies = requests.into_iter().filter_map(reply).collect();
                 self.execute(Job::Execute { slot, ballots, batch, replies });
+            }
+            Action::ReadAt { read, slot } if common.merged.is_some() => {
+                let reads = common.merged.as_mut().map(|merged| &mut merged.reads);
+                if let Some((slots, queries)) =
+                    reads.and_then(|reads| reads.confirmed(self.group, read, slot))
+                {
+                    self.execute(Job::QueryAt { slots, queries });
+                }
+            }
+            Action::ReadFailed { read, error } if common.merged.is_some() => {
+                let queries = common.merged.iter_mut().flat_map(|merged| merged.reads.failed(read));
+                queries.for_each(|(_, reply)| reply.send(Err(error)));
             }
             Action::ReadAt { read, slot } => {
                 if let Some(queries) = self.waiting.take_read(read) {
@@ -787,21 +857,20 @@ impl<S: StateMachine> Hosted<S> {
             Execution::Thread(jobs) => {
                 let _ = jobs.send((self.group, job));
             }
-            Execution::Here(_, jobs) => jobs.push_back(job),
+            Execution::Here(jobs) => jobs.push_back(job),
         }
     }
 
     /// Whether something waits to be executed here.
     fn has_jobs(&self) -> bool {
-        matches!(&self.execution, Execution::Here(_, jobs) if !jobs.is_empty())
+        matches!(&self.execution, Execution::Here(jobs) if !jobs.is_empty())
     }
 
-    /// Does the next job here; the event that the replica is to be told, if there is one. What was executed shows at
-    /// the next look.
-    fn run_job(&mut self) -> Option<Event> {
+    /// The next job that is to be done here.
+    fn next_job(&mut self) -> Option<Job> {
         match &mut self.execution {
             Execution::Thread(_) => None,
-            Execution::Here(stage, jobs) => jobs.pop_front().and_then(|job| stage.run_job(job)),
+            Execution::Here(jobs) => jobs.pop_front(),
         }
     }
 

@@ -33,7 +33,7 @@ use synod_replica::{
     Action, Executor, Group, LogRecord, Member, Membership, Recovered, Replica, StateMachine,
 };
 use synod_storage::{Damage, DataDir, SnapshotStore, StorageError, inspect, the_disk};
-use synod_wire::{Batch, ClusterId, Epoch, GroupId, Incarnation, ReplicaId, Slot, Time};
+use synod_wire::{Batch, ClusterId, Epoch, GroupId, Groups, Incarnation, ReplicaId, Slot, Time};
 
 use crate::{Config, Origin, StartError, found};
 
@@ -176,14 +176,14 @@ pub fn force_new_cluster<S: StateMachine>(
     if let Some(loss) = &report.loss {
         warnings.push(format!("this replica's log is not whole ({loss}): what it forgot is lost"));
     }
-    let found::Found { data_dir, wal, groups, .. } = found::open(config, machines, true)?;
+    let found::Found { data_dir, wal, groups, executors, .. } = found::open(config, machines, true)?;
     // Nothing will be written to it.
     drop(wal);
     let count = groups.len();
     let mut survived = Vec::new();
-    for found in groups {
+    for (found, executor) in groups.into_iter().zip(executors) {
         let number = Some(found.group).filter(|_| count > 1);
-        let group = survive(config, found, |warning| warnings.push(named(number) + &warning));
+        let group = survive(config, found, executor, |warning| warnings.push(named(number) + &warning));
         survived.push(group.map_err(|lacks| incomplete(number, lacks))?);
     }
     if survived.iter().all(|group| group.executor.applied() == Slot::ZERO) {
@@ -229,10 +229,11 @@ struct Survived<S> {
 /// Decides and executes all that the survivor accepted of a group.
 fn survive<S: StateMachine>(
     config: &Config,
-    found: found::FoundGroup<S>,
+    found: found::FoundGroup,
+    mut executor: Executor<S>,
     mut warn: impl FnMut(String),
 ) -> Result<Survived<S>, Incomplete> {
-    let found::FoundGroup { mut executor, origin, recovered, .. } = found;
+    let found::FoundGroup { origin, recovered, .. } = found;
     let records = recovered.records.clone();
     let incarnation = recovered.incarnation;
     execute_decided(config, origin, recovered, &mut executor);
@@ -436,7 +437,15 @@ fn write_new<S: StateMachine>(
     let me = plan.groups[0].new.members[0].id;
     let count = u16::try_from(survived.len()).expect("at most GROUPS_MAX");
     let (cluster, durability) = (plan.new_cluster, config.durability);
-    let dir = DataDir::open_for_groups(the_disk(), path, cluster, me, &config.name, durability, count)?;
+    let dir = DataDir::open_for_groups(
+        the_disk(),
+        path,
+        cluster,
+        me,
+        &config.name,
+        durability,
+        Groups::shards(count),
+    )?;
     // The first group's origin is written last: with it the directory counts as begun.
     for (number, Survived { mut executor, .. }) in (0..count).zip(survived).rev() {
         let (group, planned) = (GroupId(number), &plan.groups[usize::from(number)]);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_replica::{Event, Frozen, SnapshotInfo};
+use synod_replica::{Cut, Event, Frozen, SnapshotInfo};
 use synod_storage::{SnapshotReceiver, SnapshotStore, StorageError};
 use synod_sync::{Planted, channel::Receiver, planted};
 use synod_wire::{GroupId, ReplicaId, Slot};
@@ -18,13 +18,14 @@ use synod_wire::{GroupId, ReplicaId, Slot};
 use crate::{
     executor::{Job, JobSender},
     inputs::Queue,
+    merged::{File, Files},
     protocol::Input,
 };
 
 /// What the snapshot thread is asked to do.
 pub(crate) enum SnapshotJob {
-    /// Write the state as it was at a slot.
-    Write { slot: Slot, frozen: Box<dyn Frozen> },
+    /// Write the state as it was at a slot; `cut` says how far all groups were, if they are merged.
+    Write { slot: Slot, frozen: Box<dyn Frozen>, cut: Option<Cut> },
     /// Read a piece of a snapshot for a peer.
     ReadChunk { to: ReplicaId, slot: Slot, offset: u64, len_max: usize },
     /// Add a piece to the snapshot that is being received.
@@ -48,6 +49,8 @@ const PEER_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct SnapshotStage {
     /// The groups, by their numbers.
     pub(crate) groups: Vec<GroupSnapshots>,
+    /// The files of merged groups.
+    pub(crate) merged: Option<Files>,
     pub(crate) events: Queue,
     pub(crate) executor: JobSender,
     /// Snapshots of other groups, which have to be written after the one that is being written.
@@ -77,7 +80,7 @@ impl SnapshotStage {
             && let Some((group, job)) = self.waiting.pop_front().or_else(|| jobs.recv().ok())
         {
             match job {
-                SnapshotJob::Write { slot, frozen } => self.write(group, slot, frozen, jobs),
+                SnapshotJob::Write { slot, frozen, cut } => self.write(group, slot, frozen, cut, jobs),
                 SnapshotJob::Stop => self.stopping = true,
                 job => self.serve(group, job),
             }
@@ -87,9 +90,12 @@ impl SnapshotStage {
     fn serve(&mut self, group: GroupId, job: SnapshotJob) {
         let of = &mut self.groups[usize::from(group.0)];
         let event = match job {
-            SnapshotJob::ReadChunk { to, slot, offset, len_max } => of.read_chunk(to, slot, offset, len_max),
+            SnapshotJob::ReadChunk { to, slot, offset, len_max } => {
+                self.read_chunk(group, to, slot, offset, len_max)
+            }
             SnapshotJob::WriteChunk { info, offset, bytes } => of.write_chunk(info, offset, &bytes),
             SnapshotJob::Finish(info) if of.finish(info) => {
+                self.received(group, info);
                 // A failed send means that the replica is stopping.
                 self.executor.send(group, Job::Restore(info));
                 return;
@@ -107,11 +113,45 @@ impl SnapshotStage {
         let _ = self.events.send(Input::Event(group, event));
     }
 
+    /// Reads a piece of the file that holds a group through this slot.
+    fn read_chunk(
+        &mut self,
+        group: GroupId,
+        to: ReplicaId,
+        slot: Slot,
+        offset: u64,
+        len_max: usize,
+    ) -> Event {
+        let file = self.merged.as_ref().and_then(|files| files.holding(group, slot));
+        let (of, named) = file.map_or((group, slot), |file| (file.group, file.slot));
+        let event = self.groups[usize::from(of.0)].read_chunk(to, named, offset, len_max);
+        match event {
+            // The peer knows it by the slot that it asked for.
+            Event::ChunkRead { to, offset, total, bytes, .. } => {
+                Event::ChunkRead { to, slot, offset, total, bytes }
+            }
+            other => other,
+        }
+    }
+
+    /// A snapshot of merged groups came for one of them.
+    fn received(&mut self, group: GroupId, SnapshotInfo { slot, bytes }: SnapshotInfo) {
+        let Some(files) = &mut self.merged else { return };
+        let store = &self.groups[usize::from(group.0)].store;
+        if let Ok(mut reader) = store.open_snapshot(slot)
+            && let Ok(Some(cut)) = Cut::read_from(&mut reader)
+            && cut.slots.len() == self.groups.len()
+        {
+            files.add(File { cut, group, slot, bytes });
+        }
+    }
+
     fn write(
         &mut self,
         group: GroupId,
         slot: Slot,
         frozen: Box<dyn Frozen>,
+        cut: Option<Cut>,
         jobs: &Receiver<(GroupId, SnapshotJob)>,
     ) {
         let began = Instant::now();
@@ -119,9 +159,10 @@ impl SnapshotStage {
         match &written {
             Ok(bytes) => {
                 tracing::info!(%group, slot = slot.0, bytes, took = ?began.elapsed(), "wrote a snapshot");
-                let of = &self.groups[usize::from(group.0)];
-                let receiving = of.served.is_some_and(|served| served.elapsed() < PEER_PATIENCE);
-                if let Err(error) = of.store.retain(if receiving { KEPT + KEPT_FOR_PEERS } else { KEPT }) {
+                if let Some(cut) = cut {
+                    self.share(group, File { cut, group, slot, bytes: *bytes });
+                }
+                if let Err(error) = self.retain(group) {
                     tracing::warn!(%error, "old snapshots could not be removed");
                 }
             }
@@ -129,6 +170,33 @@ impl SnapshotStage {
             Err(error) => tracing::error!(%group, slot = slot.0, %error, "a snapshot could not be written"),
         }
         self.tell(group, Event::SnapshotTaken(written.ok().map(|bytes| SnapshotInfo { slot, bytes })));
+    }
+
+    /// Tells the other groups of a snapshot that holds them too.
+    fn share(&mut self, taken_by: GroupId, file: File) {
+        for (group, &slot) in (0u16..).map(GroupId).zip(&file.cut.slots) {
+            if group != taken_by && slot > Slot::ZERO {
+                self.tell(group, Event::SnapshotShared(SnapshotInfo { slot, bytes: file.bytes }));
+            }
+        }
+        self.merged.get_or_insert_default().add(file);
+    }
+
+    /// Removes snapshots that are not needed any more.
+    fn retain(&mut self, group: GroupId) -> Result<(), StorageError> {
+        let kept = |served: Option<Instant>| {
+            let receiving = served.is_some_and(|served| served.elapsed() < PEER_PATIENCE);
+            if receiving { KEPT + KEPT_FOR_PEERS } else { KEPT }
+        };
+        let Some(files) = &mut self.merged else {
+            let of = &self.groups[usize::from(group.0)];
+            return of.store.retain(kept(of.served));
+        };
+        files.keep(kept(self.groups.iter().filter_map(|of| of.served).max()));
+        for (group, of) in (0u16..).map(GroupId).zip(&self.groups) {
+            of.store.retain_only(&files.slots_of(group))?;
+        }
+        Ok(())
     }
 
     fn write_file(

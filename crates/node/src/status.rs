@@ -1,8 +1,11 @@
 //! What a running replica shows of itself, without a lock: plain numbers that its threads store and anybody reads.
 
-use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
+use std::{
+    sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -13,7 +16,7 @@ use synod_storage::Reached;
 use synod_sync::{atomic, time::Instant};
 use synod_wire::{Ballot, Epoch, GroupId, ReplicaId, Slot};
 
-use crate::view::Watchers;
+use crate::{merged::MergeView, view::Watchers};
 
 /// A gauge.
 #[derive(Debug, Default)]
@@ -133,6 +136,10 @@ pub(crate) struct Shared {
     pub(crate) decided: Gauge,
     pub(crate) decided_elsewhere: Gauge,
     pub(crate) executed: Progress,
+    /// Of several groups that are merged: where this one is in the common order, and of the first, which one the others
+    /// wait for.
+    pub(crate) position: Gauge,
+    pub(crate) merge: MergeView,
     /// What the replicated clock shows, in milliseconds.
     pub(crate) clock_ms: Gauge,
     /// Records through this one are on stable storage.
@@ -260,6 +267,21 @@ pub struct NodeStatus {
     pub waits_for: Vec<ReplicaId>,
     /// Replicas that have decided something else than this one, so that nothing they say counts here.
     pub forked_with: Vec<ReplicaId>,
+    /// Of one of several groups that are merged into one order.
+    pub merge: Option<MergeStatus>,
+}
+
+/// Where one of several groups is in their common order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MergeStatus {
+    /// The position that its next batch takes, as far as batches are executed.
+    pub position: u64,
+    /// The group for which batches of others wait now, and for how long they have; the same with every group.
+    pub waits_for: Option<(GroupId, Duration)>,
+    /// For how long batches of some group have waited for another group since the start, in all; the same with every
+    /// group.
+    pub waited: Duration,
 }
 
 /// The connection to another replica.

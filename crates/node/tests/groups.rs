@@ -9,9 +9,9 @@ use common::{Group as OnSockets, Tape, append, block, tape, until};
 use synod_consensus::{ProtocolKind, Role};
 use synod_node::{ChangeError, Config, Handle, MemberAddress, Node, Origin, StartError, Threads};
 use synod_replica::{Change, Goal, MemberInfo};
-use synod_storage::{DataDir, FaultyDisk, PeerBook, StorageError, the_disk};
+use synod_storage::{DataDir, FaultyDisk, PeerBook, the_disk};
 use synod_transport::MemoryNetwork;
-use synod_wire::{ClusterId, ReplicaId, Slot};
+use synod_wire::{ClusterId, Groups, ReplicaId, Slot};
 
 struct Cluster {
     network: MemoryNetwork,
@@ -160,7 +160,7 @@ fn members_change_in_the_first_group_alone_and_the_number_of_groups_stays() {
     drop(nodes);
     for groups in [1, 2, 4] {
         let refused = cluster.try_start(1, groups).unwrap_err();
-        assert!(matches!(refused, StartError::Storage(StorageError::Groups { found: 3, .. })), "{refused}");
+        assert!(refused.to_string().contains("is of the groups shard:3"), "{refused}");
     }
     assert!(cluster.try_start(1, 0).is_err());
     let nodes = cluster.start(3);
@@ -197,9 +197,9 @@ fn every_group_follows_when_a_member_is_replaced() {
         config
     };
     let told = Origin::ask_blocking([address], Duration::from_secs(10)).unwrap();
-    assert_eq!(told.groups(), GROUPS);
+    assert_eq!(told.groups(), Groups::shards(GROUPS as u16));
     let wrong = Node::start_groups_blocking(joins(told.clone()), vec![Tape::default(); 3]).unwrap_err();
-    assert!(wrong.to_string().contains("the cluster to be joined has 4"), "{wrong}");
+    assert!(wrong.to_string().contains("the cluster to be joined has shard:4"), "{wrong}");
     std::fs::remove_dir_all(&config(4).data_dir).unwrap();
     nodes.push(start(joins(told)));
     let voters = |handle: &Handle| handle.group().voters().map(|id| id.0).collect::<Vec<_>>();
@@ -221,7 +221,8 @@ fn every_group_follows_when_a_member_is_replaced() {
     assert!(told.present.member(ReplicaId(3)).is_none() && told.staying.is_empty(), "{told:?}");
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
     let Config { cluster, me, name, data_dir, durability, .. } = config(1);
-    let dir = DataDir::open_for_groups(the_disk(), &data_dir, cluster, me, &name, durability, GROUPS as u16);
+    let groups = Groups::shards(GROUPS as u16);
+    let dir = DataDir::open_for_groups(the_disk(), &data_dir, cluster, me, &name, durability, groups);
     let reached = PeerBook::open(&dir.unwrap()).unwrap().reached();
     assert_eq!(
         reached.len(),

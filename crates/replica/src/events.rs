@@ -100,6 +100,8 @@ pub enum Event {
     TakeSnapshot,
     /// Answers [`Action::TakeSnapshot`]: the snapshot is on stable storage, or could not be taken.
     SnapshotTaken(Option<SnapshotInfo>),
+    /// Another group took a snapshot that holds this one too, as far as `info.slot`.
+    SnapshotShared(SnapshotInfo),
     /// Answers [`Action::ReadChunk`].
     ChunkRead {
         /// The peer that asked.
@@ -128,6 +130,8 @@ pub enum Event {
     /// The group that this one follows has decided on these members, as this node knows it. An older set than one that
     /// was told before may come, and changes nothing.
     Members(Arc<MemberSet>),
+    /// The group should go on to this position of the common order, as far as this replica takes care of it.
+    Skip(u64),
     /// The groups that follow this one have these voters, as this node knows them; of equal ones one is enough.
     Followers(Vec<VoterSets>),
 }

@@ -1,4 +1,5 @@
-//! The session table and the state machine: executes decided batches, each command once.
+//! The session table and the state machine: executes decided batches, each command once; those of one group, or those of
+//! several groups in their common order ([`crate::Merge`]).
 
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
@@ -6,18 +7,24 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{Ballots, Batch, Command, CommandKind, Format, Reader, SessionId, Slot, Writer, Written};
+use synod_wire::{
+    Ballots, Batch, Command, CommandKind, DecodeError, Format, GroupId, Reader, SessionId, Slot, Writer,
+    Written,
+};
 
 use crate::{
-    Answer, Context, Frozen, Group, History, Refusal, RequestError, StateMachine, Tick, encode_reply,
+    Answer, Context, Frozen, Group, History, Installed, Place, Refusal, RequestError, SnapshotInfo,
+    StateMachine, Take, Tick, encode_reply,
     session::{SessionTable, Sessions, Verdict, is_replica},
 };
 
 /// Of what a snapshot holds besides the state machine. Version 4 and before did not say who can read it; version 5 has
-/// no fingerprints of what was decided, and version 6 no names of the batches that were.
-const FORMAT: Format = Format { oldest: WITHOUT_HISTORY, ..Format::first(7) };
+/// no fingerprints of what was decided, and version 6 no names of the batches that were. Version 8 is that of several
+/// groups in one order; the snapshot of one group is written as version 7.
+const FORMAT: Format = Format { oldest: WITHOUT_HISTORY, ..Format::first(8) };
 const WITHOUT_HISTORY: u32 = 5;
 const WITHOUT_NAMES: u32 = 6;
+const OF_ONE_GROUP: Written = Written { version: 7, readers: 7 };
 
 /// Bytes that are gathered before they are given to a snapshot file.
 const WRITE_BYTES: usize = 64 << 10;
@@ -33,11 +40,26 @@ pub enum Outcome {
     Error(RequestError),
 }
 
-/// Applies decided batches to a state machine in slot order.
+/// Applies decided batches to a state machine, in slot order.
 #[derive(Debug)]
 pub struct Executor<S> {
     machine: S,
     sessions: SessionTable,
+    /// How far each group is, by its number.
+    heads: Vec<Head>,
+    /// Of several groups: how many batches of each come in a row.
+    take: Option<Take>,
+    /// Batches with something to execute that were executed, if there are several groups.
+    order: u64,
+    execute_repeats: bool,
+    count_twice: bool,
+    follow_older: bool,
+}
+
+/// How far a group is executed.
+#[derive(Debug)]
+struct Head {
+    /// Everything of the group through this slot is executed.
     applied: Slot,
     /// Of the slots through `applied`, as far as they are of the group's epoch.
     ballots: Ballots,
@@ -45,30 +67,108 @@ pub struct Executor<S> {
     group: Group,
     /// What was decided through that slot.
     history: History,
-    execute_repeats: bool,
-    count_twice: bool,
-    follow_older: bool,
+    /// Of several groups: the sessions of replicas, which number what they propose in each group by itself. A single
+    /// group has them in one table with those of clients.
+    replicas: SessionTable,
+}
+
+impl Head {
+    fn new(group: Group, history: History) -> Head {
+        let replicas = SessionTable::new(group.limits.sessions);
+        Head { applied: Slot::ZERO, ballots: Ballots::ZERO, group, history, replicas }
+    }
+}
+
+/// How far the groups of a snapshot are in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Batches of the common order; grows from one snapshot to the next.
+    pub order: u64,
+    /// The last slot of each group.
+    pub slots: Vec<Slot>,
+}
+
+impl Cut {
+    /// How far the groups are in a snapshot, of which no more than that is read; `None` if it is one of a single group.
+    ///
+    /// # Errors
+    /// Those of `snapshot`; it is none.
+    pub fn read_from(snapshot: &mut dyn Read) -> io::Result<Option<Cut>> {
+        let Heads { take, order, heads } = Heads::read_from(&mut BufReader::new(snapshot))?;
+        let slots = heads.iter().map(|head| head.applied).collect();
+        Ok(take.map(|_| Cut { order, slots }))
+    }
 }
 
 impl<S: StateMachine> Executor<S> {
     /// An executor in the initial state of a group that began as `group`.
     #[must_use]
     pub fn new(machine: S, group: Group) -> Executor<S> {
-        let sessions = SessionTable::new(group.limits.sessions);
-        let (applied, ballots) = (Slot::ZERO, Ballots::ZERO);
+        Executor::of(machine, vec![Head::new(group, History::beginning())], None)
+    }
+
+    /// The same for several groups in one order. The sessions of clients and the replicated clock are common to them,
+    /// with the limits of the first group.
+    ///
+    /// # Panics
+    /// If there is no group.
+    #[must_use]
+    pub fn merged(machine: S, groups: impl IntoIterator<Item = Group>, take: Take) -> Executor<S> {
+        let heads = groups.into_iter().map(|group| Head::new(group, History::merged()));
+        Executor::of(machine, heads.collect(), Some(take))
+    }
+
+    fn of(machine: S, heads: Vec<Head>, take: Option<Take>) -> Executor<S> {
+        let sessions = SessionTable::new(heads[0].group.limits.sessions);
         let (execute_repeats, count_twice, follow_older) = (false, false, false);
-        let history = History::beginning();
-        Executor {
-            machine,
-            sessions,
-            applied,
-            ballots,
-            group,
-            history,
-            execute_repeats,
-            count_twice,
-            follow_older,
-        }
+        Executor { machine, sessions, heads, take, order: 0, execute_repeats, count_twice, follow_older }
+    }
+
+    /// How many groups it executes.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// How many batches of each group come in a row, if there are several.
+    #[must_use]
+    pub fn take(&self) -> Option<Take> {
+        self.take
+    }
+
+    /// How far the groups are, if there are several.
+    #[must_use]
+    pub fn cut(&self) -> Cut {
+        Cut { order: self.order, slots: self.heads.iter().map(|head| head.applied).collect() }
+    }
+
+    /// Where each of several groups is in the common order.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        self.heads.iter().map(|head| head.history.place().unwrap_or_default())
+    }
+
+    /// Where one of several groups is in the common order.
+    #[must_use]
+    pub fn place_of(&self, group: GroupId) -> Option<Place> {
+        self.head(group).history.place()
+    }
+
+    fn head(&self, group: GroupId) -> &Head {
+        &self.heads[usize::from(group.0)]
+    }
+
+    /// Everything of this group through this slot is executed.
+    #[must_use]
+    pub fn applied_of(&self, group: GroupId) -> Slot {
+        self.head(group).applied
+    }
+
+    /// What a replica of this group is told of a snapshot that holds what this executor has executed.
+    #[must_use]
+    pub fn installed(&self, group: GroupId, bytes: u64) -> Installed {
+        let Head { applied, ballots, group, history, .. } = self.head(group);
+        let info = SnapshotInfo { slot: *applied, bytes };
+        Installed { info, ballots: *ballots, group: group.clone(), history: history.clone() }
     }
 
     /// Plants [`synod_consensus::Bug::ExecuteRetryTwice`].
@@ -81,7 +181,7 @@ impl<S: StateMachine> Executor<S> {
     #[cfg(feature = "planted-bugs")]
     pub fn keep_every_reply(&mut self) {
         let (session_reply_bytes_max, reply_bytes_max) = (u64::MAX, u64::MAX);
-        let limits = self.group.limits.sessions;
+        let limits = self.heads[0].group.limits.sessions;
         let unbounded = crate::SessionLimits { session_reply_bytes_max, reply_bytes_max, ..limits };
         self.sessions.set_limits(unbounded);
     }
@@ -104,28 +204,28 @@ impl<S: StateMachine> Executor<S> {
         Duration::from_millis(self.sessions.clock_ms())
     }
 
-    /// Everything through this slot is executed.
+    /// Everything through this slot is executed; of several groups, of the first one, as in the next three.
     #[must_use]
     pub fn applied(&self) -> Slot {
-        self.applied
+        self.heads[0].applied
     }
 
     /// Of the slots through [`Executor::applied`], as far as they are of the epoch of [`Executor::group`].
     #[must_use]
     pub fn ballots(&self) -> Ballots {
-        self.ballots
+        self.heads[0].ballots
     }
 
     /// The group as it is after [`Executor::applied`].
     #[must_use]
     pub fn group(&self) -> &Group {
-        &self.group
+        &self.heads[0].group
     }
 
     /// What was decided through [`Executor::applied`].
     #[must_use]
     pub fn history(&self) -> &History {
-        &self.history
+        &self.heads[0].history
     }
 
     /// The state machine.
@@ -161,49 +261,78 @@ impl<S: StateMachine> Executor<S> {
         batch: &Batch,
         awaited: impl Fn(usize) -> bool,
     ) -> Vec<Outcome> {
-        if slot <= self.applied {
+        self.execute_of(GroupId::FIRST, slot, ballots, batch, awaited)
+    }
+
+    /// The same for the batch of one of several groups, whose turn it must be.
+    ///
+    /// # Panics
+    /// If a slot of the group was left out.
+    pub fn execute_of(
+        &mut self,
+        group: GroupId,
+        slot: Slot,
+        ballots: Ballots,
+        batch: &Batch,
+        awaited: impl Fn(usize) -> bool,
+    ) -> Vec<Outcome> {
+        let follow_older = self.follow_older;
+        let head = &mut self.heads[usize::from(group.0)];
+        if slot <= head.applied {
             return batch.commands().map(|_| Outcome::Error(RequestError::OutcomeUnknown)).collect();
         }
-        assert_eq!(slot, self.applied.next(), "slots are executed in order, without gaps");
-        self.applied = slot;
-        self.history.push(slot, batch);
-        self.ballots = self.ballots.followed_by(ballots);
-        let changed = if self.follow_older {
-            self.group.after_any_set(slot, batch)
-        } else {
-            self.group.after(slot, batch)
-        };
+        assert_eq!(slot, head.applied.next(), "slots are executed in order, without gaps");
+        head.applied = slot;
+        head.history.push(slot, batch);
+        head.ballots = head.ballots.followed_by(ballots);
+        let changed =
+            if follow_older { head.group.after_any_set(slot, batch) } else { head.group.after(slot, batch) };
+        // What is numbered by slots of one group is numbered by batches of the common order.
+        let mut at = slot;
+        if self.take.is_some() {
+            self.order += u64::from(batch.places().executes);
+            at = Slot(self.order);
+        }
         if let Some(changed) = changed {
-            return vec![Outcome::Reply(self.reconfigure(changed))];
+            return vec![Outcome::Reply(self.reconfigure(group, changed))];
         }
         let commands = batch.commands().enumerate();
-        commands.map(|(place, command)| self.execute_command(slot, &command, awaited(place))).collect()
+        commands.map(|(place, command)| self.execute_command(group, at, &command, awaited(place))).collect()
     }
 
     /// Changes the group, as the replica around the protocol did when it delivered this slot. The session table is
     /// not asked: a change that is ordered twice is refused the second time, since the group is not the one that it
     /// was made for any more.
-    fn reconfigure(&mut self, changed: Result<Group, Refusal>) -> Bytes {
+    fn reconfigure(&mut self, of: GroupId, changed: Result<Group, Refusal>) -> Bytes {
         let reply = encode_reply(&changed);
         if let Ok(group) = changed {
-            self.set_group(group);
+            self.set_group(of, group);
         }
         reply
     }
 
-    fn execute_command(&mut self, slot: Slot, command: &Command, awaited: bool) -> Outcome {
+    /// The table that has a session of those who ask in a group.
+    fn table(&mut self, group: GroupId, session: SessionId) -> &mut SessionTable {
+        if self.take.is_some() && is_replica(session) {
+            &mut self.heads[usize::from(group.0)].replicas
+        } else {
+            &mut self.sessions
+        }
+    }
+
+    fn execute_command(&mut self, group: GroupId, slot: Slot, command: &Command, awaited: bool) -> Outcome {
         let Command { session, sequence, lowest_outstanding, .. } = *command;
-        match self.sessions.check(session, sequence, lowest_outstanding, slot) {
+        match self.table(group, session).check(session, sequence, lowest_outstanding, slot) {
             // A replica's session caches no replies.
             Verdict::Execute if !awaited && command.kind == CommandKind::Apply && is_replica(session) => {
                 let context = self.context(slot, session, false);
                 self.machine.apply(&command.payload, &context);
-                self.sessions.executed(session, sequence, &Bytes::new());
+                self.table(group, session).executed(session, sequence, &Bytes::new());
                 Outcome::Unanswered
             }
             Verdict::Execute => {
                 let reply = self.run(slot, command);
-                self.sessions.executed(session, sequence, &reply);
+                self.table(group, session).executed(session, sequence, &reply);
                 Outcome::Reply(reply)
             }
             Verdict::Repeat(_) | Verdict::Stale if self.execute_repeats => {
@@ -239,6 +368,8 @@ impl<S: StateMachine> Executor<S> {
                 }
                 Bytes::new()
             }
+            // The merge has heeded it; a single group has no other.
+            CommandKind::Skip => Bytes::new(),
             // One that is not alone in its batch was not made by this program.
             CommandKind::Reconfigure | CommandKind::Settle => encode_reply(&Err(Refusal::Malformed)),
             CommandKind::Identity | CommandKind::Reference => {
@@ -251,16 +382,25 @@ impl<S: StateMachine> Executor<S> {
     /// Puts another group in place of the present one, for an operator who makes a new cluster of what one replica
     /// has: nobody else may go on from this state.
     pub fn begin_anew(&mut self, group: Group) {
-        self.set_group(group);
+        self.set_group(GroupId::FIRST, group);
+    }
+
+    /// The same for one of several groups.
+    pub fn begin_anew_as(&mut self, of: GroupId, group: Group) {
+        self.set_group(of, group);
     }
 
     /// Ballots of different epochs cannot be compared, and what is before an epoch counts as lower than anything in it.
-    fn set_group(&mut self, group: Group) {
-        if group.epoch != self.group.epoch {
-            self.ballots = Ballots::ZERO;
+    fn set_group(&mut self, of: GroupId, group: Group) {
+        let head = &mut self.heads[usize::from(of.0)];
+        if group.epoch != head.group.epoch {
+            head.ballots = Ballots::ZERO;
         }
-        self.sessions.set_limits(group.limits.sessions);
-        self.group = group;
+        head.replicas.set_limits(group.limits.sessions);
+        if of == GroupId::FIRST {
+            self.sessions.set_limits(group.limits.sessions);
+        }
+        head.group = group;
     }
 
     /// Answers a query from the present state.
@@ -280,12 +420,26 @@ impl<S: StateMachine> Executor<S> {
     #[must_use]
     pub fn freeze(&self) -> Box<dyn Frozen> {
         let mut head = Writer::new();
-        head.slot(self.applied);
-        head.ballots(self.ballots);
-        head.shared(&self.group.encode().to_bytes());
-        self.history.encode(&mut head);
+        let written = match self.take {
+            None => {
+                self.heads[0].encode(&mut head);
+                OF_ONE_GROUP
+            }
+            Some(take) => {
+                head.u32(take.get());
+                head.u64(self.order);
+                head.u32(u32::try_from(self.heads.len()).expect("groups have numbers of 16 bits"));
+                for one in &self.heads {
+                    one.encode(&mut head);
+                    let mut replicas = Vec::new();
+                    one.replicas.freeze().write_to(&mut replicas).expect("a vector takes everything");
+                    head.shared(&replicas.into());
+                }
+                FORMAT.written
+            }
+        };
         let mut writer = Writer::new();
-        writer.u32(FORMAT.written.packed());
+        writer.u32(written.packed());
         writer.shared(&head.finish().to_bytes());
         Box::new(FrozenExecutor {
             head: writer.finish().to_bytes(),
@@ -294,55 +448,134 @@ impl<S: StateMachine> Executor<S> {
         })
     }
 
-    /// Replaces the state with a frozen one. On an error the old state is still in place.
+    /// Replaces the state with a frozen one. On an error the old state is still in place. With several groups, what was
+    /// executed here beyond the frozen state stays.
+    ///
+    /// # Errors
+    /// Those of `snapshot`; it is not one of this kind, or of another number of groups.
     pub fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        let invalid = |error: synod_wire::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
         let mut snapshot = BufReader::new(snapshot);
-        let mut prefix = [0; 8];
-        snapshot.read_exact(&mut prefix)?;
-        let mut reader = Reader::new(Bytes::copy_from_slice(&prefix));
-        let written = Written::unpacked(reader.u32("version").map_err(invalid)?);
-        FORMAT.check(written).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        let len = reader.u32("length").map_err(invalid)?;
-        let mut head = Vec::new();
-        (&mut snapshot).take(len.into()).read_to_end(&mut head)?;
-        let mut reader = Reader::new(head.into());
-        let applied = reader.slot("slot").map_err(invalid)?;
-        let ballots = reader.ballots("ballots").map_err(invalid)?;
-        let group = Group::decode(reader.bytes("group").map_err(invalid)?).map_err(invalid)?;
-        let history = match written.version {
-            ..=WITHOUT_HISTORY => History::unknown(applied),
-            version => History::decode(&mut reader, version > WITHOUT_NAMES).map_err(invalid)?,
-        };
-        reader.finish().map_err(invalid)?;
-        if history.end().slot != applied {
-            let slot = history.end().slot;
-            let why = format!("a snapshot of slot {applied} with the fingerprints of slot {slot}");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        let Heads { take, order, heads } = Heads::read_from(&mut snapshot)?;
+        if take != self.take || heads.len() != self.heads.len() {
+            let of = |heads: usize, take: Option<Take>| match take {
+                None => "one group".to_owned(),
+                Some(take) => format!("{heads} merged groups, {take} batches of each in a row"),
+            };
+            let (found, wanted) = (of(heads.len(), take), of(self.heads.len(), self.take));
+            return Err(invalid(format!("a snapshot of {found}; this replica has {wanted}")));
         }
-        let sessions = Sessions::read_from(&mut snapshot)?;
-        self.machine.restore(&mut snapshot)?;
-        self.sessions = SessionTable::of(sessions, group.limits.sessions);
-        self.applied = applied;
-        self.ballots = ballots;
-        self.group = group;
-        self.history = history;
+        if take.is_none() || order > self.order {
+            let sessions = Sessions::read_from(&mut snapshot)?;
+            self.machine.restore(&mut snapshot)?;
+            self.sessions = SessionTable::of(sessions, heads[0].group.limits.sessions);
+            self.order = order;
+        }
+        for (own, theirs) in self.heads.iter_mut().zip(heads) {
+            // Of two points of the common order, what lies between them in a group that is further at the earlier one
+            // has nothing to execute: batches that have are in the order.
+            if take.is_none() || theirs.applied > own.applied {
+                *own = theirs;
+            }
+        }
         Ok(())
     }
 
-    /// A fingerprint of the state machine, the sessions, the group and the names of delivered batches.
+    /// A fingerprint of the state machine, the sessions, the group and the names of delivered batches; of several groups
+    /// without these names, since a batch that says nothing may be known here and not elsewhere.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut sum = Sum(crc32fast::Hasher::new());
         let machine = self.machine.digest();
-        let mut names = Writer::new();
-        self.history.delivered().encode(&mut names);
-        let names = names.finish().to_bytes().to_vec();
-        let parts = [machine.to_le_bytes().to_vec(), self.group.encode().to_bytes().to_vec(), names];
-        parts.iter().for_each(|part| sum.0.update(part));
+        sum.0.update(&machine.to_le_bytes());
+        for head in &self.heads {
+            sum.0.update(&head.group.encode().to_bytes());
+        }
+        if self.take.is_none() {
+            let mut names = Writer::new();
+            self.heads[0].history.delivered().encode(&mut names);
+            sum.0.update(&names.finish().to_bytes());
+        }
         self.sessions.freeze().write_to(&mut sum).expect("a sum takes everything");
         // Two 32-bit halves: the checksum of everything, and the machine's own digest folded.
         u64::from(sum.0.finalize()) << 32 | (machine ^ machine >> 32) & 0xffff_ffff
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// What stands before the sessions in a snapshot.
+struct Heads {
+    take: Option<Take>,
+    order: u64,
+    heads: Vec<Head>,
+}
+
+impl Heads {
+    fn read_from(snapshot: &mut impl Read) -> io::Result<Heads> {
+        let mut prefix = [0; 8];
+        snapshot.read_exact(&mut prefix)?;
+        let mut reader = Reader::new(Bytes::copy_from_slice(&prefix));
+        let written = Written::unpacked(reader.u32("version").map_err(invalid)?);
+        FORMAT.check(written).map_err(invalid)?;
+        let len = reader.u32("length").map_err(invalid)?;
+        let mut head = Vec::new();
+        snapshot.take(len.into()).read_to_end(&mut head)?;
+        let mut reader = Reader::new(head.into());
+        let heads = Heads::decode(&mut reader, written.version)?;
+        reader.finish().map_err(invalid)?;
+        Ok(heads)
+    }
+
+    fn decode(reader: &mut Reader, version: u32) -> io::Result<Heads> {
+        if version <= OF_ONE_GROUP.version {
+            let heads = vec![Head::decode(reader, version)?];
+            return Ok(Heads { take: None, order: 0, heads });
+        }
+        let take = Take::new(reader.u32("take").map_err(invalid)?);
+        let order = reader.u64("order").map_err(invalid)?;
+        let count = reader.u32("groups").map_err(invalid)?;
+        let mut heads = Vec::new();
+        for _ in 0..count {
+            let mut head = Head::decode(reader, version)?;
+            let replicas = reader.bytes("sessions of replicas").map_err(invalid)?;
+            let replicas = Sessions::read_from(&mut &replicas[..])?;
+            head.replicas = SessionTable::of(replicas, head.group.limits.sessions);
+            heads.push(head);
+        }
+        if take.is_none() || heads.is_empty() {
+            return Err(invalid("a snapshot of no group"));
+        }
+        Ok(Heads { take, order, heads })
+    }
+}
+
+impl Head {
+    fn encode(&self, writer: &mut Writer) {
+        writer.slot(self.applied);
+        writer.ballots(self.ballots);
+        writer.shared(&self.group.encode().to_bytes());
+        self.history.encode(writer);
+    }
+
+    fn decode(reader: &mut Reader, version: u32) -> io::Result<Head> {
+        let read = |reader: &mut Reader| -> Result<Head, DecodeError> {
+            let (applied, ballots) = (reader.slot("slot")?, reader.ballots("ballots")?);
+            let group = Group::decode(reader.bytes("group")?)?;
+            let history = match version {
+                ..=WITHOUT_HISTORY => History::unknown(applied),
+                version => History::decode(reader, version > WITHOUT_NAMES, version > OF_ONE_GROUP.version)?,
+            };
+            Ok(Head { applied, ballots, ..Head::new(group, history) })
+        };
+        let head = read(reader).map_err(invalid)?;
+        let end = head.history.end().slot;
+        if end != head.applied {
+            let why = format!("a snapshot of slot {} with the fingerprints of slot {end}", head.applied);
+            return Err(invalid(why));
+        }
+        Ok(head)
     }
 }
 

@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use synod_consensus::Bug;
 use synod_wire::{Batch, DecodeError, Delivered, Lsn, Reader, ReplicaId, Slot, Time, Writer};
 
-use crate::{Action, PeerMessage, Replica};
+use crate::{Action, PeerMessage, Place, Replica};
 
 /// How many of the newest slots keep all their fingerprints; a power of two.
 const DENSE: u64 = 4096;
@@ -52,6 +52,8 @@ pub struct History {
     marks: BTreeMap<Slot, u64>,
     /// The names of these batches. A note of an earlier life does not contain them.
     delivered: Arc<Delivered>,
+    /// Where the group is in the order that it has in common with others, if there is one.
+    place: Option<Place>,
 }
 
 /// Two replicas that decided different things.
@@ -111,11 +113,17 @@ impl History {
         History::unknown(Slot::ZERO)
     }
 
+    /// The same for a group that is merged with others.
+    #[must_use]
+    pub fn merged() -> History {
+        History { place: Some(Place::default()), ..History::beginning() }
+    }
+
     /// A history that knows nothing of what was decided through `slot`.
     #[must_use]
     pub fn unknown(slot: Slot) -> History {
         let end = Mark { slot, fingerprint: 0 };
-        History { since: slot, end, marks: BTreeMap::new(), delivered: Arc::default() }
+        History { since: slot, end, marks: BTreeMap::new(), delivered: Arc::default(), place: None }
     }
 
     /// The contents of a note: its sums begin after `since`, and these are some of them, including the
@@ -126,7 +134,7 @@ impl History {
             marks.into_iter().map(|mark| (mark.slot, mark.fingerprint)).collect();
         let (&slot, &fingerprint) = marks.last_key_value()?;
         let end = Mark { slot, fingerprint };
-        Some(History { since, end, marks, delivered: Arc::default() })
+        Some(History { since, end, marks, delivered: Arc::default(), place: None })
     }
 
     /// The fingerprints do not contain what was decided through this slot.
@@ -139,6 +147,12 @@ impl History {
     #[must_use]
     pub fn delivered(&self) -> &Arc<Delivered> {
         &self.delivered
+    }
+
+    /// Where the group is in the order that it has in common with others, if there is one.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.place
     }
 
     /// The newest fingerprint.
@@ -172,6 +186,7 @@ impl History {
         self.end = Mark { slot, fingerprint: sum };
         self.marks.insert(slot, sum);
         Arc::make_mut(&mut self.delivered).deliver(batch);
+        self.place = self.place.map(|place| place.after(batch));
         if let Some(dropped) = slot.0.checked_sub(span(slot, DENSE)) {
             self.marks.remove(&Slot(dropped));
         }
@@ -215,18 +230,27 @@ impl History {
             writer.u64(mark.fingerprint);
         }
         self.delivered.encode(writer);
+        if let Some(Place { position, batches, last }) = self.place {
+            [position, batches].into_iter().for_each(|number| writer.u64(number));
+            writer.u64(last.map_or(0, |last| last + 1));
+        }
     }
 
     /// Reads a history. `named` says that the names of batches are there as well; before there were names, no
-    /// batch was named.
-    pub(crate) fn decode(reader: &mut Reader, named: bool) -> Result<History, DecodeError> {
+    /// batch was named. `merged` says that a place in a common order is there.
+    pub(crate) fn decode(reader: &mut Reader, named: bool, merged: bool) -> Result<History, DecodeError> {
         let since = reader.slot("since")?;
         let end = Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? };
         let count = reader.u32("fingerprints")?;
         let mark = |_| Ok((reader.slot("slot")?, reader.u64("fingerprint")?));
         let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
         let delivered = if named { Delivered::decode(reader)? } else { Delivered::default() };
-        Ok(History { since, end, marks, delivered: Arc::new(delivered) })
+        let mut place = None;
+        if merged {
+            let (position, batches) = (reader.u64("position")?, reader.u64("batches")?);
+            place = Some(Place { position, batches, last: reader.u64("last position")?.checked_sub(1) });
+        }
+        Ok(History { since, end, marks, delivered: Arc::new(delivered), place })
     }
 }
 
@@ -294,8 +318,8 @@ impl Replica {
     /// What a snapshot says of the slots that it covers.
     pub(crate) fn of_snapshot(&self, history: History) -> History {
         if self.has(Bug::ForgetHistoryInSnapshot) {
-            let History { end, delivered, .. } = history;
-            return History { since: Slot::ZERO, delivered, ..History::unknown(end.slot) };
+            let History { end, delivered, place, .. } = history;
+            return History { since: Slot::ZERO, delivered, place, ..History::unknown(end.slot) };
         }
         history
     }
@@ -416,7 +440,7 @@ mod tests {
         let mut writer = Writer::new();
         history.encode(&mut writer);
         let mut reader = Reader::new(writer.finish().to_bytes());
-        let restored = History::decode(&mut reader, true).unwrap();
+        let restored = History::decode(&mut reader, true, false).unwrap();
         reader.finish().unwrap();
         restored
     }

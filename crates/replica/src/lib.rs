@@ -18,6 +18,7 @@
 //! | `executor.rs`, `session.rs` | execution, at most once |
 //! | `backlog.rs` | what threads have not dealt with yet, bounded in bytes |
 //! | `clock.rs` | the replicated clock |
+//! | `merge/` | several groups in one order |
 //! | `reads.rs` | linearizable reads without a log write |
 //! | `relay.rs` | a way to the leader by another voter |
 //! | `catch_up.rs`, `ahead.rs` | what this replica missed: which peers to ask for what |
@@ -52,6 +53,7 @@ mod group;
 mod history;
 mod instance;
 mod limits;
+mod merge;
 mod message;
 mod proposing;
 mod push;
@@ -78,11 +80,14 @@ pub use events::{
     Action, Event, Installed, ReadId, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
     Waiting,
 };
-pub use executor::{Executor, Outcome};
+pub use executor::{Cut, Executor, Outcome};
 pub use follow::{MemberSet, Membership};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use history::{Fork, History, Mark};
 pub use limits::{ANSWER_BYTES_MAX, LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
+pub use merge::{
+    Merge, MergedExecutor, MergedReads, Pace, Place, Restored, SKIPS_PERIOD, Skips, Take, UnknownSkips,
+};
 pub use message::{PeerMessage, Routed};
 pub use record::LogRecord;
 pub use replica::Replica;

@@ -78,6 +78,8 @@ pub struct Replica {
     pub(crate) snapshots: Snapshots,
     /// What this replica knows of the replicated clock.
     pub(crate) clock: ClockView,
+    /// The number of the last skip that this replica proposed, in its own session.
+    pub(crate) last_skip: Option<u64>,
     /// The deadline that was last asked for.
     deadline: Option<Time>,
 }
@@ -102,6 +104,7 @@ impl Replica {
         let Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all } = recovered;
         let (info, ballots, group, history) = match snapshot {
             Some(Installed { info, ballots, group, history }) => (Some(info), ballots, group, history),
+            None if settings.merged => (None, Ballots::ZERO, first, History::merged()),
             None => (None, Ballots::ZERO, first, History::beginning()),
         };
         let base = info.map_or(Slot::ZERO, |info| info.slot);
@@ -131,6 +134,7 @@ impl Replica {
             backlog: Backlog::new(base, last_lsn),
             snapshots: Snapshots::new(info),
             clock: ClockView::new(now),
+            last_skip: None,
             deadline: None,
             me,
             incarnation,
@@ -194,6 +198,7 @@ impl Replica {
                 self.carry_out(now, actions);
             }
             Event::SnapshotTaken(info) => self.snapshot_taken(now, info, actions),
+            Event::SnapshotShared(info) => self.snapshot_shared(now, info, actions),
             Event::ChunkRead { to, slot, offset, total, bytes } => {
                 let message = PeerMessage::Chunk { slot, offset, total, bytes };
                 actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
@@ -210,6 +215,7 @@ impl Replica {
             Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
             Event::Members(set) => self.told_of_members(now, set),
             Event::Followers(voters) => self.followers = Some(voters),
+            Event::Skip(target) => self.skip(now, target),
         }
     }
 

@@ -167,6 +167,11 @@ impl Requests {
         self.outstanding.first_key_value().map(|(&number, _)| number)
     }
 
+    /// How many batches were sent to be ordered, and are not decided.
+    pub fn under_way(&self) -> usize {
+        self.outstanding.len()
+    }
+
     /// Bytes of commands that are not decided.
     pub fn bytes(&self) -> usize {
         self.batcher.bytes() + self.outstanding_bytes

@@ -96,6 +96,8 @@ pub struct Settings {
     pub caught_up_slots: u64,
     /// How often a leader advances the replicated clock, by which idle sessions expire.
     pub clock_interval: Duration,
+    /// The group is one of several that are merged into one order ([`crate::Merge`]).
+    pub merged: bool,
 }
 
 impl Settings {
@@ -142,6 +144,7 @@ impl Default for Settings {
             held_bytes_max: 16 << 20,
             caught_up_slots: 100,
             clock_interval: Duration::from_secs(30),
+            merged: false,
         }
     }
 }

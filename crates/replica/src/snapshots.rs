@@ -171,6 +171,12 @@ impl Replica {
         }
     }
 
+    /// Takes note of a snapshot that another group took. What was executed of this one is in it.
+    pub(crate) fn snapshot_shared(&mut self, now: Time, info: SnapshotInfo, actions: &mut Vec<Action>) {
+        self.snapshots.skipped();
+        self.adopt_snapshot(now, info, actions);
+    }
+
     fn adopt_snapshot(&mut self, now: Time, info: SnapshotInfo, actions: &mut Vec<Action>) {
         if self.snapshots.keep(info) {
             self.decided.trim(info.slot, self.settings.keep_slots, self.settings.keep_bytes);

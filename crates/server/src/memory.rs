@@ -170,6 +170,9 @@ impl Replica for InMemory {
             sources: 0,
             waits_for: Vec::new(),
             members_pending: String::new(),
+            position: None,
+            stalled: None,
+            merged: Vec::new(),
         }
     }
 

@@ -1,9 +1,11 @@
 //! The server's interface to a replica.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
 pub use synod_replica::Answer;
-use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
+use synod_wire::{Ballot, ClusterId, GroupId, ReplicaId, SessionId, Slot};
 
 /// A replica of a state machine, as its clients see it. A clone is another handle of the same replica.
 ///
@@ -191,6 +193,12 @@ pub struct Status {
     /// What is missing until this group has the members of the first one, such as `n4 learns, n3 leaves`; empty if it has
     /// them.
     pub members_pending: String,
+    /// Of one of several groups that are merged into one order: the position that its next batch takes.
+    pub position: Option<u64>,
+    /// The merged group that the others wait for now, and for how long they have.
+    pub stalled: Option<(GroupId, Duration)>,
+    /// What the merged groups show of themselves, if this is the status of all of them.
+    pub merged: Vec<Status>,
 }
 
 /// How a replica sees another.

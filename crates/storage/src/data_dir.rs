@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Format, GroupId, Incarnation, ReplicaId};
+use synod_wire::{ClusterId, Format, GroupId, Groups, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
@@ -72,8 +72,8 @@ pub struct Marker {
     pub name: String,
     /// How the log was written since the last start.
     pub durability: Durability,
-    /// How many groups share the log.
-    pub groups: u16,
+    /// The groups that share the log.
+    pub groups: Groups,
 }
 
 /// A data directory that no other process can open meanwhile.
@@ -114,13 +114,13 @@ impl DataDir {
         name: &str,
         durability: Durability,
     ) -> Result<DataDir, StorageError> {
-        DataDir::open_for_groups(disk, path, cluster, replica, name, durability, 1)
+        DataDir::open_for_groups(disk, path, cluster, replica, name, durability, Groups::ONE)
     }
 
-    /// The same for a replica of this many groups, which share the log: at least 1, and as many at every start.
+    /// The same for a replica of these groups, which share the log, and are the same at every start.
     ///
     /// # Errors
-    /// As those of [`DataDir::open`]; the directory is of another number of groups.
+    /// As those of [`DataDir::open`]; the directory is of other groups.
     pub fn open_for_groups(
         disk: Arc<dyn Disk>,
         path: &Path,
@@ -128,7 +128,7 @@ impl DataDir {
         replica: ReplicaId,
         name: &str,
         durability: Durability,
-        groups: u16,
+        groups: Groups,
     ) -> Result<DataDir, StorageError> {
         refuse_unfinished(&*disk, path)?;
         create_dir(&*disk, path)?;
@@ -320,8 +320,11 @@ impl Marker {
         fields.set("incarnation", self.identity.incarnation);
         fields.set("durability", self.durability);
         // Where there is one, a program that knows no groups reads all of it.
-        if self.groups > 1 {
-            fields.set("groups", self.groups);
+        if self.groups.count > 1 {
+            fields.set("groups", self.groups.count);
+        }
+        if let Some(take) = self.groups.merged {
+            fields.set("merged", take);
         }
         fields
     }
@@ -336,7 +339,10 @@ impl Marker {
             },
             name: fields.text("name")?.to_owned(),
             durability: fields.parse("durability")?,
-            groups: if fields.text("groups").is_ok() { fields.parse("groups")? } else { 1 },
+            groups: Groups {
+                count: if fields.text("groups").is_ok() { fields.parse("groups")? } else { 1 },
+                merged: if fields.text("merged").is_ok() { Some(fields.parse("merged")?) } else { None },
+            },
         })
     }
 }
@@ -457,17 +463,18 @@ mod tests {
                 groups,
             )
         };
-        let dir = open(3).unwrap();
+        let merged = |count| Groups { merged: std::num::NonZeroU32::new(2), ..Groups::shards(count) };
+        let dir = open(Groups::shards(3)).unwrap();
         for group in [0, 1, 2].map(GroupId) {
             assert_eq!(dir.origin_of(group).unwrap(), None);
             dir.set_origin_of(group, &Bytes::from(group.to_string())).unwrap();
         }
         drop(dir);
-        for other in [1, 2, 4] {
-            let error = open(other).unwrap_err();
-            assert!(matches!(error, StorageError::Groups { found: 3, .. }), "{error}");
+        for other in [Groups::ONE, Groups::shards(2), Groups::shards(4), merged(3)] {
+            let error = open(other).unwrap_err().to_string();
+            assert!(error.contains("is of the groups shard:3"), "{error}");
         }
-        let dir = open(3).unwrap();
+        let dir = open(Groups::shards(3)).unwrap();
         assert_eq!(dir.identity().incarnation, Incarnation(2), "those that were refused are not counted");
         for group in [0, 1, 2].map(GroupId) {
             assert_eq!(dir.origin_of(group).unwrap().unwrap(), group.to_string());

@@ -68,15 +68,15 @@ pub enum StorageError {
         /// The expected owner.
         expected: String,
     },
-    /// The files are of another number of groups.
-    #[error("{} is of {found} groups that share a log, and {expected} are asked for; their number stays as it was", path.display())]
+    /// The files are of other groups.
+    #[error("{} is of the groups {found}, and {expected} are asked for; a cluster's groups stay as they were", path.display())]
     Groups {
         /// The file that says so.
         path: PathBuf,
-        /// How many there are.
-        found: u16,
-        /// How many there should be.
-        expected: u16,
+        /// Those that share the log.
+        found: synod_wire::Groups,
+        /// Those that should.
+        expected: synod_wire::Groups,
     },
     /// The file has a version that this program cannot read. The file is left as it is.
     #[error("{} cannot be read: {error}", path.display())]

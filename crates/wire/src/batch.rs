@@ -48,6 +48,18 @@ pub enum CommandKind {
     Identity,
     /// It is not executed: it stands for another batch, and is alone in its own.
     Reference,
+    /// The merge of several groups executes it: the group's position in the common order goes on to the number in the
+    /// payload, unless it is there already.
+    Skip,
+}
+
+/// What a batch means for the common order of several groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// It holds something that is executed, and takes a place.
+    pub executes: bool,
+    /// The group's position goes on to this one at least.
+    pub skips_to: Option<u64>,
 }
 
 impl CommandKind {
@@ -60,6 +72,7 @@ impl CommandKind {
             4 => CommandKind::Settle,
             5 => CommandKind::Identity,
             6 => CommandKind::Reference,
+            7 => CommandKind::Skip,
             value => return Err(DecodeError::Undefined { field: "command kind", value: value.into() }),
         })
     }
@@ -208,6 +221,23 @@ impl Batch {
             Some(CommandKind::Reference) => self.bytes.len(),
             _ => 0,
         }
+    }
+
+    /// What it means for the common order of several groups: found in the headers of all commands.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        let (mut at, mut places) = (self.commands_at(), Places::default());
+        while let Some(header) = self.bytes.get(at..at + COMMAND_HEADER_BYTES) {
+            let len = u32::from_le_bytes(header[25..29].try_into().expect("4 bytes")) as usize;
+            let payload = at + COMMAND_HEADER_BYTES;
+            at = payload + len;
+            if header[24] != CommandKind::Skip as u8 {
+                places.executes = true;
+            } else if let Ok(target) = self.bytes[payload..at].try_into() {
+                places.skips_to = places.skips_to.max(Some(u64::from_le_bytes(target)));
+            }
+        }
+        places
     }
 
     /// CRC-32 of the encoded commands.

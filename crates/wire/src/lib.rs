@@ -24,6 +24,7 @@ mod batch;
 mod codec;
 mod delivered;
 mod durability;
+mod groups;
 mod id;
 mod identity;
 mod session;
@@ -31,11 +32,13 @@ mod time;
 mod version;
 
 pub use batch::{
-    BATCH_BYTES_MAX, Batch, BatchBuilder, BatchId, COMMAND_HEADER_BYTES, Command, CommandKind, IDENTITY_BYTES,
+    BATCH_BYTES_MAX, Batch, BatchBuilder, BatchId, COMMAND_HEADER_BYTES, Command, CommandKind,
+    IDENTITY_BYTES, Places,
 };
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use delivered::Delivered;
 pub use durability::{Durability, Ending, UnknownDurability};
+pub use groups::{GROUPS_MAX, Groups, MERGED_MAX, TAKE_MAX, UnknownGroups};
 pub use id::{
     Ballot, Ballots, ClusterId, Epoch, GroupId, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot,
 };

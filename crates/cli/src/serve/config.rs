@@ -3,14 +3,13 @@
 use std::{collections::BTreeMap, net::SocketAddr, num::NonZero, path::PathBuf, thread};
 
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
-use synod_node::{MemberAddress, Threads};
+use synod_node::{MemberAddress, Merging, Threads};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
 use synod_storage::{DataDir, Ending};
-use synod_wire::{ClusterId, ReplicaId};
+use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
     flags::{ClusterState, ServeArgs, Tuning},
-    groups::Groups,
     join::Joining,
     units,
 };
@@ -59,7 +58,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         Some(Begun { cluster, me, groups }) => {
             if let Some(other) = asked_for.filter(|other| *other != groups) {
                 let why = format!(
-                    "{} holds data of {groups}, and the number of a cluster's groups stays; accepted: --groups {groups}, or \
+                    "{} holds data of {groups}, and the groups of a cluster stay; accepted: --groups {groups}, or \
                      another folder with --data-dir",
                     data_dir.display()
                 );
@@ -98,6 +97,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     node.begin_without_all = args.cluster.begin_without_all;
     node.settings = settings(&args.tuning);
     node.threads = threads(&args.tuning);
+    node.merging = merging(groups, &args.tuning);
     let server = synod_server::Config {
         client_addresses: listen("listen-client-urls", &args.member.listen_client_urls)?,
         metrics_addresses: listen("listen-metrics-urls", &args.member.listen_metrics_urls)?,
@@ -125,6 +125,14 @@ fn threads(tuning: &Tuning) -> Threads {
     let processors = || thread::available_parallelism().map_or(1, NonZero::get);
     let suited = || if processors() <= COMPACT_PROCESSORS_MAX { Threads::Compact } else { Threads::Spread };
     tuning.threads.unwrap_or_else(suited)
+}
+
+/// How groups make one order, if they do.
+pub fn merging(groups: Groups, tuning: &Tuning) -> Option<Merging> {
+    let take = groups.merged?;
+    let mut merging = Merging::of(groups.count);
+    (merging.take, merging.skips) = (take, tuning.skips);
+    Some(merging)
 }
 
 /// Threads that serve clients beside the protocol's own.
@@ -213,7 +221,7 @@ fn begun(args: &ServeArgs, data_dir: &std::path::Path) -> Result<Option<Begun>, 
         Ok(Some(marker)) => Ok(Some(Begun {
             cluster: marker.identity.cluster,
             me: marker.identity.replica,
-            groups: Groups::new(marker.groups.max(1)),
+            groups: marker.groups,
         })),
         Ok(None) => wrong(
             "data-dir",

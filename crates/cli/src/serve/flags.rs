@@ -5,10 +5,12 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use synod_consensus::{Decision, Dissemination, ElectionKind, Overrides, ProtocolKind};
 use synod_node::Threads;
-use synod_replica::StateTransfer;
+use synod_replica::{Skips, StateTransfer};
 use synod_storage::Durability;
 
-use super::{config, groups::Groups, units};
+use synod_wire::Groups;
+
+use super::{config, units};
 
 /// The flags of one replica.
 #[derive(Clone, Debug, Args)]
@@ -136,15 +138,26 @@ const CONSENSUS: &str = "Consensus";
 /// Settings that trade speed, memory and safety against each other.
 #[derive(Clone, Debug, Args)]
 pub struct Tuning {
-    /// How many groups the cluster has, as shard:N: each orders the keys that a hash gives it, with a leader, a log of
-    /// slots and revisions of its own, and all share a replica's disk and connections [default: shard:1, or as many as
-    /// the data directory has].
+    /// The groups of the cluster, each with a leader and a log of slots of its own, which share a replica's disk and
+    /// connections: merge:N for N groups in one order, shard:N for N stores of their own [default: shard:1, or those of
+    /// the data directory].
     ///
-    /// The number stays. With several groups, etcd's API answers with an error, since there is no single revision;
-    /// `synod put`, `get`, `del` and `txn` use Synod's own, for keys of one group at a time. A replica that joins takes
-    /// the number of its cluster. Up to shard:1024.
-    #[arg(long, env = "SYNOD_GROUPS", value_name = "shard:N", help_heading = CLUSTER)]
+    /// merge:N (2 to 64): each command goes to the group of its key, and all replicas execute what the groups order in
+    /// one common order, so that there is one store, with the revisions, transactions and reads of a single group. A
+    /// command waits until the other groups have gone on too. merge:N:M executes M batches of a group in a row.
+    ///
+    /// shard:N (1 to 1024): each group has the keys that a hash gives it, and revisions of its own. With several, etcd's
+    /// API answers with an error, since there is no single revision; `synod put`, `get`, `del` and `txn` use Synod's own,
+    /// for keys of one group at a time.
+    ///
+    /// The groups of a cluster stay as they are. A replica that joins takes those of its cluster.
+    #[arg(long, env = "SYNOD_GROUPS", value_name = "shard:N|merge:N", help_heading = CLUSTER)]
     pub groups: Option<Groups>,
+    /// With --groups merge:N, when a group that orders less than others goes on in the common order: follow (as far as
+    /// others wait, and as far ahead as the busiest group will come within 100 ms), demand (as far as others wait), or
+    /// lambda:N (also by N positions a second, whether or not anybody orders anything).
+    #[arg(long, env = "SYNOD_SKIPS", value_name = "POLICY", default_value_t, help_heading = CONSENSUS)]
+    pub skips: Skips,
     /// The protocol: multipaxos, sequence-paxos, raft or ring [default: multipaxos].
     #[arg(long, env = "SYNOD_PROTOCOL", help_heading = GROUPS)]
     pub protocol: Option<ProtocolKind>,

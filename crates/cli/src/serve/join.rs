@@ -8,9 +8,9 @@ use std::{
 
 use synod_node::{AskError, Origin};
 use synod_replica::{Member, Standing};
-use synod_wire::ReplicaId;
+use synod_wire::{Groups, ReplicaId};
 
-use super::{groups::Groups, units};
+use super::units;
 use crate::failure::Failure;
 
 /// How long all the other replicas may be silent before this one gives up.
@@ -53,13 +53,12 @@ pub fn join(joining: &Joining, stop: &AtomicBool) -> Result<(ReplicaId, Origin),
     Ok((me, origin))
 }
 
-/// How many groups the cluster has, which must be as many as a flag asks for.
+/// The groups of the cluster, which must be those that a flag asks for.
 pub fn groups(origin: &Origin, asked_for: Option<Groups>) -> Result<Groups, Failure> {
-    let count = u16::try_from(origin.groups()).ok().map(Groups::new);
-    let groups = count.ok_or_else(|| Failure::failed(format!("a cluster of {} groups", origin.groups())))?;
+    let groups = origin.groups();
     match asked_for.filter(|asked| *asked != groups) {
         Some(other) => Err(Failure::usage(format!(
-            "--groups {other}: the cluster to be joined has another number of groups; accepted: --groups {groups}"
+            "--groups {other}: the cluster to be joined has other groups; accepted: --groups {groups}"
         ))),
         None => Ok(groups),
     }
@@ -142,10 +141,10 @@ mod tests {
         let others = vec![first.clone().following(1); 3];
         let mut origin = Origin::new(ClusterId(1), first);
         origin.others = others;
-        for asked in [None, Some(Groups::new(4))] {
-            assert_eq!(groups(&origin, asked).unwrap(), Groups::new(4));
+        for asked in [None, Some(Groups::shards(4))] {
+            assert_eq!(groups(&origin, asked).unwrap(), Groups::shards(4));
         }
-        let error = groups(&origin, Some(Groups::new(2))).unwrap_err().to_string();
+        let error = groups(&origin, Some(Groups::shards(2))).unwrap_err().to_string();
         assert!(
             error.contains("--groups shard:2") && error.contains("accepted: --groups shard:4"),
             "{error}"

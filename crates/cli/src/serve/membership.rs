@@ -15,9 +15,9 @@ use std::{
 
 use synod_node::{ChangeError, Handle, Origin};
 use synod_replica::{Change, Refusal, RequestError};
-use synod_wire::{ClusterId, ReplicaId};
+use synod_wire::{ClusterId, Groups, ReplicaId};
 
-use super::{groups::Groups, units};
+use super::units;
 use crate::failure::Failure;
 
 /// The time between two looks.

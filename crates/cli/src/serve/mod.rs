@@ -8,8 +8,8 @@
 //! Settings that belong to the group are used as the group has them (`agreed.rs`). A joining replica first asks for the
 //! group (`join.rs`). A running one tells the group its name and the addresses for its clients (`membership.rs`), and a
 //! leader that is told to stop first hands over. Descriptors that the replica does not need itself go to clients
-//! (`descriptors.rs`). What goes together is told by `combinations.rs`. A cluster may have several groups, over which its
-//! keys are spread (`groups.rs`). Metrics tell what the process uses of the machine (`process.rs`).
+//! (`descriptors.rs`). What goes together is told by `combinations.rs`. A cluster may have several groups
+//! ([`synod_wire::Groups`]). Metrics tell what the process uses of the machine (`process.rs`).
 
 mod agreed;
 pub mod combinations;
@@ -17,7 +17,6 @@ pub mod config;
 mod descriptors;
 mod file;
 pub mod flags;
-pub mod groups;
 mod join;
 pub mod log;
 mod membership;

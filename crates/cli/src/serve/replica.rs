@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
 use synod_replica::{MemberInfo, Membership, Refusal, SessionCommand};
@@ -20,12 +21,15 @@ const TRANSFER_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a change that names no version is made again for a group that has changed meanwhile.
 const CHANGE_ATTEMPTS_MAX: u32 = 10;
 
-/// A handle on a group of the node, and the configuration that the server needs.
+/// A handle on a group of the node, or on all groups that are merged into one order, and the configuration that the
+/// server needs.
 #[derive(Clone, Debug)]
 pub struct Served {
     handle: Handle,
     /// Those of all groups; the members are decided in the first one.
     groups: Arc<[Handle]>,
+    /// Handles on the groups that order the commands, if there are several for one store.
+    merged: Arc<[Handle]>,
     fixed: Arc<Fixed>,
 }
 
@@ -42,7 +46,26 @@ pub struct Fixed {
 
 impl Served {
     pub fn new(handle: Handle, groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> Served {
-        Served { handle, groups, fixed }
+        Served { handle, groups, merged: Arc::default(), fixed }
+    }
+
+    /// One store whose commands several groups order.
+    pub fn merged(groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> Served {
+        Served { handle: groups[0].clone(), merged: Arc::clone(&groups), groups, fixed }
+    }
+
+    /// The group that orders a command. Which one it is changes nothing but how the work is spread; a command that is sent
+    /// again goes to the same one.
+    fn orders(&self, command: &[u8]) -> &Handle {
+        match self.merged.len() {
+            0 => &self.handle,
+            groups => &self.merged[crc32fast::hash(command) as usize % groups],
+        }
+    }
+
+    /// One of the groups by itself.
+    fn alone(&self, of: &Handle) -> Served {
+        Served::new(of.clone(), Arc::clone(&self.groups), Arc::clone(&self.fixed))
     }
 
     fn leads(&self) -> bool {
@@ -76,12 +99,18 @@ impl Served {
 
 impl Replica for Served {
     fn gathering(&self) -> (Served, impl Future<Output = ()> + Send + 'static) {
-        let (handle, task) = self.handle.gathering();
-        (Served { handle, ..self.clone() }, task)
+        // The first of merged groups takes what is not said to one of them.
+        let own = [self.handle.clone()];
+        let all = if self.merged.is_empty() { &own[..] } else { &self.merged };
+        let (handles, tasks): (Vec<_>, Vec<_>) = all.iter().map(Handle::gathering).unzip();
+        let handle = handles[0].clone();
+        let merged = if self.merged.is_empty() { Arc::default() } else { handles.into() };
+        let served = Served { handle, merged, ..self.clone() };
+        (served, async move { drop(join_all(tasks).await) })
     }
 
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.handle.execute(command).await.map_err(error)
+        self.orders(&command).execute(command).await.map_err(error)
     }
 
     async fn execute_in_session(
@@ -92,7 +121,7 @@ impl Replica for Served {
         command: Bytes,
     ) -> Result<Bytes, RequestError> {
         let place = SessionCommand { session, sequence, lowest_outstanding };
-        self.handle.execute_in_session(place, command).await.map_err(error)
+        self.orders(&command).execute_in_session(place, command).await.map_err(error)
     }
 
     async fn open_session(&self) -> Result<SessionId, RequestError> {
@@ -143,6 +172,9 @@ impl Replica for Served {
                            most voters have kept theirs: see 'Replicas without memory' in docs/operating.md";
             troubles.push(trouble.to_owned());
         }
+        let merged: Vec<_> =
+            self.merged.iter().zip(&*self.groups).map(|(_, of)| self.alone(of).status()).collect();
+        troubles.extend(merge_troubles(&merged));
         let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
         // Members that were removed a short time ago may still be connected.
         let members = |id| group.members.iter().any(|member| member.id == id);
@@ -177,6 +209,9 @@ impl Replica for Served {
             sources: status.sources,
             waits_for,
             members_pending: members_pending(&in_the_log, &self.groups[0].group()),
+            position: status.merge.map(|merge| merge.position),
+            stalled: status.merge.and_then(|merge| merge.waits_for),
+            merged,
         }
     }
 
@@ -250,6 +285,23 @@ impl Served {
         }
         Ok(())
     }
+}
+
+/// How long batches of merged groups may wait for one of them before an operator hears of it.
+const STALL_TOLD_AFTER: Duration = Duration::from_secs(1);
+
+/// What an operator should know of groups that are merged into one order.
+fn merge_troubles(merged: &[Status]) -> Vec<String> {
+    let Some((group, since)) = merged.first().and_then(|first| first.stalled) else { return Vec::new() };
+    if since < STALL_TOLD_AFTER {
+        return Vec::new();
+    }
+    let why = match merged.get(usize::from(group.0)).and_then(|status| status.leader) {
+        None => "has no leader".to_owned(),
+        Some(leader) => format!("orders nothing although {leader} leads it"),
+    };
+    let seconds = since.as_secs_f64();
+    vec![format!("synod: commands have waited for group {} for {seconds:.1} s, since it {why}", group.0)]
 }
 
 /// The member that leaves with a change of the group, or will.

@@ -16,7 +16,7 @@ use synod_node::{Ended, Handle, Node, StartError};
 use synod_replica::Group;
 use synod_server::{EventLoop, Server};
 use synod_storage::StorageError;
-use synod_wire::ReplicaId;
+use synod_wire::{Groups, ReplicaId};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
@@ -24,7 +24,6 @@ use super::{
     config::Checked,
     descriptors,
     flags::ServeArgs,
-    groups::Groups,
     log,
     membership::{Membership, Watch},
     process::ProcessMetrics,
@@ -68,6 +67,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         let (me, origin) = super::join::join(&joining, &stop)?;
         groups = super::join::groups(&origin, args.tuning.groups)?;
         tracing::info!(%me, cluster = %origin.cluster, %groups, "joining");
+        config.merging = super::config::merging(groups, &args.tuning);
         (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
     }
     if server_config.client_io_threads == 0 {
@@ -85,6 +85,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     };
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
     let queue_bytes_max = config.settings.queue_bytes_max as u64;
+    let merged = config.merging.is_some();
     let node = start(config, groups, &stop)?;
     // A joining replica may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
@@ -109,9 +110,15 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     registry.register_collector(Box::new(process));
     let fixed = Arc::new(fixed);
     let groups: Arc<[_]> = node.handles().iter().cloned().collect();
-    let served =
-        groups.iter().map(|handle| Served::new(handle.clone(), Arc::clone(&groups), Arc::clone(&fixed)));
-    let server = Server::start_groups(&server_config, served.collect(), registry).map_err(|error| {
+    let served = match merged {
+        true => vec![Served::merged(groups, fixed)],
+        false => {
+            let served =
+                |handle: &Handle| Served::new(handle.clone(), Arc::clone(&groups), Arc::clone(&fixed));
+            groups.iter().map(served).collect()
+        }
+    };
+    let server = Server::start_groups(&server_config, served, registry).map_err(|error| {
         Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
     })?;
     tracing::info!(
@@ -173,7 +180,7 @@ fn describe(checked: &Checked, args: &ServeArgs) {
         version = env!("CARGO_PKG_VERSION"),
         data_dir = %node.data_dir.display(),
         durability = %args.tuning.durability,
-        groups = checked.groups.count(),
+        groups = %checked.groups,
         "synod"
     );
 }
@@ -199,7 +206,8 @@ fn start(config: synod_node::Config, groups: Groups, stop: &AtomicBool) -> Resul
     let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut said = false;
     loop {
-        let stores = (0..groups.count()).map(|_| KvStore::new()).collect();
+        let machines = if groups.merged.is_some() { 1 } else { groups.count };
+        let stores = (0..machines).map(|_| KvStore::new()).collect();
         match Node::start_groups_blocking(config.clone(), stores) {
             Err(StartError::Storage(locked @ StorageError::Locked { .. }))
                 if Instant::now() < deadline && !stop.load(Ordering::Acquire) =>

@@ -146,9 +146,18 @@ impl<R: Replica> Store<R> {
         let status = self.replica().status();
         // A state machine other than the key-value store has no revision; it answers something else or an error.
         let stores = self.status_by_group(Consistency::Serializable).await.unwrap_or_default();
-        let of_groups = self.groups().iter().enumerate();
-        let groups =
-            of_groups.map(|(number, replica)| self.group_status(replica, stores.get(number))).collect();
+        let of_groups = self.groups().iter().map(Replica::status).enumerate();
+        let groups: Vec<_> = if status.merged.is_empty() {
+            of_groups.map(|(number, status)| self.group_status(status, stores.get(number))).collect()
+        } else {
+            // They have one store.
+            let group = |status: &crate::Status| self.group_status(status.clone(), stores.first());
+            let mut groups: Vec<_> = status.merged.iter().map(group).collect();
+            if let Some((group, since)) = status.merged[0].stalled {
+                groups[usize::from(group.0)].waited_for_ms = since.as_millis().try_into().unwrap_or(u64::MAX);
+            }
+            groups
+        };
         let KvStatus { revision, size_bytes, .. } = summed(stores);
         let group = self.replica().group();
         let leader_name = status.leader.map_or_else(String::new, |leader| group.name_of(leader));
@@ -204,8 +213,7 @@ impl<R: Replica> Store<R> {
         troubles
     }
 
-    fn group_status(&self, replica: &R, store: Option<&KvStatus>) -> pb::GroupStatus {
-        let status = replica.status();
+    fn group_status(&self, status: crate::Status, store: Option<&KvStatus>) -> pb::GroupStatus {
         // Names are told to the first group.
         let name_of = |id| self.replica().group().name_of(id);
         pb::GroupStatus {
@@ -219,6 +227,8 @@ impl<R: Replica> Store<R> {
             db_size: store.map_or(0, |store| store.size_bytes),
             keys: store.map_or(0, |store| store.keys),
             revision: store.map_or(0, |store| store.revision),
+            position: status.position.map_or(0, |position| position + 1),
+            waited_for_ms: 0,
         }
     }
 

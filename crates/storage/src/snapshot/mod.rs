@@ -215,12 +215,24 @@ impl SnapshotStore {
     /// The directory cannot be read, or a file cannot be deleted.
     pub fn retain(&self, keep: usize) -> Result<(), StorageError> {
         let slots = self.slots()?;
-        let gone = &slots[..slots.len().saturating_sub(keep)];
+        self.delete(&slots[..slots.len().saturating_sub(keep)])
+    }
+
+    fn delete(&self, gone: &[Slot]) -> Result<(), StorageError> {
         for &slot in gone {
             self.shared.trusted.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
             remove_file(&*self.disk, &self.path(slot))?;
         }
         if gone.is_empty() { Ok(()) } else { sync_dir(&*self.disk, &self.dir) }
+    }
+
+    /// Deletes all snapshots but those of these slots.
+    ///
+    /// # Errors
+    /// As those of [`SnapshotStore::retain`].
+    pub fn retain_only(&self, keep: &[Slot]) -> Result<(), StorageError> {
+        let gone: Vec<_> = self.slots()?.into_iter().filter(|slot| !keep.contains(slot)).collect();
+        self.delete(&gone)
     }
 
     /// The slots of all snapshot files, complete or not, in order.

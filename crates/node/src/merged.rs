@@ -1,0 +1,255 @@
+//! The executor of several groups in one order ([`MergedExecutor`]), with what it needs to answer.
+//!
+//! A snapshot of it holds all groups at one point of the common order, whichever group asked for it. Its file is that
+//! group's, named by that group's slot; peers of every group are served from it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use synod_replica::{
+    Cut, Event, Executor, MergedExecutor, RequestError, Restored, SnapshotInfo, StateMachine,
+};
+use synod_storage::SnapshotStore;
+use synod_sync::{channel::Sender, time::Instant};
+use synod_wire::{GroupId, Slot};
+
+use crate::{
+    executor::{Job, answer, awaits, reply_to},
+    handle::Reply,
+    snapshots::SnapshotJob,
+    status::{Ahead, Gauge, Shared},
+};
+
+/// Executes the batches of all groups when it is their turn.
+pub(crate) struct MergedStage<S> {
+    merged: MergedExecutor<S, Replies>,
+    groups: Vec<MergedGroup>,
+    snapshots: Sender<(GroupId, SnapshotJob)>,
+    ahead: Arc<Ahead>,
+    /// Queries that wait for slots of all groups.
+    waiting: Vec<(Vec<Slot>, Queries)>,
+    /// The group that all others wait for.
+    stalled: Option<GroupId>,
+}
+
+/// Those who wait for the outcomes of a batch's commands, with the places of these.
+type Replies = Vec<(usize, Reply)>;
+
+/// What clients ask the state machine.
+pub(crate) type Queries = Vec<(Bytes, Reply)>;
+
+/// What the executor needs of each group.
+pub(crate) struct MergedGroup {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) store: Arc<SnapshotStore>,
+}
+
+impl<S: StateMachine> MergedStage<S> {
+    pub(crate) fn new(
+        executor: Executor<S>,
+        groups: Vec<MergedGroup>,
+        snapshots: Sender<(GroupId, SnapshotJob)>,
+        ahead: Arc<Ahead>,
+    ) -> MergedStage<S> {
+        let merged = MergedExecutor::of(executor);
+        MergedStage { merged, groups, snapshots, ahead, waiting: Vec::new(), stalled: None }
+    }
+
+    /// How far each group is executed.
+    pub(crate) fn applied(&self) -> Vec<Slot> {
+        self.merged.executor().cut().slots
+    }
+
+    pub(crate) fn applied_of(&self, group: GroupId) -> Slot {
+        self.merged.executor().applied_of(group)
+    }
+
+    pub(crate) fn shared(&self, group: GroupId) -> &Shared {
+        &self.groups[usize::from(group.0)].shared
+    }
+
+    pub(crate) fn ahead(&self) -> &Ahead {
+        &self.ahead
+    }
+
+    /// Does one job; the events that the replicas of groups are to be told.
+    pub(crate) fn run_job(&mut self, group: GroupId, job: Job) -> Vec<(GroupId, Event)> {
+        let executor = self.merged.executor();
+        match job {
+            Job::Execute { slot, ballots, batch, replies } => {
+                match self.merged.take(group, slot, ballots, batch, replies) {
+                    Some(replies) => give_up(replies),
+                    None => self.execute(),
+                }
+            }
+            Job::Query { queries, .. } => answer(executor, queries),
+            Job::QueryAt { slots, queries } => {
+                self.waiting.push((slots, queries));
+                self.answer();
+            }
+            Job::Freeze => match self.merged.freeze(group) {
+                Some((slot, cut, frozen)) => {
+                    let _ = self.snapshots.send((group, SnapshotJob::Write { slot, frozen, cut: Some(cut) }));
+                }
+                None => return vec![(group, Event::SnapshotTaken(None))],
+            },
+            Job::Restore(info) => return self.restore(group, info),
+            Job::Digest(reply) => {
+                let _ = reply.send((Slot(executor.cut().order), executor.digest()));
+            }
+            Job::Stop => {}
+        }
+        Vec::new()
+    }
+
+    /// Executes whatever has its turn.
+    fn execute(&mut self) {
+        while let Some((group, _, replies, outcomes)) =
+            self.merged.execute(|replies, place| awaits(replies, place))
+        {
+            reply_to(replies, outcomes);
+            self.applied_more(group);
+        }
+        let waits = self.merged.waits_for();
+        if waits != self.stalled {
+            self.stalled = waits;
+            self.groups[0].shared.merge.waits_for(waits);
+        }
+        self.answer();
+    }
+
+    fn applied_more(&self, group: GroupId) {
+        let (executor, shared) = (self.merged.executor(), self.shared(group));
+        // The clock first: a thread that sees the slot sees a clock that is no older.
+        shared.clock_ms.set(u64::try_from(executor.clock().as_millis()).unwrap_or(u64::MAX));
+        shared.executed.publish(executor.applied_of(group).0);
+        self.ahead.mark(group);
+        shared.position.set(self.merged.place_of(group).position);
+        self.groups[0].shared.client_sessions.set(executor.client_sessions() as u64);
+    }
+
+    /// Answers the queries that have waited for what is executed now.
+    fn answer(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let applied = self.applied();
+        let reached = |slots: &[Slot]| slots.iter().zip(&applied).all(|(slot, applied)| slot <= applied);
+        let mut at = 0;
+        while at < self.waiting.len() {
+            if reached(&self.waiting[at].0) {
+                let (_, queries) = self.waiting.swap_remove(at);
+                answer(self.merged.executor(), queries);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Goes on from a snapshot that was received for a group, and tells all groups.
+    fn restore(&mut self, group: GroupId, info: SnapshotInfo) -> Vec<(GroupId, Event)> {
+        let store = Arc::clone(&self.groups[usize::from(group.0)].store);
+        let open = || store.open_snapshot(info.slot).map_err(|error| error.to_string());
+        match self.merged.restore(group, info, open) {
+            Ok(Restored { events, gone }) => {
+                tracing::info!(%group, slot = info.slot.0, bytes = info.bytes, "installed a snapshot of all groups");
+                gone.into_iter().for_each(give_up);
+                (0..self.groups.len() as u16).for_each(|group| self.applied_more(GroupId(group)));
+                self.execute();
+                events
+            }
+            Err(error) => {
+                tracing::error!(%group, slot = info.slot.0, error, "a received snapshot cannot be installed");
+                vec![(group, Event::SnapshotInstalled(None))]
+            }
+        }
+    }
+}
+
+fn give_up(replies: Replies) {
+    replies.into_iter().for_each(|(_, reply)| reply.send(Err(RequestError::OutcomeUnknown)));
+}
+
+/// What anybody sees of the merge.
+#[derive(Debug)]
+pub(crate) struct MergeView {
+    began: Instant,
+    /// The number of the group that the others wait for, and one more; 0 if they wait for none.
+    waits_for: Gauge,
+    /// Nanoseconds from `began` until they began to wait for it.
+    since: Gauge,
+    /// Nanoseconds that they have waited before, for whichever group.
+    waited: Gauge,
+}
+
+impl Default for MergeView {
+    fn default() -> MergeView {
+        let [waits_for, since, waited] = Default::default();
+        MergeView { began: Instant::now(), waits_for, since, waited }
+    }
+}
+
+impl MergeView {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn waits_for(&self, group: Option<GroupId>) {
+        let now = self.now();
+        if self.waits_for.get() > 0 {
+            self.waited.add(now.saturating_sub(self.since.get()));
+        }
+        self.since.set(now);
+        self.waits_for.set(group.map_or(0, |group| u64::from(group.0) + 1));
+    }
+
+    /// The group that the others wait for, and for how long they have.
+    pub(crate) fn stall(&self) -> Option<(GroupId, Duration)> {
+        let group = self.waits_for.get().checked_sub(1)?;
+        let since = Duration::from_nanos(self.now().saturating_sub(self.since.get()));
+        Some((GroupId(u16::try_from(group).ok()?), since))
+    }
+
+    /// For how long a batch waited for another group's, in all.
+    pub(crate) fn waited(&self) -> Duration {
+        let now = self.stall().map_or(Duration::ZERO, |(_, since)| since);
+        Duration::from_nanos(self.waited.get()) + now
+    }
+}
+
+/// The snapshot files of merged groups, the latest last.
+#[derive(Debug, Default)]
+pub(crate) struct Files(pub(crate) Vec<File>);
+
+/// A snapshot of all groups.
+#[derive(Clone, Debug)]
+pub(crate) struct File {
+    pub(crate) cut: Cut,
+    /// The group whose file it is, and that group's slot by which it is named.
+    pub(crate) group: GroupId,
+    pub(crate) slot: Slot,
+    pub(crate) bytes: u64,
+}
+
+impl Files {
+    pub(crate) fn add(&mut self, file: File) {
+        self.0.retain(|known| (known.group, known.slot) != (file.group, file.slot));
+        self.0.push(file);
+        self.0.sort_by_key(|file| file.cut.order);
+    }
+
+    /// The newest file that holds a group through this very slot.
+    pub(crate) fn holding(&self, group: GroupId, slot: Slot) -> Option<&File> {
+        self.0.iter().rev().find(|file| file.cut.slots[usize::from(group.0)] == slot)
+    }
+
+    /// Forgets all but the newest ones; the slots of a group's files that are left.
+    pub(crate) fn keep(&mut self, count: usize) {
+        let gone = self.0.len().saturating_sub(count);
+        self.0.drain(..gone);
+    }
+
+    pub(crate) fn slots_of(&self, group: GroupId) -> Vec<Slot> {
+        self.0.iter().filter(|file| file.group == group).map(|file| file.slot).collect()
+    }
+}
