@@ -39,6 +39,8 @@ pub(crate) enum Job {
     Restore(SnapshotInfo),
     /// The state's slot and fingerprint.
     Digest(oneshot::Sender<(Slot, u64)>),
+    /// Execute what has its turn in the common order of several groups, and was left by the job before.
+    GoOn,
     /// No more jobs follow.
     Stop,
 }
@@ -108,6 +110,15 @@ impl<S: StateMachine> Executors<S> {
         }
     }
 
+    /// Whether more has its turn than the last job did: a job bounds what it executes, so that the thread may look at
+    /// something else.
+    pub(crate) fn has_more(&self) -> bool {
+        match self {
+            Executors::Each(_) => false,
+            Executors::Merged(stage) => stage.has_more(),
+        }
+    }
+
     /// Runs until told to stop, or until nobody can send jobs any more.
     pub(crate) fn run(mut self, jobs: &Receiver<(GroupId, Job)>, protocol: &Queue) {
         let mut worked = Vec::new();
@@ -120,9 +131,13 @@ impl<S: StateMachine> Executors<S> {
                 if !worked.iter().any(|(known, _)| *known == group) {
                     self.note_before(group, &mut worked);
                 }
-                for (group, event) in self.run_job(group, job) {
-                    // A failed send means that the protocol's thread has ended; the stop follows.
-                    let _ = protocol.send(Input::Event(group, event));
+                let mut job = Some(job);
+                while let Some(next) = job.take() {
+                    for (group, event) in self.run_job(group, next) {
+                        // A failed send means that the protocol's thread has ended; the stop follows.
+                        let _ = protocol.send(Input::Event(group, event));
+                    }
+                    job = self.has_more().then_some(Job::GoOn);
                 }
             }
             let mut wake = false;
@@ -183,7 +198,7 @@ impl<S: StateMachine> ExecutorStage<S> {
             Job::Digest(reply) => {
                 let _ = reply.send((self.executor.applied(), self.executor.digest()));
             }
-            Job::Stop => {}
+            Job::GoOn | Job::Stop => {}
         }
         None
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::Combination;
+use synod_consensus::{Combination, Role};
 use synod_replica::{
     Answer, Change, ChangeRequest, Event, Group, Limits, Membership, RequestError, SessionCommand,
     decode_reply,
@@ -322,6 +322,12 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         self.inner.execute(Job::Digest(reply))?;
         answer.await.map_err(|_| RequestError::Stopping)
+    }
+
+    /// Whether this replica leads. Cheap.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.inner.shared.role() == Role::Leader
     }
 
     /// The highest ballot that this replica knows.

@@ -30,7 +30,12 @@ pub(crate) struct MergedStage<S> {
     waiting: Vec<(Vec<Slot>, Queries)>,
     /// The group that all others wait for.
     stalled: Option<GroupId>,
+    /// The last job left batches that have their turn.
+    has_more: bool,
 }
+
+/// Batches that a job executes at most: a batch that comes last may give many others their turn.
+const BATCHES_MAX: usize = 64;
 
 /// Those who wait for the outcomes of a batch's commands, with the places of these.
 type Replies = Vec<(usize, Reply)>;
@@ -52,7 +57,7 @@ impl<S: StateMachine> MergedStage<S> {
         ahead: Arc<Ahead>,
     ) -> MergedStage<S> {
         let merged = MergedExecutor::of(executor);
-        MergedStage { merged, groups, snapshots, ahead, waiting: Vec::new(), stalled: None }
+        MergedStage { merged, groups, snapshots, ahead, waiting: Vec::new(), stalled: None, has_more: false }
     }
 
     /// How far each group is executed.
@@ -70,6 +75,10 @@ impl<S: StateMachine> MergedStage<S> {
 
     pub(crate) fn ahead(&self) -> &Ahead {
         &self.ahead
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_more
     }
 
     /// Does one job; the events that the replicas of groups are to be told.
@@ -97,16 +106,21 @@ impl<S: StateMachine> MergedStage<S> {
             Job::Digest(reply) => {
                 let _ = reply.send((Slot(executor.cut().order), executor.digest()));
             }
+            Job::GoOn => self.execute(),
             Job::Stop => {}
         }
         Vec::new()
     }
 
-    /// Executes whatever has its turn.
+    /// Executes what has its turn.
     fn execute(&mut self) {
-        while let Some((group, _, replies, outcomes)) =
-            self.merged.execute(|replies, place| awaits(replies, place))
-        {
+        self.has_more = true;
+        for _ in 0..BATCHES_MAX {
+            let executed = self.merged.execute(|replies, place| awaits(replies, place));
+            let Some((group, _, replies, outcomes)) = executed else {
+                self.has_more = false;
+                break;
+            };
             reply_to(replies, outcomes);
             self.applied_more(group);
         }

@@ -19,6 +19,8 @@ pub struct NodeMetrics {
     pub(crate) shared: Arc<Shared>,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
     pub(crate) queues: Queues,
+    /// Of groups that are merged into one order, all of them.
+    pub(crate) merged: Vec<Arc<Shared>>,
 }
 
 /// The queues, kept for their lengths.
@@ -134,12 +136,33 @@ impl Collector for NodeMetrics {
             "Jobs that wait for the executor's thread",
             self.queues.executor.len() as u64,
         )?;
+        self.encode_merge(e)?;
         self.encode_peers(e)
     }
 }
 
 #[cfg(feature = "metrics")]
 impl NodeMetrics {
+    /// What the groups show of their common order.
+    fn encode_merge(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
+        let Some(first) = self.merged.first() else { return Ok(()) };
+        let positions = (0u64..).zip(&self.merged).map(|(group, of)| ([("group", group)], of.position.get()));
+        e.gauges("synod_merge_position", "Where the group is in the common order", positions)?;
+        let stall = first.merge.stall();
+        let stalled = (0u64..).zip(&self.merged).map(|(number, _)| {
+            let since = stall
+                .filter(|(group, _)| u64::from(group.0) == number)
+                .map_or(0, |(_, since)| since.as_millis());
+            ([("group", number)], u64::try_from(since).unwrap_or(u64::MAX))
+        });
+        e.gauges("synod_merge_waits_ms", "For how long batches of other groups have waited for it", stalled)?;
+        e.counter_seconds(
+            "synod_merge_waited",
+            "Time in which a batch waited for another group's",
+            first.merge.waited(),
+        )
+    }
+
     fn encode_peers(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
         type Number = fn(&synod_transport::PeerMetrics) -> u64;
         let peers = self.transport.metrics().peers;

@@ -546,10 +546,12 @@ impl Node {
     #[must_use]
     pub fn metrics(&self) -> crate::NodeMetrics {
         let inner = &self.handles[0].inner;
+        let shared = |handle: &Handle| Arc::clone(&handle.inner.shared);
         crate::NodeMetrics {
             shared: Arc::clone(&inner.shared),
             transport: inner.transport.clone(),
             queues: self.queues.0.clone(),
+            merged: self.handles.iter().filter(|handle| handle.inner.merge.is_some()).map(shared).collect(),
         }
     }
 

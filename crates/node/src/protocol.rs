@@ -507,6 +507,9 @@ impl<S: StateMachine> ProtocolStage<S> {
                 self.touch(group).step(now, event);
                 changed = true;
             }
+            if self.executors.as_ref().is_some_and(Executors::has_more) {
+                self.hosted[usize::from(group.0)].execute_next(Job::GoOn);
+            }
             if self.hosted[usize::from(group.0)].has_jobs() {
                 self.executing.push_back(group);
             }
@@ -858,6 +861,13 @@ impl Hosted {
                 let _ = jobs.send((self.group, job));
             }
             Execution::Here(jobs) => jobs.push_back(job),
+        }
+    }
+
+    /// Does something before what waits to be executed here.
+    fn execute_next(&mut self, job: Job) {
+        if let Execution::Here(jobs) = &mut self.execution {
+            jobs.push_front(job);
         }
     }
 

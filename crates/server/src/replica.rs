@@ -65,6 +65,13 @@ pub trait Replica: Clone + Send + Sync + 'static {
         change: Change,
     ) -> impl Future<Output = Result<Group, ChangeError>> + Send;
 
+    /// One of the groups that order the commands of this store, if several do: for changes of what orders it, and for
+    /// its leadership.
+    fn merged_group(&self, number: u32) -> Option<Self> {
+        let _ = number;
+        None
+    }
+
     /// Hands the leadership from this replica to another, and waits until that one leads.
     fn move_leader(&self, to: ReplicaId) -> impl Future<Output = Result<(), MoveError>> + Send;
 }

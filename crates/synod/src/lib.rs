@@ -171,17 +171,19 @@ pub use synod_consensus::{
 #[cfg(feature = "metrics")]
 pub use synod_node::NodeMetrics;
 pub use synod_node::{
-    AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, Node, NodeStatus,
-    Origin, PeerLink, ReadLogError, StartError, Threads, UnknownThreads, View, Watch, recover,
+    AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, MergeStatus, Merging,
+    Node, NodeStatus, Origin, PeerLink, ReadLogError, StartError, Threads, UnknownThreads, View, Watch,
+    recover,
 };
 pub use synod_replica::{
     Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Membership,
-    Refusal, RequestError, SessionCommand, SessionLimits, Settings, Standing, StateMachine, StateTransfer,
+    Refusal, RequestError, SessionCommand, SessionLimits, Settings, Skips, Standing, StateMachine,
+    StateTransfer, Take,
 };
 pub use synod_storage::{Damage, Disk, Durability, Ending, Loss, StorageError};
 pub use synod_transport::{MemoryNetwork, Network, TransportError};
 pub use synod_wire::{
-    Ballot, Batch, ClusterId, Command, CommandKind, Epoch, Incarnation, ReplicaId, SessionId, Slot,
+    Ballot, Batch, ClusterId, Command, CommandKind, Epoch, Groups, Incarnation, ReplicaId, SessionId, Slot,
 };
 #[cfg(feature = "json")]
 pub use typed::Json;

@@ -142,9 +142,10 @@ pub struct Tuning {
     /// connections: merge:N for N groups in one order, shard:N for N stores of their own [default: shard:1, or those of
     /// the data directory].
     ///
-    /// merge:N (2 to 64): each command goes to the group of its key, and all replicas execute what the groups order in
-    /// one common order, so that there is one store, with the revisions, transactions and reads of a single group. A
-    /// command waits until the other groups have gone on too. merge:N:M executes M batches of a group in a row.
+    /// merge:N (2 to 64): each replica has commands ordered by a group that it leads, and all replicas execute what the
+    /// groups order in one common order, so that there is one store, with the revisions, transactions and reads of a
+    /// single group. A command waits until the other groups have gone on too. merge:N:M executes M batches of a group in a
+    /// row.
     ///
     /// shard:N (1 to 1024): each group has the keys that a hash gives it, and revisions of its own. With several, etcd's
     /// API answers with an error, since there is no single revision; `synod put`, `get`, `del` and `txn` use Synod's own,

@@ -54,12 +54,15 @@ impl Served {
         Served { handle: groups[0].clone(), merged: Arc::clone(&groups), groups, fixed }
     }
 
-    /// The group that orders a command. Which one it is changes nothing but how the work is spread; a command that is sent
-    /// again goes to the same one.
-    fn orders(&self, command: &[u8]) -> &Handle {
-        match self.merged.len() {
-            0 => &self.handle,
-            groups => &self.merged[crc32fast::hash(command) as usize % groups],
+    /// The group that orders a command; which one it is changes nothing but how long that takes. It is the first group that
+    /// this replica leads, so that the command needs no way to a leader; otherwise the same one every time, so that the
+    /// other groups can tell how far ahead they should be.
+    fn orders(&self) -> &Handle {
+        let own = || usize::try_from(self.fixed.me.0).unwrap_or(0) % self.merged.len();
+        match self.merged.iter().find(|group| group.leads()) {
+            Some(led) => led,
+            None if self.merged.is_empty() => &self.handle,
+            None => &self.merged[own()],
         }
     }
 
@@ -110,7 +113,7 @@ impl Replica for Served {
     }
 
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.orders(&command).execute(command).await.map_err(error)
+        self.orders().execute(command).await.map_err(error)
     }
 
     async fn execute_in_session(
@@ -121,7 +124,7 @@ impl Replica for Served {
         command: Bytes,
     ) -> Result<Bytes, RequestError> {
         let place = SessionCommand { session, sequence, lowest_outstanding };
-        self.orders(&command).execute_in_session(place, command).await.map_err(error)
+        self.orders().execute_in_session(place, command).await.map_err(error)
     }
 
     async fn open_session(&self) -> Result<SessionId, RequestError> {
@@ -241,6 +244,11 @@ impl Replica for Served {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    fn merged_group(&self, number: u32) -> Option<Served> {
+        let merged = usize::try_from(number).ok().filter(|number| *number < self.merged.len())?;
+        Some(self.alone(&self.groups[merged]))
     }
 
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {

@@ -62,6 +62,21 @@ async fn raft_with_balanced_loses_nothing_acknowledged_by_kills_under_load() {
     kills(&["--protocol=raft", "--dissemination=balanced"]).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ring_loses_nothing_acknowledged_by_kills_under_load() {
+    kills(&["--protocol=ring"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raft_with_gossip_loses_nothing_acknowledged_by_kills_under_load() {
+    kills(&["--protocol=raft", "--options=replication=gossip-status"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn merged_groups_lose_nothing_acknowledged_by_kills_under_load() {
+    kills(&["--groups=merge:3"]).await;
+}
+
 async fn kills(ordering: &[&str]) {
     let _alone = ONE_AT_A_TIME.lock().await;
     let rounds = env::var("SYNOD_E2E_ROUNDS").map_or(1, |rounds| rounds.parse().expect("a number of rounds"));

@@ -11,7 +11,6 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use synod_consensus::{Dissemination, ProtocolKind};
 
 use super::network::{Network, tool};
 
@@ -34,8 +33,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Cluster {
     program: PathBuf,
     folder: PathBuf,
-    protocol: ProtocolKind,
-    dissemination: Dissemination,
+    /// Those that say which groups there are, and what orders.
+    flags: Vec<String>,
     /// The network between them.
     pub network: Network,
     replicas: Vec<Replica>,
@@ -53,12 +52,12 @@ impl Cluster {
     pub fn start(
         program: &Path,
         folder: &Path,
-        (protocol, dissemination): (ProtocolKind, Dissemination),
+        flags: Vec<String>,
         network: Network,
     ) -> Result<Cluster, String> {
         let replicas = network.addresses.iter().map(|_| Replica::default()).collect();
         let (program, folder) = (program.to_owned(), folder.to_owned());
-        let mut cluster = Cluster { program, folder, protocol, dissemination, network, replicas };
+        let mut cluster = Cluster { program, folder, flags, network, replicas };
         for place in 0..cluster.replicas.len() {
             let disk = cluster.disk(place);
             fs::create_dir_all(&disk).map_err(|error| format!("{}: {error}", disk.display()))?;
@@ -135,8 +134,7 @@ impl Cluster {
             .args(["--initial-advertise-peer-urls", &self.peer_url(place)])
             .args(["--initial-cluster", &members.collect::<Vec<_>>().join(",")])
             .args(["--initial-cluster-state", if self.replicas[place].joins { "existing" } else { "new" }])
-            .args(["--protocol", self.protocol.name()])
-            .args(["--dissemination", &self.dissemination.to_string()])
+            .args(&self.flags)
             .args(FLAGS)
             .arg("--data-dir")
             .arg(self.data(place))

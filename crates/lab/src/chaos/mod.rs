@@ -38,6 +38,7 @@ use std::{
 
 use clap::{Args as ClapArgs, ValueEnum};
 use synod_consensus::{Dissemination, ProtocolKind};
+use synod_wire::Groups;
 use tokio::time::{Instant, interval, sleep};
 
 pub use self::schedule::{Fault, Schedule, Step, Victim};
@@ -65,6 +66,12 @@ pub struct Args {
     /// How batches reach all replicas.
     #[arg(long, default_value = "leader")]
     dissemination: Dissemination,
+    /// The groups of the cluster, as `serve --groups`: merge:N, or shard:1.
+    #[arg(long, default_value_t = Groups::ONE, value_parser = groups)]
+    groups: Groups,
+    /// Options of the protocol, as `serve --options`: KEY=VALUE,...
+    #[arg(long, default_value = "")]
+    options: String,
     /// How long faults are applied; longer if some fault has not had its turn by then. All of them take about 80 s.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
@@ -110,6 +117,13 @@ fn replicas(text: &str) -> Result<usize, String> {
         "5" => Ok(5),
         _ => Err("accepted: 3, 5".to_owned()),
     }
+}
+
+fn groups(text: &str) -> Result<Groups, String> {
+    let groups: Groups = text.parse().map_err(|error: synod_wire::UnknownGroups| error.to_string())?;
+    // The clients use etcd's API.
+    let one_store = groups.merged.is_some() || groups == Groups::ONE;
+    if one_store { Ok(groups) } else { Err("accepted: merge:N, shard:1".to_owned()) }
 }
 
 /// Why there is no verdict.
@@ -292,7 +306,15 @@ async fn measure(
 ) -> Result<(Report, Figure), String> {
     let on = network.describe();
     let mut environment = Environment::now(commit_of(program), on.to_owned());
-    let cluster = Cluster::start(program, folder, (args.protocol, args.dissemination), network)?;
+    let mut flags = vec![
+        format!("--protocol={}", args.protocol),
+        format!("--dissemination={}", args.dissemination),
+        format!("--groups={}", args.groups),
+    ];
+    if !args.options.is_empty() {
+        flags.push(format!("--options={}", args.options));
+    }
+    let cluster = Cluster::start(program, folder, flags, network)?;
     let faults = faults(args, cluster.has_disks());
     let endpoints = cluster.endpoints();
     let refused = |error: synod_client::Error| error.to_string();
@@ -305,8 +327,8 @@ async fn measure(
     let mut run =
         Run { cluster, clients, operator, protocol: args.protocol, tallies, longest_gap, log, timeline };
     run.log.say(&format!(
-        "seed {seed}: {}, dissemination {}, {} replicas, {on}",
-        args.protocol, args.dissemination, args.replicas
+        "seed {seed}: {}, dissemination {}, {}, {} replicas, {on}",
+        args.protocol, args.dissemination, args.groups, args.replicas
     ));
     run.await_service("the start").await?;
     run.clients.pulse().longest_gap();
@@ -359,8 +381,8 @@ fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
             args.replicas, environment.cores
         ),
         format!(
-            "synod lab run chaos, {}, dissemination {}, seed {seed}, {day}, Synod {}, {commit}.",
-            args.protocol, args.dissemination, environment.version
+            "synod lab run chaos, {}, dissemination {}, {}, seed {seed}, {day}, Synod {}, {commit}.",
+            args.protocol, args.dissemination, args.groups, environment.version
         ),
     ]
 }
@@ -400,6 +422,8 @@ fn setup(args: &Args, seed: u64, on: &str, environment: &Environment) -> Vec<(&'
         ("Seed", seed.to_string()),
         ("Protocol", args.protocol.to_string()),
         ("Dissemination", args.dissemination.to_string()),
+        ("Groups", args.groups.to_string()),
+        ("Options", if args.options.is_empty() { "none".to_owned() } else { args.options.clone() }),
         ("Replicas", format!("{}: {on}", args.replicas)),
         ("Machine", machine),
     ]

@@ -90,7 +90,7 @@ impl<R: Replica> Store<R> {
         request: MoveLeaderRequest,
     ) -> Result<MoveLeaderResponse, Status> {
         let MoveLeaderRequest { group, member } = request;
-        self.group(group)?.move_leader(ReplicaId(member)).await.map_err(|error| unmoved(&error))?;
+        self.ordering_group(group)?.move_leader(ReplicaId(member)).await.map_err(|error| unmoved(&error))?;
         Ok(MoveLeaderResponse {})
     }
 
@@ -130,6 +130,20 @@ impl<R: Replica> Store<R> {
                 self.count()
             ))),
         }
+    }
+
+    /// A group for changes of what orders it: one of several that each have a store, or that order the commands of one.
+    pub(super) fn ordering_group(&self, number: u32) -> Result<R, Status> {
+        let merged = self.replica().status().merged.len();
+        if merged == 0 {
+            return self.group(number).cloned();
+        }
+        self.replica().merged_group(number).ok_or_else(|| {
+            let last = merged - 1;
+            Status::invalid_argument(format!(
+                "synod: there is no group {number}; the groups of this cluster are 0 to {last}"
+            ))
+        })
     }
 
     fn group(&self, number: u32) -> Result<&R, Status> {
@@ -240,15 +254,15 @@ impl<R: Replica> Store<R> {
         };
         let adds = matches!(change, Change::Add { .. });
         let own = matches!(change, Change::Order { .. } | Change::Limits(_));
-        if own && request.group.is_none() && self.count() > 1 {
+        let count = usize::from(self.count()).max(self.replica().status().merged.len());
+        if own && request.group.is_none() && count > 1 {
             return Err(Status::invalid_argument(format!(
-                "synod: each of the {} groups has a protocol and limits of its own; name the group, as with `synod \
-                 reconfigure --group 0`",
-                self.count()
+                "synod: each of the {count} groups has a protocol and limits of its own; name the group, as with `synod \
+                 reconfigure --group 0`"
             )));
         }
-        let replica = self.group(request.group.unwrap_or(0))?;
-        let group = self.change(replica, expected, change).await?;
+        let replica = self.ordering_group(request.group.unwrap_or(0))?;
+        let group = self.change(&replica, expected, change).await?;
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
         Ok(ChangeResponse { group: Some(group.into()), added })
     }

@@ -1,0 +1,229 @@
+//! Groups that are merged into one order: three nodes, one state machine each.
+
+mod common;
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use common::{Tape, append, block, tape, until};
+use synod_consensus::{Options, ProtocolKind};
+use synod_node::{Config, Handle, MemberAddress, Merging, Node, StartError, Threads};
+use synod_replica::{Change, Skips};
+use synod_storage::FaultyDisk;
+use synod_transport::MemoryNetwork;
+use synod_wire::{ClusterId, ReplicaId, Slot};
+
+const GROUPS: u16 = 3;
+
+struct Cluster {
+    network: MemoryNetwork,
+    disks: [FaultyDisk; 3],
+    tune: fn(&mut Config),
+}
+
+impl Cluster {
+    fn new(tune: fn(&mut Config)) -> Cluster {
+        let disks = [1, 2, 3].map(|id| FaultyDisk::new(id).with_threads());
+        Cluster { network: MemoryNetwork::new(), disks, tune }
+    }
+
+    fn config(&self, id: u64) -> Config {
+        let member = |id| MemberAddress::new(ReplicaId(id), format!("r{id}"), format!("r{id}:1"));
+        let mut config =
+            Config::new(ClusterId(7), ReplicaId(id), [1, 2, 3].map(member).to_vec(), "/data".into());
+        config.network = Arc::new(self.network.clone());
+        config.disk = Arc::new(self.disks[id as usize - 1].clone());
+        config.segment_bytes = 64 << 10;
+        config.settings.consensus.heartbeat_interval = Duration::from_millis(30);
+        config.settings.consensus.election_timeout = Duration::from_millis(300);
+        config.merging = Some(Merging::of(GROUPS));
+        (self.tune)(&mut config);
+        config
+    }
+
+    fn start_one(&self, id: u64) -> Node {
+        Node::start_blocking(self.config(id), Tape::default()).unwrap()
+    }
+
+    fn start(&self) -> Vec<Node> {
+        let nodes: Vec<_> = (1..=3).map(|id| self.start_one(id)).collect();
+        nodes.iter().for_each(wait_for_leaders);
+        nodes
+    }
+}
+
+fn wait_for_leaders(node: &Node) {
+    until("a leader of every group", || node.handles().iter().all(|handle| handle.status().leader.is_some()));
+}
+
+/// At equal points of the common order; so it waits until all are at the same one.
+fn agree(nodes: &[Node]) {
+    until("equal states", || {
+        let mut digests = nodes.iter().map(|node| block(node.handle().digest()).unwrap());
+        let first = digests.next().unwrap();
+        digests.all(|digest| digest == first)
+    });
+}
+
+fn in_three_ways() -> [fn(&mut Config); 3] {
+    [
+        |_| {},
+        |config| config.threads = Threads::Compact,
+        |config| {
+            let mut merging = Merging::of(GROUPS);
+            (merging.take, merging.skips) = (NonZeroU32::new(3).unwrap(), Skips::Demand);
+            config.merging = Some(merging);
+            config.settings.consensus = Options::of(ProtocolKind::Raft);
+            config.settings.consensus.heartbeat_interval = Duration::from_millis(30);
+            config.settings.consensus.election_timeout = Duration::from_millis(300);
+        },
+    ]
+}
+
+#[test]
+fn what_any_group_orders_is_executed_in_one_order_and_read_everywhere() {
+    for tune in in_three_ways() {
+        let cluster = Cluster::new(tune);
+        let nodes = cluster.start();
+        let mut whole = String::new();
+        for number in 0..30 {
+            let text = format!("<{number}>");
+            whole += &text;
+            // Each answer tells the length of what was executed before: no command waits for ever, and none overtakes.
+            let length = append(&nodes[number % 3].handles()[number / 2 % 3], &text);
+            assert_eq!(length, whole.len().to_string());
+            assert_eq!(tape(&nodes[(number + 1) % 3].handles()[number % 3]), whole);
+        }
+        agree(&nodes);
+        drop(nodes);
+        cluster.disks.iter().for_each(FaultyDisk::power_failure);
+        let nodes = cluster.start();
+        assert_eq!(tape(&nodes[0].handle()), whole);
+        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    }
+}
+
+/// Many at once, in all groups: everywhere the same order, and none twice.
+#[test]
+fn commands_of_all_groups_at_once_have_one_order() {
+    for tune in in_three_ways() {
+        let cluster = Cluster::new(tune);
+        let nodes = cluster.start();
+        let one = |number: usize| {
+            let handle = nodes[number % 3].handles()[number / 3 % 3].clone();
+            async move { handle.execute(format!("<{number}>").into()).await.unwrap() }
+        };
+        block(async {
+            let all: tokio::task::JoinSet<_> = (0..300).map(one).collect();
+            assert_eq!(all.join_all().await.len(), 300);
+        });
+        agree(&nodes);
+        let text = tape(&nodes[1].handle());
+        assert!((0..300).all(|number| text.matches(&format!("<{number}>")).count() == 1), "{text}");
+        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    }
+}
+
+#[test]
+fn a_snapshot_holds_all_groups_at_one_point_for_restarts_and_for_those_who_lag() {
+    let cluster = Cluster::new(|config| {
+        config.settings.snapshot_slots = 10;
+        config.settings.keep_slots = 2;
+    });
+    let nodes = cluster.start();
+    let others = [ReplicaId(1), ReplicaId(2)];
+    others.iter().for_each(|&other| cluster.network.cut(ReplicaId(3), other));
+    let led_elsewhere = |handle: &Handle| handle.status().leader.is_some_and(|leader| leader != ReplicaId(3));
+    until("leaders among the others", || nodes[0].handles().iter().all(led_elsewhere));
+    // One group is quiet: it is in the snapshots of the others.
+    for number in 0..60 {
+        append(&nodes[number % 2].handles()[number % 2], "x");
+    }
+    until("a snapshot of each group", || {
+        nodes[0].handles().iter().all(|handle| handle.status().snapshot > Slot::ZERO)
+    });
+    others.iter().for_each(|&other| cluster.network.heal(ReplicaId(3), other));
+    until("the third has learned", || nodes[2].handle().status().leader.is_some());
+    assert_eq!(tape(&nodes[2].handle()), "x".repeat(60));
+    append(&nodes[2].handles()[2], "y");
+    agree(&nodes);
+    drop(nodes);
+    cluster.disks.iter().for_each(FaultyDisk::power_failure);
+    let nodes = cluster.start();
+    append(&nodes[1].handles()[1], "z");
+    assert_eq!(tape(&nodes[2].handle()), "x".repeat(60) + "yz");
+    agree(&nodes);
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+}
+
+#[test]
+fn a_group_without_a_leader_is_waited_for_and_named_until_it_has_one() {
+    let cluster = Cluster::new(|_| {});
+    let mut nodes = cluster.start();
+    append(&nodes[0].handle(), "a");
+    let leads = |node: &Node, me| {
+        node.handles().iter().position(|handle| handle.status().leader == Some(ReplicaId(me)))
+    };
+    let Some(lost) = leads(&nodes[0], 3) else { return };
+    nodes.pop().unwrap().stop_blocking().unwrap();
+    let other = nodes[0].handles()[(lost + 1) % 3].clone();
+    assert_eq!(append(&other, "b"), "2");
+    let merge = other.status().merge.unwrap();
+    assert!(merge.waits_for.is_none() && merge.position > 0, "{merge:?}");
+    nodes.push(cluster.start_one(3));
+    wait_for_leaders(&nodes[2]);
+    assert_eq!(tape(&nodes[2].handle()), "ab");
+    agree(&nodes);
+}
+
+#[test]
+fn nobody_skips_while_nobody_orders_anything() {
+    let cluster = Cluster::new(|config| config.settings.clock_interval = Duration::from_secs(600));
+    let nodes = cluster.start();
+    append(&nodes[0].handle(), "a");
+    agree(&nodes);
+    let slots = || {
+        let handles = nodes.iter().flat_map(Node::handles);
+        handles.map(|handle| handle.status().decided).collect::<Vec<_>>()
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    let before = slots();
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(slots(), before);
+}
+
+#[test]
+fn one_of_the_groups_changes_its_protocol() {
+    let cluster = Cluster::new(|_| {});
+    let nodes = cluster.start();
+    let handle = &nodes[0].handles()[1];
+    let (protocol, version) = (ProtocolKind::Raft, handle.group().version);
+    let change = Change::Order { protocol, election: protocol.elections()[0], overrides: Default::default() };
+    let group = block(handle.change(version, change)).unwrap();
+    assert_eq!(group.protocol, protocol);
+    for number in 0..6 {
+        append(&nodes[number % 3].handles()[number % 3], &number.to_string());
+    }
+    assert_eq!(tape(&nodes[2].handle()), "012345");
+    assert_eq!(nodes[2].handles()[0].group().protocol, ProtocolKind::MultiPaxos);
+    agree(&nodes);
+}
+
+#[test]
+fn what_was_merged_stays_merged_in_the_same_way() {
+    let cluster = Cluster::new(|_| {});
+    drop(cluster.start());
+    let mut config = cluster.config(1);
+    config.merging = None;
+    let refused = |config, machines: usize| {
+        Node::start_groups_blocking(config, vec![Tape::default(); machines]).unwrap_err()
+    };
+    let error = refused(config.clone(), 3);
+    assert!(error.to_string().contains("is of the groups merge:3, and shard:3 are asked for"), "{error}");
+    config.merging = Some(Merging::of(4));
+    let error = refused(config.clone(), 1).to_string();
+    assert!(error.contains("merge:4 are asked for"), "{error}");
+    config.merging = Some(Merging::of(GROUPS));
+    assert!(matches!(refused(config.clone(), 2), StartError::Config(_)));
+    config.merging = Some(Merging::of(1));
+    assert!(matches!(refused(config, 1), StartError::Config(_)));
+}
