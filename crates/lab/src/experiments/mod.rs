@@ -8,6 +8,7 @@
 
 mod batching;
 mod charts;
+mod choosing;
 mod flush;
 mod geo;
 mod judging;
@@ -52,6 +53,11 @@ pub const ALL: &[&Experiment] = &[
     &s_paxos::crashes::EXPERIMENT,
     &ring::SIZE,
     &ring::VALUES,
+    &choosing::SMALL,
+    &choosing::LARGE,
+    &choosing::WIDE,
+    &choosing::DISKS,
+    &choosing::MANY,
 ];
 
 /// Finds experiments by name; `all` stands for all of them.
