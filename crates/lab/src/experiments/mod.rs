@@ -53,6 +53,7 @@ pub const ALL: &[&Experiment] = &[
     &s_paxos::crashes::EXPERIMENT,
     &ring::SIZE,
     &ring::VALUES,
+    &ring::STORES,
     &choosing::SMALL,
     &choosing::LARGE,
     &choosing::WIDE,

@@ -6,6 +6,7 @@
 use std::borrow::Cow::Borrowed;
 
 use synod_consensus::ProtocolKind;
+use synod_storage::Durability;
 
 use super::{
     judging::Rows,
@@ -151,6 +152,80 @@ pub const VALUES: Experiment = Experiment {
         },
     ],
 };
+
+/// What is kept of accepted values, and where.
+pub const STORES: Experiment = Experiment {
+    name: "benz-stores",
+    title: "Ring: throughput and latency by what is on the disk before a replica votes",
+    source: "Benz 2013, section 3.4, figure 3.6; section 4.3.1 (R1)",
+    about: "A ring of three replicas without a limit of their cards, 8 KiB a command, clients at all members, which keep few \
+            commands under way. The document's stores: none is --durability crash-stop here, which keeps nothing and never \
+            restarts; its lists on the heap and its cyclic array are memory, since nothing collects garbage here; deferred \
+            writes are async; synchronous ones sync.",
+    parameters: &[
+        ON_VIRTUAL,
+        Parameter { default: "2", full: "10", ..SHORT_WINDOW },
+        COSTS,
+        Parameter {
+            key: "fsync",
+            help: "Milliseconds that a commit takes which waits for the disk, separated by commas.",
+            default: "1,8",
+            full: "0.3,1,3,8",
+        },
+    ],
+    headline: "throughput",
+    points: points_by_store,
+    charts: &[
+        chart("Throughput", "throughput", "commands a second", "ms of a commit"),
+        chart("Median latency", "median_ms", "ms", "ms of a commit"),
+    ],
+    facts: &[],
+    shapes: &[
+        Shape {
+            id: "R1a",
+            claim: "what keeps nothing and what keeps it in memory order the same, within 10 %",
+            judge: |measured| stores(measured, Durability::Memory, Durability::CrashStop, (0.9, 1.1)),
+        },
+        Shape {
+            id: "R1b",
+            claim: "on a slow disk (8 ms) a ring that does not wait for it orders at least twice what one does that waits",
+            judge: |measured| stores(measured, Durability::Async, Durability::Sync, (2.0, f64::INFINITY)),
+        },
+    ],
+};
+
+/// Commands that the clients of a replica keep under way where the disk is what they wait for.
+const FEW: usize = 8;
+
+fn points_by_store(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
+    let field = Field::new(parameters, &[Ground::Virtual])?;
+    let window = parameters.seconds("seconds")?;
+    let mut points = Vec::new();
+    for fsync in parameters.list::<f64>("fsync")? {
+        if !(0.01..=1000.0).contains(&fsync) {
+            return Err(parameters.wrong("fsync", "accepted: 0.01 to 1000 milliseconds"));
+        }
+        for durability in [Durability::CrashStop, Durability::Memory, Durability::Async, Durability::Sync] {
+            let (way, regime) = (Way::RingOfAll, Regime { megabits: None, ..regime(VALUE_BYTES) });
+            let mut setup = setup(&field, parameters, 3, way.ordering(), (regime, way.arrangement()))?;
+            setup.hardware.costs.fsync_micros = fsync * 1e3;
+            setup.durability = durability;
+            let load = load(regime, way.arrangement(), 3 * FEW, window);
+            points.push(field.point(durability.to_string(), fsync, setup, load));
+        }
+    }
+    Ok(points)
+}
+
+/// The throughput with one store over that with another, where a commit takes 8 ms.
+fn stores(measured: &Measured, one: Durability, other: Durability, (least, most): (f64, f64)) -> Judgement {
+    let at = |of: Durability| measured.mean(&of.to_string(), 8.0, "throughput").filter(|mean| *mean > 0.0);
+    let (Some(a), Some(b)) = (at(one), at(other)) else {
+        return Judgement::open("commits of 8 ms were not measured");
+    };
+    let said = format!("{one} over {other}: {:.2} ({a:.0} and {b:.0} a second)", a / b);
+    Judgement::of((least..=most).contains(&(a / b)), said)
+}
 
 const fn chart(
     title: &'static str,
