@@ -14,7 +14,7 @@ pub struct Combination {
     pub protocol: ProtocolKind,
     /// How a leader is chosen.
     pub election: ElectionKind,
-    /// How batches reach all replicas. Every dissemination goes with every protocol.
+    /// How batches reach all replicas.
     pub dissemination: Dissemination,
     /// For which records the replica waits for its disk.
     pub durability: Durability,
@@ -31,6 +31,18 @@ pub enum CombinationError {
         protocol: ProtocolKind,
         /// The election.
         election: ElectionKind,
+    },
+    /// Where every replica disseminates, a leader has to say in which order.
+    #[error(
+        "dissemination {dissemination} does not go with {protocol}, which has no leader to order the batches of all \
+         replicas; accepted: {}",
+        names(&protocol.disseminations())
+    )]
+    Dissemination {
+        /// The protocol.
+        protocol: ProtocolKind,
+        /// The dissemination.
+        dissemination: Dissemination,
     },
     /// With the durability a replica may lose what the protocol cannot do without.
     #[error(
@@ -72,6 +84,15 @@ impl ProtocolKind {
     }
 }
 
+impl ProtocolKind {
+    /// The disseminations that go with it; the first is the default.
+    #[must_use]
+    pub fn disseminations(self) -> Vec<Dissemination> {
+        let all = Dissemination::ALL.iter().map(|&(_, dissemination)| dissemination);
+        all.filter(|&dissemination| self.has_leader() || dissemination != Dissemination::Balanced).collect()
+    }
+}
+
 impl Combination {
     /// Every combination that is legal, of the protocols that this program knows.
     pub fn legal() -> impl Iterator<Item = Combination> {
@@ -96,9 +117,12 @@ impl Combination {
     /// # Errors
     /// It is not; the error says which parts do not go together, and what is accepted.
     pub fn check(&self) -> Result<(), CombinationError> {
-        let &Combination { protocol, election, dissemination: _, durability } = self;
+        let &Combination { protocol, election, dissemination, durability } = self;
         if !protocol.elections().contains(&election) {
             return Err(CombinationError::Election { protocol, election });
+        }
+        if !protocol.disseminations().contains(&dissemination) {
+            return Err(CombinationError::Dissemination { protocol, dissemination });
         }
         if !lost(protocol, durability).is_empty() {
             return Err(CombinationError::Durability { protocol, durability });

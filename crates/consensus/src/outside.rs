@@ -58,6 +58,7 @@ impl Outside {
             profile: Profile {
                 elections,
                 changes_voters_itself: false,
+                has_leader: true,
                 every_replica_proposes: false,
                 recovers_itself: false,
                 has_terms: false,
@@ -73,6 +74,13 @@ impl Outside {
             decode_message: |reader| Ok(Arc::new(M::decode(reader)?)),
             decode_record: |reader| Ok(Arc::new(R::decode(reader)?)),
         }
+    }
+
+    /// The same without a leader: it goes with no dissemination in which a leader orders the batches of all replicas.
+    #[must_use]
+    pub const fn without_leader(mut self) -> Outside {
+        self.profile.has_leader = false;
+        self
     }
 
     /// Makes the protocol known to the whole program. Registering it again changes nothing.

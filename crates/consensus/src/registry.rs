@@ -211,6 +211,8 @@ pub(crate) struct Profile {
     pub(crate) elections: &'static [ElectionKind],
     /// The value of [`ProtocolKind::changes_voters_itself`].
     pub(crate) changes_voters_itself: bool,
+    /// The value of [`ProtocolKind::has_leader`].
+    pub(crate) has_leader: bool,
     /// The value of [`ProtocolKind::every_replica_proposes`].
     pub(crate) every_replica_proposes: bool,
     /// The value of [`ProtocolKind::recovers_itself`].
@@ -265,6 +267,12 @@ impl ProtocolKind {
     #[must_use]
     pub fn changes_voters_itself(self) -> bool {
         self.profile().changes_voters_itself
+    }
+
+    /// Whether one replica at a time orders for all.
+    #[must_use]
+    pub fn has_leader(self) -> bool {
+        self.profile().has_leader
     }
 
     /// Whether every replica that takes part proposes the commands of its own clients, whichever replica leads.

@@ -390,7 +390,9 @@ impl Plan {
         let mut settings = draw_settings(rng, protocol, network.delay_max);
         settings.consensus.election = election;
         // It is drawn separately, so that the rest of a seed's plan does not depend on it.
-        settings.consensus.dissemination = Plan::draw_dissemination(seed);
+        let drawn = Plan::draw_dissemination(seed);
+        let legal = protocol.disseminations();
+        settings.consensus.dissemination = if legal.contains(&drawn) { drawn } else { legal[0] };
         if settings.consensus.dissemination == Dissemination::Balanced && seed.is_multiple_of(3) {
             // Replicas then wait longer for bodies that come by themselves than for a leader.
             settings.consensus.retransmit_after = settings.consensus.election_timeout * 2;

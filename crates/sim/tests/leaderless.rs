@@ -6,15 +6,15 @@ mod fixed_leader;
 
 use fixed_leader::{FIXED_LEADER, FixedLeader, Message, Record};
 use synod_consensus::{
-    Dissemination, Effect, Effects, ElectionKind, Input, LeaderView, Members, Options, Outside, Protocol,
-    ProtocolKind, Restart, Role, Route, Status, Survives,
+    Combination, Dissemination, Effect, Effects, ElectionKind, Input, LeaderView, Members, Options, Outside,
+    Protocol, ProtocolKind, Restart, Role, Route, Status, Survives,
 };
 use synod_sim::{
     Coverage,
     plan::{Family, Plan},
     scenario,
 };
-use synod_wire::{Ballot, Batch, ReplicaId, Time};
+use synod_wire::{Ballot, Batch, Durability, ReplicaId, Time};
 
 static LEADERLESS: Outside = Outside::new::<Message, Record>(
     "leaderless",
@@ -23,7 +23,8 @@ static LEADERLESS: Outside = Outside::new::<Message, Record>(
     |options, members, restart, now, effects| {
         Box::new(Leaderless::start(options, members, restart, now, effects))
     },
-);
+)
+.without_leader();
 
 /// The fixed leader without its name: nobody says that it leads, but commands go to it.
 #[derive(Clone, Debug)]
@@ -131,10 +132,7 @@ fn without_a_leader_the_clock_advances_and_learners_are_promoted() {
     let kind = registered();
     let (mut coverage, mut operations) = (Coverage::default(), 0);
     for seed in 0..50 {
-        // Where every replica disseminates, a leader has to say in which order.
-        let dissemination = [Dissemination::Leader, Dissemination::References][seed as usize % 2];
         let plan = Plan::draw_general(seed, kind, ElectionKind::None).of_family(Family::Change);
-        let plan = plan.disseminated(dissemination);
         let outcome =
             synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(kind, None)));
         operations += outcome.operations;
@@ -143,6 +141,25 @@ fn without_a_leader_the_clock_advances_and_learners_are_promoted() {
     assert!(operations > 25 * 50, "{operations}");
     assert!(coverage.sessions_expired > 0, "the clock stands still: {coverage}");
     assert!(coverage.promotions >= 50, "{coverage}");
+}
+
+/// Where every replica disseminates, a leader has to say in which order.
+#[test]
+fn a_protocol_without_a_leader_goes_with_no_dissemination_that_needs_one() {
+    let (protocol, election) = (registered(), ElectionKind::None);
+    let check = |dissemination| {
+        Combination { protocol, election, dissemination, durability: Durability::Sync }.check()
+    };
+    let error = check(Dissemination::Balanced).unwrap_err().to_string();
+    assert!(
+        error.contains("does not go with leaderless") && error.contains("accepted: leader, references"),
+        "{error}"
+    );
+    assert!(check(Dissemination::Leader).is_ok() && check(Dissemination::References).is_ok());
+    for seed in 0..40 {
+        let dissemination = Plan::draw(seed, protocol).settings.consensus.dissemination;
+        assert_ne!(dissemination, Dissemination::Balanced);
+    }
 }
 
 /// A change of the group, a read and a command, each at a replica that has to pass it on.

@@ -33,6 +33,7 @@ pub struct Tuning {
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Ballot, ElectionKind::Rotating],
     changes_voters_itself: false,
+    has_leader: true,
     every_replica_proposes: false,
     recovers_itself: true,
     has_terms: false,

@@ -145,6 +145,7 @@ const ECHOES_MAX: u8 = 3;
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Randomized],
     changes_voters_itself: true,
+    has_leader: true,
     every_replica_proposes: false,
     recovers_itself: false,
     has_terms: true,

@@ -31,6 +31,7 @@ pub struct Tuning {
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Ballot],
     changes_voters_itself: false,
+    has_leader: true,
     every_replica_proposes: true,
     recovers_itself: false,
     has_terms: false,

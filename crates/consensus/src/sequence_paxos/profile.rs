@@ -58,6 +58,7 @@ macro_rules! switch {
 pub(crate) const PROFILE: Profile = Profile {
     elections: &[ElectionKind::Ballot, ElectionKind::Rotating],
     changes_voters_itself: false,
+    has_leader: true,
     every_replica_proposes: false,
     recovers_itself: false,
     has_terms: false,

@@ -14,8 +14,8 @@ use crate::Replica;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Skips {
-    /// And further, by what the busiest group will have ordered more than it within [`PERIOD`]: so the busy group
-    /// finds the others ahead, and waits for none. While no group orders anything, none skips.
+    /// A quiet group skips further, by what the busiest group will have ordered more than it within [`PERIOD`]: so the
+    /// busy group finds it ahead, and does not wait for it. While no group orders anything, none skips.
     #[default]
     Follow,
     /// Not further: every batch of a group waits until the others have skipped, unless they are ahead already.
@@ -24,6 +24,9 @@ pub enum Skips {
     /// there a number for each interval).
     Lambda(u32),
 }
+
+/// A group is quiet if it orders less than this part of what the busiest one does.
+const QUIET_SHARE: u64 = 8;
 
 /// How often a group looks ahead (Benz 2013: Δt).
 pub const PERIOD: Duration = Duration::from_millis(100);
@@ -127,8 +130,10 @@ impl Pace {
         let target = match self.skips {
             Skips::Demand => needed,
             Skips::Follow => {
-                let busiest = self.rates.iter().copied().max().unwrap_or(0);
-                let lead = busiest.saturating_sub(self.rates[at]);
+                let (busiest, own) = (self.rates.iter().copied().max().unwrap_or(0), self.rates[at]);
+                // A group that orders something itself would have to be waited for once it is ahead.
+                let quiet = own < busiest / QUIET_SHARE;
+                let lead = if quiet { busiest - own } else { 0 };
                 // Only once half of the lead is used up, so that a skip comes a few times in a period.
                 if ahead < needed + lead / 2 { needed + lead } else { needed }
             }
