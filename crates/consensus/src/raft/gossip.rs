@@ -17,7 +17,7 @@ use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     Message, Raft, Replication, Round, State, VoteRound,
-    commit_status::{CommitStatus, Merge},
+    commit_status::{CommitStatus, Merge, Status},
     follower::Taken,
     log::fitting,
 };
@@ -216,6 +216,13 @@ impl Raft {
         }
     }
 
+    /// Takes in what a status says of voters. What it says of replicas that this one does not know to vote comes again with
+    /// every round.
+    fn merge_status(&mut self, status: &Status) -> bool {
+        let voters = &self.log.configuration().voters;
+        self.gossip.status.merge(status, |id| voters.contains(id))
+    }
+
     /// Begins a round if one is due.
     pub(super) fn go_round(&mut self, now: Time, effects: &mut Effects) {
         if now < self.round_at() {
@@ -283,7 +290,7 @@ impl Raft {
         others
     }
 
-    fn status_to_tell(&self) -> Option<super::commit_status::Status> {
+    fn status_to_tell(&self) -> Option<Status> {
         let voters = self.voters();
         self.has_status().then(|| self.gossip.status.tell(|id| voters.contains(id)))
     }
@@ -306,7 +313,7 @@ impl Raft {
             && self.has_status()
             && let Some(status) = &round.status
         {
-            self.gossip.status.merge(status);
+            self.merge_status(status);
         }
         if ballot.round < self.term {
             // The replica that passed it on hears of the term as well: it may be the only one that this one reaches.
@@ -319,7 +326,7 @@ impl Raft {
         let mut news = false;
         if let Some(status) = &round.status {
             self.begin_status(ballot, status.merge);
-            news = self.gossip.status.merge(status);
+            news = self.merge_status(status);
         }
         if round.number <= self.gossip.seen {
             self.gossip.has_news |= news;
@@ -431,7 +438,7 @@ impl Raft {
         if !matches!(&self.state, State::Leader(leader) if leader.ballot == round.ballot) {
             return;
         }
-        let news = self.gossip.status.merge(status);
+        let news = self.merge_status(status);
         let interval = self.round_interval();
         let known: Vec<_> = self.gossip.status.known().collect();
         let last = self.log.last_written();
@@ -452,7 +459,8 @@ impl Raft {
     pub(super) fn holds_directly(&mut self, id: ReplicaId, through: Slot) {
         let own_term = self.log.ballot_at(through) == Some(self.gossip.status.ballot());
         // The document's leader learns of logs by statuses only.
-        if self.has_status() && own_term && self.options.raft.status_merge != Merge::Printed {
+        let counts = own_term && self.voters().contains(id);
+        if self.has_status() && counts && self.options.raft.status_merge != Merge::Printed {
             self.gossip.status.hold(id, through);
         }
     }
@@ -476,6 +484,7 @@ impl Raft {
         let own = if has_own_term { stable } else { Slot::ZERO };
         let counted = if follows { self.log.last_written() } else { Slot::ZERO };
         let voters: &VoterSets = &self.log.configuration().voters;
+        self.gossip.status.forget_others(voters, me);
         self.gossip.has_news |= own > self.gossip.status.held_by(me) && own > self.gossip.status.commit();
         self.gossip.status.settle(me, own, counted, |value| voters.quorum_value(value));
         self.gossip.status.raise(self.decided);
