@@ -305,11 +305,14 @@ impl Raft {
                 self.heed_winner(now, ballots.decided, effects);
                 let entry = Entry { ballot: ballots.proposed, batch, voters };
                 self.learn(slot, entry, ballots.decided, effects);
+                // Others may find out what this leader's ballot decided before it does.
+                self.advance_change(now, effects);
             }
             Control::Installed { slot, ballots, voters, .. } => {
                 self.heed_winner(now, ballots.decided, effects);
                 let base = Configuration { slot, ballot: ballots.proposed, voters };
                 self.installed(base, ballots.decided, effects);
+                self.advance_change(now, effects);
             }
             // What an installed snapshot covers is forgotten once its term is told, which follows.
             Control::Trim(slot) if slot > self.decided => {}

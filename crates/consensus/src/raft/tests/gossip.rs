@@ -448,6 +448,28 @@ fn votes_come_by_way_of_others_and_each_counts_once() {
     assert_eq!(candidate.role(), Role::Leader);
 }
 
+/// In version 2 others find out by themselves what is committed, and the leader may hear of it by catch-up first.
+#[test]
+fn a_leader_that_learns_of_its_joint_configuration_goes_on_with_the_change() {
+    let (mut one, _) = leader(Replication::GossipStatus);
+    let own = ballot(1, R1);
+    let told = with_status(round(1, own, 0, Ballot::ZERO, vec![], 0), 0, &[(R2, 1), (R3, 1)]);
+    gossip(&mut one, R2, &told);
+    assert_eq!(one.protocol.status().decided, Slot(1));
+    let voters = VoterSets::joint(vec![R1, R2, R3], FIVE.to_vec());
+    let batch = batch("change");
+    let change = Control::ChangeVoters { voters: voters.clone(), batch: batch.clone() };
+    one.step(Input::Control(change));
+    let ballots = Ballots { proposed: own, decided: own };
+    let effects =
+        one.step(Input::Control(Control::Learn { slot: Slot(2), ballots, batch, voters: Some(voters) }));
+    assert_eq!(delivered(&effects).len(), 1);
+    appended(&effects, |record| {
+        let Record::Entries { first: Slot(3), entries, .. } = record else { return false };
+        entries[0].voters == Some(simple(&[R1, R2, R3]))
+    });
+}
+
 #[test]
 fn a_peer_serves_what_a_round_needs_if_its_log_is_the_leaders() {
     let raft = Tuning { peer_repair: true, ..options(Replication::GossipStatus).raft };
