@@ -350,6 +350,7 @@ impl Raft {
         let (me, candidate) = (self.members.me(), round.candidate);
         let others = self.others();
         let fan_out = fan_out_of(&self.options, others.len() + 1).max(VOTE_FAN_OUT_MIN);
+        let others = self.gossip.within_reach(others);
         let mut targets = self.gossip.targets(&others, fan_out, Some(candidate));
         targets.extend(Some(candidate).filter(|&id| id != me));
         effects.send_each(targets, Message::VoteRound(Box::new(round)), self.vote_lsn());

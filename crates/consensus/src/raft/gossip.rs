@@ -21,7 +21,7 @@ use super::{
     follower::Taken,
     log::fitting,
 };
-use crate::{Effects, VoterSets, leadership::Leads};
+use crate::{Effects, Link, VoterSets, leadership::Leads};
 
 /// What a replica remembers of rounds, whether it leads or not.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +33,8 @@ pub(super) struct Gossip {
     order: Vec<ReplicaId>,
     /// The place in that order of the replica that is sent something next.
     sent: usize,
+    /// The voters to which this replica has no session any more: nothing that is sent there would arrive.
+    down: BTreeSet<ReplicaId>,
     /// The last round of the present term that this replica has seen.
     seen: u64,
     pub(super) status: CommitStatus,
@@ -57,6 +59,24 @@ impl Gossip {
     /// A new term begins, in which rounds are numbered from 1 on.
     pub(super) fn enter_term(&mut self) {
         (self.seen, self.echoes_left, self.has_news) = (0, 0, false);
+    }
+
+    /// Takes note of what happened to the session to a peer.
+    pub(super) fn link(&mut self, peer: ReplicaId, link: Link, voters: &VoterSets) {
+        self.down.retain(|id| voters.contains(*id));
+        match link {
+            Link::Up => drop(self.down.remove(&peer)),
+            Link::Down | Link::Refused if voters.contains(peer) => drop(self.down.insert(peer)),
+            Link::Down | Link::Refused | Link::Renewed => {}
+        }
+    }
+
+    /// Those of these replicas to which there may be a session; all of them if there is none to any.
+    pub(super) fn within_reach(&self, mut others: Vec<ReplicaId>) -> Vec<ReplicaId> {
+        if others.iter().any(|id| !self.down.contains(id)) {
+            others.retain(|id| !self.down.contains(id));
+        }
+        others
     }
 
     /// The next replicas to send to: each replica goes round all others (Algorithm 1; ERR-1), each time in another order.
@@ -269,7 +289,9 @@ impl Raft {
         if unanswered {
             leader.serve_directly(last);
         }
-        let targets = self.gossip.targets(&others, fan_out_of(&self.options, others.len() + 1), None);
+        let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let others = self.gossip.within_reach(others);
+        let targets = self.gossip.targets(&others, fan_out, None);
         let round = Round { ballot, number, beat, prev, prev_ballot, entries, commit, status };
         effects.send_each(targets, Message::Round(Box::new(round)), Lsn::ZERO);
     }
@@ -359,6 +381,7 @@ impl Raft {
         let (after, except) =
             if round.status.is_some() { (self.term_lsn, None) } else { (Lsn::ZERO, Some(leader)) };
         let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let others = self.gossip.within_reach(others);
         let targets = self.gossip.targets(&others, fan_out, except);
         effects.send_each(targets, Message::Round(Box::new(round.clone())), after);
     }
@@ -374,7 +397,9 @@ impl Raft {
         (self.gossip.has_news, self.gossip.echoes_left) = (false, self.gossip.echoes_left - 1);
         let ballot = self.gossip.status.ballot();
         let others = self.others_with(ballot.replica);
-        let targets = self.gossip.targets(&others, fan_out_of(&self.options, others.len() + 1), None);
+        let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let others = self.gossip.within_reach(others);
+        let targets = self.gossip.targets(&others, fan_out, None);
         let echo = Round::echo(ballot, status);
         effects.send_each(targets, Message::Round(Box::new(echo)), self.term_lsn);
     }
@@ -594,6 +619,25 @@ mod tests {
         assert_eq!(gossip.targets(&others(3, 1), 9, None).len(), 2, "there are no more");
         assert_eq!(gossip.targets(&others(3, 1), 2, Some(ReplicaId(2))), [ReplicaId(3)]);
         assert_eq!(gossip.targets(&[], 2, None), []);
+    }
+
+    #[test]
+    fn a_replica_sends_nothing_where_it_has_no_session_unless_it_has_none_at_all() {
+        let mut gossip = Gossip::new(Incarnation(1), ReplicaId(1), Slot::ZERO);
+        let (all, voters) = (others(5, 1), VoterSets::simple(others(5, 0)));
+        gossip.link(ReplicaId(9), Link::Down, &voters);
+        for id in [2, 3, 4] {
+            gossip.link(ReplicaId(id), Link::Down, &voters);
+        }
+        assert_eq!(gossip.within_reach(all.clone()), [ReplicaId(5)]);
+        gossip.link(ReplicaId(3), Link::Renewed, &voters);
+        gossip.link(ReplicaId(2), Link::Up, &voters);
+        assert_eq!(gossip.within_reach(all.clone()), [ReplicaId(2), ReplicaId(5)]);
+        for id in [2, 5] {
+            gossip.link(ReplicaId(id), Link::Refused, &voters);
+        }
+        assert_eq!(gossip.within_reach(all.clone()), all);
+        assert_eq!(gossip.down.len(), 4, "only voters");
     }
 
     #[test]

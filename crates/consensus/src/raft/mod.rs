@@ -142,6 +142,7 @@ impl Protocol for Raft {
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
+                self.gossip.link(peer, link, &self.log.configuration().voters);
                 self.link(now, peer, link);
                 if link.begins_again() {
                     self.tell_priority(&[peer], effects);
