@@ -7,7 +7,7 @@ const R5: ReplicaId = ReplicaId(5);
 const FIVE: [ReplicaId; 5] = [R1, R2, R3, R4, R5];
 
 fn options(replication: Replication) -> Options {
-    let raft = Tuning { replication, round_fan_out: Some(4), ..Tuning::default() };
+    let raft = Tuning { replication, round_fan_out: Some(4), status_echoes: 0, ..Tuning::default() };
     Options { raft, ..Options::default() }
 }
 
