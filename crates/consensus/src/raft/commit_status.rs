@@ -111,8 +111,8 @@ impl CommitStatus {
         }
     }
 
-    /// Takes in what another replica said of the same ballot, as far as it is said of replicas of which `counts` is true.
-    /// Returns whether that is news.
+    /// Takes in what another replica said of the same ballot, as far as it is said of replicas of which `counts` is
+    /// true. Returns whether that is news.
     pub(super) fn merge(&mut self, told: &Status, counts: impl Fn(ReplicaId) -> bool) -> bool {
         // With bitmaps every change of the set changes its size, or the slot that it is for.
         let before = (self.commit, self.next, self.held.len());
@@ -386,8 +386,8 @@ mod tests {
         assert!(star(Merge::Vector).is_some());
     }
 
-    /// Whatever is lost, repeated or late, and whichever replicas meet: nobody takes for committed what no majority held,
-    /// and no bit is without a log behind it (I5, I7, I8).
+    /// Whatever is lost, repeated or late, and whichever replicas meet: nobody takes for committed what no majority
+    /// held, and no bit is without a log behind it (I5, I7, I8).
     #[test]
     fn only_what_a_majority_held_is_committed() {
         let mut seed = 3u64;

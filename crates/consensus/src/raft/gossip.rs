@@ -79,9 +79,9 @@ impl Gossip {
         others
     }
 
-    /// The next replicas to send to: each replica goes round all others (Algorithm 1; ERR-1), each time in another order.
-    /// With one order, rounds that differ by turns, such as those with entries and those without, would each reach
-    /// the same ones only.
+    /// The next replicas to send to: each replica goes round all others (Algorithm 1; ERR-1), each time in another
+    /// order. With one order, rounds that differ by turns, such as those with entries and those without, would each
+    /// reach the same ones only.
     pub(super) fn targets(
         &mut self,
         others: &[ReplicaId],
@@ -236,8 +236,8 @@ impl Raft {
         }
     }
 
-    /// Takes in what a status says of voters. What it says of replicas that this one does not know to vote comes again with
-    /// every round.
+    /// Takes in what a status says of voters. What it says of replicas that this one does not know to vote comes again
+    /// with every round.
     fn merge_status(&mut self, status: &Status) -> bool {
         let voters = &self.log.configuration().voters;
         self.gossip.status.merge(status, |id| voters.contains(id))

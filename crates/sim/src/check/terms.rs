@@ -368,8 +368,8 @@ impl EpochTerms {
         let acknowledged = known.acknowledged;
         let quorum = |voters: &VoterSets| voters.is_quorum(|id| acknowledged & (1 << (id.0 - 1)) != 0);
         let latest = self.voters(ballot).unwrap_or_else(|| Rc::clone(&known.voters));
-        // A follower that counts by itself does so by its own log, which may end before the leader's last configuration.
-        // It may also go further than what is left of the log of a leader that has crashed.
+        // A follower that counts by itself does so by its own log, which may end before the leader's last
+        // configuration. It may also go further than what is left of the log of a leader that has crashed.
         let mut from_here = self.entries.range((slot, Ballot::ZERO)..).filter(|((_, of), _)| *of == ballot);
         let committed =
             quorum(&latest) || self.followers_count && from_here.any(|(_, known)| quorum(&known.voters));
@@ -565,9 +565,9 @@ mod tests {
 
     const LEADER: Ballot = Ballot { round: 1, replica: ReplicaId(1) };
 
-    /// Of four voters the first leads, appends an entry and then one that removes the fourth, and crashes before its disk
-    /// holds them. The second and the third have both in their logs, and the first entry durably: a majority of the
-    /// three that remain. Returns the last slot that counts as committed.
+    /// Of four voters the first leads, appends an entry and then one that removes the fourth, and crashes before its
+    /// disk holds them. The second and the third have both in their logs, and the first entry durably: a majority of
+    /// the three that remain. Returns the last slot that counts as committed.
     fn committed(replication: Replication) -> Option<Slot> {
         let mut options = Options::of(ProtocolKind::Raft);
         options.raft.replication = replication;

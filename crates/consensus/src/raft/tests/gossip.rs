@@ -448,8 +448,8 @@ fn votes_come_by_way_of_others_and_each_counts_once() {
     assert_eq!(candidate.role(), Role::Leader);
 }
 
-/// Votes of a term stay given, so what an earlier question of it has gathered counts for a later one. Those who rehearse
-/// may change their minds.
+/// Votes of a term stay given, so what an earlier question of it has gathered counts for a later one. Those who
+/// rehearse may change their minds.
 #[test]
 fn a_vote_that_was_given_to_an_earlier_question_of_the_term_is_not_lost() {
     let raft =
