@@ -165,7 +165,17 @@ impl Reads {
     /// Lets everything be asked again at the end of an epoch, even what was answered: the leader that
     /// answered does not know what the next epoch decides.
     pub fn start_over(&mut self) {
-        for (_, read, began) in std::mem::take(&mut self.confirmed).into_iter().rev() {
+        self.ask_again_after(Slot::ZERO);
+    }
+
+    /// Lets everything be asked again, even what was answered with a slot after `decided`. The leader that answered may
+    /// have named a slot that it had only proposed; if it is gone, nothing may ever be decided there.
+    ///
+    /// That is linearizable: what was acknowledged before a read began was also acknowledged before the later question,
+    /// so the answer to that one covers it.
+    pub fn ask_again_after(&mut self, decided: Slot) {
+        let unreached: Vec<_> = self.confirmed.extract_if(.., |(slot, _, _)| *slot > decided).collect();
+        for (_, read, began) in unreached.into_iter().rev() {
             self.waiting.push_front((read, began));
         }
         self.ask_again();
@@ -301,6 +311,18 @@ mod tests {
         reads.answered(token.0, Slot(6));
         assert_eq!(reads.ready(Slot(6)), [(ReadId(3), Slot(6))]);
         assert_eq!((reads.len(), reads.oldest()), (1, Some(at(4))));
+    }
+
+    #[test]
+    fn what_another_leader_answered_is_asked_again_unless_its_slot_is_decided() {
+        let (mut reads, token) = in_every_stage();
+        reads.answered(token.0, Slot(9));
+        reads.ask_again_after(Slot(5));
+        assert_eq!(reads.ready(Slot(9)), [(ReadId(1), Slot(5)), (ReadId(2), Slot(5))]);
+        assert_eq!((reads.len(), reads.oldest()), (2, Some(at(3))));
+        let token = reads.ask(at(6)).unwrap();
+        reads.answered(token.0, Slot(6));
+        assert_eq!(reads.ready(Slot(6)), [(ReadId(3), Slot(6)), (ReadId(4), Slot(6))]);
     }
 
     #[test]

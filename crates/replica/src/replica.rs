@@ -466,8 +466,13 @@ impl Replica {
         if routed.leader.is_some() || self.leads() {
             self.expect_leader(now);
         }
+        // A view that repeats itself must not make reads start over, or a lagging replica would never answer one.
+        if routed.leader.is_some() && routed != self.view {
+            self.reads.ask_again_after(self.decided.last());
+        } else {
+            self.reads.ask_again();
+        }
         self.view = routed;
-        self.reads.ask_again();
         if !self.leads() {
             self.forwarded.clear();
             self.changing.abandoned();

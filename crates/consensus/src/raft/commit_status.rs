@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, ReplicaId, Slot};
 
-use crate::options::choice;
+use crate::{VoterSets, options::choice};
 
 choice! {
     /// How a replica merges another one's commit status into its own.
@@ -111,64 +111,85 @@ impl CommitStatus {
         }
     }
 
-    /// Takes in what another replica said of the same ballot. Returns whether that is news.
-    pub(super) fn merge(&mut self, told: &Status) -> bool {
-        let before = (self.commit, self.next, self.held.clone());
+    /// Takes in what another replica said of the same ballot, as far as it is said of replicas of which `counts` is
+    /// true. Returns whether that is news.
+    pub(super) fn merge(&mut self, told: &Status, counts: impl Fn(ReplicaId) -> bool) -> bool {
+        // With bitmaps every change of the set changes its size, or the slot that it is for.
+        let before = (self.commit, self.next, self.held.len());
+        let members = || told.members.iter().filter(|known| counts(known.id));
+        let mut news = false;
         self.commit = self.commit.max(told.commit);
         match self.merge {
             Merge::Vector => {
-                for known in &told.members {
-                    self.hold(known.id, known.held);
+                for known in members() {
+                    news |= self.hold(known.id, known.held);
                 }
                 self.next = self.next.max(self.commit.next());
             }
-            Merge::LowerIfNews | Merge::Printed => self.merge_bits(told),
+            Merge::LowerIfNews | Merge::Printed => {
+                let bits: Vec<_> =
+                    members().filter(|known| known.held != Slot::ZERO).map(|known| known.id).collect();
+                self.merge_bits(told.next, &bits);
+            }
         }
-        let mut news = before != (self.commit, self.next, self.held.clone());
-        for known in &told.members {
+        news |= before != (self.commit, self.next, self.held.len());
+        for known in members() {
             news |= self.beat(known.id, known.beat);
         }
         debug_assert!(self.next > self.commit, "what is voted for is not committed");
         news
     }
 
-    fn merge_bits(&mut self, told: &Status) {
+    /// Forgets what was said of replicas that do not vote any more, once these could be more than those that do.
+    pub(super) fn forget_others(&mut self, voters: &VoterSets, me: ReplicaId) {
+        let count = voters.incoming().len() + voters.outgoing().len() + 1;
+        if self.held.len().max(self.beats.len()) > count {
+            let counts = |id| id == me || voters.contains(id);
+            self.held.retain(|&id, _| counts(id));
+            self.beats.retain(|&id, _| counts(id));
+        }
+    }
+
+    /// The bits that another replica has set for the slot `next`.
+    fn merge_bits(&mut self, next: Slot, bits: &[ReplicaId]) {
         if self.next <= self.commit {
             // The other one is ahead.
-            self.next = told.next.max(self.commit.next());
+            self.next = next.max(self.commit.next());
             self.held.clear();
-            self.or(told);
-        } else if self.next <= told.next {
+            self.or(next, bits);
+        } else if self.next <= next {
             // A bit for a later slot holds for every slot before it.
-            self.or(told);
-        } else if self.merge == Merge::LowerIfNews && told.next > self.commit {
-            let lacks = |known: &Known| known.held != Slot::ZERO && !self.held.contains_key(&known.id);
-            if told.members.iter().any(lacks) {
-                self.next = told.next;
-                self.held.values_mut().for_each(|held| *held = told.next);
-                self.or(told);
-            }
+            self.or(next, bits);
+        } else if self.merge == Merge::LowerIfNews
+            && next > self.commit
+            && bits.iter().any(|id| !self.held.contains_key(id))
+        {
+            self.next = next;
+            self.held.values_mut().for_each(|held| *held = next);
+            self.or(next, bits);
         }
     }
 
-    fn or(&mut self, told: &Status) {
-        if told.next >= self.next {
-            let bits = told.members.iter().filter(|known| known.held != Slot::ZERO);
-            self.held.extend(bits.map(|known| (known.id, self.next)));
+    fn or(&mut self, next: Slot, bits: &[ReplicaId]) {
+        if next >= self.next {
+            self.held.extend(bits.iter().map(|&id| (id, self.next)));
         }
     }
 
-    /// A replica holds the leader's log through a slot, where that has an entry of the ballot.
-    pub(super) fn hold(&mut self, id: ReplicaId, through: Slot) {
+    /// A replica holds the leader's log through a slot, where that has an entry of the ballot. Returns whether that is
+    /// news.
+    pub(super) fn hold(&mut self, id: ReplicaId, through: Slot) -> bool {
         match self.merge {
             Merge::Vector if through > Slot::ZERO => {
                 let held = self.held.entry(id).or_default();
+                let news = through > *held;
                 *held = through.max(*held);
+                news
             }
             Merge::LowerIfNews | Merge::Printed if through >= self.next => {
-                self.held.insert(id, self.next);
+                self.held.insert(id, self.next).is_none()
             }
-            _ => {}
+            _ => false,
         }
     }
 
@@ -241,7 +262,6 @@ impl CommitStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::VoterSets;
 
     const BALLOT: Ballot = Ballot { round: 5, replica: ReplicaId(1) };
 
@@ -291,9 +311,9 @@ mod tests {
         let mut outdated = status(Merge::Printed, 6, 7, &[]);
         for _ in 0..4 {
             settle(&mut leader, 1, 9, 5);
-            leader.merge(&Status { members: voters(&[4, 5]), ..tell(&leader) });
+            leader.merge(&Status { members: voters(&[4, 5]), ..tell(&leader) }, |_| true);
             settle(&mut leader, 1, 9, 5);
-            outdated.merge(&tell(&leader));
+            outdated.merge(&tell(&leader), |_| true);
             settle(&mut outdated, 2, 0, 5);
         }
         assert_eq!(shown(&leader), (9, 10, vec![4, 5]));
@@ -313,7 +333,7 @@ mod tests {
     fn bits_for_a_later_slot_count_for_every_slot_before_it() {
         let merged = |merge, mine: (u64, u64, &[u64]), told: (u64, u64, &[u64])| {
             let mut mine = status(merge, mine.0, mine.1, mine.2);
-            mine.merge(&tell(&status(merge, told.0, told.1, told.2)));
+            mine.merge(&tell(&status(merge, told.0, told.1, told.2)), |_| true);
             shown(&mine)
         };
         for merge in [Merge::Printed, Merge::LowerIfNews] {
@@ -353,7 +373,7 @@ mod tests {
             let leaf = 1 + (seed >> 33) as usize % 3;
             let (from, to) = if seed >> 40 & 1 == 0 { (centre, leaf) } else { (leaf, centre) };
             let told = tell(&all[from]);
-            all[to].merge(&told);
+            all[to].merge(&told, |_| true);
             settle(&mut all[to], to as u64 + 1, last[to], 5);
         }
         None
@@ -366,8 +386,8 @@ mod tests {
         assert!(star(Merge::Vector).is_some());
     }
 
-    /// Whatever is lost, repeated or late, and whichever replicas meet: nobody takes for committed what no majority held,
-    /// and no bit is without a log behind it (I5, I7, I8).
+    /// Whatever is lost, repeated or late, and whichever replicas meet: nobody takes for committed what no majority
+    /// held, and no bit is without a log behind it (I5, I7, I8).
     #[test]
     fn only_what_a_majority_held_is_committed() {
         let mut seed = 3u64;
@@ -391,7 +411,7 @@ mod tests {
                     1 => {
                         let told = late[random(late.len() as u64) as usize].clone();
                         let before = all[of].commit;
-                        all[of].merge(&told);
+                        all[of].merge(&told, |_| true);
                         assert!(all[of].commit >= before);
                     }
                     _ => late.push(tell(&all[of])),
@@ -456,5 +476,30 @@ mod tests {
             of.commit.0
         };
         assert_eq!([commit(1, 9), commit(2, 9), commit(4, 7), commit(5, 6)], [0, 0, 0, 6]);
+    }
+
+    #[test]
+    fn what_is_said_of_replicas_that_do_not_vote_is_not_kept() {
+        let ids = |ids: std::ops::RangeInclusive<u64>| ids.map(ReplicaId).collect::<Vec<_>>();
+        let voters = VoterSets::simple(ids(1..=3));
+        for merge in [Merge::Vector, Merge::LowerIfNews, Merge::Printed] {
+            let mut of = status(merge, 0, 1, &[]);
+            for stranger in 0..50 {
+                let told = status(merge, 0, 5, &[2, 1_000 + stranger, 2_000 + stranger]);
+                let news = of.merge(&tell(&told), |id| voters.contains(id));
+                assert_eq!(news, stranger == 0, "{merge}: nothing that counts");
+            }
+            assert_eq!(of.held.len(), 1, "{merge}");
+            // The voters change, again and again in one ballot.
+            for first in 1..50 {
+                let voters = VoterSets::simple(ids(first..=first + 2));
+                let members = voters.all().into_iter().map(|id| Known { id, held: Slot(1), beat: first });
+                let told = Status { members: members.collect(), ..tell(&of) };
+                of.merge(&told, |id| voters.contains(id));
+                of.forget_others(&voters, ReplicaId(1));
+                assert!(of.held.len() <= 4 && of.beats.len() <= 4, "{merge}: {of:?}");
+                assert_eq!(of.known().filter(|known| voters.contains(known.id)).count(), 3, "{merge}");
+            }
+        }
     }
 }

@@ -350,6 +350,7 @@ impl Raft {
         let (me, candidate) = (self.members.me(), round.candidate);
         let others = self.others();
         let fan_out = fan_out_of(&self.options, others.len() + 1).max(VOTE_FAN_OUT_MIN);
+        let others = self.gossip.within_reach(others);
         let mut targets = self.gossip.targets(&others, fan_out, Some(candidate));
         targets.extend(Some(candidate).filter(|&id| id != me));
         effects.send_each(targets, Message::VoteRound(Box::new(round)), self.vote_lsn());
@@ -363,7 +364,8 @@ impl Raft {
         let me = self.members.me();
         if candidate == me {
             for &from in granted.iter().filter(|&&from| from != me) {
-                if matches!(&self.state, State::Candidate(mine) if mine.attempt == attempt) {
+                // A real vote counts for the whole term, in which this replica stands for election once.
+                if matches!(&self.state, State::Candidate(mine) if !rehearsal || mine.attempt == attempt) {
                     self.on_vote_reply(now, from, term, rehearsal, true, effects);
                 }
             }
@@ -375,23 +377,29 @@ impl Raft {
         let question = Message::Vote { term, rehearsal, transfer, last, last_ballot };
         let votes =
             self.voters().contains(me) && self.decide_vote(now, candidate, &question, effects) == Some(true);
-        let is_same =
-            |known: &VoteRound| (known.term, known.rehearsal, known.attempt) == (term, rehearsal, attempt);
-        let known = self.gossip.votes.get(&candidate);
-        if known
-            .is_some_and(|known| (known.term, !known.rehearsal, known.attempt) > (term, !rehearsal, attempt))
-        {
+        let known = self.gossip.votes.get(&candidate).filter(|known| known.term >= term);
+        // A real question is the last one of its term, and what it has gathered stays true: votes are not taken back.
+        let is_late = |known: &VoteRound| {
+            known.term > term
+                || !known.rehearsal && rehearsal
+                || known.rehearsal && rehearsal && known.attempt > attempt
+        };
+        if known.is_some_and(is_late) {
             return;
         }
-        let before =
-            known.filter(|known| is_same(known)).map(|known| known.granted.clone()).unwrap_or_default();
+        let goes_on =
+            |known: &&VoteRound| known.rehearsal == rehearsal && (!rehearsal || known.attempt == attempt);
+        let known = known.filter(goes_on).cloned();
+        let before = known.as_ref().map_or(Vec::new(), |known| known.granted.clone());
+        let asks_again = known.as_ref().is_none_or(|known| attempt > known.attempt);
         let mut all: Vec<ReplicaId> = before.iter().chain(granted).copied().collect();
         all.extend(votes.then_some(me));
         all.retain(|id| *id == candidate || *id == me || self.voters().contains(*id));
         all.sort_unstable();
         all.dedup();
-        if all.len() > before.len() {
-            let round = VoteRound { granted: all, ..round };
+        if all.len() > before.len() || asks_again {
+            let latest = known.filter(|_| !asks_again).unwrap_or(round);
+            let round = VoteRound { granted: all, ..latest };
             self.gossip.votes.insert(candidate, round.clone());
             self.pass_votes_on(round, effects);
         }

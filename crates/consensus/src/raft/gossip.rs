@@ -17,11 +17,11 @@ use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     Message, Raft, Replication, Round, State, VoteRound,
-    commit_status::{CommitStatus, Merge},
+    commit_status::{CommitStatus, Merge, Status},
     follower::Taken,
     log::fitting,
 };
-use crate::{Effects, VoterSets, leadership::Leads};
+use crate::{Effects, Link, VoterSets, leadership::Leads};
 
 /// What a replica remembers of rounds, whether it leads or not.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +33,8 @@ pub(super) struct Gossip {
     order: Vec<ReplicaId>,
     /// The place in that order of the replica that is sent something next.
     sent: usize,
+    /// The voters to which this replica has no session any more: nothing that is sent there would arrive.
+    down: BTreeSet<ReplicaId>,
     /// The last round of the present term that this replica has seen.
     seen: u64,
     pub(super) status: CommitStatus,
@@ -59,9 +61,27 @@ impl Gossip {
         (self.seen, self.echoes_left, self.has_news) = (0, 0, false);
     }
 
-    /// The next replicas to send to: each replica goes round all others (Algorithm 1; ERR-1), each time in another order.
-    /// With one order, rounds that differ by turns, such as those with entries and those without, would each reach
-    /// the same ones only.
+    /// Takes note of what happened to the session to a peer.
+    pub(super) fn link(&mut self, peer: ReplicaId, link: Link, voters: &VoterSets) {
+        self.down.retain(|id| voters.contains(*id));
+        match link {
+            Link::Up => drop(self.down.remove(&peer)),
+            Link::Down | Link::Refused if voters.contains(peer) => drop(self.down.insert(peer)),
+            Link::Down | Link::Refused | Link::Renewed => {}
+        }
+    }
+
+    /// Those of these replicas to which there may be a session; all of them if there is none to any.
+    pub(super) fn within_reach(&self, mut others: Vec<ReplicaId>) -> Vec<ReplicaId> {
+        if others.iter().any(|id| !self.down.contains(id)) {
+            others.retain(|id| !self.down.contains(id));
+        }
+        others
+    }
+
+    /// The next replicas to send to: each replica goes round all others (Algorithm 1; ERR-1), each time in another
+    /// order. With one order, rounds that differ by turns, such as those with entries and those without, would each
+    /// reach the same ones only.
     pub(super) fn targets(
         &mut self,
         others: &[ReplicaId],
@@ -216,6 +236,13 @@ impl Raft {
         }
     }
 
+    /// Takes in what a status says of voters. What it says of replicas that this one does not know to vote comes again
+    /// with every round.
+    fn merge_status(&mut self, status: &Status) -> bool {
+        let voters = &self.log.configuration().voters;
+        self.gossip.status.merge(status, |id| voters.contains(id))
+    }
+
     /// Begins a round if one is due.
     pub(super) fn go_round(&mut self, now: Time, effects: &mut Effects) {
         if now < self.round_at() {
@@ -262,7 +289,9 @@ impl Raft {
         if unanswered {
             leader.serve_directly(last);
         }
-        let targets = self.gossip.targets(&others, fan_out_of(&self.options, others.len() + 1), None);
+        let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let others = self.gossip.within_reach(others);
+        let targets = self.gossip.targets(&others, fan_out, None);
         let round = Round { ballot, number, beat, prev, prev_ballot, entries, commit, status };
         effects.send_each(targets, Message::Round(Box::new(round)), Lsn::ZERO);
     }
@@ -283,7 +312,7 @@ impl Raft {
         others
     }
 
-    fn status_to_tell(&self) -> Option<super::commit_status::Status> {
+    fn status_to_tell(&self) -> Option<Status> {
         let voters = self.voters();
         self.has_status().then(|| self.gossip.status.tell(|id| voters.contains(id)))
     }
@@ -306,7 +335,7 @@ impl Raft {
             && self.has_status()
             && let Some(status) = &round.status
         {
-            self.gossip.status.merge(status);
+            self.merge_status(status);
         }
         if ballot.round < self.term {
             // The replica that passed it on hears of the term as well: it may be the only one that this one reaches.
@@ -319,7 +348,7 @@ impl Raft {
         let mut news = false;
         if let Some(status) = &round.status {
             self.begin_status(ballot, status.merge);
-            news = self.gossip.status.merge(status);
+            news = self.merge_status(status);
         }
         if round.number <= self.gossip.seen {
             self.gossip.has_news |= news;
@@ -352,6 +381,7 @@ impl Raft {
         let (after, except) =
             if round.status.is_some() { (self.term_lsn, None) } else { (Lsn::ZERO, Some(leader)) };
         let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let others = self.gossip.within_reach(others);
         let targets = self.gossip.targets(&others, fan_out, except);
         effects.send_each(targets, Message::Round(Box::new(round.clone())), after);
     }
@@ -367,7 +397,9 @@ impl Raft {
         (self.gossip.has_news, self.gossip.echoes_left) = (false, self.gossip.echoes_left - 1);
         let ballot = self.gossip.status.ballot();
         let others = self.others_with(ballot.replica);
-        let targets = self.gossip.targets(&others, fan_out_of(&self.options, others.len() + 1), None);
+        let fan_out = fan_out_of(&self.options, others.len() + 1);
+        let others = self.gossip.within_reach(others);
+        let targets = self.gossip.targets(&others, fan_out, None);
         let echo = Round::echo(ballot, status);
         effects.send_each(targets, Message::Round(Box::new(echo)), self.term_lsn);
     }
@@ -431,7 +463,7 @@ impl Raft {
         if !matches!(&self.state, State::Leader(leader) if leader.ballot == round.ballot) {
             return;
         }
-        let news = self.gossip.status.merge(status);
+        let news = self.merge_status(status);
         let interval = self.round_interval();
         let known: Vec<_> = self.gossip.status.known().collect();
         let last = self.log.last_written();
@@ -452,7 +484,8 @@ impl Raft {
     pub(super) fn holds_directly(&mut self, id: ReplicaId, through: Slot) {
         let own_term = self.log.ballot_at(through) == Some(self.gossip.status.ballot());
         // The document's leader learns of logs by statuses only.
-        if self.has_status() && own_term && self.options.raft.status_merge != Merge::Printed {
+        let counts = own_term && self.voters().contains(id);
+        if self.has_status() && counts && self.options.raft.status_merge != Merge::Printed {
             self.gossip.status.hold(id, through);
         }
     }
@@ -476,6 +509,7 @@ impl Raft {
         let own = if has_own_term { stable } else { Slot::ZERO };
         let counted = if follows { self.log.last_written() } else { Slot::ZERO };
         let voters: &VoterSets = &self.log.configuration().voters;
+        self.gossip.status.forget_others(voters, me);
         self.gossip.has_news |= own > self.gossip.status.held_by(me) && own > self.gossip.status.commit();
         self.gossip.status.settle(me, own, counted, |value| voters.quorum_value(value));
         self.gossip.status.raise(self.decided);
@@ -585,6 +619,25 @@ mod tests {
         assert_eq!(gossip.targets(&others(3, 1), 9, None).len(), 2, "there are no more");
         assert_eq!(gossip.targets(&others(3, 1), 2, Some(ReplicaId(2))), [ReplicaId(3)]);
         assert_eq!(gossip.targets(&[], 2, None), []);
+    }
+
+    #[test]
+    fn a_replica_sends_nothing_where_it_has_no_session_unless_it_has_none_at_all() {
+        let mut gossip = Gossip::new(Incarnation(1), ReplicaId(1), Slot::ZERO);
+        let (all, voters) = (others(5, 1), VoterSets::simple(others(5, 0)));
+        gossip.link(ReplicaId(9), Link::Down, &voters);
+        for id in [2, 3, 4] {
+            gossip.link(ReplicaId(id), Link::Down, &voters);
+        }
+        assert_eq!(gossip.within_reach(all.clone()), [ReplicaId(5)]);
+        gossip.link(ReplicaId(3), Link::Renewed, &voters);
+        gossip.link(ReplicaId(2), Link::Up, &voters);
+        assert_eq!(gossip.within_reach(all.clone()), [ReplicaId(2), ReplicaId(5)]);
+        for id in [2, 5] {
+            gossip.link(ReplicaId(id), Link::Refused, &voters);
+        }
+        assert_eq!(gossip.within_reach(all.clone()), all);
+        assert_eq!(gossip.down.len(), 4, "only voters");
     }
 
     #[test]

@@ -309,8 +309,10 @@ impl Message {
                     let held = status.members.iter().map(|known| known.held);
                     [status.commit, status.next].into_iter().chain(held)
                 });
-                if [round.commit].into_iter().chain(status).any(|slot| slot.0 == u64::MAX) {
-                    return Err(DecodeError::Undefined { field: "slot of a round", value: u64::MAX });
+                // Each of these slots has a next one, which is no end of all slots either.
+                let slots = [round.commit].into_iter().chain(status);
+                if let Some(slot) = slots.max().filter(|slot| slot.0 >= u64::MAX - 1) {
+                    return Err(DecodeError::Undefined { field: "slot of a round", value: slot.0 });
                 }
                 check_slots(round.prev, &round.entries)
             }

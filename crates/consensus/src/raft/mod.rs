@@ -142,6 +142,7 @@ impl Protocol for Raft {
             Input::Propose { batch, awaited } => self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
+                self.gossip.link(peer, link, &self.log.configuration().voters);
                 self.link(now, peer, link);
                 if link.begins_again() {
                     self.tell_priority(&[peer], effects);
@@ -305,11 +306,14 @@ impl Raft {
                 self.heed_winner(now, ballots.decided, effects);
                 let entry = Entry { ballot: ballots.proposed, batch, voters };
                 self.learn(slot, entry, ballots.decided, effects);
+                // Others may find out what this leader's ballot decided before it does.
+                self.advance_change(now, effects);
             }
             Control::Installed { slot, ballots, voters, .. } => {
                 self.heed_winner(now, ballots.decided, effects);
                 let base = Configuration { slot, ballot: ballots.proposed, voters };
                 self.installed(base, ballots.decided, effects);
+                self.advance_change(now, effects);
             }
             // What an installed snapshot covers is forgotten once its term is told, which follows.
             Control::Trim(slot) if slot > self.decided => {}

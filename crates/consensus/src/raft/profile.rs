@@ -75,7 +75,7 @@ impl Default for Tuning {
             round_fan_out: None,
             round_interval: Duration::from_millis(1),
             status_merge: Merge::default(),
-            status_echoes: 0,
+            status_echoes: 1,
             vote_gossip: false,
             peer_repair: false,
         }

@@ -2,13 +2,15 @@
 //!
 //! Sources are sections, figures and tables of Ng 2020 ("Distributed Consensus: Performance Comparison of Paxos
 //! and Raft"), and of Santos 2012 ("State Machine Replication: from Analytical Evaluation to High-Performance Paxos"),
-//! chapter 10, and of Benz 2013 ("Unicast Multi-Ring Paxos"). `N..` and `H..` are items of checklists of these documents, `R..` the claims that a repetition must
-//! reproduce. Ng 2020 measured on 16 cores and on machines of a cloud; here all replicas may share two cores, so curves
-//! are compared by their shape, and the document's numbers stand beside ours as numbers of another machine.
+//! chapter 10, of Benz 2013 ("Unicast Multi-Ring Paxos"), and of Driftwood 2023. `N..` and `H..` are items of
+//! checklists of these documents, `R..` the claims that a repetition must reproduce. Ng 2020 measured on 16 cores and
+//! on machines of a cloud; here all replicas may share two cores, so curves are compared by their shape, and the
+//! document's numbers stand beside ours as numbers of another machine.
 
 mod batching;
 mod charts;
 mod choosing;
+mod driftwood;
 mod flush;
 mod geo;
 mod judging;
@@ -59,6 +61,16 @@ pub const ALL: &[&Experiment] = &[
     &choosing::WIDE,
     &choosing::DISKS,
     &choosing::MANY,
+    &driftwood::scaling::MEASURED,
+    &driftwood::scaling::MANY,
+    &driftwood::scaling::DOCUMENTS,
+    &driftwood::rounds::MEASURED,
+    &driftwood::rounds::DOCUMENTS,
+    &driftwood::load::CLIENTS_MEASURED,
+    &driftwood::load::CLIENTS_DOCUMENTS,
+    &driftwood::load::RATES,
+    &driftwood::load::DELAYS,
+    &driftwood::partitions::EXPERIMENT,
 ];
 
 /// Finds experiments by name; `all` stands for all of them.

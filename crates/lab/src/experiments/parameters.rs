@@ -1,6 +1,9 @@
 //! Parameters that several experiments share.
 
-use crate::study::{LabError, Parameter, Parameters};
+use crate::{
+    ground::Ground,
+    study::{LabError, Parameter, Parameters},
+};
 
 /// How long answers are counted at each point.
 pub(super) const WINDOW: Parameter = Parameter {
@@ -92,11 +95,19 @@ pub(super) fn concurrencies(parameters: &Parameters) -> Result<Vec<usize>, LabEr
     Err(parameters.wrong("concurrent", "accepted: numbers from 1 to 200000, separated by commas"))
 }
 
+/// The largest group where all replicas share this machine.
+const REAL_SIZE_MAX: usize = 11;
+
+/// The largest group in virtual time, where each replica has a machine of its own: that of Driftwood 2023.
+const VIRTUAL_SIZE_MAX: usize = 125;
+
 /// Group sizes.
 pub(super) fn sizes(parameters: &Parameters) -> Result<Vec<usize>, LabError> {
+    let is_virtual = parameters.declares("on") && parameters.text("on") == Ground::Virtual.to_string();
+    let most = if is_virtual { VIRTUAL_SIZE_MAX } else { REAL_SIZE_MAX };
     let all: Vec<usize> = parameters.list("replicas")?;
-    if all.iter().all(|size| (1..=11).contains(size) && *size != 2) {
+    if all.iter().all(|size| (1..=most).contains(size) && *size != 2) {
         return Ok(all);
     }
-    Err(parameters.wrong("replicas", "accepted: 1 and 3 to 11, separated by commas"))
+    Err(parameters.wrong("replicas", format!("accepted: 1 and 3 to {most}, separated by commas")))
 }

@@ -9,7 +9,9 @@ use crate::study::{LabError, at};
 /// Costs that come with the lab.
 const SHIPPED: &[(&str, &str)] = &[
     ("measured", include_str!("../../costs/measured.toml")),
+    ("many-peers", include_str!("../../costs/many-peers.toml")),
     ("ng-2020", include_str!("../../costs/ng-2020.toml")),
+    ("driftwood-2023", include_str!("../../costs/driftwood-2023.toml")),
 ];
 
 /// What work costs a replica.
@@ -38,8 +40,9 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Finds costs that come with the lab (`measured`: by `synod lab run calibrate`; `ng-2020`: of that document's
-    /// machines), or reads a file.
+    /// Finds costs that come with the lab (`measured`: by `synod lab run calibrate`; `many-peers`: with what sockets cost where
+    /// there are many; `ng-2020` and
+    /// `driftwood-2023`: of these documents' machines), or reads a file.
     ///
     /// # Errors
     /// There are no such costs and no such file, or a figure is not a number from 0 to a second.
@@ -150,6 +153,8 @@ mod tests {
         assert!(
             Costs::parse("x", &text).unwrap_err().to_string().contains("request-nanos is -3; accepted: 0 to")
         );
-        assert!(Costs::named("moon").unwrap_err().to_string().contains("accepted: measured, ng-2020"));
+        assert!(
+            Costs::named("moon").unwrap_err().to_string().contains("accepted: measured, many-peers, ng-2020")
+        );
     }
 }

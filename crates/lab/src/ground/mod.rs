@@ -105,6 +105,8 @@ pub struct Setup {
     pub topology: Option<Topology>,
     /// The machines, in virtual time.
     pub hardware: Hardware,
+    /// Pairs of replicas that do not reach each other in virtual time, by their places in the list.
+    pub cuts: Vec<(usize, usize)>,
     /// The seed of everything random.
     pub seed: u64,
 }
@@ -128,6 +130,7 @@ impl Setup {
             durability: Durability::Memory,
             topology: None,
             hardware: Hardware::default(),
+            cuts: Vec::new(),
             seed: 1,
         }
     }

@@ -11,6 +11,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("single-dc", include_str!("../../topologies/single-dc.toml")),
     ("geo", include_str!("../../topologies/geo.toml")),
     ("trans-pacific", include_str!("../../topologies/trans-pacific.toml")),
+    ("one-machine", include_str!("../../topologies/one-machine.toml")),
 ];
 
 /// One direction between two places.

@@ -201,6 +201,9 @@ pub enum LabError {
     /// The figures are not credible: replicas disagree, or an answered command is missing.
     #[error("the replicas broke a promise: {0}")]
     Broken(String),
+    /// Replicas ran, and nothing was decided for long.
+    #[error("the group makes no progress: {0}")]
+    Stalled(String),
     /// The load generator failed.
     #[error(transparent)]
     Bench(#[from] crate::bench::BenchError),

@@ -368,8 +368,11 @@ impl EpochTerms {
         let acknowledged = known.acknowledged;
         let quorum = |voters: &VoterSets| voters.is_quorum(|id| acknowledged & (1 << (id.0 - 1)) != 0);
         let latest = self.voters(ballot).unwrap_or_else(|| Rc::clone(&known.voters));
-        // A follower that counts by itself may not have the leader's last configuration yet.
-        let committed = quorum(&latest) || self.followers_count && quorum(&known.voters);
+        // A follower that counts by itself does so by its own log, which may end before the leader's last
+        // configuration. It may also go further than what is left of the log of a leader that has crashed.
+        let mut from_here = self.entries.range((slot, Ballot::ZERO)..).filter(|((_, of), _)| *of == ballot);
+        let committed =
+            quorum(&latest) || self.followers_count && from_here.any(|(_, known)| quorum(&known.voters));
         if !committed {
             return Ok(());
         }
@@ -548,5 +551,52 @@ impl EpochTerms {
         demand(self.servers[replica].log.holds(slot, committed), Invariant::LeaderCompleteness, || {
             format!("{id} leads term {} without slot {slot}, which is committed in {committed}", ballot.round)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_consensus::{
+        Options, ProtocolKind,
+        raft::{self, Replication},
+    };
+
+    use super::*;
+
+    const LEADER: Ballot = Ballot { round: 1, replica: ReplicaId(1) };
+
+    /// Of four voters the first leads, appends an entry and then one that removes the fourth, and crashes before its
+    /// disk holds them. The second and the third have both in their logs, and the first entry durably: a majority of
+    /// the three that remain. Returns the last slot that counts as committed.
+    fn committed(replication: Replication) -> Option<Slot> {
+        let mut options = Options::of(ProtocolKind::Raft);
+        options.raft.replication = replication;
+        let group = Group::of(&options, (1..=4).map(ReplicaId));
+        let mut terms = EpochTerms::new(4, &group);
+        let entry = |first, voters| {
+            let entry = Entry { ballot: LEADER, batch: Batch::noop(), voters };
+            let (entries, decided, decided_in) = ([entry].into(), Slot::ZERO, Ballot::ZERO);
+            Record::from(raft::Record::Entries { first: Slot(first), entries, decided, decided_in })
+        };
+        let rest = VoterSets::simple((1..=3).map(ReplicaId).collect());
+        let term = raft::Record::Term { term: 1, voted_for: Some(ReplicaId(1)) };
+        let records = [Record::from(term), entry(1, None), entry(2, Some(rest))];
+        for replica in 0..3 {
+            for (lsn, record) in (1..).map(Lsn).zip(&records) {
+                terms.appended(replica, lsn, record).expect("nothing is wrong");
+            }
+        }
+        terms.restarted(0, [].into_iter(), false).expect("nothing is wrong");
+        for replica in [1, 2] {
+            terms.durable(replica, Lsn(2)).expect("nothing is wrong");
+        }
+        terms.committed.last_key_value().map(|(&slot, _)| slot)
+    }
+
+    #[test]
+    fn followers_that_count_may_have_a_configuration_that_its_leader_lost() {
+        assert_eq!(committed(Replication::GossipStatus), Some(Slot(1)));
+        assert_eq!(committed(Replication::GossipReplies), None, "only the leader counts");
+        assert_eq!(committed(Replication::Direct), None, "only the leader counts");
     }
 }

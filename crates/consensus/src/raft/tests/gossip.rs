@@ -7,7 +7,7 @@ const R5: ReplicaId = ReplicaId(5);
 const FIVE: [ReplicaId; 5] = [R1, R2, R3, R4, R5];
 
 fn options(replication: Replication) -> Options {
-    let raft = Tuning { replication, round_fan_out: Some(4), ..Tuning::default() };
+    let raft = Tuning { replication, round_fan_out: Some(4), status_echoes: 0, ..Tuning::default() };
     Options { raft, ..Options::default() }
 }
 
@@ -446,6 +446,82 @@ fn votes_come_by_way_of_others_and_each_counts_once() {
         effects = candidate.receive(R2, Message::VoteRound(Box::new(passed_on)));
     }
     assert_eq!(candidate.role(), Role::Leader);
+}
+
+/// Votes of a term stay given, so what an earlier question of it has gathered counts for a later one. Those who
+/// rehearse may change their minds.
+#[test]
+fn a_vote_that_was_given_to_an_earlier_question_of_the_term_is_not_lost() {
+    let raft =
+        Tuning { vote_gossip: true, round_fan_out: Some(4), ..options(Replication::GossipStatus).raft };
+    let options = Options { raft, ..Options::default() };
+    let asked = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Send { message: crate::Message::Raft(Message::VoteRound(round)), .. } => {
+                Some((**round).clone())
+            }
+            _ => None,
+        })
+    };
+    let question = |rehearsal, attempt, granted: &[ReplicaId]| VoteRound {
+        candidate: R1,
+        term: 1,
+        attempt,
+        rehearsal,
+        transfer: false,
+        last: Slot::ZERO,
+        last_ballot: Ballot::ZERO,
+        granted: granted.to_vec(),
+    };
+    for (rehearsal, known) in [(true, vec![R1, R2]), (false, vec![R1, R2, R3])] {
+        let mut one = One::start(Members::new(FIVE, R2), &options, Vec::new(), false);
+        one.effects.drain();
+        let mut ask = |round| asked(&one.receive(R4, Message::VoteRound(Box::new(round))));
+        assert_eq!(ask(question(rehearsal, 7, &[R1, R3])).expect("news").granted, [R1, R2, R3]);
+        let again = ask(question(rehearsal, 8, &[R1])).expect("it asks again");
+        assert_eq!((again.attempt, again.granted), (8, known));
+        let late = ask(question(rehearsal, 7, &[R1, R5]));
+        let late = late.map(|late| (late.attempt, late.granted));
+        assert_eq!(late, (!rehearsal).then(|| (8, vec![R1, R2, R3, R5])));
+        assert_eq!(ask(question(rehearsal, 8, &[R1, R2])), None, "no news");
+    }
+    // The candidate itself has asked again when the answer to its first question comes.
+    let mut one = One::start(Members::new(FIVE, R1), &options, Vec::new(), false);
+    one.effects.drain();
+    one.wait(T * 2);
+    one.durable();
+    for from in [R2, R3] {
+        one.receive(from, Message::VoteReply { term: 1, rehearsal: true, granted: true });
+    }
+    let effects = one.durable();
+    let first = asked(&effects).or_else(|| asked(&one.wait(T / 2))).expect("it asks");
+    assert!(!first.rehearsal);
+    let again = asked(&one.wait(T / 2)).expect("it asks again");
+    assert!(again.attempt > first.attempt);
+    one.receive(R3, Message::VoteRound(Box::new(VoteRound { granted: vec![R1, R2, R3], ..first })));
+    assert_eq!(one.role(), Role::Leader);
+}
+
+/// In version 2 others find out by themselves what is committed, and the leader may hear of it by catch-up first.
+#[test]
+fn a_leader_that_learns_of_its_joint_configuration_goes_on_with_the_change() {
+    let (mut one, _) = leader(Replication::GossipStatus);
+    let own = ballot(1, R1);
+    let told = with_status(round(1, own, 0, Ballot::ZERO, vec![], 0), 0, &[(R2, 1), (R3, 1)]);
+    gossip(&mut one, R2, &told);
+    assert_eq!(one.protocol.status().decided, Slot(1));
+    let voters = VoterSets::joint(vec![R1, R2, R3], FIVE.to_vec());
+    let batch = batch("change");
+    let change = Control::ChangeVoters { voters: voters.clone(), batch: batch.clone() };
+    one.step(Input::Control(change));
+    let ballots = Ballots { proposed: own, decided: own };
+    let effects =
+        one.step(Input::Control(Control::Learn { slot: Slot(2), ballots, batch, voters: Some(voters) }));
+    assert_eq!(delivered(&effects).len(), 1);
+    appended(&effects, |record| {
+        let Record::Entries { first: Slot(3), entries, .. } = record else { return false };
+        entries[0].voters == Some(simple(&[R1, R2, R3]))
+    });
 }
 
 #[test]

@@ -98,6 +98,28 @@ fn a_status_takes_few_bytes_and_what_no_replica_writes_is_refused() {
 }
 
 #[test]
+fn a_round_speaks_of_no_slot_that_has_no_next_one() {
+    let entry = Entry { ballot: Ballot::ZERO, batch: Batch::noop(), voters: None };
+    let reads = |round: Round| {
+        let message = crate::Message::Raft(Message::Round(Box::new(round)));
+        let mut writer = Writer::new();
+        message.encode(&mut writer);
+        crate::Message::decode(&mut Reader::new(writer.finish().to_bytes())).is_ok()
+    };
+    for slot in [u64::MAX, u64::MAX - 1, u64::MAX - 2] {
+        let plain = Round { commit: Slot(slot), ..round(entry.clone(), None) };
+        let told = Status { commit: Slot(slot), members: Vec::new(), ..status(Merge::Vector) };
+        let told = Round { status: Some(told), ..round(entry.clone(), None) };
+        let held = Known { id: ReplicaId(1), held: Slot(slot), beat: 7 };
+        let held = Status { members: vec![held], ..status(Merge::Vector) };
+        let held = Round { status: Some(held), ..round(entry.clone(), None) };
+        for round in [plain, told, held] {
+            assert_eq!(reads(round.clone()), slot == u64::MAX - 2, "{round:?}");
+        }
+    }
+}
+
+#[test]
 fn voters_weigh_what_they_take_in_a_message() {
     let ids = |count| (1..=count).map(ReplicaId).collect::<Vec<_>>();
     for (incoming, outgoing) in [(1, 0), (3, 0), (5, 4), (2, 7)] {

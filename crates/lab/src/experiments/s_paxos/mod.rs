@@ -89,7 +89,7 @@ const EXECUTION: Regime =
 pub(super) const COSTS: Parameter = Parameter {
     key: "costs",
     help: "What messages, bytes, commands and commits cost in virtual time: measured (by `synod lab run calibrate`), \
-           ng-2020, or a file that calibrate wrote.",
+           many-peers, ng-2020, driftwood-2023, or a file that calibrate wrote.",
     default: "measured",
     full: "measured",
 };

@@ -7,12 +7,14 @@
 //! replicas. Here only links have faults and machines fail, and the subject is time.)
 
 mod client;
+mod discovery;
 mod prepare;
 mod replica;
 mod world;
 
 use std::time::Duration;
 
+pub use self::discovery::Delays;
 use super::{Load, Outcome, Setup};
 use crate::study::{Conduct, LabError};
 
@@ -34,6 +36,8 @@ pub struct Traffic {
     pub leader: Usage,
     /// What each of the others did on average.
     pub follower: Usage,
+    /// How long after the leader the others found out that a slot is decided.
+    pub discovery: Option<Delays>,
 }
 
 /// What a replica did in the window.
@@ -92,14 +96,21 @@ impl Traffic {
             .into_iter()
             .chain(used)
             .chain(self.prepare.map(|took| ("prepare_ms", took.as_secs_f64() * 1e3)))
+            .chain(self.discovery.into_iter().flat_map(|delays| {
+                [
+                    ("after_leader_p5_ms", delays.least),
+                    ("after_leader_ms", delays.median),
+                    ("after_leader_p95_ms", delays.most),
+                ]
+            }))
     }
 }
 
 /// Runs the replicas under the load, and checks that they kept their promises.
 ///
 /// # Errors
-/// No replica leads after a minute of virtual time, replicas disagree, an acknowledged value is missing, or
-/// Ctrl-C was pressed.
+/// No replica leads after a minute of virtual time, or what was proposed has no answer two minutes after the load
+/// ([`LabError::Stalled`]); replicas disagree, an acknowledged value is missing, or Ctrl-C was pressed.
 pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<(Outcome, Traffic), LabError> {
     let mut world = world::World::new(setup, load)?;
     world.run(conduct)?;

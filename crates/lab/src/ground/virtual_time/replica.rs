@@ -106,6 +106,8 @@ pub(super) struct Burst {
     pub(super) leader: bool,
     /// Commands that were executed.
     commands: usize,
+    /// The last slot that was executed, if any was.
+    pub(super) executed: Option<Slot>,
     /// How long the commit takes that begins after the burst.
     pub(super) commit: Option<Duration>,
     /// 1 if something came from outside, else 0.
@@ -258,6 +260,7 @@ impl Machine {
             }
         }
         self.actions = actions;
+        burst.executed = executed;
         burst.commit = self.disk.commit();
         if self.disk.durable > durable {
             self.inbox.push_back(Event::Durable(self.disk.durable));

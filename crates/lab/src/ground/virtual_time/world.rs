@@ -14,6 +14,7 @@ use synod_wire::{Ballot, COMMAND_HEADER_BYTES, CommandKind, Epoch, Incarnation, 
 use super::{
     Traffic, Usage,
     client::Client,
+    discovery::Discovery,
     prepare::Stopwatch,
     replica::{Burst, Kind, Machine, kind, request},
 };
@@ -122,6 +123,7 @@ pub(super) struct World<'a> {
     done: Vec<(Duration, Duration)>,
     traffic: Traffic,
     stopwatch: Stopwatch,
+    discovery: Discovery,
 }
 
 impl<'a> World<'a> {
@@ -158,6 +160,7 @@ impl<'a> World<'a> {
             done: Vec::new(),
             traffic: Traffic::default(),
             stopwatch: Stopwatch::default(),
+            discovery: Discovery::default(),
         };
         for (place, &id) in ids.iter().enumerate() {
             // The replicas start at slightly different times; otherwise these would be equal and decide the election.
@@ -192,7 +195,7 @@ impl<'a> World<'a> {
             }
             conduct.check()?;
             if self.opened.is_none() && self.now.since(began) > FIRST_LEADER_TIMEOUT + self.load.warm_up {
-                return Err(LabError::Replicas(format!("nobody leads after {FIRST_LEADER_TIMEOUT:?}")));
+                return Err(LabError::Stalled(format!("nobody leads after {FIRST_LEADER_TIMEOUT:?}")));
             }
             if self.client.is_over(self.now) {
                 let over = *over.get_or_insert(self.now);
@@ -210,7 +213,7 @@ impl<'a> World<'a> {
                         self.client.outstanding(),
                         standing.join(", ")
                     );
-                    return Err(LabError::Broken(what));
+                    return Err(LabError::Stalled(what));
                 }
             }
         }
@@ -302,6 +305,7 @@ impl<'a> World<'a> {
                 self.traffic = Traffic::default();
                 self.machines.values_mut().for_each(|machine| machine.usage = Usage::default());
                 self.stopwatch.took = None;
+                self.discovery = Discovery::default();
             }
         }
         Ok(())
@@ -326,8 +330,12 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A session begins.
+    /// A session begins, or ends if the link is cut.
     fn connect(&mut self, from: ReplicaId, to: ReplicaId) {
+        let (one, other) = (self.machines[&from].place, self.machines[&to].place);
+        if self.setup.cuts.iter().any(|&cut| cut == (one, other) || cut == (other, one)) {
+            return self.give(from, Event::Link { peer: to, link: PeerLink::Down });
+        }
         self.wires.entry((from, to)).or_insert((self.now, 0)).1 += 1;
         self.give(from, Event::Link { peer: to, link: PeerLink::Up });
     }
@@ -449,6 +457,11 @@ impl<'a> World<'a> {
             if status.protocol.role == Role::Leader && view.leader == Some(id) {
                 self.at(leaves + back, Happening::Hear(status.epoch, view.ballot, id));
             }
+        }
+        if let Some(slot) = burst.executed {
+            let leads = self.client.leader() == Some(id);
+            // The executor's standing is that after the whole burst.
+            self.discovery.found(slot, leads, place, leaves);
         }
         if let Some(group) = burst.group {
             self.admit(&group);
@@ -753,6 +766,7 @@ impl<'a> World<'a> {
         };
         let (leader, follower) = (used(true), used(false));
         let outcome = Outcome { acts: self.done, ..self.client.outcome };
-        (outcome, Traffic { prepare: self.stopwatch.took, leader, follower, ..self.traffic })
+        let discovery = self.discovery.delays();
+        (outcome, Traffic { prepare: self.stopwatch.took, leader, follower, discovery, ..self.traffic })
     }
 }
