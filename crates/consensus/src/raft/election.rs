@@ -380,9 +380,7 @@ impl Raft {
         let known = self.gossip.votes.get(&candidate).filter(|known| known.term >= term);
         // A real question is the last one of its term, and what it has gathered stays true: votes are not taken back.
         let is_late = |known: &VoteRound| {
-            known.term > term
-                || !known.rehearsal && rehearsal
-                || known.rehearsal && rehearsal && known.attempt > attempt
+            known.term > term || rehearsal && (!known.rehearsal || known.attempt > attempt)
         };
         if known.is_some_and(is_late) {
             return;
