@@ -752,6 +752,10 @@ fn draw_gossip(seed: u64, consensus: &mut Options) {
             Replication::GossipStatus,
         ],
     );
+    if raft.replication == Replication::Unbatched && consensus.dissemination == Dissemination::Balanced {
+        // One name at a time does not catch up with what every replica disseminates.
+        raft.replication = Replication::Direct;
+    }
     raft.status_merge = pick(rng, &[Merge::Vector, Merge::Vector, Merge::LowerIfNews]);
     raft.status_echoes = pick(rng, &[0, 0, 1, 3]);
     (raft.vote_gossip, raft.peer_repair) = (pick(rng, &[false, false, true]), rng.bool());
