@@ -154,7 +154,7 @@ impl Operator {
     async fn change(&self, change: Change, done: impl Fn(&Group) -> Option<u64>) -> Result<u64, String> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
-            let request = ChangeRequest { expected_version: 0, change: Some(change.clone()), group: None };
+            let request = ChangeRequest { expected_version: 0, change: Some(change.clone()), group: Some(0) };
             let error = match self.all.change(request).await {
                 Ok(response) => return Ok(response.added),
                 Err(error) => error,
