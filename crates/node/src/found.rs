@@ -1,7 +1,7 @@
 //! What a replica finds on disk when it starts, and whether it may start with that.
 
 use synod_replica::{
-    Cut, Executor, Installed, LogRecord, Recovered, SnapshotInfo, StateMachine, Take, salvage,
+    Cut, Executor, Installed, LogRecord, MergedFile, MergedFiles, Recovered, StateMachine, Take, salvage,
 };
 use synod_storage::{DataDir, Lives, Loss, PeerBook, RecoveredRecord, SnapshotFile, SnapshotStore, Wal};
 use synod_sync::Arc;
@@ -10,7 +10,6 @@ use synod_wire::{GroupId, Groups, Lsn, ReplicaId, Slot};
 use crate::{
     Config, Lacking, Merging, Origin, StartError,
     alone::{Company, Verdict},
-    merged::{File, Files},
 };
 
 /// What was found on disk.
@@ -22,7 +21,7 @@ pub(crate) struct Found<S> {
     /// One for each group, or one for all if they are merged; with what the newest snapshot holds.
     pub(crate) executors: Vec<Executor<S>>,
     /// The snapshots that hold all groups, if they are merged.
-    pub(crate) files: Option<Files>,
+    pub(crate) files: Option<MergedFiles>,
     /// Identities and births of the other replicas when they were last seen.
     pub(crate) peers: PeerBook,
     /// The lives of this replica.
@@ -207,32 +206,27 @@ fn restore_merged<S: StateMachine>(
     take: Take,
     machines: Vec<S>,
     states: &mut [FoundState],
-) -> Result<(Executor<S>, Files), StartError> {
+) -> Result<(Executor<S>, MergedFiles), StartError> {
     let machine = machines.into_iter().next().expect("merged groups have one state machine");
     let first = states.iter().map(|state| state.origin.first.clone());
-    let (mut executor, mut files) = (Executor::merged(machine, first, take), Files::default());
+    let (mut executor, mut files) = (Executor::merged(machine, first, take), MergedFiles::default());
     for (group, state) in (0u16..).map(GroupId).zip(&*states) {
-        let Some(file) = &state.file else { continue };
-        let unreadable = |error| StartError::Snapshot { path: file.path.clone(), error };
-        let cut = Cut::read_from(&mut state.store.open_snapshot(file.slot)?).map_err(unreadable)?;
-        if let Some(cut) = cut {
-            files.add(File { cut, group, slot: file.slot, bytes: file.file_bytes });
+        for slot in state.store.slots()? {
+            // One that cannot be read is of no use; of the newest one that was said.
+            if let Ok(mut reader) = state.store.open_snapshot(slot)
+                && let Ok(Some(cut)) = Cut::read_from(&mut reader)
+                && cut.slots.len() == executor.groups()
+            {
+                files.add(MergedFile { cut, group, slot, bytes: state.store.file_bytes(slot)? });
+            }
         }
     }
-    // The latest first: of the others only what it lacks is read.
-    for found in files.0.iter().rev() {
-        let state = &states[usize::from(found.group.0)];
-        restore_from(&mut executor, &state.store, state.file.as_ref().expect("it was found"))?;
-    }
-    for (group, state) in (0u16..).map(GroupId).zip(states) {
-        let installed = executor.installed(group, 0);
-        if let Some(file) =
-            files.holding(group, installed.info.slot).filter(|_| installed.info.slot > Slot::ZERO)
-        {
-            let info = SnapshotInfo { bytes: file.bytes, ..installed.info };
-            state.snapshot = Some(Installed { info, ..installed });
-        }
-    }
+    let starts = files.restore_all(&mut executor, |executor, file| {
+        let store = &states[usize::from(file.group.0)].store;
+        let Some(verified) = store.usable(file.slot)? else { return Ok(false) };
+        restore_from(executor, store, &verified).map(|()| true)
+    })?;
+    states.iter_mut().zip(starts).for_each(|(state, snapshot)| state.snapshot = snapshot);
     Ok((executor, files))
 }
 

@@ -1,14 +1,12 @@
 //! The executor of several groups in one order ([`MergedExecutor`]), with what it needs to answer.
 //!
-//! A snapshot of it holds all groups at one point of the common order, whichever group asked for it. Its file is that
-//! group's, named by that group's slot; peers of every group are served from it.
+//! A snapshot of it holds all groups at one point of the common order, whichever group asked for it
+//! ([`synod_replica::MergedFiles`]).
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use synod_replica::{
-    Cut, Event, Executor, MergedExecutor, RequestError, Restored, SnapshotInfo, StateMachine,
-};
+use synod_replica::{Event, Executor, MergedExecutor, RequestError, Restored, SnapshotInfo, StateMachine};
 use synod_storage::SnapshotStore;
 use synod_sync::{channel::Sender, time::Instant};
 use synod_wire::{GroupId, Slot};
@@ -228,42 +226,5 @@ impl MergeView {
     pub(crate) fn waited(&self) -> Duration {
         let now = self.stall().map_or(Duration::ZERO, |(_, since)| since);
         Duration::from_nanos(self.waited.get()) + now
-    }
-}
-
-/// The snapshot files of merged groups, the latest last.
-#[derive(Debug, Default)]
-pub(crate) struct Files(pub(crate) Vec<File>);
-
-/// A snapshot of all groups.
-#[derive(Clone, Debug)]
-pub(crate) struct File {
-    pub(crate) cut: Cut,
-    /// The group whose file it is, and that group's slot by which it is named.
-    pub(crate) group: GroupId,
-    pub(crate) slot: Slot,
-    pub(crate) bytes: u64,
-}
-
-impl Files {
-    pub(crate) fn add(&mut self, file: File) {
-        self.0.retain(|known| (known.group, known.slot) != (file.group, file.slot));
-        self.0.push(file);
-        self.0.sort_by_key(|file| file.cut.order);
-    }
-
-    /// The newest file that holds a group through this very slot.
-    pub(crate) fn holding(&self, group: GroupId, slot: Slot) -> Option<&File> {
-        self.0.iter().rev().find(|file| file.cut.slots[usize::from(group.0)] == slot)
-    }
-
-    /// Forgets all but the newest ones; the slots of a group's files that are left.
-    pub(crate) fn keep(&mut self, count: usize) {
-        let gone = self.0.len().saturating_sub(count);
-        self.0.drain(..gone);
-    }
-
-    pub(crate) fn slots_of(&self, group: GroupId) -> Vec<Slot> {
-        self.0.iter().filter(|file| file.group == group).map(|file| file.slot).collect()
     }
 }

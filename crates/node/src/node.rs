@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Link, Role};
 use synod_replica::{
-    Action, Event, Executor, Group, History, Mark, Pace, PeerMessage, Replica, StateMachine,
+    Action, Event, Executor, Group, History, Mark, MergedFiles, Pace, PeerMessage, Replica, StateMachine,
 };
 use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
@@ -34,7 +34,7 @@ use crate::{
     inputs::{Inputs, Queue},
     log::{LogJob, LogStage, LoggedGroup},
     meeting::{Meetings, outlived, write_what_is_heard},
-    merged::{Files, MergedGroup, MergedStage},
+    merged::{MergedGroup, MergedStage},
     metrics::Queues,
     origin::former,
     parting::Parting,
@@ -157,7 +157,7 @@ struct Opened {
     /// It lost something that it learns again.
     amnesia: bool,
     /// The snapshots of merged groups.
-    files: Option<Files>,
+    files: Option<MergedFiles>,
 }
 
 /// A group that is about to run.

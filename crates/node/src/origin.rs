@@ -39,6 +39,9 @@ pub struct Origin {
 /// The first part of the encoding. Version 2 and earlier ones did not say which versions can read them.
 const FORMAT: Format = Format::first(3);
 
+/// What follows the first group: the other groups, replicas that stay, and how merged groups take turns.
+type Others = (Vec<Group>, Vec<ReplicaId>, Option<Take>);
+
 impl Origin {
     /// The origin of a new cluster.
     #[must_use]
@@ -93,10 +96,7 @@ impl Origin {
         }
     }
 
-    fn decode_others(
-        reader: &mut Reader,
-        first: &Group,
-    ) -> Result<(Vec<Group>, Vec<ReplicaId>, Option<Take>), DecodeError> {
+    fn decode_others(reader: &mut Reader, first: &Group) -> Result<Others, DecodeError> {
         if reader.remaining() == 0 {
             return Ok(Default::default());
         }

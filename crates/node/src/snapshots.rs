@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_replica::{Cut, Event, Frozen, SnapshotInfo};
+use synod_replica::{Cut, Event, Frozen, MergedFile, MergedFiles, SnapshotInfo};
 use synod_storage::{SnapshotReceiver, SnapshotStore, StorageError};
 use synod_sync::{Planted, channel::Receiver, planted};
 use synod_wire::{GroupId, ReplicaId, Slot};
@@ -18,7 +18,6 @@ use synod_wire::{GroupId, ReplicaId, Slot};
 use crate::{
     executor::{Job, JobSender},
     inputs::Queue,
-    merged::{File, Files},
     protocol::Input,
 };
 
@@ -50,7 +49,7 @@ pub(crate) struct SnapshotStage {
     /// The groups, by their numbers.
     pub(crate) groups: Vec<GroupSnapshots>,
     /// The files of merged groups.
-    pub(crate) merged: Option<Files>,
+    pub(crate) merged: Option<MergedFiles>,
     pub(crate) events: Queue,
     pub(crate) executor: JobSender,
     /// Snapshots of other groups, which have to be written after the one that is being written.
@@ -122,7 +121,7 @@ impl SnapshotStage {
         offset: u64,
         len_max: usize,
     ) -> Event {
-        let file = self.merged.as_ref().and_then(|files| files.holding(group, slot));
+        let file = self.merged.as_mut().and_then(|files| files.serve(to, group, slot, offset));
         let (of, named) = file.map_or((group, slot), |file| (file.group, file.slot));
         let event = self.groups[usize::from(of.0)].read_chunk(to, named, offset, len_max);
         match event {
@@ -142,7 +141,7 @@ impl SnapshotStage {
             && let Ok(Some(cut)) = Cut::read_from(&mut reader)
             && cut.slots.len() == self.groups.len()
         {
-            files.add(File { cut, group, slot, bytes });
+            files.add(MergedFile { cut, group, slot, bytes });
         }
     }
 
@@ -160,7 +159,7 @@ impl SnapshotStage {
             Ok(bytes) => {
                 tracing::info!(%group, slot = slot.0, bytes, took = ?began.elapsed(), "wrote a snapshot");
                 if let Some(cut) = cut {
-                    self.share(group, File { cut, group, slot, bytes: *bytes });
+                    self.share(group, MergedFile { cut, group, slot, bytes: *bytes });
                 }
                 if let Err(error) = self.retain(group) {
                     tracing::warn!(%error, "old snapshots could not be removed");
@@ -173,7 +172,7 @@ impl SnapshotStage {
     }
 
     /// Tells the other groups of a snapshot that holds them too.
-    fn share(&mut self, taken_by: GroupId, file: File) {
+    fn share(&mut self, taken_by: GroupId, file: MergedFile) {
         for (group, &slot) in (0u16..).map(GroupId).zip(&file.cut.slots) {
             if group != taken_by && slot > Slot::ZERO {
                 self.tell(group, Event::SnapshotShared(SnapshotInfo { slot, bytes: file.bytes }));
@@ -184,15 +183,12 @@ impl SnapshotStage {
 
     /// Removes snapshots that are not needed any more.
     fn retain(&mut self, group: GroupId) -> Result<(), StorageError> {
-        let kept = |served: Option<Instant>| {
-            let receiving = served.is_some_and(|served| served.elapsed() < PEER_PATIENCE);
-            if receiving { KEPT + KEPT_FOR_PEERS } else { KEPT }
-        };
+        let receives = |of: &GroupSnapshots| of.served.is_some_and(|served| served.elapsed() < PEER_PATIENCE);
         let Some(files) = &mut self.merged else {
             let of = &self.groups[usize::from(group.0)];
-            return of.store.retain(kept(of.served));
+            return of.store.retain(if receives(of) { KEPT + KEPT_FOR_PEERS } else { KEPT });
         };
-        files.keep(kept(self.groups.iter().filter_map(|of| of.served).max()));
+        files.keep(KEPT, self.groups.iter().any(receives));
         for (group, of) in (0u16..).map(GroupId).zip(&self.groups) {
             of.store.retain_only(&files.slots_of(group))?;
         }

@@ -15,6 +15,7 @@ use synod_wire::{
 use crate::{
     Answer, Context, Frozen, Group, History, Installed, Place, Refusal, RequestError, SnapshotInfo,
     StateMachine, Take, Tick, encode_reply,
+    merge::{MergeBug, has},
     session::{SessionTable, Sessions, Verdict, is_replica},
 };
 
@@ -473,7 +474,7 @@ impl<S: StateMachine> Executor<S> {
         for (own, theirs) in self.heads.iter_mut().zip(heads) {
             // Of two points of the common order, what lies between them in a group that is further at the earlier one
             // has nothing to execute: batches that have are in the order.
-            if take.is_none() || theirs.applied > own.applied {
+            if take.is_none() || theirs.applied > own.applied || has(MergeBug::ForgetFurtherHead) {
                 *own = theirs;
             }
         }
@@ -543,6 +544,11 @@ impl Heads {
             let replicas = Sessions::read_from(&mut &replicas[..])?;
             head.replicas = SessionTable::of(replicas, head.group.limits.sessions);
             heads.push(head);
+        }
+        if has(MergeBug::ForgetPlace)
+            && let Some(last) = heads.last_mut()
+        {
+            last.history.forget_place();
         }
         if take.is_none() || heads.is_empty() {
             return Err(invalid("a snapshot of no group"));

@@ -155,6 +155,11 @@ impl History {
         self.place
     }
 
+    /// Plants [`crate::MergeBug::ForgetPlace`].
+    pub(crate) fn forget_place(&mut self) {
+        self.place = self.place.map(|_| Place::default());
+    }
+
     /// The newest fingerprint.
     #[must_use]
     pub fn end(&self) -> Mark {

@@ -85,8 +85,11 @@ pub use follow::{MemberSet, Membership};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use history::{Fork, History, Mark};
 pub use limits::{ANSWER_BYTES_MAX, LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
+#[cfg(feature = "planted-bugs")]
+pub use merge::plant;
 pub use merge::{
-    Merge, MergedExecutor, MergedReads, Pace, Place, Restored, SKIPS_PERIOD, Skips, Take, UnknownSkips,
+    Merge, MergeBug, MergedExecutor, MergedFile, MergedFiles, MergedReads, Pace, Place, Restored,
+    SKIPS_PERIOD, Skips, Take, UnknownSkips,
 };
 pub use message::{PeerMessage, Routed};
 pub use record::LogRecord;

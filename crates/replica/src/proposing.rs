@@ -107,6 +107,13 @@ impl Replica {
         self.group.proposes_anywhere() && self.instance.routes_here()
     }
 
+    /// Whether ordering this batch of another replica would count for nothing, since it was delivered or given up: a
+    /// replica that lags sends it all the same, and would have it counted as under way for good.
+    pub(crate) fn is_void(&self, batch: &Batch) -> bool {
+        let voids = |id| self.history.delivered().voids(id);
+        self.group.proposes_anywhere() && batch.id().is_some_and(voids)
+    }
+
     /// Proposes, or sends to the leader, what waits, as far as there is room.
     pub(crate) fn propose(&mut self, now: Time, actions: &mut Vec<Action>) {
         let ballot = self.view.ballot;

@@ -255,7 +255,7 @@ impl Replica {
                     let command = batch.commands().next().map(|command| (command.session, command.sequence));
                     let (session, sequence) = command.expect("the change is one");
                     self.send_on(back, Routed::TurnedDown { session, sequence }, actions);
-                } else if self.leads() && !batch.is_noop() {
+                } else if self.leads() && !batch.is_noop() && !self.is_void(&batch) {
                     self.forwarded.add(batch, self.settings.queue_bytes_max);
                 }
             }

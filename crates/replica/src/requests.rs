@@ -162,6 +162,14 @@ impl Requests {
         self.own_first.first().copied().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
     }
 
+    /// Whether this command of the own session may still be executed.
+    pub fn has_own(&self, sequence: u64) -> bool {
+        // Own commands leave the batcher in the order of their numbers.
+        let waits = self.batcher.lowest_own().is_some_and(|lowest| lowest <= sequence);
+        let is_it = |waiter: &Waiter| matches!(waiter, Waiter::Own { sequence: own, .. } if *own == sequence);
+        waits || self.outstanding.values().any(|batch| batch.closed.waiters.iter().any(is_it))
+    }
+
     /// The lowest number of a batch that is outstanding.
     fn lowest_number(&self) -> Option<u64> {
         self.outstanding.first_key_value().map(|(&number, _)| number)
@@ -387,6 +395,16 @@ mod tests {
         assert_eq!(requests.done(&batches[1]), [(0, RequestId(2))]);
         assert_eq!((requests.bytes(), requests.lowest_own()), (0, 3));
         assert_eq!(requests.done(&batches[1]), [], "it was delivered");
+    }
+
+    #[test]
+    fn an_own_command_is_here_until_it_is_delivered_whatever_came_before_it() {
+        let mut requests = requests();
+        let batches = [1, 2].map(|request| sent(&mut requests, request));
+        requests.add_own(NOW, None, CommandKind::Skip, &[0; 8]);
+        assert_eq!([1, 2, 3, 4].map(|own| requests.has_own(own)), [true, true, true, false]);
+        requests.done(&batches[1]);
+        assert_eq!([1, 2, 3].map(|own| requests.has_own(own)), [true, false, true]);
     }
 
     #[test]

@@ -101,8 +101,12 @@ impl Snapshots {
         (self.slots_since, self.bytes_since) = (0, 0);
     }
 
-    /// Keeps this snapshot if it is newer than the last one; returns whether it is.
+    /// Keeps this snapshot if it is newer than the last one; returns whether it is. Another file of the same slot takes
+    /// the place of the last one: peers are offered what they will be sent.
     pub fn keep(&mut self, info: SnapshotInfo) -> bool {
+        if let Some(last) = self.last.as_mut().filter(|last| last.slot == info.slot) {
+            last.bytes = info.bytes;
+        }
         let newer = self.last.is_none_or(|last| last.slot < info.slot);
         if newer {
             (self.last, self.fetched) = (Some(info), None);
@@ -233,6 +237,11 @@ impl Replica {
         let Some(Installed { info, ballots, group, history }) = installed else { return };
         self.backlog.executed(info.slot);
         if info.slot > self.decided.last() {
+            assert_eq!(
+                history.end().slot,
+                info.slot,
+                "what a snapshot brings is told before the next one is installed"
+            );
             self.forwarded.skipped();
             self.changing.skipped();
             self.decided.restart_after(info.slot, ballots);
@@ -306,6 +315,8 @@ mod tests {
         assert!(is_due(&snapshots, later), "but not forever");
         assert!(snapshots.keep(SnapshotInfo { slot: Slot(45), bytes: 1_000 }));
         assert!(!snapshots.keep(SnapshotInfo { slot: Slot(44), bytes: 1_000 }), "it is older");
+        let again = SnapshotInfo { slot: Slot(45), bytes: 2_000 };
+        assert!(!snapshots.keep(again) && snapshots.last() == Some(again), "its file is another one now");
     }
 
     #[test]

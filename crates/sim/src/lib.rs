@@ -42,6 +42,7 @@ mod disk;
 pub mod explore;
 mod files;
 pub mod guest;
+pub mod merged;
 mod network;
 mod odds;
 mod ops;

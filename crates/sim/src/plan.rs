@@ -548,7 +548,7 @@ fn draw_network(rng: &mut Rng) -> NetworkPlan {
     }
 }
 
-fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> Settings {
+pub(crate) fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Duration) -> Settings {
     // As on a sensibly configured server: well above a few round trips.
     let election_timeout = pick(rng, &[150 * MS, 300 * MS, 1_000 * MS]).max(delay_max * 12);
     let window_max = pick(rng, &[1, 2, 4, 16, 32]);

@@ -8,6 +8,8 @@
 //! position and not a number of places: a skip that comes late, or twice, changes nothing.
 
 mod executor;
+mod files;
+mod planted;
 mod reads;
 mod skips;
 
@@ -17,9 +19,15 @@ use synod_wire::{Batch, GroupId};
 
 pub use self::{
     executor::{MergedExecutor, Restored},
+    files::{MergedFile, MergedFiles},
+    planted::MergeBug,
     reads::MergedReads,
     skips::{PERIOD as SKIPS_PERIOD, Pace, Skips, UnknownSkips},
 };
+
+pub(crate) use self::planted::has;
+#[cfg(feature = "planted-bugs")]
+pub use self::planted::plant;
 
 /// Where a group is in the common order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,10 +50,18 @@ impl Place {
             place =
                 Place { position: self.position + 1, batches: self.batches + 1, last: Some(self.position) };
         }
-        place.position = place.position.max(places.skips_to.unwrap_or(0));
+        if has(MergeBug::RelativeSkips) {
+            place.position += places.skips_to.unwrap_or(0).saturating_sub(self.position).min(2);
+            return place;
+        }
+        place.position = place.position.max(places.skips_to.filter(|to| *to <= SKIPS_TO_MAX).unwrap_or(0));
         place
     }
 }
+
+/// No skip goes beyond this position: what names a later one was not made by this program, and would leave the others
+/// behind for good. So many positions last for centuries, and arithmetic with them does not overflow.
+const SKIPS_TO_MAX: u64 = 1 << 62;
 
 /// How many batches of a group come in a row; the same at all replicas of a cluster, for ever (Benz 2013: M).
 pub type Take = NonZeroU32;
@@ -66,6 +82,8 @@ fn beyond(group: GroupId, other: GroupId, position: u64, take: Take) -> u64 {
 pub struct Merge<T> {
     take: Take,
     streams: Vec<Stream<T>>,
+    /// What the last skip said, which only a planted bug wants.
+    last_skip: Option<u64>,
 }
 
 /// The batches of one group that wait for their turn.
@@ -81,7 +99,7 @@ impl<T> Merge<T> {
     #[must_use]
     pub fn new(take: Take, places: impl IntoIterator<Item = Place>) -> Merge<T> {
         let stream = |place| Stream { place, waiting: VecDeque::new() };
-        Merge { take, streams: places.into_iter().map(stream).collect() }
+        Merge { take, streams: places.into_iter().map(stream).collect(), last_skip: None }
     }
 
     /// The next batch that a group has decided.
@@ -94,10 +112,23 @@ impl<T> Merge<T> {
     pub fn pop(&mut self) -> Option<(GroupId, Batch, T)> {
         let silent =
             |stream: &Stream<T>| stream.waiting.front().is_some_and(|(batch, _)| !batch.places().executes);
-        let of = self.streams.iter().position(silent).unwrap_or_else(|| usize::from(self.turn().0));
+        let mut of = self.streams.iter().position(silent).unwrap_or_else(|| usize::from(self.turn().0));
+        if has(MergeBug::DoNotWait) && self.streams[of].waiting.is_empty() {
+            of = self.streams.iter().position(|stream| !stream.waiting.is_empty()).unwrap_or(of);
+        }
         let stream = &mut self.streams[of];
         let (batch, with) = stream.waiting.pop_front()?;
-        stream.place = stream.place.after(&batch);
+        let before = stream.place;
+        stream.place = before.after(&batch);
+        if has(MergeBug::SilentTakesPosition) && !batch.places().executes {
+            stream.place.position += 1;
+        }
+        if let Some(target) = batch.places().skips_to {
+            if has(MergeBug::ConflateSkips) && self.last_skip == Some(target) {
+                stream.place = before;
+            }
+            self.last_skip = Some(target);
+        }
         Some((GroupId(of as u16), batch, with))
     }
 
@@ -121,8 +152,8 @@ impl<T> Merge<T> {
         self.streams[usize::from(group.0)].waiting.len()
     }
 
-    /// Goes on from a later point of the common order, at which the groups are at these places. Batches that have `passed`
-    /// there do not wait any more; what came with them is returned.
+    /// Goes on from a later point of the common order, at which the groups are at these places. Batches that have
+    /// `passed` there do not wait any more; what came with them is returned.
     fn restart(
         &mut self,
         places: impl IntoIterator<Item = Place>,
@@ -206,6 +237,16 @@ mod tests {
     }
 
     #[test]
+    fn a_skip_to_the_end_of_all_positions_is_ignored() {
+        let place = Place::default().after(&batch("a"));
+        assert_eq!([u64::MAX, SKIPS_TO_MAX + 1].map(|target| place.after(&skip(target))), [place; 2]);
+        let last = place.after(&skip(SKIPS_TO_MAX)).after(&batch("b"));
+        assert_eq!((last.position, last.last), (SKIPS_TO_MAX + 1, Some(SKIPS_TO_MAX)));
+        let beyond = beyond(G1, G2, SKIPS_TO_MAX, take(synod_wire::TAKE_MAX));
+        assert!(beyond > SKIPS_TO_MAX);
+    }
+
+    #[test]
     fn a_group_that_is_beyond_a_batch_is_not_waited_for() {
         for m in 1..5 {
             for (position, other) in (0..40).flat_map(|position| [(position, G1), (position, G2)]) {
@@ -217,8 +258,8 @@ mod tests {
         }
     }
 
-    /// Replicas that hear of the groups' batches in other orders, and learn other groups, agree: the order of what two of
-    /// them have in common is that of the keys (Benz 2013, extract 5.1).
+    /// Replicas that hear of the groups' batches in other orders, and learn other groups, agree: the order of what two
+    /// of them have in common is that of the keys (Benz 2013, extract 5.1).
     #[test]
     fn the_common_order_does_not_depend_on_when_batches_come_nor_on_other_groups() {
         let mut rng = fastrand::Rng::with_seed(23);

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, mem};
 
 use synod_wire::{GroupId, Slot};
 
+use super::{MergeBug, has};
 use crate::ReadId;
 
 /// Reads at one replica of all groups. A read asks each group for the slot that it must see, and waits until all of these
@@ -43,13 +44,20 @@ impl<Q> MergedReads<Q> {
         }
         self.last += 1;
         let read = ReadId(self.last);
-        self.rounds.insert(read, Round { slots: vec![None; groups], queries: mem::take(&mut self.burst) });
+        let mut slots = vec![None; groups];
+        if has(MergeBug::AskOneGroup) {
+            slots[1..].fill(Some(Slot::ZERO));
+        }
+        self.rounds.insert(read, Round { slots, queries: mem::take(&mut self.burst) });
         Some(read)
     }
 
     /// A group has named its slot. After the last one: the slots of all groups, and the queries that see them.
     pub fn confirmed(&mut self, group: GroupId, read: ReadId, slot: Slot) -> Option<(Vec<Slot>, Vec<Q>)> {
         let round = self.rounds.get_mut(&read)?;
+        if has(MergeBug::AskOneGroup) && group != GroupId::FIRST {
+            return None;
+        }
         round.slots[usize::from(group.0)] = Some(slot);
         if round.slots.contains(&None) {
             return None;

@@ -66,19 +66,32 @@ impl FromStr for Skips {
 pub struct Pace {
     skips: Skips,
     take: Take,
-    /// When the rates were last measured, and how many batches each group had then.
+    /// When the rates were last measured, and how many batches each group had then; none before the first look, since
+    /// what was ordered before this life began says nothing of the pace.
     measured: (Time, Vec<u64>),
     /// Batches of each group in the last period.
     rates: Vec<u64>,
     /// With [`Skips::Lambda`]: when this replica began to count, and the position from which.
     since: Option<(Time, u64)>,
+    /// Groups that others wait for, but for what is under way: at which position, and since when.
+    behind: Vec<Option<(u64, Time)>>,
+    /// When what is under way has taken too long in one of them.
+    impatient_at: Time,
 }
 
 impl Pace {
     /// Nothing was seen yet of so many groups.
     #[must_use]
     pub fn new(skips: Skips, take: Take, groups: usize, now: Time) -> Pace {
-        Pace { skips, take, measured: (now, vec![0; groups]), rates: vec![0; groups], since: None }
+        Pace {
+            skips,
+            take,
+            measured: (now, Vec::new()),
+            rates: vec![0; groups],
+            since: None,
+            behind: vec![None; groups],
+            impatient_at: Time::NEVER,
+        }
     }
 
     /// The groups that should skip now, as far as these replicas of them may, and to which positions.
@@ -90,6 +103,7 @@ impl Pace {
         let places: Vec<_> =
             replicas.clone().map(|replica| replica.merged_at().unwrap_or_default()).collect();
         self.look(now, &places);
+        self.impatient_at = Time::NEVER;
         let mut skips = Vec::new();
         for (group, replica) in (0u16..).map(GroupId).zip(replicas) {
             let proposed = replica.may_skip();
@@ -102,6 +116,9 @@ impl Pace {
     /// Takes note of where the groups are.
     fn look(&mut self, now: Time, places: &[Place]) {
         let (at, before) = &mut self.measured;
+        if before.is_empty() {
+            *before = places.iter().map(|place| place.batches).collect();
+        }
         if now < *at + PERIOD {
             return;
         }
@@ -113,10 +130,31 @@ impl Pace {
         *at = now;
     }
 
-    /// When it wants to be asked next, whatever happens; with most policies only what was decided matters.
+    /// When it wants to be asked next, whatever happens; with most policies only what was decided matters, and what
+    /// does not come.
     #[must_use]
     pub fn due(&self) -> Time {
-        if matches!(self.skips, Skips::Lambda(_)) { self.measured.0 + PERIOD } else { Time::NEVER }
+        let looks =
+            if matches!(self.skips, Skips::Lambda(_)) { self.measured.0 + PERIOD } else { Time::NEVER };
+        looks.min(self.impatient_at)
+    }
+
+    /// How many of a group's batches count as under way while others need it to come to `needed`. For a period those
+    /// that are; after that none, since a batch may never be decided, and another one that was counted may be a void
+    /// one.
+    fn under_way(&mut self, now: Time, group: usize, position: u64, needed: u64, proposed: u64) -> u64 {
+        let behind = &mut self.behind[group];
+        if position >= needed || proposed == 0 {
+            *behind = None;
+            return proposed;
+        }
+        let (_, since) = behind.filter(|(at, _)| *at == position).unwrap_or((position, now));
+        *behind = Some((position, since));
+        if now >= since + PERIOD {
+            return 0;
+        }
+        self.impatient_at = self.impatient_at.min(since + PERIOD);
+        proposed
     }
 
     /// The position to which a group should skip now, if it should. `proposed`: so many of its batches are under way.
@@ -126,7 +164,7 @@ impl Pace {
         let others = (0u16..).map(GroupId).zip(places).filter(|(other, _)| *other != group);
         let last = others.filter_map(|(other, place)| Some((place.last?, other)));
         let needed = last.map(|(last, other)| beyond(group, other, last, self.take)).max().unwrap_or(0);
-        let ahead = position + proposed;
+        let ahead = position + self.under_way(now, at, position, needed, proposed);
         let target = match self.skips {
             Skips::Demand => needed,
             Skips::Follow => {
@@ -150,8 +188,8 @@ impl Pace {
 }
 
 impl Replica {
-    /// Where this group is in the common order, as far as this replica has delivered, if it is one of several groups that
-    /// are merged.
+    /// Where this group is in the common order, as far as this replica has delivered, if it is one of several groups
+    /// that are merged.
     #[must_use]
     pub fn merged_at(&self) -> Option<Place> {
         self.history.place()
@@ -160,7 +198,7 @@ impl Replica {
     /// How many batches are on their way, if this replica may skip for its group now: one skip is under way at a time.
     #[must_use]
     pub fn may_skip(&self) -> Option<u64> {
-        let under_way = self.last_skip.is_some_and(|skip| self.requests.lowest_own() <= skip);
+        let under_way = self.last_skip.is_some_and(|skip| self.requests.has_own(skip));
         let batches = self.requests.under_way() + self.forwarded.len();
         (self.takes_care() && !under_way).then_some(batches as u64)
     }
@@ -171,5 +209,37 @@ impl Replica {
             let sequence = self.requests.add_own(now, None, CommandKind::Skip, &target.to_le_bytes());
             self.last_skip = Some(sequence);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_ordered_before_a_life_is_no_pace() {
+        let now = Time::ZERO + Duration::from_secs(1);
+        let mut pace = Pace::new(Skips::Follow, Take::MIN, 2, now);
+        let places = |busy| [busy, 7].map(|batches| Place { batches, ..Place::default() });
+        pace.look(now, &places(1_000_000));
+        pace.look(now + PERIOD, &places(1_000_020));
+        assert_eq!(pace.rates, [20, 0]);
+        pace.look(now + PERIOD * 5, &places(1_000_040));
+        assert_eq!(pace.rates, [5, 0], "in a period, on average");
+    }
+
+    #[test]
+    fn a_batch_that_does_not_come_is_not_waited_for_longer_than_a_period() {
+        let (now, take) = (Time::ZERO + Duration::from_secs(1), Take::MIN);
+        let mut pace = Pace::new(Skips::Demand, take, 2, now);
+        let ahead = Place { position: 5, batches: 5, last: Some(4) };
+        let places = [ahead, Place { position: 3, ..Place::default() }];
+        let mut target = |after, proposed| pace.target(now + after, GroupId(1), &places, proposed);
+        assert_eq!(target(Duration::ZERO, 1), None, "a batch is under way");
+        assert_eq!(target(PERIOD / 2, 1), None);
+        assert_eq!(target(PERIOD, 1), Some(4));
+        assert_eq!(target(PERIOD * 2, 0), Some(4), "nothing is under way");
+        assert_eq!(target(PERIOD * 3, 1), None, "now one is");
+        assert_eq!(pace.due(), now + PERIOD * 4);
     }
 }

@@ -130,21 +130,9 @@ impl SnapshotStore {
     pub fn latest(&self) -> Result<LatestSnapshot, StorageError> {
         let mut damaged = Vec::new();
         for slot in self.slots()?.into_iter().rev() {
-            let path = self.path(slot);
-            let verified = if self.is_trusted(slot) {
-                Ok(())
-            } else {
-                SnapshotReader::open(&*self.disk, &path, self.cluster, slot).and_then(SnapshotReader::verify)
-            };
-            match verified {
-                Ok(()) => {
-                    self.trust(slot);
-                    let file_bytes = self.disk.file_bytes(&path);
-                    let file_bytes = file_bytes.map_err(|error| StorageError::io("look at", &path, error))?;
-                    let snapshot = Some(SnapshotFile { slot, path, file_bytes });
-                    return Ok(LatestSnapshot { snapshot, damaged });
-                }
-                Err(StorageError::SnapshotRejected { reason, .. }) => {
+            match self.verified(slot) {
+                Ok(snapshot) => return Ok(LatestSnapshot { snapshot: Some(snapshot), damaged }),
+                Err(StorageError::SnapshotRejected { path, reason }) => {
                     tracing::error!(file = %path.display(), reason, "a snapshot is damaged and is not used");
                     damaged.push(DamagedSnapshot { slot, path, reason });
                 }
@@ -152,6 +140,31 @@ impl SnapshotStore {
             }
         }
         Ok(LatestSnapshot { snapshot: None, damaged })
+    }
+
+    /// The complete snapshot of this slot; `None` if it is damaged, which is logged.
+    ///
+    /// # Errors
+    /// There is none, it cannot be read, or it is of another version.
+    pub fn usable(&self, slot: Slot) -> Result<Option<SnapshotFile>, StorageError> {
+        match self.verified(slot) {
+            Err(StorageError::SnapshotRejected { path, reason }) => {
+                tracing::error!(file = %path.display(), reason, "a snapshot is damaged and is not used");
+                Ok(None)
+            }
+            found => found.map(Some),
+        }
+    }
+
+    fn verified(&self, slot: Slot) -> Result<SnapshotFile, StorageError> {
+        let path = self.path(slot);
+        if !self.is_trusted(slot) {
+            SnapshotReader::open(&*self.disk, &path, self.cluster, slot).and_then(SnapshotReader::verify)?;
+            self.trust(slot);
+        }
+        let file_bytes = self.disk.file_bytes(&path);
+        let file_bytes = file_bytes.map_err(|error| StorageError::io("look at", &path, error))?;
+        Ok(SnapshotFile { slot, path, file_bytes })
     }
 
     /// Renames snapshots that cannot be used to `*.damaged`, so that they are not read again and can still be examined.

@@ -1,0 +1,220 @@
+//! Snapshot files of merged groups: which of them holds what, and what a replica starts from.
+//!
+//! A file holds all groups at one point of the common order, whichever group asked for it: it is named by that group
+//! and its slot, and peers of every group are served from it.
+
+use std::collections::BTreeMap;
+
+use synod_wire::{GroupId, ReplicaId, Slot};
+
+use super::{MergeBug, has};
+use crate::{Cut, Executor, Installed, SnapshotInfo, StateMachine};
+
+/// The snapshot files of merged groups.
+#[derive(Debug, Default)]
+pub struct MergedFiles {
+    /// The latest last.
+    files: Vec<Known>,
+    added: u64,
+    /// Which file a peer receives for a group: other files may hold the group through the same slot.
+    serving: BTreeMap<(ReplicaId, GroupId), (Slot, MergedFile)>,
+}
+
+#[derive(Debug)]
+struct Known {
+    file: MergedFile,
+    /// The number of files that had been added before.
+    added: u64,
+}
+
+/// A snapshot of all groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergedFile {
+    /// How far the groups are in it.
+    pub cut: Cut,
+    /// The group whose file it is.
+    pub group: GroupId,
+    /// The slot of that group by which it is named.
+    pub slot: Slot,
+    /// The size of the file in bytes.
+    pub bytes: u64,
+}
+
+impl MergedFile {
+    fn is_named(&self, other: &MergedFile) -> bool {
+        (self.group, self.slot) == (other.group, other.slot)
+    }
+
+    fn holds(&self, group: GroupId, slot: Slot) -> bool {
+        self.cut.slots[usize::from(group.0)] == slot
+    }
+}
+
+impl MergedFiles {
+    /// Takes note of a file, which takes the place of one with the same name.
+    pub fn add(&mut self, file: MergedFile) {
+        self.files.retain(|known| !known.file.is_named(&file));
+        self.added += 1;
+        self.files.push(Known { file, added: self.added });
+        self.files.sort_by_key(|known| (known.file.cut.order, known.added));
+    }
+
+    /// The file of which the replica of a group was told last among those that hold the group through this very slot:
+    /// the one whose size it offers to peers.
+    #[must_use]
+    pub fn holding(&self, group: GroupId, slot: Slot) -> Option<&MergedFile> {
+        let holding = self.files.iter().filter(|known| known.file.holds(group, slot));
+        holding.max_by_key(|known| known.added).map(|known| &known.file)
+    }
+
+    /// The file from which a peer is to be given the piece at `offset` of what holds a group through a slot: the same
+    /// as before, if it has begun with one. While a group is quiet, each snapshot of another group holds it through the
+    /// same slot, and pieces of different files make no snapshot.
+    pub fn serve(&mut self, to: ReplicaId, group: GroupId, slot: Slot, offset: u64) -> Option<MergedFile> {
+        let began = self.serving.get(&(to, group)).filter(|(of, _)| offset > 0 && *of == slot);
+        let began =
+            began.map(|(_, file)| file).filter(|file| self.files.iter().any(|known| known.file == **file));
+        let file = began.or_else(|| self.holding(group, slot))?.clone();
+        self.serving.insert((to, group), (slot, file.clone()));
+        Some(file)
+    }
+
+    /// Forgets all but the newest ones, those that hold a group further than all other files, and, if any peer still
+    /// `receives` a file, those that peers receive.
+    ///
+    /// A file of an earlier point of the common order may hold a group further than the newest one: a peer sent it, and
+    /// what it holds of that group beyond has nothing to execute. The group's log was trimmed through it all the same.
+    pub fn keep(&mut self, count: usize, receives: bool) {
+        if !receives {
+            self.serving.clear();
+        }
+        let (mut excess, mut at) = (self.files.len().saturating_sub(count), 0);
+        while excess > 0 && at < self.files.len() {
+            if self.is_needed(at) {
+                at += 1;
+            } else {
+                self.files.remove(at);
+            }
+            excess -= 1;
+        }
+    }
+
+    /// Whether a peer receives this file, or it holds a group further than all others.
+    fn is_needed(&self, at: usize) -> bool {
+        let file = &self.files[at].file;
+        let others =
+            || self.files.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, known)| known);
+        let held = |group: usize| others().map(|other| other.file.cut.slots[group]).max().unwrap_or_default();
+        let further = file.cut.slots.iter().enumerate().any(|(group, slot)| *slot > held(group));
+        further || self.serving.values().any(|(_, served)| served == file)
+    }
+
+    /// The slots of a group's files.
+    #[must_use]
+    pub fn slots_of(&self, group: GroupId) -> Vec<Slot> {
+        self.files
+            .iter()
+            .map(|known| &known.file)
+            .filter(|file| file.group == group)
+            .map(|file| file.slot)
+            .collect()
+    }
+
+    /// Gives an executor in its initial state what these files hold, and says what each group starts from. `restore`
+    /// reads one of them, and says whether it could be read; others are forgotten.
+    ///
+    /// The newest file may be a peer's, in which a quiet group is less far than in an older file of this replica,
+    /// through which its log was trimmed.
+    ///
+    /// # Errors
+    /// Those of `restore`.
+    pub fn restore_all<S: StateMachine, E>(
+        &mut self,
+        executor: &mut Executor<S>,
+        mut restore: impl FnMut(&mut Executor<S>, &MergedFile) -> Result<bool, E>,
+    ) -> Result<Vec<Option<Installed>>, E> {
+        let mut damaged = Vec::new();
+        // The latest first: of the others only what it lacks is read.
+        for Known { file, .. } in self.files.iter().rev() {
+            let of_group = self.slots_of(file.group);
+            if has(MergeBug::ReadLatestFiles) && of_group.iter().any(|slot| *slot > file.slot) {
+                continue;
+            }
+            let held = executor.cut();
+            let is_further = file.cut.order > held.order;
+            let lacks = file.cut.slots.iter().zip(&held.slots).any(|(theirs, own)| theirs > own);
+            if (is_further || lacks) && !restore(executor, file)? {
+                damaged.push(file.clone());
+            }
+        }
+        self.files.retain(|known| !damaged.contains(&known.file));
+        let groups = (0..executor.groups() as u16).map(GroupId);
+        let starts = groups.map(|group| {
+            let installed = executor.installed(group, 0);
+            let slot = Some(installed.info.slot).filter(|slot| *slot > Slot::ZERO)?;
+            let info = SnapshotInfo { slot, bytes: self.holding(group, slot)?.bytes };
+            Some(Installed { info, ..installed })
+        });
+        Ok(starts.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: ReplicaId = ReplicaId(2);
+    const BUSY: GroupId = GroupId(0);
+    const QUIET: GroupId = GroupId(1);
+
+    /// A snapshot that the busy group took, in which the quiet one is as far as ever.
+    fn file(order: u64) -> MergedFile {
+        let cut = Cut { order, slots: vec![Slot(order), Slot(3)] };
+        MergedFile { cut, group: BUSY, slot: Slot(order), bytes: 1_000 + order }
+    }
+
+    #[test]
+    fn a_peer_is_given_all_pieces_of_one_file() {
+        let mut files = MergedFiles::default();
+        files.add(file(10));
+        assert_eq!(files.serve(PEER, QUIET, Slot(3), 0), Some(file(10)));
+        for order in 11..20 {
+            files.add(file(order));
+            files.keep(2, true);
+            assert_eq!(files.serve(PEER, QUIET, Slot(3), 500), Some(file(10)));
+        }
+        assert_eq!(files.slots_of(BUSY), [10, 18, 19].map(Slot));
+        assert_eq!(files.serve(PEER, QUIET, Slot(3), 0), Some(file(19)), "it begins again");
+        files.keep(2, true);
+        assert_eq!(files.slots_of(BUSY), [18, 19].map(Slot));
+        assert_eq!(files.serve(PEER, QUIET, Slot(4), 500), None);
+    }
+
+    #[test]
+    fn the_file_that_holds_a_group_furthest_stays() {
+        let mut files = MergedFiles::default();
+        let of_peer = MergedFile { cut: Cut { order: 8, slots: vec![Slot(8), Slot(5)] }, ..file(8) };
+        files.add(of_peer.clone());
+        (9..12).for_each(|order| files.add(file(order)));
+        files.keep(2, false);
+        assert_eq!(
+            (files.slots_of(BUSY), files.holding(QUIET, Slot(5))),
+            (vec![Slot(8), Slot(10), Slot(11)], Some(&of_peer))
+        );
+        files.add(MergedFile { cut: Cut { order: 12, slots: vec![Slot(12), Slot(5)] }, ..file(12) });
+        files.keep(2, false);
+        assert_eq!(files.slots_of(BUSY), [11, 12].map(Slot));
+    }
+
+    /// What a replica offers has the size of the file that it was told of last, which may be of an earlier point of the
+    /// common order: one that a peer has sent.
+    #[test]
+    fn what_is_offered_is_what_is_served() {
+        let mut files = MergedFiles::default();
+        files.add(file(10));
+        files.add(file(8));
+        assert_eq!(files.holding(QUIET, Slot(3)), Some(&file(8)));
+        files.keep(1, false);
+        assert_eq!(files.holding(QUIET, Slot(3)), Some(&file(10)));
+    }
+}

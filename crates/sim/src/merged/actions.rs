@@ -1,0 +1,162 @@
+//! What replicas want done: the log, messages, and what is for the executor or for snapshots.
+
+use std::time::Duration;
+
+use synod_replica::{Action, Event, SnapshotInfo};
+use synod_wire::{CommandKind, GroupId, Slot};
+
+use super::{
+    Happening, Situation, World,
+    clients::Response,
+    execution::unsealed,
+    machine::{Job, Waiter, index},
+};
+use crate::{
+    check::{Checked, Invariant, demand},
+    network::between,
+};
+
+impl World {
+    pub(super) fn carry_out(&mut self, of: usize, group: GroupId, action: Action) -> Checked {
+        let at = usize::from(group.0);
+        let durable = self.machines[of].disk.durable(group);
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        match action {
+            Action::Append { lsn, record } => self.machines[of].disk.append(group, lsn, &record),
+            Action::Send { to, message, after } => {
+                let held = &mut life.hosted[at].held;
+                if after > durable || after.0 > 0 && !held.is_empty() {
+                    held.push((after, to, message));
+                } else {
+                    to.ids().iter().for_each(|&to| self.send(of, index(to), group, &message));
+                }
+            }
+            Action::Execute { slot, ballots, batch, requests } => {
+                let hosted = &mut life.hosted[at];
+                let (before, requests_of) = (hosted.delivered, &mut hosted.requests);
+                let replies = requests
+                    .into_iter()
+                    .filter_map(|(place, request)| Some((place, requests_of.remove(&request)?)));
+                let replies = replies.collect();
+                hosted.delivered = slot;
+                demand(slot == before.next(), Invariant::DeliveryOrder, || {
+                    format!("r{} delivers slot {slot} of {group} after slot {before}", of + 1)
+                })?;
+                life.jobs.push_back((group, Job::Execute { slot, ballots, batch: batch.clone(), replies }));
+                self.line(of, || {
+                    format!("delivers slot {slot} of {group}: {}", crate::describe::batch(&batch))
+                });
+                self.order.delivered(of, group, slot, &batch)?;
+                self.note_batch(group, slot);
+            }
+            Action::ReadAt { read, slot } => {
+                if let Some((slots, reads)) = life.reads.confirmed(group, read, slot) {
+                    life.jobs.push_back((group, Job::Read { slots, reads }));
+                }
+            }
+            Action::ReadFailed { read, error } => {
+                for ask in life.reads.failed(read) {
+                    self.respond(&ask, Response::Failed(error));
+                }
+            }
+            Action::RequestFailed { request, error } => {
+                if let Some(Waiter::Client(ask)) = life.hosted[at].requests.remove(&request) {
+                    self.respond(&ask, Response::Failed(error));
+                }
+            }
+            Action::Deadline(deadline) => life.hosted[at].deadline = deadline,
+            Action::TakeSnapshot => life.jobs.push_back((group, Job::Freeze)),
+            Action::ReadChunk { to, slot, offset, len_max } => {
+                let event = self.read_chunk(of, group, to, slot, offset, len_max);
+                self.notice_later(of, Duration::ZERO, vec![(group, event)]);
+            }
+            Action::WriteChunk { info, offset, bytes } => {
+                let receiving = &mut life.hosted[at].receiving;
+                if offset == 0 || receiving.as_ref().is_none_or(|(of, _)| *of != info) {
+                    *receiving = Some((info, Vec::new()));
+                }
+                let (_, content) = receiving.as_mut().expect("set above");
+                content.resize(usize::try_from(offset).expect("small"), 0);
+                content.extend_from_slice(&bytes);
+                let end = content.len() as u64;
+                let wait = between(&mut self.rng, Duration::ZERO, Duration::from_micros(200));
+                self.notice_later(of, wait, vec![(group, Event::ChunkWritten { slot: info.slot, end })]);
+            }
+            Action::InstallSnapshot(info) => self.finish(of, group, info),
+            Action::Trim(through) => self.machines[of].disk.trim(group, through),
+            Action::Forked(fork) => demand(false, Invariant::Agreement, || {
+                format!("r{} differs from {} in {group}: {fork:?}", of + 1, fork.with)
+            })?,
+            Action::Group(_) if life.hosted[at].delivered > Slot::ZERO => {
+                self.counts.see(Situation::ProtocolChanges);
+            }
+            Action::Group(_) | Action::Leader(_) | Action::Agreed(_) | Action::Retired => {}
+        }
+        Ok(())
+    }
+
+    /// The received snapshot of a group becomes a file, and the executor is to go on from it.
+    fn finish(&mut self, of: usize, group: GroupId, info: SnapshotInfo) {
+        let Some(life) = &mut self.machines[of].life else { return };
+        let received = life.hosted[usize::from(group.0)].receiving.take();
+        let whole =
+            received.filter(|(receiving, bytes)| *receiving == info && bytes.len() as u64 == info.bytes);
+        let whole = whole.map(|(_, bytes)| bytes.into()).filter(|bytes| unsealed(bytes).is_some());
+        let Some(bytes) = whole else {
+            self.line(of, || format!("has received a snapshot of {group} that is not sound"));
+            self.notice_later(of, Duration::ZERO, vec![(group, Event::SnapshotInstalled(None))]);
+            return;
+        };
+        self.add_file(of, group, info.slot, bytes);
+        if let Some(life) = &mut self.machines[of].life {
+            life.jobs.push_back((group, Job::Restore(info)));
+        }
+    }
+
+    /// Takes note of what a decided batch says.
+    fn note_batch(&mut self, group: GroupId, slot: Slot) {
+        let places = self.order.batch(group, slot).places();
+        let moved = self.order.place(group, slot) != self.order.place(group, slot.prev());
+        if places.skips_to.is_some() && !moved {
+            self.counts.see(Situation::SkipWithoutWeight);
+        }
+        let mut kinds = self.order.batch(group, slot).commands().map(|command| command.kind);
+        if places.executes && kinds.any(|kind| kind == CommandKind::Skip) {
+            self.counts.see(Situation::SkipAmongCommands);
+        }
+    }
+
+    pub(super) fn notice_later(&mut self, of: usize, wait: Duration, events: Vec<(GroupId, Event)>) {
+        let life = self.machines[of].lives;
+        self.queue.push(self.now + wait, Happening::Notice { of, life, events });
+    }
+
+    /// Begins a sync if there is something to be made durable.
+    pub(super) fn write_log(&mut self, of: usize) {
+        let machine = &mut self.machines[of];
+        if machine.life.is_some() && machine.disk.begin_sync() {
+            let (life, wait) = (machine.lives, between(&mut self.rng, self.plan.sync.0, self.plan.sync.1));
+            self.queue.push(self.now + wait, Happening::SyncEnds { of, life });
+        }
+    }
+
+    /// A sync ends, unless the disk is stalled: then it ends when that is over.
+    pub(super) fn sync_ends(&mut self, of: usize, life: u64) -> Checked {
+        let machine = &mut self.machines[of];
+        if machine.in_life(life).is_none() || machine.stalled {
+            return Ok(());
+        }
+        let durable = machine.disk.end_sync();
+        for (group, lsn) in durable {
+            let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+            let held = std::mem::take(&mut life.hosted[usize::from(group.0)].held);
+            let (ready, held) = held.into_iter().partition::<Vec<_>, _>(|(after, ..)| *after <= lsn);
+            life.hosted[usize::from(group.0)].held = held;
+            for (_, to, message) in ready {
+                to.ids().iter().for_each(|&to| self.send(of, index(to), group, &message));
+            }
+            self.step(of, group, Event::Durable(lsn));
+        }
+        self.end_burst(of)
+    }
+}

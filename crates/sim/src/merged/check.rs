@@ -1,0 +1,216 @@
+//! What must hold: one log a group, one common order, one state.
+//!
+//! The order is found here from the decided logs alone, another way than the merge finds it: each batch with something
+//! to execute has a key, and the next of the order is the one with the least key, once no group can decide a lesser
+//! one.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use synod_kv::KvStore;
+use synod_replica::{Executor, Group, Outcome, Place, Take};
+use synod_wire::{Ballots, Batch, CommandKind, GroupId, Slot};
+
+use crate::check::{Checked, Invariant, demand};
+
+/// The logs of all groups, and what follows from them.
+#[derive(Debug)]
+pub(super) struct Order {
+    take: u64,
+    logs: Vec<Log>,
+    /// The batches of the common order.
+    order: Vec<(GroupId, Slot)>,
+    /// The same code as at the replicas, but run once, without restarts, snapshots or gaps.
+    executor: Executor<KvStore>,
+    /// The digest of the state after each batch of the order, the initial state first.
+    digests: Vec<u64>,
+    /// For each payload of a command the place of its first execution among all commands, and the reply.
+    replies: BTreeMap<Bytes, (u64, Bytes)>,
+    commands: u64,
+}
+
+/// What one group decided.
+#[derive(Debug, Default)]
+struct Log {
+    batches: Vec<Batch>,
+    /// The place of the group before the first slot, and after each.
+    places: Vec<Place>,
+    /// The slots with something to execute that are not in the order yet are those from this one on.
+    next: usize,
+    /// Slots through this one are executed by the reference.
+    executed: usize,
+    outcomes: Vec<Vec<Outcome>>,
+}
+
+/// The place of a group after a batch: what `Place::after` says, from the commands themselves.
+fn place_after(before: Place, batch: &Batch) -> Place {
+    let (mut executes, mut target) = (false, 0);
+    for command in batch.commands() {
+        if command.kind == CommandKind::Skip {
+            target = target.max(command.payload[..].try_into().map_or(0, u64::from_le_bytes));
+        } else {
+            executes = true;
+        }
+    }
+    let mut place = before;
+    if executes {
+        place =
+            Place { position: before.position + 1, batches: before.batches + 1, last: Some(before.position) };
+    }
+    place.position = place.position.max(target);
+    place
+}
+
+impl Order {
+    pub fn new(groups: Vec<Group>, take: Take) -> Order {
+        let log = || Log { places: vec![Place::default()], ..Log::default() };
+        let logs = groups.iter().map(|_| log()).collect();
+        let executor = Executor::merged(KvStore::new(), groups, take);
+        let digests = vec![executor.digest()];
+        Order {
+            take: take.get().into(),
+            logs,
+            order: Vec::new(),
+            executor,
+            digests,
+            replies: BTreeMap::new(),
+            commands: 0,
+        }
+    }
+
+    /// The last slot of a group that some replica has delivered.
+    pub fn last(&self, group: GroupId) -> Slot {
+        Slot(self.logs[usize::from(group.0)].batches.len() as u64)
+    }
+
+    /// Where a group is after a slot.
+    pub fn place(&self, group: GroupId, slot: Slot) -> Place {
+        self.logs[usize::from(group.0)].places[usize::try_from(slot.0).expect("a short log")]
+    }
+
+    /// What a group decided in a slot.
+    pub fn batch(&self, group: GroupId, slot: Slot) -> &Batch {
+        &self.logs[usize::from(group.0)].batches[usize::try_from(slot.0 - 1).expect("a short log")]
+    }
+
+    /// A replica delivers a slot.
+    pub fn delivered(&mut self, who: usize, group: GroupId, slot: Slot, batch: &Batch) -> Checked {
+        let log = &mut self.logs[usize::from(group.0)];
+        let at = usize::try_from(slot.0 - 1).expect("a short log");
+        if let Some(known) = log.batches.get(at) {
+            return demand(known == batch, Invariant::Agreement, || {
+                format!(
+                    "r{} delivers another batch in slot {slot} of {group} than was delivered before",
+                    who + 1
+                )
+            });
+        }
+        demand(at == log.batches.len(), Invariant::DeliveryOrder, || {
+            format!("r{} delivers slot {slot} of {group}; nobody has delivered the one before", who + 1)
+        })?;
+        log.places.push(place_after(log.places[at], batch));
+        log.batches.push(batch.clone());
+        log.outcomes.push(Vec::new());
+        self.grow();
+        Ok(())
+    }
+
+    /// Adds to the order what no later decision can come before.
+    fn grow(&mut self) {
+        loop {
+            let mut least: Option<((u64, GroupId, u64), GroupId, usize)> = None;
+            for (group, log) in (0u16..).map(GroupId).zip(&mut self.logs) {
+                while log.next < log.batches.len()
+                    && log.places[log.next].batches == log.places[log.next + 1].batches
+                {
+                    log.next += 1;
+                }
+                // The position of the next batch with something to execute, or of the next one to be decided.
+                let position = log.places[log.next].position;
+                let key = (position / self.take, group, position);
+                if least.is_none_or(|(least, ..)| key < least) {
+                    least = Some((key, group, log.next));
+                }
+            }
+            let Some((_, group, at)) = least else { return };
+            if at == self.logs[usize::from(group.0)].batches.len() {
+                return;
+            }
+            self.logs[usize::from(group.0)].next += 1;
+            self.order.push((group, Slot(at as u64 + 1)));
+            self.execute(group, at);
+        }
+    }
+
+    /// Executes a batch of the order, and what is before it in its group.
+    fn execute(&mut self, group: GroupId, through: usize) {
+        let log = &mut self.logs[usize::from(group.0)];
+        for at in log.executed..=through {
+            let batch = log.batches[at].clone();
+            let outcomes =
+                self.executor.execute_of(group, Slot(at as u64 + 1), Ballots::ZERO, &batch, |_| true);
+            for (command, outcome) in batch.commands().zip(&outcomes) {
+                self.commands += 1;
+                if let (CommandKind::Apply, Outcome::Reply(reply)) = (command.kind, outcome) {
+                    self.replies.entry(command.payload).or_insert((self.commands, reply.clone()));
+                }
+            }
+            log.outcomes[at] = outcomes;
+        }
+        log.executed = through + 1;
+        self.digests.push(self.executor.digest());
+    }
+
+    /// A replica has executed a batch; its state is that after `order` batches.
+    pub fn executed(
+        &self,
+        who: usize,
+        (group, slot): (GroupId, Slot),
+        order: u64,
+        outcomes: &[Outcome],
+    ) -> Checked {
+        let at = usize::try_from(slot.0).expect("a short log");
+        let log = &self.logs[usize::from(group.0)];
+        if log.places[at].batches == log.places[at - 1].batches {
+            return Ok(()); // It has nothing to execute, and is not in the order.
+        }
+        let index = usize::try_from(order - 1).expect("a short log");
+        let wanted = self.order.get(index);
+        demand(wanted == Some(&(group, slot)), Invariant::CommonOrder, || {
+            let wanted =
+                wanted.map_or("nothing yet".to_owned(), |(group, slot)| format!("slot {slot} of {group}"));
+            format!("r{} executes slot {slot} of {group} as batch {order}; that is {wanted}", who + 1)
+        })?;
+        let known = &log.outcomes[at - 1];
+        let alike = |(one, known): (&Outcome, &Outcome)| *one == Outcome::Unanswered || one == known;
+        let same = outcomes.len() == known.len() && outcomes.iter().zip(known).all(alike);
+        demand(same, Invariant::Integrity, || {
+            format!("r{} gets other outcomes in slot {slot} of {group} than the reference", who + 1)
+        })
+    }
+
+    /// A replica's state after so many batches has this digest.
+    pub fn state(&self, who: usize, order: u64, digest: u64) -> Checked {
+        let known = self.digests.get(usize::try_from(order).expect("a short log"));
+        demand(known == Some(&digest), Invariant::SameState, || {
+            format!("r{} has another state after batch {order} than the reference", who + 1)
+        })
+    }
+
+    /// If a command with this payload was executed: its place among all commands, and its reply.
+    pub fn reply(&self, payload: &Bytes) -> Option<(u64, &Bytes)> {
+        self.replies.get(payload).map(|(place, reply)| (*place, reply))
+    }
+
+    /// Batches of the common order.
+    pub fn len(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    /// How many slots of a group after this one say nothing but skips.
+    pub fn skips_since(&self, group: GroupId, slot: Slot) -> usize {
+        let log = &self.logs[usize::from(group.0)];
+        let only_skips = |batch: &&Batch| batch.places().skips_to.is_some() && !batch.places().executes;
+        log.batches.iter().skip(slot.0 as usize).filter(only_skips).count()
+    }
+}

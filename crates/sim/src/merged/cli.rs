@@ -1,0 +1,130 @@
+//! `synod sim merged`.
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+
+use super::{Counts, MergedFailure, MergedPlan, run, run_with_trace};
+use crate::cli::Seeds;
+
+/// Failures that are described in full; further ones are only counted.
+const FAILURES_TOLD: usize = 3;
+
+/// Attacks clusters whose groups are merged into one order, one seed after another.
+///
+/// Each seed draws 3 or 5 nodes that each host 2 to 4 groups, a protocol of each group, how groups skip, clients, and
+/// the faults: crashes, pauses, cut links, sessions that break, stalled disks, groups that are heard late, changes of
+/// protocols. All nodes must execute the same common order, which is found from the decided logs; the clients' history
+/// must be linearizable; and when all faults are over, every node must execute everything, and say nothing more once it
+/// is idle.
+#[derive(Args, Clone, Debug)]
+pub struct MergedArgs {
+    /// The seeds to run, from A up to and without B; a single number is one seed.
+    #[arg(long, value_name = "A..B", default_value = "0..500")]
+    pub seeds: Seeds,
+    /// Threads; a seed runs on one. By default one for each processor.
+    #[arg(long = "threads", alias = "jobs", value_name = "COUNT")]
+    pub jobs: Option<usize>,
+    /// Begin no new seed after this many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub time_limit: Option<u64>,
+    /// Print every event, of one seed after another.
+    #[arg(long)]
+    pub trace: bool,
+    /// Go on after the first failure, and count failures.
+    #[arg(long)]
+    pub keep_going: bool,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    runs: u64,
+    events: u64,
+    order: u64,
+    operations: usize,
+    unanswered: usize,
+    undecided: Vec<u64>,
+    simulated: Duration,
+    slowest_recovery: (Duration, u64),
+    counts: Counts,
+    failures: Vec<MergedFailure>,
+}
+
+/// Runs the seeds and reports. The exit code is 1 if an invariant was violated.
+#[must_use]
+pub fn run_merged(args: &MergedArgs) -> ExitCode {
+    let begun = Instant::now();
+    let totals = Mutex::new(Totals::default());
+    let (next, stop) = (AtomicU64::new(args.seeds.0.start), AtomicBool::new(false));
+    let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let jobs = if args.trace { 1 } else { jobs.max(1) };
+    let limit = args.time_limit.map(Duration::from_secs);
+    let work = || {
+        while !stop.load(Ordering::Relaxed) && limit.is_none_or(|limit| begun.elapsed() < limit) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= args.seeds.0.end {
+                break;
+            }
+            let plan = MergedPlan::draw(seed);
+            let result = if args.trace { run_with_trace(&plan) } else { run(&plan) };
+            let mut totals = totals.lock().expect("no thread panics while it adds");
+            totals.runs += 1;
+            match result {
+                Ok(outcome) => {
+                    totals.events += outcome.events;
+                    totals.order += outcome.order;
+                    totals.operations += outcome.operations;
+                    totals.unanswered += outcome.unanswered;
+                    totals.undecided.extend(outcome.undecided.then_some(seed));
+                    totals.simulated += outcome.simulated;
+                    totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
+                    totals.counts.add_run(&outcome.counts);
+                }
+                Err(failure) => {
+                    if totals.failures.len() < FAILURES_TOLD {
+                        println!("{}\n", failure.report());
+                    }
+                    totals.failures.push(*failure);
+                    stop.fetch_or(!args.keep_going, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(work);
+        }
+    });
+    let totals = totals.into_inner().expect("no thread panicked while it added");
+    print!("{}", summary(&totals, begun.elapsed()));
+    if totals.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn summary(totals: &Totals, took: Duration) -> String {
+    let Totals { runs, events, order, operations, unanswered, simulated, counts, .. } = totals;
+    let (slowest, seed) = totals.slowest_recovery;
+    let mut text = format!(
+        "{runs} runs of merged groups in {:.1} s: {} of simulated time, {events} events, {order} batches in common \
+         orders\n{operations} operations of clients, {unanswered} of them without an answer; {} histories too hard to \
+         check\nthe slowest recovery took {slowest:.1?} (seed {seed})\n{counts}",
+        took.as_secs_f64(),
+        format_args!("{:.0} s", simulated.as_secs_f64()),
+        totals.undecided.len(),
+    );
+    let failures = totals.failures.iter();
+    for failure in failures.clone().take(30) {
+        text += &format!("seed {} violates {}\n", failure.seed, failure.violation.invariant);
+    }
+    text + &match failures.count() {
+        0 => "every invariant held\n".to_owned(),
+        count => format!("{count} failures\n"),
+    }
+}

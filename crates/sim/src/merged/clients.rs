@@ -1,0 +1,481 @@
+//! Clients: whom they ask for what, what they see, and whether that is linearizable.
+//!
+//! A **direct** client gives up an operation that is not answered in time; a **session** client asks again, at another
+//! node and mostly of another group, with the same number, until it knows. A **probe** writes and reads at one node and
+//! of one group, once all faults are over.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use synod_replica::{Event, RequestError, SessionCommand};
+use synod_wire::{CommandKind, GroupId, SessionId};
+
+use super::{Happening, Situation, World, machine::Waiter, plan::MergedPlan};
+use crate::{
+    check::{
+        Checked, Invariant, Model, Violation,
+        linear::{self, Operation, Verdict},
+    },
+    network::between,
+    ops::{Answer, Key, Op, Order, Other},
+};
+
+/// States that the search for a linearization may visit.
+const SEARCH_STEPS_MAX: usize = 2_000_000;
+
+const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
+const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(60));
+
+/// A question on its way to a node.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    client: usize,
+    attempt: u64,
+    group: GroupId,
+    session: Option<SessionCommand>,
+    kind: Kind,
+    pub payload: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Command,
+    Read,
+    OpenSession,
+}
+
+/// What a client hears.
+#[derive(Debug)]
+pub(super) struct Heard {
+    client: usize,
+    attempt: u64,
+    response: Response,
+}
+
+#[derive(Debug)]
+pub(super) enum Response {
+    Reply(Bytes),
+    Failed(RequestError),
+    Refused,
+}
+
+/// One operation of the history.
+#[derive(Debug)]
+struct Done {
+    op: Op,
+    payload: Bytes,
+    invoked: u64,
+    returned: Option<(u64, Answer)>,
+    /// Whether the operation did not happen, or changes nothing and was not answered.
+    void: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Session {
+    Unwanted,
+    Closed,
+    Open { id: SessionId, next: u64 },
+}
+
+/// What a probe has still to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Probe {
+    Write,
+    Read,
+    Done,
+}
+
+#[derive(Debug)]
+struct Client {
+    home: usize,
+    group: GroupId,
+    session: Session,
+    /// The index in the history of the operation under way, and its number in the session.
+    op: Option<usize>,
+    sequence: u64,
+    attempt: u64,
+    /// The group that was asked for the present operation last.
+    asked: Option<GroupId>,
+    /// The revision at which the client last saw each key changed.
+    known: BTreeMap<Key, i64>,
+    probe: Option<Probe>,
+}
+
+/// All clients.
+#[derive(Debug)]
+pub(super) struct Clients {
+    clients: Vec<Client>,
+    history: Vec<Done>,
+    stamp: u64,
+    attempts: u64,
+    rng: Rng,
+    /// No more new operations.
+    pub closing: bool,
+}
+
+impl Clients {
+    pub fn new(plan: &MergedPlan, mut rng: Rng) -> Clients {
+        let count = plan.direct + plan.sessions;
+        let clients = (0..count).map(|index| {
+            let session = if index < plan.direct { Session::Unwanted } else { Session::Closed };
+            let (home, group) = (rng.usize(0..plan.nodes), plan.busy[rng.usize(0..plan.busy.len())]);
+            Client::new(home, GroupId(group), session)
+        });
+        let clients = clients.collect();
+        Clients { clients, history: Vec::new(), stamp: 0, attempts: 0, rng, closing: false }
+    }
+
+    /// How many operations there were, and how many of them have an unknown outcome.
+    pub fn counts(&self) -> (usize, usize) {
+        let unknown = |done: &&Done| !done.void && done.returned.is_none();
+        (self.history.len(), self.history.iter().filter(unknown).count())
+    }
+
+    /// Whether every probe is done, and nobody waits for anything.
+    pub fn are_done(&self) -> bool {
+        self.clients
+            .iter()
+            .all(|client| client.op.is_none() && client.probe.is_none_or(|probe| probe == Probe::Done))
+    }
+
+    /// What somebody still waits for, for people.
+    pub fn missing(&self) -> String {
+        let waits =
+            |client: &&Client| client.op.is_some() || client.probe.is_some_and(|probe| probe != Probe::Done);
+        let who = self.clients.iter().filter(waits).map(|client| {
+            let op = client.op.map(|op| &self.history[op].op);
+            format!("a client of {} at r{}: {op:?}", client.group, client.home + 1)
+        });
+        who.collect::<Vec<_>>().join("; ")
+    }
+
+    fn stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    fn draw_op(&mut self, client: usize, keys: u8) -> Op {
+        let (rng, value) = (&mut self.rng, self.history.len() as u64);
+        let key = rng.u8(1..=keys);
+        let last = rng.u8(key..=keys);
+        let expected = self.clients[client].known.get(&key).copied().unwrap_or(0);
+        match rng.u8(0..100) {
+            0..20 => Op::Get { first: key, last: key },
+            20..35 => Op::Get { first: 1, last: keys },
+            35..40 => {
+                let (revision, limit, order, count_only) = (0, rng.i64(0..3), Order::Modified, rng.bool());
+                Op::Look { first: key, last, revision, limit, order, count_only }
+            }
+            40..70 => Op::Put { key, value },
+            70..77 => Op::Delete { first: key, last },
+            77..84 if last != key => Op::Nest { key, expected, value, inner: last },
+            _ if last == key => Op::Swap { key, expected, value, other: Other::Nothing },
+            _ if rng.bool() => Op::Swap { key, expected, value, other: Other::Put(last) },
+            _ => Op::Swap { key, expected, value, other: Other::Delete(last) },
+        }
+    }
+}
+
+impl Client {
+    fn new(home: usize, group: GroupId, session: Session) -> Client {
+        Client {
+            home,
+            group,
+            session,
+            op: None,
+            sequence: 0,
+            attempt: NO_ATTEMPT,
+            asked: None,
+            known: BTreeMap::new(),
+            probe: None,
+        }
+    }
+}
+
+/// Attempts are numbered from 1: what comes for an earlier one is ignored.
+const NO_ATTEMPT: u64 = 0;
+
+impl World {
+    /// Has all clients begin to think.
+    pub(super) fn begin_asking(&mut self) {
+        (0..self.clients.clients.len()).for_each(|client| self.think_later(client, self.plan.think));
+    }
+
+    /// Has somebody write and read at every node, of every group.
+    pub(super) fn begin_probing(&mut self) {
+        for of in 0..self.plan.nodes {
+            for group in self.groups() {
+                let mut probe = Client::new(of, group, Session::Unwanted);
+                probe.probe = Some(Probe::Write);
+                self.clients.clients.push(probe);
+                self.think_later(
+                    self.clients.clients.len() - 1,
+                    (Duration::ZERO, Duration::from_millis(100)),
+                );
+            }
+        }
+    }
+
+    fn think_later(&mut self, client: usize, (low, high): (Duration, Duration)) {
+        let wait = between(&mut self.clients.rng, low, high);
+        self.queue.push(self.now + wait, Happening::Think { client });
+    }
+
+    /// Has a client go on: with a new operation, or with the one that is not answered yet.
+    pub(super) fn think(&mut self, index: usize) {
+        let clients = &mut self.clients;
+        let client = &clients.clients[index];
+        let goes_on = client.op.is_some() || client.session == Session::Closed && !clients.closing;
+        if goes_on {
+            return self.attempt(index);
+        }
+        let op = match client.probe {
+            Some(Probe::Done) => return,
+            Some(Probe::Write) => Op::Put { key: 1, value: clients.history.len() as u64 },
+            Some(Probe::Read) => Op::Get { first: 1, last: self.plan.keys },
+            None if clients.closing || clients.history.len() >= self.plan.operations => return,
+            None => clients.draw_op(index, self.plan.keys),
+        };
+        let padding = clients.rng.usize(0..=self.plan.padding_max);
+        let payload = op.encode(clients.history.len() as u64, padding);
+        let (invoked, void) = (clients.stamp(), op.is_read());
+        clients.history.push(Done { op, payload, invoked, returned: None, void });
+        let client = &mut clients.clients[index];
+        (client.op, client.asked) = (Some(clients.history.len() - 1), None);
+        if let Session::Open { next, .. } = &mut client.session
+            && !void
+        {
+            client.sequence = *next;
+            *next += 1;
+        }
+        self.attempt(index);
+    }
+
+    /// Has a client ask a node: to execute its operation, or to open a session.
+    fn attempt(&mut self, index: usize) {
+        let clients = &mut self.clients;
+        clients.attempts += 1;
+        let (attempt, client) = (clients.attempts, &mut clients.clients[index]);
+        client.attempt = attempt;
+        let (kind, payload, session) = match client.op {
+            None => (Kind::OpenSession, Bytes::new(), None),
+            Some(op) if clients.history[op].op.is_read() => {
+                (Kind::Read, clients.history[op].payload.clone(), None)
+            }
+            Some(op) => {
+                let sequence = client.sequence;
+                let session = match client.session {
+                    Session::Open { id: session, .. } => {
+                        Some(SessionCommand { session, sequence, lowest_outstanding: sequence })
+                    }
+                    _ => None,
+                };
+                if session.is_some() && client.asked.is_some_and(|asked| asked != client.group) {
+                    self.counts.see(Situation::RetriedElsewhere);
+                }
+                client.asked = Some(client.group);
+                (Kind::Command, clients.history[op].payload.clone(), session)
+            }
+        };
+        let (of, group) = (client.home, client.group);
+        self.trace.line(self.now, || {
+            let what = client.op.map(|op| &clients.history[op].op);
+            format!("c{index:<4}→ r{} {group} {kind:?} {what:?}", of + 1)
+        });
+        let ask = Ask { client: index, attempt, group, session, kind, payload };
+        let travels = between(&mut clients.rng, TRAVELS.0, TRAVELS.1);
+        self.queue.push(self.now + travels, Happening::Asked { of, ask });
+        self.queue.push(self.now + self.plan.timeout, Happening::Impatient { client: index, attempt });
+    }
+
+    /// A question arrives at a node.
+    pub(super) fn asked(&mut self, of: usize, ask: Ask) -> Checked {
+        let request = self.next_request();
+        let Some(life) = &mut self.machines[of].life else {
+            self.respond(&ask, Response::Refused);
+            return Ok(());
+        };
+        let (group, session, payload) = (ask.group, ask.session, ask.payload.clone());
+        let kind = match ask.kind {
+            Kind::Read => {
+                life.reads.query(ask);
+                return self.end_burst(of);
+            }
+            Kind::Command => CommandKind::Apply,
+            Kind::OpenSession => CommandKind::OpenSession,
+        };
+        life.hosted[usize::from(group.0)].requests.insert(request, Waiter::Client(ask));
+        self.step(of, group, Event::Request { request, kind, session, payload });
+        self.end_burst(of)
+    }
+
+    pub(super) fn respond(&mut self, ask: &Ask, response: Response) {
+        let travels = between(&mut self.clients.rng, TRAVELS.0, TRAVELS.1);
+        let Ask { client, attempt, .. } = *ask;
+        self.queue.push(self.now + travels, Happening::Heard(Heard { client, attempt, response }));
+    }
+
+    pub(super) fn heard(&mut self, heard: Heard) -> Checked {
+        let Heard { client: index, attempt, response } = heard;
+        if self.clients.clients[index].attempt != attempt {
+            return Ok(()); // An answer to a question that was given up.
+        }
+        self.clients.clients[index].attempt = NO_ATTEMPT;
+        match response {
+            Response::Reply(reply) => self.replied(index, &reply)?,
+            Response::Failed(error) => self.failed(index, error)?,
+            Response::Refused => self.not_done(index),
+        }
+        Ok(())
+    }
+
+    fn replied(&mut self, index: usize, reply: &Bytes) -> Checked {
+        let clients = &mut self.clients;
+        let client = &mut clients.clients[index];
+        let Some(op) = client.op.take() else {
+            let id = reply[..].try_into().map(u64::from_le_bytes).map_err(|_| Violation {
+                invariant: Invariant::Sound,
+                detail: "opening a session gives no session id".to_owned(),
+            })?;
+            client.session = Session::Open { id: SessionId(id), next: 1 };
+            self.think_later(index, self.plan.think);
+            return Ok(());
+        };
+        let Some(answer) = Answer::decode(&clients.history[op].op, reply) else {
+            let detail = format!("{:?} got a reply of another kind", clients.history[op].op);
+            return Err(Violation { invariant: Invariant::Sound, detail });
+        };
+        client.known.extend(answer.entries().map(|entry| (entry.key, entry.modified)));
+        client.probe = client.probe.map(|probe| match probe {
+            Probe::Write => Probe::Read,
+            Probe::Read | Probe::Done => Probe::Done,
+        });
+        self.trace.line(self.now, || format!("c{index:<4}hears {answer}"));
+        let returned = Some((clients.stamp(), answer));
+        let done = &mut clients.history[op];
+        (done.returned, done.void) = (returned, false);
+        self.think_later(index, self.plan.think);
+        Ok(())
+    }
+
+    fn failed(&mut self, index: usize, error: RequestError) -> Checked {
+        self.trace.line(self.now, || format!("c{index:<4}hears: {error}"));
+        let client = &mut self.clients.clients[index];
+        let in_session = matches!(client.session, Session::Open { .. });
+        if error == RequestError::OutcomeUnknown && client.probe == Some(Probe::Write) {
+            client.probe = Some(Probe::Read);
+        }
+        match error {
+            RequestError::ReplyGone if in_session => client.op = None,
+            RequestError::SessionExpired if in_session => {
+                (client.session, client.op) = (Session::Closed, None);
+            }
+            RequestError::Stale | RequestError::TooFarAhead if in_session => {
+                let detail = format!("client {index} hears of a command that it waits for: {error}");
+                return Err(Violation { invariant: Invariant::Integrity, detail });
+            }
+            error if error.may_have_executed() => {
+                self.unknown(index);
+                return Ok(());
+            }
+            _ => {
+                self.not_done(index);
+                return Ok(());
+            }
+        }
+        self.think_later(index, RETRY);
+        Ok(())
+    }
+
+    /// Handles an attempt that certainly did nothing; an earlier attempt of a session client may have done something.
+    fn not_done(&mut self, index: usize) {
+        let client = &mut self.clients.clients[index];
+        if client.session == Session::Unwanted
+            && let Some(op) = client.op.take()
+        {
+            self.clients.history[op].void = true;
+        }
+        self.move_on(index);
+    }
+
+    /// Handles an attempt of which it is not known what it did.
+    fn unknown(&mut self, index: usize) {
+        let client = &mut self.clients.clients[index];
+        if client.session == Session::Unwanted {
+            client.op = None;
+        }
+        self.move_on(index);
+    }
+
+    /// Has a client turn to another node and another group.
+    fn move_on(&mut self, index: usize) {
+        let (nodes, busy) = (self.plan.nodes, &self.plan.busy);
+        let Clients { clients, rng, .. } = &mut self.clients;
+        let client = &mut clients[index];
+        if client.probe.is_none() {
+            (client.home, client.group) = (rng.usize(0..nodes), GroupId(busy[rng.usize(0..busy.len())]));
+        }
+        client.attempt = NO_ATTEMPT;
+        self.think_later(index, RETRY);
+    }
+
+    pub(super) fn impatient(&mut self, index: usize, attempt: u64) {
+        if self.clients.clients[index].attempt == attempt {
+            self.unknown(index);
+        }
+    }
+
+    /// Looks for a linearization. Returns true if the search was given up.
+    pub(super) fn check_history(&mut self) -> Result<bool, Violation> {
+        let hint = self.hints();
+        let happened = self.clients.history.iter().filter(|done| !done.void);
+        let operations: Vec<Operation<Op, Answer>> = happened
+            .map(|done| Operation {
+                op: done.op.clone(),
+                invoked: done.invoked,
+                returned: done.returned.clone(),
+                hint: hint(done),
+            })
+            .collect();
+        match linear::check(Model::default(), &operations, SEARCH_STEPS_MAX) {
+            Verdict::Linearizable => Ok(false),
+            Verdict::Undecided => Ok(true),
+            Verdict::NotLinearizable { longest, stuck_at } => {
+                let stuck = &operations[stuck_at];
+                let detail = format!(
+                    "of {} operations at most {longest} fit into an order; then {:?} does not follow, which was \
+                     answered {:?}",
+                    operations.len(),
+                    stuck.op,
+                    stuck.returned.as_ref().map(|(_, answer)| answer)
+                );
+                Err(Violation { invariant: Invariant::Linearizable, detail })
+            }
+        }
+    }
+
+    /// The probable place of an operation: that of a command is its place in the common order; that of a read is after
+    /// the command that made the revision which it saw.
+    fn hints(&self) -> impl Fn(&Done) -> u64 {
+        let mut made = BTreeMap::new();
+        for done in self.clients.history.iter().filter(|done| !done.op.is_read()) {
+            let Some((place, reply)) = self.order.reply(&done.payload) else { continue };
+            if let Some(revision) = Answer::decode(&done.op, reply).and_then(|answer| answer.revision()) {
+                let first = made.entry(revision).or_insert(place);
+                *first = place.min(*first);
+            }
+        }
+        move |done| {
+            let seen = done.returned.as_ref().and_then(|(_, answer)| answer.revision());
+            let place = self.order.reply(&done.payload).map(|(place, _)| place * 2);
+            let after = || made.range(..=seen?).next_back().map(|(_, place)| place * 2 + 1);
+            match (&done.returned, done.op.is_read()) {
+                (_, true) => after().unwrap_or(0),
+                // The command is not in the log: it probably never happened.
+                (None, false) => place.unwrap_or(u64::MAX),
+                (Some(_), false) => place.unwrap_or(0),
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The executor's work, and that of the thread of snapshots.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use synod_replica::{Cut, Event, MergedFile, Outcome, RequestError, Restored, SnapshotInfo};
+use synod_wire::{GroupId, ReplicaId, Slot};
+
+use super::{
+    Happening, Situation, World,
+    clients::Response,
+    machine::{Draft, Job, Replies, Waiter},
+};
+use crate::{
+    check::{Checked, Invariant, Violation, demand},
+    network::between,
+};
+
+/// Tasks that the executor does in one go.
+const BURST_MAX: usize = 8;
+
+/// As in `synod-node`: how many snapshots are kept, and for how long after it asked a peer counts as receiving one.
+const KEPT: usize = 2;
+const PEER_PATIENCE: Duration = Duration::from_secs(10);
+
+impl World {
+    /// Wakes the executor if it sleeps and has something to do.
+    pub(super) fn go_on_executing(&mut self, of: usize) {
+        let Some(life) = &mut self.machines[of].life else { return };
+        if life.executing || life.jobs.is_empty() {
+            return;
+        }
+        life.executing = true;
+        let (life, wait) =
+            (self.machines[of].lives, between(&mut self.rng, self.plan.execute.0, self.plan.execute.1));
+        self.queue.push(self.now + wait, Happening::Execute { of, life });
+    }
+
+    /// The executor does some of its jobs.
+    pub(super) fn execute(&mut self, of: usize, number: u64) -> Checked {
+        for _ in 0..BURST_MAX {
+            let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+            let Some((group, job)) = life.jobs.pop_front() else { break };
+            match job {
+                Job::Execute { slot, ballots, batch, replies } => {
+                    match life.merged.take(group, slot, ballots, batch, replies) {
+                        Some(replies) => self.give_up(replies),
+                        None => self.execute_turns(of)?,
+                    }
+                }
+                Job::Read { slots, reads } => {
+                    life.waiting.push((slots, reads));
+                    if !self.answer_reads(of) {
+                        self.counts.see(Situation::ReadWaitsForSkip);
+                    }
+                }
+                Job::Freeze => self.freeze(of, group),
+                Job::Restore(info) => self.restore(of, group, info)?,
+            }
+        }
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        life.executing = false;
+        self.go_on_executing(of);
+        self.queue.push(self.now, Happening::Seen { of, life: number });
+        Ok(())
+    }
+
+    /// Executes whatever has its turn.
+    fn execute_turns(&mut self, of: usize) -> Checked {
+        loop {
+            let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+            let awaited =
+                |replies: &Replies, at| at % 2 == 0 || replies.iter().any(|(place, _)| *place == at);
+            let Some((group, slot, replies, outcomes)) = life.merged.execute(awaited) else { break };
+            let (order, digest) = (life.merged.executor().cut().order, life.merged.executor().digest());
+            self.line(of, || format!("executes slot {slot} of {group}, through batch {order}"));
+            self.order.executed(of, (group, slot), order, &outcomes)?;
+            self.order.state(of, order, digest)?;
+            for (place, waiter) in replies {
+                let response = match &outcomes[place] {
+                    Outcome::Reply(reply) => Response::Reply(reply.clone()),
+                    Outcome::Error(error) => Response::Failed(*error),
+                    Outcome::Unanswered => unreachable!("it was asked for"),
+                };
+                if let Waiter::Client(ask) = waiter {
+                    self.respond(&ask, response);
+                }
+            }
+        }
+        self.answer_reads(of);
+        let waits_for = self.machines[of].life.as_ref().and_then(|life| life.merged.waits_for());
+        if waits_for.is_some_and(|group| self.leader_of(group).is_none()) {
+            self.counts.see(Situation::LeaderlessGroup);
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, replies: Replies) {
+        for (_, waiter) in replies {
+            if let Waiter::Client(ask) = waiter {
+                self.respond(&ask, Response::Failed(RequestError::OutcomeUnknown));
+            }
+        }
+    }
+
+    /// Answers the reads that have waited for what is executed now; whether none is left.
+    fn answer_reads(&mut self, of: usize) -> bool {
+        let Some(life) = &mut self.machines[of].life else { return true };
+        let applied = life.merged.executor().cut().slots;
+        let reached = |slots: &[Slot]| slots.iter().zip(&applied).all(|(slot, applied)| slot <= applied);
+        let ready: Vec<_> = life.waiting.extract_if(.., |(slots, _)| reached(slots)).collect();
+        let (none_left, executor) = (life.waiting.is_empty(), life.merged.executor());
+        let asks = ready.into_iter().flat_map(|(_, asks)| asks);
+        let answers: Vec<_> = asks.map(|ask| (executor.query(&ask.payload), ask)).collect();
+        for (answer, ask) in answers {
+            self.respond(&ask, Response::Reply(answer));
+        }
+        none_left
+    }
+
+    /// The replicas are told how far they are executed.
+    pub(super) fn seen(&mut self, of: usize, number: u64) -> Checked {
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        let executor = life.merged.executor();
+        let (applied, clock) = (executor.cut().slots, executor.clock());
+        let mut further = Vec::new();
+        for ((group, hosted), slot) in (0u16..).map(GroupId).zip(&mut life.hosted).zip(applied) {
+            if slot > hosted.executed {
+                hosted.executed = slot;
+                further.push((group, Event::Executed { slot, clock }));
+            }
+        }
+        if further.is_empty() {
+            return Ok(());
+        }
+        for (group, event) in further {
+            self.step(of, group, event);
+        }
+        self.end_burst(of)
+    }
+
+    /// A group wants a snapshot.
+    fn freeze(&mut self, of: usize, group: GroupId) {
+        let Some(life) = &mut self.machines[of].life else { return };
+        let Some((slot, cut, frozen)) = life.merged.freeze(group) else {
+            self.notice_later(of, Duration::ZERO, vec![(group, Event::SnapshotTaken(None))]);
+            return;
+        };
+        let mut file = Vec::new();
+        frozen.write_to(&mut file).expect("memory takes everything");
+        let writing = &mut life.snapshots.writing;
+        writing.push_back(Draft { group, slot, cut, bytes: sealed(file) });
+        if writing.len() == 1 {
+            self.write_next(of);
+        }
+    }
+
+    fn write_next(&mut self, of: usize) {
+        let (life, (low, high)) = (self.machines[of].lives, self.plan.snapshot);
+        let wait = between(&mut self.rng, low, high);
+        self.queue.push(self.now + wait, Happening::Written { of, life });
+    }
+
+    /// A snapshot file is complete and durable; one that a crash interrupts does not exist.
+    pub(super) fn written(&mut self, of: usize, number: u64) -> Checked {
+        let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
+        let Some(Draft { group, slot, cut, bytes }) = life.snapshots.writing.pop_front() else {
+            return Ok(());
+        };
+        let more = !life.snapshots.writing.is_empty();
+        let len = bytes.len() as u64;
+        self.line(of, || format!("has a snapshot to slot {slot} of {group}: {}", super::slots(&cut.slots)));
+        let mut events = Vec::new();
+        for (other, &held) in (0u16..).map(GroupId).zip(&cut.slots) {
+            if other != group && held > Slot::ZERO {
+                events.push((other, Event::SnapshotShared(SnapshotInfo { slot: held, bytes: len })));
+            }
+        }
+        events.push((group, Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: len }))));
+        self.add_file(of, group, slot, bytes);
+        let now = self.now;
+        if let Some(life) = &mut self.machines[of].life {
+            let snapshots = &mut life.snapshots;
+            let served = snapshots.served.is_some_and(|served| now.since(served) < PEER_PATIENCE);
+            snapshots.files.keep(KEPT, served);
+            let kept: Vec<Vec<Slot>> =
+                (0..life.hosted.len() as u16).map(|group| snapshots.files.slots_of(GroupId(group))).collect();
+            self.machines[of].disk.retain(|group, slot| kept[usize::from(group.0)].contains(&slot));
+        }
+        if more {
+            self.write_next(of);
+        }
+        // Replicas have heard before of what the executor had installed when the state was frozen.
+        let told_at = self.machines[of].life.as_ref().map_or(now, |life| life.told_at.max(now));
+        self.queue.push(told_at, Happening::Notice { of, life: number, events });
+        Ok(())
+    }
+
+    /// A complete file is there.
+    pub(super) fn add_file(&mut self, of: usize, group: GroupId, slot: Slot, bytes: Bytes) {
+        let content = unsealed(&bytes).expect("it was checked");
+        let cut = Cut::read_from(&mut &content[..]).expect("it is a snapshot").expect("of several groups");
+        let len = bytes.len() as u64;
+        self.machines[of].disk.write_file((group, slot), bytes);
+        if let Some(life) = &mut self.machines[of].life {
+            life.snapshots.files.add(MergedFile { cut, group, slot, bytes: len });
+        }
+    }
+
+    /// Reads a piece of the file that holds a group through this slot.
+    pub(super) fn read_chunk(
+        &mut self,
+        of: usize,
+        group: GroupId,
+        to: ReplicaId,
+        slot: Slot,
+        offset: u64,
+        len_max: usize,
+    ) -> Event {
+        let now = self.now;
+        let Some(life) = &mut self.machines[of].life else { unreachable!("it asks") };
+        life.snapshots.served = Some(now);
+        let file = life.snapshots.files.serve(to, group, slot, offset);
+        let (named, slot_named) = file.map_or((group, slot), |file| (file.group, file.slot));
+        let bytes = self.machines[of].disk.file(named, slot_named).cloned().unwrap_or_default();
+        let (total, from) = (bytes.len() as u64, (offset as usize).min(bytes.len()));
+        let bytes = bytes.slice(from..bytes.len().min(from + len_max));
+        Event::ChunkRead { to, slot, offset, total, bytes }
+    }
+
+    /// The executor goes on from a snapshot that was received for a group.
+    fn restore(&mut self, of: usize, group: GroupId, info: SnapshotInfo) -> Checked {
+        let content = self.machines[of].disk.file(group, info.slot).and_then(unsealed);
+        let Some(content) = content else {
+            // Newer ones have taken its place meanwhile.
+            self.line(of, || format!("has no file of slot {} of {group} any more", info.slot));
+            return self.tell_in_order(of, vec![(group, Event::SnapshotInstalled(None))]);
+        };
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let before = life.merged.executor().cut();
+        let cut = Cut::read_from(&mut &content[..]).ok().flatten().unwrap_or_else(|| before.clone());
+        let restored = life.merged.restore(group, info, || Ok(&content[..]));
+        let Restored { events, gone } = restored.map_err(|error| Violation {
+            invariant: Invariant::Sound,
+            detail: format!("r{} cannot install slot {} of {group}: {error}", of + 1, info.slot),
+        })?;
+        let (after, digest) = (life.merged.executor().cut(), life.merged.executor().digest());
+        self.line(of, || {
+            let [held, before] = [&cut.slots, &before.slots].map(|of| super::slots(of));
+            format!("installs slot {} of {group} ({held}, batch {}; it had {before})", info.slot, cut.order)
+        });
+        for (at, (held, before)) in cut.slots.iter().zip(&before.slots).enumerate() {
+            if at != usize::from(group.0) && held > before {
+                self.counts.see(Situation::MovedOthers);
+            }
+            if held < before {
+                self.counts.see(Situation::HeadKept);
+            }
+        }
+        if cut.order < before.order && after.slots != before.slots {
+            self.counts.see(Situation::OlderInstalled);
+        }
+        if !gone.is_empty() {
+            self.counts.see(Situation::GoneWithSnapshot);
+        }
+        demand(after.order >= before.order, Invariant::Monotone, || {
+            format!("r{} goes back from batch {} to batch {}", of + 1, before.order, after.order)
+        })?;
+        self.order.state(of, after.order, digest)?;
+        gone.into_iter().for_each(|replies| self.give_up(replies));
+        self.execute_turns(of)?;
+        self.tell_in_order(of, events)
+    }
+
+    /// The executor tells replicas something, after all that it has told before.
+    fn tell_in_order(&mut self, of: usize, events: Vec<(GroupId, Event)>) -> Checked {
+        let wait = between(&mut self.rng, self.plan.execute.0, self.plan.execute.1);
+        let (now, number) = (self.now, self.machines[of].lives);
+        if let Some(life) = &mut self.machines[of].life {
+            life.told_at = life.told_at.max(now + wait);
+            self.queue.push(life.told_at, Happening::Notice { of, life: number, events });
+        }
+        Ok(())
+    }
+}
+
+/// A file: the content, and a checksum of it.
+fn sealed(mut content: Vec<u8>) -> Bytes {
+    let sum = content
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    content.extend_from_slice(&sum.to_le_bytes());
+    content.into()
+}
+
+/// The content of a file; `None` if it is damaged.
+pub(super) fn unsealed(file: &Bytes) -> Option<Bytes> {
+    let content = file.slice(..file.len().checked_sub(8)?);
+    (sealed(content.to_vec()) == *file).then_some(content)
+}

@@ -1,0 +1,362 @@
+//! Several groups that are merged into one order (Multi-Ring Paxos), in a simulated world of their own.
+//!
+//! Each node hosts all groups: one real replica of each, one log, one real [`synod_replica::MergedExecutor`]. The world
+//! is smaller than that of one group (`world/`): it is for what merging adds. A seed draws groups, protocols, skips,
+//! network, disks, clients and faults (`plan.rs`).
+//!
+//! | file | story |
+//! | --- | --- |
+//! | `mod.rs` | what happens, one thing after the other |
+//! | `machine.rs`, `disk.rs` | a node's life, and what outlives it |
+//! | `lives.rs` | starts, crashes, pauses, bursts of events |
+//! | `actions.rs` | actions out |
+//! | `execution.rs` | batches, reads and snapshots |
+//! | `links.rs` | sessions between nodes |
+//! | `clients.rs` | who asks for what, and whether what they saw is linearizable |
+//! | `faults.rs` | what goes wrong, and the end of all that |
+//! | `check.rs` | one log a group, one common order, one state |
+//! | `situations.rs` | what a run came to |
+//! | `cli.rs` | `synod sim merged` |
+
+mod actions;
+mod check;
+mod cli;
+mod clients;
+mod disk;
+mod execution;
+mod faults;
+mod links;
+mod lives;
+mod machine;
+mod plan;
+mod situations;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use synod_replica::{Event, RequestId};
+use synod_wire::{GroupId, Slot};
+
+use self::{
+    check::Order,
+    clients::{Ask, Clients, Heard},
+    faults::Hold,
+    links::Links,
+    machine::Machine,
+};
+pub use self::{
+    cli::{MergedArgs, run_merged},
+    plan::MergedPlan,
+    situations::{Counts, Situation},
+};
+use crate::{
+    check::{Checked, Invariant, Violation, demand},
+    clock::Moment,
+    queue::EventQueue,
+    run::catch,
+    trace::Trace,
+};
+
+/// More events than any run needs.
+const EVENTS_MAX: u64 = 2_000_000;
+
+/// Lines of the trace that a failure shows.
+const TRACE_LINES: usize = 60;
+
+/// Something that is going to happen. Nodes are named by index.
+#[derive(Debug)]
+enum Happening {
+    /// A message of a group arrives.
+    Arrive { from: usize, to: usize, session: u64, group: GroupId, body: Bytes },
+    /// Two nodes try to begin a session.
+    Dial { one: usize, other: usize },
+    /// A session whose link is cut ends, if it still is.
+    Hangup { one: usize, other: usize, session: u64 },
+    /// Replicas are told something by their own node.
+    Notice { of: usize, life: u64, events: Vec<(GroupId, Event)> },
+    /// A deadline may have passed.
+    Timer { of: usize, life: u64 },
+    /// A sync of the disk ends.
+    SyncEnds { of: usize, life: u64 },
+    /// The executor goes on.
+    Execute { of: usize, life: u64 },
+    /// The replicas are told how far they are executed.
+    Seen { of: usize, life: u64 },
+    /// A snapshot file is complete.
+    Written { of: usize, life: u64 },
+    /// A client's question reaches a node.
+    Asked { of: usize, ask: Ask },
+    /// An answer reaches a client.
+    Heard(Heard),
+    /// A client thinks of what to do next.
+    Think { client: usize },
+    /// A client gives up an attempt.
+    Impatient { client: usize, attempt: u64 },
+    /// Something goes wrong.
+    Fault,
+    /// A crashed node starts again.
+    Restart { of: usize },
+    /// A paused node goes on.
+    Resume { of: usize },
+    /// A stalled disk goes on.
+    Unstall { of: usize },
+    /// Links work again.
+    Mend { links: Vec<(usize, usize)> },
+}
+
+impl Happening {
+    /// The node at which it happens, if that may be paused.
+    fn at(&self) -> Option<usize> {
+        match *self {
+            Happening::Arrive { to, .. } => Some(to),
+            Happening::Notice { of, .. }
+            | Happening::Timer { of, .. }
+            | Happening::SyncEnds { of, .. }
+            | Happening::Execute { of, .. }
+            | Happening::Seen { of, .. }
+            | Happening::Written { of, .. }
+            | Happening::Asked { of, .. } => Some(of),
+            _ => None,
+        }
+    }
+}
+
+/// The nodes of a cluster, and everything around them.
+#[derive(Debug)]
+pub struct MergedWorld {
+    plan: MergedPlan,
+    now: Moment,
+    queue: EventQueue<Happening>,
+    machines: Vec<Machine>,
+    links: Links,
+    holds: Vec<Hold>,
+    clients: Clients,
+    order: Order,
+    counts: Counts,
+    trace: Trace,
+    /// Who proposed to skip to which position of a group.
+    skipped: BTreeMap<(GroupId, u64), usize>,
+    /// Names of requests that no client has, counted.
+    asked: u64,
+    rng: Rng,
+    events: u64,
+    /// Folds what happened when; equal for equal runs.
+    fingerprint: u64,
+    peace: bool,
+}
+
+use MergedWorld as World;
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct MergedOutcome {
+    /// Simulated time.
+    pub simulated: Duration,
+    /// What happened, counted.
+    pub events: u64,
+    /// Batches of the common order.
+    pub order: u64,
+    /// Operations in the clients' history, and how many of them have no answer.
+    pub operations: usize,
+    /// See `operations`.
+    pub unanswered: usize,
+    /// How long after the end of all faults every node had executed everything.
+    pub recovery: Duration,
+    /// Equal for equal runs.
+    pub fingerprint: u64,
+    /// The search for a linearization was given up.
+    pub undecided: bool,
+    /// The situations that it came to.
+    pub counts: Counts,
+}
+
+/// A run with a violation.
+#[derive(Clone, Debug)]
+pub struct MergedFailure {
+    /// The seed.
+    pub seed: u64,
+    /// The violation.
+    pub violation: Violation,
+    /// The last events before it was noticed.
+    pub trace: Vec<String>,
+}
+
+impl MergedFailure {
+    /// The report, with the command that replays the run.
+    #[must_use]
+    pub fn report(&self) -> String {
+        let MergedFailure { seed, violation, trace } = self;
+        let lines: String = trace.iter().map(|line| format!("{line}\n")).collect();
+        let end = seed.saturating_add(1);
+        format!(
+            "{lines}seed {seed} violates {violation}\nreplay: synod sim merged --seeds {seed}..{end} --trace"
+        )
+    }
+}
+
+/// Runs a plan. After a violation the run is repeated with a trace, since runs are repeatable.
+///
+/// # Errors
+/// What was violated.
+pub fn run(plan: &MergedPlan) -> Result<MergedOutcome, Box<MergedFailure>> {
+    let (first, _) = attempt(plan, Trace::Off);
+    first.map_err(|first| {
+        let (again, trace) = attempt(plan, Trace::last(TRACE_LINES));
+        let violation = again.err().unwrap_or_else(|| Violation {
+            invariant: Invariant::Sound,
+            detail: format!("a run with the same seed went another way; the first one: {first}"),
+        });
+        Box::new(MergedFailure { seed: plan.seed, violation, trace })
+    })
+}
+
+/// Runs a plan and prints every event.
+///
+/// # Errors
+/// What was violated.
+pub fn run_with_trace(plan: &MergedPlan) -> Result<MergedOutcome, Box<MergedFailure>> {
+    let (result, trace) = attempt(plan, Trace::Print);
+    result.map_err(|violation| Box::new(MergedFailure { seed: plan.seed, violation, trace }))
+}
+
+fn attempt(plan: &MergedPlan, trace: Trace) -> (Result<MergedOutcome, Violation>, Vec<String>) {
+    let mut world = World::new(plan.clone(), trace);
+    #[cfg(feature = "planted-bugs")]
+    synod_replica::plant(plan.planted);
+    let result =
+        catch(|| world.run()).unwrap_or_else(|detail| Err(Violation { invariant: Invariant::Sound, detail }));
+    #[cfg(feature = "planted-bugs")]
+    synod_replica::plant(None);
+    (result, world.trace.take())
+}
+
+impl World {
+    /// A world as it is before anything happens.
+    #[must_use]
+    pub fn new(plan: MergedPlan, trace: Trace) -> World {
+        let (groups, mut rng) = (plan.groups.len(), Rng::with_seed(plan.seed));
+        World {
+            now: Moment::START,
+            queue: EventQueue::default(),
+            machines: (0..plan.nodes).map(|_| Machine::new(groups)).collect(),
+            links: Links::new(plan.nodes, groups),
+            holds: Vec::new(),
+            clients: Clients::new(&plan, rng.fork()),
+            order: Order::new(plan.first_groups(), plan.take),
+            counts: Counts::default(),
+            trace,
+            skipped: BTreeMap::new(),
+            asked: 0,
+            rng,
+            events: 0,
+            fingerprint: 0,
+            peace: false,
+            plan,
+        }
+    }
+
+    /// Runs from the start to the end of the plan: faults, then peace, then the history's check.
+    ///
+    /// # Errors
+    /// What was violated.
+    pub fn run(&mut self) -> Result<MergedOutcome, Violation> {
+        for of in 0..self.plan.nodes {
+            self.start(of)?;
+        }
+        self.begin_asking();
+        self.begin_faults();
+        self.run_until(Moment::after(self.plan.duration))?;
+        let peace = self.now;
+        self.make_peace()?;
+        self.run_to_recovery(peace)?;
+        let recovery = self.now.since(peace);
+        self.stay_idle()?;
+        let undecided = self.check_history()?;
+        let (operations, unanswered) = self.clients.counts();
+        Ok(MergedOutcome {
+            simulated: self.now.since(Moment::START),
+            events: self.events,
+            order: self.order.len(),
+            operations,
+            unanswered,
+            recovery,
+            fingerprint: self.fingerprint,
+            undecided,
+            counts: self.counts,
+        })
+    }
+
+    /// Lets everything happen that is due through an instant.
+    fn run_until(&mut self, end: Moment) -> Checked {
+        while self.queue.next_at().is_some_and(|at| at <= end) {
+            let Some((at, happening)) = self.queue.pop() else { break };
+            self.now = at;
+            self.events += 1;
+            self.fingerprint = (self.fingerprint.rotate_left(5) ^ at.since(Moment::START).as_nanos() as u64)
+                .wrapping_mul(0x9e37_79b9);
+            demand(self.events <= EVENTS_MAX, Invariant::Liveness, || {
+                format!("{EVENTS_MAX} events, and no end: {happening:?} is next")
+            })?;
+            self.happen(happening)?;
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    fn happen(&mut self, happening: Happening) -> Checked {
+        if let Some(at) = happening.at()
+            && let Some(waiting) = &mut self.machines[at].paused
+        {
+            waiting.push_back(happening);
+            return Ok(());
+        }
+        match happening {
+            Happening::Arrive { from, to, session, group, body } => {
+                self.arrive(from, to, session, group, body)
+            }
+            Happening::Dial { one, other } => self.dial(one, other),
+            Happening::Hangup { one, other, session } => self.hang_up(one, other, session),
+            Happening::Notice { of, life, events } => self.notice(of, life, events),
+            Happening::Timer { of, life } => self.timer(of, life),
+            Happening::SyncEnds { of, life } => self.sync_ends(of, life),
+            Happening::Execute { of, life } => self.execute(of, life),
+            Happening::Seen { of, life } => self.seen(of, life),
+            Happening::Written { of, life } => self.written(of, life),
+            Happening::Asked { of, ask } => self.asked(of, ask),
+            Happening::Heard(heard) => self.heard(heard),
+            Happening::Think { client } => {
+                self.think(client);
+                Ok(())
+            }
+            Happening::Impatient { client, attempt } => {
+                self.impatient(client, attempt);
+                Ok(())
+            }
+            Happening::Fault => self.fault(),
+            Happening::Restart { of } => self.restart(of),
+            Happening::Resume { of } => self.resume(of),
+            Happening::Unstall { of } => self.unstall(of),
+            Happening::Mend { links } => links.into_iter().try_for_each(|(one, other)| self.mend(one, other)),
+        }
+    }
+
+    fn groups(&self) -> impl Iterator<Item = GroupId> + use<> {
+        (0..self.plan.groups.len() as u16).map(GroupId)
+    }
+
+    fn next_request(&mut self) -> RequestId {
+        self.asked += 1;
+        RequestId(self.asked)
+    }
+
+    /// Adds a line about a node to the trace.
+    fn line(&mut self, of: usize, text: impl FnOnce() -> String) {
+        self.trace.line(self.now, || format!("r{:<4}{}", of + 1, text()));
+    }
+}
+
+/// Text for people: how far groups are.
+fn slots(of: &[Slot]) -> String {
+    of.iter().map(|slot| slot.to_string()).collect::<Vec<_>>().join(" ")
+}

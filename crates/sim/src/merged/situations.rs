@@ -1,0 +1,90 @@
+//! What a run came to, counted: the situations in which a merge goes wrong if it does.
+
+use std::fmt;
+
+macro_rules! situations {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
+        /// A situation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Situation {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl Situation {
+            /// All of them, with their names.
+            pub const ALL: &'static [(Situation, &'static str)] = &[$((Situation::$name, $text),)+];
+        }
+    };
+}
+
+situations! {
+    /// Batches waited for a group in which nobody led.
+    LeaderlessGroup = "the merge waits for a group without a leader";
+    /// A skip was decided that moved nothing, since its group was there already.
+    SkipWithoutWeight = "a skip comes late or a second time";
+    /// Two nodes proposed skips for one group to the same position.
+    TwoCaretakers = "two caretakers skip for one group";
+    /// A batch held a skip beside commands.
+    SkipAmongCommands = "a skip and commands share a batch";
+    /// A snapshot that one group asked for brought others on.
+    MovedOthers = "an installed snapshot moves groups that did not ask";
+    /// A group was executed further than the snapshot that was installed.
+    HeadKept = "a group is further than the installed snapshot";
+    /// An earlier point of the common order came with a snapshot that was further in the group that asked.
+    OlderInstalled = "an installed snapshot is of an earlier point of the order";
+    /// A batch that waited for its turn came with a snapshot.
+    GoneWithSnapshot = "a snapshot brings batches that wait for their turn";
+    /// A life began with a snapshot of all groups.
+    RestartFromSnapshot = "a restart from a snapshot of all groups";
+    /// A life began with heads of several files.
+    RestartFromSeveral = "a restart from several files";
+    /// A read waited, once all groups had confirmed it, until a group had skipped.
+    ReadWaitsForSkip = "a read waits for a skip";
+    /// Batches waited for their turn when their node crashed.
+    WaitingAtCrash = "batches wait for their turn at a crash";
+    /// A group went on with another protocol.
+    ProtocolChanges = "a group changes its protocol";
+    /// A replica took no more, since its batches waited for another group.
+    Backlogged = "a group waits for room behind the merge";
+    /// A command of a session was executed in a group, and asked for again in another.
+    RetriedElsewhere = "a retry goes to another group";
+    /// A snapshot of a group that was not asked for took the place of its log.
+    SharedTrims = "a snapshot of another group trims the log";
+}
+
+/// How often each situation occurred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts([u64; Situation::ALL.len()]);
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts([0; Situation::ALL.len()])
+    }
+}
+
+impl Counts {
+    pub(super) fn see(&mut self, situation: Situation) {
+        self.0[situation as usize] += 1;
+    }
+
+    /// How often it occurred.
+    #[must_use]
+    pub fn of(&self, situation: Situation) -> u64 {
+        self.0[situation as usize]
+    }
+
+    /// Takes note of the situations of a run, each once.
+    pub fn add_run(&mut self, run: &Counts) {
+        self.0.iter_mut().zip(run.0).for_each(|(all, of)| *all += u64::from(of > 0));
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>8}  situation", "runs")?;
+        for &(situation, name) in Situation::ALL {
+            writeln!(f, "{:>8}  {name}", self.of(situation))?;
+        }
+        Ok(())
+    }
+}
