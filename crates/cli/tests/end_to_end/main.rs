@@ -58,6 +58,7 @@ async fn sequence_paxos_with_balanced_loses_nothing_acknowledged_by_kills_under_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a quarter of a minute, and balanced is killed above with other protocols: run it when Raft changes"]
 async fn raft_with_balanced_loses_nothing_acknowledged_by_kills_under_load() {
     kills(&["--protocol=raft", "--dissemination=balanced"]).await;
 }
@@ -68,6 +69,7 @@ async fn ring_loses_nothing_acknowledged_by_kills_under_load() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a quarter of a minute: run it, or `synod lab run chaos` with these options, when gossip changes"]
 async fn raft_with_gossip_loses_nothing_acknowledged_by_kills_under_load() {
     kills(&["--protocol=raft", "--options=replication=gossip-status"]).await;
 }
