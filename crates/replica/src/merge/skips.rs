@@ -240,6 +240,6 @@ mod tests {
         assert_eq!(target(PERIOD, 1), Some(4));
         assert_eq!(target(PERIOD * 2, 0), Some(4), "nothing is under way");
         assert_eq!(target(PERIOD * 3, 1), None, "now one is");
-        assert_eq!(pace.due(), now + PERIOD * 4);
+        assert_eq!(pace.due(), now + PERIOD, "it was to be asked again then");
     }
 }
