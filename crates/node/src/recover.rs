@@ -51,6 +51,9 @@ pub enum RecoverError {
         dir = .0.display()
     )]
     MountPoint(PathBuf),
+    /// Which batch of a group comes next could depend on a group of which the survivor lacks something.
+    #[error("groups that are merged into one order cannot be begun anew from one replica")]
+    Merged,
     /// The name that the old data directory would get is taken.
     #[error("{} exists already; move it away", .0.display())]
     InTheWay(PathBuf),
@@ -171,6 +174,9 @@ pub fn force_new_cluster<S: StateMachine>(
     let report = inspect::verify(&config.data_dir)?;
     if let Some(damage) = &report.damage {
         return Err(incomplete(None, Incomplete::Damage(damage.clone())));
+    }
+    if config.merging.is_some() {
+        return Err(RecoverError::Merged);
     }
     let mut warnings = Vec::new();
     if let Some(loss) = &report.loss {
