@@ -88,7 +88,7 @@ fn what_any_group_orders_is_executed_in_one_order_and_read_everywhere() {
         for number in 0..30 {
             let text = format!("<{number}>");
             whole += &text;
-            // Each answer tells the length of what was executed before: no command waits for ever, and none overtakes.
+            // Each answer tells the length of what was executed before: no command waits forever, and none overtakes.
             let length = append(&nodes[number % 3].handles()[number / 2 % 3], &text);
             assert_eq!(length, whole.len().to_string());
             assert_eq!(tape(&nodes[(number + 1) % 3].handles()[number % 3]), whole);

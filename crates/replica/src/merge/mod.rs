@@ -63,7 +63,7 @@ impl Place {
 /// behind for good. So many positions last for centuries, and arithmetic with them does not overflow.
 const SKIPS_TO_MAX: u64 = 1 << 62;
 
-/// How many batches of a group come in a row; the same at all replicas of a cluster, for ever (Benz 2013: M).
+/// How many batches of a group come in a row; the same at all replicas of a cluster, forever (Benz 2013: M).
 pub type Take = NonZeroU32;
 
 /// Where a position is in the common order.

@@ -18,7 +18,7 @@ pub enum MergeBug {
     ForgetFurtherHead,
     /// A batch without anything to execute takes a position when it is taken out.
     SilentTakesPosition,
-    /// A batch is executed when its group is the first that has one, whoever else may still come before it.
+    /// A batch is executed when its group is the first that has one, although another one may still come before it.
     DoNotWait,
     /// A new life reads the latest file of each group alone.
     ReadLatestFiles,
