@@ -139,7 +139,7 @@ pub(super) mod tests {
         (
             &[Situation::FollowerCommitsFirst],
             &["raft"],
-            "cluster 3 replication=gossip-status
+            "cluster 3 replication=gossip-status status-echoes=0
              elect 1
              tick 2ms
              deliver 1->2",
@@ -147,7 +147,7 @@ pub(super) mod tests {
         (
             &[Situation::HeldLater],
             &["raft"],
-            "cluster 3 replication=gossip-status
+            "cluster 3 replication=gossip-status status-echoes=0
              elect 1
              run 200ms
              stall-disk 2
