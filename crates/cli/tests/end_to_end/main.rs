@@ -48,6 +48,7 @@ async fn raft_loses_nothing_acknowledged_by_kills_under_load() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a quarter of a minute, and balanced is killed below with another protocol: run it when MultiPaxos changes"]
 async fn multipaxos_with_balanced_loses_nothing_acknowledged_by_kills_under_load() {
     kills(&["--protocol=multipaxos", "--dissemination=balanced"]).await;
 }
@@ -58,7 +59,7 @@ async fn sequence_paxos_with_balanced_loses_nothing_acknowledged_by_kills_under_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a quarter of a minute, and balanced is killed above with other protocols: run it when Raft changes"]
+#[ignore = "a quarter of a minute, and balanced is killed above with another protocol: run it when Raft changes"]
 async fn raft_with_balanced_loses_nothing_acknowledged_by_kills_under_load() {
     kills(&["--protocol=raft", "--dissemination=balanced"]).await;
 }
