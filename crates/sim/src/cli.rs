@@ -30,7 +30,7 @@ use crate::{
 /// Failures that are listed in the summary.
 const FAILURES_LISTED: usize = 30;
 /// Failures that are described in full; further ones are only counted.
-const FAILURES_TOLD: usize = 3;
+pub(crate) const FAILURES_TOLD: usize = 3;
 
 /// Attacks clusters of real replicas in a simulated world, one seed after another.
 ///
@@ -226,6 +226,45 @@ impl Totals {
     }
 }
 
+/// On how many threads seeds run; traces would mix.
+pub(crate) fn jobs(asked_for: Option<usize>, trace: bool) -> usize {
+    let jobs = asked_for.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    if trace { 1 } else { jobs.max(1) }
+}
+
+/// Runs one seed after another, on so many threads, until `run` says not to go on or the time is over.
+pub(crate) fn on_threads(
+    seeds: &Seeds,
+    jobs: usize,
+    limit: Option<Duration>,
+    run: impl Fn(u64) -> bool + Sync,
+) {
+    let begun = Instant::now();
+    let (next, stop) = (AtomicU64::new(seeds.0.start), AtomicBool::new(false));
+    let work = || {
+        while !stop.load(Ordering::Relaxed) && limit.is_none_or(|limit| begun.elapsed() < limit) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.0.end {
+                break;
+            }
+            stop.fetch_or(!run(seed), Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(work);
+        }
+    });
+}
+
+/// Tells somebody who looks how far the runs are.
+pub(crate) fn show_progress(runs: u64, failures: usize) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r{runs} seeds, {failures} failures ");
+        let _ = std::io::stderr().flush();
+    }
+}
+
 /// Runs the seeds and reports. The exit code is 1 if an invariant was violated.
 #[must_use]
 pub fn run(args: &RunArgs) -> ExitCode {
@@ -247,51 +286,34 @@ pub fn run(args: &RunArgs) -> ExitCode {
         return ExitCode::from(2);
     }
     let totals = Mutex::new(Totals::new(args.protocol));
-    let next = AtomicU64::new(args.seeds.0.start);
-    let stop = AtomicBool::new(false);
-    let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let jobs = if args.trace { 1 } else { jobs.max(1) };
-    let limit = args.time_limit.map(Duration::from_secs);
-    let work = || {
-        while !stop.load(Ordering::Relaxed) && limit.is_none_or(|limit| begun.elapsed() < limit) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= args.seeds.0.end {
-                break;
+    let (limit, jobs) = (args.time_limit.map(Duration::from_secs), jobs(args.jobs, args.trace));
+    on_threads(&args.seeds, jobs, limit, |seed| {
+        let plan = plan(args, seed);
+        let result = if args.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
+        let mut totals = totals.lock().expect("no thread panics while it adds");
+        totals.runs += 1;
+        let held = result.is_ok();
+        match result {
+            Ok(outcome) => {
+                totals.events += outcome.events;
+                totals.commands += outcome.commands as u64;
+                totals.operations += outcome.operations as u64;
+                totals.unanswered += outcome.unanswered as u64;
+                totals.undecided.extend(outcome.undecided.then_some(seed));
+                totals.simulated += outcome.simulated;
+                totals.coverage.add(&outcome.coverage);
+                totals.situations.add(outcome.reached);
+                totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
             }
-            let plan = plan(args, seed);
-            let result = if args.trace { run::run_with_trace(&plan) } else { run::run(&plan) };
-            let mut totals = totals.lock().expect("no thread panics while it adds");
-            totals.runs += 1;
-            match result {
-                Ok(outcome) => {
-                    totals.events += outcome.events;
-                    totals.commands += outcome.commands as u64;
-                    totals.operations += outcome.operations as u64;
-                    totals.unanswered += outcome.unanswered as u64;
-                    totals.undecided.extend(outcome.undecided.then_some(seed));
-                    totals.simulated += outcome.simulated;
-                    totals.coverage.add(&outcome.coverage);
-                    totals.situations.add(outcome.reached);
-                    totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
+            Err(failure) => {
+                if totals.failures.len() < FAILURES_TOLD {
+                    println!("{}\n", failure.report(args.protocol, args.election));
                 }
-                Err(failure) => {
-                    if totals.failures.len() < FAILURES_TOLD {
-                        println!("{}\n", failure.report(args.protocol, args.election));
-                    }
-                    totals.failures.push(*failure);
-                    stop.fetch_or(!args.keep_going, Ordering::Relaxed);
-                }
-            }
-            if std::io::stderr().is_terminal() {
-                eprint!("\r{} seeds, {} failures ", totals.runs, totals.failures.len());
-                let _ = std::io::stderr().flush();
+                totals.failures.push(*failure);
             }
         }
-    };
-    thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(work);
-        }
+        show_progress(totals.runs, totals.failures.len());
+        held || args.keep_going
     });
     let totals = totals.into_inner().expect("no thread panicked while it added");
     print!("{}", summary(&totals, begun.elapsed(), jobs));

@@ -2,21 +2,14 @@
 
 use std::{
     process::ExitCode,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 use clap::Args;
 
 use super::{Counts, MergedFailure, MergedPlan, run, run_with_trace};
-use crate::cli::Seeds;
-
-/// Failures that are described in full; further ones are only counted.
-const FAILURES_TOLD: usize = 3;
+use crate::cli::{FAILURES_TOLD, Seeds, jobs, on_threads, show_progress};
 
 /// Attacks clusters whose groups are merged into one order, one seed after another.
 ///
@@ -63,45 +56,33 @@ struct Totals {
 pub fn run_merged(args: &MergedArgs) -> ExitCode {
     let begun = Instant::now();
     let totals = Mutex::new(Totals::default());
-    let (next, stop) = (AtomicU64::new(args.seeds.0.start), AtomicBool::new(false));
-    let jobs = args.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let jobs = if args.trace { 1 } else { jobs.max(1) };
     let limit = args.time_limit.map(Duration::from_secs);
-    let work = || {
-        while !stop.load(Ordering::Relaxed) && limit.is_none_or(|limit| begun.elapsed() < limit) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= args.seeds.0.end {
-                break;
+    on_threads(&args.seeds, jobs(args.jobs, args.trace), limit, |seed| {
+        let plan = MergedPlan::draw(seed);
+        let result = if args.trace { run_with_trace(&plan) } else { run(&plan) };
+        let mut totals = totals.lock().expect("no thread panics while it adds");
+        totals.runs += 1;
+        let held = result.is_ok();
+        match result {
+            Ok(outcome) => {
+                totals.events += outcome.events;
+                totals.order += outcome.order;
+                totals.operations += outcome.operations;
+                totals.unanswered += outcome.unanswered;
+                totals.undecided.extend(outcome.undecided.then_some(seed));
+                totals.simulated += outcome.simulated;
+                totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
+                totals.counts.add_run(&outcome.counts);
             }
-            let plan = MergedPlan::draw(seed);
-            let result = if args.trace { run_with_trace(&plan) } else { run(&plan) };
-            let mut totals = totals.lock().expect("no thread panics while it adds");
-            totals.runs += 1;
-            match result {
-                Ok(outcome) => {
-                    totals.events += outcome.events;
-                    totals.order += outcome.order;
-                    totals.operations += outcome.operations;
-                    totals.unanswered += outcome.unanswered;
-                    totals.undecided.extend(outcome.undecided.then_some(seed));
-                    totals.simulated += outcome.simulated;
-                    totals.slowest_recovery = totals.slowest_recovery.max((outcome.recovery, seed));
-                    totals.counts.add_run(&outcome.counts);
+            Err(failure) => {
+                if totals.failures.len() < FAILURES_TOLD {
+                    println!("{}\n", failure.report());
                 }
-                Err(failure) => {
-                    if totals.failures.len() < FAILURES_TOLD {
-                        println!("{}\n", failure.report());
-                    }
-                    totals.failures.push(*failure);
-                    stop.fetch_or(!args.keep_going, Ordering::Relaxed);
-                }
+                totals.failures.push(*failure);
             }
         }
-    };
-    thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(work);
-        }
+        show_progress(totals.runs, totals.failures.len());
+        held || args.keep_going
     });
     let totals = totals.into_inner().expect("no thread panicked while it added");
     print!("{}", summary(&totals, begun.elapsed()));

@@ -1,4 +1,4 @@
-//! Clients: whom they ask for what, what they see, and whether that is linearizable.
+//! Clients: whom they ask for what, and what they see.
 //!
 //! A **direct** client gives up an operation that is not answered in time; a **session** client asks again, at another
 //! node and mostly of another group, with the same number, until it knows. A **probe** writes and reads at one node and
@@ -13,16 +13,10 @@ use synod_wire::{CommandKind, GroupId, SessionId};
 
 use super::{Happening, Situation, World, machine::Waiter, plan::MergedPlan};
 use crate::{
-    check::{
-        Checked, Invariant, Model, Violation,
-        linear::{self, Operation, Verdict},
-    },
+    check::{Checked, Done, Invariant, Violation},
     network::between,
     ops::{Answer, Key, Op, Order, Other},
 };
-
-/// States that the search for a linearization may visit.
-const SEARCH_STEPS_MAX: usize = 2_000_000;
 
 const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(60));
@@ -60,17 +54,6 @@ pub(super) enum Response {
     Refused,
 }
 
-/// One operation of the history.
-#[derive(Debug)]
-struct Done {
-    op: Op,
-    payload: Bytes,
-    invoked: u64,
-    returned: Option<(u64, Answer)>,
-    /// Whether the operation did not happen, or changes nothing and was not answered.
-    void: bool,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 enum Session {
     Unwanted,
@@ -106,7 +89,7 @@ struct Client {
 #[derive(Debug)]
 pub(super) struct Clients {
     clients: Vec<Client>,
-    history: Vec<Done>,
+    pub history: Vec<Done>,
     stamp: u64,
     attempts: u64,
     rng: Rng,
@@ -423,59 +406,6 @@ impl World {
     pub(super) fn impatient(&mut self, index: usize, attempt: u64) {
         if self.clients.clients[index].attempt == attempt {
             self.unknown(index);
-        }
-    }
-
-    /// Looks for a linearization. Returns true if the search was given up.
-    pub(super) fn check_history(&mut self) -> Result<bool, Violation> {
-        let hint = self.hints();
-        let happened = self.clients.history.iter().filter(|done| !done.void);
-        let operations: Vec<Operation<Op, Answer>> = happened
-            .map(|done| Operation {
-                op: done.op.clone(),
-                invoked: done.invoked,
-                returned: done.returned.clone(),
-                hint: hint(done),
-            })
-            .collect();
-        match linear::check(Model::default(), &operations, SEARCH_STEPS_MAX) {
-            Verdict::Linearizable => Ok(false),
-            Verdict::Undecided => Ok(true),
-            Verdict::NotLinearizable { longest, stuck_at } => {
-                let stuck = &operations[stuck_at];
-                let detail = format!(
-                    "of {} operations at most {longest} fit into an order; then {:?} does not follow, which was \
-                     answered {:?}",
-                    operations.len(),
-                    stuck.op,
-                    stuck.returned.as_ref().map(|(_, answer)| answer)
-                );
-                Err(Violation { invariant: Invariant::Linearizable, detail })
-            }
-        }
-    }
-
-    /// The probable place of an operation: that of a command is its place in the common order; that of a read is after
-    /// the command that made the revision which it saw.
-    fn hints(&self) -> impl Fn(&Done) -> u64 {
-        let mut made = BTreeMap::new();
-        for done in self.clients.history.iter().filter(|done| !done.op.is_read()) {
-            let Some((place, reply)) = self.order.reply(&done.payload) else { continue };
-            if let Some(revision) = Answer::decode(&done.op, reply).and_then(|answer| answer.revision()) {
-                let first = made.entry(revision).or_insert(place);
-                *first = place.min(*first);
-            }
-        }
-        move |done| {
-            let seen = done.returned.as_ref().and_then(|(_, answer)| answer.revision());
-            let place = self.order.reply(&done.payload).map(|(place, _)| place * 2);
-            let after = || made.range(..=seen?).next_back().map(|(_, place)| place * 2 + 1);
-            match (&done.returned, done.op.is_read()) {
-                (_, true) => after().unwrap_or(0),
-                // The command is not in the log: it probably never happened.
-                (None, false) => place.unwrap_or(u64::MAX),
-                (Some(_), false) => place.unwrap_or(0),
-            }
         }
     }
 }

@@ -17,7 +17,7 @@ use synod_wire::SessionId;
 use super::{Happening, World};
 use crate::{
     chart,
-    check::{Checked, Invariant, Violation},
+    check::{Checked, Done, Invariant, Violation},
     describe,
     network::between,
     ops::{Answer, Key, Op, Order, Other},
@@ -66,17 +66,6 @@ impl Response {
     pub(super) fn travels(&self) -> bool {
         matches!(self, Response::Reply(_) | Response::Failed(_))
     }
-}
-
-/// One operation of the history.
-#[derive(Debug)]
-pub(super) struct Done {
-    pub(super) op: Op,
-    pub(super) payload: Bytes,
-    pub(super) invoked: u64,
-    pub(super) returned: Option<(u64, Answer)>,
-    /// Whether the operation did not happen, or changes nothing and was not answered.
-    pub(super) void: bool,
 }
 
 #[derive(Debug, Default)]

@@ -11,7 +11,6 @@
 //! | `identity.rs` | who replicas are to each other; copies of disks |
 //! | `clients.rs` | who asks for what, and what they make of the answers |
 //! | `requests.rs` | what becomes of their questions at replicas |
-//! | `history.rs` | what they saw, and whether it is linearizable |
 //! | `coverage.rs` | how much of what can happen did happen |
 //! | `guests.rs` | clients of a state machine that somebody brings |
 //! | `faults.rs` | what goes wrong, and the end of all that |
@@ -28,7 +27,6 @@ mod execution;
 mod faults;
 mod first_group;
 mod guests;
-mod history;
 mod identity;
 mod links;
 mod lives;
@@ -48,7 +46,7 @@ use synod_wire::{ReplicaId, Slot};
 
 use crate::{
     chart::{Key, Mark, Recorder},
-    check::{Batches, Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes},
+    check::{Batches, Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes, check_history},
     clock::Moment,
     guest::{AnyGuest, Hosting},
     network::{Arrival, Loss, Network, Packet},
@@ -296,7 +294,7 @@ impl World {
         self.run_to_recovery(peace)?;
         let recovery = self.now.since(peace);
         self.check_guest_history()?;
-        let undecided = self.check_history()?;
+        let undecided = check_history(&self.clients.history, |payload| self.reference.reply(payload))?;
         let (operations, unanswered) = self.clients.counts();
         Ok(Outcome {
             simulated: self.now.since(Moment::START),
