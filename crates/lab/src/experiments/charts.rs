@@ -4,6 +4,28 @@ use std::borrow::Cow::Borrowed;
 
 use crate::study::{Chart, Form};
 
+/// A chart of lines.
+pub(super) const fn lines(
+    title: &'static str,
+    metric: &'static str,
+    y_label: &'static str,
+    x_label: &'static str,
+) -> Chart {
+    let (title, metric) = (Borrowed(title), Borrowed(metric));
+    Chart { title, metric, x_label: Borrowed(x_label), y_label: Borrowed(y_label), form: Form::Lines }
+}
+
+/// The same where places differ by decades.
+pub(super) const fn log_lines(
+    title: &'static str,
+    metric: &'static str,
+    y_label: &'static str,
+    x_label: &'static str,
+) -> Chart {
+    let (title, metric) = (Borrowed(title), Borrowed(metric));
+    Chart { title, metric, x_label: Borrowed(x_label), y_label: Borrowed(y_label), form: Form::LogLines }
+}
+
 const OUTSTANDING: &str = "proposals outstanding";
 
 /// Decided proposals a second.

@@ -4,11 +4,12 @@
 //! care who leads; each replica has a machine of its own in virtual time, with the costs that were measured on the real
 //! program.
 
-use std::{borrow::Cow::Borrowed, time::Duration};
+use std::time::Duration;
 
 use synod_consensus::{Dissemination, ProtocolKind, raft::Replication};
 
 use super::{
+    charts::log_lines,
     judging::Rows,
     parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
     points::Field,
@@ -20,7 +21,7 @@ use crate::{
         hardware::{Card, Costs, Hardware},
     },
     net::Topology,
-    study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
+    study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
 /// What orders, and how batches reach the replicas.
@@ -96,21 +97,6 @@ const CARD_MEGABITS: f64 = 100.0;
 /// Bytes of commands outstanding where links are the bottleneck.
 const LARGE_BYTES: usize = 512 << 10;
 
-const fn chart(
-    title: &'static str,
-    metric: &'static str,
-    y_label: &'static str,
-    x_label: &'static str,
-) -> Chart {
-    Chart {
-        title: Borrowed(title),
-        metric: Borrowed(metric),
-        x_label: Borrowed(x_label),
-        y_label: Borrowed(y_label),
-        form: Form::LogLines,
-    }
-}
-
 const CONCURRENT: Parameter = Parameter {
     key: "concurrent",
     help: "Commands outstanding at a time, separated by commas.",
@@ -134,8 +120,8 @@ pub const SMALL: Experiment = Experiment {
         })
     },
     charts: &[
-        chart("Throughput", "throughput", "commands a second", "commands outstanding"),
-        chart("Median latency", "median_ms", "ms", "commands outstanding"),
+        log_lines("Throughput", "throughput", "commands a second", "commands outstanding"),
+        log_lines("Median latency", "median_ms", "ms", "commands outstanding"),
     ],
     facts: &[],
     shapes: &[
@@ -181,8 +167,8 @@ pub const LARGE: Experiment = Experiment {
         })
     },
     charts: &[
-        chart("Throughput", "throughput", "commands a second", "bytes of a command"),
-        chart("Median latency", "median_ms", "ms", "bytes of a command"),
+        log_lines("Throughput", "throughput", "commands a second", "bytes of a command"),
+        log_lines("Median latency", "median_ms", "ms", "bytes of a command"),
     ],
     facts: &[],
     shapes: &[Shape {
@@ -214,8 +200,8 @@ pub const WIDE: Experiment = Experiment {
         })
     },
     charts: &[
-        chart("Median latency", "median_ms", "ms", "commands outstanding"),
-        chart("Throughput", "throughput", "commands a second", "commands outstanding"),
+        log_lines("Median latency", "median_ms", "ms", "commands outstanding"),
+        log_lines("Throughput", "throughput", "commands a second", "commands outstanding"),
     ],
     facts: &[],
     shapes: &[Shape {
@@ -251,8 +237,8 @@ pub const DISKS: Experiment = Experiment {
         })
     },
     charts: &[
-        chart("Median latency", "median_ms", "ms", "ms of a commit"),
-        chart("Throughput", "throughput", "commands a second", "ms of a commit"),
+        log_lines("Median latency", "median_ms", "ms", "ms of a commit"),
+        log_lines("Throughput", "throughput", "commands a second", "ms of a commit"),
     ],
     facts: &[],
     shapes: &[
@@ -287,8 +273,8 @@ pub const MANY: Experiment = Experiment {
     headline: "throughput",
     points: by_size,
     charts: &[
-        chart("Throughput", "throughput", "commands a second", "replicas"),
-        chart("Median latency", "median_ms", "ms", "replicas"),
+        log_lines("Throughput", "throughput", "commands a second", "replicas"),
+        log_lines("Median latency", "median_ms", "ms", "replicas"),
     ],
     facts: &[],
     shapes: &[Shape {

@@ -3,6 +3,7 @@
 use std::{borrow::Cow::Borrowed, time::Duration};
 
 use super::{
+    charts::log_lines,
     judging::{Rows, ms},
     parameters::{DURABILITY, ON_THREADS_OR_PROCESSES, PROTOCOLS, WINDOW},
     points::Field,
@@ -10,9 +11,7 @@ use super::{
 use crate::{
     figure::numbers::number,
     ground::{Ground, Load, Ordering},
-    study::{
-        Chart, Experiment, Fact, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape,
-    },
+    study::{Chart, Experiment, Fact, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
 /// The experiment, described by its fields.
@@ -49,13 +48,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const fn chart(title: &'static str, metric: &'static str) -> Chart {
-    Chart {
-        title: Borrowed(title),
-        metric: Borrowed(metric),
-        x_label: Borrowed("delay in ms (in the document: flush period)"),
-        y_label: Borrowed("ms"),
-        form: Form::LogLines,
-    }
+    log_lines(title, metric, "ms", "delay in ms (in the document: flush period)")
 }
 
 const fn fact(series: &'static str) -> Fact {

@@ -3,12 +3,11 @@
 //! The document had machines with a network card of 1 Gbit/s. Here they are virtual, with the costs that `synod lab run
 //! calibrate` measured and slower cards, so that the card is what limits; ratios are compared, and shares of the card.
 
-use std::borrow::Cow::Borrowed;
-
 use synod_consensus::ProtocolKind;
 use synod_storage::Durability;
 
 use super::{
+    charts::lines,
     judging::Rows,
     parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
     points::Field,
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::{
     ground::{Ground, Ordering},
-    study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
+    study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
 /// How commands reach all replicas.
@@ -85,10 +84,10 @@ pub const SIZE: Experiment = Experiment {
     headline: "throughput",
     points: points_by_size,
     charts: &[
-        chart("Throughput", "throughput", "commands a second", "replicas"),
-        chart("Median latency", "median_ms", "ms", "replicas"),
-        chart("What the leader sends", "leader_sent", "Mbit/s", "replicas"),
-        chart("What a follower sends", "follower_sent", "Mbit/s", "replicas"),
+        lines("Throughput", "throughput", "commands a second", "replicas"),
+        lines("Median latency", "median_ms", "ms", "replicas"),
+        lines("What the leader sends", "leader_sent", "Mbit/s", "replicas"),
+        lines("What a follower sends", "follower_sent", "Mbit/s", "replicas"),
     ],
     facts: &[],
     shapes: &[
@@ -133,9 +132,9 @@ pub const VALUES: Experiment = Experiment {
     headline: "goodput",
     points: points_by_value,
     charts: &[
-        chart("Bytes of commands", "goodput", "Mbit/s", "bytes of a command"),
-        chart("Throughput", "throughput", "commands a second", "bytes of a command"),
-        chart("Median latency", "median_ms", "ms", "bytes of a command"),
+        lines("Bytes of commands", "goodput", "Mbit/s", "bytes of a command"),
+        lines("Throughput", "throughput", "commands a second", "bytes of a command"),
+        lines("Median latency", "median_ms", "ms", "bytes of a command"),
     ],
     facts: &[],
     shapes: &[
@@ -176,8 +175,8 @@ pub const STORES: Experiment = Experiment {
     headline: "throughput",
     points: points_by_store,
     charts: &[
-        chart("Throughput", "throughput", "commands a second", "ms of a commit"),
-        chart("Median latency", "median_ms", "ms", "ms of a commit"),
+        lines("Throughput", "throughput", "commands a second", "ms of a commit"),
+        lines("Median latency", "median_ms", "ms", "ms of a commit"),
     ],
     facts: &[],
     shapes: &[
@@ -225,21 +224,6 @@ fn stores(measured: &Measured, one: Durability, other: Durability, (least, most)
     };
     let said = format!("{one} over {other}: {:.2} ({a:.0} and {b:.0} a second)", a / b);
     Judgement::of((least..=most).contains(&(a / b)), said)
-}
-
-const fn chart(
-    title: &'static str,
-    metric: &'static str,
-    y_label: &'static str,
-    x_label: &'static str,
-) -> Chart {
-    Chart {
-        title: Borrowed(title),
-        metric: Borrowed(metric),
-        x_label: Borrowed(x_label),
-        y_label: Borrowed(y_label),
-        form: Form::Lines,
-    }
 }
 
 /// Bytes of commands that the clients of a replica have under way: enough to fill a card, and little enough that what the

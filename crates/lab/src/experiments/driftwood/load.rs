@@ -1,7 +1,7 @@
 //! Throughput and latency by the number of clients, by the rate of commands, and by what the network is like.
 
 use super::{
-    DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way, chart,
+    DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way, charts,
     closed_loop, setup,
 };
 use crate::{
@@ -18,15 +18,6 @@ use crate::{
 const WINDOW: Parameter = Parameter { default: "1", full: "10", ..SHORT_WINDOW };
 const LARGEST: Parameter = Parameter { default: "125", full: "125", ..REPLICAS };
 const CLIENTS: Parameter = Parameter { default: "1,10,30,50,100", full: "1,10,30,50,75,100", ..CONCURRENT };
-
-const fn charts(x_label: &'static str) -> [Chart; 4] {
-    [
-        chart("Throughput", "throughput", "commands a second", x_label),
-        chart("Mean latency", "mean_ms", "ms", x_label),
-        chart("Use of the leader's processor", "leader_busy", "%", x_label),
-        chart("Use of a follower's processor", "follower_busy", "%", x_label),
-    ]
-}
 
 const BY_CLIENTS: &[Chart] = &charts("clients");
 const BY_RATE: &[Chart] = &charts("commands a second that clients send");

@@ -10,18 +10,18 @@ pub mod partitions;
 pub mod rounds;
 pub mod scaling;
 
-use std::{borrow::Cow::Borrowed, time::Duration};
+use std::time::Duration;
 
 use synod_consensus::{
     ProtocolKind,
     raft::{Replication, Tuning},
 };
 
-use super::{points::Field, s_paxos::COSTS};
+use super::{charts::lines, points::Field, s_paxos::COSTS};
 use crate::{
     ground::{Load, Ordering, Setup, hardware::Costs},
     net::Topology,
-    study::{Chart, Form, LabError, Parameter, Parameters},
+    study::{Chart, LabError, Parameter, Parameters},
 };
 
 /// How a leader's entries reach the others.
@@ -164,24 +164,19 @@ fn setup(field: &Field<'_>, parameters: &Parameters, way: Way, replicas: usize) 
     Ok(setup)
 }
 
+/// What is drawn of a way.
+const fn charts(x_label: &'static str) -> [Chart; 4] {
+    [
+        lines("Throughput", "throughput", "commands a second", x_label),
+        lines("Mean latency", "mean_ms", "ms", x_label),
+        lines("Use of the leader's processor", "leader_busy", "%", x_label),
+        lines("Use of a follower's processor", "follower_busy", "%", x_label),
+    ]
+}
+
 /// Clients that each wait for an answer, and ask the leader.
 fn closed_loop(clients: usize, window: Duration) -> Load {
     Load::new(clients, window)
-}
-
-const fn chart(
-    title: &'static str,
-    metric: &'static str,
-    y_label: &'static str,
-    x_label: &'static str,
-) -> Chart {
-    Chart {
-        title: Borrowed(title),
-        metric: Borrowed(metric),
-        x_label: Borrowed(x_label),
-        y_label: Borrowed(y_label),
-        form: Form::Lines,
-    }
 }
 
 #[cfg(test)]

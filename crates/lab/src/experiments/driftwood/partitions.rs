@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way, chart, closed_loop, setup};
+use super::{FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way, closed_loop, setup};
 use crate::{
     experiments::{
+        charts::lines,
         judging::Rows,
         parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS, SHORT_WINDOW, concurrencies, sizes},
         points::Field,
@@ -48,9 +49,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     headline: "throughput",
     points,
     charts: &[
-        chart("Throughput", "throughput", "commands a second", "links that are cut"),
-        chart("Mean latency", "mean_ms", "ms", "links that are cut"),
-        chart("Changes of the leader", "leader_changes", "changes in the window", "links that are cut"),
+        lines("Throughput", "throughput", "commands a second", "links that are cut"),
+        lines("Mean latency", "mean_ms", "ms", "links that are cut"),
+        lines("Changes of the leader", "leader_changes", "changes in the window", "links that are cut"),
     ],
     facts: &[],
     shapes: &[

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use super::{DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, MEASURED_COSTS, TOPOLOGY, Way, chart};
-use super::{INTERVAL, closed_loop, setup};
+use super::{
+    DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way, charts,
+    closed_loop, setup,
+};
 use crate::{
     experiments::{
         judging::{Rows, range},
@@ -11,7 +13,7 @@ use crate::{
         points::Field,
     },
     ground::Ground,
-    study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
+    study::{Chart, Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
 const INTERVALS: Parameter = Parameter {
@@ -26,6 +28,8 @@ const FAN_OUTS: Parameter = Parameter {
     default: "2,3,5",
     full: "2,3,4,5",
 };
+
+const BY_INTERVAL: &[Chart] = &charts("µs from round to round");
 
 /// With what the real program's work costs.
 pub const MEASURED: Experiment = Experiment {
@@ -47,12 +51,7 @@ pub const MEASURED: Experiment = Experiment {
     ],
     headline: "throughput",
     points,
-    charts: &[
-        chart("Throughput", "throughput", "commands a second", "µs from round to round"),
-        chart("Mean latency", "mean_ms", "ms", "µs from round to round"),
-        chart("Use of the leader's processor", "leader_busy", "%", "µs from round to round"),
-        chart("Use of a follower's processor", "follower_busy", "%", "µs from round to round"),
-    ],
+    charts: BY_INTERVAL,
     facts: &[],
     shapes: &[Shape {
         id: "E1",

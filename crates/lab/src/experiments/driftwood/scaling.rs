@@ -4,10 +4,11 @@ use std::borrow::Cow::Borrowed;
 
 use super::{
     COSTS_OF_MANY, DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way,
-    chart, closed_loop, setup,
+    closed_loop, setup,
 };
 use crate::{
     experiments::{
+        charts::lines,
         judging::Rows,
         parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, concurrencies, sizes},
         points::Field,
@@ -24,15 +25,15 @@ const CLIENTS: Parameter =
     Parameter { default: "10", full: "10", ..crate::experiments::parameters::CONCURRENT };
 
 const CHARTS: &[Chart] = &[
-    chart("Throughput", "throughput", "commands a second", "replicas"),
-    chart("Mean latency", "mean_ms", "ms", "replicas"),
-    chart("Use of the leader's processor", "leader_busy", "%", "replicas"),
-    chart("Use of a follower's processor", "follower_busy", "%", "replicas"),
-    chart("Messages that the leader exchanges", "leader_messages", "messages a second", "replicas"),
-    chart("Messages that a follower exchanges", "follower_messages", "messages a second", "replicas"),
-    chart("What the leader sends", "leader_sent", "Mbit/s", "replicas"),
-    chart("What a follower sends", "follower_sent", "Mbit/s", "replicas"),
-    chart("From the leader's finding out to the others'", "after_leader_ms", "ms (median)", "replicas"),
+    lines("Throughput", "throughput", "commands a second", "replicas"),
+    lines("Mean latency", "mean_ms", "ms", "replicas"),
+    lines("Use of the leader's processor", "leader_busy", "%", "replicas"),
+    lines("Use of a follower's processor", "follower_busy", "%", "replicas"),
+    lines("Messages that the leader exchanges", "leader_messages", "messages a second", "replicas"),
+    lines("Messages that a follower exchanges", "follower_messages", "messages a second", "replicas"),
+    lines("What the leader sends", "leader_sent", "Mbit/s", "replicas"),
+    lines("What a follower sends", "follower_sent", "Mbit/s", "replicas"),
+    lines("From the leader's finding out to the others'", "after_leader_ms", "ms (median)", "replicas"),
 ];
 
 /// With what the real program's work costs.

@@ -1,16 +1,15 @@
 //! Load below saturation: what balancing costs where it gains nothing.
 
-use std::borrow::Cow::Borrowed;
-
 use super::{Arrangement, COSTS, ORDERING, PROCESSOR, load, series, setup, with_figure};
 use crate::{
     experiments::{
+        charts::log_lines,
         judging::Rows,
         parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
         points::Field,
     },
     ground::{Ground, Ordering},
-    study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
+    study::{Chart, Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
 /// The round trip between replicas of the topology `single-dc`.
@@ -68,13 +67,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const fn chart(title: &'static str, metric: &'static str, y_label: &'static str) -> Chart {
-    Chart {
-        title: Borrowed(title),
-        metric: Borrowed(metric),
-        x_label: Borrowed("commands a second"),
-        y_label: Borrowed(y_label),
-        form: Form::LogLines,
-    }
+    log_lines(title, metric, y_label, "commands a second")
 }
 
 fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {

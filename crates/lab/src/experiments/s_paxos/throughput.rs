@@ -1,19 +1,18 @@
 //! Throughput by the size of the group, for each bottleneck.
 
-use std::borrow::Cow::Borrowed;
-
 use super::{
     Arrangement, COSTS, EXECUTION, LINK, ORDERING, PROCESSOR, Regime, bound::bound, load, series, setup,
     with_figure,
 };
 use crate::{
     experiments::{
+        charts::lines,
         judging::Rows,
         parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
         points::Field,
     },
     ground::{Ground, Ordering},
-    study::{Chart, Experiment, Form, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
+    study::{Chart, Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
 const REGIMES: [Regime; 3] = [LINK, PROCESSOR, EXECUTION];
@@ -102,13 +101,7 @@ const DOCUMENT: [(&str, f64, f64); 4] = [
 ];
 
 const fn chart(title: &'static str, metric: &'static str, y_label: &'static str) -> Chart {
-    Chart {
-        title: Borrowed(title),
-        metric: Borrowed(metric),
-        x_label: Borrowed("replicas"),
-        y_label: Borrowed(y_label),
-        form: Form::Lines,
-    }
+    lines(title, metric, y_label, "replicas")
 }
 
 fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
