@@ -52,7 +52,7 @@ pub enum RecoverError {
     )]
     MountPoint(PathBuf),
     /// Which batch of a group comes next could depend on a group of which the survivor lacks something.
-    #[error("groups that are merged into one order cannot be begun anew from one replica")]
+    #[error("no new cluster can be made of one replica of groups that are merged into one order")]
     Merged,
     /// The name that the old data directory would get is taken.
     #[error("{} exists already; move it away", .0.display())]

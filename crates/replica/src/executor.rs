@@ -284,14 +284,15 @@ impl<S: StateMachine> Executor<S> {
         }
         assert_eq!(slot, head.applied.next(), "slots are executed in order, without gaps");
         head.applied = slot;
+        let before = head.history.place();
         head.history.push(slot, batch);
         head.ballots = head.ballots.followed_by(ballots);
         let changed =
             if follow_older { head.group.after_any_set(slot, batch) } else { head.group.after(slot, batch) };
         // What is numbered by slots of one group is numbered by batches of the common order.
         let mut at = slot;
-        if self.take.is_some() {
-            self.order += u64::from(batch.places().executes);
+        if let (Some(before), Some(after)) = (before, head.history.place()) {
+            self.order += after.batches - before.batches;
             at = Slot(self.order);
         }
         if let Some(changed) = changed {
@@ -384,11 +385,6 @@ impl<S: StateMachine> Executor<S> {
     /// has: nobody else may go on from this state.
     pub fn begin_anew(&mut self, group: Group) {
         self.set_group(GroupId::FIRST, group);
-    }
-
-    /// The same for one of several groups.
-    pub fn begin_anew_as(&mut self, of: GroupId, group: Group) {
-        self.set_group(of, group);
     }
 
     /// Ballots of different epochs cannot be compared, and what is before an epoch counts as lower than anything in it.
@@ -617,7 +613,7 @@ impl Write for Sum {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
@@ -627,7 +623,7 @@ mod tests {
 
     /// Appends what it is told; the reply is the length.
     #[derive(Debug, Default, PartialEq)]
-    struct Tape(Vec<u8>);
+    pub(crate) struct Tape(pub(crate) Vec<u8>);
 
     struct FrozenTape(Vec<u8>);
 

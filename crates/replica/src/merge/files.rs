@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use synod_wire::{GroupId, ReplicaId, Slot};
 
-use super::{MergeBug, has};
 use crate::{Cut, Executor, Installed, SnapshotInfo, StateMachine};
 
 /// The snapshot files of merged groups.
@@ -136,10 +135,6 @@ impl MergedFiles {
         let mut damaged = Vec::new();
         // The latest first: of the others only what it lacks is read.
         for Known { file, .. } in self.files.iter().rev() {
-            let of_group = self.slots_of(file.group);
-            if has(MergeBug::ReadLatestFiles) && of_group.iter().any(|slot| *slot > file.slot) {
-                continue;
-            }
             let held = executor.cut();
             let is_further = file.cut.order > held.order;
             let lacks = file.cut.slots.iter().zip(&held.slots).any(|(theirs, own)| theirs > own);
@@ -161,7 +156,13 @@ impl MergedFiles {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use synod_consensus::Options;
+    use synod_wire::{Ballots, BatchBuilder, CommandKind, SessionId};
+
     use super::*;
+    use crate::{Group, Take, executor::tests::Tape};
 
     const PEER: ReplicaId = ReplicaId(2);
     const BUSY: GroupId = GroupId(0);
@@ -204,6 +205,57 @@ mod tests {
         files.add(MergedFile { cut: Cut { order: 12, slots: vec![Slot(12), Slot(5)] }, ..file(12) });
         files.keep(2, false);
         assert_eq!(files.slots_of(BUSY), [11, 12].map(Slot));
+    }
+
+    /// A state after so many batches of the busy group, with so many skips of the quiet one, and its snapshot.
+    fn taken(batches: u64, skips: u64) -> (Vec<u8>, MergedFile) {
+        let mut executor = empty();
+        for (group, kind, count) in
+            [(BUSY, CommandKind::OpenSession, batches), (QUIET, CommandKind::Skip, skips)]
+        {
+            for slot in 1..=count {
+                let mut builder = BatchBuilder::new();
+                let position =
+                    if kind == CommandKind::Skip { slot.to_le_bytes().to_vec() } else { Vec::new() };
+                builder.push_as(kind, SessionId(1 << 63 | 1), slot, slot, &position);
+                executor.execute_of(group, Slot(slot), Ballots::ZERO, &builder.finish(), |_| false);
+            }
+        }
+        let mut bytes = Vec::new();
+        executor.freeze().write_to(&mut bytes).unwrap();
+        let (cut, slot) = (executor.cut(), Slot(batches));
+        let file = MergedFile { cut, group: BUSY, slot, bytes: bytes.len() as u64 };
+        (bytes, file)
+    }
+
+    fn empty() -> Executor<Tape> {
+        let group = || Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+        Executor::merged(Tape::default(), [group(), group()], Take::MIN)
+    }
+
+    /// A peer's file is of a later point of the order, and holds the quiet group less far than the replica's own, through
+    /// which the log was trimmed; a third one is damaged.
+    #[test]
+    fn a_new_life_starts_from_all_that_its_files_hold() {
+        let (own, of_peer, damaged) = (taken(2, 3), taken(4, 1), taken(5, 2));
+        let mut files = MergedFiles::default();
+        [&own, &of_peer, &damaged].into_iter().for_each(|(_, file)| files.add(file.clone()));
+        let mut executor = empty();
+        let starts = files.restore_all(&mut executor, |executor, file| {
+            let (bytes, _) =
+                [&own, &of_peer].into_iter().find(|(_, known)| known == file).unwrap_or(&damaged);
+            let sound = *file != damaged.1;
+            if sound {
+                executor.restore(&mut &bytes[..]).unwrap();
+            }
+            Ok::<_, Infallible>(sound)
+        });
+        let starts = starts.unwrap().into_iter().map(|start| start.unwrap().info).collect::<Vec<_>>();
+        let info =
+            |slot, (bytes, _): &(Vec<u8>, _)| SnapshotInfo { slot: Slot(slot), bytes: bytes.len() as u64 };
+        assert_eq!(starts, [info(4, &of_peer), info(3, &own)]);
+        assert_eq!(executor.cut(), Cut { order: 4, slots: vec![Slot(4), Slot(3)] });
+        assert_eq!(files.slots_of(BUSY), [2, 4].map(Slot), "the damaged one is forgotten");
     }
 
     /// What a replica offers has the size of the file that it was told of last, which may be of an earlier point of the

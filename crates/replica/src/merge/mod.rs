@@ -15,7 +15,7 @@ mod skips;
 
 use std::{collections::VecDeque, num::NonZeroU32};
 
-use synod_wire::{Batch, GroupId};
+use synod_wire::{Batch, GroupId, Places};
 
 pub use self::{
     executor::{MergedExecutor, Restored},
@@ -44,7 +44,10 @@ impl Place {
     /// The place after a batch.
     #[must_use]
     pub fn after(self, batch: &Batch) -> Place {
-        let places = batch.places();
+        self.past(batch.places())
+    }
+
+    fn past(self, places: Places) -> Place {
         let mut place = self;
         if places.executes {
             place =
@@ -91,7 +94,15 @@ pub struct Merge<T> {
 struct Stream<T> {
     /// Where the group is after the last batch that was taken out.
     place: Place,
-    waiting: VecDeque<(Batch, T)>,
+    waiting: VecDeque<Waiting<T>>,
+}
+
+/// A batch that waits, and what it means for the order, which is found once.
+#[derive(Debug)]
+struct Waiting<T> {
+    batch: Batch,
+    places: Places,
+    with: T,
 }
 
 impl<T> Merge<T> {
@@ -104,26 +115,26 @@ impl<T> Merge<T> {
 
     /// The next batch that a group has decided.
     pub fn push(&mut self, group: GroupId, batch: Batch, with: T) {
-        self.streams[usize::from(group.0)].waiting.push_back((batch, with));
+        let places = batch.places();
+        self.streams[usize::from(group.0)].waiting.push_back(Waiting { batch, places, with });
     }
 
     /// The next batch of the common order. A batch without anything to execute does not wait for its turn once it is
     /// the first of its group: it moves nothing but its group's own position.
     pub fn pop(&mut self) -> Option<(GroupId, Batch, T)> {
-        let silent =
-            |stream: &Stream<T>| stream.waiting.front().is_some_and(|(batch, _)| !batch.places().executes);
+        let silent = |stream: &Stream<T>| stream.waiting.front().is_some_and(|first| !first.places.executes);
         let mut of = self.streams.iter().position(silent).unwrap_or_else(|| usize::from(self.turn().0));
         if has(MergeBug::DoNotWait) && self.streams[of].waiting.is_empty() {
             of = self.streams.iter().position(|stream| !stream.waiting.is_empty()).unwrap_or(of);
         }
         let stream = &mut self.streams[of];
-        let (batch, with) = stream.waiting.pop_front()?;
+        let Waiting { batch, places, with } = stream.waiting.pop_front()?;
         let before = stream.place;
-        stream.place = before.after(&batch);
-        if has(MergeBug::SilentTakesPosition) && !batch.places().executes {
+        stream.place = before.past(places);
+        if has(MergeBug::SilentTakesPosition) && !places.executes {
             stream.place.position += 1;
         }
-        if let Some(target) = batch.places().skips_to {
+        if let Some(target) = places.skips_to {
             if has(MergeBug::ConflateSkips) && self.last_skip == Some(target) {
                 stream.place = before;
             }
@@ -146,12 +157,6 @@ impl<T> Merge<T> {
         self.streams.iter().any(|stream| !stream.waiting.is_empty()).then(|| self.turn())
     }
 
-    /// How many batches of a group wait.
-    #[must_use]
-    pub fn waiting(&self, group: GroupId) -> usize {
-        self.streams[usize::from(group.0)].waiting.len()
-    }
-
     /// Goes on from a later point of the common order, at which the groups are at these places. Batches that have
     /// `passed` there do not wait any more; what came with them is returned.
     fn restart(
@@ -162,8 +167,8 @@ impl<T> Merge<T> {
         let mut gone = Vec::new();
         for ((group, stream), place) in (0u16..).map(GroupId).zip(&mut self.streams).zip(places) {
             stream.place = place;
-            while stream.waiting.front().is_some_and(|(_, with)| passed(group, with)) {
-                gone.extend(stream.waiting.pop_front().map(|(_, with)| with));
+            while stream.waiting.front().is_some_and(|first| passed(group, &first.with)) {
+                gone.extend(stream.waiting.pop_front().map(|first| first.with));
             }
         }
         gone
@@ -217,7 +222,11 @@ mod tests {
             merge.push(G2, batch, ());
         }
         assert_eq!(taken(&mut merge), ["a", "b", "x", "y", "z", "c", "w"]);
-        assert_eq!((merge.waits_for(), merge.waiting(G1)), (Some(G2), 1), "d waits for the second group");
+        assert_eq!(
+            (merge.waits_for(), merge.streams[0].waiting.len()),
+            (Some(G2), 1),
+            "d waits for the second group"
+        );
         merge.push(G2, skip(6), ());
         assert_eq!(taken(&mut merge), ["d"]);
         assert_eq!(merge.waits_for(), None);

@@ -20,8 +20,6 @@ pub enum MergeBug {
     SilentTakesPosition,
     /// A batch is executed when its group is the first that has one, although another one may still come before it.
     DoNotWait,
-    /// A new life reads the latest file of each group alone.
-    ReadLatestFiles,
 }
 
 impl MergeBug {
@@ -34,7 +32,6 @@ impl MergeBug {
         MergeBug::ForgetFurtherHead,
         MergeBug::SilentTakesPosition,
         MergeBug::DoNotWait,
-        MergeBug::ReadLatestFiles,
     ];
 }
 
