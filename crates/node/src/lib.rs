@@ -54,6 +54,7 @@ mod executor;
 mod found;
 mod hand_over;
 mod handle;
+mod hosted;
 mod inputs;
 mod log;
 mod meeting;

@@ -1,0 +1,387 @@
+//! One group of replicas, as this node takes part in it: what its replica is told, and what it wants done.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use synod_consensus::Role;
+use synod_replica::{Action, Event, Fork, Group, Mark, Replica, RequestError};
+use synod_storage::Reached;
+use synod_sync::{Planted, channel::Sender, planted};
+use synod_wire::{GroupId, Lsn, Slot, Time};
+
+use crate::{
+    Ended,
+    executor::Job,
+    log::GroupRecord,
+    meeting::forked,
+    node::Notes,
+    protocol::{ClientJob, Common},
+    snapshots::SnapshotJob,
+    status::Shared,
+    view::Watched,
+    waiting::Waiting,
+};
+
+/// How old what the other threads know of what is decided gets.
+const REACHED_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Elections are over by then, if there can be any.
+const STRANDED_AFTER: Duration = Duration::from_secs(30);
+
+/// Where commands of a group are executed.
+pub(crate) enum Execution {
+    /// On a thread of its own.
+    Thread(Sender<(GroupId, Job)>),
+    /// Here, in order: these jobs wait for their turn.
+    Here(VecDeque<Job>),
+}
+
+/// One group of replicas, as this node takes part in it.
+pub(crate) struct Hosted {
+    pub(crate) group: GroupId,
+    pub(crate) replica: Replica,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) execution: Execution,
+    pub(crate) shared: Arc<Shared>,
+    /// The members, and where to find them while the log does not tell.
+    pub(crate) notes: Notes,
+    /// Whether it has long been without memory and without a leader.
+    pub(crate) stranded: Stranded,
+    /// When the other threads last heard what is decided.
+    pub(crate) reached_at: Time,
+    /// The present burst has touched it.
+    pub(crate) is_touched: bool,
+    pub(crate) durable: Lsn,
+    /// Messages that the log's thread was given so far.
+    pub(crate) gated: u64,
+    pub(crate) executed: Slot,
+    pub(crate) waiting: Waiting,
+    /// Ends what tasks wait for when this thread ends.
+    pub(crate) _watched: Watched,
+}
+
+/// See [`Hosted::warn_if_stranded`].
+#[derive(Debug, Default)]
+pub(crate) struct Stranded {
+    /// Since when it is.
+    since: Option<Time>,
+    /// That it has been so for long was said.
+    told: bool,
+}
+
+/// How far a group is on the disk and in execution, and what its replicated clock shows.
+pub(crate) struct Seen {
+    durable: Lsn,
+    slot: Slot,
+    clock: Duration,
+}
+
+impl Hosted {
+    pub(crate) fn step(&mut self, now: Time, event: Event) {
+        self.replica.step(now, event, &mut self.actions);
+    }
+
+    pub(crate) fn request(&mut self, now: Time, job: ClientJob) {
+        match job {
+            ClientJob::Command { kind, session, payload, reply } => {
+                self.shared.requests.add(1);
+                let request = self.waiting.commands.insert(reply);
+                self.step(now, Event::Request { request, kind, session, payload });
+            }
+            ClientJob::Read { query, reply } => {
+                self.shared.reads.add(1);
+                self.waiting.query(query, reply);
+            }
+        }
+    }
+
+    pub(crate) fn see(&self) -> Seen {
+        Seen {
+            durable: Lsn(self.shared.durable.observe()),
+            slot: Slot(self.shared.executed.observe()),
+            clock: Duration::from_millis(self.shared.clock_ms.get()),
+        }
+    }
+
+    pub(crate) fn look(&mut self, now: Time, Seen { durable, slot, clock }: Seen) {
+        if durable > self.durable {
+            self.durable = durable;
+            self.step(now, Event::Durable(durable));
+        }
+        if slot > self.executed {
+            self.executed = slot;
+            self.step(now, Event::Executed { slot, clock });
+        }
+    }
+
+    /// Whether something that it wants to be woken for has happened since the last look.
+    pub(crate) fn has_missed(&self) -> bool {
+        let shared = &self.shared;
+        shared.wake_when_durable.load(SeqCst) && shared.durable.observe() > self.durable.0
+            || shared.wake_when_executed.load(SeqCst) && shared.executed.observe() > self.executed.0
+    }
+
+    pub(crate) fn ask_reads(&mut self, now: Time) {
+        if let Some(read) = self.waiting.read() {
+            self.step(now, Event::Read(read));
+        }
+    }
+
+    pub(crate) fn carry_out(&mut self, common: &mut Common, deadline: &mut Time) {
+        let mut actions = std::mem::take(&mut self.actions);
+        change_before_answer(&mut actions);
+        actions.drain(..).for_each(|action| self.carry_out_one(action, common, deadline));
+        self.actions = actions; // Its memory serves again.
+    }
+
+    fn carry_out_one(&mut self, action: Action, common: &mut Common, deadline: &mut Time) {
+        match action {
+            Action::Append { lsn, record } => {
+                let (group, keep, record) = (self.group, record.keep(), record.encode());
+                common.job.records.push(GroupRecord { group, lsn, keep, record });
+            }
+            Action::Send { to, message, after } => common.send(self, &to, &message, after),
+            Action::Execute { slot, ballots, batch, requests } => {
+                let commands = &mut self.waiting.commands;
+                let reply = |(place, request)| Some((place, commands.remove(request)?));
+                let replies = requests.into_iter().filter_map(reply).collect();
+                self.execute(Job::Execute { slot, ballots, batch, replies });
+            }
+            Action::ReadAt { read, slot } if common.merged.is_some() => {
+                let reads = common.merged.as_mut().map(|merged| &mut merged.reads);
+                if let Some((slots, queries)) =
+                    reads.and_then(|reads| reads.confirmed(self.group, read, slot))
+                {
+                    self.execute(Job::QueryAt { slots, queries });
+                }
+            }
+            Action::ReadFailed { read, error } if common.merged.is_some() => {
+                let queries = common.merged.iter_mut().flat_map(|merged| merged.reads.failed(read));
+                queries.for_each(|(_, reply)| reply.send(Err(error)));
+            }
+            Action::ReadAt { read, slot } => {
+                if let Some(queries) = self.waiting.take_read(read) {
+                    self.execute(Job::Query { slot, queries });
+                }
+            }
+            Action::ReadFailed { read, error } => {
+                for (_, reply) in self.waiting.take_read(read).into_iter().flatten() {
+                    reply.send(Err(error));
+                }
+            }
+            Action::RequestFailed { request, error } => {
+                if let Some(reply) = self.waiting.commands.remove(request) {
+                    reply.send(Err(error));
+                }
+            }
+            Action::Leader(view) => self.report_leader(view),
+            Action::Group(group) => self.regroup(group, common),
+            Action::Forked(fork) => self.differs(&fork, common),
+            Action::Agreed(with) => {
+                tracing::warn!(%with, "it had decided something else than this replica, and has learned again");
+                self.publish_forks();
+            }
+            Action::Retired => {
+                tracing::warn!("this replica was removed from the group, and the others go on without it");
+                self.shared.retired.store(true, SeqCst);
+            }
+            Action::Deadline(at) => *deadline = common.rounded(at),
+            Action::TakeSnapshot => self.execute(Job::Freeze),
+            Action::ReadChunk { to, slot, offset, len_max } => {
+                self.to_snapshots(common, SnapshotJob::ReadChunk { to, slot, offset, len_max });
+            }
+            Action::WriteChunk { info, offset, bytes } => {
+                self.to_snapshots(common, SnapshotJob::WriteChunk { info, offset, bytes });
+            }
+            Action::InstallSnapshot(info) => self.to_snapshots(common, SnapshotJob::Finish(info)),
+            Action::Trim(through) => common.job.trims.push((self.group, through)),
+        }
+    }
+
+    fn regroup(&mut self, group: Group, common: &mut Common) {
+        tracing::info!(
+            of = %self.group, version = group.version, epoch = %group.epoch, protocol = %group.protocol,
+            election = %group.election, voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
+        );
+        let noted = self.notes.group(&group);
+        if let Err(error) = noted.and_then(|()| common.regroup(self.group, &group, &self.notes.origin)) {
+            common.failed.get_or_insert(error.into());
+            return;
+        }
+        self.shared.group.store(Some(Arc::new(group)));
+    }
+
+    /// Another replica has decided something else than this one.
+    fn differs(&mut self, fork: &Fork, common: &mut Common) {
+        self.publish_forks();
+        let why = forked(&common.me, fork);
+        tracing::error!("{why}");
+        if fork.alone {
+            let &Fork { with, agreed, slot, .. } = fork;
+            common.failed.get_or_insert(Ended::Forked { with, agreed, slot, why });
+        }
+    }
+
+    fn publish_forks(&self) {
+        self.shared.forked_with.store(Arc::new(self.replica.forks().map(|fork| fork.with).collect()));
+    }
+
+    /// Whether a message that rests on a record would leave before an earlier one, which the log's thread still has.
+    /// What rests on records leaves in the order in which it was said; what does not need not wait for it.
+    pub(crate) fn would_overtake(&self, after: Lsn) -> bool {
+        let waits = self.gated > self.shared.released.observe();
+        after > Lsn::ZERO && waits && !planted(Planted::OvertakeGated)
+    }
+
+    /// A replica that lost its log learns from a leader what it may have said. Where there is none for long, most of
+    /// the voters may have lost theirs: then they wait for each other, and only an operator can help.
+    pub(crate) fn warn_if_stranded(&mut self, now: Time) {
+        let status = self.replica.status();
+        if !status.without_memory || status.protocol.view.leader.is_some() {
+            self.stranded = Stranded::default();
+            return;
+        }
+        let since = *self.stranded.since.get_or_insert(now);
+        if now.since(since) > STRANDED_AFTER && !self.stranded.told {
+            self.stranded.told = true;
+            tracing::warn!(
+                "this replica has lost (part of) its log and has no vote, and nobody leads, so it waits. If most of the \
+                 voters lost theirs, they wait for each other: see 'Replicas without memory' in docs/operating.md"
+            );
+        }
+    }
+
+    /// What another thread writes down; see [`crate::meeting::write_what_is_heard`].
+    pub(crate) fn publish_reached(&mut self, now: Time) {
+        if now >= self.reached_at + REACHED_INTERVAL {
+            self.reached_at = now;
+            self.tell_reached();
+        }
+    }
+
+    fn tell_reached(&self) {
+        if let Some(history) = self.replica.reached() {
+            let sums = history.to_note().map(|Mark { slot, fingerprint }| (slot, fingerprint)).collect();
+            self.shared.reached.store(Some(Arc::new(Reached { since: history.since(), sums })));
+        }
+    }
+
+    pub(crate) fn publish_progress(&self) {
+        let published = self.shared.progress.load();
+        if !self.replica.progress().eq(published.iter().copied()) {
+            self.shared.progress.store(Arc::new(self.replica.progress().collect()));
+        }
+    }
+
+    pub(crate) fn execute(&mut self, job: Job) {
+        match &mut self.execution {
+            Execution::Thread(jobs) => {
+                let _ = jobs.send((self.group, job));
+            }
+            Execution::Here(jobs) => jobs.push_back(job),
+        }
+    }
+
+    /// Does something before what waits to be executed here.
+    pub(crate) fn execute_next(&mut self, job: Job) {
+        if let Execution::Here(jobs) = &mut self.execution {
+            jobs.push_front(job);
+        }
+    }
+
+    /// Whether something waits to be executed here.
+    pub(crate) fn has_jobs(&self) -> bool {
+        matches!(&self.execution, Execution::Here(jobs) if !jobs.is_empty())
+    }
+
+    /// The next job that is to be done here.
+    pub(crate) fn next_job(&mut self) -> Option<Job> {
+        match &mut self.execution {
+            Execution::Thread(_) => None,
+            Execution::Here(jobs) => jobs.pop_front(),
+        }
+    }
+
+    fn to_snapshots(&self, common: &Common, job: SnapshotJob) {
+        let _ = common.snapshots.send((self.group, job));
+    }
+
+    fn report_leader(&self, view: synod_consensus::LeaderView) {
+        let role: Role = self.replica.status().protocol.role;
+        match view.leader {
+            Some(leader) => {
+                self.shared.leader_changes.add(1);
+                tracing::info!(group = %self.group, %leader, ballot = %view.ballot, role = role.as_str(), "leader elected");
+            }
+            None => {
+                tracing::info!(group = %self.group, ballot = %view.ballot, role = role.as_str(), "no leader")
+            }
+        }
+    }
+
+    pub(crate) fn stop(self) {
+        self.tell_reached();
+        self.waiting.into_replies().for_each(|reply| reply.send(Err(RequestError::Stopping)));
+    }
+}
+
+/// A caller that is told that the group has changed may ask at once which replicas are in it now. So that is carried
+/// out before the change is executed and answered.
+fn change_before_answer(actions: &mut [Action]) {
+    let mut change = None;
+    for at in 0..actions.len() {
+        match &actions[at] {
+            Action::Execute { batch, .. } => change = batch.reconfiguration().map(|_| at),
+            Action::Group(_) => {
+                if let Some(from) = change.take() {
+                    actions[from..=at].rotate_right(1);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_consensus::Options;
+    use synod_replica::Group;
+    use synod_wire::{Ballots, Batch, BatchBuilder, CommandKind, ReplicaId, SessionId};
+
+    use super::*;
+
+    #[test]
+    fn a_change_is_known_before_it_is_answered_and_all_else_keeps_its_order() {
+        let batch = |kind| {
+            let mut builder = BatchBuilder::new();
+            builder.push_as(kind, SessionId(1), 1, 1, b"x");
+            builder.finish()
+        };
+        let execute = |slot, batch: Batch| Action::Execute {
+            slot: Slot(slot),
+            ballots: Ballots::ZERO,
+            batch,
+            requests: Vec::new(),
+        };
+        let group = || Action::Group(Group::of(&Options::default(), [ReplicaId(1)]));
+        let mut actions = vec![
+            execute(1, batch(CommandKind::Reconfigure)),
+            execute(2, batch(CommandKind::Apply)),
+            execute(3, batch(CommandKind::Reconfigure)),
+            Action::Retired,
+            group(),
+            execute(4, batch(CommandKind::Apply)),
+            group(),
+        ];
+        change_before_answer(&mut actions);
+        let told = actions.iter().map(|action| match action {
+            Action::Execute { slot, .. } => slot.to_string(),
+            Action::Group(_) => "group".to_owned(),
+            _ => "retired".to_owned(),
+        });
+        assert_eq!(told.collect::<Vec<_>>(), ["1", "2", "group", "3", "retired", "4", "group"]);
+    }
+}
