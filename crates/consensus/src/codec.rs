@@ -3,22 +3,37 @@
 //! The order of fields in [`coded!`] and [`fields!`] is the order of bytes; `tests/encoding.txt` of each folder holds
 //! it fixed.
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
 use synod_wire::{Ballot, Ballots, Batch, DecodeError, Incarnation, Reader, ReplicaId, Slot, Writer};
 
-use crate::batches::{read_batches, write_batches};
+use crate::{
+    BatchText,
+    batches::{read_batches, write_batches},
+};
 
 /// A field of a message or of a record.
-pub(crate) trait Field: Sized {
+pub trait Field: Sized + Debug {
+    /// Writes the field.
     fn write(&self, writer: &mut Writer);
 
     /// Reads what [`Field::write`] wrote; `name` is for people.
+    ///
+    /// # Errors
+    /// If the bytes are no such field.
     fn read(reader: &mut Reader, name: &'static str) -> Result<Self, DecodeError>;
+
+    /// The field with its name, as text for people.
+    fn text(&self, name: &'static str, _batch: BatchText<'_>) -> String {
+        format!("{name} {self:?}")
+    }
+
+    /// Shows every batch that the field holds.
+    fn for_each_batch(&self, _see: &mut dyn FnMut(&Batch)) {}
 }
 
 macro_rules! plain {
-    ($($type:ty: $value:ident => $write:ident($written:expr), |$reader:ident, $name:ident| $read:expr;)+) => {
+    ($($type:ty: $value:ident => $write:ident($written:expr), |$reader:ident, $name:ident| $read:expr $(, as $text:literal)?;)+) => {
         $(
             impl Field for $type {
                 fn write(&self, writer: &mut Writer) {
@@ -29,6 +44,11 @@ macro_rules! plain {
                 fn read($reader: &mut Reader, $name: &'static str) -> Result<$type, DecodeError> {
                     $read
                 }
+                $(
+                    fn text(&self, name: &'static str, _: BatchText<'_>) -> String {
+                        format!($text, name = name, value = self)
+                    }
+                )?
             }
         )+
     };
@@ -38,11 +58,10 @@ plain! {
     u8: value => u8(*value), |reader, name| reader.u8(name);
     u64: value => u64(*value), |reader, name| reader.u64(name);
     bool: value => bool(*value), |reader, name| reader.bool(name);
-    Slot: value => slot(*value), |reader, name| reader.slot(name);
-    Ballot: value => ballot(*value), |reader, name| reader.ballot(name);
+    Slot: value => slot(*value), |reader, name| reader.slot(name), as "{name} {value}";
+    Ballot: value => ballot(*value), |reader, name| reader.ballot(name), as "{name} {value}";
     Ballots: value => ballots(*value), |reader, name| reader.ballots(name);
-    Batch: value => batch(value), |reader, name| reader.batch(name);
-    ReplicaId: value => replica(*value), |reader, name| reader.replica(name);
+    ReplicaId: value => replica(*value), |reader, name| reader.replica(name), as "{name} {value}";
     Incarnation: value => u64(value.0), |reader, name| reader.u64(name).map(Incarnation);
     // Slot 0 is never proposed, so it can stand for "none".
     Option<Slot>: value => slot(value.unwrap_or(Slot::ZERO)),
@@ -52,6 +71,24 @@ plain! {
         |reader, name| Ok(Some(reader.replica(name)?).filter(|id| id.0 != 0));
 }
 
+impl Field for Batch {
+    fn write(&self, writer: &mut Writer) {
+        writer.batch(self);
+    }
+
+    fn read(reader: &mut Reader, name: &'static str) -> Result<Batch, DecodeError> {
+        reader.batch(name)
+    }
+
+    fn text(&self, _: &'static str, batch: BatchText<'_>) -> String {
+        batch(self)
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        see(self);
+    }
+}
+
 impl Field for Arc<[Batch]> {
     fn write(&self, writer: &mut Writer) {
         write_batches(writer, self);
@@ -59,6 +96,14 @@ impl Field for Arc<[Batch]> {
 
     fn read(reader: &mut Reader, _: &'static str) -> Result<Arc<[Batch]>, DecodeError> {
         read_batches(reader)
+    }
+
+    fn text(&self, _: &'static str, batch: BatchText<'_>) -> String {
+        self.iter().map(batch).collect::<Vec<_>>().join("; ")
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        self.iter().for_each(see);
     }
 }
 
@@ -73,6 +118,10 @@ impl<T: Field> Field for Vec<T> {
         let count = reader.u32(name)?;
         (0..count).map(|_| T::read(reader, name)).collect()
     }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        self.iter().for_each(|value| value.for_each_batch(see));
+    }
 }
 
 impl<A: Field, B: Field> Field for (A, B) {
@@ -83,6 +132,11 @@ impl<A: Field, B: Field> Field for (A, B) {
 
     fn read(reader: &mut Reader, name: &'static str) -> Result<(A, B), DecodeError> {
         Ok((A::read(reader, name)?, B::read(reader, name)?))
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
+        self.0.for_each_batch(see);
+        self.1.for_each_batch(see);
     }
 }
 
@@ -100,6 +154,10 @@ macro_rules! fields {
             ) -> Result<$type, synod_wire::DecodeError> {
                 $(let $field = $crate::codec::Field::read(reader, stringify!($field))?;)+
                 Ok($type { $($field),+ })
+            }
+
+            fn for_each_batch(&self, see: &mut dyn FnMut(&synod_wire::Batch)) {
+                $($crate::codec::Field::for_each_batch(&self.$field, see);)+
             }
         }
     };
@@ -141,3 +199,98 @@ macro_rules! coded {
     };
 }
 pub(crate) use coded;
+
+/// Declares the messages of a protocol from outside: for each kind its number on the wire, the [`crate::Class`] that
+/// says its purpose, its name and its fields. `of` names the [`crate::Outside`] whose messages they are.
+///
+/// ```
+/// # use synod_consensus::{Claims, ElectionKind, Outside, SlotRecord, Survives};
+/// # use synod_wire::{Ballot, Slot};
+/// # static MINE: Outside = Outside::new::<Message, SlotRecord>(
+/// #     "mine", &[ElectionKind::None], Survives::NOTHING_ELSE, |_, _, _, _, _| unreachable!());
+/// synod_consensus::messages! {
+///     /// What replicas say to each other.
+///     pub enum Message of MINE {
+///         /// The sender has accepted what was proposed.
+///         1, Vote: Accepted { ballot: Ballot, slot: Slot },
+///         /// The sender follows.
+///         2, HeartbeatAnswer: Follows { ballot: Ballot },
+///     }
+/// }
+///
+/// /// This protocol claims nothing that is checked.
+/// impl Claims for Message {}
+/// ```
+///
+/// Each field is a [`crate::Field`]. The messages are a [`crate::Body`], so they travel, and people can read them; and
+/// [`crate::Effects::send`] takes them. What they claim is for the protocol to say: [`crate::Claims`].
+#[macro_export]
+macro_rules! messages {
+    (
+        $(#[$doc:meta])*
+        $visibility:vis enum $type:ident of $of:ident {
+            $(
+                $(#[$kind_doc:meta])*
+                $tag:literal, $class:ident: $kind:ident { $($field:ident: $field_type:ty),* $(,)? }
+            ),+ $(,)?
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        #[allow(missing_docs, reason = "the types of the fields say what they are")]
+        $visibility enum $type {
+            $($(#[$kind_doc])* $kind { $($field: $field_type),* },)+
+        }
+
+        impl $crate::Body for $type {
+            fn encode(&self, writer: &mut $crate::wire::Writer) {
+                match self {
+                    $($type::$kind { $($field),* } => {
+                        writer.u8($tag);
+                        $($crate::Field::write($field, writer);)*
+                    })+
+                }
+            }
+
+            fn decode(reader: &mut $crate::wire::Reader) -> Result<$type, $crate::wire::DecodeError> {
+                Ok(match reader.u8("kind of message")? {
+                    $($tag => {
+                        $(let $field = $crate::Field::read(reader, stringify!($field))?;)*
+                        $type::$kind { $($field),* }
+                    })+
+                    value => {
+                        let field = "kind of message";
+                        return Err($crate::wire::DecodeError::Undefined { field, value: value.into() });
+                    }
+                })
+            }
+
+            fn for_each_batch(&self, see: &mut dyn FnMut(&$crate::wire::Batch)) {
+                match self {
+                    $($type::$kind { $($field),* } => { $($crate::Field::for_each_batch($field, see);)* })+
+                }
+            }
+
+            fn class(&self) -> $crate::Class {
+                match self { $($type::$kind { .. } => $crate::Class::$class,)+ }
+            }
+        }
+
+        impl $crate::Describe for $type {
+            fn describe(&self, batch: $crate::BatchText<'_>) -> String {
+                match self {
+                    $($type::$kind { $($field),* } => {
+                        let fields: &[String] = &[$($crate::Field::text($field, stringify!($field), batch)),*];
+                        format!("{} {}", stringify!($kind), fields.join(", "))
+                    })+
+                }
+            }
+        }
+
+        impl From<$type> for $crate::Message {
+            fn from(message: $type) -> $crate::Message {
+                $of.message(message)
+            }
+        }
+    };
+}

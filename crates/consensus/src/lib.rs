@@ -43,6 +43,7 @@ mod registry;
 mod resend;
 pub mod ring;
 pub mod sequence_paxos;
+mod slot_acceptor;
 mod slots;
 mod staged;
 
@@ -50,6 +51,7 @@ pub use batches::Batches;
 pub use claims::{
     Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact, Way,
 };
+pub use codec::Field;
 pub use combination::{Combination, CombinationError};
 pub use describe::{BatchText, Class, Describe};
 pub use dissemination::Dissemination;
@@ -62,8 +64,13 @@ pub use overrides::{OptionError, Overrides};
 pub use planted::Bug;
 pub use proofs::{Proofs, Prove};
 pub use protocol::{
-    ChangeRefused, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken, Role, Route,
-    Status, To,
+    ChangeRefused, CloneProtocol, Control, Effect, Effects, Input, LeaderView, Link, Protocol, ReadToken,
+    Role, Route, Status, To,
 };
 pub use raft::{Entries, Entry};
 pub use registry::{ElectionKind, Message, ProtocolKind, Record, Survives};
+pub use slot_acceptor::{SlotAcceptor, SlotRecord};
+
+/// What the code that [`messages!`] writes names.
+#[doc(hidden)]
+pub use synod_wire as wire;

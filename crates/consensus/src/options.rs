@@ -240,20 +240,20 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_goes_the_same_way_and_leaves_the_original_alone() {
+    fn a_copy_goes_the_same_way_and_leaves_the_original_alone() {
         for &(_, protocol) in ProtocolKind::ALL {
             let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1));
             let mut effects = Effects::new(Lsn::ZERO);
             let restart = Restart::first(Incarnation(1));
             let mut original = Options::of(protocol).start(members, restart, Time::ZERO, &mut effects);
             let before = format!("{original:?}");
-            let (mut fork, later, lsn) =
-                (original.fork(), Time::ZERO + Duration::from_secs(9), effects.last_lsn());
-            fork.step(later, crate::Input::Timer, &mut Effects::new(lsn));
+            let (mut copy, later, lsn) =
+                (original.clone(), Time::ZERO + Duration::from_secs(9), effects.last_lsn());
+            copy.step(later, crate::Input::Timer, &mut Effects::new(lsn));
             assert_eq!(format!("{original:?}"), before);
-            assert_ne!(format!("{fork:?}"), before);
+            assert_ne!(format!("{copy:?}"), before);
             original.step(later, crate::Input::Timer, &mut Effects::new(lsn));
-            assert_eq!(format!("{original:?}"), format!("{fork:?}"));
+            assert_eq!(format!("{original:?}"), format!("{copy:?}"));
         }
     }
 }

@@ -50,7 +50,7 @@ use crate::{Bug, Message, Options, Record, VoterSets};
 ///
 /// Promising is always safe. It costs a leader its place only if another leader decided something in a higher
 /// ballot, which has cost it that place already. A replica that must not vote promises too: its next life may vote.
-pub trait Protocol: std::fmt::Debug + Send {
+pub trait Protocol: CloneProtocol + std::fmt::Debug + Send {
     /// Takes one input and appends its effects. `now` never decreases from one call to the next.
     ///
     /// Callers run a protocol by this method; an implementation provides [`Protocol::handle`] and does not
@@ -132,10 +132,25 @@ pub trait Protocol: std::fmt::Debug + Send {
     /// Whether another voter answered this replica, which leads, within an election time-out: if so, it is there,
     /// and remembers what it said. A voter that does not know what an earlier life said answers no leader.
     fn answers(&self, now: Time, voter: ReplicaId) -> bool;
+}
 
-    /// Another instance in the same state, which is independent from here on. Code that explores what can
-    /// happen next tries one input on each; a server never does.
-    fn fork(&self) -> Box<dyn Protocol>;
+/// Copies a protocol behind its trait: code that explores what can happen next tries one input on each copy, and a
+/// server makes none. Every protocol that is [`Clone`] has it, and has nothing to write for it.
+pub trait CloneProtocol {
+    /// Another instance in the same state, which is independent from here on.
+    fn clone_protocol(&self) -> Box<dyn Protocol>;
+}
+
+impl<P: Protocol + Clone + 'static> CloneProtocol for P {
+    fn clone_protocol(&self) -> Box<dyn Protocol> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Protocol> {
+    fn clone(&self) -> Box<dyn Protocol> {
+        (**self).clone_protocol()
+    }
 }
 
 /// An event for a protocol.

@@ -4,10 +4,10 @@
 #[allow(dead_code, reason = "its registration is for others")]
 mod fixed_leader;
 
-use fixed_leader::{FIXED_LEADER, FixedLeader, Message, Record};
+use fixed_leader::{FIXED_LEADER, FixedLeader, Message};
 use synod_consensus::{
     Combination, Dissemination, Effect, Effects, ElectionKind, Input, LeaderView, Members, Options, Outside,
-    Protocol, ProtocolKind, Restart, Role, Route, Status, Survives,
+    Protocol, ProtocolKind, Restart, Role, Route, SlotRecord, Status, Survives,
 };
 use synod_sim::{
     Coverage,
@@ -16,7 +16,7 @@ use synod_sim::{
 };
 use synod_wire::{Ballot, Batch, Durability, ReplicaId, Time};
 
-static LEADERLESS: Outside = Outside::new::<Message, Record>(
+static LEADERLESS: Outside = Outside::new::<Message, SlotRecord>(
     "leaderless",
     &[ElectionKind::None],
     Survives::NOTHING_ELSE,
@@ -29,7 +29,7 @@ static LEADERLESS: Outside = Outside::new::<Message, Record>(
 /// The fixed leader without its name: nobody says that it leads, but commands go to it.
 #[derive(Clone, Debug)]
 struct Leaderless {
-    inner: FixedLeader,
+    inner: Box<dyn Protocol>,
     lowest: ReplicaId,
 }
 
@@ -115,10 +115,6 @@ impl Protocol for Leaderless {
 
     fn answers(&self, now: Time, voter: ReplicaId) -> bool {
         self.inner.answers(now, voter)
-    }
-
-    fn fork(&self) -> Box<dyn Protocol> {
-        Box::new(self.clone())
     }
 }
 

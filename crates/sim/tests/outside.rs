@@ -5,9 +5,10 @@ mod protocol;
 
 use std::{env, path::Path};
 
-use protocol::{FIXED_LEADER, Message, Record};
+use protocol::{FIXED_LEADER, Message};
 use synod_consensus::{
-    Combination, Dissemination, ElectionKind, NotRegistered, Options, Outside, ProtocolKind, Survives,
+    Combination, Dissemination, ElectionKind, NotRegistered, Options, Outside, ProtocolKind, SlotRecord,
+    Survives,
 };
 use synod_sim::{
     Coverage,
@@ -36,7 +37,7 @@ fn it_is_known_by_its_name_like_any_other() {
 fn a_name_is_given_once() {
     let other = |name| -> &'static Outside {
         let start = |_, _, _, _, _: &mut _| unreachable!("it is not registered");
-        Box::leak(Box::new(Outside::new::<Message, Record>(
+        Box::leak(Box::new(Outside::new::<Message, SlotRecord>(
             name,
             &[ElectionKind::None],
             Survives::ALL,
@@ -61,7 +62,7 @@ fn its_messages_and_records_travel_under_its_name() {
     let batch = batch.finish();
     let (slot, decided) = (Slot(9), Slot(7));
     let message = FIXED_LEADER.message(Message::Accept { ballot, slot, decided, batch: batch.clone() });
-    let record = FIXED_LEADER.record(Record::Accepted { ballot, slot, decided, batch });
+    let record = FIXED_LEADER.record(SlotRecord::Accepted { ballot, slot, decided, batch });
     let encode = |write: &dyn Fn(&mut Writer)| {
         let mut writer = Writer::new();
         write(&mut writer);

@@ -63,7 +63,7 @@ const PARKED_MAX: usize = 256;
 const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// A replica that disseminates batches, around one that orders references.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Balanced {
     inner: Box<dyn Protocol>,
     members: Members,
@@ -280,21 +280,6 @@ impl Protocol for Balanced {
 
     fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
         self.inner.for_each_proposal(see);
-    }
-
-    fn fork(&self) -> Box<dyn Protocol> {
-        Box::new(Balanced {
-            inner: self.inner.fork(),
-            members: self.members.clone(),
-            options: self.options.clone(),
-            store: self.store.clone(),
-            table: Arc::clone(&self.table),
-            outgoing: self.outgoing.clone(),
-            unacknowledged: self.unacknowledged.clone(),
-            parked: self.parked.clone(),
-            unnamed: self.unnamed.clone(),
-            ..*self
-        })
     }
 }
 

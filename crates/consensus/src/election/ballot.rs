@@ -389,10 +389,6 @@ impl BallotLeaderElection {
 }
 
 impl Election for BallotLeaderElection {
-    fn fork(&self) -> Box<dyn Election> {
-        Box::new(self.clone())
-    }
-
     // The replica's own ballot starts low. If the leader lives, it is heard, and nothing changes; otherwise
     // the next bid is above what was promised (E8).
     fn restarted(&mut self, promised: Ballot) {

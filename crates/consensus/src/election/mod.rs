@@ -43,7 +43,7 @@ pub enum Advice {
 
 /// The election of one replica. The methods at the end are questions that an election answers; the others
 /// tell it something, which it may ignore.
-pub trait Election: std::fmt::Debug + Send {
+pub trait Election: CloneElection + std::fmt::Debug + Send {
     /// Tells that the replica starts again, or begins to vote, and has promised this ballot before.
     fn restarted(&mut self, _promised: Ballot) {}
 
@@ -110,14 +110,24 @@ pub trait Election: std::fmt::Debug + Send {
 
     /// When a replica that does not lead should ask [`Election::candidacy`] again, if it hears nothing before.
     fn deadline(&self, current: Ballot) -> Time;
+}
 
-    /// A copy of the election, for [`crate::Protocol::fork`].
-    fn fork(&self) -> Box<dyn Election>;
+/// Copies an election behind its trait: a copy of a protocol holds a copy of its election. Every election that is
+/// [`Clone`] has it.
+pub trait CloneElection {
+    /// Another instance in the same state, which is independent from here on.
+    fn clone_election(&self) -> Box<dyn Election>;
+}
+
+impl<E: Election + Clone + 'static> CloneElection for E {
+    fn clone_election(&self) -> Box<dyn Election> {
+        Box::new(self.clone())
+    }
 }
 
 impl Clone for Box<dyn Election> {
     fn clone(&self) -> Box<dyn Election> {
-        self.fork()
+        (**self).clone_election()
     }
 }
 
@@ -165,9 +175,5 @@ impl Election for Advised {
 
     fn deadline(&self, _: Ballot) -> Time {
         Time::NEVER
-    }
-
-    fn fork(&self) -> Box<dyn Election> {
-        Box::new(self.clone())
     }
 }

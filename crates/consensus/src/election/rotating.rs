@@ -145,10 +145,6 @@ impl Rotating {
 }
 
 impl Election for Rotating {
-    fn fork(&self) -> Box<dyn Election> {
-        Box::new(self.clone())
-    }
-
     /// Called when the replica starts again, or begins to vote, and has promised this ballot before.
     fn restarted(&mut self, promised: Ballot) {
         self.highest = self.highest.max(promised);

@@ -230,10 +230,6 @@ impl Protocol for Raft {
             written.chain(self.log.unwritten()).map(|entry| &entry.batch).for_each(see);
         }
     }
-
-    fn fork(&self) -> Box<dyn Protocol> {
-        Box::new(self.clone())
-    }
 }
 
 impl Raft {

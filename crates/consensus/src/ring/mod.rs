@@ -185,10 +185,6 @@ impl Protocol for Ring {
         let accepted = self.acceptor.accepted_from(Slot::ZERO).map(|(_, accepted)| accepted);
         accepted.map(|accepted| &accepted.batch).chain(waiting).for_each(see);
     }
-
-    fn fork(&self) -> Box<dyn Protocol> {
-        Box::new(self.clone())
-    }
 }
 
 impl Leads for Ring {

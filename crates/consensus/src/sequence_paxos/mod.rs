@@ -170,10 +170,6 @@ impl Protocol for SequencePaxos {
             undecided.filter_map(|slot| self.log.get(slot)).for_each(see);
         }
     }
-
-    fn fork(&self) -> Box<dyn Protocol> {
-        Box::new(self.clone())
-    }
 }
 
 impl Leads for SequencePaxos {

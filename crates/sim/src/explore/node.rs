@@ -137,7 +137,7 @@ impl Node {
 
     fn fork(&self) -> Node {
         Node {
-            protocol: self.protocol.fork(),
+            protocol: self.protocol.clone(),
             log: self.log.clone(),
             held: self.held.clone(),
             past: self.past.clone(),

@@ -1,0 +1,357 @@
+//! What a protocol from outside need not write itself if it decides slot by slot in ballots: its records, and what a
+//! replica knows of slots.
+
+use synod_wire::{Ballot, Ballots, Batch, Keep, Lsn, ReplicaId, Slot};
+
+use crate::{
+    BatchText, Control, Describe, Effect, Effects, Fact, Facts, LeaderView, Logged, Members, Options,
+    Outside, Proofs, Prove, Record, Restart, Role, Status,
+    acceptor::{Accepted, Acceptor},
+    codec::coded,
+    describe,
+    leadership::Reported,
+};
+
+/// What a replica of such a protocol remembers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SlotRecord {
+    /// The replica acts in no lower ballot.
+    Promised(Ballot),
+    /// The replica accepted this proposal.
+    Accepted {
+        /// The ballot of the proposal.
+        ballot: Ballot,
+        /// The slot of the proposal.
+        slot: Slot,
+        /// Slots through this one were decided then, with the values that the log holds.
+        decided: Slot,
+        /// The proposed batch.
+        batch: Batch,
+    },
+    /// Another replica said that this was decided.
+    Learned {
+        /// The ballot in which it was proposed.
+        ballot: Ballot,
+        /// The decided slot.
+        slot: Slot,
+        /// The decided batch.
+        batch: Batch,
+    },
+    /// Whether the log before this record is lost.
+    Amnesia(bool),
+}
+
+/// One replica of a protocol that decides slot by slot, apart from the protocol: what it promised and accepted, which
+/// replicas are known to have accepted the same, and what is decided. It writes the records, delivers what is decided,
+/// and reports the leader.
+///
+/// The protocol says in which ballot the replica acts, which proposals it takes, and what others said; and it sends
+/// nothing that speaks of a record before that record is durable.
+#[derive(Clone, Debug)]
+pub struct SlotAcceptor {
+    of: &'static Outside,
+    options: Options,
+    members: Members,
+    acceptor: Acceptor,
+    promised: Ballot,
+    promised_lsn: Lsn,
+    is_whole: bool,
+    /// Slots through this one are known to be decided by some replica.
+    decided_elsewhere: Slot,
+    /// The executor lags, so that nothing is accepted.
+    backlogged: bool,
+    reported: Reported,
+}
+
+impl SlotAcceptor {
+    /// The replica as it is after a start of this protocol. What an earlier life knew to be decided is delivered.
+    pub fn start(
+        of: &'static Outside,
+        options: Options,
+        members: Members,
+        restart: &Restart,
+        effects: &mut Effects,
+    ) -> SlotAcceptor {
+        let mut replica = SlotAcceptor {
+            of,
+            options,
+            members,
+            acceptor: Acceptor::new(restart.base),
+            promised: Ballot::ZERO,
+            promised_lsn: Lsn::ZERO,
+            is_whole: !restart.amnesia,
+            decided_elsewhere: restart.base,
+            backlogged: false,
+            reported: Reported::default(),
+        };
+        let mut decided = restart.base;
+        for record in restart.records.iter().filter_map(Record::outside) {
+            replica.replay(record, &mut decided);
+        }
+        if restart.amnesia {
+            replica.forget(&mut decided);
+        }
+        if restart.records.is_empty() || !replica.is_whole {
+            effects.append(of.record(SlotRecord::Amnesia(!replica.is_whole)));
+        }
+        replica.acceptor.decide_through(decided.max(restart.decided), |_| true);
+        replica.deliver(effects);
+        replica
+    }
+
+    fn replay(&mut self, record: &SlotRecord, decided: &mut Slot) {
+        let accepted = |ballot: &Ballot, batch: &Batch| Accepted {
+            ballot: *ballot,
+            batch: batch.clone(),
+            lsn: Lsn::ZERO,
+        };
+        match record {
+            SlotRecord::Promised(ballot) => self.promised = *ballot,
+            SlotRecord::Accepted { ballot, slot, decided: known, batch } => {
+                *decided = (*decided).max(*known);
+                self.acceptor.replay(*slot, accepted(ballot, batch), false);
+            }
+            SlotRecord::Learned { ballot, slot, batch } => {
+                self.acceptor.replay(*slot, accepted(ballot, batch), true);
+            }
+            SlotRecord::Amnesia(false) => {}
+            SlotRecord::Amnesia(true) => {
+                self.is_whole = false;
+                self.forget(decided);
+            }
+        }
+    }
+
+    /// Where records are missing, a newer value of a slot may be among them: only what a peer said to be decided is
+    /// believed.
+    fn forget(&mut self, decided: &mut Slot) {
+        self.acceptor.forget_undecided();
+        *decided = self.decided();
+    }
+
+    // Questions.
+
+    /// The options that the replica was started with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The members of the group.
+    #[must_use]
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// Whether the log holds all that the replica ever said in this epoch. If not, it must not vote.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// The highest ballot that is promised, and the record that has to be durable before the replica speaks of it.
+    #[must_use]
+    pub fn promised(&self) -> (Ballot, Lsn) {
+        (self.promised, self.promised_lsn)
+    }
+
+    /// The last slot of the delivered prefix.
+    #[must_use]
+    pub fn decided(&self) -> Slot {
+        self.acceptor.decided()
+    }
+
+    /// The last slot of which anything is known.
+    #[must_use]
+    pub fn last(&self) -> Slot {
+        self.acceptor.last()
+    }
+
+    /// What was accepted from a slot on, and is not delivered: each slot with the ballot, the batch, and the record
+    /// that holds them.
+    pub fn accepted_from(&self, first: Slot) -> impl Iterator<Item = (Slot, Ballot, &Batch, Lsn)> {
+        let accepted = self.acceptor.accepted_from(first);
+        accepted.map(|(slot, accepted)| (slot, accepted.ballot, &accepted.batch, accepted.lsn))
+    }
+
+    /// The peers that are not known to have accepted the proposal of the promised ballot for a slot.
+    pub fn lacking(&self, slot: Slot) -> impl Iterator<Item = ReplicaId> {
+        let voters = self.acceptor.voters(slot, self.promised);
+        self.members.peers().filter(move |&peer| !self.members.contains(voters, peer))
+    }
+
+    /// Whether the executor lags so far that nothing is accepted ([`crate::Protocol::is_congested`]).
+    #[must_use]
+    pub fn is_congested(&self) -> bool {
+        self.backlogged
+    }
+
+    /// The answers of the protocol to questions about itself.
+    #[must_use]
+    pub fn status(&self, role: Role) -> Status {
+        let (decided, leads) = (self.decided(), role == Role::Leader);
+        let in_flight = usize::try_from(self.last().0 - decided.0).unwrap_or(usize::MAX);
+        Status {
+            role,
+            view: self.reported.view,
+            decided,
+            decided_elsewhere: self.decided_elsewhere.max(decided),
+            in_flight: if leads { in_flight } else { 0 },
+            waits_for_disk: leads,
+        }
+    }
+
+    // Ballots.
+
+    /// Reports that the owner of a ballot leads, if that is news.
+    pub fn leads(&mut self, ballot: Ballot, effects: &mut Effects) {
+        self.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
+    }
+
+    /// Promises a ballot that is higher than the promised one.
+    pub fn promise(&mut self, ballot: Ballot, effects: &mut Effects) {
+        self.promised = ballot;
+        self.promised_lsn = effects.append(self.of.record(SlotRecord::Promised(ballot)));
+    }
+
+    /// Accepts the own proposal for a slot in the promised ballot, and returns the record that holds it. What is
+    /// accepted in this ballot already, or known to be decided, is not written again.
+    pub fn propose(&mut self, slot: Slot, batch: &Batch, effects: &mut Effects) -> Lsn {
+        let (ballot, decided) = (self.promised, self.decided());
+        match self.acceptor.accepted(slot) {
+            _ if slot <= decided => return self.promised_lsn,
+            Some(held) if held.ballot == ballot => return held.lsn,
+            _ => {}
+        }
+        let record = SlotRecord::Accepted { ballot, slot, decided, batch: batch.clone() };
+        let lsn = effects.append(self.of.record(record));
+        self.acceptor.accept(ballot, slot, &[batch.clone()].into(), lsn);
+        lsn
+    }
+
+    /// Accepts another replica's proposal of the promised ballot, and returns the record that has to be durable before
+    /// this replica says so; `None` if it has no room for the proposal.
+    pub fn accept(&mut self, slot: Slot, batch: &Batch, effects: &mut Effects) -> Option<Lsn> {
+        let has_room = !self.backlogged && slot.0 <= self.decided().0 + self.options.accept_ahead_max();
+        has_room.then(|| self.propose(slot, batch, effects))
+    }
+
+    /// Takes note that a replica accepted the proposal of a ballot for a slot, and delivers what that decides.
+    pub fn vote(&mut self, slot: Slot, ballot: Ballot, voter: ReplicaId, effects: &mut Effects) {
+        let members = &self.members;
+        self.acceptor.vote(slot, slot, ballot, members.only(voter), |votes| members.is_quorum(votes));
+        self.deliver(effects);
+    }
+
+    /// Takes note that records through this one are durable: the votes of this replica that they hold count.
+    pub fn durable(&mut self, lsn: Lsn, effects: &mut Effects) {
+        while let Some(votes) = self.acceptor.became_durable(lsn) {
+            self.vote(votes.first, votes.ballot, self.members.me(), effects);
+        }
+    }
+
+    /// Takes note that slots through this one are decided, as the leader of a ballot said: where this replica holds
+    /// the proposal of that ballot, it holds what was decided.
+    pub fn decide_through(&mut self, through: Slot, ballot: Ballot, effects: &mut Effects) {
+        self.decided_elsewhere = self.decided_elsewhere.max(through);
+        self.acceptor.decide_through(through, |accepted| accepted.ballot == ballot);
+        self.deliver(effects);
+    }
+
+    /// Carries out the requests that concern what is decided: [`Control::Learn`], [`Control::Installed`] and
+    /// [`Control::Backlogged`].
+    pub fn control(&mut self, control: Control, effects: &mut Effects) {
+        match control {
+            Control::Learn { slot, ballots, batch, .. } if !self.acceptor.is_decided(slot) => {
+                let ballot = ballots.proposed;
+                let record = SlotRecord::Learned { ballot, slot, batch: batch.clone() };
+                let lsn = effects.append(self.of.record(record));
+                self.acceptor.learn(slot, Accepted { ballot, batch, lsn });
+            }
+            Control::Installed { slot, .. } if slot > self.decided() => self.acceptor.installed(slot),
+            Control::Backlogged(backlogged) => self.backlogged = backlogged,
+            _ => {}
+        }
+        self.deliver(effects);
+    }
+
+    fn deliver(&mut self, effects: &mut Effects) {
+        while let Some((slot, ballots, batch)) = self.acceptor.deliver() {
+            effects.push(Effect::Deliver { slot, ballots, batch });
+        }
+    }
+}
+
+impl Logged for SlotRecord {
+    coded! {
+        SlotRecord, "kind of record":
+        1 = Promised(ballot);
+        2 = Accepted { ballot, slot, decided, batch };
+        3 = Learned { ballot, slot, batch };
+        4 = Amnesia(lost);
+    }
+
+    fn keep(&self) -> Keep {
+        match self {
+            SlotRecord::Promised(_) => Keep::State(1),
+            SlotRecord::Amnesia(_) => Keep::State(2),
+            SlotRecord::Accepted { slot, .. } | SlotRecord::Learned { slot, .. } => Keep::Slot(*slot),
+        }
+    }
+
+    fn for_each_batch(&self, see: &mut dyn FnMut(Slot, &Batch)) {
+        if let SlotRecord::Accepted { slot, batch, .. } | SlotRecord::Learned { slot, batch, .. } = self {
+            see(*slot, batch);
+        }
+    }
+
+    fn is_decision(&self) -> bool {
+        matches!(self, SlotRecord::Learned { .. })
+    }
+
+    fn amnesia(&self) -> Option<bool> {
+        if let SlotRecord::Amnesia(lost) = self { Some(*lost) } else { None }
+    }
+}
+
+impl Describe for SlotRecord {
+    fn describe(&self, text: BatchText<'_>) -> String {
+        match self {
+            SlotRecord::Promised(ballot) => format!("promised {ballot}"),
+            SlotRecord::Accepted { ballot, slot, decided, batch } => {
+                format!("accepted {ballot} slot {slot}, decided {decided}: {}", text(batch))
+            }
+            SlotRecord::Learned { ballot, slot, batch } => {
+                format!("learned {ballot} slot {slot}: {}", text(batch))
+            }
+            SlotRecord::Amnesia(lost) => describe::amnesia(*lost),
+        }
+    }
+}
+
+impl Facts for SlotRecord {
+    fn fact(&self) -> Fact {
+        match self {
+            SlotRecord::Promised(ballot) => Fact::Promised(*ballot),
+            SlotRecord::Accepted { ballot, slot, batch, .. } => {
+                Fact::Accepted { ballot: *ballot, first: *slot, batches: [batch.clone()].into() }
+            }
+            SlotRecord::Learned { slot, batch, .. } => Fact::Learned { slot: *slot, batch: batch.clone() },
+            SlotRecord::Amnesia(_) => Fact::Nothing,
+        }
+    }
+}
+
+impl Prove for SlotRecord {
+    /// The values of slots are independent.
+    fn prove(&self, proofs: &mut Proofs) {
+        match self {
+            SlotRecord::Accepted { ballot, slot, decided, batch } => {
+                proofs.decide(*decided, Ballots::both);
+                proofs.hold(*slot, [(*ballot, batch)]);
+            }
+            SlotRecord::Learned { ballot, slot, batch } => proofs.learn(*slot, Ballots::both(*ballot), batch),
+            SlotRecord::Promised(_) | SlotRecord::Amnesia(_) => {}
+        }
+    }
+}
