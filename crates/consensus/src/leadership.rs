@@ -34,13 +34,21 @@ pub(crate) trait Leads: Protocol {
         self.duties().map(|(duties, _)| duties.read_slot(decided))
     }
 
-    /// Gives up if this leader overslept. A leader that orders alone does not give up, since there is no
-    /// other to do it for.
+    /// Gives up if this leader overslept. Every step and every flush begins with that.
+    #[inline]
     fn yield_if_overslept(&mut self, now: Time, effects: &mut Effects) {
-        let (me, timeout) = (self.me(), self.options().election_timeout);
-        let Some((duties, voters)) = self.duties() else { return };
-        let overslept = duties.overslept(now, timeout) && !voters.is_quorum(|id| id == me);
-        if overslept && !self.options().has(Bug::ReadWithoutConfirmation) {
+        let timeout = self.options().election_timeout;
+        if self.duties().is_some_and(|(duties, _)| duties.overslept(now, timeout)) {
+            self.yield_to_others(now, effects);
+        }
+    }
+
+    /// Gives up, unless this leader orders alone: there is no other to do it for.
+    #[cold]
+    fn yield_to_others(&mut self, now: Time, effects: &mut Effects) {
+        let me = self.me();
+        let alone = self.duties().is_some_and(|(_, voters)| voters.is_quorum(|id| id == me));
+        if !alone && !self.options().has(Bug::ReadWithoutConfirmation) {
             self.give_up(now, effects);
             self.report_leader(effects);
         }

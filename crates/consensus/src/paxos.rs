@@ -81,6 +81,7 @@ impl Common {
     }
 
     /// Tells which replica leads, as far as this replica's own `role` and promise say it.
+    #[inline]
     pub(crate) fn report_leader(&mut self, role: Role, effects: &mut Effects) {
         let (me, view) = (self.members.me(), self.reported.view);
         let view = match role {

@@ -44,7 +44,7 @@ pub(super) struct Leader {
     /// Slots through this one are proposed.
     pub(super) proposed: Slot,
     /// What goes into the slots after it, which leaves at the end of this burst.
-    waiting: VecDeque<Batch>,
+    waiting: Vec<Batch>,
     pub(super) duties: Leadership,
     /// What was proposed, as far as it is in flight, and when the first of it is due again.
     flights: VecDeque<Flight>,
@@ -218,7 +218,7 @@ impl MultiPaxos {
         if awaited {
             leader.duties.awaits(leader.next_slot());
         }
-        leader.waiting.push_back(batch);
+        leader.waiting.push(batch);
     }
 
     /// Proposes what waits; consecutive slots leave together.

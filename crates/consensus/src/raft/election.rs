@@ -86,9 +86,11 @@ impl ElectionTimer {
     fn hasten(&mut self, priority: u8, rank: u32) {
         let leader = self.leader.filter(|_| self.missed != self.leader);
         let gone_at = leader.and_then(|leader| self.departures.gone_at(leader));
-        let (base, _) = self.span(priority);
-        let turn = self.timeout / TURNS_PER_TIMEOUT * rank;
-        self.hastened_to = gone_at.map(|gone_at| gone_at + (base - self.timeout) + turn);
+        self.hastened_to = gone_at.map(|gone_at| {
+            let (base, _) = self.span(priority);
+            let turn = self.timeout / TURNS_PER_TIMEOUT * rank;
+            gone_at + (base - self.timeout) + turn
+        });
     }
 
     pub(super) fn ends_at(&self) -> Time {

@@ -199,7 +199,7 @@ impl Rounds {
 
 impl Raft {
     /// The status goes with the present term's leader, if that one's rounds carry statuses.
-    fn has_status(&self) -> bool {
+    pub(super) fn has_status(&self) -> bool {
         let ballot = self.gossip.status.ballot();
         ballot != Ballot::ZERO && ballot.round == self.term
     }

@@ -355,7 +355,10 @@ impl Raft {
         progress.repaired(decided);
         if advanced {
             self.holds_directly(from, through);
-            self.commit(now, effects);
+            // An answer that comes after a quorum has the slot commits nothing, but it counts as a status.
+            if through > decided || self.has_status() {
+                self.commit(now, effects);
+            }
         }
         self.hand_over(now, effects);
     }

@@ -231,7 +231,8 @@ impl SequencePaxos {
             }
             _ => {}
         }
-        if news {
+        // An answer that comes after a quorum has the slot decides nothing.
+        if news && last > self.log.decided() {
             self.choose(effects);
         }
     }
