@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use synod_wire::{ReplicaId, Slot, Time};
+use synod_wire::{Ballot, ReplicaId, Slot, Time};
 
-use crate::{Bug, Effect, Effects, LeaderView, Protocol, ReadToken, VoterSets, read_rounds::ReadRounds};
+use crate::{
+    Bug, Effect, Effects, LeaderView, Protocol, ReadToken, Role, VoterSets, read_rounds::ReadRounds,
+};
 
 /// A protocol whose leader has these duties: what differs comes first, the rest follows from it.
 pub(crate) trait Leads: Protocol {
@@ -32,6 +34,41 @@ pub(crate) trait Leads: Protocol {
     fn read_slot(&mut self) -> Option<Slot> {
         let decided = self.decided();
         self.duties().map(|(duties, _)| duties.read_slot(decided))
+    }
+
+    /// Whether a read that comes now need not wait for any decision, so that also a leader that decides nothing is
+    /// useful (`progress_watch.rs`).
+    fn serves_reads(&mut self) -> bool {
+        let decided = self.decided();
+        self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
+    }
+
+    /// Whether this leader goes on leading, where `works` says that its disk and its voters answer, and `stalls` that it
+    /// decides nothing although it should. A leader that decides nothing still serves reads, if it knows all that was
+    /// decided before its time.
+    fn is_useful(&mut self, works: bool, stalls: bool) -> bool {
+        works && (!stalls || self.serves_reads())
+    }
+
+    /// Whether the others know that slots through this one are decided, although nothing announced it.
+    fn is_known(&self, _through: Slot) -> bool {
+        false
+    }
+
+    /// Tells the followers that slots through this one are decided; nothing where decisions reach all without that.
+    fn tell_decided(&mut self, _through: Slot, _effects: &mut Effects) {}
+
+    /// Tells the followers of decisions that no proposal carried.
+    fn announce(&mut self, now: Time, effects: &mut Effects) {
+        let (through, delay_max) = (self.decided(), self.options().announce_delay_max);
+        let known = self.is_known(through);
+        let Some((duties, _)) = self.duties() else { return };
+        if known {
+            duties.told(through);
+        }
+        if duties.announces(now, through, delay_max) {
+            self.tell_decided(through, effects);
+        }
     }
 
     /// Gives up if this leader overslept. Every step and every flush begins with that.
@@ -219,6 +256,20 @@ impl Reported {
             self.view = view;
             effects.push(Effect::Leader(view));
         }
+    }
+
+    /// Tells which replica leads, as far as the own role says it; `acts_in` is the ballot in which this replica acts, or
+    /// the lowest of its term.
+    pub(crate) fn role(&mut self, role: Role, me: ReplicaId, acts_in: Ballot, effects: &mut Effects) {
+        let LeaderView { ballot, leader } = self.view;
+        let view = match role {
+            Role::Leader => LeaderView { ballot: acts_in, leader: Some(me) },
+            // A candidate knows of no leader. Any other replica knows its leader from messages of the current ballot; one
+            // that recovers, and so does not promise, may have heard of a higher one.
+            _ if role != Role::Candidate && ballot >= acts_in && leader != Some(me) => return,
+            _ => LeaderView { ballot: ballot.max(acts_in), leader: None },
+        };
+        self.leader(view, effects);
     }
 
     /// Asks to be woken at this time, unless that was asked before.

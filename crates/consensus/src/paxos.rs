@@ -83,16 +83,7 @@ impl Common {
     /// Tells which replica leads, as far as this replica's own `role` and promise say it.
     #[inline]
     pub(crate) fn report_leader(&mut self, role: Role, effects: &mut Effects) {
-        let (me, view) = (self.members.me(), self.reported.view);
-        let view = match role {
-            Role::Leader => LeaderView { ballot: self.promised, leader: Some(me) },
-            Role::Candidate => LeaderView { ballot: self.promised, leader: None },
-            // A follower knows its leader from messages of the current ballot. A replica that recovers, and so does
-            // not promise, may have heard of a higher one.
-            _ if view.ballot >= self.promised && view.leader != Some(me) => return,
-            _ => LeaderView { ballot: self.highest_ballot(), leader: None },
-        };
-        self.reported.leader(view, effects);
+        self.reported.role(role, self.members.me(), self.promised, effects);
     }
 }
 
@@ -129,13 +120,6 @@ pub(crate) trait Paxos: Leads {
 
     /// A number of slots that grows whenever this leader makes progress, and whether it has something to decide.
     fn progress(&self) -> (Slot, bool);
-
-    /// Whether a read that comes now need not wait for any decision, so that also a leader that decides nothing is
-    /// useful (`progress_watch.rs`).
-    fn serves_reads(&mut self) -> bool {
-        let decided = self.decided();
-        self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
-    }
 
     /// Sends again what was not answered in time. Called whenever the timer has fired.
     fn resend(&mut self, now: Time, effects: &mut Effects);
@@ -306,8 +290,7 @@ pub(crate) trait Paxos: Leads {
         election.stalls(stalls);
         let advice = election.advice(now);
         let works = disk.answers(now, timeout) && advice != Advice::Yield;
-        // A leader that decides nothing still serves reads, if it knows all that was decided before its time.
-        if !works || stalls && !self.serves_reads() {
+        if !self.is_useful(works, stalls) {
             return self.give_up(now, effects);
         }
         self.resend(now, effects);

@@ -251,19 +251,6 @@ impl MultiPaxos {
         self.accept(ballot, first, batches, effects);
     }
 
-    /// Tells the followers about decisions that no proposal carried.
-    pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
-        let through = self.decided();
-        let State::Leader(leader) = &mut self.state else { return };
-        if self.common.options.multipaxos.decision == Decision::All {
-            return leader.duties.told(through);
-        }
-        if leader.duties.announces(now, through, self.common.options.announce_delay_max) {
-            let ballot = leader.ballot;
-            self.common.broadcast(Message::Decided { ballot, through }, Lsn::ZERO, effects);
-        }
-    }
-
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
     /// The replica that reported them decided may be gone for good; another Phase 1 finds the values with those who
     /// accepted them.

@@ -200,6 +200,24 @@ impl Leads for MultiPaxos {
         self.common.report_leader(self.role(), effects);
     }
 
+    fn serves_reads(&mut self) -> bool {
+        let decided = self.decided();
+        let State::Leader(leader) = &self.state else { return false };
+        // Where everybody counts votes, a read waits for all that is proposed.
+        let by_leader = self.common.options.multipaxos.decision == Decision::Leader;
+        by_leader && leader.duties.knows_all_before(decided)
+    }
+
+    /// Where everybody counts votes, everybody finds out by itself what is decided.
+    fn is_known(&self, _: Slot) -> bool {
+        self.common.options.multipaxos.decision == Decision::All
+    }
+
+    fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
+        let ballot = self.common.promised;
+        self.common.broadcast(Message::Decided { ballot, through }, Lsn::ZERO, effects);
+    }
+
     fn read_slot(&mut self) -> Option<Slot> {
         let decided = self.decided();
         let State::Leader(leader) = &self.state else { return None };
@@ -244,14 +262,6 @@ impl Paxos for MultiPaxos {
         let decided = self.decided();
         let has_work = self.in_flight() > 0 || decided < self.common.decided_elsewhere;
         (decided, has_work && !self.is_congested())
-    }
-
-    fn serves_reads(&mut self) -> bool {
-        let decided = self.decided();
-        let State::Leader(leader) = &self.state else { return false };
-        // Where everybody counts votes, a read waits for all that is proposed.
-        let by_leader = self.common.options.multipaxos.decision == Decision::Leader;
-        by_leader && leader.duties.knows_all_before(decided)
     }
 
     fn resend(&mut self, now: Time, effects: &mut Effects) {

@@ -11,7 +11,7 @@ use super::{
     progress::{Mode, Progress},
 };
 use crate::{
-    Effects, LeaderView, MEMBERS_MAX, Protocol, VoterSets,
+    Effects, MEMBERS_MAX, Protocol, Role, VoterSets,
     leadership::{Leadership, Leads},
     resend::Resend,
 };
@@ -192,21 +192,30 @@ impl Leads for Raft {
         self.step_down(now, effects);
     }
 
+    /// What was known of the term's leader stays, but it need not lead any more. A replica that recovers knows of none.
     fn report_leader(&mut self, effects: &mut Effects) {
-        let me = self.members.me();
         let nobody = Ballot { round: self.term, replica: ReplicaId::default() };
-        let view = match &self.state {
-            State::Leader(leader) => LeaderView { ballot: leader.ballot, leader: Some(me) },
-            State::Follower
-                if self.reported.view.ballot.round >= self.term && self.reported.view.leader != Some(me) =>
-            {
-                return;
-            }
+        let (role, acts_in) = match &self.state {
+            State::Leader(leader) => (Role::Leader, leader.ballot),
+            State::Candidate(_) => (Role::Candidate, nobody),
+            State::Follower => (Role::Follower, nobody),
             State::Recovering => return,
-            // What was known of the term's leader stays; but it does not lead any more.
-            _ => LeaderView { ballot: self.reported.view.ballot.max(nobody), leader: None },
         };
-        self.reported.leader(view, effects);
+        self.reported.role(role, self.members.me(), acts_in, effects);
+    }
+
+    /// Entries tell it too.
+    fn is_known(&self, through: Slot) -> bool {
+        let State::Leader(leader) = &self.state else { return false };
+        leader.peers.values().all(|progress| progress.told >= through)
+    }
+
+    fn tell_decided(&mut self, _: Slot, effects: &mut Effects) {
+        if self.gossips() {
+            self.tell_learners(effects);
+            return self.want_round();
+        }
+        self.tell_commit(effects);
     }
 }
 
@@ -411,22 +420,6 @@ impl Raft {
         }
     }
 
-    /// Tells the followers what is committed, if no entries told them.
-    pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
-        let through = self.decided;
-        let State::Leader(leader) = &mut self.state else { return };
-        if leader.peers.values().all(|progress| progress.told >= through) {
-            leader.duties.told(through);
-        }
-        if leader.duties.announces(now, through, self.options.announce_delay_max) {
-            if self.gossips() {
-                self.tell_learners(effects);
-                return self.want_round();
-            }
-            self.tell_commit(effects);
-        }
-    }
-
     /// Begins a round as soon as one may begin.
     fn want_round(&mut self) {
         if let State::Leader(leader) = &mut self.state
@@ -470,11 +463,10 @@ impl Raft {
         let waits = !self.is_congested() && self.log.last() > self.decided;
         let stalls = self.progress.stalls(now, self.decided, waits, timeout);
         let works = self.disk.answers(now, timeout) && self.hears_a_quorum(now);
-        let State::Leader(leader) = &mut self.state else { return };
-        // Once its no-op is decided, a leader that decides nothing still serves reads (`progress_watch.rs`).
-        if !works || stalls && !leader.duties.knows_all_before(self.decided) {
-            return self.step_down(now, effects);
+        if !self.is_useful(works, stalls) {
+            return self.give_up(now, effects);
         }
+        let State::Leader(leader) = &mut self.state else { return };
         leader.stalls = stalls;
         leader.peers.retain(|&id, peer| {
             let silent = peer.learner && now.since(peer.heard) > timeout * LEARNER_TIMEOUTS;

@@ -219,6 +219,11 @@ impl Leads for Ring {
         let State::Leader(leader) = &self.state else { return None };
         Some(leader.next_slot().prev())
     }
+
+    /// A read waits for all that is proposed.
+    fn serves_reads(&mut self) -> bool {
+        false
+    }
 }
 
 impl Paxos for Ring {
@@ -253,11 +258,6 @@ impl Paxos for Ring {
         let decided = self.decided();
         let has_work = self.in_flight() > 0 || decided < self.common.decided_elsewhere;
         (decided, has_work && !self.is_congested())
-    }
-
-    /// A read waits for all that is proposed.
-    fn serves_reads(&mut self) -> bool {
-        false
     }
 
     fn resend(&mut self, now: Time, effects: &mut Effects) {

@@ -198,6 +198,10 @@ impl Leads for SequencePaxos {
     fn report_leader(&mut self, effects: &mut Effects) {
         self.common.report_leader(self.role(), effects);
     }
+
+    fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
+        self.send_decide(through, effects);
+    }
 }
 
 impl Paxos for SequencePaxos {

@@ -306,20 +306,12 @@ impl SequencePaxos {
         peer.sent = leader.written;
     }
 
-    /// Tells the followers about decisions that no proposal carried.
+    /// Tells the followers that slots through this one are decided.
     ///
     /// A follower is told only what it was sent before: a `Decide` that overtakes its `Accept` would name elements
     /// that the follower does not hold (E21). Nothing is queued beyond a burst, so a `Decide` is never merged with
     /// one that stands before an `Accept`; what remains of the erratum is a follower in the middle of an
     /// `AcceptSync`.
-    pub(super) fn announce(&mut self, now: Time, effects: &mut Effects) {
-        let through = self.log.decided();
-        let State::Leader(leader) = &mut self.state else { return };
-        if leader.duties.announces(now, through, self.common.options.announce_delay_max) {
-            self.send_decide(through, effects);
-        }
-    }
-
     pub(super) fn send_decide(&mut self, through: Slot, effects: &mut Effects) {
         let to_all = self.has(super::Bug::DecideToUnsynced);
         let State::Leader(leader) = &mut self.state else { return };
