@@ -78,8 +78,6 @@ pub struct Replica {
     pub(crate) snapshots: Snapshots,
     /// What this replica knows of the replicated clock.
     pub(crate) clock: ClockView,
-    /// The number of the last skip that this replica proposed, in its own session.
-    pub(crate) last_skip: Option<u64>,
     /// The deadline that was last asked for.
     deadline: Option<Time>,
 }
@@ -134,7 +132,6 @@ impl Replica {
             backlog: Backlog::new(base, last_lsn),
             snapshots: Snapshots::new(info),
             clock: ClockView::new(now),
-            last_skip: None,
             deadline: None,
             me,
             incarnation,

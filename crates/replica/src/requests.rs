@@ -67,6 +67,8 @@ pub(crate) struct Requests {
     outstanding_bytes: usize,
     /// The first sequence number of this replica's own session in each of them.
     own_first: BTreeSet<u64>,
+    /// The number of the last skip of the common order of several groups, in the own session.
+    last_skip: Option<u64>,
 }
 
 /// Requests that waited for too long.
@@ -97,6 +99,7 @@ impl Requests {
             outstanding: BTreeMap::new(),
             outstanding_bytes: 0,
             own_first: BTreeSet::new(),
+            last_skip: None,
         }
     }
 
@@ -162,8 +165,18 @@ impl Requests {
         self.own_first.first().copied().into_iter().chain(batched).min().unwrap_or(self.next_sequence)
     }
 
+    /// Adds a skip to this position of the common order of several groups.
+    pub fn add_skip(&mut self, now: Time, target: u64) {
+        self.last_skip = Some(self.add_own(now, None, CommandKind::Skip, &target.to_le_bytes()));
+    }
+
+    /// Whether a skip may still be executed.
+    pub fn has_skip(&self) -> bool {
+        self.last_skip.is_some_and(|skip| self.has_own(skip))
+    }
+
     /// Whether this command of the own session may still be executed.
-    pub fn has_own(&self, sequence: u64) -> bool {
+    fn has_own(&self, sequence: u64) -> bool {
         // Own commands leave the batcher in the order of their numbers.
         let waits = self.batcher.lowest_own().is_some_and(|lowest| lowest <= sequence);
         let is_it = |waiter: &Waiter| matches!(waiter, Waiter::Own { sequence: own, .. } if *own == sequence);
@@ -401,10 +414,14 @@ mod tests {
     fn an_own_command_is_here_until_it_is_delivered_whatever_came_before_it() {
         let mut requests = requests();
         let batches = [1, 2].map(|request| sent(&mut requests, request));
-        requests.add_own(NOW, None, CommandKind::Skip, &[0; 8]);
-        assert_eq!([1, 2, 3].map(|own| requests.has_own(own)), [true; 3]);
+        assert!(!requests.has_skip());
+        requests.add_skip(NOW, 9);
+        assert_eq!(([1, 2, 3].map(|own| requests.has_own(own)), requests.has_skip()), ([true; 3], true));
         requests.done(&batches[1]);
         assert_eq!([1, 2, 3].map(|own| requests.has_own(own)), [true, false, true]);
+        let skip = requests.next_batch(NOW, LEADER).unwrap();
+        requests.done(&skip);
+        assert!(!requests.has_skip());
     }
 
     #[test]

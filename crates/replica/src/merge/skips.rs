@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use synod_wire::{CommandKind, GroupId, Time};
+use synod_wire::{GroupId, Time};
 
 use super::{Place, Take, beyond};
 use crate::Replica;
@@ -198,16 +198,14 @@ impl Replica {
     /// How many batches are on their way, if this replica may skip for its group now: one skip is under way at a time.
     #[must_use]
     pub fn may_skip(&self) -> Option<u64> {
-        let under_way = self.last_skip.is_some_and(|skip| self.requests.has_own(skip));
         let batches = self.requests.under_way() + self.forwarded.len();
-        (self.takes_care() && !under_way).then_some(batches as u64)
+        (self.takes_care() && !self.requests.has_skip()).then_some(batches as u64)
     }
 
     /// Has the group go on to a position of the common order.
     pub(crate) fn skip(&mut self, now: Time, target: u64) {
         if self.may_skip().is_some() {
-            let sequence = self.requests.add_own(now, None, CommandKind::Skip, &target.to_le_bytes());
-            self.last_skip = Some(sequence);
+            self.requests.add_skip(now, target);
         }
     }
 }
