@@ -82,6 +82,14 @@ fn heeded(protocol: ProtocolKind) -> impl Iterator<Item = &'static Key> {
     COMMON.iter().chain(protocol.profile().keys)
 }
 
+impl ProtocolKind {
+    /// Whether the protocol heeds this option ([`Overrides`]).
+    #[must_use]
+    pub fn heeds(self, option: &str) -> bool {
+        heeded(self).any(|key| key.name == option)
+    }
+}
+
 /// The keys that some protocol heeds.
 fn keys() -> impl Iterator<Item = &'static Key> {
     COMMON.iter().chain(ProtocolKind::ALL.iter().flat_map(|(_, protocol)| protocol.profile().keys))

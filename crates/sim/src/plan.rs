@@ -421,7 +421,7 @@ impl Plan {
         let mut changes = draw_changes(seed, settings.consensus.election_timeout, &mut faults.weights);
         let mut durability = draw_durability(seed, durability);
         let balanced = settings.consensus.dissemination == Dissemination::Balanced;
-        if protocol == ProtocolKind::Raft && draw_raft(seed, &mut settings) && !balanced {
+        if protocol.changes_voters_itself() && draw_raft(seed, &mut settings) && !balanced {
             // Stop-signs would prevent changes of voters within an epoch.
             (changes.orders, changes.readmit, changes.spares) = (false, Odds::NEVER, SPARES_MAX);
             faults.weights.change *= 2;

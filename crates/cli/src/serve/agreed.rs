@@ -5,7 +5,7 @@
 //! that restarts or joins uses the group's values, since two replicas that differ in them would not
 //! understand each other.
 
-use synod_consensus::{Options, Overrides, ProtocolKind};
+use synod_consensus::{Options, Overrides};
 use synod_replica::Group;
 
 use super::flags::Tuning;
@@ -13,7 +13,7 @@ use super::flags::Tuning;
 /// A line for each given flag that differs from the group's value.
 pub fn differing(tuning: &Tuning, group: &Group) -> Vec<String> {
     let options = group.options(&Options::default());
-    let decision = tuning.decision.filter(|_| options.protocol == ProtocolKind::MultiPaxos);
+    let decision = tuning.decision.filter(|_| options.protocol.heeds("decision"));
     let options_change = |key: &str, value: String| {
         let others = group.overrides.to_string();
         let is_other = |pair: &&str| !pair.is_empty() && pair.split('=').next() != Some(key);
@@ -77,6 +77,7 @@ fn line<T: PartialEq + ToString>(
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use synod_consensus::ProtocolKind;
     use synod_replica::{Change, ChangeRequest};
     use synod_wire::{ReplicaId, Slot};
 

@@ -125,8 +125,8 @@ impl Plan {
                 }
                 if rng.u8(0..4) > 0 {
                     self.some_are_patient();
-                    if self.settings.consensus.protocol == ProtocolKind::Raft && rng.u8(0..4) > 0 {
-                        self.raft_elects_across_a_bridge();
+                    if self.settings.consensus.protocol.has_terms() && rng.u8(0..4) > 0 {
+                        self.elects_across_a_bridge();
                     }
                 }
                 busy = Some(timeout / if self.faults.bridge.elects { 4 } else { 8 });
@@ -336,10 +336,10 @@ impl Plan {
         self.priorities = vec![1; some];
     }
 
-    /// A leader of Raft that hands over proposes nothing until it gives up leading, so the next one proposes
-    /// after everything that it proposed. For both to propose in one slot, the leader must have a long
+    /// A leader that hands over proposes nothing until it gives up leading, where ballots are terms, so the next one
+    /// proposes after everything that it proposed. For both to propose in one slot, the leader must have a long
     /// time-out, and be cut off for so long that the others elect another by themselves.
-    fn raft_elects_across_a_bridge(&mut self) {
+    fn elects_across_a_bridge(&mut self) {
         let timeout = self.settings.consensus.election_timeout;
         let epoch = self.faults.bridge.epoch;
         self.faults.bridge = BridgePlan { elects: true, epoch, ..BridgePlan::default() };

@@ -254,7 +254,7 @@ impl Situation {
             | Situation::RoundRepaired
             | Situation::HeldLater
             | Situation::FollowerCommitsFirst
-                if protocol != ProtocolKind::Raft =>
+                if !protocol.heeds("replication") =>
             {
                 Err("its leader sends to all, or round a ring")
             }
