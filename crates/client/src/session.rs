@@ -32,9 +32,10 @@ const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 /// on. Commands that are outstanding at the same time are executed in any order. While one command stays without an
 /// answer, commands whose numbers are 1,024 or more above its own are refused; the session sends them again.
 ///
-/// In a cluster of several groups, over which the keys of a key-value store are spread, it is a session in each of them:
-/// it is opened there when the first command for a key of that group comes, and numbers the commands of each group by
-/// themselves. So a command that is sent again comes to the group that knows it, whichever replica receives it.
+/// In a cluster of several groups, over which the keys of a key-value store are spread, it is a session in each of
+/// them: it is opened there when the first command for a key of that group comes, and numbers the commands of each
+/// group by themselves. So a command that is sent again comes to the group that knows it, whichever replica receives
+/// it.
 ///
 /// Clones are the same session.
 #[derive(Clone, Debug)]

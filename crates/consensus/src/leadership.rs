@@ -43,9 +43,9 @@ pub(crate) trait Leads: Protocol {
         self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
     }
 
-    /// Whether this leader goes on leading, where `works` says that its disk and its voters answer, and `stalls` that it
-    /// decides nothing although it should. A leader that decides nothing still serves reads, if it knows all that was
-    /// decided before its time.
+    /// Whether this leader goes on leading, where `works` says that its disk and its voters answer, and `stalls` that
+    /// it decides nothing although it should. A leader that decides nothing still serves reads, if it knows all that
+    /// was decided before its time.
     fn is_useful(&mut self, works: bool, stalls: bool) -> bool {
         works && (!stalls || self.serves_reads())
     }
@@ -258,14 +258,14 @@ impl Reported {
         }
     }
 
-    /// Tells which replica leads, as far as the own role says it; `acts_in` is the ballot in which this replica acts, or
-    /// the lowest of its term.
+    /// Tells which replica leads, as far as the own role says it; `acts_in` is the ballot in which this replica acts,
+    /// or the lowest of its term.
     pub(crate) fn role(&mut self, role: Role, me: ReplicaId, acts_in: Ballot, effects: &mut Effects) {
         let LeaderView { ballot, leader } = self.view;
         let view = match role {
             Role::Leader => LeaderView { ballot: acts_in, leader: Some(me) },
-            // A candidate knows of no leader. Any other replica knows its leader from messages of the current ballot; one
-            // that recovers, and so does not promise, may have heard of a higher one.
+            // A candidate knows of no leader. Any other replica knows its leader from messages of the current ballot;
+            // one that recovers, and so does not promise, may have heard of a higher one.
             _ if role != Role::Candidate && ballot >= acts_in && leader != Some(me) => return,
             _ => LeaderView { ballot: ballot.max(acts_in), leader: None },
         };

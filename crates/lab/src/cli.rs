@@ -83,8 +83,8 @@ enum Special {
     /// Measure what a message, a byte, a command and an fsync cost real replicas, and how well virtual time foretells
     /// them
     Calibrate(Box<calibrate::Args>),
-    /// Measure switches of threads, processor time, puts a second and latency for each placement of a replica's stages on
-    /// threads, and of etcd beside it
+    /// Measure switches of threads, processor time, puts a second and latency for each placement of a replica's stages
+    /// on threads, and of etcd beside it
     Threads(Box<threads::Args>),
 }
 

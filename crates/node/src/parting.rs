@@ -1,9 +1,10 @@
 //! How long a replica that was removed from the group stays a peer of this one.
 //!
-//! In a cluster of several groups the peers are the members of all of them, and a replica counts as removed once no group
-//! has it any more: until then it may vote in one. This replica keeps a removed one as a peer while the last change of voters is incomplete, while there is a session to
-//! it, and for a time after that, since it may still have to hear that it was removed. Then this replica does
-//! not dial it any more, sends it nothing, and has no metrics of it.
+//! In a cluster of several groups the peers are the members of all of them, and a replica counts as removed once no
+//! group has it any more: until then it may vote in one. This replica keeps a removed one as a peer while the last
+//! change of voters is incomplete, while there is a session to it, and for a time after that, since it may still have
+//! to hear that it was removed. Then this replica does not dial it any more, sends it nothing, and has no metrics of
+//! it.
 //!
 //! Nothing is lost by that, whichever protocol orders:
 //!

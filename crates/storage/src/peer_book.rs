@@ -200,8 +200,8 @@ impl PeerBook {
         })
     }
 
-    /// Records what this replica itself knows to be decided in groups. Durable when it returns. What was recorded of other
-    /// groups stays.
+    /// Records what this replica itself knows to be decided in groups. Durable when it returns. What was recorded of
+    /// other groups stays.
     ///
     /// # Errors
     /// Those of [`meet`](PeerBook::meet).

@@ -23,8 +23,8 @@ struct State<T> {
     receivers: usize,
     /// Receivers that sleep.
     asleep: usize,
-    /// Whether one of them was woken, and has not looked yet. What comes meanwhile needs no other wake-up: that receiver
-    /// wakes the next one if it leaves something.
+    /// Whether one of them was woken, and has not looked yet. What comes meanwhile needs no other wake-up: that
+    /// receiver wakes the next one if it leaves something.
     awakening: bool,
     /// Senders that sleep for want of room.
     blocked: usize,

@@ -88,8 +88,8 @@ pub mod net {
             }
         }
 
-        /// From now on [`Bell::ring`] wakes this task, once. The task looks for something to do after this, since what was
-        /// rung for before does not wake it. A bell is either a thread's, which waits, or a task's.
+        /// From now on [`Bell::ring`] wakes this task, once. The task looks for something to do after this, since what
+        /// was rung for before does not wake it. A bell is either a thread's, which waits, or a task's.
         pub fn sleep_as(&self, task: &task::Waker) {
             let mut of = self.task.lock().unwrap_or_else(PoisonError::into_inner);
             if !of.as_ref().is_some_and(|same| same.will_wake(task)) {

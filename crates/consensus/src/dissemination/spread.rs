@@ -64,8 +64,8 @@ impl Balanced {
             effects.send(self.members.to_peers(), Message::Forward { batches, held }, Lsn::ZERO);
             rest = tail;
         }
-        // A replica that missed an acknowledgement hears all of them again after a while: soon if there are no new ones,
-        // and after an election time-out however many there are.
+        // A replica that missed an acknowledgement hears all of them again after a while: soon if there are no new
+        // ones, and after an election time-out however many there are.
         let all = now >= self.advertise_at.min(self.advertise_by);
         if all {
             held = self.store.holdings(&self.members);

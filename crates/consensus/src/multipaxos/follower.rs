@@ -131,8 +131,8 @@ impl MultiPaxos {
         }
     }
 
-    /// Values were accepted here; the replicas that count votes are told at the end of the burst, once record `after` is
-    /// durable.
+    /// Values were accepted here; the replicas that count votes are told at the end of the burst, once record `after`
+    /// is durable.
     fn tell_accepted(&mut self, ballot: Ballot, first: Slot, last: Slot, after: Lsn, effects: &mut Effects) {
         if let Some(votes) = &mut self.untold
             && votes.ballot == ballot

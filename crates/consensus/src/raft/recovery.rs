@@ -37,8 +37,8 @@ struct Replayed {
 }
 
 impl Replayed {
-    /// Builds the log after a slot that is decided, where `begins` counts, and says whether the records have another entry
-    /// in that slot: then none of the entries that they have after it counts.
+    /// Builds the log after a slot that is decided, where `begins` counts, and says whether the records have another
+    /// entry in that slot: then none of the entries that they have after it counts.
     fn rebuild(&mut self, begins: Configuration, append_bytes_max: usize) -> (Log, bool) {
         let (base, ballot) = (begins.slot, begins.ballot);
         let mut log = Log::new(begins);

@@ -6,8 +6,9 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 use super::{AcceptSync, Extent, Message, Prepare, Promise, Record, SequencePaxos, State};
 use crate::{Batches, Bug, Effects, Protocol, batches::last_of, paxos::Paxos, resend::Resend};
 
-/// The most slots of an `AcceptSync`, page by page. It is what a leader with the largest window that a server takes may have
-/// in flight, and keep of what was decided before that, twice over: the window of a follower says nothing of its leader's.
+/// The most slots of an `AcceptSync`, page by page. It is what a leader with the largest window that a server takes may
+/// have in flight, and keep of what was decided before that, twice over: the window of a follower says nothing of its
+/// leader's.
 const SYNC_SLOTS_MAX: u64 = 16 * u16::MAX as u64;
 
 /// How far a follower has come with the leader of its ballot (Ng 2020: the second half of the state;
@@ -316,8 +317,8 @@ impl SequencePaxos {
         }
         let next = self.log.last().next();
         let first = if self.has(super::Bug::AcceptGap) { next } else { first };
-        // What is too far ahead is left out. To take none of the batches would be for good: the leader, whose window may be
-        // larger, sends them together again.
+        // What is too far ahead is left out. To take none of the batches would be for good: the leader, whose window
+        // may be larger, sends them together again.
         let last_taken = self.log.decided().0 + self.common.options.accept_ahead_max();
         let room = usize::try_from((last_taken + 1).saturating_sub(first.0)).unwrap_or(usize::MAX);
         // What is here already needs no room, and the answer that tells of it may be lost.

@@ -2,10 +2,10 @@
 //! with these costs.
 //!
 //! Groups of one, three and five processes run under several loads. What the processors spent on each replica is
-//! explained as so much for each command that it took from clients, for each that it executed, for each message and byte
-//! that it exchanged, and for each burst in which it handled what had come (`fit`). A commit is timed on the real log.
-//! Groups of three and five then run under loads that the costs were not fitted to, and virtual time runs the same, all
-//! replicas and the client on as many processors as this machine has: the differences are the model's error.
+//! explained as so much for each command that it took from clients, for each that it executed, for each message and
+//! byte that it exchanged, and for each burst in which it handled what had come (`fit`). A commit is timed on the real
+//! log. Groups of three and five then run under loads that the costs were not fitted to, and virtual time runs the
+//! same, all replicas and the client on as many processors as this machine has: the differences are the model's error.
 
 mod fit;
 mod sample;

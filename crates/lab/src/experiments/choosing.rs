@@ -1,8 +1,8 @@
 //! Which arrangement suits which deployment: the figures of `docs/choosing.md`.
 //!
-//! Each experiment is a kind of deployment. In all of them clients ask all replicas, as those of a service do that does not
-//! care who leads; each replica has a machine of its own in virtual time, with the costs that were measured on the real
-//! program.
+//! Each experiment is a kind of deployment. In all of them clients ask all replicas, as those of a service do that does
+//! not care who leads; each replica has a machine of its own in virtual time, with the costs that were measured on the
+//! real program.
 
 use std::time::Duration;
 

@@ -40,8 +40,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Finds costs that come with the lab (`measured`: by `synod lab run calibrate`; `many-peers`: with what sockets cost where
-    /// there are many; `ng-2020` and
+    /// Finds costs that come with the lab (`measured`: by `synod lab run calibrate`; `many-peers`: with what sockets
+    /// cost where there are many; `ng-2020` and
     /// `driftwood-2023`: of these documents' machines), or reads a file.
     ///
     /// # Errors

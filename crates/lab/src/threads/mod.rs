@@ -1,5 +1,5 @@
-//! `synod lab run threads`: measures what a put costs real replicas, with each placement of their stages on threads, and
-//! etcd beside them.
+//! `synod lab run threads`: measures what a put costs real replicas, with each placement of their stages on threads,
+//! and etcd beside them.
 //!
 //! Three servers of each kind run in turn, round by round, so that what else happens on the machine concerns all of
 //! them. Under each load the threads of the servers are asked how often they were switched and how long they ran. The

@@ -441,7 +441,8 @@ fn a_peer_that_keeps_only_later_slots_is_asked_before_a_silent_one() {
     assert!((2..=60).contains(&times), "it may have a snapshot, and is not asked all the time: {asked:?}");
 }
 
-/// A learner of a group with one voter, which says after each slot that it keeps later slots only, asks it for a snapshot.
+/// A learner of a group with one voter, which says after each slot that it keeps later slots only, asks it for a
+/// snapshot.
 #[test]
 fn the_only_peer_is_asked_however_often_it_says_that_it_keeps_only_later_slots() {
     let mut laggard = Laggard::new(&[R2], 9, 60, PACE);

@@ -233,8 +233,8 @@ mod tests {
         Executor::merged(Tape::default(), [group(), group()], Take::MIN)
     }
 
-    /// A peer's file is of a later point of the order, and holds the quiet group less far than the replica's own, through
-    /// which the log was trimmed; a third one is damaged.
+    /// A peer's file is of a later point of the order, and holds the quiet group less far than the replica's own,
+    /// through which the log was trimmed; a third one is damaged.
     #[test]
     fn a_new_life_starts_from_all_that_its_files_hold() {
         let (own, of_peer, damaged) = (taken(2, 3), taken(4, 1), taken(5, 2));

@@ -7,9 +7,9 @@ use synod_wire::{GroupId, Slot};
 use super::{MergeBug, has};
 use crate::ReadId;
 
-/// Reads at one replica of all groups. A read asks each group for the slot that it must see, and waits until all of these
-/// are executed: whatever was answered before the read came is decided in some group, in one of these slots or before.
-/// `Q` is what is to be read.
+/// Reads at one replica of all groups. A read asks each group for the slot that it must see, and waits until all of
+/// these are executed: whatever was answered before the read came is decided in some group, in one of these slots or
+/// before. `Q` is what is to be read.
 #[derive(Debug)]
 pub struct MergedReads<Q> {
     /// Queries of the present burst; they share one confirmation of each group.

@@ -1,8 +1,9 @@
 //! A protocol of one's own: a log with a fixed leader.
 //!
-//! The member with the lowest id leads for as long as the epoch lasts. It writes each batch down, sends it to the others
-//! once that is durable, and takes it for decided once a majority has it durably. A life of the leader is a ballot. No
-//! other replica ever proposes, and a life proposes again what its log holds, so a slot has one value in all ballots.
+//! The member with the lowest id leads for as long as the epoch lasts. It writes each batch down, sends it to the
+//! others once that is durable, and takes it for decided once a majority has it durably. A life of the leader is a
+//! ballot. No other replica ever proposes, and a life proposes again what its log holds, so a slot has one value in all
+//! ballots.
 //!
 //! It survives messages that are lost, late or doubled, cuts, and crashes of any replicas that start again. It does not
 //! survive a leader that never comes back, or a replica that lost its log or a part of it.
@@ -80,8 +81,8 @@ impl FixedLeader {
         Box::new(replica)
     }
 
-    /// Sends what is proposed from this slot on to the followers that have not said that they hold it. It leaves once it
-    /// is durable here: no later life may propose another batch there.
+    /// Sends what is proposed from this slot on to the followers that have not said that they hold it. It leaves once
+    /// it is durable here: no later life may propose another batch there.
     fn send_proposals(&self, first: Slot, effects: &mut Effects) {
         let decided = self.acceptor.decided();
         for (slot, ballot, batch, lsn) in self.acceptor.accepted_from(first) {

@@ -24,8 +24,8 @@ pub(crate) struct Done {
     pub void: bool,
 }
 
-/// Looks for a linearization. `reply` says of a command that was executed which place it has among all commands, and its
-/// reply. Returns true if the search was given up.
+/// Looks for a linearization. `reply` says of a command that was executed which place it has among all commands, and
+/// its reply. Returns true if the search was given up.
 pub(crate) fn check_history<'a>(
     history: &[Done],
     reply: impl Fn(&Bytes) -> Option<(u64, &'a Bytes)>,

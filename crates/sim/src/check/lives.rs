@@ -11,8 +11,8 @@ use super::invariant::{Checked, Invariant, demand};
 pub struct Surroundings {
     /// How many replicas have a window of proposals of their own.
     pub windows: u64,
-    /// How many slots ahead the replica with the largest window accepts, with those of all that have one: windows may differ,
-    /// and what one leader proposed others take over.
+    /// How many slots ahead the replica with the largest window accepts, with those of all that have one: windows may
+    /// differ, and what one leader proposed others take over.
     pub ahead_max: u64,
     /// The most bytes of batches in a message.
     pub batches_max: u64,
@@ -251,8 +251,8 @@ fn most_added((before, most): &mut (u64, u64), now: u64) -> u64 {
     *most
 }
 
-/// A follower of Sequence Paxos takes over at most this many times what any replica accepts ahead: a leader sends what it
-/// has in flight, and drops what was decided before that.
+/// A follower of Sequence Paxos takes over at most this many times what any replica accepts ahead: a leader sends what
+/// it has in flight, and drops what was decided before that.
 const SYNC_SPANS_MAX: u64 = 4;
 
 /// No simulated command is larger.
