@@ -190,6 +190,7 @@ impl Bug {
         Bug::Raft(crate::raft::Bug::CommitEverything),
         Bug::Raft(crate::raft::Bug::CommitAnyTerm),
         Bug::Raft(crate::raft::Bug::ServeAnyLog),
+        Bug::Raft(crate::raft::Bug::FitByLength),
         Bug::Raft(crate::raft::Bug::ReadAtCommit),
     ];
 

@@ -704,12 +704,14 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
         consensus.sequence_paxos = other.consensus.sequence_paxos;
         // How entries reach the voters is the group's; each replica has its own bounds, and its own time.
         let rounds = draw_rounds(&mut rng.clone(), settings.consensus.election_timeout);
+        let lazy = pick(&mut rng.clone(), &[consensus.raft.lazy_push, None, Some(0)]);
         consensus.raft = raft::Tuning {
             round_interval: rounds.0,
             round_fan_out: rounds.1,
             status_echoes: consensus.raft.status_echoes,
             vote_gossip: consensus.raft.vote_gossip,
             peer_repair: consensus.raft.peer_repair,
+            lazy_push: lazy,
             ..draw_appends(&mut rng)
         };
         own.batch_bytes_max = other.batch_bytes_max;
@@ -760,11 +762,17 @@ fn draw_gossip(seed: u64, consensus: &mut Options) {
     raft.status_echoes = pick(rng, &[0, 0, 1, 3]);
     (raft.vote_gossip, raft.peer_repair) = (pick(rng, &[false, false, true]), rng.bool());
     (raft.round_interval, raft.round_fan_out) = draw_rounds(rng, consensus.election_timeout);
+    // For a third of them rounds are passed on without large entries, or without any.
+    let rng = &mut Rng::with_seed(seed ^ 0x1a_27_9d);
+    raft.lazy_push = pick(rng, &[None, None, None, None, Some(0), Some(200)]);
 }
 
-fn draw_rounds(rng: &mut Rng, election_timeout: Duration) -> (Duration, Option<u8>) {
+/// The time from round to round, and the fan-out. For a quarter of all seeds the leader finds the time by itself.
+fn draw_rounds(rng: &mut Rng, election_timeout: Duration) -> (Option<Duration>, Option<u8>) {
+    let mut separate = rng.clone();
     let interval = pick(rng, &[MS, election_timeout / 100, election_timeout / 20]);
-    (interval, pick(rng, &[None, None, Some(1), Some(2)]))
+    let fan_out = pick(rng, &[None, None, Some(1), Some(2)]);
+    (Some(interval).filter(|_| separate.u64(..) % 4 != 0), fan_out)
 }
 
 fn draw_appends(rng: &mut Rng) -> raft::Tuning {

@@ -326,14 +326,15 @@ fn plan_of_gossip(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
     let Bug::Raft(bug) = bug else { panic!("{bug:?} is none of Raft") };
     let raft = &mut plan.settings.consensus.raft;
     raft.replication = match bug {
-        raft::Bug::TruncateAlways | raft::Bug::CountVoteMessages | raft::Bug::ReplyWithLast => {
-            Replication::GossipReplies
-        }
+        raft::Bug::TruncateAlways
+        | raft::Bug::CountVoteMessages
+        | raft::Bug::ReplyWithLast
+        | raft::Bug::FitByLength => Replication::GossipReplies,
         _ => Replication::GossipStatus,
     };
     raft.status_merge = raft::Merge::Vector;
     raft.round_fan_out = Some(2);
-    raft.round_interval = plan.network.delay_min;
+    raft.round_interval = Some(plan.network.delay_min);
     raft.append_bytes_max = 1 << 20;
     match bug {
         // A vote counts twice if its message does.
@@ -348,6 +349,11 @@ fn plan_of_gossip(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.settings.consensus.raft.peer_repair = true;
             plan.network.wire = Wire::Datagram;
             plan.network.loss = Odds::percent(20);
+        }
+        // Positions come to logs that are long enough and hold something else.
+        raft::Bug::FitByLength => {
+            plan.replicas = 5;
+            plan.settings.consensus.raft.lazy_push = Some(0);
         }
         // A follower answers its clients before the leader knows what it committed, and another client reads at the
         // leader meanwhile.

@@ -138,7 +138,7 @@ impl Raft {
 
     /// Where the two logs may still agree, unless the log has the entry `prev` of this term. The whole term
     /// that is in conflict there is skipped (Ng 2020, section 10.1).
-    fn conflict(&self, prev: Slot, prev_ballot: Ballot) -> Option<(Slot, Ballot)> {
+    pub(super) fn conflict(&self, prev: Slot, prev_ballot: Ballot) -> Option<(Slot, Ballot)> {
         if prev <= self.decided {
             // The leader has every decided entry, and these are decided.
             return None;

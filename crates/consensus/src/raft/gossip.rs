@@ -20,8 +20,10 @@ use super::{
     commit_status::{CommitStatus, Merge, Status},
     follower::Taken,
     log::fitting,
+    pace::Pace,
+    pulls::Pulls,
 };
-use crate::{Effects, Link, VoterSets, leadership::Leads};
+use crate::{Effects, Link, Options, VoterSets, leadership::Leads};
 
 /// What a replica remembers of rounds, whether it leads or not.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +48,8 @@ pub(super) struct Gossip {
     pub(super) votes: BTreeMap<ReplicaId, VoteRound>,
     /// How often this replica has asked for votes by gossip, in all lives.
     pub(super) attempts: u64,
+    /// Who asked whom for entries.
+    pub(super) pulls: Pulls,
 }
 
 impl Gossip {
@@ -59,11 +63,15 @@ impl Gossip {
     /// A new term begins, in which rounds are numbered from 1 on.
     pub(super) fn enter_term(&mut self) {
         (self.seen, self.echoes_left, self.has_news) = (0, 0, false);
+        self.pulls = Pulls::default();
     }
 
     /// Takes note of what happened to the session to a peer.
     pub(super) fn link(&mut self, peer: ReplicaId, link: Link, voters: &VoterSets) {
         self.down.retain(|id| voters.contains(*id));
+        if link != Link::Up {
+            self.pulls.lost(peer);
+        }
         match link {
             Link::Up => drop(self.down.remove(&peer)),
             Link::Down | Link::Refused if voters.contains(peer) => drop(self.down.insert(peer)),
@@ -156,10 +164,13 @@ pub(super) struct Rounds {
     /// When entries that were in a round before are in one again.
     again_at: Time,
     again_gap: Duration,
+    pace: Pace,
 }
 
 impl Rounds {
-    pub(super) fn new(now: Time, interval: Duration) -> Rounds {
+    pub(super) fn new(now: Time, options: &Options) -> Rounds {
+        let pace = Pace::new(options);
+        let interval = pace.interval();
         Rounds {
             number: 0,
             began: Time::ZERO,
@@ -170,6 +181,7 @@ impl Rounds {
             gap: interval,
             again_at: now,
             again_gap: interval,
+            pace,
         }
     }
 
@@ -179,14 +191,14 @@ impl Rounds {
     }
 
     /// This replica has learned something.
-    fn has_news(&mut self, interval: Duration) {
-        (self.news, self.gap) = (true, interval);
+    fn has_news(&mut self) {
+        (self.news, self.gap) = (true, self.pace.interval());
     }
 
     /// When the next round is due; `waits` says that something is not committed, `last` is the last slot that could be
     /// told.
-    fn due(&self, how: Replication, last: Slot, waits: bool, interval: Duration) -> Time {
-        let soon = self.began + interval;
+    fn due(&self, how: Replication, last: Slot, waits: bool) -> Time {
+        let soon = self.began + self.pace.interval();
         match how {
             _ if self.number == 0 => Time::ZERO,
             _ if self.wanted || waits && (last > self.newest || self.page_end.is_some()) => soon,
@@ -209,16 +221,12 @@ impl Raft {
         self.options.raft.replication.gossips()
     }
 
-    fn round_interval(&self) -> Duration {
-        self.options.raft.round_interval
-    }
-
     /// When this leader's next round is due.
     pub(super) fn round_at(&self) -> Time {
         let State::Leader(leader) = &self.state else { return Time::NEVER };
         let Some(rounds) = &leader.rounds else { return Time::NEVER };
         let last = self.log.last();
-        rounds.due(self.options.raft.replication, last, last > self.decided, self.round_interval())
+        rounds.due(self.options.raft.replication, last, last > self.decided)
     }
 
     /// Begins to lead: this replica's rounds are numbered from 1 on.
@@ -248,12 +256,12 @@ impl Raft {
         if now < self.round_at() {
             return;
         }
-        let interval = self.round_interval();
-        let again_max = self.options.retransmit_after.max(interval);
         let (status, others) = (self.status_to_tell(), self.others());
         let (decided, last) = (self.decided, self.log.last_written());
         let State::Leader(leader) = &mut self.state else { return };
         let Some(rounds) = &mut leader.rounds else { return };
+        let interval = rounds.pace.interval();
+        let again_max = self.options.retransmit_after.max(interval);
         // Only entries of this term commit those before it, so a leader does not wait for a page to be committed before
         // it sends the next one.
         let page_end = rounds.page_end.filter(|end| (decided.next()..last).contains(end));
@@ -283,6 +291,10 @@ impl Raft {
         rounds.gap = if rounds.news { interval } else { (rounds.gap * 2).min(again_max) };
         (rounds.news, rounds.wanted) = (false, false);
         (rounds.number, rounds.began) = (rounds.number + 1, now);
+        // Where nobody is to answer an empty round, it is not waited for.
+        if status.is_some() || !entries.is_empty() {
+            rounds.pace.begins(rounds.number, now);
+        }
         let (number, beat, commit) = (rounds.number, leader.duties.rounds.last(), decided);
         let ballot = leader.ballot;
         leader.told_voters(commit);
@@ -312,7 +324,7 @@ impl Raft {
         others
     }
 
-    fn status_to_tell(&self) -> Option<Status> {
+    pub(super) fn status_to_tell(&self) -> Option<Status> {
         let voters = self.voters();
         self.has_status().then(|| self.gossip.status.tell(|id| voters.contains(id)))
     }
@@ -355,7 +367,9 @@ impl Raft {
             if round.number == 0 && !round.entries.is_empty() {
                 // A peer answers: what it sends is for this replica only.
                 let number = self.gossip.seen;
-                self.take_round(from, Round { number, ..*round }, effects);
+                self.take_page(now, from, Round { number, ..*round }, effects);
+            } else if self.is_first_with_entries(from, &round) {
+                self.take_round(now, from, *round, effects);
             }
             // It is no sign of life: a round goes on for a while after its leader is gone.
             return self.settle(now, effects);
@@ -369,7 +383,7 @@ impl Raft {
             self.gossip.has_news = false;
         }
         self.pass_on(&round, effects);
-        self.take_round(from, *round, effects);
+        self.take_round(now, from, *round, effects);
         self.settle(now, effects);
     }
 
@@ -383,7 +397,7 @@ impl Raft {
         let fan_out = fan_out_of(&self.options, others.len() + 1);
         let others = self.gossip.within_reach(others);
         let targets = self.gossip.targets(&others, fan_out, except);
-        effects.send_each(targets, Message::Round(Box::new(round.clone())), after);
+        effects.send_each(targets, Message::Round(Box::new(self.without_entries(round))), after);
     }
 
     /// Tells others what this replica has learned since it passed the last round on; a few times a round. It is no
@@ -404,15 +418,27 @@ impl Raft {
         effects.send_each(targets, Message::Round(Box::new(echo)), self.term_lsn);
     }
 
-    fn take_round(&mut self, from: ReplicaId, round: Round, effects: &mut Effects) {
+    /// Whether a copy of a round that this replica has seen is of use although others came before: the first ones may
+    /// have brought the position of entries only, and then this one brings the entries, or names another replica that
+    /// may be asked for them.
+    fn is_first_with_entries(&self, from: ReplicaId, round: &Round) -> bool {
+        if self.options.raft.lazy_push.is_none() || round.number == 0 || round.number < self.gossip.seen {
+            return false;
+        }
+        let (last, last_ballot) = round.end();
+        let is_from_peer = from != round.ballot.replica;
+        self.conflict(last, last_ballot).is_some()
+            && (is_from_peer || self.conflict(round.prev, round.prev_ballot).is_none())
+    }
+
+    pub(super) fn take_round(&mut self, now: Time, from: ReplicaId, round: Round, effects: &mut Effects) {
+        let answers = round.status.is_none() && round.says_something();
         let Round { ballot, number, prev, prev_ballot, entries, commit, status, beat: _ } = round;
-        let says_something = !entries.is_empty();
-        let answers = status.is_none() && says_something;
+        let by_length = self.options.has(super::Bug::FitByLength) && entries.is_empty();
+        let prev_ballot = self.log.ballot_at(prev).filter(|_| by_length).unwrap_or(prev_ballot);
         match self.take_in(prev, prev_ballot, entries, effects) {
-            Taken::Conflicts { hint, hint_ballot }
-                if self.options.raft.peer_repair && from != ballot.replica =>
-            {
-                effects.send(from, Message::Pull { ballot, hint, hint_ballot }, self.term_lsn);
+            Taken::Conflicts { hint, hint_ballot } if self.pulls() && from != ballot.replica => {
+                self.pull(now, (from, ballot), (prev, prev_ballot), (hint, hint_ballot), effects);
             }
             Taken::Conflicts { hint, hint_ballot } => {
                 let conflict = Message::RoundConflict { ballot, number, prev, hint, hint_ballot };
@@ -431,32 +457,6 @@ impl Raft {
         }
     }
 
-    /// A replica lacks what a round that this one passed on goes on from. Any replica may serve it whose log ends with
-    /// an entry of the leader's term: then the log is a beginning of the leader's. Otherwise its end may be of an older
-    /// term, and the other one would take it for the leader's.
-    pub(super) fn on_pull(
-        &mut self,
-        from: ReplicaId,
-        ballot: Ballot,
-        (hint, hint_ballot): (Slot, Ballot),
-        effects: &mut Effects,
-    ) {
-        let may_serve = self.log.last_ballot() == ballot || self.options.has(super::Bug::ServeAnyLog);
-        if ballot.round != self.term || !may_serve {
-            return;
-        }
-        let prev = self.log.last_not_above(hint, hint_ballot);
-        let Some(prev) = prev.filter(|prev| prev.next() >= self.log.first()) else { return };
-        let Some(prev_ballot) = self.log.ballot_at(prev) else { return };
-        let (count, _) = fitting(self.log.from(prev.next()), self.options.raft.append_bytes_max);
-        let entries = self.log.share(prev.next(), count);
-        let (commit, status) = (self.decided, self.status_to_tell());
-        if !entries.is_empty() {
-            let page = Round { ballot, number: 0, beat: 0, prev, prev_ballot, entries, commit, status };
-            effects.send(from, Message::Round(Box::new(page)), self.term_lsn);
-        }
-    }
-
     /// A round that this replica began comes back with what another one knows.
     fn on_own_round(&mut self, now: Time, round: &Round, effects: &mut Effects) {
         let Some(status) = &round.status else { return };
@@ -464,13 +464,15 @@ impl Raft {
             return;
         }
         let news = self.merge_status(status);
-        let interval = self.round_interval();
         let known: Vec<_> = self.gossip.status.known().collect();
         let last = self.log.last_written();
         let (decided, retransmit_after) = (self.decided, self.options.retransmit_after);
         let State::Leader(leader) = &mut self.state else { return };
-        if let Some(rounds) = leader.rounds.as_mut().filter(|_| news) {
-            rounds.has_news(interval);
+        if let Some(rounds) = &mut leader.rounds {
+            rounds.pace.returns(round.number, now);
+            if news {
+                rounds.has_news();
+            }
         }
         for known in known {
             leader.knows(known, (last, decided), now, retransmit_after);
@@ -580,6 +582,9 @@ impl Raft {
         let State::Leader(leader) = &mut self.state else { return None };
         if ballot != leader.ballot {
             return None;
+        }
+        if let Some(rounds) = &mut leader.rounds {
+            rounds.pace.returns(number, now);
         }
         leader.answers_round(from, number, now)
     }

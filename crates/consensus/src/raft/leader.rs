@@ -236,7 +236,7 @@ impl Raft {
             session: 0,
             stalls: false,
             transfer: None,
-            rounds: self.gossips().then(|| Rounds::new(now, self.options.raft.round_interval)),
+            rounds: self.gossips().then(|| Rounds::new(now, &self.options)),
         }));
         self.begin_rounds(ballot);
         self.track_voters(now);

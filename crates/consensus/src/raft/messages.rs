@@ -211,7 +211,8 @@ pub struct Round {
     pub prev: Slot,
     /// The term of the leader's entry there.
     pub prev_ballot: Ballot,
-    /// The entries for the slots after it; empty if the round only says that the leader lives, and what is committed.
+    /// The entries for the slots after it; empty if the round only says that the leader lives, and what is committed,
+    /// or if it was passed on without them and names the last one by `prev`.
     pub entries: Entries,
     /// The leader has committed slots through this one.
     pub commit: Slot,
@@ -341,6 +342,17 @@ impl<T: Field> Field for Box<T> {
 }
 
 impl Round {
+    /// The last slot of the leader's log that it tells of, and the term of the entry there.
+    pub(super) fn end(&self) -> (Slot, Ballot) {
+        let ballot = self.entries.last().map_or(self.prev_ballot, |entry| entry.ballot);
+        (Slot(self.prev.0 + self.entries.len() as u64), ballot)
+    }
+
+    /// Whether it tells of entries that may not be committed. A leader's empty round begins after what is.
+    pub(super) fn says_something(&self) -> bool {
+        !self.entries.is_empty() || self.prev > self.commit
+    }
+
     /// What a replica tells of its status between two rounds.
     pub(super) fn echo(ballot: Ballot, status: Status) -> Round {
         Round {

@@ -12,6 +12,8 @@
 //! | `progress.rs` | what the leader knows of one follower |
 //! | `follower.rs` | appending what the leader sends |
 //! | `gossip.rs` | entries that voters pass on to each other (Driftwood 2023; `docs/driftwood.md`) |
+//! | `pace.rs` | how soon one round follows another |
+//! | `pulls.rs` | entries that a replica asks another one for |
 //! | `commit_status.rs` | commitment by what voters know of each other |
 //! | `membership.rs` | which replicas vote, and changing that |
 //! | `recovery.rs` | starting; what came by catch-up and snapshots |
@@ -46,9 +48,11 @@ mod leader;
 mod log;
 mod membership;
 mod messages;
+mod pace;
 mod planted;
 mod profile;
 mod progress;
+mod pulls;
 mod recovery;
 #[cfg(test)]
 mod tests;
@@ -178,6 +182,7 @@ impl Protocol for Raft {
         self.announce(now, effects);
         self.go_round(now, effects);
         self.echo(effects);
+        self.serve_waiting(effects);
         self.ask_for_timer(effects);
     }
 

@@ -37,6 +37,8 @@ pub enum Bug {
     CommitAnyTerm,
     /// A replica serves entries that a round needs from a log that may differ from the leader's.
     ServeAnyLog,
+    /// A round that came without entries fits every log that is long enough, whatever the term of the entry there.
+    FitByLength,
     /// A leader answers reads at what it has committed itself, although a follower may have committed more.
     ReadAtCommit,
 }

@@ -53,8 +53,9 @@ pub struct Tuning {
     /// To how many replicas each replica sends a round of gossip; `None` for the logarithm of the number of voters, and
     /// at least 2.
     pub round_fan_out: Option<u8>,
-    /// The time from one round of gossip to the next. It should be longer than a round takes to reach all.
-    pub round_interval: Duration,
+    /// The time from one round of gossip to the next, which should be longer than a round takes to reach all; `None`
+    /// if the leader finds it out by the time that rounds take.
+    pub round_interval: Option<Duration>,
     /// How commit statuses are merged.
     pub status_merge: Merge,
     /// How often a replica tells others of its commit status between two rounds, when it has learned something.
@@ -63,6 +64,9 @@ pub struct Tuning {
     pub vote_gossip: bool,
     /// Whether a replica whose log a round does not fit asks the replica that passed the round on, and not the leader.
     pub peer_repair: bool,
+    /// A round whose entries have more bytes than this is passed on without them: it names the last one, and a replica
+    /// that lacks them asks the replica that passed it on. `None` if entries travel with rounds.
+    pub lazy_push: Option<u32>,
 }
 
 impl Default for Tuning {
@@ -73,23 +77,27 @@ impl Default for Tuning {
             append_bytes_max: 1 << 20,
             replication: Replication::default(),
             round_fan_out: None,
-            round_interval: Duration::from_millis(1),
+            round_interval: Some(Duration::from_millis(1)),
             status_merge: Merge::default(),
             status_echoes: 1,
             vote_gossip: false,
             peer_repair: false,
+            lazy_push: None,
         }
     }
 }
 
 /// The shortest and the longest time from one round to the next.
-const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_secs(1);
+const INTERVALS: std::ops::RangeInclusive<Duration> = super::pace::INTERVAL_MIN..=Duration::from_secs(1);
 
-/// A time such as `300us` or `2ms`.
-fn interval(text: &str) -> Option<Duration> {
+/// `auto`, or a time such as `300us` or `2ms`.
+fn interval(text: &str) -> Option<Option<Duration>> {
+    if text == "auto" {
+        return Some(None);
+    }
     let number = |unit| text.strip_suffix(unit)?.parse().ok();
     let time = number("us").map(Duration::from_micros).or_else(|| number("ms").map(Duration::from_millis));
-    time.filter(|time| INTERVALS.contains(time))
+    time.filter(|time| INTERVALS.contains(time)).map(Some)
 }
 
 /// `auto`, or a number from 1 on.
@@ -102,12 +110,20 @@ fn fan_out(text: &str) -> Option<Option<u8>> {
     }
 }
 
+/// `off`, or a number of bytes.
+fn lazy_push(text: &str) -> Option<Option<u32>> {
+    match text {
+        "off" => Some(None),
+        _ => text.parse().ok().filter(|bytes| *bytes <= 1 << 20).map(Some),
+    }
+}
+
 const KEYS: &[Key] = &[
     chosen!("replication", "direct, unbatched, gossip-replies, gossip-status", raft.replication),
     chosen!("status-merge", "vec, lownew, print", raft.status_merge),
     Key {
         name: "round-interval",
-        accepted: "50us to 1000ms",
+        accepted: "auto, or 50us to 1000ms",
         set: |options, value| interval(value).map(|time| options.raft.round_interval = time).is_some(),
         shared: None,
     },
@@ -136,6 +152,12 @@ const KEYS: &[Key] = &[
         name: "peer-repair",
         accepted: ON_OFF,
         set: |options, value| on_off(&mut options.raft.peer_repair, value),
+        shared: None,
+    },
+    Key {
+        name: "lazy-push",
+        accepted: "off, or 0 to 1048576 bytes",
+        set: |options, value| lazy_push(value).map(|bytes| options.raft.lazy_push = bytes).is_some(),
         shared: None,
     },
 ];
@@ -185,11 +207,20 @@ mod tests {
         given.apply(&mut options);
         let raft = options.raft;
         assert_eq!((raft.replication, raft.round_fan_out), (Replication::GossipStatus, Some(3)));
-        assert_eq!(raft.round_interval, Duration::from_micros(300));
+        assert_eq!(raft.round_interval, Some(Duration::from_micros(300)));
+        let other: Overrides = "round-interval=auto,lazy-push=256".parse().expect("they are options");
+        other.apply(&mut options);
+        assert_eq!((options.raft.round_interval, options.raft.lazy_push), (None, Some(256)));
         assert_eq!(Overrides::shared(&options).to_string(), "replication=gossip-status");
         let why = given.check(ProtocolKind::MultiPaxos).expect_err("it has leaders that send").to_string();
         assert!(why.contains("does not go with multipaxos"), "{why}");
-        for wrong in ["replication=gossip", "round-interval=1us", "round-interval=7", "round-fan-out=0"] {
+        for wrong in [
+            "replication=gossip",
+            "round-interval=1us",
+            "round-interval=7",
+            "round-fan-out=0",
+            "lazy-push=on",
+        ] {
             let why = wrong.parse::<Overrides>().expect_err("no value").to_string();
             assert!(why.contains("accepted: "), "{why}");
         }

@@ -71,6 +71,8 @@ pub const ALL: &[&Experiment] = &[
     &driftwood::load::RATES,
     &driftwood::load::DELAYS,
     &driftwood::partitions::EXPERIMENT,
+    &driftwood::future::PACE,
+    &driftwood::future::LAZY,
 ];
 
 /// Finds experiments by name; `all` stands for all of them.

@@ -207,6 +207,10 @@ situations! {
     RoundTwice = "a round of gossip comes twice, or late";
     /// A leader sends entries directly to a replica whose log a round did not fit.
     RoundRepaired = "a log that a round does not fit is repaired";
+    /// A replica sends another one entries of its leader that this one asked for.
+    RoundPulled = "entries are sent to a replica that asked for them";
+    /// It did not have them when it was asked, and sends them when they have come.
+    PullWaits = "a replica is asked for entries that it lacks itself";
     /// A replica passes on a round whose entries, or earlier ones, are not durable there, and does not say that it
     /// holds them.
     HeldLater = "a replica does not say yet what is not durable";
@@ -252,6 +256,8 @@ impl Situation {
             Situation::RoundPassedOn
             | Situation::RoundTwice
             | Situation::RoundRepaired
+            | Situation::RoundPulled
+            | Situation::PullWaits
             | Situation::HeldLater
             | Situation::FollowerCommitsFirst
                 if !protocol.heeds("replication") =>
@@ -473,6 +479,8 @@ mod stories {
             Situation::RoundPassedOn,
             Situation::RoundTwice,
             Situation::RoundRepaired,
+            Situation::RoundPulled,
+            Situation::PullWaits,
             Situation::HeldLater,
             Situation::FollowerCommitsFirst,
         ];

@@ -26,6 +26,8 @@ struct Seen {
     wrote: (Slot, Ballot),
     /// The leader whose round did not fit its log.
     refused: Option<Ballot>,
+    /// The replica whose question for entries is the last thing that came.
+    asked_by: Option<usize>,
 }
 
 impl Watcher {
@@ -44,7 +46,7 @@ impl Watcher {
                 }
             }
             Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } } => match message {
-                Message::Raft(raft::Message::Round(round)) => self.sends(from, round, reached),
+                Message::Raft(raft::Message::Round(round)) => self.sends((from, to), round, reached),
                 Message::Raft(raft::Message::RoundConflict { ballot, .. }) => {
                     self.of[from].refused = Some(*ballot);
                 }
@@ -54,21 +56,7 @@ impl Watcher {
                 }
                 _ => {}
             },
-            Sight::Takes {
-                of,
-                event:
-                    Event::Receive {
-                        message:
-                            PeerMessage::Protocol { message: Message::Raft(raft::Message::Round(round)), .. },
-                        ..
-                    },
-            } => {
-                let last = &mut self.of[of].round;
-                let this = (round.ballot, round.number);
-                let follows = index_of(round.ballot.replica) != of;
-                reached.mark(Situation::RoundTwice, follows && round.number > 0 && this <= *last);
-                *last = this.max(*last);
-            }
+            Sight::Takes { of, event } => self.takes(of, event, reached),
             Sight::Delivers { of, first: true, .. } => {
                 let leads = |leader: ReplicaId| scene.actors[index_of(leader)].face.role == Role::Leader;
                 let led = scene.actors[of].face.leader.is_some_and(leads);
@@ -80,7 +68,33 @@ impl Watcher {
         }
     }
 
-    fn sends(&self, from: usize, round: &Round, reached: &mut Reached) {
+    fn takes(&mut self, of: usize, event: &Event, reached: &mut Reached) {
+        self.of[of].asked_by = None;
+        let Event::Receive {
+            from,
+            message: PeerMessage::Protocol { message: Message::Raft(message), .. },
+            ..
+        } = event
+        else {
+            return;
+        };
+        match message {
+            raft::Message::Pull { .. } => self.of[of].asked_by = Some(index_of(*from)),
+            raft::Message::Round(round) => {
+                let last = &mut self.of[of].round;
+                let this = (round.ballot, round.number);
+                let follows = index_of(round.ballot.replica) != of;
+                reached.mark(Situation::RoundTwice, follows && round.number > 0 && this <= *last);
+                *last = this.max(*last);
+            }
+            _ => {}
+        }
+    }
+
+    fn sends(&self, (from, to): (usize, usize), round: &Round, reached: &mut Reached) {
+        let serves = round.number == 0 && !round.entries.is_empty();
+        reached.mark(Situation::RoundPulled, serves);
+        reached.mark(Situation::PullWaits, serves && self.of[from].asked_by != Some(to));
         let passes_on = index_of(round.ballot.replica) != from && round.number > 0;
         reached.mark(Situation::RoundPassedOn, passes_on);
         let Some(status) = &round.status else { return };
@@ -135,6 +149,34 @@ pub(super) mod tests {
              tick 2ms
              deliver 1->3 proposal
              deliver 3->1",
+        ),
+        (
+            &[Situation::RoundPulled],
+            &["raft"],
+            "cluster 3 replication=gossip-replies lazy-push=0
+             elect 1
+             run 200ms
+             put 1 k1=1
+             tick 2ms
+             deliver 1->2 proposal
+             deliver 2->3 proposal
+             deliver 3->2",
+        ),
+        (
+            &[Situation::PullWaits],
+            &["raft"],
+            "cluster 4 replication=gossip-replies lazy-push=0 round-fan-out=3
+             elect 1
+             run 200ms
+             links 1-2 2-3 3-4
+             put 1 k1=1
+             tick 2ms
+             deliver 1->2 proposal
+             deliver 2->3 proposal
+             deliver 3->4 proposal
+             deliver 4->3
+             deliver 3->2
+             deliver 2->3",
         ),
         (
             &[Situation::FollowerCommitsFirst],

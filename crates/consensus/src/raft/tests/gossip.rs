@@ -19,7 +19,12 @@ fn follower(me: ReplicaId, replication: Replication) -> One {
 
 /// Makes r1 lead term 1 of five; its no-op is durable here and in slot 1.
 fn leader(replication: Replication) -> (One, Vec<Effect>) {
-    let mut one = follower(R1, replication);
+    leader_with(&options(replication))
+}
+
+fn leader_with(options: &Options) -> (One, Vec<Effect>) {
+    let mut one = One::start(Members::new(FIVE, R1), options, Vec::new(), false);
+    one.effects.drain();
     one.wait(T * 2);
     for rehearsal in [true, false] {
         one.durable();
@@ -558,4 +563,154 @@ fn a_peer_serves_what_a_round_needs_if_its_log_is_the_leaders() {
     gossip(&mut other, R5, &with_status(round(1, ballot(2, R5), 7, ballot(2, R5), vec![], 0), 0, &[]));
     let pull = Message::Pull { ballot: ballot(2, R5), hint: Slot::ZERO, hint_ballot: Ballot::ZERO };
     assert!(other.receive(R2, pull).is_empty(), "its log may differ from that leader's");
+}
+
+/// Replicas of five that pass rounds on without entries.
+fn lazy(me: ReplicaId, replication: Replication) -> One {
+    let raft = Tuning { lazy_push: Some(0), ..options(replication).raft };
+    let options = Options { raft, ..Options::default() };
+    let mut one = One::start(Members::new(FIVE, me), &options, Vec::new(), false);
+    one.effects.drain();
+    one
+}
+
+fn pulls(effects: &[Effect]) -> Vec<(ReplicaId, Message)> {
+    let of = |effect: &Effect| match effect {
+        Effect::Send { to, message: crate::Message::Raft(pull @ Message::Pull { .. }), .. } => {
+            Some((to.ids()[0], pull.clone()))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(of).collect()
+}
+
+/// The position runs ahead of the entries; each replica that lacks them has them from the one that told it.
+#[test]
+fn a_round_goes_on_without_its_entries_and_they_follow_when_they_are_asked_for() {
+    let [mut second, mut third, mut fourth] = [R2, R3, R4].map(|me| lazy(me, Replication::GossipReplies));
+    let entries = vec![entry(1, R1, "a"), entry(1, R1, "b")];
+    let first = round(1, ballot(1, R1), 0, Ballot::ZERO, entries.clone(), 0);
+    let [(_, told, Lsn::ZERO)] = &rounds(&gossip(&mut second, R1, &first))[..] else { panic!("a round") };
+    assert_eq!((told.prev, told.prev_ballot, told.entries.len()), (Slot(2), ballot(1, R1), 0));
+    let effects = gossip(&mut third, R2, told);
+    assert_eq!(rounds(&effects)[0].1, *told, "it goes on at once, although this replica lacks the entries");
+    let [(R2, third_asks)] = &pulls(&effects)[..] else { panic!("{effects:?}") };
+    assert!(
+        others(&effects, R1).is_empty(),
+        "it does not say that it has them, and the leader need not know"
+    );
+    let [(R3, fourth_asks)] = &pulls(&gossip(&mut fourth, R3, told))[..] else { panic!("it asks") };
+    assert!(third.receive(R4, fourth_asks.clone()).is_empty(), "it does not have them itself");
+    let page = rounds(&second.receive(R3, third_asks.clone()))[0].1.clone();
+    let effects = gossip(&mut third, R2, &page);
+    let reply = Message::RoundReply { ballot: ballot(1, R1), number: 1, through: Slot(2) };
+    assert_eq!(others(&effects, R1)[0].0, reply);
+    let [(to, page, _)] = &rounds(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!((&to[..], page.number, &page.entries[..]), (&[R4][..], 0, &entries[..]), "now it has them");
+    assert!(!gossip(&mut fourth, R3, page).is_empty());
+    // What is here need not be asked for, and is answered to the leader.
+    let again = Round { number: 2, ..told.clone() };
+    let effects = gossip(&mut fourth, R2, &again);
+    assert!(pulls(&effects).is_empty());
+    assert!(matches!(others(&effects, R1)[..], [(Message::RoundReply { through: Slot(2), .. }, _)]));
+}
+
+#[test]
+fn a_replica_waits_for_one_answer_at_a_time_and_then_asks_another_one() {
+    let mut one = lazy(R2, Replication::GossipStatus);
+    let told =
+        |number, last| with_status(round(number, ballot(1, R1), last, ballot(1, R1), vec![], 0), 0, &[]);
+    assert!(matches!(pulls(&gossip(&mut one, R3, &told(1, 2)))[..], [(R3, _)]));
+    assert!(pulls(&gossip(&mut one, R4, &told(1, 2))).is_empty(), "it has asked");
+    assert!(pulls(&gossip(&mut one, R4, &told(2, 5))).is_empty(), "and remembers what else it lacks");
+    let entries = vec![entry(1, R1, "a"), entry(1, R1, "b")];
+    let page = with_status(round(0, ballot(1, R1), 0, Ballot::ZERO, entries, 0), 0, &[]);
+    let [(R4, Message::Pull { hint: Slot(2), .. })] = pulls(&gossip(&mut one, R3, &page))[..] else {
+        panic!("it goes on with who told of more")
+    };
+    assert!(pulls(&gossip(&mut one, R5, &told(2, 5))).is_empty());
+    one.now += one.protocol.options().retransmit_after;
+    assert!(matches!(pulls(&gossip(&mut one, R5, &told(2, 5)))[..], [(R5, _)]), "no answer came");
+    one.step(Input::Link { peer: R5, link: crate::Link::Down });
+    assert!(matches!(pulls(&gossip(&mut one, R3, &told(2, 5)))[..], [(R3, _)]), "none will come");
+    // The leader's own copy comes last, and brings the entries of which others brought the position.
+    let entries = vec![entry(1, R1, "c"), entry(1, R1, "d"), entry(1, R1, "e")];
+    let effects =
+        gossip(&mut one, R1, &with_status(round(2, ballot(1, R1), 2, ballot(1, R1), entries, 0), 0, &[]));
+    appended(&effects, |record| matches!(record, Record::Entries { first: Slot(3), .. }));
+    assert!(rounds(&effects).is_empty(), "it was passed on before");
+}
+
+/// A slot and a term name one entry, so a position says as much as entries do; the slot alone says nothing.
+#[test]
+fn a_position_fits_no_log_with_another_entry_there() {
+    let mut one = lazy(R2, Replication::GossipReplies);
+    gossip(
+        &mut one,
+        R1,
+        &round(1, ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a"), entry(1, R1, "b")], 0),
+    );
+    let effects = gossip(&mut one, R3, &round(1, ballot(2, R4), 2, ballot(2, R4), vec![], 0));
+    assert!(others(&effects, R4).is_empty(), "no answer: slot 2 is of another term");
+    let [(R3, Message::Pull { hint: Slot(0), .. })] = pulls(&effects)[..] else { panic!("{effects:?}") };
+    let entries = vec![entry(2, R4, "c"), entry(2, R4, "d")];
+    let effects = gossip(&mut one, R3, &round(0, ballot(2, R4), 0, Ballot::ZERO, entries, 0));
+    appended(&effects, |record| *record == Record::Truncated { from: Slot(1), last: Slot(2) });
+    assert!(matches!(others(&effects, R4)[..], [(Message::RoundReply { through: Slot(2), .. }, _)]));
+}
+
+#[test]
+fn small_entries_travel_with_the_round_and_questions_end_with_their_term() {
+    let raft = Tuning { lazy_push: Some(500), ..options(Replication::GossipReplies).raft };
+    let options = Options { raft, ..Options::default() };
+    let mut one = One::start(Members::new(FIVE, R2), &options, Vec::new(), false);
+    one.effects.drain();
+    let small = round(1, ballot(1, R1), 0, Ballot::ZERO, vec![entry(1, R1, "a")], 0);
+    assert_eq!(rounds(&gossip(&mut one, R1, &small))[0].1, small);
+    let large = round(2, ballot(1, R1), 1, ballot(1, R1), vec![entry(1, R1, &"b".repeat(500))], 0);
+    assert!(rounds(&gossip(&mut one, R1, &large))[0].1.entries.is_empty());
+    let pull = Message::Pull { ballot: ballot(1, R1), hint: Slot(2), hint_ballot: ballot(1, R1) };
+    assert!(one.receive(R3, pull).is_empty(), "there is no more");
+    let next = round(1, ballot(2, R4), 2, ballot(1, R1), vec![entry(2, R4, "c")], 0);
+    let effects = gossip(&mut one, R4, &next);
+    assert_eq!(rounds(&effects).len(), 1, "r3 asked for what r1 had");
+}
+
+#[test]
+fn a_leader_begins_rounds_as_fast_as_they_come_back() {
+    let raft = Tuning { round_interval: None, ..options(Replication::GossipReplies).raft };
+    let options = Options { raft, ..Options::default() };
+    let step = Duration::from_micros(100);
+    let mut spaced = [300, 20_000].map(|micros| {
+        let (mut leader, _) = leader_with(&options);
+        // The time until the next round that brings something, and its number.
+        let next_round = |leader: &mut One| {
+            let mut effects = leader.propose("x");
+            effects.extend(leader.durable());
+            let number = |effects: &[Effect]| rounds(effects).iter().map(|(_, round, _)| round.number).next();
+            let mut sent = number(&effects);
+            let mut steps = 0;
+            while sent.is_none() {
+                (sent, steps) = (number(&leader.wait(step)), steps + 1);
+                assert!(steps < 1_000, "it leads on");
+            }
+            (steps * step, sent.expect("a round"))
+        };
+        for slot in 1..=40 {
+            let (_, number) = next_round(&mut leader);
+            leader.wait(Duration::from_micros(micros));
+            for from in [R2, R3] {
+                leader.receive(
+                    from,
+                    Message::RoundReply { ballot: ballot(1, R1), number, through: Slot(slot) },
+                );
+            }
+            // Without heartbeats nothing else is sent meanwhile.
+            leader.wait(Duration::from_millis(45));
+        }
+        next_round(&mut leader);
+        next_round(&mut leader).0
+    });
+    spaced.sort_unstable();
+    assert!(spaced[0] < Duration::from_millis(1) && spaced[1] > Duration::from_millis(7), "{spaced:?}");
 }

@@ -5,6 +5,7 @@
 //! whatever has come is handled in one burst and a burst is what costs; and one in which each message costs, as in the
 //! document's program (`costs/driftwood-2023.toml`). Ratios are compared, never absolute figures.
 
+pub mod future;
 pub mod load;
 pub mod partitions;
 pub mod rounds;
@@ -105,7 +106,7 @@ impl Way {
 /// What is the same at all points of an experiment.
 const INTERVAL: Parameter = Parameter {
     key: "interval",
-    help: "Microseconds from one round of gossip to the next; document: those of its tables 3 and 4.",
+    help: "Microseconds from one round of gossip to the next; document: those of its tables 3 and 4; auto: as the leader measures.",
     default: "document",
     full: "document",
 };
@@ -139,8 +140,9 @@ fn tuning(parameters: &Parameters, way: Way, replicas: usize) -> Result<Tuning, 
     let mut tuning = Tuning { replication: way.replication(), ..Tuning::default() };
     let Some((interval, fan_out)) = way.documents_rounds(replicas) else { return Ok(tuning) };
     tuning.round_interval = match parameters.text("interval") {
-        "document" => interval,
-        _ => Duration::from_micros(parameters.count("interval", 50..=1_000_000)?),
+        "document" => Some(interval),
+        "auto" => None,
+        _ => Some(Duration::from_micros(parameters.count("interval", 50..=1_000_000)?)),
     };
     tuning.round_fan_out = match parameters.text("fan-out") {
         "document" => Some(fan_out),

@@ -100,7 +100,7 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
                 for way in WAYS {
                     for &fan_out in &fan_outs {
                         let mut setup = setup(&field, parameters, way, replicas)?;
-                        setup.settings.consensus.raft.round_interval = Duration::from_micros(micros);
+                        setup.settings.consensus.raft.round_interval = Some(Duration::from_micros(micros));
                         setup.settings.consensus.raft.round_fan_out = Some(fan_out.max(1));
                         let load = closed_loop(clients, window);
                         points.push(field.point(series(way, fan_out), micros as f64, setup, load));

@@ -192,7 +192,8 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
             for way in Way::ALL {
                 let setup = setup(&field, parameters, way, replicas)?;
                 let bound = bound(&setup, way, clients);
-                let interval = setup.settings.consensus.raft.round_interval.as_secs_f64() * 1e3;
+                let interval =
+                    setup.settings.consensus.raft.round_interval.unwrap_or_default().as_secs_f64() * 1e3;
                 let point = field.point(way.name(), replicas as f64, setup, closed_loop(clients, window));
                 points.push(with_figure(with_figure(point, "bound", bound), "interval_ms", interval));
             }
