@@ -1,9 +1,9 @@
 //! What a replica lacks of the rounds that came, and what other replicas lack that it passed on (Driftwood 2023,
 //! section 6.2: lazy push, and pull from any up-to-date process).
 //!
-//! A round may be passed on without its entries: it then names only the last of them. A replica that lacks them asks the
-//! replica that passed the round on. That one may lack them as well, if it asked in turn: it answers as soon as it has
-//! them. So positions run ahead, and entries follow along the way by which each replica first heard of them.
+//! A round may be passed on without its entries: it then names only the last of them. A replica that lacks them asks
+//! the replica that passed the round on. That one may lack them as well, if it asked in turn: it answers as soon as it
+//! has them. So positions run ahead, and entries follow along the way by which each replica first heard of them.
 //!
 //! A replica waits for one answer at a time, and remembers one question of each voter.
 

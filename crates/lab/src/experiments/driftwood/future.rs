@@ -76,8 +76,8 @@ pub const LAZY: Experiment = Experiment {
     title: "Driftwood: rounds passed on without their entries",
     source: "Driftwood 2023, section 6.2, which asks for lazy push and for pulling",
     about: "As driftwood-many-peers, with larger commands and network cards of limited rate: each replica passes on \
-            rounds with the entries, or with the position of the last one (lazy-push=0), and replicas ask for what they \
-            lack. Times from round to round and fan-outs are the document's.",
+            rounds with the entries, or with the position of the last one (lazy-push=0), and replicas ask for what \
+            they lack. Times from round to round and fan-outs are the document's.",
     parameters: &[
         ON_VIRTUAL,
         WINDOW,
@@ -102,8 +102,8 @@ pub const LAZY: Experiment = Experiment {
     shapes: &[
         Shape {
             id: "D31-bytes",
-            claim: "from 25 replicas on, a follower sends at most half of what it does for a command otherwise, whatever \
-                    the version",
+            claim: "from 25 replicas on, a follower sends at most half of what it does for a command otherwise, \
+                    whatever the version",
             judge: |measured| {
                 beside_eager(measured, "kB", |series, x| kilobytes(measured, series, x), |ratio| ratio <= 0.5)
             },
@@ -185,8 +185,8 @@ fn by_push(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-/// Compares the leader's own interval with the best fixed one of the same way, by a figure of which `best` says which of
-/// two is better; `agrees` is told the leader's own and that one.
+/// Compares the leader's own interval with the best fixed one of the same way, by a figure of which `best` says which
+/// of two is better; `agrees` is told the leader's own and that one.
 fn beside_fixed(
     measured: &Measured,
     metric: &str,
