@@ -280,9 +280,8 @@ impl Members {
 
     /// Whether so many members of each group are in a set, `least` by the size of the group.
     fn have(&self, least: impl Fn(usize) -> usize, set: ReplicaSet) -> bool {
-        let has = |half: ReplicaSet, of: usize| set.intersection(half).len() >= least(of);
-        let (incoming, outgoing) = (self.voters.incoming().len(), self.voters.outgoing().len());
-        has(self.incoming, incoming) && (outgoing == 0 || has(self.outgoing, outgoing))
+        let has = |half: ReplicaSet| set.intersection(half).len() >= least(half.len());
+        has(self.incoming) && (self.outgoing.is_empty() || has(self.outgoing))
     }
 
     /// Whether every quorum has a member among these.
