@@ -6,7 +6,7 @@ use synod_wire::{Ballots, Delivered, Incarnation, Slot, Time};
 
 use crate::{
     Bug, Dissemination, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, dissemination,
-    registry::protocols,
+    registry::protocols, ring::RingOrder,
 };
 
 macro_rules! choice {
@@ -142,6 +142,12 @@ impl Options {
     pub fn message_bytes_max(&self, batch_bytes_max: usize) -> usize {
         let pages = ProtocolKind::known().map(|(_, protocol)| (protocol.profile().page_bytes_max)(self));
         pages.fold(batch_bytes_max, usize::max).saturating_add(MESSAGE_HEAD_BYTES)
+    }
+
+    /// Whether the election times the answers of members, since the protocol places them by it.
+    #[must_use]
+    pub(crate) fn times_answers(&self) -> bool {
+        self.protocol == ProtocolKind::Ring && self.ring.order == RingOrder::Measured
     }
 
     /// Whether this bug is planted; see [`Bug`]. Outside of tests none is.

@@ -305,6 +305,11 @@ impl Network {
         self.link(from, to).slowed_by = by;
     }
 
+    /// How much longer the messages of a link take.
+    pub fn slowed_by(&self, from: usize, to: usize) -> Duration {
+        self.links[from * self.replicas + to].slowed_by
+    }
+
     /// Cuts a link; it takes as many [`Network::mend`]s to mend it.
     pub fn cut(&mut self, from: usize, to: usize) {
         self.link(from, to).cuts += 1;

@@ -8,6 +8,7 @@ use fastrand::Rng;
 use synod_consensus::{
     Decision, Dissemination, ElectionKind, Options, ProtocolKind,
     raft::{self, Merge, Replication},
+    ring::{self, RingDecision, RingOrder},
     sequence_paxos,
 };
 use synod_replica::{REQUEST_BYTES_MIN, Settings, StateTransfer};
@@ -567,6 +568,7 @@ pub(crate) fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Du
     consensus.announce_delay_max = pick(rng, &[Duration::ZERO, MS, election_timeout / 20]);
     consensus.page_bytes_max = pick(rng, &[1, 300, 1 << 20]);
     consensus.sequence_paxos = draw_optimisations(Rng::with_seed(rng.clone().u64(..)));
+    consensus.ring = draw_ring(Rng::with_seed(rng.clone().u64(..) ^ 0x41_96));
 
     let mut settings = Settings::default();
     settings.consensus = consensus;
@@ -611,6 +613,14 @@ fn draw_optimisations(mut rng: Rng) -> sequence_paxos::Tuning {
         head_start: on(),
         decide_on_accept: on(),
     }
+}
+
+/// They have a generator of their own, too.
+fn draw_ring(mut rng: Rng) -> ring::Tuning {
+    let mut tuning = ring::Tuning::default();
+    tuning.decision = pick(&mut rng, &[RingDecision::Quorum, RingDecision::Quorum, RingDecision::Last]);
+    tuning.order = pick(&mut rng, &[RingOrder::Role, RingOrder::Measured]);
+    tuning
 }
 
 fn draw_disk(rng: &mut Rng) -> DiskPlan {

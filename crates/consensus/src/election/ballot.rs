@@ -33,7 +33,7 @@
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{Advice, Election, Message};
+use super::{Advice, Election, Message, round_trips::RoundTrips};
 use crate::{Bug, Effects, Link, Members, Options, ReplicaSet, departures::Departures};
 
 use std::time::Duration;
@@ -105,6 +105,8 @@ pub struct BallotLeaderElection {
     short_rounds: u64,
     /// How long a short round lasts.
     short: Duration,
+    /// How long members take to answer, if the protocol wants to know.
+    round_trips: Option<RoundTrips>,
 }
 
 /// A member's reply.
@@ -174,6 +176,7 @@ impl BallotLeaderElection {
             missed: None,
             short_rounds: 0,
             short: Duration::ZERO,
+            round_trips: options.times_answers().then(|| RoundTrips::new(members.count())),
             members,
         };
         election.delay = election.shortest();
@@ -398,7 +401,7 @@ impl Election for BallotLeaderElection {
         }
     }
 
-    fn receive(&mut self, _: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
+    fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
         let Some(index) = self.members.index(from).filter(|&index| index != self.members.my_index()) else {
             return;
         };
@@ -414,6 +417,9 @@ impl Election for BallotLeaderElection {
                 }
                 // A reply is not late because a round was cut short.
                 self.late |= round < self.round && round > self.missed_in();
+                if let Some(trips) = &mut self.round_trips {
+                    trips.answers(index, self.round - round, now);
+                }
                 self.highest = self.highest.max(leader);
                 self.note_try(leader);
                 // A ballot above the followed one is a bid.
@@ -465,6 +471,9 @@ impl Election for BallotLeaderElection {
         let delay = if self.short_rounds > 0 { self.short.min(self.delay) } else { self.delay };
         self.short_rounds = self.short_rounds.saturating_sub(1);
         self.ends = now + delay;
+        if let Some(trips) = &mut self.round_trips {
+            trips.begins(self.round, now);
+        }
         effects.send(self.members.to_peers(), self.request(), Lsn::ZERO);
     }
 
@@ -525,6 +534,10 @@ impl Election for BallotLeaderElection {
 
     fn answers(&self, _: Time, member: ReplicaId) -> bool {
         self.fresh().any(|(id, _)| id == member)
+    }
+
+    fn round_trip(&self, member: ReplicaId) -> Option<Duration> {
+        self.round_trips.as_ref()?.of(self.members.index(member)?)
     }
 
     fn next_ballot(&self, above: Ballot) -> Ballot {

@@ -20,10 +20,13 @@ mod ballot_tests;
 mod describe;
 mod messages;
 mod rotating;
+mod round_trips;
 
 pub use ballot::BallotLeaderElection;
 pub use messages::Message;
 pub use rotating::Rotating;
+
+use std::time::Duration;
 
 use synod_wire::{Ballot, Incarnation, ReplicaId, Slot, Time};
 
@@ -98,6 +101,12 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
 
     /// Whether a member has answered this replica, which leads, not longer ago than a leader may be silent.
     fn answers(&self, now: Time, member: ReplicaId) -> bool;
+
+    /// The shortest time in which a member answered this replica lately; none if it did not, or if the election times no
+    /// answers ([`Options::times_answers`]).
+    fn round_trip(&self, _member: ReplicaId) -> Option<Duration> {
+        None
+    }
 
     /// A ballot of this replica above another.
     fn next_ballot(&self, above: Ballot) -> Ballot;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use synod_wire::ReplicaId;
 
-use super::{AcceptedValue, Content, Message, Promise, Record, Value, View, Votes};
+use super::{AcceptedValue, Content, Delay, Message, Promise, Record, Value, View, Votes};
 use crate::{
     BatchText, Batches, Describe,
     batches::last_of,
@@ -43,6 +43,11 @@ impl Describe for Message {
             }
             Message::HeartbeatAck { ballot, round, minor, decided } => {
                 format!("HeartbeatAck {ballot} round {round}, view {minor}, decided {decided}")
+            }
+            Message::Delays { delays } => {
+                let one = |Delay { to, micros }: &Delay| format!("{to} {micros} us");
+                let all: Vec<String> = delays.iter().map(one).collect();
+                format!("Delays to {}", all.join(", "))
             }
             Message::Reject { promised } => format!("Reject promised {promised}"),
             Message::TakeOver { ballot } => format!("TakeOver from {ballot}"),

@@ -9,6 +9,7 @@ use synod_wire::{Ballot, Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     AcceptedValue, Bug, Content, Message, Promise, Ring, State, Value, View, Votes,
+    order::{Survey, next_permutation},
     values::carried,
     walk::{Took, Walk},
 };
@@ -55,6 +56,8 @@ pub(super) struct Leader {
     resend_at: Time,
     /// What the members said of themselves last.
     members: BTreeMap<ReplicaId, Heard>,
+    /// What it knows for the order of its ring.
+    pub(super) survey: Survey,
     /// When the ring was made.
     ring_at: Time,
     /// Since when something went past this ring, since it did not come round: a link of it may be cut, or a disk slow.
@@ -242,6 +245,7 @@ impl Ring {
             walk: Walk::default(),
             resend_at: Time::NEVER,
             members: answered.into_iter().map(|member| (member, heard)).collect(),
+            survey: Survey::new(),
             ring_at: now,
             broken: None,
             delivered: false,
@@ -278,6 +282,7 @@ impl Ring {
         let ballot = leader.ballot;
         let minor = self.view.as_ref().filter(|view| view.ballot == ballot).map_or(0, |view| view.minor) + 1;
         let view = View { ballot, minor, order: order.into() };
+        leader.survey.ring_begins(now, self.common.options.election_timeout, leader.broken.is_some());
         (leader.ring_at, leader.broken) = (now, None);
         let wait = leader.resend_after(&self.common.options);
         for flight in &mut leader.flights {
@@ -289,8 +294,8 @@ impl Ring {
         self.send_values_again(now);
     }
 
-    /// Leaves out members that do not answer, takes in those that do and have caught up, and tries another order if a
-    /// link of the ring does not carry.
+    /// Leaves out members that do not answer, takes in those that do and have caught up, and takes another order if a
+    /// link of the ring does not carry, or if that makes the round much shorter.
     fn mend_ring(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.common.options.election_timeout;
         let suspect = (timeout / 2).max(self.common.options.heartbeat_interval * 3);
@@ -313,10 +318,13 @@ impl Ring {
         }
         if all.iter().any(|&id| is_in(id) != view.contains(id)) {
             let order = all.into_iter().filter(|&id| is_in(id)).collect();
+            let order = self.ordered(order);
             self.form_ring(now, order, effects);
         } else if let Some(since) = leader.broken.filter(|_| now.since(leader.ring_at) > timeout) {
             let voted = |id: &ReplicaId| leader.members.get(id).is_some_and(|heard| heard.voted >= since);
             let order = another_order(&view.order, voted);
+            self.form_ring(now, order, effects);
+        } else if let Some(order) = self.better_order(now) {
             self.form_ring(now, order, effects);
         }
     }
@@ -365,6 +373,9 @@ impl Ring {
             return;
         }
         leader.names.extend(id);
+        if let Some((origin, _)) = id.and_then(|id| id.origin.of_replica()) {
+            leader.survey.proposed(origin);
+        }
         leader.waiting.push_back(waiting);
     }
 
@@ -562,15 +573,6 @@ fn another_order(order: &[ReplicaId], voted: impl Fn(&ReplicaId) -> bool) -> Vec
         next[1..].reverse();
     }
     next
-}
-
-/// The next order of these in the order of their numbers; the first one after the last.
-fn next_permutation(ids: &mut [ReplicaId]) {
-    let Some(descent) = (1..ids.len()).rev().find(|&at| ids[at - 1] < ids[at]) else { return ids.reverse() };
-    let pivot = ids[descent - 1];
-    let larger = (descent..ids.len()).rev().find(|&at| ids[at] > pivot).expect("the one after it is larger");
-    ids.swap(descent - 1, larger);
-    ids[descent..].reverse();
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
-use super::{View, Votes};
+use super::{Delay, View, Votes};
 use crate::{
     Body, Class, Logged,
     batches::{Batches, check_run, last_of, see_run},
@@ -113,6 +113,11 @@ pub enum Message {
     Reject {
         /// The higher ballot.
         promised: Ballot,
+    },
+    /// How long what the sender sends takes to other members; with `ring-order=measured` only.
+    Delays {
+        /// The other members that answered lately.
+        delays: Vec<Delay>,
     },
     /// The coordinator wants the receiver to lead.
     TakeOver {
@@ -262,6 +267,7 @@ impl Body for Message {
         10 = HeartbeatAck { ballot, round, minor, decided };
         11 = Reject { promised };
         12 = TakeOver { ballot };
+        13 = Delays { delays };
         checked by Message::holds_slots
     }
 
@@ -284,6 +290,7 @@ impl Body for Message {
             Message::Votes { view, .. } | Message::Decision { view, .. } | Message::View { view } => {
                 (view, &[][..])
             }
+            Message::Delays { delays } => return (delays.len() * size_of::<Delay>()) as u64,
             _ => return 0,
         };
         let names = values.iter().filter(|value| value.content.whole().is_none()).count();
@@ -299,7 +306,7 @@ impl Body for Message {
             Message::Votes { .. } => Class::Vote,
             Message::Decision { .. } | Message::View { .. } | Message::Decided { .. } => Class::Announcement,
             Message::Heartbeat { .. } => Class::Heartbeat,
-            Message::HeartbeatAck { .. } => Class::HeartbeatAnswer,
+            Message::HeartbeatAck { .. } | Message::Delays { .. } => Class::HeartbeatAnswer,
             Message::Reject { .. } => Class::Refusal,
             Message::TakeOver { .. } => Class::Transfer,
         }

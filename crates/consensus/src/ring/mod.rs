@@ -23,6 +23,7 @@ mod describe;
 mod follower;
 mod leader;
 mod messages;
+mod order;
 mod planted;
 mod profile;
 mod recovery;
@@ -33,6 +34,7 @@ mod view;
 mod walk;
 
 pub use messages::{AcceptedValue, Content, Message, Promise, Record, Value};
+pub use order::{Delay, RingOrder};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
 pub use profile::{RingDecision, Tuning};
@@ -314,6 +316,7 @@ impl Ring {
                     let (minor, own) = (known.map_or(0, |view| view.minor), self.decided());
                     let answer = Message::HeartbeatAck { ballot, round, minor, decided: own };
                     effects.send(from, answer, self.common.promised_lsn);
+                    self.tell_delays(from, effects);
                     self.on_decided(ballot, decided, effects);
                 }
             }
@@ -321,6 +324,11 @@ impl Ring {
                 self.on_heartbeat_ack(now, from, ballot, round, effects);
                 if ballot == self.common.promised {
                     self.on_heard(now, from, minor, decided, effects);
+                }
+            }
+            Message::Delays { delays } => {
+                if let State::Leader(leader) = &mut self.state {
+                    leader.survey.measured(from, delays);
                 }
             }
             Message::Reject { promised } => self.on_reject(now, promised, effects),

@@ -1,7 +1,6 @@
 //! What is known of the ring before it runs, and its options.
 
-use super::Ring;
-use super::planted::Bug as Own;
+use super::{Ring, RingOrder, planted::Bug as Own};
 use crate::{
     Bug, ElectionKind,
     options::choice,
@@ -26,6 +25,8 @@ choice! {
 pub struct Tuning {
     /// Which member makes a decision of the votes.
     pub decision: RingDecision,
+    /// In which order the members stand.
+    pub order: RingOrder,
 }
 
 pub(crate) const PROFILE: Profile = Profile {
@@ -37,8 +38,11 @@ pub(crate) const PROFILE: Profile = Profile {
     has_terms: false,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
-    keys: &[chosen!("ring-decision", "quorum, last", ring.decision)],
-    options_to_try: &["window-max=1", "ring-decision=last"],
+    keys: &[
+        chosen!("ring-decision", "quorum, last", ring.decision),
+        chosen!("ring-order", "role, measured", ring.order),
+    ],
+    options_to_try: &["window-max=1", "ring-decision=last", "ring-order=measured"],
     bugs: &[
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,

@@ -291,14 +291,20 @@ fn bytes_that_leave_too_early_are_missed() {
 /// TV1 and TV3 as the document has them: the votes go on to the last member, which decides.
 #[test]
 fn the_last_member_decides_if_that_is_chosen() {
-    let mut node =
-        Node::of(Options { ring: Tuning { decision: RingDecision::Last }, ..ring_options() }, 3, 5);
+    let mut node = Node::of(
+        Options { ring: Tuning { decision: RingDecision::Last, ..Tuning::default() }, ..ring_options() },
+        3,
+        5,
+    );
     let order = ring(&[1, 2, 3, 4, 5]);
     node.receive(2, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
     let two = Votes::default().with(0).with(1);
     assert_eq!(votes_sent(&node.receive(2, votes(order.clone(), 1, two))), [two.with(2)]);
-    let mut last =
-        Node::of(Options { ring: Tuning { decision: RingDecision::Last }, ..ring_options() }, 5, 5);
+    let mut last = Node::of(
+        Options { ring: Tuning { decision: RingDecision::Last, ..Tuning::default() }, ..ring_options() },
+        5,
+        5,
+    );
     last.receive(4, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
     let sent = last.receive(4, votes(order, 1, two.with(2).with(3)));
     assert_eq!(votes_sent(&sent), [Votes([u64::MAX; 2])]);

@@ -75,6 +75,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("partition A B | C ...", "cut all links between groups of replicas, and end their sessions"),
     ("cut A->B", "cut one direction, and end its session"),
     ("refuse A->B", "the session of A to B ends, and A is refused by B's machine; `heal` begins another"),
+    ("slow A-B TIME", "while time passes with `run`, messages between two replicas take this much longer"),
     ("links A-B ...", "keep these links, in both directions, and cut all others"),
     ("heal", "mend all cuts; sessions begin"),
     ("crash N ...", "end replicas with their machines; what is not durable is gone"),
@@ -255,6 +256,12 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             let [link] = words else { return Err("write cut 1->2".to_owned()) };
             let link = parse_link(world, link)?;
             checked(world.part(vec![link]))
+        }
+        "slow" => {
+            let [pair, by] = words else { return Err("write slow 1-2 40ms".to_owned()) };
+            let (one, other) = pair.split_once('-').ok_or("which link? write slow 1-2 40ms")?;
+            world.slow_down(replica(world, one)?, replica(world, other)?, duration(by)?);
+            Ok(())
         }
         "refuse" => {
             let [link] = words else { return Err("write refuse 1->2".to_owned()) };

@@ -73,9 +73,10 @@ impl World {
     }
 
     fn deliver_until(&mut self, end: Moment) -> Checked {
-        let latency = self.plan.network.delay_min;
-        if !latency.is_zero() {
-            return self.deliver_late_until(end, latency);
+        let all = 0..self.machines.len();
+        let mut links = all.clone().flat_map(|from| all.clone().map(move |to| (from, to)));
+        if links.any(|(from, to)| !self.latency(from, to).is_zero()) {
+            return self.deliver_late_until(end);
         }
         loop {
             self.stabilize()?;
@@ -86,15 +87,28 @@ impl World {
         }
     }
 
-    /// Has every message arrive `latency` later than it was sent; what is under way already counts as sent now.
-    fn deliver_late_until(&mut self, end: Moment, latency: Duration) -> Checked {
+    /// How long messages between two replicas take.
+    fn latency(&self, from: usize, to: usize) -> Duration {
+        self.plan.network.delay_min + self.network.slowed_by(from, to)
+    }
+
+    /// Makes messages between two replicas take this much longer than others, in both directions.
+    pub(crate) fn slow_down(&mut self, one: usize, other: usize, by: Duration) {
+        self.network.slow_down(one, other, by);
+        self.network.slow_down(other, one, by);
+    }
+
+    /// Has every message arrive the latency of its link later than it was sent; what is under way already counts as sent
+    /// now.
+    fn deliver_late_until(&mut self, end: Moment) -> Checked {
         let mut due: BTreeMap<(usize, usize), VecDeque<Moment>> = BTreeMap::new();
         loop {
             for from in 0..self.machines.len() {
                 for to in (0..self.machines.len()).filter(|&to| to != from) {
                     let link = due.entry((from, to)).or_default();
                     // A session that ended took what was under way with it.
-                    link.resize(self.network.in_transit(from, to).count(), self.now + latency);
+                    let arrives = self.now + self.latency(from, to);
+                    link.resize(self.network.in_transit(from, to).count(), arrives);
                 }
             }
             let arrives =

@@ -3,7 +3,7 @@
 use synod_wire::{Ballot, Batch, ReplicaId, Slot};
 
 use super::{BALLOT, batch, ring};
-use crate::ring::{AcceptedValue, Content, Message, Promise, Record, Value, Votes};
+use crate::ring::{AcceptedValue, Content, Delay, Message, Promise, Record, Value, Votes};
 
 fn values() -> Vec<Value> {
     vec![
@@ -30,6 +30,7 @@ fn messages() -> Vec<Message> {
         Message::HeartbeatAck { ballot, round: 3, minor: 1, decided },
         Message::Reject { promised: Ballot { round: 512, replica: ReplicaId(2) } },
         Message::TakeOver { ballot },
+        Message::Delays { delays: vec![Delay { to: ReplicaId(3), micros: 1_500 }] },
     ]
 }
 
