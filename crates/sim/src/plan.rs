@@ -620,6 +620,7 @@ fn draw_ring(mut rng: Rng) -> ring::Tuning {
     let mut tuning = ring::Tuning::default();
     tuning.decision = pick(&mut rng, &[RingDecision::Quorum, RingDecision::Quorum, RingDecision::Last]);
     tuning.order = pick(&mut rng, &[RingOrder::Role, RingOrder::Measured]);
+    tuning.reserve = pick(&mut rng, &[None, None, Some(1), Some(16)]);
     tuning
 }
 

@@ -145,6 +145,19 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
                 plan.clients.operations = 1200;
             }
         }
+        // Candidates that lag by more than a range.
+        Bug::Ring(ring::Bug::TakeRangeForAll) => {
+            plan.replicas = plan.replicas.max(3);
+            plan.settings.consensus.window_max = 1;
+            plan.settings.consensus.ring.reserve = Some(1);
+            plan.faults.weights = FaultWeights { crash: 3, split: 2, partial: 4, one_way: 2, ..no_faults };
+            plan.faults.leader = Odds::percent(80);
+            plan.network.delay_min = timeout / 50;
+            plan.network.delay_max = timeout / 12;
+            plan.clients.think = (Duration::ZERO, timeout / 50);
+            plan.clients.operations = 400;
+            plan.duration = timeout * 40;
+        }
         Bug::VoteWithAmnesia => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { lose_log: 3, split: 1, ..no_faults };

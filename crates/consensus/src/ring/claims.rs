@@ -8,7 +8,9 @@ use crate::claims::{Claim, Claims, Fact, Facts, PromisePage, Way};
 impl Claims for Message {
     fn claims(&self) -> Vec<Claim<'_>> {
         match self {
-            Message::Prepare { ballot, .. } => vec![Claim::Candidate(*ballot)],
+            Message::Prepare { ballot, .. } | Message::PrepareRange { ballot, .. } => {
+                vec![Claim::Candidate(*ballot)]
+            }
             Message::Promise(promise) => {
                 let accepted = promise.accepted.iter();
                 vec![Claim::Promise {

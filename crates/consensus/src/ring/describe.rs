@@ -15,6 +15,9 @@ impl Describe for Message {
     fn describe(&self, batch: BatchText<'_>) -> String {
         match self {
             Message::Prepare { ballot, from } => format!("Prepare {ballot} from slot {from}"),
+            Message::PrepareRange { ballot, from, through } => {
+                format!("PrepareRange {ballot} {}", run(*from, *through))
+            }
             Message::Promise(promise) => describe_promise(promise, batch),
             Message::Values { view, safe, values } => {
                 format!("Values {}{}: {}", ring(view), mode(*safe), carried(values, batch))

@@ -31,7 +31,7 @@ impl Ring {
         now: Time,
         from: ReplicaId,
         ballot: Ballot,
-        first: Slot,
+        (first, through): (Slot, Option<Slot>),
         effects: &mut Effects,
     ) {
         let known = ballot == self.common.promised;
@@ -45,16 +45,17 @@ impl Ring {
             self.told = first;
             self.common.election.promised(ballot, now);
         }
-        let promise = self.promise_page(ballot, first);
+        let promise = self.promise_page(ballot, first, through.unwrap_or(Slot(u64::MAX)));
         effects.send(from, Message::Promise(promise), effects.last_lsn());
     }
 
-    /// What this replica accepted from slot `first` on, as much as fits a page. The page speaks of records up to
-    /// the present end of the log, so it may leave only once they are durable.
-    fn promise_page(&self, ballot: Ballot, first: Slot) -> Promise {
+    /// What this replica accepted in the slots from `first` to `through`, as much as fits a page. The page speaks of records
+    /// up to the present end of the log, so it may leave only once they are durable.
+    fn promise_page(&self, ballot: Ballot, first: Slot, through: Slot) -> Promise {
         let (mut accepted, mut bytes, mut next) = (Vec::new(), 0, None);
         for (slot, value) in self.acceptor.accepted_from(first) {
-            if bytes > 0 && bytes + value.batch.bytes().len() > self.common.options.page_bytes_max {
+            let is_full = bytes > 0 && bytes + value.batch.bytes().len() > self.common.options.page_bytes_max;
+            if is_full || slot > through {
                 next = Some(slot);
                 break;
             }

@@ -1,4 +1,4 @@
-//! The coordinator: Phase 1 once, then a slot for each value; the ring; retransmission.
+//! The coordinator after Phase 1 (`question.rs`): a slot for each value; the ring; retransmission.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -8,8 +8,9 @@ use std::{
 use synod_wire::{Ballot, Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    AcceptedValue, Bug, Content, Message, Promise, Ring, State, Value, View, Votes,
+    Content, Message, Ring, State, Value, View, Votes,
     order::{Survey, next_permutation},
+    question::Question,
     values::carried,
     walk::{Took, Walk},
 };
@@ -24,18 +25,9 @@ use crate::{
 /// A replica in Phase 1.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    ballot: Ballot,
-    /// The first slot that it asks about.
-    from: Slot,
-    /// The record of its own promise.
-    lsn: Lsn,
-    /// For each member that answered, the first slot of the page that is still to come.
-    answers: BTreeMap<ReplicaId, Option<Slot>>,
-    /// For each slot that some answer mentions, the value of the highest ballot.
-    values: BTreeMap<Slot, AcceptedValue>,
-    /// The longest decided prefix that an answer mentions.
-    decided: Slot,
-    pub(super) resend: Resend,
+    pub(super) question: Question,
+    /// The members that answered questions before.
+    pub(super) answered: BTreeSet<ReplicaId>,
 }
 
 /// A replica that completed Phase 1.
@@ -44,8 +36,12 @@ pub(super) struct Leader {
     pub(super) ballot: Ballot,
     /// Slots through this one are proposed.
     pub(super) proposed: Slot,
-    /// What goes into the slots after it, which leaves at the end of this burst.
-    waiting: VecDeque<Waiting>,
+    /// A quorum told what it accepted in the slots through this one, and nothing is proposed in later ones.
+    pub(super) reserved: Slot,
+    /// What the members are asked of later slots.
+    pub(super) reserving: Option<Question>,
+    /// What goes into the slots after `proposed`, which leaves at the end of this burst.
+    pub(super) waiting: VecDeque<Waiting>,
     /// The names of the batches that wait, or are proposed in this ballot, and are not delivered.
     names: BTreeSet<BatchId>,
     pub(super) duties: Leadership,
@@ -99,7 +95,8 @@ struct Flight {
 
 impl Leader {
     pub(super) fn tick_at(&self) -> Time {
-        self.duties.tick_at().min(self.resend_at)
+        let asks = self.reserving.as_ref().map_or(Time::NEVER, Question::resend_at);
+        self.duties.tick_at().min(self.resend_at).min(asks)
     }
 
     /// The batches that it took and has not proposed yet.
@@ -140,104 +137,28 @@ impl Ring {
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.common.election.tried();
         self.promise(now, ballot, effects);
-        let from = self.decided().next();
-        self.state = State::Candidate(Candidate {
-            ballot,
-            from,
-            lsn: self.common.promised_lsn,
-            answers: BTreeMap::new(),
-            values: BTreeMap::new(),
-            decided: self.decided(),
-            resend: Resend::first(now, self.common.options.retransmit_after),
-        });
-        self.common.broadcast(Message::Prepare { ballot, from }, self.common.promised_lsn, effects);
+        let question = self.question(self.decided().next(), now);
+        self.state = State::Candidate(Candidate { question, answered: BTreeSet::new() });
+        self.ask_all(effects);
     }
 
-    pub(super) fn resend_prepare(&mut self, now: Time, effects: &mut Effects) {
-        let State::Candidate(candidate) = &mut self.state else { return };
-        if candidate.resend.is_due(now, self.common.options.election_timeout) {
-            let peers: Vec<ReplicaId> = self.common.members.peers().collect();
-            peers.into_iter().for_each(|peer| self.ask_for_promise(peer, effects));
-        }
-    }
-
-    /// Asks a member for the page of its promise that is still missing.
-    fn ask_for_promise(&self, peer: ReplicaId, effects: &mut Effects) {
-        let State::Candidate(candidate) = &self.state else { return };
-        let from = match candidate.answers.get(&peer) {
-            None => candidate.from,
-            Some(Some(next)) => *next,
-            Some(None) => return,
-        };
-        effects.send(peer, Message::Prepare { ballot: candidate.ballot, from }, candidate.lsn);
-    }
-
-    pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
-        let lowest = self.has(Bug::AdoptLowestBallot);
-        let State::Candidate(candidate) = &mut self.state else { return };
-        let expected = candidate.answers.get(&from).copied().unwrap_or(Some(candidate.from));
-        if candidate.ballot != promise.ballot || expected != Some(promise.from) {
-            return; // Of another ballot, or a page that was counted already.
-        }
-        self.common.election.answered(from, now);
-        if promise.decided > Slot(self.acceptor.decided().next().0 + self.common.options.accept_ahead_max()) {
-            // This replica lags too far to hold what it would have to propose: it catches up, and lets another lead.
-            self.common.decided_elsewhere = self.common.decided_elsewhere.max(promise.decided);
-            return self.give_up(now, effects);
-        }
-        candidate.decided = candidate.decided.max(promise.decided);
-        for value in promise.accepted {
-            let best = candidate.values.entry(value.slot).or_insert_with(|| value.clone());
-            if (value.ballot > best.ballot) != lowest {
-                *best = value;
-            }
-        }
-        candidate.answers.insert(from, promise.next);
-        if promise.next.is_some() {
-            self.ask_for_promise(from, effects);
-        }
-        self.complete_phase_1(now, effects);
-    }
-
-    /// Begins to lead if a quorum has promised.
-    pub(super) fn complete_phase_1(&mut self, now: Time, effects: &mut Effects) {
-        let State::Candidate(candidate) = &mut self.state else { return };
-        if candidate.lsn > self.common.durable {
-            return;
-        }
-        let me = self.common.members.me();
-        let told_all = |id| candidate.answers.get(&id).is_some_and(Option::is_none);
-        if !self.common.members.is_quorum(self.common.members.those(|id| id == me || told_all(id))) {
-            return;
-        }
-        let ballot = candidate.ballot;
-        let answered: Vec<ReplicaId> = candidate.answers.keys().copied().collect();
-        let mut values = std::mem::take(&mut candidate.values);
-        // Slots through `decided` are decided, perhaps where their values were trimmed: nothing is ever proposed there,
-        // and what this replica lacks of them comes by catch-up (Benz 2013, A1).
-        let decided = candidate.decided.max(self.decided());
-        for (slot, own) in self.acceptor.accepted_from(decided.next()) {
-            let own = AcceptedValue { slot, ballot: own.ballot, batch: own.batch.clone() };
-            let best = values.entry(slot).or_insert_with(|| own.clone());
-            if own.ballot > best.ballot {
-                *best = own;
-            }
-        }
-        values.retain(|&slot, _| slot > decided);
-        let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
-        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
-        let dropped = self.has(Bug::DropAcceptedValue);
-        let mut adopted = |slot| {
-            let value = values.remove(&slot).filter(|_| !dropped);
-            let batch = value.map_or_else(Batch::noop, |value| value.batch);
-            // Who has its bytes is not known.
-            Waiting { batch, hops: 0, safe: true }
-        };
-        let waiting: VecDeque<Waiting> = (decided.0 + 1..=last.0).map(|slot| adopted(Slot(slot))).collect();
+    /// Begins to lead: slots through `decided` are decided, and what waits goes into the slots after it, none of which is
+    /// after `reserved`.
+    pub(super) fn begin_to_lead(
+        &mut self,
+        now: Time,
+        (decided, reserved): (Slot, Slot),
+        waiting: VecDeque<Waiting>,
+        answered: BTreeSet<ReplicaId>,
+        effects: &mut Effects,
+    ) {
+        let last = Slot(decided.0 + waiting.len() as u64);
         let heard = Heard { at: now, decided: Slot::ZERO, voted: now };
         self.state = State::Leader(Leader {
-            ballot,
+            ballot: self.common.promised,
             proposed: decided,
+            reserved,
+            reserving: None,
             names: waiting.iter().filter_map(|waiting| waiting.batch.id()).collect(),
             waiting,
             duties: Leadership::begin(now, self.decided(), last),
@@ -386,17 +307,20 @@ impl Ring {
         let span = leader.next_slot().0 - self.decided().next().0;
         let span_room = self.common.options.accept_ahead_max().saturating_sub(span);
         let window_room = self.common.options.window_max.saturating_sub(self.in_flight());
-        window_room.min(usize::try_from(span_room).unwrap_or(usize::MAX))
+        let reserved = leader.reserved.0.saturating_sub(leader.next_slot().prev().0);
+        window_room.min(usize::try_from(span_room.min(reserved)).unwrap_or(usize::MAX))
     }
 
     /// Proposes what waits; consecutive slots leave together.
     pub(super) fn send_accepts(&mut self, now: Time, effects: &mut Effects) {
         while let State::Leader(leader) = &mut self.state
+            && leader.proposed < leader.reserved
             && let Some(next) = leader.waiting.front()
         {
-            let safe = next.safe;
+            let (safe, reserved) = (next.safe, leader.reserved.0 - leader.proposed.0);
             let alike = leader.waiting.iter().take_while(|waiting| waiting.safe == safe);
             let count = fitting(alike.map(|waiting| &waiting.batch), self.common.options.page_bytes_max);
+            let count = count.min(usize::try_from(reserved).unwrap_or(usize::MAX));
             let page: Vec<Waiting> = leader.waiting.drain(..count).collect();
             let first = leader.proposed.next();
             self.propose_at(now, first, &page, effects);
@@ -460,6 +384,7 @@ impl Ring {
             self.become_candidate(now, ballot, effects);
             self.common.progress = progress;
         } else {
+            self.ask_again(now, effects);
             self.mend_ring(now, effects);
             self.resend_proposals(now, effects);
         }
@@ -543,7 +468,7 @@ impl Ring {
     /// A session to a peer began: what was sent to it before may be lost.
     pub(super) fn resend_to(&mut self, peer: ReplicaId, effects: &mut Effects) {
         match &self.state {
-            State::Candidate(_) => self.ask_for_promise(peer, effects),
+            State::Candidate(_) => self.ask(peer, effects),
             State::Leader(leader) => {
                 let (ballot, round) = (leader.ballot, leader.duties.rounds.last());
                 effects.send(peer, Message::Heartbeat { ballot, decided: self.decided(), round }, Lsn::ZERO);
@@ -552,6 +477,7 @@ impl Ring {
                 }
                 let undecided: Vec<Slot> = self.acceptor.undecided().collect();
                 self.resend_straight(peer, &undecided, effects);
+                self.ask(peer, effects);
             }
             State::Follower if self.view.as_ref().is_some_and(|view| view.ballot.replica == peer) => {
                 self.send_values_again(self.now);

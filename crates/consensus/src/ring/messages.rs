@@ -28,6 +28,16 @@ pub enum Message {
         /// The first slot that it wants to hear about.
         from: Slot,
     },
+    /// Phase 1a for the slots of a range, with `ring-reserve`: the receiver promises the ballot for all slots, and tells
+    /// what it accepted in these.
+    PrepareRange {
+        /// The same as in `Prepare`.
+        ballot: Ballot,
+        /// The first slot that it wants to hear about.
+        from: Slot,
+        /// The last.
+        through: Slot,
+    },
     /// Phase 1b: one page of what the sender accepted. The candidate asks for the next page with another `Prepare`.
     Promise(Promise),
     /// Batches on their way from their origin to the coordinator.
@@ -205,7 +215,8 @@ pub struct Promise {
     pub decided: Slot,
     /// What the sender accepted in slots of this page, in slot order.
     pub accepted: Vec<AcceptedValue>,
-    /// The slot with which the next page begins; `None` if this is the last.
+    /// The next slot in which the sender accepted something, also beyond the range that it was asked for; `None` if there
+    /// is none.
     pub next: Option<Slot>,
 }
 
@@ -268,6 +279,7 @@ impl Body for Message {
         11 = Reject { promised };
         12 = TakeOver { ballot };
         13 = Delays { delays };
+        14 = PrepareRange { ballot, from, through };
         checked by Message::holds_slots
     }
 
@@ -299,7 +311,7 @@ impl Body for Message {
 
     fn class(&self) -> Class {
         match self {
-            Message::Prepare { .. } => Class::Prepare,
+            Message::Prepare { .. } | Message::PrepareRange { .. } => Class::Prepare,
             Message::Promise(_) => Class::Promise,
             Message::Values { .. } => Class::Dissemination,
             Message::Accept { .. } => Class::Proposal,

@@ -26,6 +26,7 @@ mod messages;
 mod order;
 mod planted;
 mod profile;
+mod question;
 mod recovery;
 #[cfg(test)]
 mod tests;
@@ -137,6 +138,7 @@ impl Protocol for Ring {
         self.drop_void();
         self.send_values(now, effects);
         self.send_accepts(now, effects);
+        self.reserve_more(now, effects);
         self.send_outgoing(effects);
         self.end_of_step(now, before, effects);
         self.ask_for_timer(effects);
@@ -264,7 +266,7 @@ impl Paxos for Ring {
 
     fn resend(&mut self, now: Time, effects: &mut Effects) {
         match self.state {
-            State::Candidate(_) => self.resend_prepare(now, effects),
+            State::Candidate(_) => self.ask_again(now, effects),
             State::Leader(_) => self.propose_again(now, effects),
             State::Recovering | State::Follower => {}
         }
@@ -274,7 +276,7 @@ impl Paxos for Ring {
         let values = if self.is_in_ring() { self.values.due() } else { Time::NEVER };
         match &self.state {
             State::Follower => values,
-            State::Candidate(candidate) => candidate.resend.at(),
+            State::Candidate(candidate) => candidate.question.resend_at(),
             State::Leader(leader) => leader.tick_at().min(values),
             State::Recovering => Time::NEVER,
         }
@@ -290,7 +292,12 @@ impl Ring {
             return self.receive_while_recovering(from, &message, effects);
         }
         match message {
-            Message::Prepare { ballot, from: first } => self.on_prepare(now, from, ballot, first, effects),
+            Message::Prepare { ballot, from: first } => {
+                self.on_prepare(now, from, ballot, (first, None), effects);
+            }
+            Message::PrepareRange { ballot, from: first, through } => {
+                self.on_prepare(now, from, ballot, (first, Some(through)), effects);
+            }
             Message::Promise(promise) => self.on_promise(now, from, promise, effects),
             Message::Values { view, safe, values } => self.on_values(now, from, view, safe, values, effects),
             Message::Accept { view, first, decided, safe, values } => {

@@ -16,6 +16,8 @@ pub enum Bug {
     AdoptLowestBallot,
     /// A new coordinator puts no-ops where acceptors reported values (ERR-2).
     DropAcceptedValue,
+    /// What was told of one range of slots is taken for all that was accepted, although the answers say that there is more.
+    TakeRangeForAll,
     /// A decision of one ballot is taken for the value that was accepted in another.
     DecideAcrossBallots,
 }

@@ -4,7 +4,7 @@ use super::{Ring, RingOrder, planted::Bug as Own};
 use crate::{
     Bug, ElectionKind,
     options::choice,
-    overrides::chosen,
+    overrides::{Key, Shared, chosen},
     registry::{Profile, Survives},
 };
 
@@ -27,6 +27,9 @@ pub struct Tuning {
     pub decision: RingDecision,
     /// In which order the members stand.
     pub order: RingOrder,
+    /// How many slots a coordinator asks about at a time before it proposes in them (Benz 2013: `p1_preexecution_number`);
+    /// none to ask about all later slots at once.
+    pub reserve: Option<u16>,
 }
 
 pub(crate) const PROFILE: Profile = Profile {
@@ -41,8 +44,23 @@ pub(crate) const PROFILE: Profile = Profile {
     keys: &[
         chosen!("ring-decision", "quorum, last", ring.decision),
         chosen!("ring-order", "role, measured", ring.order),
+        Key {
+            name: "ring-reserve",
+            accepted: "off, or 1 to 65535 slots",
+            set: |options, value| {
+                let reserve = match value {
+                    "off" => Some(None),
+                    _ => value.parse().ok().filter(|&slots| slots > 0).map(Some),
+                };
+                reserve.map(|reserve| options.ring.reserve = reserve).is_some()
+            },
+            shared: Some(Shared {
+                value: |options| options.ring.reserve.map(|slots| slots.to_string()),
+                unset: |options| options.ring.reserve = None,
+            }),
+        },
     ],
-    options_to_try: &["window-max=1", "ring-decision=last", "ring-order=measured"],
+    options_to_try: &["window-max=1", "ring-decision=last", "ring-order=measured", "ring-reserve=1"],
     bugs: &[
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,
@@ -58,6 +76,7 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::Ring(Own::AdoptLowestBallot),
         Bug::Ring(Own::DropAcceptedValue),
         Bug::Ring(Own::DecideAcrossBallots),
+        Bug::Ring(Own::TakeRangeForAll),
     ],
     start: |options, members, restart, now, effects| {
         Box::new(Ring::start(options, members, restart, now, effects))

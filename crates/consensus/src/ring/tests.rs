@@ -253,6 +253,63 @@ fn a_member_that_refuses_does_not_stop_the_others() {
     assert_eq!(node.receive(1, message.clone()), [refused, (ReplicaId(3), message)]);
 }
 
+/// B22: between two ranges nothing is proposed, and what the second was told of keeps its slot.
+#[test]
+fn a_coordinator_proposes_only_where_a_quorum_told_what_it_accepted() {
+    let tuning = Tuning { reserve: Some(1), ..Tuning::default() };
+    let mut node = Node::of(Options { ring: tuning, window_max: 1, ..ring_options() }, 1, 3);
+    let asked = |sent: &[(ReplicaId, Message)]| {
+        let range = |message: &Message| match message {
+            Message::PrepareRange { from, through, .. } => Some((from.0, through.0)),
+            _ => None,
+        };
+        sent.iter().filter(|(to, _)| to.0 == 2).find_map(|(_, message)| range(message))
+    };
+    assert_eq!(asked(&node.flush()), Some((1, 3)), "as many as may be under way");
+    let below = Ballot { round: 1, replica: ReplicaId(3) };
+    let promise = |from, accepted: &[u64], next: Option<u64>| {
+        let value = |&slot: &u64| AcceptedValue { slot: Slot(slot), ballot: below, batch: batch(3, slot) };
+        let accepted = accepted.iter().map(value).collect();
+        let next = next.map(Slot);
+        Message::Promise(Promise { ballot: BALLOT, from: Slot(from), decided: Slot::ZERO, accepted, next })
+    };
+    let sent = node.receive(2, promise(1, &[1, 3], Some(5)));
+    assert_eq!(asked(&sent), Some((4, 6)), "there is more, so it does not lead yet");
+    assert_eq!(node.protocol.status().role, Role::Candidate);
+    let sent = node.receive(2, promise(4, &[5], None));
+    assert_eq!(node.protocol.status().role, Role::Leader);
+    let proposed = |sent: &[(ReplicaId, Message)]| -> Vec<(u64, bool)> {
+        let values = |message: &Message| match message {
+            Message::Accept { first, values, .. } => {
+                let noop = |value: &Value| *value.content.batch() == Batch::noop();
+                (first.0..).zip(values).map(|(slot, value)| (slot, noop(value))).collect()
+            }
+            _ => Vec::new(),
+        };
+        sent.iter().filter(|(to, _)| to.0 == 2).flat_map(|(_, message)| values(message)).collect()
+    };
+    assert_eq!(proposed(&sent), [(1, false), (2, true), (3, false), (4, true), (5, false)]);
+    // One slot is left, which is less than half of a range.
+    assert_eq!(asked(&sent), Some((7, 9)));
+    node.receive(2, votes(ring(&[1, 2]), 1, Votes::default().with(0)));
+    let all = Message::Votes {
+        view: ring(&[1, 2]),
+        first: Slot(1),
+        last: Slot(5),
+        decided: Slot::ZERO,
+        votes: Votes::default().with(0).with(1),
+    };
+    node.receive(2, all);
+    let sent = node.step(Input::Propose { batch: batch(1, 1), awaited: false });
+    assert_eq!(proposed(&sent), [(6, false)]);
+    let sent = node.step(Input::Propose { batch: batch(1, 2), awaited: false });
+    assert_eq!(proposed(&sent), [], "nobody has told what it accepted in slot 7");
+    assert_eq!(node.protocol.room(), 0);
+    // Another quorum's answer has a value that no quorum accepted; it keeps its slot.
+    let sent = node.receive(3, promise(7, &[8], None));
+    assert_eq!(proposed(&sent), [(7, true), (8, false)]);
+}
+
 /// A run of slots that no honest replica names costs no time, and one without an end is no message.
 #[test]
 fn a_run_of_slots_without_end_is_refused_or_passes_at_once() {

@@ -31,6 +31,7 @@ fn messages() -> Vec<Message> {
         Message::Reject { promised: Ballot { round: 512, replica: ReplicaId(2) } },
         Message::TakeOver { ballot },
         Message::Delays { delays: vec![Delay { to: ReplicaId(3), micros: 1_500 }] },
+        Message::PrepareRange { ballot, from: first, through: Slot(40) },
     ]
 }
 

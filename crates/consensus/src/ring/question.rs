@@ -1,0 +1,273 @@
+//! Phase 1: what a coordinator has to know of slots before it may propose in them.
+//!
+//! A promise is for all slots, and a coordinator needs no second one. What it has to ask is what was accepted before: open,
+//! for all later slots at once; or for one range of slots after the other (Benz 2013, section 3.1.2), each asked for when
+//! the one before is half used up. It proposes in a slot only after a quorum, having promised its ballot, told what it
+//! accepted there; docs/ring.md has the argument.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use synod_wire::{Batch, ReplicaId, Slot, Time};
+
+use super::{AcceptedValue, Bug, Message, Promise, Ring, State, leader::Waiting};
+use crate::{Effects, Members, ReplicaSet, leadership::Leads, paxos::Paxos, resend::Resend};
+
+/// What the members are asked: what each accepted in some slots.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    /// The first slot.
+    from: Slot,
+    /// The last slot; the last that there is, if the question is open.
+    through: Slot,
+    /// How far each member is with its answer.
+    answers: BTreeMap<ReplicaId, Answer>,
+    /// For each slot that some answer mentions, the value of the highest ballot.
+    values: BTreeMap<Slot, AcceptedValue>,
+    /// The longest decided prefix that an answer mentions.
+    decided: Slot,
+    resend: Resend,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// The page that begins with this slot is still to come.
+    Wanted(Slot),
+    /// The member told all; and whether it accepted something in slots after these.
+    Whole { more: bool },
+}
+
+impl Question {
+    pub(super) fn resend_at(&self) -> Time {
+        self.resend.at()
+    }
+
+    /// Takes a page of an answer; returns whether it is the one that was wanted.
+    fn takes(&mut self, from: ReplicaId, promise: Promise, lowest: bool) -> bool {
+        let wanted = self.answers.get(&from).copied().unwrap_or(Answer::Wanted(self.from));
+        if wanted != Answer::Wanted(promise.from) {
+            return false; // It was counted already.
+        }
+        self.decided = self.decided.max(promise.decided);
+        for value in promise.accepted {
+            let best = self.values.entry(value.slot).or_insert_with(|| value.clone());
+            if (value.ballot > best.ballot) != lowest {
+                *best = value;
+            }
+        }
+        let answer = match promise.next {
+            Some(next) if next <= self.through => Answer::Wanted(next),
+            next => Answer::Whole { more: next.is_some() },
+        };
+        self.answers.insert(from, answer);
+        true
+    }
+
+    /// The members that told all, or of them those that accepted nothing in later slots; and this replica.
+    fn told(&self, members: &Members, nothing_more: bool) -> ReplicaSet {
+        let has_told = |id: ReplicaId| match self.answers.get(&id) {
+            Some(Answer::Whole { more }) => !(nothing_more && *more),
+            _ => id == members.me(),
+        };
+        members.those(has_told)
+    }
+}
+
+impl Ring {
+    /// A question about the slots from one on: as many as the options say, or all.
+    pub(super) fn question(&self, from: Slot, now: Time) -> Question {
+        let count = self.reserve();
+        Question {
+            from,
+            through: if count == u64::MAX { Slot(u64::MAX) } else { Slot(from.0 + count - 1) },
+            answers: BTreeMap::new(),
+            values: BTreeMap::new(),
+            decided: self.decided(),
+            resend: Resend::first(now, self.common().options.retransmit_after),
+        }
+    }
+
+    /// How many slots a question is about: no fewer than may be under way.
+    fn reserve(&self) -> u64 {
+        let options = &self.common().options;
+        options.ring.reserve.map_or(u64::MAX, |slots| u64::from(slots).max(options.window_max as u64))
+    }
+
+    /// The question that is not answered yet.
+    fn asked(&mut self) -> Option<&mut Question> {
+        match &mut self.state {
+            State::Candidate(candidate) => Some(&mut candidate.question),
+            State::Leader(leader) => leader.reserving.as_mut(),
+            State::Follower | State::Recovering => None,
+        }
+    }
+
+    /// Asks all members.
+    pub(super) fn ask_all(&mut self, effects: &mut Effects) {
+        let Some(question) = self.asked() else { return };
+        let (from, through) = (question.from, question.through);
+        let message = self.prepare(from, through);
+        self.common().broadcast(message, self.common().promised_lsn, effects);
+    }
+
+    fn prepare(&self, from: Slot, through: Slot) -> Message {
+        let ballot = self.common().promised;
+        if through == Slot(u64::MAX) {
+            Message::Prepare { ballot, from }
+        } else {
+            Message::PrepareRange { ballot, from, through }
+        }
+    }
+
+    /// Asks again, if it is time, those that have not told all.
+    pub(super) fn ask_again(&mut self, now: Time, effects: &mut Effects) {
+        let wait_max = self.common().options.election_timeout;
+        if self.asked().is_some_and(|question| question.resend.is_due(now, wait_max)) {
+            let peers: Vec<ReplicaId> = self.common().members.peers().collect();
+            peers.into_iter().for_each(|peer| self.ask(peer, effects));
+        }
+    }
+
+    /// Asks a member for the page of its promise that is still missing.
+    pub(super) fn ask(&mut self, peer: ReplicaId, effects: &mut Effects) {
+        let Some(question) = self.asked() else { return };
+        let through = question.through;
+        let from = match question.answers.get(&peer) {
+            None => question.from,
+            Some(Answer::Wanted(next)) => *next,
+            Some(Answer::Whole { .. }) => return,
+        };
+        let message = self.prepare(from, through);
+        effects.send(peer, message, self.common().promised_lsn);
+    }
+
+    pub(super) fn on_promise(&mut self, now: Time, from: ReplicaId, promise: Promise, effects: &mut Effects) {
+        let lowest = self.common().options.has(Bug::AdoptLowestBallot);
+        let (decided, ballot) = (promise.decided, promise.ballot);
+        let ahead_max = self.common().options.accept_ahead_max();
+        if ballot != self.common().promised || self.asked().is_none() {
+            return;
+        }
+        let tries = matches!(self.state, State::Candidate(_));
+        let Some(question) = self.asked() else { return };
+        if !question.takes(from, promise, lowest) {
+            return;
+        }
+        self.common_mut().election.answered(from, now);
+        if tries && decided > Slot(self.decided().next().0 + ahead_max) {
+            // This replica lags too far to hold what it would have to propose: it catches up, and lets another lead.
+            let common = self.common_mut();
+            common.decided_elsewhere = common.decided_elsewhere.max(decided);
+            return self.give_up(now, effects);
+        }
+        self.ask_rest(from, effects);
+        self.complete_phase_1(now, effects);
+    }
+
+    /// Asks for the rest of an answer of which a page came.
+    fn ask_rest(&mut self, peer: ReplicaId, effects: &mut Effects) {
+        let wanted = |question: &mut Question| matches!(question.answers.get(&peer), Some(Answer::Wanted(_)));
+        if self.asked().is_some_and(wanted) {
+            self.ask(peer, effects);
+        }
+    }
+
+    /// Goes on if a quorum has told all that it was asked: begins to lead, or asks about the slots after these, if
+    /// something may have been chosen there, which a read would miss.
+    pub(super) fn complete_phase_1(&mut self, now: Time, effects: &mut Effects) {
+        if self.common().promised_lsn > self.common().durable {
+            return;
+        }
+        let members = self.common().members.clone();
+        let Some(question) = self.asked() else { return };
+        if !members.is_quorum(question.told(&members, false)) {
+            return;
+        }
+        let ends = members.is_quorum(question.told(&members, true));
+        let (decided, through) = (question.decided, question.through);
+        // Slots through `decided` are decided, perhaps where their values were trimmed: nothing is ever proposed there,
+        // and what this replica lacks of them comes by catch-up (Benz 2013, A1).
+        let decided = decided.max(self.decided());
+        self.common_mut().decided_elsewhere = self.common().decided_elsewhere.max(decided);
+        match &mut self.state {
+            State::Candidate(candidate) if !ends && !self.common.options.has(Bug::TakeRangeForAll) => {
+                let answered = std::mem::take(&mut candidate.question.answers);
+                candidate.answered.extend(answered.into_keys());
+                let values = std::mem::take(&mut candidate.question.values);
+                let next = self.question(through.max(decided).next(), now);
+                let State::Candidate(candidate) = &mut self.state else { return };
+                candidate.question = Question { values, decided, ..next };
+                self.ask_all(effects);
+            }
+            State::Candidate(candidate) => {
+                let values = std::mem::take(&mut candidate.question.values);
+                candidate.answered.extend(candidate.question.answers.keys());
+                let answered = std::mem::take(&mut candidate.answered);
+                let waiting = self.adopted(values, decided, through, VecDeque::new());
+                let reserved = if ends { through } else { Slot(u64::MAX) };
+                self.begin_to_lead(now, (decided, reserved), waiting, answered, effects);
+            }
+            State::Leader(leader) => {
+                let Some(question) = leader.reserving.take() else { return };
+                leader.proposed = leader.proposed.max(decided.min(through));
+                leader.reserved = through;
+                let (proposed, waiting) = (leader.proposed, std::mem::take(&mut leader.waiting));
+                let waiting = self.adopted(question.values, proposed, through, waiting);
+                if let State::Leader(leader) = &mut self.state {
+                    leader.waiting = waiting;
+                }
+                self.send_accepts(now, effects);
+                self.reserve_more(now, effects);
+            }
+            State::Follower | State::Recovering => {}
+        }
+    }
+
+    /// What goes into the slots after `proposed`: up to the last that an answer mentions, what was accepted there, or
+    /// something that waits, or nothing; then the rest of what waits.
+    fn adopted(
+        &self,
+        mut values: BTreeMap<Slot, AcceptedValue>,
+        proposed: Slot,
+        through: Slot,
+        mut waiting: VecDeque<Waiting>,
+    ) -> VecDeque<Waiting> {
+        let own = self.acceptor.accepted_from(proposed.next()).take_while(|(slot, _)| *slot <= through);
+        for (slot, own) in own {
+            let own = AcceptedValue { slot, ballot: own.ballot, batch: own.batch.clone() };
+            let best = values.entry(slot).or_insert_with(|| own.clone());
+            if own.ballot > best.ballot {
+                *best = own;
+            }
+        }
+        values.retain(|&slot, _| slot > proposed && slot <= through);
+        let last = values.keys().next_back().copied().unwrap_or(proposed);
+        let dropped = self.common().options.has(Bug::DropAcceptedValue);
+        let mut adopted: VecDeque<Waiting> = (proposed.0 + 1..=last.0)
+            .map(|slot| {
+                let value = values.remove(&Slot(slot)).filter(|_| !dropped);
+                // Who has its bytes is not known.
+                let safe = |batch| Waiting { batch, hops: 0, safe: true };
+                let other = || waiting.pop_front().unwrap_or_else(|| safe(Batch::noop()));
+                value.map_or_else(other, |value| safe(value.batch))
+            })
+            .collect();
+        adopted.extend(waiting);
+        adopted
+    }
+
+    /// Asks about the next slots, as a coordinator, if less than half of those that it asked about at a time are left.
+    pub(super) fn reserve_more(&mut self, now: Time, effects: &mut Effects) {
+        let reserve = self.reserve();
+        let State::Leader(leader) = &self.state else { return };
+        let used = leader.proposed.max(self.decided());
+        if leader.reserving.is_none() && leader.reserved.0.saturating_sub(used.0).saturating_mul(2) < reserve
+        {
+            let question = self.question(leader.reserved.max(used).next(), now);
+            if let State::Leader(leader) = &mut self.state {
+                leader.reserving = Some(question);
+            }
+            self.ask_all(effects);
+            self.complete_phase_1(now, effects);
+        }
+    }
+}
