@@ -27,6 +27,11 @@ pub trait Claims {
         None
     }
 
+    /// The ballot of a candidate or leader that asks what was accepted in a range of slots, and the last of these.
+    fn range_asked(&self) -> Option<(Ballot, Slot)> {
+        None
+    }
+
     /// Claims about terms and logs.
     fn term_claims(&self) -> Vec<TermClaim<'_>> {
         Vec::new()

@@ -87,6 +87,11 @@ impl Common {
     }
 }
 
+/// Whether a replica takes part in elections: not if it must not vote, or has no vote.
+fn takes_part_in_elections(role: Role) -> bool {
+    !matches!(role, Role::Recovering | Role::Learner)
+}
+
 /// A message that every protocol of the family has, each in an encoding of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FamilyMessage {
@@ -197,7 +202,7 @@ pub(crate) trait Paxos: Leads {
         message: &election::Message,
         effects: &mut Effects,
     ) {
-        if self.role() != Role::Recovering {
+        if takes_part_in_elections(self.role()) {
             self.common_mut().election.receive(now, from, message, effects);
             self.stand(now, effects);
         }
@@ -222,7 +227,7 @@ pub(crate) trait Paxos: Leads {
 
     /// Tells the election what happened to the session to a peer.
     fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
-        if self.role() != Role::Recovering {
+        if takes_part_in_elections(self.role()) {
             self.common_mut().election.link(now, peer, link, effects);
         }
     }
@@ -244,7 +249,7 @@ pub(crate) trait Paxos: Leads {
         let role = self.role();
         let common = self.common_mut();
         common.reported.woken();
-        if role != Role::Recovering {
+        if takes_part_in_elections(role) {
             let fit = common.disk.answers(now, common.options.election_timeout);
             common.election.on_timer(now, fit, effects);
         }
@@ -261,7 +266,7 @@ pub(crate) trait Paxos: Leads {
         let common = self.common_mut();
         let election = match role {
             Role::Leader => common.election.tick_at(),
-            Role::Recovering => Time::NEVER,
+            _ if !takes_part_in_elections(role) => Time::NEVER,
             _ => common.election.deadline(common.highest_ballot()),
         };
         common.reported.deadline(own.min(election), effects);

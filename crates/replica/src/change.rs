@@ -211,7 +211,7 @@ impl Group {
                 Ok(Concerns::Members)
             }
             Change::Readmit { id, life } => {
-                let learners_too = self.changes_voters_itself();
+                let learners_too = self.learners_run();
                 let member = self.member_mut(*id)?;
                 let takes_part = member.standing == Standing::Voter || learners_too;
                 if member.readmitted >= *life || !takes_part {

@@ -12,7 +12,7 @@
 //! - One voter more or less goes in one step. Where more changes at once, the former and the future voters
 //!   decide together until the
 //!   leader completes the change ([`Batch::settling`]); until then no other change is made.
-//! - Learners run the protocol without a vote.
+//! - Learners run the protocol without a vote; so do those that are on a ring (`docs/ring.md`).
 //! - A replica that is removed votes while the group is unsettled.
 //! - A replica without memory takes no part in the epoch any more, and asks for one that is begun for its present life.
 
@@ -95,8 +95,8 @@ impl Group {
         self.votes(id) || self.outgoing.contains(&id)
     }
 
-    /// The voters as a replica sees them that runs the epoch's protocol: a replica that counts, or a learner
-    /// of a protocol that changes voters itself.
+    /// The voters as a replica sees them that runs the epoch's protocol: a replica that counts, or a learner, where learners
+    /// run it.
     #[must_use]
     pub fn voting(&self, me: ReplicaId) -> Option<Members> {
         self.runs_at(me).then(|| Members::seen_by(me, self.voter_sets()))
@@ -104,7 +104,12 @@ impl Group {
 
     /// Whether a replica runs the epoch's protocol.
     pub(crate) fn runs_at(&self, id: ReplicaId) -> bool {
-        self.counts(id) || self.changes_voters_itself() && self.member(id).is_some()
+        self.counts(id) || self.learners_run() && self.member(id).is_some()
+    }
+
+    /// Whether learners run the epoch's protocol: where it changes voters itself, and on a ring that has them.
+    pub(crate) fn learners_run(&self) -> bool {
+        self.changes_voters_itself() || self.overrides.put_learners_on_ring() && !self.disseminates()
     }
 
     /// The replicas that have to decide together with the voters of `next` for a while. There are none if there is

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use synod_consensus::{
     Decision, Dissemination, ElectionKind, Options, ProtocolKind,
     raft::{self, Merge, Replication},
-    ring::{self, RingDecision, RingOrder},
+    ring::{self, RingDecision, RingLearners, RingOrder, RingVoters},
     sequence_paxos,
 };
 use synod_replica::{REQUEST_BYTES_MIN, Settings, StateTransfer};
@@ -620,6 +620,8 @@ fn draw_ring(mut rng: Rng) -> ring::Tuning {
     let mut tuning = ring::Tuning::default();
     tuning.decision = pick(&mut rng, &[RingDecision::Quorum, RingDecision::Quorum, RingDecision::Last]);
     tuning.order = pick(&mut rng, &[RingOrder::Role, RingOrder::Measured]);
+    tuning.voters = pick(&mut rng, &[RingVoters::Propose, RingVoters::Propose, RingVoters::Accept]);
+    tuning.learners = pick(&mut rng, &[RingLearners::CatchUp, RingLearners::Learn, RingLearners::Propose]);
     tuning.reserve = pick(&mut rng, &[None, None, Some(1), Some(16)]);
     tuning
 }

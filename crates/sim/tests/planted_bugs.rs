@@ -158,6 +158,11 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.operations = 400;
             plan.duration = timeout * 40;
         }
+        Bug::Ring(ring::Bug::LearnerVotes) => {
+            plan.settings.consensus.ring.learners = ring::RingLearners::Learn;
+            plan.changes = ChangePlan { spares: 1, learners: 1, ..plan.changes };
+            plan.faults.weights = FaultWeights { change: 4, ..no_faults };
+        }
         Bug::VoteWithAmnesia => {
             plan.replicas = plan.replicas.max(3);
             plan.faults.weights = FaultWeights { lose_log: 3, split: 1, ..no_faults };

@@ -1,6 +1,6 @@
 //! What messages claim and records remember, for the checks: promises, proposals and votes for single slots.
 
-use synod_wire::{ReplicaId, Slot};
+use synod_wire::{Ballot, ReplicaId, Slot};
 
 use super::{Message, Record};
 use crate::claims::{Claim, Claims, Fact, Facts, PromisePage, Way};
@@ -59,6 +59,14 @@ impl Claims for Message {
             return None;
         };
         Some(Way { ballot: view.ballot, number: view.minor, order: &view.order })
+    }
+
+    fn range_asked(&self) -> Option<(Ballot, Slot)> {
+        if let Message::PrepareRange { ballot, through, .. } = self {
+            Some((*ballot, *through))
+        } else {
+            None
+        }
     }
 
     fn promise_page(&self) -> Option<PromisePage> {

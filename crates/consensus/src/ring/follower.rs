@@ -21,6 +21,11 @@ impl Ring {
         // Votes in a lower ballot leave before it is known that there are no more.
         self.send_outgoing(effects);
         self.common.promised = ballot;
+        if self.is_learner() {
+            // It only follows: nobody needs its promise.
+            self.common.election.promised(ballot, now);
+            return;
+        }
         self.common.promised_lsn = effects.append(Record::Promised(ballot).into());
         self.common.election.promised(ballot, now);
         self.step_down(effects);
@@ -77,7 +82,7 @@ impl Ring {
         effects: &mut Effects,
     ) -> bool {
         let (ballot, me) = (view.ballot, self.me());
-        if !view.is_of(&self.common.members) {
+        if !view.is_of(&self.common.members, self.takes_learners()) {
             return false;
         }
         if ballot.replica == me {
@@ -85,8 +90,10 @@ impl Ring {
         }
         let (promised, promised_lsn) = (self.common.promised, self.common.promised_lsn);
         if ballot < promised {
-            let reject = Message::from(FamilyMessage::Reject { promised });
-            effects.send(ballot.replica, reject, promised_lsn);
+            if !self.is_learner() {
+                let reject = Message::from(FamilyMessage::Reject { promised });
+                effects.send(ballot.replica, reject, promised_lsn);
+            }
             return false;
         }
         if ballot > promised {
@@ -131,7 +138,7 @@ impl Ring {
     ) {
         let ballot = view.ballot;
         let passes_here = view.place(self.me()).is_some_and(|place| place > 0);
-        if !passes_here || !view.is_of(&self.common.members) {
+        if !passes_here || !view.is_of(&self.common.members, self.takes_learners()) {
             return;
         }
         let obeyed = self.follow_ring(now, from, &view, effects);
@@ -199,7 +206,8 @@ impl Ring {
         effects: &mut Effects,
     ) {
         let ballot = view.ballot;
-        let Some(place) = view.place(self.me()).filter(|_| view.is_of(&self.common.members)) else { return };
+        let is_ring = view.is_of(&self.common.members, self.takes_learners());
+        let Some(place) = view.place(self.me()).filter(|_| is_ring) else { return };
         if !self.follow_ring(now, from, &view, effects) {
             if place > 0 {
                 let votes = Message::Votes { view, first, last, decided, votes };
@@ -257,6 +265,9 @@ impl Ring {
     /// The slots from `first` on, and not after `last`, for which this replica votes alike: the end of the run, and if it
     /// has a vote for them the record after which that may leave.
     fn votes_from(&self, ballot: Ballot, first: Slot, last: Slot) -> (Slot, Option<Lsn>) {
+        if self.is_learner() && !self.has(Bug::LearnerVotes) {
+            return (last, None);
+        }
         let promised_lsn = self.common.promised_lsn;
         if first <= self.decided() {
             // A quorum accepted these slots' values durably without this answer; the coordinator can only be proposing
@@ -303,6 +314,11 @@ impl Ring {
         effects: &mut Effects,
     ) {
         let decided = self.decided();
+        if self.is_learner() {
+            self.acceptor.accept(ballot, first, &batches, Lsn::ZERO);
+            while self.acceptor.became_durable(Lsn::ZERO).is_some() {}
+            return;
+        }
         let lsn =
             effects.append(Record::Accepted { ballot, first, decided, batches: batches.clone() }.into());
         let votes = self.acceptor.accept(ballot, first, &batches, lsn);
@@ -379,7 +395,7 @@ impl Ring {
         (first, last): (Slot, Slot),
         effects: &mut Effects,
     ) {
-        if !view.is_of(&self.common.members) {
+        if !view.is_of(&self.common.members, self.takes_learners()) {
             return;
         }
         let ballot = view.ballot;
@@ -424,7 +440,7 @@ impl Ring {
             leader.duties.rounds.fail(effects);
         }
         self.common.progress = Default::default();
-        if self.role() != Role::Recovering {
+        if !matches!(self.role(), Role::Recovering | Role::Learner) {
             self.state = State::Follower;
         }
     }

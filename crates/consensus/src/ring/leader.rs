@@ -15,7 +15,7 @@ use super::{
     walk::{Took, Walk},
 };
 use crate::{
-    Batches, Effects, Options, Protocol, ReplicaSet,
+    Batches, Effects, MEMBERS_MAX, Options, Protocol, ReplicaSet,
     batches::{fitting, last_of},
     leadership::{Leadership, Leads},
     paxos::Paxos,
@@ -190,10 +190,16 @@ impl Ring {
         self.all_in_turn().into_iter().filter(is_there).collect()
     }
 
-    /// All members in ascending order, from this replica on.
+    /// All members by role: the voters in ascending order, from this replica on, then the learners that were heard of. So the
+    /// acceptors stand together, and nobody who proposes and does not vote stands between the coordinator and a decision
+    /// (Benz 2013, section 5.2).
     fn all_in_turn(&self) -> Vec<ReplicaId> {
         let mut ids = self.common.members.ids().to_vec();
         ids.rotate_left(self.common.members.my_index());
+        if let State::Leader(leader) = &self.state {
+            ids.extend(leader.members.keys().filter(|&&id| self.common.members.index(id).is_none()));
+        }
+        ids.truncate(MEMBERS_MAX);
         ids
     }
 
@@ -211,6 +217,8 @@ impl Ring {
         }
         leader.resend_at = leader.flights.front().map_or(Time::NEVER, |_| now);
         self.common.broadcast(Message::View { view: view.clone() }, Lsn::ZERO, effects);
+        let learners = view.order.iter().filter(|&&id| self.common.members.index(id).is_none());
+        effects.send_each(learners.copied(), Message::View { view: view.clone() }, Lsn::ZERO);
         self.view = Some(view);
         self.send_values_again(now);
     }
@@ -479,10 +487,12 @@ impl Ring {
                 self.resend_straight(peer, &undecided, effects);
                 self.ask(peer, effects);
             }
-            State::Follower if self.view.as_ref().is_some_and(|view| view.ballot.replica == peer) => {
+            State::Follower | State::Learner(_)
+                if self.view.as_ref().is_some_and(|view| view.ballot.replica == peer) =>
+            {
                 self.send_values_again(self.now);
             }
-            State::Recovering | State::Follower => {}
+            State::Recovering | State::Follower | State::Learner(_) => {}
         }
     }
 }

@@ -22,6 +22,7 @@ mod claims;
 mod describe;
 mod follower;
 mod leader;
+mod learner;
 mod messages;
 mod order;
 mod planted;
@@ -34,6 +35,7 @@ mod values;
 mod view;
 mod walk;
 
+pub use learner::{RingLearners, RingVoters};
 pub use messages::{AcceptedValue, Content, Message, Promise, Record, Value};
 pub use order::{Delay, RingOrder};
 pub use planted::Bug;
@@ -45,6 +47,7 @@ use std::{sync::Arc, time::Duration};
 
 use follower::Outgoing;
 use leader::{Candidate, Leader};
+use learner::Learner;
 use synod_wire::{Ballot, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
 use values::Values;
 use walk::Walk;
@@ -90,6 +93,8 @@ enum State {
     Leader(Leader),
     /// It lost its log, and only learns.
     Recovering,
+    /// It does not vote.
+    Learner(Learner),
 }
 
 impl Protocol for Ring {
@@ -145,7 +150,7 @@ impl Protocol for Ring {
     }
 
     fn room(&self) -> usize {
-        let own = self.window_own.saturating_sub(self.values.pending());
+        let own = self.own_window().saturating_sub(self.values.pending());
         match &self.state {
             _ if self.is_congested() || self.route() != Route::Here => 0,
             State::Leader(_) => own.min(self.slots_free()),
@@ -157,12 +162,12 @@ impl Protocol for Ring {
         self.common.is_congested()
     }
 
-    /// A member of the ring sends its batches along it; others leave them to the coordinator.
+    /// A proposer that is in the ring sends its batches along it; others leave them to the coordinator.
     fn route(&self) -> Route {
-        let in_ring = self.is_in_ring() && !self.values.is_stuck();
+        let in_ring = self.is_in_ring() && !self.values.is_stuck() && self.is_proposer();
         match self.state {
             State::Leader(_) => Route::Here,
-            State::Follower | State::Candidate(_) if in_ring => Route::Here,
+            State::Follower | State::Candidate(_) | State::Learner(_) if in_ring => Route::Here,
             _ => self.common.reported.view.leader.map_or(Route::Nowhere, Route::To),
         }
     }
@@ -247,6 +252,7 @@ impl Paxos for Ring {
             State::Candidate(_) => Role::Candidate,
             State::Leader(_) => Role::Leader,
             State::Recovering => Role::Recovering,
+            State::Learner(_) => Role::Learner,
         }
     }
 
@@ -268,6 +274,7 @@ impl Paxos for Ring {
         match self.state {
             State::Candidate(_) => self.ask_again(now, effects),
             State::Leader(_) => self.propose_again(now, effects),
+            State::Learner(_) => self.tell_voters(now, effects),
             State::Recovering | State::Follower => {}
         }
     }
@@ -279,13 +286,24 @@ impl Paxos for Ring {
             State::Candidate(candidate) => candidate.question.resend_at(),
             State::Leader(leader) => leader.tick_at().min(values),
             State::Recovering => Time::NEVER,
+            State::Learner(learner) => learner.tells_at.min(values),
         }
     }
 }
 
 impl Ring {
     fn receive(&mut self, now: Time, from: ReplicaId, message: Message, effects: &mut Effects) {
-        if self.common.members.index(from).is_none() || from == self.me() {
+        let votes = self.common.members.index(from).is_some();
+        if from == self.me() || !votes && !self.takes_learners() {
+            return;
+        }
+        if let Message::HeartbeatAck { ballot, minor, decided, .. } = message
+            && !votes
+        {
+            let minor = if ballot == self.common.promised { minor } else { 0 };
+            return self.on_heard(now, from, minor, decided, effects);
+        }
+        if (!votes || self.is_learner()) && !Ring::concerns_learners(&message) {
             return;
         }
         if matches!(self.state, State::Recovering) {
@@ -392,7 +410,9 @@ impl Ring {
     /// Delivers the decided slots at the front.
     fn deliver(&mut self, effects: &mut Effects) {
         let before = self.decided();
-        while let Some((slot, ballots, batch)) = self.acceptor.deliver() {
+        loop {
+            self.write_decided(effects);
+            let Some((slot, ballots, batch)) = self.acceptor.deliver() else { break };
             Arc::make_mut(&mut self.table).deliver(&batch);
             if let Some(id) = batch.id() {
                 if let Some(took) = self.values.delivered(id, self.now) {
@@ -435,6 +455,13 @@ impl Ring {
             self.begin_votes(votes.ballot, votes.first, votes.last, effects);
         }
         self.complete_phase_1(now, effects);
+    }
+
+    /// How many batches of this replica's own clients may be under way: in a ring with learners no more than its part of what
+    /// the coordinator orders at a time.
+    fn own_window(&self) -> usize {
+        let members = self.view.as_ref().map_or(1, View::len);
+        self.window_own.min((self.common.options.window_max / members).max(1))
     }
 
     /// After which time a batch of this replica's own clients is sent again at first.

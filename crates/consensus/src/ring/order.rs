@@ -101,8 +101,8 @@ impl Survey {
         self.compare_at = now + timeout * COMPARE_TIMEOUTS * self.rarer;
     }
 
-    /// Members as the points between which an order is chosen.
-    fn points(&self, ids: &[ReplicaId], votes: Vec<bool>, unknown: Duration) -> Points {
+    /// Members as the points between which an order is chosen. So many votes decide.
+    fn points(&self, ids: &[ReplicaId], needed: usize, unknown: Duration) -> Points {
         let all: u64 = ids.iter().filter_map(|id| self.proposed.get(id)).sum();
         let share = |id: &ReplicaId| match all {
             0 => WHOLE / ids.len() as u64,
@@ -120,8 +120,7 @@ impl Survey {
         Points {
             delays: ids.iter().map(|one| ids.iter().map(|other| delay(one, other)).collect()).collect(),
             shares: ids.iter().map(share).collect(),
-            votes,
-            needed: usize::MAX,
+            needed,
         }
     }
 }
@@ -137,7 +136,6 @@ struct Points {
     delays: Vec<Vec<u64>>,
     /// What each proposes of all, in parts of [`WHOLE`].
     shares: Vec<u64>,
-    votes: Vec<bool>,
     /// How many votes decide; all, if there are not so many.
     needed: usize,
 }
@@ -160,14 +158,9 @@ impl Points {
 
     /// The time of the round, with what proposers wait for a second one, in parts of [`WHOLE`].
     fn cost(&self, order: &[usize]) -> u64 {
-        let (mut votes, mut twice) = (0, 0);
-        for (place, &member) in order.iter().enumerate() {
-            votes += usize::from(self.votes[member]);
-            if votes >= self.needed || place + 1 == order.len() {
-                break; // It decides.
-            }
-            twice += if place > 0 { self.shares[member] } else { 0 };
-        }
+        // The last of these decides, and does not wait for a second round.
+        let votes = self.needed.clamp(1, order.len());
+        let twice: u64 = order[..votes - 1].iter().skip(1).map(|&member| self.shares[member]).sum();
         self.round(order) * (WHOLE + twice)
     }
 
@@ -280,7 +273,7 @@ impl Ring {
     /// specification).
     pub(super) fn better_order(&mut self, now: Time) -> Option<Vec<ReplicaId>> {
         let timeout = self.common().options.election_timeout;
-        let order = self.view.as_ref()?.order.to_vec();
+        let (order, learners) = self.voters_apart(&self.view.as_ref()?.order);
         let State::Leader(leader) = &mut self.state else { return None };
         if !self.common.options.times_answers() || now < leader.survey.compare_at {
             return None;
@@ -294,7 +287,8 @@ impl Ring {
         let (cost, least) = (points.cost(&present), points.cost(&best));
         let is_worth = cost - least > (cost / GAIN_PART).max(WHOLE * micros(GAIN_MIN));
         leader.survey.gains = if is_worth { leader.survey.gains + 1 } else { 0 };
-        (leader.survey.gains >= COMPARISONS).then(|| best.into_iter().map(|member| order[member]).collect())
+        let best = best.into_iter().map(|member| order[member]);
+        (leader.survey.gains >= COMPARISONS).then(|| best.chain(learners).collect())
     }
 
     /// The best order of these members, of which the coordinator is the first: of those that are known, by their role.
@@ -302,23 +296,27 @@ impl Ring {
         if !self.common.options.times_answers() {
             return ids;
         }
+        let (ids, learners) = self.voters_apart(&ids);
         let present: Vec<usize> = (0..ids.len()).collect();
-        self.points(&ids).best(&present).into_iter().map(|member| ids[member]).collect()
+        let best = self.points(&ids).best(&present);
+        best.into_iter().map(|member| ids[member]).chain(learners).collect()
+    }
+
+    /// These members, without the learners among them, and those. Nobody has measured how far learners are: they stay last.
+    fn voters_apart(&self, ids: &[ReplicaId]) -> (Vec<ReplicaId>, Vec<ReplicaId>) {
+        ids.iter().partition(|&&id| self.common().members.index(id).is_some())
     }
 
     fn points(&mut self, ids: &[ReplicaId]) -> Points {
         let (me, own) = (self.me(), self.own_delays());
-        let members = &self.common.members;
-        let votes = ids.iter().map(|&id| members.index(id).is_some()).collect();
         let needed = match self.common.options.ring.decision {
-            super::RingDecision::Quorum => members.count() / 2 + 1,
+            super::RingDecision::Quorum => self.common.members.count() / 2 + 1,
             super::RingDecision::Last => usize::MAX,
         };
         let State::Leader(leader) = &mut self.state else { unreachable!("a coordinator places members") };
         leader.survey.measured(me, own);
         // What no member has measured lately may not carry.
-        let points = leader.survey.points(ids, votes, self.common.options.election_timeout);
-        Points { needed, ..points }
+        leader.survey.points(ids, needed, self.common.options.election_timeout)
     }
 }
 
@@ -340,7 +338,7 @@ mod tests {
         let delays =
             places.iter().map(|one| places.iter().map(|other| delay(one, other)).collect()).collect();
         let shares = (0..count).map(|_| random(seed, WHOLE / count as u64)).collect();
-        Points { delays, shares, votes: vec![true; count], needed: count / 2 + 1 }
+        Points { delays, shares, needed: count / 2 + 1 }
     }
 
     fn in_turn(points: &Points) -> Vec<usize> {
@@ -391,7 +389,7 @@ mod tests {
         let far = |member: usize| member % 2;
         let delay = |one: usize, other: usize| if far(one) == far(other) { 500 } else { 40_000 };
         let delays = (0..5).map(|one| (0..5).map(|other| delay(one, other)).collect()).collect();
-        let points = Points { delays, shares: vec![WHOLE / 5; 5], votes: vec![true; 5], needed: 3 };
+        let points = Points { delays, shares: vec![WHOLE / 5; 5], needed: 3 };
         let best = points.best(&in_turn(&points));
         assert_eq!((points.round(&in_turn(&points)), points.round(&best)), (160_500, 81_500));
     }
@@ -400,7 +398,7 @@ mod tests {
     #[test]
     fn a_busy_proposer_stands_where_one_round_is_enough() {
         let shares = vec![0, WHOLE, 0, 0, 0];
-        let points = Points { delays: vec![vec![1_000; 5]; 5], shares, votes: vec![true; 5], needed: 3 };
+        let points = Points { delays: vec![vec![1_000; 5]; 5], shares, needed: 3 };
         let best = points.best(&in_turn(&points));
         assert!(best.iter().position(|&member| member == 1) >= Some(2), "{best:?}");
         assert_eq!(points.cost(&best), points.round(&best) * WHOLE);
@@ -417,11 +415,11 @@ mod tests {
             ids[1],
             vec![Delay { to: ids[0], micros: 700 }, Delay { to: ids[2], micros: 90_000_000 }],
         );
-        let points = survey.points(&ids, vec![true; 3], Duration::from_secs(1));
+        let points = survey.points(&ids, 2, Duration::from_secs(1));
         assert_eq!(points.delays[0], [1_000_000, 700, 1_000_000]);
         assert_eq!(points.delays[1][2], 1_000_000);
         assert_eq!(points.shares, [341; 3]);
         survey.proposed(ids[2]);
-        assert_eq!(survey.points(&ids, vec![true; 3], Duration::from_secs(1)).shares, [0, 0, WHOLE]);
+        assert_eq!(survey.points(&ids, 2, Duration::from_secs(1)).shares, [0, 0, WHOLE]);
     }
 }

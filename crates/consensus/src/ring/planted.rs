@@ -18,6 +18,8 @@ pub enum Bug {
     DropAcceptedValue,
     /// What was told of one range of slots is taken for all that was accepted, although the answers say that there is more.
     TakeRangeForAll,
+    /// A learner adds a vote to those that pass it.
+    LearnerVotes,
     /// A decision of one ballot is taken for the value that was accepted in another.
     DecideAcrossBallots,
 }

@@ -1,8 +1,8 @@
 //! What is known of the ring before it runs, and its options.
 
-use super::{Ring, RingOrder, planted::Bug as Own};
+use super::{Ring, RingLearners, RingOrder, RingVoters, planted::Bug as Own};
 use crate::{
-    Bug, ElectionKind,
+    Bug, ElectionKind, Options, Overrides,
     options::choice,
     overrides::{Key, Shared, chosen},
     registry::{Profile, Survives},
@@ -27,6 +27,10 @@ pub struct Tuning {
     pub decision: RingDecision,
     /// In which order the members stand.
     pub order: RingOrder,
+    /// What the voters do in the ring.
+    pub voters: RingVoters,
+    /// What the learners do in the ring.
+    pub learners: RingLearners,
     /// How many slots a coordinator asks about at a time before it proposes in them (Benz 2013: `p1_preexecution_number`);
     /// none to ask about all later slots at once.
     pub reserve: Option<u16>,
@@ -44,6 +48,8 @@ pub(crate) const PROFILE: Profile = Profile {
     keys: &[
         chosen!("ring-decision", "quorum, last", ring.decision),
         chosen!("ring-order", "role, measured", ring.order),
+        chosen!("ring-voters", "propose, accept", ring.voters),
+        chosen!("ring-learners", "catch-up, learn, propose", ring.learners),
         Key {
             name: "ring-reserve",
             accepted: "off, or 1 to 65535 slots",
@@ -60,7 +66,14 @@ pub(crate) const PROFILE: Profile = Profile {
             }),
         },
     ],
-    options_to_try: &["window-max=1", "ring-decision=last", "ring-order=measured", "ring-reserve=1"],
+    options_to_try: &[
+        "window-max=1",
+        "ring-decision=last",
+        "ring-order=measured",
+        "ring-reserve=1",
+        "ring-learners=propose",
+        "ring-voters=accept,ring-learners=learn",
+    ],
     bugs: &[
         Bug::VoteBeforeDurable,
         Bug::ForgetPromise,
@@ -77,8 +90,19 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::Ring(Own::DropAcceptedValue),
         Bug::Ring(Own::DecideAcrossBallots),
         Bug::Ring(Own::TakeRangeForAll),
+        Bug::Ring(Own::LearnerVotes),
     ],
     start: |options, members, restart, now, effects| {
         Box::new(Ring::start(options, members, restart, now, effects))
     },
 };
+
+impl Overrides {
+    /// Whether learners run the ring, too: they have a place in it, and no vote.
+    #[must_use]
+    pub fn put_learners_on_ring(&self) -> bool {
+        let mut options = Options::default();
+        self.apply(&mut options);
+        options.ring.learners != RingLearners::CatchUp
+    }
+}

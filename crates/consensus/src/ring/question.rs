@@ -97,7 +97,7 @@ impl Ring {
         match &mut self.state {
             State::Candidate(candidate) => Some(&mut candidate.question),
             State::Leader(leader) => leader.reserving.as_mut(),
-            State::Follower | State::Recovering => None,
+            State::Follower | State::Recovering | State::Learner(_) => None,
         }
     }
 
@@ -218,7 +218,7 @@ impl Ring {
                 self.send_accepts(now, effects);
                 self.reserve_more(now, effects);
             }
-            State::Follower | State::Recovering => {}
+            State::Follower | State::Recovering | State::Learner(_) => {}
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Message, Record, Ring, State, values::Values, walk::Walk};
+use super::{AcceptedValue, Message, Record, Ring, State, learner::Learner, values::Values, walk::Walk};
 use crate::{
     Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart,
     acceptor::{Accepted, Acceptor},
@@ -67,7 +67,11 @@ impl Ring {
             // What this life does not know, no later life knows.
             effects.append(Record::Amnesia(lost).into());
         }
-        if lost && !replica.has(Bug::VoteWithAmnesia) {
+        if replica.common.members.index(replica.me()).is_none() {
+            replica.state = State::Learner(Learner { tells_at: now });
+            // It follows whichever leader it hears.
+            replica.common.promised = Ballot::ZERO;
+        } else if lost && !replica.has(Bug::VoteWithAmnesia) {
             replica.state = State::Recovering;
             // It keeps no promise, so that it follows whichever leader it hears.
             replica.common.promised = Ballot::ZERO;

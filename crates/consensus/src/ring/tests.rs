@@ -11,9 +11,12 @@ use synod_wire::{
 };
 
 use super::{
-    AcceptedValue, Bug, Content, Message, Promise, Record, RingDecision, Tuning, Value, View, Votes,
+    AcceptedValue, Bug, Content, Message, Promise, Record, RingDecision, RingLearners, Tuning, Value, View,
+    Votes,
 };
-use crate::{Body, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role};
+use crate::{
+    Body, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role, VoterSets,
+};
 
 /// The first ballot of r1 with the election `ballot`.
 const BALLOT: Ballot = Ballot { round: 256, replica: ReplicaId(1) };
@@ -50,7 +53,8 @@ impl Node {
         let records = records.into_iter().map(crate::Record::from).collect();
         let head_start = me == 1;
         let restart = Restart { records, head_start, base, decided: base, ..Restart::first(Incarnation(1)) };
-        let members = Members::new((1..=count).map(ReplicaId), ReplicaId(me));
+        let members = VoterSets::simple((1..=count).map(ReplicaId).collect());
+        let members = Members::seen_by(ReplicaId(me), members);
         let protocol = options.start(members, restart, Time::ZERO, &mut effects);
         Node { protocol, effects, delivered: Vec::new() }
     }
@@ -251,6 +255,39 @@ fn a_member_that_refuses_does_not_stop_the_others() {
     assert!(matches!(&sent[1], (ReplicaId(3), Message::Accept { .. })), "{:?}", sent[1]);
     let message = votes(order, 1, Votes::default().with(0));
     assert_eq!(node.receive(1, message.clone()), [refused, (ReplicaId(3), message)]);
+}
+
+/// B2: a learner on the ring keeps what passes, adds no vote whichever bits it sees, and writes down what is decided alone.
+#[test]
+fn a_learner_passes_votes_on_and_adds_none() {
+    let tuning = Tuning { learners: RingLearners::Propose, ..Tuning::default() };
+    let options = Options { ring: tuning, ..ring_options() };
+    let mut node = Node::of(options.clone(), 4, 3);
+    let order = ring(&[1, 2, 4, 3]);
+    let before = node.effects.last_lsn();
+    node.receive(2, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
+    assert_eq!(node.effects.last_lsn(), before, "it promises and accepts nothing");
+    let message = votes(order.clone(), 1, Votes::default().with(0));
+    assert_eq!(node.receive(2, message.clone()), [(ReplicaId(3), message)]);
+    let prepare = Message::Prepare { ballot: Ballot { round: 512, replica: ReplicaId(2) }, from: Slot(1) };
+    assert_eq!(node.receive(2, prepare), [], "no candidate counts on it");
+    let decision = |ttl| Message::Decision { view: order.clone(), first: Slot(1), last: Slot(1), ttl };
+    assert_eq!(node.receive(2, decision(2)), [(ReplicaId(3), decision(1))]);
+    assert_eq!(node.delivered, [batch(1, 1)]);
+    assert_eq!(node.effects.last_lsn(), before.next(), "one record, of what was decided");
+    // It proposes along the ring.
+    let sent = node.step(Input::Propose { batch: batch(4, 1), awaited: false });
+    assert!(matches!(&sent[..], [(ReplicaId(3), Message::Values { .. })]), "{sent:?}");
+    // A voter counts no bit of the learner's, whoever set it.
+    let mut voter = Node::of(options, 3, 3);
+    voter.receive(4, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
+    let order = ring(&[1, 4, 3, 2]);
+    let [with, without] =
+        [Votes::default().with(1), Votes::default()].map(|votes| self::votes(order.clone(), 1, votes));
+    let decides = |sent: &[(ReplicaId, Message)]| matches!(sent, [.., (_, Message::Decision { .. })]);
+    assert!(!decides(&voter.receive(4, without)) && !decides(&voter.receive(4, with)));
+    let three = self::votes(order, 1, Votes::default().with(0).with(1));
+    assert!(decides(&voter.receive(4, three)), "with the coordinator's and its own");
 }
 
 /// B22: between two ranges nothing is proposed, and what the second was told of keeps its slot.

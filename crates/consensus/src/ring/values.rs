@@ -239,7 +239,7 @@ impl Ring {
                 self.order(Waiting { batch, hops: hops.saturating_sub(1), safe });
             }
         }
-        let answered = answered.into_iter().filter(|&id| id != me && self.common.members.index(id).is_some());
+        let answered = answered.into_iter().filter(|&id| self.is_reached(id));
         let decided = Message::Decided { ballot: view.ballot, through: self.decided() };
         effects.send_each(answered, decided, Lsn::ZERO);
     }
@@ -254,8 +254,7 @@ impl Ring {
         let ids = values.iter().filter_map(|value| value.content.batch().id());
         let origins: BTreeSet<ReplicaId> =
             ids.filter_map(|id| id.origin.of_replica().map(|(origin, _)| origin)).collect();
-        let me = self.me();
-        let told = origins.into_iter().filter(|&id| id != me && self.common.members.index(id).is_some());
+        let told = origins.into_iter().filter(|&id| self.is_reached(id));
         effects.send_each(told, Message::View { view: view.clone() }, Lsn::ZERO);
     }
 

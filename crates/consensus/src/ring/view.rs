@@ -63,15 +63,16 @@ impl View {
         !self.is_detour() && other.is_none_or(|other| (self.ballot, self.minor) > (other.ballot, other.minor))
     }
 
-    /// Whether it is a ring of these members, led by the owner of its ballot.
-    pub(super) fn is_of(&self, members: &Members) -> bool {
+    /// Whether it is a ring of these members, and perhaps others, led by the owner of its ballot.
+    pub(super) fn is_of(&self, members: &Members, others: bool) -> bool {
         let distinct = |(at, id): (usize, &ReplicaId)| !self.order[..at].contains(id);
         self.order.first() == Some(&self.ballot.replica)
-            && self.order.iter().all(|&id| members.index(id).is_some())
+            && members.index(self.ballot.replica).is_some()
+            && self.order.iter().all(|&id| others || members.index(id).is_some())
             && self.order.iter().enumerate().all(distinct)
     }
 
-    /// These votes, as a set of replicas.
+    /// These votes, as a set of replicas. Learners have no vote, whatever a message says.
     pub(super) fn voters(&self, votes: Votes, members: &Members) -> ReplicaSet {
         let voted = self.order.iter().enumerate().filter(|&(place, _)| votes.has(place));
         voted.fold(ReplicaSet::default(), |set, (_, &id)| set.union(members.only(id)))
@@ -161,10 +162,12 @@ mod tests {
     #[test]
     fn only_a_ring_of_members_that_begins_with_its_coordinator_is_followed() {
         let members = Members::new([1, 2, 3].map(ReplicaId), ReplicaId(1));
-        assert!(view(&[2, 3, 1]).is_of(&members) && view(&[3]).is_of(&members));
-        assert!(!view(&[2, 4]).is_of(&members) && !view(&[2, 3, 2]).is_of(&members));
+        let [of_members, of_any] = [false, true];
+        assert!(view(&[2, 3, 1]).is_of(&members, of_members) && view(&[3]).is_of(&members, of_members));
+        assert!(!view(&[2, 4]).is_of(&members, of_members) && view(&[2, 4]).is_of(&members, of_any));
+        assert!(!view(&[2, 3, 2]).is_of(&members, of_any) && !view(&[4, 2]).is_of(&members, of_any));
         let other = View { ballot: Ballot { round: 1, replica: ReplicaId(3) }, ..view(&[2, 3]) };
-        assert!(!other.is_of(&members));
+        assert!(!other.is_of(&members, of_any));
     }
 
     #[test]

@@ -226,6 +226,12 @@ situations! {
     Detour = "a proposal goes past the ring";
     /// A message of a ring comes to a replica that has heard of a later one of the same ballot.
     OldRing = "a message of an earlier ring comes late";
+    /// A replica that does not vote sends votes of others on.
+    LearnerOnRing = "a learner has a place in a ring";
+    /// A candidate asks what was accepted in a range of slots, having been told of an earlier range.
+    SecondRange = "a candidate asks about a second range";
+    /// A leader asks what was accepted in the slots after those in which it may propose.
+    MoreReserved = "a leader asks about more slots";
 }
 
 impl Situation {
@@ -246,9 +252,13 @@ impl Situation {
             | Situation::RingTurns
             | Situation::Detour
             | Situation::OldRing
+            | Situation::LearnerOnRing
                 if protocol != ProtocolKind::Ring =>
             {
                 Err("no message goes from replica to replica")
+            }
+            Situation::SecondRange | Situation::MoreReserved if protocol != ProtocolKind::Ring => {
+                Err("a candidate asks about all later slots")
             }
             Situation::JointLeader if !protocol.changes_voters_itself() => {
                 Err("it does not change voters within an epoch")
@@ -359,7 +369,7 @@ impl Situations {
         self.epochs.see(scene, sight, &mut now);
         self.batches.see(scene, sight, &mut now);
         self.rounds.see(scene, sight, &mut now);
-        self.ways.see(sight, &mut now);
+        self.ways.see(scene, sight, &mut now);
         if counts {
             self.reached = now;
         }
@@ -490,6 +500,9 @@ mod stories {
             Situation::RingTurns,
             Situation::Detour,
             Situation::OldRing,
+            Situation::LearnerOnRing,
+            Situation::SecondRange,
+            Situation::MoreReserved,
         ];
         let paxos = [Situation::CandidateLearnsWinner, Situation::JointLeader];
         assert_eq!(exempt(ProtocolKind::MultiPaxos), [&paxos[..], &rounds, &ring].concat());

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use synod_consensus::Way;
+use synod_consensus::{Role, Way};
 use synod_replica::{Event, PeerMessage};
-use synod_wire::{Ballot, ReplicaId};
+use synod_wire::{Ballot, ReplicaId, Slot};
 
-use super::{Reached, Sight, Situation, scene::index_of};
+use super::{
+    Reached, Sight, Situation,
+    scene::{Scene, index_of},
+};
 
 /// A ring: its ballot, its number, and the replicas in their order.
 type Ring = (Ballot, u64, Vec<ReplicaId>);
@@ -16,16 +19,29 @@ type Ring = (Ballot, u64, Vec<ReplicaId>);
 pub(super) struct Watcher {
     chosen: Vec<Option<Ring>>,
     heard: Vec<Option<(Ballot, u64)>>,
+    /// The latest range of slots about which each replica asked.
+    asked: Vec<Option<(Ballot, Slot)>>,
 }
 
 impl Watcher {
     pub(super) fn new(capacity: usize) -> Watcher {
-        Watcher { chosen: vec![None; capacity], heard: vec![None; capacity] }
+        Watcher { chosen: vec![None; capacity], heard: vec![None; capacity], asked: vec![None; capacity] }
     }
 
-    pub(super) fn see(&mut self, sight: &Sight<'_>, reached: &mut Reached) {
+    pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
         match *sight {
             Sight::Sends { from, message, .. } => {
+                let role = scene.actors[from].face.role;
+                reached.mark(Situation::LearnerOnRing, role == Role::Learner && way(message).is_some());
+                if let PeerMessage::Protocol { message, .. } = message
+                    && let Some((ballot, through)) = message.body().range_asked()
+                {
+                    let again =
+                        self.asked[from].is_some_and(|(asked, last)| asked == ballot && last < through);
+                    reached.mark(Situation::SecondRange, again && role == Role::Candidate);
+                    reached.mark(Situation::MoreReserved, again && role == Role::Leader);
+                    self.asked[from] = self.asked[from].max(Some((ballot, through)));
+                }
                 if let Some(way) = way(message).filter(|way| index_of(way.ballot.replica) == from) {
                     self.chooses(from, way, reached);
                 }
@@ -108,6 +124,47 @@ pub(super) mod tests {
              cut 1->2
              put 1 k1=7
              run 400ms",
+        ),
+        (
+            &[Situation::LearnerOnRing],
+            &["ring"],
+            "cluster 3 ring-learners=learn
+             elect 1
+             member 1 add learn
+             run 3s
+             put 1 k1=7
+             run 100ms",
+        ),
+        (
+            &[Situation::MoreReserved],
+            &["ring"],
+            "cluster 3 ring-reserve=1 window=1
+             elect 1
+             run 200ms
+             put 1 k1=1
+             run 100ms
+             put 1 k2=2",
+        ),
+        (
+            &[Situation::SecondRange],
+            &["ring"],
+            "cluster 3 ring-reserve=1 window=1
+             elect 1
+             run 1s
+             cut 1->3
+             put 1 k1=1
+             run 50ms
+             put 1 k2=2
+             run 50ms
+             put 1 k3=3
+             run 50ms
+             put 1 k4=4
+             run 50ms
+             put 1 k5=5
+             run 50ms
+             crash 1
+             heal
+             elect 3",
         ),
         (
             &[Situation::RingTurns],
