@@ -457,11 +457,30 @@ impl Ring {
         self.complete_phase_1(now, effects);
     }
 
-    /// How many batches of this replica's own clients may be under way: in a ring with learners no more than its part of what
-    /// the coordinator orders at a time.
+    /// How many batches of this replica's own clients may be under way: its part of what the coordinator orders at a time.
+    /// Proposers that wait for two rounds have twice as many as others, so that all order equally much where they want
+    /// more than there is (Benz 2013, figure 4.5: half of them are much faster).
     fn own_window(&self) -> usize {
-        let members = self.view.as_ref().map_or(1, View::len);
-        self.window_own.min((self.common.options.window_max / members).max(1))
+        let place = |view: &View| view.place(self.me());
+        let Some((view, place)) = self.view.as_ref().and_then(|view| Some((view, place(view)?))) else {
+            return self.window_own;
+        };
+        let decides_at = self.decides_at(view);
+        let rounds = |place: usize| if 0 < place && place < decides_at { 2 } else { 1 };
+        let all: usize = (0..view.len()).map(rounds).sum();
+        let part = self.common.options.window_max * rounds(place) / all;
+        part.min(self.window_own * rounds(place)).max(1)
+    }
+
+    /// The place in a ring at which the votes reach a quorum, if no disk is slow.
+    fn decides_at(&self, view: &View) -> usize {
+        let last = view.len() - 1;
+        if self.common.options.ring.decision == RingDecision::Last {
+            return last;
+        }
+        let voters =
+            view.order.iter().enumerate().filter(|(_, id)| self.common.members.index(**id).is_some());
+        voters.map(|(place, _)| place).nth(self.common.members.count() / 2).unwrap_or(last)
     }
 
     /// After which time a batch of this replica's own clients is sent again at first.

@@ -347,6 +347,27 @@ fn a_coordinator_proposes_only_where_a_quorum_told_what_it_accepted() {
     assert_eq!(proposed(&sent), [(7, true), (8, false)]);
 }
 
+/// B32: of five members the second waits for two rounds, since the third decides.
+#[test]
+fn proposers_that_wait_for_two_rounds_have_twice_the_window() {
+    let windows = |decision, order: &[u64]| -> Vec<usize> {
+        let window = |me| {
+            let tuning = Tuning { decision, ..Tuning::default() };
+            let mut node = Node::of(Options { ring: tuning, window_max: 12, ..ring_options() }, me, 5);
+            node.receive(1, Message::View { view: ring(order) });
+            node.protocol.room()
+        };
+        order[1..].iter().map(|&me| window(me)).collect()
+    };
+    // 60 slots in six parts; the coordinator has one.
+    assert_eq!(windows(RingDecision::Quorum, &[1, 2, 3, 4, 5]), [20, 10, 10, 10]);
+    assert_eq!(windows(RingDecision::Quorum, &[1, 4, 2, 5, 3]), [20, 10, 10, 10]);
+    // In eight parts.
+    assert_eq!(windows(RingDecision::Last, &[1, 2, 3, 4, 5]), [15, 15, 15, 7]);
+    // Nobody has more than its own window for each round, also where the ring is short.
+    assert_eq!(windows(RingDecision::Quorum, &[1, 2, 3]), [24, 12]);
+}
+
 /// A run of slots that no honest replica names costs no time, and one without an end is no message.
 #[test]
 fn a_run_of_slots_without_end_is_refused_or_passes_at_once() {
