@@ -62,13 +62,16 @@ impl Question {
         true
     }
 
-    /// The members that told all, or of them those that accepted nothing in later slots; and this replica.
-    fn told(&self, members: &Members, nothing_more: bool) -> ReplicaSet {
-        let has_told = |id: ReplicaId| match self.answers.get(&id) {
-            Some(Answer::Whole { more }) => !(nothing_more && *more),
-            _ => id == members.me(),
-        };
-        members.those(has_told)
+    /// The members that told all, this replica included.
+    fn told(&self, members: &Members) -> ReplicaSet {
+        let whole = |id| matches!(self.answers.get(&id), Some(Answer::Whole { .. }));
+        members.those(|id| id == members.me() || whole(id))
+    }
+
+    /// Of these, those that accepted nothing in later slots. `own_more` says whether this replica did.
+    fn told_no_more(&self, members: &Members, own_more: bool) -> ReplicaSet {
+        let nothing = |id| self.answers.get(&id) == Some(&Answer::Whole { more: false });
+        members.those(|id| if id == members.me() { !own_more } else { nothing(id) })
     }
 }
 
@@ -179,11 +182,13 @@ impl Ring {
         }
         let members = self.common().members.clone();
         let Some(question) = self.asked() else { return };
-        if !members.is_quorum(question.told(&members, false)) {
+        if !members.is_quorum(question.told(&members)) {
             return;
         }
-        let ends = members.is_quorum(question.told(&members, true));
         let (decided, through) = (question.decided, question.through);
+        let own_more = self.acceptor.accepted_from(Slot(through.0.saturating_add(1))).next().is_some();
+        let Some(question) = self.asked() else { return };
+        let ends = members.is_quorum(question.told_no_more(&members, own_more));
         // Slots through `decided` are decided, perhaps where their values were trimmed: nothing is ever proposed there,
         // and what this replica lacks of them comes by catch-up (Benz 2013, A1).
         let decided = decided.max(self.decided());

@@ -347,6 +347,29 @@ fn a_coordinator_proposes_only_where_a_quorum_told_what_it_accepted() {
     assert_eq!(proposed(&sent), [(7, true), (8, false)]);
 }
 
+/// What the candidate accepted itself beyond the range counts as well: with the vote of a member that does not answer it
+/// may be chosen, and a read must not miss it.
+#[test]
+fn a_candidate_heeds_what_it_accepted_itself_beyond_the_range() {
+    let below = Ballot { round: 1, replica: ReplicaId(3) };
+    let (first, batches) = (Slot(5), [batch(3, 5)].into());
+    let held = Record::Accepted { ballot: below, first, decided: Slot::ZERO, batches };
+    let tuning = Tuning { reserve: Some(1), ..Tuning::default() };
+    let options = Options { ring: tuning, window_max: 1, ..ring_options() };
+    let records = vec![Record::Amnesia(false), Record::Promised(below), held];
+    let mut node = Node::with(options, (1, 3), records, Slot::ZERO);
+    node.flush();
+    node.receive(3, Message::TakeOver { ballot: below });
+    let promise = |from: u64| {
+        let (accepted, next) = (Vec::new(), None);
+        Message::Promise(Promise { ballot: BALLOT, from: Slot(from), decided: Slot::ZERO, accepted, next })
+    };
+    node.receive(2, promise(1));
+    assert_eq!(node.protocol.status().role, Role::Candidate, "slot 5 is beyond the range");
+    node.receive(2, promise(4));
+    assert_eq!(node.protocol.status().role, Role::Leader);
+}
+
 /// B32: of five members the second waits for two rounds, since the third decides.
 #[test]
 fn proposers_that_wait_for_two_rounds_have_twice_the_window() {
