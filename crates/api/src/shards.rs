@@ -17,6 +17,13 @@ use crate::{
 /// `FAILED_PRECONDITION`. Clients recognize it by this text.
 pub const NO_SINGLE_REVISION: &str = "synod: the keys of this cluster are spread over several groups";
 
+/// How the answer of a replica begins to a request of a group in which it takes no part. The code is `UNAVAILABLE`, and the
+/// request was not executed.
+pub const NOT_HERE: &str = "synod: this replica takes no part in group";
+
+/// The metadata of such an answer: the client URLs of replicas that take part, with commas between them.
+pub const ENDPOINTS: &str = "synod-endpoints";
+
 /// The group of a key in a cluster of this many groups, counted from 0.
 ///
 /// # Panics

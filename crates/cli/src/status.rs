@@ -156,18 +156,29 @@ fn groups(asked: &[Asked]) -> String {
     // The replica that knows the latest members says which groups do not have them; of several the first, which was not
     // the last to join.
     let version = |status: &&StatusResponse| status.group.as_ref().map_or(0, |group| group.version);
-    let pending = told().rev().max_by_key(version);
+    let of_informed = |number: usize| {
+        let takes_part =
+            |status: &&StatusResponse| status.groups.get(number).is_some_and(|group| group.role != "away");
+        told().filter(takes_part).rev().max_by_key(version)?.groups.get(number)
+    };
     let row = |number: usize| {
         let told = || told().filter_map(|status| Some((&status.name, status.groups.get(number)?)));
         // Of replicas that name different leaders, the one with the highest ballot is the last to have heard.
         let latest = told().max_by_key(|(_, group)| ballot_round(&group.ballot));
         let decided = told().map(|(_, group)| group.decided_slot).max().unwrap_or(0);
-        let applied: Vec<_> = told().map(|(name, group)| format!("{name} {}", group.applied_slot)).collect();
+        let applied = told().map(|(name, group)| match group.role.as_str() {
+            "away" => format!("{name} away"),
+            _ => format!("{name} {}", group.applied_slot),
+        });
+        let applied: Vec<_> = applied.collect();
         // What the replica has that has executed most.
         let size = told().max_by_key(|(_, group)| group.applied_slot).map_or(0, |(_, group)| group.db_size);
         let leader = latest.map_or_else(String::new, |(_, group)| or_none(&group.leader_name));
-        let members = pending.and_then(|status| status.groups.get(number));
-        let members = members.map_or("", |group| &group.members_pending);
+        let members = of_informed(number);
+        let members = members.map_or("", |group| match group.members_pending.as_str() {
+            "" => group.placement.as_str(),
+            pending => pending,
+        });
         let members = if members.is_empty() { "as group 0" } else { members };
         // Of merged groups all have one store.
         let position =
@@ -367,6 +378,8 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
             "applied": group.applied_slot,
             "snapshot_slot": group.snapshot_slot,
             "members_pending": group.members_pending,
+            "placement": group.placement,
+            "voters": group.voters,
             "db_bytes": group.db_size,
             "keys": group.keys,
             "revision": group.revision,

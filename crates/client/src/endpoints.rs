@@ -1,14 +1,16 @@
 //! Several endpoints, one of them in use, and the loop that moves on when it fails.
 
 use std::{
+    collections::BTreeMap,
     fmt, iter,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use synod_api::shards::ENDPOINTS;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{
     Response, Status,
@@ -29,6 +31,9 @@ const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How many endpoints besides its own a client gets to know.
+const NAMED_MAX: usize = 256;
+
 /// When a request may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
@@ -46,6 +51,8 @@ pub(crate) struct Endpoints {
     all: Vec<Node>,
     /// The endpoint in use. A request that sees it fail moves on to the next.
     current: AtomicUsize,
+    /// Endpoints that replicas named for groups in which they take no part, with their channels.
+    named: Mutex<BTreeMap<String, Channel>>,
 }
 
 struct Node {
@@ -73,16 +80,9 @@ impl Endpoints {
                 if !url.starts_with("http://") {
                     return Err(wrong(format!("endpoint {given:?}"), "only http:// is supported"));
                 }
-                let endpoint = Endpoint::from_shared(url.clone())
-                    .map_err(|error| {
-                        wrong(format!("endpoint {given:?}"), &format!("{error}; give http://host:port"))
-                    })?
-                    .connect_timeout(config.connect_timeout)
-                    .tcp_nodelay(true)
-                    .initial_stream_window_size(STREAM_WINDOW_BYTES)
-                    .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-                    .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-                    .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
+                let endpoint = configured(&config, &url).map_err(|error| {
+                    wrong(format!("endpoint {given:?}"), &format!("{error}; give http://host:port"))
+                })?;
                 Ok(Node { url, endpoint, channel: OnceLock::new() })
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -99,7 +99,7 @@ impl Endpoints {
             (_, Some(first)) => first,
             (n, None) => fastrand::usize(..n),
         };
-        Ok(Arc::new(Endpoints { config, all, current: AtomicUsize::new(first) }))
+        Ok(Arc::new(Endpoints { config, all, current: AtomicUsize::new(first), named: Mutex::default() }))
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -118,6 +118,20 @@ impl Endpoints {
     fn channel(&self, index: usize) -> Channel {
         let node = &self.all[index];
         node.channel.get_or_init(|| node.endpoint.connect_lazy()).clone()
+    }
+
+    /// The channel to an endpoint that a replica named; `None` if that is no address.
+    fn channel_to(&self, url: &str) -> Option<Channel> {
+        if let Some(index) = self.all.iter().position(|node| node.url == url) {
+            return Some(self.channel(index));
+        }
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = named.get(url) {
+            return Some(channel.clone());
+        }
+        let channel = configured(&self.config, url).ok().filter(|_| named.len() < NAMED_MAX)?.connect_lazy();
+        named.insert(url.to_owned(), channel.clone());
+        Some(channel)
     }
 
     /// Moves on from `failed`, unless another request already has.
@@ -159,26 +173,37 @@ impl Endpoints {
         let mut pauses = backoff();
         let mut attempts: u32 = 0;
         let mut attempt_timeout = self.config.attempt_timeout;
+        // Where the replicas that were asked last send this request, and how often that was done.
+        let (mut named, mut sent_on): (Vec<String>, u32) = (Vec::new(), 0);
         loop {
             let index = self.current.load(Ordering::Relaxed);
-            let endpoint = &self.all[index].url;
+            let elsewhere = named.pop().and_then(|url| Some((self.channel_to(&url)?, url)));
+            let is_elsewhere = elsewhere.is_some();
+            let (channel, endpoint) =
+                elsewhere.unwrap_or_else(|| (self.channel(index), self.all[index].url.clone()));
             attempts += 1;
             let began = Instant::now();
             // An attempt is given up early only if the request may be sent again to another endpoint.
             let attempt_deadline = match retry {
-                Retry::Reads | Retry::Freely if self.all.len() > 1 => {
+                Retry::Reads | Retry::Freely if self.all.len() > 1 || is_elsewhere => {
                     deadline.min(Instant::now() + attempt_timeout)
                 }
                 _ => deadline,
             };
             let mut refused_after = Duration::ZERO;
-            let cause = match timeout_at(attempt_deadline, send(self.channel(index))).await {
+            let cause = match timeout_at(attempt_deadline, send(channel)).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => match Failure::of(&status) {
                     Failure::Refused => {
-                        return Err(refused(endpoint.clone(), &status, in_doubt && retry != Retry::Reads));
+                        return Err(refused(endpoint, &status, in_doubt && retry != Retry::Reads));
                     }
                     Failure::NotReached => describe(&status),
+                    Failure::Elsewhere => {
+                        reached = true;
+                        sent_on += 1;
+                        named = endpoints_in(&status).filter(|url| *url != endpoint).collect();
+                        describe(&status)
+                    }
                     Failure::NotExecuted => {
                         reached = true;
                         refused_after = began.elapsed();
@@ -197,9 +222,14 @@ impl Endpoints {
                 }
             };
             debug!(endpoint, attempts, cause, "attempt failed");
-            self.move_on(index);
+            // The endpoint in use may serve other groups.
+            if !is_elsewhere && named.is_empty() {
+                self.move_on(index);
+            }
             let may_repeat = retry != Retry::IfNotExecuted || !in_doubt;
-            let pause = if (attempts as usize).is_multiple_of(self.all.len()) {
+            let pause = if !named.is_empty() && sent_on == 1 {
+                Duration::ZERO
+            } else if sent_on > 1 || (attempts as usize).is_multiple_of(self.all.len()) {
                 pauses.next().expect("it never ends")
             } else {
                 Duration::ZERO
@@ -207,7 +237,6 @@ impl Endpoints {
             let hopeless = self.config.give_up_unreachable && !reached && attempts as usize >= self.all.len();
             // If the next endpoint takes as long to refuse as this one did, the deadline comes first.
             if !may_repeat || hopeless || Instant::now() + pause + refused_after >= deadline {
-                let endpoint = endpoint.clone();
                 return Err(if in_doubt && retry != Retry::Reads {
                     Error::Unknown { attempts, endpoint, cause }
                 } else {
@@ -217,6 +246,23 @@ impl Endpoints {
             sleep(pause).await;
         }
     }
+}
+
+/// How this client connects to an endpoint.
+fn configured(config: &Config, url: &str) -> Result<Endpoint, tonic::transport::Error> {
+    Ok(Endpoint::from_shared(url.to_owned())?
+        .connect_timeout(config.connect_timeout)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT))
+}
+
+/// The endpoints that a replica names which takes no part in a group.
+fn endpoints_in(status: &Status) -> impl Iterator<Item = String> {
+    let named = status.metadata().get(ENDPOINTS).and_then(|urls| urls.to_str().ok()).unwrap_or_default();
+    named.split(',').filter(|url| url.starts_with("http://")).map(str::to_owned)
 }
 
 /// Pauses that double, each shortened by up to a half at random, so that clients that failed together do not come

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 
+use synod_api::shards::NOT_HERE;
 use tonic::{Code, ConnectError, Status};
 
 const EARLIER: &str = "; an earlier attempt got no answer, and may have been executed";
@@ -102,6 +103,8 @@ pub(crate) enum Failure {
     NotReached,
     /// The request was not executed; another endpoint or a later attempt may execute it.
     NotExecuted,
+    /// The replica takes no part in the group of the request, which was not executed. It names others that do.
+    Elsewhere,
     /// The request may have been executed.
     InDoubt,
 }
@@ -114,6 +117,9 @@ impl Failure {
     pub(crate) fn of(status: &Status) -> Failure {
         if never_connected(status) {
             return Failure::NotReached;
+        }
+        if status.code() == Code::Unavailable && status.message().starts_with(NOT_HERE) {
+            return Failure::Elsewhere;
         }
         if REFUSED_BEFORE_PROPOSING.contains(&status.message()) {
             return Failure::NotExecuted;
@@ -154,6 +160,7 @@ mod tests {
         );
         assert_eq!(of(Code::Unavailable, "etcdserver: request timed out"), Failure::InDoubt);
         assert_eq!(of(Code::Unavailable, "transport error"), Failure::InDoubt);
+        assert_eq!(of(Code::Unavailable, &format!("{NOT_HERE} 2; n1 do")), Failure::Elsewhere);
         assert_eq!(of(Code::InvalidArgument, "etcdserver: key is not provided"), Failure::Refused);
     }
 }

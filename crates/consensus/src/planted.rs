@@ -82,6 +82,13 @@ macro_rules! bugs {
             /// In a group that follows another nobody proposes the members but the caretaker, whose node may be the one
             /// that has not heard of them.
             OnlyCaretakerFollows,
+            /// A group for which voters are chosen goes on with the members of the cluster that it knew when they were
+            /// chosen.
+            StalePlacement,
+            /// A member comes back to a group within an epoch, in which it has forgotten what it said.
+            RejoinWithinEpoch,
+            /// A replica that takes no part in a group any more goes on running its protocol.
+            RunWhileAway,
             /// A replica that lost its log votes at once.
             VoteWithAmnesia,
             /// A restarted leader goes on proposing in the ballot of its earlier life.
@@ -142,7 +149,13 @@ impl Bug {
     ];
 
     /// Those of a group that takes its members from another.
-    pub const FOLLOWING: &'static [Bug] = &[Bug::FollowOlder, Bug::OnlyCaretakerFollows];
+    pub const FOLLOWING: &'static [Bug] = &[
+        Bug::FollowOlder,
+        Bug::OnlyCaretakerFollows,
+        Bug::StalePlacement,
+        Bug::RejoinWithinEpoch,
+        Bug::RunWhileAway,
+    ];
 
     /// Those of replicas that are not what they were.
     pub const IDENTITY: &'static [Bug] = &[Bug::VoteBeforeAllMet, Bug::BelieveCopies];

@@ -270,6 +270,12 @@ pub enum ChangeError {
          they are"
     )]
     MembersStay,
+    /// The group is one of several that are merged into one order, of which every member has to learn.
+    #[error(
+        "the groups are merged into one order, which a replica executes only if it learns all of them: the others can learn, \
+         and not stay away"
+    )]
+    AllLearn,
     /// The change met what can meet any command.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -285,7 +291,8 @@ impl ChangeError {
             | ChangeError::Option(_)
             | ChangeError::Limit(_)
             | ChangeError::MembersFollow
-            | ChangeError::MembersStay => false,
+            | ChangeError::MembersStay
+            | ChangeError::AllLearn => false,
             ChangeError::Request(error) => error.may_have_executed(),
         }
     }

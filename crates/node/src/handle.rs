@@ -10,8 +10,8 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::{Combination, Role};
 use synod_replica::{
-    Answer, Change, ChangeRequest, Event, Group, Limits, Membership, RequestError, SessionCommand,
-    decode_reply,
+    Answer, Change, ChangeRequest, Choice, Event, Group, Limits, Membership, Others, RequestError,
+    SessionCommand, decode_reply,
 };
 use synod_wire::{Ballot, Batch, CommandKind, Durability, GroupId, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -65,6 +65,7 @@ pub struct Handle {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
+    pub(crate) me: ReplicaId,
     pub(crate) group: GroupId,
     /// How many groups the node has.
     pub(crate) groups: usize,
@@ -197,7 +198,16 @@ impl Handle {
         }
     }
 
-    /// Whether this replica was removed from the group, and nobody needs it any more.
+    /// Whether this replica takes part in the group; otherwise it answers [`RequestError::TakesNoPart`] to whatever is
+    /// asked of it. It may be a member of the cluster, and take no part where others were chosen ([`Others::StayAway`]).
+    #[must_use]
+    pub fn takes_part(&self) -> bool {
+        let group = self.inner.shared.group.load();
+        group.as_ref().is_none_or(|group| !group.is_away(self.inner.me))
+    }
+
+    /// Whether this replica was removed from the group, and nobody needs it any more. It comes back to a group of several
+    /// if it is chosen again ([`Change::Place`]).
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.inner.shared.retired.load(std::sync::atomic::Ordering::SeqCst)
@@ -237,6 +247,9 @@ impl Handle {
                 }
             }
             Change::Follow(_) => return Err(ChangeError::MembersFollow),
+            Change::Place(Some(Choice { others: Others::StayAway, .. })) if self.inner.merge.is_some() => {
+                return Err(ChangeError::AllLearn);
+            }
             Change::Order { protocol, election, overrides } => {
                 overrides.check(*protocol)?;
                 let (dissemination, durability) = (overrides.dissemination(), self.inner.durability);
@@ -307,6 +320,9 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn read_stale(&self, query: Bytes) -> Result<Answer, RequestError> {
+        if !self.takes_part() {
+            return Err(RequestError::TakesNoPart);
+        }
         let (reply, answer) = self.inner.admit(query.len()).await?;
         let job = Job::Query { slot: Slot::ZERO, queries: vec![(query, reply)] };
         self.inner.execute(job)?;

@@ -10,7 +10,7 @@ use synod_consensus::Role;
 use synod_replica::{Action, Event, Fork, Group, Mark, Replica, RequestError};
 use synod_storage::Reached;
 use synod_sync::{Planted, channel::Sender, planted};
-use synod_wire::{GroupId, Lsn, Slot, Time};
+use synod_wire::{GroupId, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     Ended,
@@ -185,7 +185,12 @@ impl Hosted {
                 self.publish_forks();
             }
             Action::Retired => {
-                tracing::warn!("this replica was removed from the group, and the others go on without it");
+                let of = self.group;
+                if self.replica.group().is_away(common.me) {
+                    tracing::info!(%of, "the group goes on without this replica, which takes no part in it");
+                } else {
+                    tracing::warn!(%of, "this replica was removed from the group, and the others go on without it");
+                }
                 self.shared.retired.store(true, SeqCst);
             }
             Action::Deadline(at) => *deadline = common.rounded(at),
@@ -210,6 +215,10 @@ impl Hosted {
         if let Err(error) = noted.and_then(|()| common.regroup(self.group, &group, &self.notes.origin)) {
             common.failed.get_or_insert(error.into());
             return;
+        }
+        if group.member(common.me).is_some() {
+            // It may have come back to a group that had gone on without it.
+            self.shared.retired.store(false, SeqCst);
         }
         self.shared.group.store(Some(Arc::new(group)));
     }
@@ -238,9 +247,10 @@ impl Hosted {
 
     /// A replica that lost its log learns from a leader what it may have said. Where there is none for long, most of
     /// the voters may have lost theirs: then they wait for each other, and only an operator can help.
-    pub(crate) fn warn_if_stranded(&mut self, now: Time) {
+    pub(crate) fn warn_if_stranded(&mut self, me: ReplicaId, now: Time) {
         let status = self.replica.status();
-        if !status.without_memory || status.protocol.view.leader.is_some() {
+        let away = self.replica.group().is_away(me);
+        if !status.without_memory || status.protocol.view.leader.is_some() || away {
             self.stranded = Stranded::default();
             return;
         }

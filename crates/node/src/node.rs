@@ -37,7 +37,7 @@ use crate::{
     meeting::{Meetings, outlived, write_what_is_heard},
     merged::{MergedGroup, MergedStage},
     metrics::Queues,
-    origin::former,
+    origin::peers_of,
     parting::Parting,
     protocol::{Clock, Common, Input, Merged, ProtocolStage},
     snapshots::{GroupSnapshots, SnapshotJob, SnapshotStage},
@@ -256,8 +256,8 @@ impl Node {
     ///
     /// All replicas of the cluster have the same number of groups, and the same at every start. The members with which
     /// the groups begin are those of the configuration. Members are decided in the first group, and the others follow by
-    /// themselves ([`synod_replica::Membership`]): [`Handle::change`] of another group changes what orders it and its
-    /// limits, but not who belongs to it. A replica is removed once no group has it any more.
+    /// themselves ([`synod_replica::Membership`]): [`Handle::change`] of another group changes what orders it, its limits,
+    /// and who of the members votes in it ([`synod_replica::Change::Place`]). A replica is removed once no group has it any more.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -324,7 +324,8 @@ impl Node {
         let mut parting = Parting::new(config.settings.consensus.election_timeout, begun.len());
         for Begun { group: id, replica, origin, .. } in &begun {
             let (group, now) = (replica.group(), clock.now());
-            parting.group(now, *id, group, origin.members(group, config.me), former(group, config.me));
+            let (members, former) = peers_of(group, origin, config.me);
+            parting.group(now, *id, group, members, former);
         }
         peers.forget_all_but(|id| parting.remembers(id))?;
         let opened = Opened {
@@ -431,6 +432,7 @@ impl Node {
         let groups: Vec<_> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();
         for Begun { group, replica, actions, shared, origin, executed, .. } in begun {
             handles.push(Handle::new(Inner {
+                me: config.me,
                 group,
                 groups: count,
                 merge: config.merging.map(|_| Arc::clone(&groups[0])),
@@ -721,6 +723,10 @@ fn connect(
         let mut staying = BTreeSet::new();
         for (other, _) in others {
             let other = present(other);
+            if other.is_away(me) {
+                // What this replica knows of the group is old; those that take part in it tell.
+                continue;
+            }
             let members = other.members.iter().map(|member| member.id).chain(other.outgoing.iter().copied());
             // Where this replica lags, a group may have a member that it has not seen there yet.
             let unseen = (other.next_id.0..first.next_id.0).take(UNSEEN_MAX).map(ReplicaId);

@@ -223,9 +223,13 @@ pub(crate) fn beside(first: &Group) -> Group {
     first.clone().following(first.version)
 }
 
-/// The addresses of the members that the last change of `group` removed.
-pub(crate) fn former(group: &Group, me: ReplicaId) -> Vec<Peer> {
-    addresses(&group.former, me)
+/// The addresses of the other members of a group, and of those that its last change removed. A replica that takes no part
+/// in the group any more does not know who is left of the members that it knew.
+pub(crate) fn peers_of(group: &Group, origin: &Origin, me: ReplicaId) -> (Vec<Peer>, Vec<Peer>) {
+    if group.is_away(me) {
+        return Default::default();
+    }
+    (origin.members(group, me), addresses(&group.former, me))
 }
 
 fn addresses<'a>(members: impl IntoIterator<Item = &'a Member>, me: ReplicaId) -> Vec<Peer> {
@@ -348,7 +352,10 @@ mod tests {
         let later = origin.present.apply(Slot(9), &leave).unwrap();
         assert_eq!(peers(&later), [(2, "b:1".into())]);
         // The member that left stays a peer for a while.
-        assert_eq!(former(&later, ReplicaId(3)), [Peer { id: ReplicaId(1), address: "a:1".into() }]);
+        assert_eq!(
+            super::peers_of(&later, &origin, ReplicaId(3)).1,
+            [Peer { id: ReplicaId(1), address: "a:1".into() }]
+        );
     }
 
     #[test]

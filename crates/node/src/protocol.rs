@@ -7,9 +7,10 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use synod_consensus::{Link, To, VoterSets};
+use synod_consensus::{Link, To};
 use synod_replica::{
-    Event, Group, Membership, MergedReads, Pace, PeerMessage, RequestError, SessionCommand, StateMachine,
+    Event, Follower, Group, Membership, MergedReads, Pace, PeerMessage, RequestError, SessionCommand,
+    StateMachine,
 };
 use synod_storage::{PeerBook, StorageError};
 use synod_sync::{
@@ -29,7 +30,7 @@ use crate::{
     hosted::Hosted,
     log::{GatedSend, LogJob},
     node::receive,
-    origin::former,
+    origin::peers_of,
     parting::Parting,
     snapshots::SnapshotJob,
     status::Ahead,
@@ -409,8 +410,11 @@ impl<S: StateMachine> ProtocolStage<S> {
     /// Tells the first group who votes in those that follow it.
     fn tell_followers(&mut self, now: Time) {
         if self.hosted.len() > 1 {
-            let followers = self.hosted[1..].iter().map(|hosted| hosted.replica.group().voter_sets());
-            let mut followers: Vec<VoterSets> = followers.collect();
+            // What this node knows of a group in which it takes no part is old.
+            let me = self.common.me;
+            let groups = self.hosted[1..].iter().map(|hosted| hosted.replica.group());
+            let followers = groups.filter(|group| !group.is_away(me)).map(Group::follower);
+            let mut followers: Vec<Follower> = followers.collect();
             // Most are equal.
             followers.dedup();
             self.touch(GroupId::FIRST).step(now, Event::Followers(followers));
@@ -477,7 +481,11 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
         let common = &mut self.common;
         common.bundles.leave(&*common.transport);
-        if common.loss_pending && self.hosted.iter().all(|hosted| hosted.replica.may_vote()) {
+        // In a group that does not count on it, it may have no vote for good. There the log of the group says what it lost.
+        let counted = |hosted: &&Hosted| hosted.replica.group().counts(common.me);
+        let votes = self.hosted.iter().any(|hosted| counted(&hosted));
+        let knows = |hosted: &Hosted| hosted.replica.may_vote();
+        if common.loss_pending && votes && self.hosted.iter().filter(counted).all(knows) {
             common.loss_pending = false;
             common.job.loss_made_good = true;
             tracing::info!("this replica has learned again what it may have lost, and votes");
@@ -499,7 +507,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             let hosted = &mut self.hosted[usize::from(group.0)];
             hosted.is_touched = false;
             hosted.shared.store(&hosted.replica.status());
-            hosted.warn_if_stranded(now);
+            hosted.warn_if_stranded(self.common.me, now);
             hosted.publish_progress();
             hosted.publish_reached(now);
             hosted.shared.watchers.tell();
@@ -561,7 +569,7 @@ impl Common {
         group: &Group,
         origin: &Origin,
     ) -> Result<(), StorageError> {
-        let (members, former) = (origin.members(group, self.me), former(group, self.me));
+        let (members, former) = peers_of(group, origin, self.me);
         self.parting.group(self.clock.now(), of, group, members, former);
         self.book.forget_all_but(|id| self.parting.remembers(id))?;
         self.set_peers();

@@ -264,7 +264,12 @@ fn survive<S: StateMachine>(
     }
     let group = executor.group();
     let (counts, takes_part) = (group.counts(config.me), group.voting(config.me).is_some());
-    if !counts {
+    if group.is_away(config.me) {
+        warn(format!(
+            "this replica takes no part in the group, and what it holds of it ends at slot {decided}: what the group decided \
+             after that is lost, unless another replica is recovered"
+        ));
+    } else if !counts {
         warn("this replica did not vote, as far as it knows: it has what others told it".to_owned());
     }
     // A learner may have been promoted, and have voted, without having heard that this is decided.
@@ -423,6 +428,8 @@ fn planned<S: StateMachine>(config: &Config, survived: &[Survived<S>]) -> Vec<Pl
         (new.version, new.epoch, new.first) = (old.version + 1, Epoch(old.epoch.0 + 1), kept.next());
         (new.members, new.next_id) = (vec![member.clone()], ReplicaId(id.0 + 1));
         (new.former, new.outgoing) = (Vec::new(), Vec::new());
+        // The only member votes in every group.
+        new.placement = None;
         new.membership = match old.membership {
             Membership::Alone => Membership::Alone,
             Membership::Followed(_) => Membership::Followed(version),

@@ -10,7 +10,7 @@ use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
 use crate::{
-    Limits, MemberSet, Membership,
+    Choice, Limits, MemberSet, Membership,
     group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing, read_limits, read_name},
 };
 
@@ -59,6 +59,9 @@ pub enum Change {
     /// A group that follows another takes on the members of that one; see [`Membership`]. Its caretaker proposes that
     /// by itself.
     Follow(Arc<MemberSet>),
+    /// A group that follows another chooses who of the members of the cluster votes in it, or has the voters of the other
+    /// one again. Those that are to vote learn first.
+    Place(Option<Choice>),
     /// A replica that lost its memory may take part again: in a new epoch, in which it has not said anything yet.
     Readmit {
         /// The replica: a voter, or a learner that is to vote within the epoch.
@@ -117,6 +120,12 @@ pub enum Refusal {
         /// The version of the set that was followed last.
         followed: u64,
     },
+    /// The group follows no other.
+    #[error("only a group that follows group 0 may choose its voters")]
+    FollowsNone,
+    /// The replica cannot be chosen to vote.
+    #[error("{0} does not vote in group 0, as far as this group knows: choose members that vote there")]
+    NotAVoterOfFirst(ReplicaId),
 }
 
 /// The part of a group that a change alters.
@@ -143,12 +152,14 @@ impl Group {
             return Err(Refusal::Unsettled);
         }
         let mut next = Group { version: current + 1, former: Vec::new(), ..self.clone() };
-        match next.alter(&request.change)? {
-            Concerns::Members => {}
-            Concerns::Voters if self.changes_voters_itself() => {
+        let concerns = next.alter(&request.change)?;
+        let within_epoch = self.changes_voters_itself() && !self.takes_back(&next);
+        match concerns {
+            Concerns::Members if within_epoch || !self.changes_voters_itself() => {}
+            Concerns::Voters if within_epoch => {
                 next.outgoing = self.voters_before(&next);
             }
-            Concerns::Voters | Concerns::Ordering => {
+            Concerns::Members | Concerns::Voters | Concerns::Ordering => {
                 next.epoch = Epoch(self.epoch.0 + 1);
                 next.first = slot.next();
             }
@@ -175,6 +186,7 @@ impl Group {
                 Err(Refusal::MembersFollow)
             }
             Change::Follow(set) => self.follow(set),
+            Change::Place(choice) => self.place(choice.as_ref()),
             Change::Add { info, goal } => self.add(info, *goal).map(|()| Concerns::Members),
             Change::Promote(id) => self.promote(*id).map(|()| Concerns::Voters),
             Change::Remove(id) => self.remove(*id),
@@ -259,9 +271,8 @@ impl Group {
         let member = self.member_mut(id)?;
         let Standing::Learner(goal) = member.standing else { return Err(Refusal::NotALearner(id)) };
         member.standing = Standing::Voter;
-        if let Goal::Replace(old) = goal {
-            self.members.retain(|member| member.id != old);
-        }
+        let old = if let Goal::Replace(old) = goal { Some(old) } else { None };
+        self.hand_over_place(old);
         Ok(())
     }
 
@@ -288,6 +299,7 @@ const ORDER: u8 = 5;
 const READMIT: u8 = 6;
 const LIMITS: u8 = 7;
 const FOLLOW: u8 = 8;
+const PLACE: u8 = 9;
 
 impl ChangeRequest {
     /// The payload of a command.
@@ -328,6 +340,11 @@ impl ChangeRequest {
                 writer.u8(FOLLOW);
                 set.encode(&mut writer);
             }
+            Change::Place(choice) => {
+                writer.u8(PLACE);
+                writer.bool(choice.is_some());
+                choice.iter().for_each(|choice| choice.encode(&mut writer));
+            }
             Change::Readmit { id, life } => {
                 writer.u8(READMIT);
                 writer.replica(*id);
@@ -361,6 +378,10 @@ impl ChangeRequest {
             },
             LIMITS => Change::Limits(read_limits(&mut reader)?),
             FOLLOW => Change::Follow(Arc::new(MemberSet::decode(&mut reader)?)),
+            PLACE => {
+                let is_made = reader.bool("a choice of voters")?;
+                Change::Place(is_made.then(|| Choice::decode(&mut reader)).transpose()?)
+            }
             READMIT => {
                 Change::Readmit { id: reader.replica("member")?, life: Incarnation(reader.u64("life")?) }
             }
@@ -393,6 +414,8 @@ pub fn encode_reply(result: &Result<Group, Refusal>) -> Bytes {
                 Refusal::Unsettled => (9, 0, 0, ""),
                 Refusal::MembersFollow => (10, 0, 0, ""),
                 Refusal::OlderMembers { offered, followed } => (11, *offered, *followed, ""),
+                Refusal::FollowsNone => (12, 0, 0, ""),
+                Refusal::NotAVoterOfFirst(id) => (13, id.0, 0, ""),
             };
             writer.u8(tag);
             writer.u64(a);
@@ -431,6 +454,8 @@ pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError>
         9 => Refusal::Unsettled,
         10 => Refusal::MembersFollow,
         11 => Refusal::OlderMembers { offered: a, followed: b },
+        12 => Refusal::FollowsNone,
+        13 => Refusal::NotAVoterOfFirst(id),
         value => return Err(DecodeError::Undefined { field: "refusal", value: value.into() }),
     }))
 }
@@ -438,6 +463,7 @@ pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Others;
     use synod_consensus::{Decision, Options};
 
     fn group(n: u64) -> Group {
@@ -576,6 +602,8 @@ mod tests {
             Change::Readmit { id: ReplicaId(1), life: Incarnation(7) },
             Change::Limits(Limits { txn_ops_max: 9, ..Limits::default() }),
             Change::Follow(Arc::new(group.clone().followed().member_set().expect("others follow it"))),
+            Change::Place(None),
+            Change::Place(Some(Choice::of([ReplicaId(3), ReplicaId(1)], Others::StayAway))),
         ];
         for change in changes {
             let request = ChangeRequest { expected: 3, change };
@@ -592,6 +620,8 @@ mod tests {
             Refusal::Unsettled,
             Refusal::MembersFollow,
             Refusal::OlderMembers { offered: 3, followed: 4 },
+            Refusal::FollowsNone,
+            Refusal::NotAVoterOfFirst(ReplicaId(7)),
         ];
         for reply in refusals.into_iter().map(Err).chain([Ok(group)]) {
             assert_eq!(decode_reply(encode_reply(&reply)), Ok(reply));

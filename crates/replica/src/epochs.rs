@@ -30,7 +30,7 @@ use std::{
 use synod_consensus::{Bug, Control, Input, LeaderView, Members, Record, Restart, Role, Status, VoterSets};
 use synod_wire::{Ballots, Batch, Epoch, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Action, Group, LogRecord, Refusal, Replica};
+use crate::{Action, Group, LogRecord, Refusal, Replica, RequestError};
 
 /// What a replica knows of epochs.
 #[derive(Debug)]
@@ -171,6 +171,10 @@ impl Replica {
         self.reports.group_changed(&self.group, self.decided.last());
         self.bound_batches();
         actions.push(Action::Group(self.group.clone()));
+        if self.group.is_away(self.me) {
+            let reads = self.reads.expire(Time::NEVER).into_iter();
+            actions.extend(reads.map(|read| Action::ReadFailed { read, error: RequestError::TakesNoPart }));
+        }
     }
 
     /// Enters the epoch that a delivered change began; returns whether there was one. Nothing of the old

@@ -17,6 +17,9 @@ pub enum RequestError {
     /// they do not reach each other. The command was not executed.
     #[error("no leader")]
     NoLeader,
+    /// This replica takes no part in the group ([`crate::Others::StayAway`]); others do. The command was not executed.
+    #[error("this replica takes no part in the group")]
+    TakesNoPart,
     /// The command was not decided within the request time-out. It may be executed later, at most once.
     #[error("timed out; the outcome is unknown")]
     Timeout,
@@ -63,6 +66,7 @@ impl RequestError {
         match self {
             RequestError::NotCaughtUp
             | RequestError::NoLeader
+            | RequestError::TakesNoPart
             | RequestError::Overloaded
             | RequestError::TooLarge
             | RequestError::TooFarAhead => false,

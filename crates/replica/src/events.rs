@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use synod_consensus::{LeaderView, Link, Status as ProtocolStatus, To, VoterSets};
+use synod_consensus::{LeaderView, Link, Status as ProtocolStatus, To};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use crate::{Fork, Group, History, LogRecord, MemberSet, PeerMessage, RequestError};
+use crate::{Follower, Fork, Group, History, LogRecord, MemberSet, PeerMessage, RequestError};
 
 /// Names a command of a local client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,7 +133,7 @@ pub enum Event {
     /// The group should go on to this position of the common order, as far as this replica takes care of it.
     Skip(u64),
     /// The groups that follow this one have these voters, as this node knows them; of equal ones one is enough.
-    Followers(Vec<VoterSets>),
+    Followers(Vec<Follower>),
 }
 
 /// Something that a replica wants done.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use synod_consensus::Bug;
 use synod_wire::{
     Ballots, Batch, Command, CommandKind, DecodeError, Format, GroupId, Reader, SessionId, Slot, Writer,
     Written,
@@ -54,7 +55,7 @@ pub struct Executor<S> {
     order: u64,
     execute_repeats: bool,
     count_twice: bool,
-    follow_older: bool,
+    changes_wrongly: Option<Bug>,
 }
 
 /// How far a group is executed.
@@ -121,8 +122,8 @@ impl<S: StateMachine> Executor<S> {
 
     fn of(machine: S, heads: Vec<Head>, take: Option<Take>) -> Executor<S> {
         let sessions = SessionTable::new(heads[0].group.limits.sessions);
-        let (execute_repeats, count_twice, follow_older) = (false, false, false);
-        Executor { machine, sessions, heads, take, order: 0, execute_repeats, count_twice, follow_older }
+        let (execute_repeats, count_twice, changes_wrongly) = (false, false, None);
+        Executor { machine, sessions, heads, take, order: 0, execute_repeats, count_twice, changes_wrongly }
     }
 
     /// How many groups it executes.
@@ -193,10 +194,10 @@ impl<S: StateMachine> Executor<S> {
         self.count_twice = true;
     }
 
-    /// Plants [`synod_consensus::Bug::FollowOlder`].
+    /// Plants a bug of groups that follow another.
     #[cfg(feature = "planted-bugs")]
-    pub fn follow_older(&mut self) {
-        self.follow_older = true;
+    pub fn change_wrongly(&mut self, bug: Bug) {
+        self.changes_wrongly = Some(bug);
     }
 
     /// What the replicated clock shows: how much time went by since the log began, or less.
@@ -277,7 +278,7 @@ impl<S: StateMachine> Executor<S> {
         batch: &Batch,
         awaited: impl Fn(usize) -> bool,
     ) -> Vec<Outcome> {
-        let follow_older = self.follow_older;
+        let bug = self.changes_wrongly;
         let head = &mut self.heads[usize::from(group.0)];
         if slot <= head.applied {
             return batch.commands().map(|_| Outcome::Error(RequestError::OutcomeUnknown)).collect();
@@ -287,8 +288,7 @@ impl<S: StateMachine> Executor<S> {
         let before = head.history.place();
         head.history.push(slot, batch);
         head.ballots = head.ballots.followed_by(ballots);
-        let changed =
-            if follow_older { head.group.after_any_set(slot, batch) } else { head.group.after(slot, batch) };
+        let changed = head.group.after_with(slot, batch, bug);
         // What is numbered by slots of one group is numbered by batches of the common order.
         let mut at = slot;
         if let (Some(before), Some(after)) = (before, head.history.place()) {

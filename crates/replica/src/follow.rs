@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use synod_consensus::{Bug, VoterSets};
-use synod_wire::{Batch, DecodeError, Incarnation, Reader, ReplicaId, Slot, Time, Writer};
+use synod_wire::{Batch, DecodeError, Reader, ReplicaId, Slot, Time, Writer};
 
 use crate::{
     Change, Goal, Group, Member, Refusal, Replica, Standing,
@@ -50,7 +50,7 @@ pub struct MemberSet {
 }
 
 impl MemberSet {
-    fn member(&self, id: ReplicaId) -> Option<&Member> {
+    pub(crate) fn member(&self, id: ReplicaId) -> Option<&Member> {
         self.members.iter().find(|member| member.id == id)
     }
 
@@ -75,6 +75,15 @@ impl MemberSet {
         let next_id = reader.replica("next id")?;
         Ok(MemberSet { version, members: read_members(reader)?, next_id })
     }
+}
+
+/// The voters of a group that follows another, as the other has to know them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Follower {
+    /// The voters.
+    pub voters: VoterSets,
+    /// The members of the cluster that were chosen to vote there; `None` if those of the first group do.
+    pub chosen: Option<Vec<ReplicaId>>,
 }
 
 const FOLLOWED: u8 = 1;
@@ -120,6 +129,13 @@ impl Group {
         Group { membership: Membership::Follows(version), ..self }
     }
 
+    /// The voters of this group, which follows another.
+    #[must_use]
+    pub fn follower(&self) -> Follower {
+        let chosen = self.placement.as_ref().map(|placement| placement.choice.voters.clone());
+        Follower { voters: self.voter_sets(), chosen }
+    }
+
     /// The members for the groups that follow this one; `None` if none does.
     #[must_use]
     pub fn member_set(&self) -> Option<MemberSet> {
@@ -127,26 +143,31 @@ impl Group {
         Some(MemberSet { version, members: self.members.clone(), next_id: self.next_id })
     }
 
-    /// Whether this group, which follows, has the members and voters of `first`.
+    /// Whether this group, which follows, has the members and voters of `first`, or those of them that were chosen.
     #[must_use]
     pub fn agrees_with(&self, first: &Group) -> bool {
-        let ids = |group: &Group| group.members.iter().map(|member| member.id).collect::<Vec<_>>();
         let known = match (self.membership, first.membership) {
             (Membership::Follows(known), Membership::Followed(version)) => known >= version,
             _ => false,
         };
-        known && self.outgoing.is_empty() && ids(self) == ids(first) && self.voters().eq(first.voters())
+        let members = first.members.iter().map(|member| member.id).filter(|&id| self.has_part_for(id));
+        known
+            && self.outgoing.is_empty()
+            && self.members.iter().map(|member| member.id).eq(members)
+            && self.voters().eq(first.voters().filter(|&id| self.may_choose(id)))
     }
 
     /// Whether a member of this group may not leave it yet, since a group with these voters follows this one, does not have
     /// its voters yet, and would be left with too few of its own among the members to decide anything, even that it
     /// follows. While voters of that group change, both its sets of voters have to decide.
     #[must_use]
-    pub fn is_needed_by(&self, follower: &VoterSets, leaving: ReplicaId) -> bool {
-        let own = self.voter_sets();
+    pub fn is_needed_by(&self, follower: &Follower, leaving: ReplicaId) -> bool {
+        let Follower { voters: follower, chosen } = follower;
+        let chosen = |id: &ReplicaId| chosen.as_ref().is_none_or(|chosen| chosen.contains(id));
+        let own: Vec<_> = self.voters().filter(chosen).collect();
         let stays = |id: &&ReplicaId| **id != leaving && self.member(**id).is_some();
         let needed = |voters: &[ReplicaId]| {
-            let lags = voters != own.incoming();
+            let lags = voters != own;
             lags && voters.contains(&leaving) && voters.iter().filter(stays).count() <= voters.len() / 2
         };
         needed(follower.incoming()) || needed(follower.outgoing())
@@ -158,8 +179,23 @@ impl Group {
         !self.members.iter().map(told).eq(next.members.iter().map(told))
     }
 
-    /// What [`Group::after`] says where [`Bug::FollowOlder`] is planted: any member set counts as a later one.
-    pub(crate) fn after_any_set(&self, slot: Slot, batch: &Batch) -> Option<Result<Group, Refusal>> {
+    /// What [`Group::after`] says where a bug is planted.
+    pub(crate) fn after_with(
+        &self,
+        slot: Slot,
+        batch: &Batch,
+        bug: Option<Bug>,
+    ) -> Option<Result<Group, Refusal>> {
+        match bug {
+            Some(Bug::FollowOlder) => self.after_any_set(slot, batch),
+            Some(Bug::StalePlacement) => self.after_stale_placement(slot, batch),
+            Some(Bug::RejoinWithinEpoch) => self.after_rejoining(slot, batch),
+            _ => self.after(slot, batch),
+        }
+    }
+
+    /// With [`Bug::FollowOlder`] any member set counts as a later one.
+    fn after_any_set(&self, slot: Slot, batch: &Batch) -> Option<Result<Group, Refusal>> {
         let Membership::Follows(followed) = self.membership else { return self.after(slot, batch) };
         let changed = self.clone().following(0).after(slot, batch)?;
         Some(changed.map(|next| match next.membership {
@@ -177,32 +213,11 @@ impl Group {
         if set.version <= followed {
             return Err(Refusal::OlderMembers { offered: set.version, followed });
         }
-        let voters: Vec<_> = self.voters().collect();
-        let mut leaving = voters.iter().copied().filter(|&id| set.member(id).is_none());
-        let mut stay = Vec::new();
-        let mut next: Vec<Member> = Vec::new();
-        for told in &set.members {
-            let own = self.member(told.id);
-            let standing = match (told.standing, own.map(|own| own.standing)) {
-                (_, Some(Standing::Voter)) => Standing::Voter,
-                (Standing::Learner(_), _) => Standing::Learner(Goal::Learn),
-                (Standing::Voter, _) => Standing::Learner(match leaving.next() {
-                    Some(old) => {
-                        stay.push(old);
-                        Goal::Replace(old)
-                    }
-                    None => Goal::Vote,
-                }),
-            };
-            let readmitted = own.map_or(Incarnation(0), |own| own.readmitted);
-            next.push(Member { standing, readmitted, ..told.clone() });
-        }
-        next.extend(self.members.iter().filter(|member| stay.contains(&member.id)).cloned());
-        next.sort_by_key(|member| member.id);
-        self.members = next;
+        let choice = self.placement.as_ref().and_then(|placement| placement.choice_in(set));
+        let concerns = self.arrange(set.members.clone(), choice);
         self.next_id = self.next_id.max(set.next_id);
         self.membership = Membership::Follows(set.version);
-        Ok(if self.voters().eq(voters) { Concerns::Members } else { Concerns::Voters })
+        Ok(concerns)
     }
 }
 
@@ -222,7 +237,7 @@ impl Replica {
         let (Membership::Followed(_), Goal::Replace(leaving)) = (self.group.membership, goal) else {
             return false;
         };
-        let needed = |follower: &VoterSets| self.group.is_needed_by(follower, leaving);
+        let needed = |follower: &Follower| self.group.is_needed_by(follower, leaving);
         self.followers.as_ref().is_none_or(|followers| followers.iter().any(needed))
     }
 
@@ -258,7 +273,7 @@ mod tests {
     use bytes::Bytes;
     use std::time::Duration;
     use synod_consensus::{Options, ProtocolKind};
-    use synod_wire::{Batch, Lsn, Slot};
+    use synod_wire::{Batch, Incarnation, Lsn, Slot};
 
     fn info(name: &str) -> MemberInfo {
         MemberInfo::new(name, vec![format!("http://{name}:1")])
@@ -404,6 +419,7 @@ mod tests {
         let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId).collect::<Vec<_>>();
         let five = VoterSets::simple(ids(&[1, 2, 3, 4, 5]));
         let needed = |first: &[u64], leaving| {
+            let five = Follower { voters: five.clone(), chosen: None };
             Group::of(&Options::default(), ids(first)).is_needed_by(&five, ReplicaId(leaving))
         };
         assert!(!needed(&[1, 2, 3, 4, 5], 1), "it does not lag");
@@ -418,7 +434,7 @@ mod tests {
         let group = |voters: &[u64]| Group::of(&Options::default(), ids(voters));
         // The first group has 4 in the place of 3, and the other one is about to: 3 is dead.
         let (first, other) = (group(&[1, 2, 4]), Group { outgoing: ids(&[1, 2, 3]), ..group(&[1, 2, 4]) });
-        let needed = |id| first.is_needed_by(&other.voter_sets(), ReplicaId(id));
+        let needed = |id| first.is_needed_by(&other.follower(), ReplicaId(id));
         assert!(needed(2), "1 alone is no majority of 1, 2 and 3");
         assert!(!needed(4), "1 and 2 decide without it in both");
     }
@@ -438,9 +454,9 @@ mod tests {
         let two = Goal::Replace(ReplicaId(2));
         assert!(held_back(&caretaker, two), "nothing is known of the groups that follow");
         assert!(!held_back(&caretaker, Goal::Vote), "nobody leaves");
-        caretaker.step(Event::Followers(vec![again.voter_sets(), first.voter_sets()]));
+        caretaker.step(Event::Followers(vec![again.follower(), first.follower()]));
         assert!(held_back(&caretaker, two), "1 alone cannot have the group follow");
-        caretaker.step(Event::Followers(vec![again.voter_sets(), again.voter_sets()]));
+        caretaker.step(Event::Followers(vec![again.follower(), again.follower()]));
         assert!(!held_back(&caretaker, two));
         let mut alone = Caretaker::new(Group { membership: Membership::Alone, ..again });
         alone.step(Event::Timer);

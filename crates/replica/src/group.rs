@@ -10,7 +10,7 @@ use bytes::Bytes;
 use synod_consensus::{Bug, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
-use crate::{Limits, Membership};
+use crate::{Limits, Membership, Placement};
 
 /// How people and other programs know a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +105,8 @@ pub struct Group {
     pub next_id: ReplicaId,
     /// Where the members are decided.
     pub membership: Membership,
+    /// Who of the members of the cluster votes, in a group that follows another and for which that was chosen.
+    pub placement: Option<Placement>,
 }
 
 impl Group {
@@ -133,6 +135,7 @@ impl Group {
             outgoing: Vec::new(),
             next_id: ReplicaId(last + 1),
             membership: Membership::Alone,
+            placement: None,
         }
     }
 
@@ -212,6 +215,8 @@ impl Group {
         writer.u32(u32::try_from(self.outgoing.len()).expect("few members"));
         self.outgoing.iter().for_each(|&id| writer.replica(id));
         self.membership.encode(&mut writer);
+        // A group without a placement writes nothing, as it did before there were any.
+        self.placement.iter().for_each(|placement| placement.encode(&mut writer));
         writer.finish()
     }
 
@@ -231,6 +236,8 @@ impl Group {
         let count = reader.u32("outgoing voters")?;
         let outgoing = (0..count).map(|_| reader.replica("outgoing voter")).collect::<Result<_, _>>()?;
         let membership = Membership::decode(&mut reader)?;
+        let placed = reader.remaining() > 0;
+        let placement = placed.then(|| Placement::decode(&mut reader)).transpose()?;
         reader.finish()?;
         Ok(Group {
             version,
@@ -245,6 +252,7 @@ impl Group {
             outgoing,
             next_id,
             membership,
+            placement,
         })
     }
 }

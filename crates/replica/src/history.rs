@@ -331,7 +331,7 @@ impl Replica {
 
     /// Tells every other replica the newest fingerprints, once per election time-out.
     pub(crate) fn tell_history(&mut self, now: Time, actions: &mut Vec<Action>) {
-        if now < self.forks.told_at + self.settings.consensus.election_timeout {
+        if self.reports.is_retired() || now < self.forks.told_at + self.settings.consensus.election_timeout {
             return;
         }
         self.forks.told_at = now;

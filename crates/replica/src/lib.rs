@@ -26,6 +26,7 @@
 //! | `snapshots.rs` | when a snapshot is due, which one is kept, how one comes from another replica |
 //! | `group.rs`, `change.rs` | the members of the group and the protocol that orders; changes of these |
 //! | `follow.rs` | groups that take their members from another group |
+//! | `placement.rs` | groups for which voters are chosen among these members |
 //! | `limits.rs` | limits that all replicas of a group have alike |
 //! | `voters.rs` | changes of voters within an epoch; learners |
 //! | `epochs.rs`, `epochs/` | from one epoch to the next; restarts; what replicas tell each other of themselves |
@@ -55,6 +56,7 @@ mod instance;
 mod limits;
 mod merge;
 mod message;
+mod placement;
 mod proposing;
 mod push;
 mod reads;
@@ -81,7 +83,7 @@ pub use events::{
     Waiting,
 };
 pub use executor::{Cut, Executor, Outcome};
-pub use follow::{MemberSet, Membership};
+pub use follow::{Follower, MemberSet, Membership};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use history::{Fork, History, Mark};
 pub use limits::{ANSWER_BYTES_MAX, LimitError, Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN};
@@ -92,6 +94,7 @@ pub use merge::{
     SKIPS_PERIOD, Skips, Take, UnknownSkips,
 };
 pub use message::{PeerMessage, Routed};
+pub use placement::{Choice, Others, Placement};
 pub use record::LogRecord;
 pub use replica::Replica;
 pub use salvage::{salvage, salvage_with};

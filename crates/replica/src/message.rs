@@ -62,6 +62,14 @@ pub enum PeerMessage {
         /// The epoch of the instance that dropped it.
         epoch: Epoch,
     },
+    /// To a learner that has not said anything for long: it is a member of the group after slot `decided`, although it may
+    /// have found before that the others go on without it. Only replicas of a group that follows another are told.
+    Rejoin {
+        /// The first slot that the sender keeps.
+        kept: Slot,
+        /// The last slot that the sender keeps.
+        decided: Slot,
+    },
     /// To voters: the sender misses its leader, and asks which replicas hear it. A voter that does answers
     /// with `Progress`; the others do not answer.
     SeekLeader,
@@ -177,6 +185,7 @@ const RELAYED: u8 = 13;
 const TURNED_DOWN: u8 = 14;
 const MISSED: u8 = 15;
 const HISTORY: u8 = 16;
+const REJOIN: u8 = 17;
 
 /// The first version with `History`.
 const HISTORY_VERSION: u16 = 5;
@@ -247,6 +256,11 @@ impl PeerMessage {
             PeerMessage::Missed { epoch } => {
                 writer.u8(MISSED);
                 writer.u64(epoch.0);
+            }
+            PeerMessage::Rejoin { kept, decided } => {
+                writer.u8(REJOIN);
+                writer.slot(*kept);
+                writer.slot(*decided);
             }
             PeerMessage::SeekLeader => writer.u8(SEEK_LEADER),
             PeerMessage::Direct(message) => message.encode(&mut writer),
@@ -335,6 +349,7 @@ impl PeerMessage {
                 let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
                 PeerMessage::History { since, marks }
             }
+            REJOIN => PeerMessage::Rejoin { kept: reader.slot("kept")?, decided: reader.slot("decided")? },
             MISSED => PeerMessage::Missed { epoch: Epoch(reader.u64("epoch")?) },
             SEEK_LEADER => PeerMessage::SeekLeader,
             kind @ (FORWARD | TURNED_DOWN | READ_INDEX | READ_INDEX_ANSWER) => {
@@ -529,6 +544,7 @@ mod tests {
                 since: Slot(2),
                 marks: vec![Mark { slot: Slot(9), fingerprint: u64::MAX }],
             },
+            PeerMessage::Rejoin { kept: Slot(4), decided: Slot(9) },
             PeerMessage::Fetch { from: Slot(9), through: Slot(12) },
             PeerMessage::Fetched {
                 from: Slot(9),

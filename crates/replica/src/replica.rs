@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, VoterSets, dissemination};
+use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, dissemination};
 use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session};
 
 use crate::{
-    Group, History, LogRecord, MemberSet, PeerMessage, RequestError, Settings,
+    Follower, Group, History, LogRecord, MemberSet, PeerMessage, RequestError, Settings,
     backlog::Backlog,
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
@@ -47,7 +47,7 @@ pub struct Replica {
     /// The latest members that this node has seen decided in the group that this one follows, and since when.
     pub(crate) followed: Option<(Arc<MemberSet>, Time)>,
     /// The voters of the groups that follow this one, as this node has seen them; `None` before it said anything.
-    pub(crate) followers: Option<Vec<VoterSets>>,
+    pub(crate) followers: Option<Vec<Follower>>,
     /// The protocol that runs here.
     pub(crate) instance: Instance,
     /// The leader, as the protocol or, where none runs, another replica last said. Where a protocol has no leader, it
@@ -185,6 +185,9 @@ impl Replica {
             }
             Event::Request { request, kind, session, payload } => {
                 self.request(now, request, kind, session, &payload, actions);
+            }
+            Event::Read(read) if self.group.is_away(self.me) => {
+                actions.push(Action::ReadFailed { read, error: RequestError::TakesNoPart });
             }
             Event::Read(read) if self.reads.len() < READS_MAX => self.reads.add(read, now),
             Event::Read(read) => actions.push(Action::ReadFailed { read, error: RequestError::Overloaded }),
@@ -372,6 +375,7 @@ impl Replica {
                     self.input(now, Input::Link { peer: from, link: Link::Renewed }, actions);
                 }
             }
+            PeerMessage::Rejoin { kept, decided } => self.called_back(now, from, kept, decided),
             PeerMessage::SeekLeader => self.leader_sought(now, from, actions),
             PeerMessage::Direct(message) => {
                 self.routed(now, Way { to: from, via: None }, message, actions);
@@ -447,9 +451,8 @@ impl Replica {
             self.forwarded.drop_void(self.history.delivered());
         }
         let requests = self.requests.done(&batch);
-        let any_set = self.has(Bug::FollowOlder);
-        let changed =
-            if any_set { self.group.after_any_set(slot, &batch) } else { self.group.after(slot, &batch) };
+        let bug = self.settings.consensus.planted.filter(|_| cfg!(feature = "planted-bugs"));
+        let changed = self.group.after_with(slot, &batch, bug);
         actions.push(Action::Execute { slot, ballots, batch, requests });
         if let Some(changed) = changed {
             self.change_group(changed, actions);
@@ -527,7 +530,7 @@ impl Replica {
         let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
         let own = [self.requests.oldest(), self.reads.oldest()].into_iter().flatten().min();
         let leaderless = own.zip(self.leaderless_from());
-        let catches_up = !self.is_backlogged();
+        let catches_up = !self.is_backlogged() && !self.reports.is_retired();
         let deadlines = [
             own.map(|oldest| oldest + timeout),
             remote.map(|oldest| oldest + timeout),

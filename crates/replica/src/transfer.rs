@@ -15,7 +15,7 @@ use crate::{
 impl Replica {
     /// Asks for what is missing.
     pub(crate) fn catch_up(&mut self, now: Time, actions: &mut Vec<Action>) {
-        if self.is_backlogged() {
+        if self.is_backlogged() || self.reports.is_retired() {
             return;
         }
         self.learn_ahead(now, actions);

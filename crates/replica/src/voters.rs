@@ -17,7 +17,7 @@
 //! - A replica without memory takes no part in the epoch any more, and asks for one that is begun for its present life.
 
 use bytes::Bytes;
-use synod_consensus::{Dissemination, LeaderView, Members, VoterSets};
+use synod_consensus::{Bug, Dissemination, LeaderView, Members, VoterSets};
 use synod_wire::{Batch, ReplicaId, Slot, Time};
 
 use crate::{Action, Change, ChangeRequest, Goal, Group, Refusal, Replica};
@@ -134,7 +134,8 @@ impl Replica {
     /// Stops the protocol of a replica that has no part in it any more; returns whether there was one.
     pub(crate) fn leave(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
         let in_it = self.group.epoch != self.known.running() || self.group.runs_at(self.me);
-        if in_it || !self.instance.runs() {
+        let runs_on = self.has(Bug::RunWhileAway) && self.group.is_away(self.me);
+        if in_it || runs_on || !self.instance.runs() {
             return false;
         }
         self.say_what_ended_it(now, actions);

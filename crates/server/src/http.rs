@@ -111,7 +111,7 @@ impl<R: Replica> Pages<R> {
 
     /// The alarms that are raised, if a read succeeds.
     async fn reads(&self, consistency: Consistency) -> Result<Vec<AlarmMember>, String> {
-        let leads_nobody = |group: &R| group.status().leader.is_none();
+        let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().leader.is_none();
         if consistency == Consistency::Linearizable && self.store.groups().iter().any(leads_nobody) {
             return Err("NO LEADER".into());
         }

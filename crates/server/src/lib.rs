@@ -44,8 +44,8 @@ pub use config::{Config, ListenError, listen_addresses};
 pub use event_loop::EventLoop;
 pub use memory::InMemory;
 pub use replica::{
-    Answer, Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
-    RequestError, Role, Standing, Status,
+    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, PeerStatus,
+    Replica, RequestError, Role, Standing, Status,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;

@@ -171,6 +171,8 @@ impl Replica for InMemory {
             waits_for: Vec::new(),
             members_pending: String::new(),
             position: None,
+            placement: String::new(),
+            voters: Vec::new(),
             stalled: None,
             merged: Vec::new(),
         }

@@ -72,8 +72,22 @@ pub trait Replica: Clone + Send + Sync + 'static {
         None
     }
 
+    /// Who takes part in the group, if this replica does not. It must be cheap, since every request is checked.
+    fn elsewhere(&self) -> Option<Elsewhere> {
+        None
+    }
+
     /// Hands the leadership from this replica to another, and waits until that one leads.
     fn move_leader(&self, to: ReplicaId) -> impl Future<Output = Result<(), MoveError>> + Send;
+}
+
+/// Who takes part in a group, as far as a replica knows that does not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// The names of its voters.
+    pub names: Vec<String>,
+    /// The addresses at which clients reach these.
+    pub client_urls: Vec<String>,
 }
 
 /// How new the state must be that a query sees.
@@ -91,6 +105,9 @@ pub enum RequestError {
     /// No leader was found in time; the request was not proposed.
     #[error("no leader")]
     NoLeader,
+    /// The replica takes no part in the group; the request was not proposed.
+    #[error("this replica takes no part in the group")]
+    TakesNoPart,
     /// The request was proposed and no decision came in time. It may still be executed.
     #[error("request timed out")]
     Timeout,
@@ -135,6 +152,8 @@ pub enum Role {
     Candidate,
     /// The replica learns what is decided and has no vote.
     Learner,
+    /// The replica takes no part in the group.
+    Away,
 }
 
 impl Role {
@@ -146,6 +165,7 @@ impl Role {
             Role::Follower => "follower",
             Role::Candidate => "candidate",
             Role::Learner => "learner",
+            Role::Away => "away",
         }
     }
 }
@@ -202,6 +222,10 @@ pub struct Status {
     pub members_pending: String,
     /// Of one of several groups that are merged into one order: the position that its next batch takes.
     pub position: Option<u64>,
+    /// Where the voters are chosen among the members that vote in the first group: the choice, for people. Otherwise empty.
+    pub placement: String,
+    /// The names of the members that vote.
+    pub voters: Vec<String>,
     /// The merged group that the others wait for now, and for how long they have.
     pub stalled: Option<(GroupId, Duration)>,
     /// What the merged groups show of themselves, if this is the status of all of them.
@@ -327,6 +351,13 @@ pub enum Change {
     },
     /// The group's limits change, as `KEY=NUMBER,KEY=NUMBER`. Limits that are not named stay.
     Limits(String),
+    /// Other members vote in the group, which is one of several and not the first.
+    Place {
+        /// The members that vote; none if those of the first group do.
+        voters: Vec<ReplicaId>,
+        /// Whether the other members take no part in the group; otherwise they learn what it decides.
+        others_stay_away: bool,
+    },
 }
 
 /// Why a change of the group failed. Only [`Request`](ChangeError::Request) may leave open whether it was made.

@@ -73,7 +73,11 @@ impl Replica for Noting {
                 group.members.push(Member { id, name, peer_urls, client_urls: vec![], standing, decided });
             }
             Change::Remove(id) => group.members.retain(|member| member.id != id),
-            Change::Promote(_) | Change::Update { .. } | Change::Order { .. } | Change::Limits(_) => {}
+            Change::Promote(_)
+            | Change::Update { .. }
+            | Change::Order { .. }
+            | Change::Limits(_)
+            | Change::Place { .. } => {}
         }
         Ok(group.clone())
     }

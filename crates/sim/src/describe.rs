@@ -8,7 +8,7 @@ use synod_api::{
 };
 use synod_consensus::{LeaderView, Message, dissemination};
 use synod_replica::{
-    Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, PeerMessage, Routed, Standing,
+    Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, Others, PeerMessage, Routed, Standing,
 };
 use synod_wire::{Batch, CommandKind, Epoch};
 
@@ -28,6 +28,7 @@ pub fn message(message: &PeerMessage) -> String {
             None => "History of nothing".to_owned(),
         },
         PeerMessage::Missed { epoch } => format!("{}Missed", in_epoch(*epoch)),
+        PeerMessage::Rejoin { kept, decided } => format!("Rejoin kept={kept} decided={decided}"),
         PeerMessage::SeekLeader => "SeekLeader".to_owned(),
         PeerMessage::Direct(message) => routed(message),
         PeerMessage::Relayed { origin, to, message } => {
@@ -101,6 +102,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
         PeerMessage::Protocol { message, .. } => message.body().class().name(),
         PeerMessage::Progress { .. } | PeerMessage::SeekLeader => "progress",
         PeerMessage::Missed { .. } => "missed",
+        PeerMessage::Rejoin { .. } => "rejoin",
         PeerMessage::History { .. } => "history",
         PeerMessage::Direct(message) | PeerMessage::Relayed { message, .. } => match message {
             Routed::Forward(_) | Routed::TurnedDown { .. } => "forward",
@@ -185,9 +187,21 @@ pub fn change(request: &ChangeRequest) -> String {
             let members: Vec<String> = set.members.iter().map(member).collect();
             format!("follow version {} of group 0: {}", set.version, members.join(", "))
         }
+        Change::Place(None) => "have the voters of group 0".to_owned(),
+        Change::Place(Some(choice)) => {
+            let voters: Vec<_> = choice.voters.iter().map(ToString::to_string).collect();
+            format!("have {} vote, the others {}", voters.join(" "), others(choice.others))
+        }
         other => format!("{other:?}"),
     };
     format!("{change} (of version {})", request.expected)
+}
+
+fn others(others: Others) -> &'static str {
+    match others {
+        Others::Learn => "learn",
+        Others::StayAway => "stay away",
+    }
 }
 
 fn purpose(goal: Goal) -> String {
@@ -214,7 +228,12 @@ pub fn group(group: &Group) -> String {
     let outgoing: Vec<String> = group.outgoing.iter().map(ToString::to_string).collect();
     let before =
         if outgoing.is_empty() { String::new() } else { format!("; as before: {}", outgoing.join(" ")) };
-    format!("version {}, epoch {}: {}{before}", group.version, group.epoch, members.join(", "))
+    let placed = group.placement.as_ref().map(|placement| {
+        let chosen: Vec<_> = placement.choice.voters.iter().map(ToString::to_string).collect();
+        format!("; {} chosen, the others {}", chosen.join(" "), others(placement.choice.others))
+    });
+    let placed = placed.unwrap_or_default();
+    format!("version {}, epoch {}: {}{before}{placed}", group.version, group.epoch, members.join(", "))
 }
 
 /// The commands of a batch.

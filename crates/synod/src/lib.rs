@@ -176,9 +176,9 @@ pub use synod_node::{
     recover,
 };
 pub use synod_replica::{
-    Answer, Change, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Membership,
-    Refusal, RequestError, SessionCommand, SessionLimits, Settings, Skips, Standing, StateMachine,
-    StateTransfer, Take,
+    Answer, Change, Choice, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Membership,
+    Others, Placement, Refusal, RequestError, SessionCommand, SessionLimits, Settings, Skips, Standing,
+    StateMachine, StateTransfer, Take,
 };
 pub use synod_storage::{Damage, Disk, Durability, Ending, Loss, StorageError};
 pub use synod_transport::{MemoryNetwork, Network, TransportError};

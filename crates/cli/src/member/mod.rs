@@ -9,13 +9,13 @@ use std::time::Duration;
 
 pub use self::view::{members_json, named, told};
 
-use clap::{ArgAction, Args, Subcommand};
+use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use synod_client::{
     Client,
     api::Member,
     native::{
-        AddMember, ChangeRequest, ChangeResponse, Goal, Group, GroupMember, Reconfigure, UpdateMember,
+        AddMember, ChangeRequest, ChangeResponse, Goal, Group, GroupMember, Place, Reconfigure, UpdateMember,
         change_request::Change,
     },
 };
@@ -163,10 +163,35 @@ pub struct ReconfigureArgs {
     /// Nothing waits for this change.
     #[arg(long, value_name = "KEY=NUMBER,...", conflicts_with_all = ["protocol", "election", "options"])]
     limits: Option<String>,
+    /// The members that vote in the group from now on, by name, or by id as `synod member list` prints it. All of them
+    /// vote in group 0, which has no voters of its own. Those that did not vote in the group before learn first.
+    #[arg(
+        long, value_name = "MEMBER,...", value_delimiter = ',', requires = "group",
+        conflicts_with_all = ["protocol", "election", "options", "limits"]
+    )]
+    voters: Vec<String>,
+    /// What the other members are to the group: they learn what it decides, or take no part in it (not where groups are
+    /// merged into one order).
+    #[arg(long, requires = "voters", default_value = "learn")]
+    others: OtherMembers,
+    /// Those that vote in group 0 vote in the group again.
+    #[arg(
+        long, requires = "group", conflicts_with_all = ["protocol", "election", "options", "limits", "voters"]
+    )]
+    members_follow: bool,
     #[command(flatten)]
     of: OneGroup,
     #[command(flatten)]
     change: ChangeArgs,
+}
+
+/// What the members are to a group that do not vote in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OtherMembers {
+    /// They learn what the group decides.
+    Learn,
+    /// They take no part in the group.
+    Away,
 }
 
 pub fn run(args: MemberArgs) -> Result<(), Failure> {
@@ -207,14 +232,20 @@ pub fn run(args: MemberArgs) -> Result<(), Failure> {
 
 /// Changes the protocol, its election or options.
 pub fn reconfigure(args: ReconfigureArgs) -> Result<(), Failure> {
-    let ReconfigureArgs { protocol, election, options, limits, of, change } = args;
+    let ReconfigureArgs { protocol, election, options, limits, voters, others, members_follow, of, change } =
+        args;
+    if !voters.is_empty() || members_follow {
+        return place(&change, of, &voters, others);
+    }
     if let Some(limits) = limits {
         // The members know the present limits; this only finds a value that no member would accept.
         synod_replica::Limits::default().with(&limits).map_err(Failure::usage)?;
         return change_limits(&change, of, limits);
     }
     if protocol.is_none() && election.is_none() && options.is_none() {
-        return Err(Failure::usage("give --protocol, --election, --options or --limits"));
+        return Err(Failure::usage(
+            "give --protocol, --election, --options or --limits, or --group with --voters or --members-follow",
+        ));
     }
     let text = |kind: Option<String>| kind.unwrap_or_default();
     let order = Reconfigure {
@@ -242,6 +273,32 @@ fn change_limits(change: &ChangeArgs, of: OneGroup, limits: String) -> Result<()
         let changed = change.send(&client, Some(of), Change::Limits(limits)).await?;
         let what = format!("Limits: {}", group(&changed)?.limits);
         let next = "They hold at every replica from the same slot on.";
+        view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
+    })
+}
+
+/// Changes who of the members votes in a group.
+fn place(change: &ChangeArgs, of: OneGroup, voters: &[String], others: OtherMembers) -> Result<(), Failure> {
+    change.client.run(async {
+        let client = change.client.client()?;
+        let members = view::group(&client).await?;
+        let found = voters.iter().map(|named| view::find(&members, named)).collect::<Result<Vec<_>, _>>()?;
+        let place = Place {
+            voters: found.iter().map(|member| member.id).collect(),
+            others_stay_away: others == OtherMembers::Away,
+        };
+        let changed = change.send(&client, Some(of), Change::Place(place)).await?;
+        let number = of.group.unwrap_or_default();
+        let what = match &found[..] {
+            [] => format!("Group {number}: those that vote in group 0 vote"),
+            found => {
+                let names: Vec<_> = found.iter().copied().map(view::named).collect();
+                let others = if others == OtherMembers::Away { "stay away" } else { "learn" };
+                let vote = if names.len() == 1 { "votes" } else { "vote" };
+                format!("Group {number}: {} {vote}, the others {others}", names.join(", "))
+            }
+        };
+        let next = "Members that did not vote there learn first; `synod status` shows what is missing.";
         view::print_change(change.client.write_out, &changed, &what, &[next.to_owned()])
     })
 }

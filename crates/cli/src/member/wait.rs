@@ -75,11 +75,16 @@ fn groups_pending(told: &[(String, StatusResponse)]) -> Option<String> {
     let version = |status: &StatusResponse| status.group.as_ref().map_or(0, |group| group.version);
     let latest = told.iter().map(|(_, status)| version(status)).max()?;
     let informed = told.iter().filter(|(_, status)| version(status) == latest);
-    let pending = informed.map(|(_, status)| {
-        let groups = status.groups.iter().enumerate();
-        groups.filter(|(_, group)| !group.members_pending.is_empty()).collect::<Vec<_>>()
+    let informed: Vec<_> = informed.map(|(_, status)| status).collect();
+    let count = informed.iter().map(|status| status.groups.len()).max()?;
+    // A replica that takes no part in a group knows nothing of it.
+    let of = |number: usize| informed.iter().filter_map(move |status| status.groups.get(number));
+    let pending = (0..count).filter_map(|number| {
+        let told = of(number).filter(|group| group.role != "away");
+        let told = told.min_by_key(|group| !group.members_pending.is_empty())?;
+        (!told.members_pending.is_empty()).then_some((number, told))
     });
-    let pending = pending.min_by_key(Vec::len)?;
+    let pending: Vec<_> = pending.collect();
     let (number, first) = pending.first()?;
     let more = match pending.len() {
         1 => String::new(),
@@ -135,7 +140,14 @@ mod tests {
         let others = vec![pending("n4 joins"); 3];
         let said = groups_pending(&[status(6, [vec![pending("")], others].concat())]);
         assert_eq!(said.as_deref(), Some("group 0 has it; group 1: n4 joins, and 2 more groups"));
-        assert_eq!(groups_pending(&[knows, status(5, vec![pending(""); 3])]), None);
+        assert_eq!(groups_pending(&[knows.clone(), status(5, vec![pending(""); 3])]), None);
+        let away = GroupStatus { role: "away".into(), ..GroupStatus::default() };
+        let said = groups_pending(&[knows, status(5, vec![pending(""), away, pending("")])]);
+        assert_eq!(
+            said.as_deref(),
+            Some("group 0 has it; group 1: n4 learns"),
+            "it knows nothing of group 1"
+        );
     }
 
     #[test]

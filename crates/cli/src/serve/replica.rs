@@ -6,10 +6,10 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
-use synod_replica::{MemberInfo, Membership, Refusal, SessionCommand};
+use synod_replica::{Choice, MemberInfo, Membership, Others, Refusal, SessionCommand};
 use synod_server::{
-    Answer, Change, ChangeError, Consistency, Goal, Group, Limits, Member, MoveError, PeerStatus, Replica,
-    RequestError, Role, Standing, Status,
+    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, PeerStatus,
+    Replica, RequestError, Role, Standing, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
@@ -73,6 +73,32 @@ impl Served {
 
     fn leads(&self) -> bool {
         self.handle.status().leader == Some(self.fixed.me)
+    }
+
+    /// The names of the members of the cluster with these ids. Names are told to the first group.
+    fn names_of(&self, ids: impl IntoIterator<Item = ReplicaId>) -> Vec<String> {
+        let first = self.groups[0].group();
+        let name =
+            |id| first.member(id).map(|member| member.info.name.clone()).filter(|name| !name.is_empty());
+        ids.into_iter().map(|id| name(id).unwrap_or_else(|| id.to_string())).collect()
+    }
+
+    /// The choice of the voters of a group, for people; empty if there is none.
+    fn placement(&self, group: &synod_replica::Group) -> String {
+        let Some(Choice { voters, others }) = group.placement.as_ref().map(|placement| &placement.choice)
+        else {
+            return String::new();
+        };
+        let others = match others {
+            Others::Learn => "learn",
+            Others::StayAway => "stay away",
+        };
+        let names = self.names_of(voters.iter().copied());
+        format!(
+            "{} {}, the others {others}",
+            names.join(", "),
+            if names.len() == 1 { "votes" } else { "vote" }
+        )
     }
 
     fn told(&self, group: &synod_replica::Group) -> Group {
@@ -153,6 +179,7 @@ impl Replica for Served {
         let status = self.handle.status();
         let in_the_log = self.handle.group();
         let group = self.told(&in_the_log);
+        let away = in_the_log.is_away(self.fixed.me);
         let mut troubles = Vec::new();
         let waits_for: Vec<String> = status.waits_for.iter().map(|&id| group.name_of(id)).collect();
         if !waits_for.is_empty() {
@@ -170,7 +197,7 @@ impl Replica for Served {
                 forked.join(", ")
             ));
         }
-        if status.without_memory {
+        if status.without_memory && !away {
             let trouble = "synod: this replica has lost (part of) its log and has no vote; it votes again by itself while \
                            most voters have kept theirs: see 'Replicas without memory' in docs/operating.md";
             troubles.push(trouble.to_owned());
@@ -192,9 +219,9 @@ impl Replica for Served {
             cluster: self.fixed.cluster,
             replica: self.fixed.me,
             name: self.fixed.name.clone(),
-            role: role(status.role),
-            without_memory: status.without_memory,
-            leader: status.leader,
+            role: if away { Role::Away } else { role(status.role) },
+            without_memory: status.without_memory && !away,
+            leader: status.leader.filter(|_| !away),
             ballot: status.ballot,
             protocol: group.protocol.clone(),
             election: group.election.clone(),
@@ -208,10 +235,16 @@ impl Replica for Served {
             troubles,
             peers: peers.collect(),
             receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
-            missing: status.decided_elsewhere.0.saturating_sub(status.decided.0),
+            missing: if away { 0 } else { status.decided_elsewhere.0.saturating_sub(status.decided.0) },
             sources: status.sources,
             waits_for,
-            members_pending: members_pending(&in_the_log, &self.groups[0].group()),
+            members_pending: if away {
+                String::new()
+            } else {
+                members_pending(&in_the_log, &self.groups[0].group())
+            },
+            placement: self.placement(&in_the_log),
+            voters: self.names_of(in_the_log.voters()),
             position: status.merge.map(|merge| merge.position),
             stalled: status.merge.and_then(|merge| merge.waits_for),
             merged,
@@ -220,6 +253,16 @@ impl Replica for Served {
 
     fn group(&self) -> Group {
         self.told(&self.handle.group())
+    }
+
+    fn elsewhere(&self) -> Option<Elsewhere> {
+        if self.handle.takes_part() {
+            return None;
+        }
+        let first = self.groups[0].group();
+        let voters: Vec<_> = self.handle.group().voters().collect();
+        let urls = voters.iter().filter_map(|&id| first.member(id)?.info.client_urls.first().cloned());
+        Some(Elsewhere { client_urls: urls.collect(), names: self.names_of(voters.iter().copied()) })
     }
 
     async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
@@ -232,7 +275,8 @@ impl Replica for Served {
             }
             let wanted = in_the_log(&group, &change)?;
             if let Some(leaving) = leaving(&group, &wanted) {
-                self.check_others_follow(&group, leaving)?;
+                let removed = matches!(wanted, synod_replica::Change::Remove(_));
+                self.check_others_follow(&group, leaving, removed)?;
             }
             match self.handle.change(group.version, wanted).await {
                 Ok(group) => return Ok(self.told(&group)),
@@ -280,10 +324,21 @@ impl Served {
         &self,
         first: &synod_replica::Group,
         leaving: ReplicaId,
+        removed: bool,
     ) -> Result<(), ChangeError> {
-        for (number, handle) in self.groups.iter().enumerate().skip(1) {
+        // What this replica knows of a group in which it takes no part is old.
+        let takes_part = |(_, handle): &(usize, &Handle)| handle.takes_part();
+        for (number, handle) in self.groups.iter().enumerate().skip(1).filter(takes_part) {
             let group = handle.group();
-            if first.is_needed_by(&group.voter_sets(), leaving) {
+            if removed
+                && group.placement.as_ref().is_some_and(|placement| placement.choice.voters == [leaving])
+            {
+                return Err(ChangeError::Unacceptable(format!(
+                    "{leaving} is the only member that votes in group {number}: let others vote there first, with `synod \
+                     reconfigure --group {number} --voters`"
+                )));
+            }
+            if first.is_needed_by(&group.follower(), leaving) {
                 return Err(ChangeError::Unacceptable(format!(
                     "group {number} has not followed the last changes of members ({}), and without {leaving} fewer than a \
                      majority of its voters are left: wait until `synod status` shows it as group 0",
@@ -336,16 +391,21 @@ fn members_pending(group: &synod_replica::Group, first: &synod_replica::Group) -
         name => name.to_owned(),
     };
     let mut missing = Vec::new();
-    for member in &first.members {
+    let part = |id| first.member(id).is_some() && group.has_part_for(id);
+    for member in first.members.iter().filter(|member| part(member.id)) {
+        let is_to_vote = first.votes(member.id) && group.may_choose(member.id);
         match group.member(member.id) {
             None => missing.push(format!("{} joins", name(member))),
-            Some(_) if first.votes(member.id) && !group.votes(member.id) => {
-                missing.push(format!("{} learns", name(member)));
+            Some(_) if is_to_vote && !group.votes(member.id) => {
+                missing.push(format!("{} learns", name(member)))
+            }
+            Some(_) if !is_to_vote && group.votes(member.id) => {
+                missing.push(format!("{} hands over its vote", name(member)));
             }
             Some(_) => {}
         }
     }
-    let left = group.members.iter().filter(|member| first.member(member.id).is_none());
+    let left = group.members.iter().filter(|member| !part(member.id));
     missing.extend(left.map(|member| format!("{} leaves", name(member))));
     if missing.is_empty() { "not up to date".to_owned() } else { missing.join(", ") }
 }
@@ -395,6 +455,10 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
                 options.as_deref().map_or(Ok(usual), str::parse).map_err(|error| unacceptable(&error))?;
             Core::Order { protocol, election, overrides }
         }
+        Change::Place { voters, others_stay_away } => {
+            let others = if *others_stay_away { Others::StayAway } else { Others::Learn };
+            Core::Place((!voters.is_empty()).then(|| Choice::of(voters.iter().copied(), others)))
+        }
         Change::Limits(limits) => {
             Core::Limits(group.limits.with(limits).map_err(|error| unacceptable(&error))?)
         }
@@ -440,6 +504,7 @@ fn error(error: synod_replica::RequestError) -> RequestError {
     use synod_replica::RequestError as Core;
     match error {
         Core::NoLeader => RequestError::NoLeader,
+        Core::TakesNoPart => RequestError::TakesNoPart,
         // In all three cases the command may have been executed, and this client gets no reply to it.
         Core::Timeout | Core::OutcomeUnknown | Core::Superseded => RequestError::Timeout,
         Core::Overloaded | Core::TooFarAhead => RequestError::Overloaded,

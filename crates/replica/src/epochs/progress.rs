@@ -9,7 +9,9 @@ use std::{
 use synod_consensus::{Bug, Input, LeaderView, Link};
 use synod_wire::{CommandKind, Epoch, ReplicaId, Slot, Time};
 
-use crate::{Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, PeerMessage, Replica, StateTransfer};
+use crate::{
+    Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, Membership, PeerMessage, Replica, StateTransfer,
+};
 
 /// Which replicas are told how far this one is, and what others told of themselves.
 #[derive(Debug, Default)]
@@ -25,7 +27,10 @@ pub(crate) struct ProgressReports {
     refused: Option<ReplicaId>,
     /// The voters that entered the epoch in which this replica is not a member any more.
     successors: BTreeSet<ReplicaId>,
+    /// A quorum of these goes on without this replica, which asks and tells nothing until it is called back.
     retired: bool,
+    /// The slot after which another replica said that this one is a member.
+    called: Slot,
     /// When this replica last asked for a change by itself.
     asked_at: Time,
 }
@@ -57,6 +62,11 @@ impl ProgressReports {
         self.successors.clear();
     }
 
+    /// Whether others go on without this replica.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired
+    }
+
     /// Takes note of how far a learner says it is. It is a member after slot `added`, if nothing else is known.
     fn heard_learner(&mut self, id: ReplicaId, decided: Slot, added: Slot, now: Time) {
         let learner = self.learners.entry(id).or_insert(Learner::new(added));
@@ -74,6 +84,13 @@ impl ProgressReports {
         self.learners.get(&id).is_some_and(|learner| {
             learner.decided >= learner.added.max(decided) && now.since(learner.heard) <= timeout
         })
+    }
+
+    /// Whether a learner said less than `timeout` ago how far it is.
+    fn has_spoken(&self, id: ReplicaId, now: Time, timeout: Duration) -> bool {
+        self.learners
+            .get(&id)
+            .is_some_and(|learner| learner.heard > Time::ZERO && now.since(learner.heard) <= timeout)
     }
 
     /// Of the learners that can be promoted, the one to promote next: one that can get no vote does not keep the others
@@ -150,12 +167,14 @@ impl Place<'_> {
         // does not answer in turn: it lags then, or is at the same place, where both say the same of the group.)
         let removed = decided <= self.decided && group.member(id).is_none() && group.votes(me);
         let lost = decided < self.decided && group.votes(id) && self.orders;
+        // The sender takes this replica for a voter, which has left as well, and knows where the group went.
+        let followed = decided < self.decided && group.member(id).is_none() && group.is_away(me);
         // A replica that is still to join is not a member yet, as far as it knows.
         let left = group.member(me).is_none() && me < group.next_id;
         Concerns {
             joins: group.awaits(id, decided),
             learns: group.learners().any(|(learner, _)| learner == id),
-            wants_answer: (removed || lost) && epoch <= self.running,
+            wants_answer: (removed || lost || followed) && epoch <= self.running,
             succeeds: left && epoch >= group.epoch && group.votes(id),
             orders: epoch == self.running && self.orders && group.votes(id),
         }
@@ -194,6 +213,18 @@ impl Replica {
         !self.known.met.contains(&from)
             && self.known.met.len() < GROUP_MEMBERS_MAX
             && self.known.met.insert(from)
+    }
+
+    /// Takes note that a replica has this one for a member after slot `decided`. This replica may have left the group
+    /// before, and finds in what it lacks that it came back.
+    pub(crate) fn called_back(&mut self, now: Time, from: ReplicaId, kept: Slot, decided: Slot) {
+        if decided > self.decided.last() {
+            self.reports.called = self.reports.called.max(decided);
+            self.reports.retired = false;
+        }
+        self.known.hears_of(decided);
+        self.heard_ahead(from, decided);
+        self.catch_up.told(from, kept, decided, now);
     }
 
     fn heard_ahead(&mut self, from: ReplicaId, decided: Slot) {
@@ -285,7 +316,8 @@ impl Replica {
         let voters = if self.has(Bug::RetireEarly) { 1 } else { self.group.voters().count() };
         // The replicas that voted before may still be needed; see `docs/epochs.md`.
         let settled = self.group.outgoing.is_empty() || self.has(Bug::RetireUnsettled);
-        if settled && self.reports.successors.len() > voters / 2 && !self.reports.retired {
+        let knows = self.decided.last() >= self.reports.called;
+        if settled && knows && self.reports.successors.len() > voters / 2 && !self.reports.retired {
             self.reports.retired = true;
             actions.push(Action::Retired);
         }
@@ -358,7 +390,22 @@ impl Replica {
         self.reports.told_at = now;
         self.reports.told = self.decided.last();
         actions.extend(self.listeners().map(|to| self.progress_to(to, false)));
+        self.call_back(now, actions);
         self.promote_learners(now);
+    }
+
+    /// Calls learners that say nothing: one that had left the group asks nobody whether it is a member again.
+    fn call_back(&self, now: Time, actions: &mut Vec<Action>) {
+        if !self.takes_care() || !matches!(self.group.membership, Membership::Follows(_)) {
+            return;
+        }
+        let silent =
+            |id: &ReplicaId| !self.reports.has_spoken(*id, now, self.settings.consensus.election_timeout);
+        let (kept, decided) = (self.decided.first(), self.decided.last());
+        for to in self.group.learners().map(|(id, _)| id).filter(silent).filter(|id| *id != self.me) {
+            let message = PeerMessage::Rejoin { kept, decided };
+            actions.push(Action::Send { to: to.into(), message, after: self.known.entered });
+        }
     }
 
     /// Whether this replica should ask for an epoch in which it may take part again.

@@ -200,7 +200,12 @@ impl<R: Replica> Store<R> {
 
     /// The status of the store of each group.
     pub(super) async fn status_by_group(&self, consistency: Consistency) -> Result<Vec<KvStatus>, Status> {
-        try_join_all(self.groups.iter().map(|group| status_of(group, consistency))).await
+        // This replica has nothing of a group in which it takes no part.
+        let status = async |group: &R| match group.elsewhere() {
+            Some(_) => Ok(KvStatus::default()),
+            None => status_of(group, consistency).await,
+        };
+        try_join_all(self.groups.iter().map(status)).await
     }
 
     /// The header of an answer. The store's own header tells only the revision.
@@ -303,6 +308,7 @@ pub(super) fn failure(error: RequestError) -> Status {
         | RequestError::Timeout
         | RequestError::Stopping
         | RequestError::Unhealthy
+        | RequestError::TakesNoPart
         | RequestError::Damaged(_) => Code::Unavailable,
         RequestError::Overloaded => Code::ResourceExhausted,
         RequestError::TooLarge => Code::InvalidArgument,
@@ -314,6 +320,7 @@ pub(super) fn failure(error: RequestError) -> Status {
     };
     let whose = match error {
         RequestError::ReplyGone
+        | RequestError::TakesNoPart
         | RequestError::SessionExpired
         | RequestError::StaleSequence
         | RequestError::Damaged(_) => "synod",

@@ -64,7 +64,8 @@ impl<R: Replica> Store<R> {
         let KvStatus { revision, size_bytes, alarms, .. } = self.status(Consistency::Serializable).await?;
         let bytes = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let mut errors = status.troubles;
-        if self.groups().iter().any(|group| group.status().leader.is_none()) {
+        let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().leader.is_none();
+        if self.groups().iter().any(leads_nobody) {
             errors.push("etcdserver: no leader".to_owned());
         }
         errors.extend(

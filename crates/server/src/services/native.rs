@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use prost::{DecodeError, Message};
 use synod_api::{
-    shards::{self, Unroutable},
+    shards::{self, ENDPOINTS, NOT_HERE, Unroutable},
     synod::v1::{
         self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvCommand, KvQuery,
         KvStatus, MoveLeaderRequest, MoveLeaderResponse, OpenSessionRequest, OpenSessionResponse,
@@ -21,7 +21,7 @@ use super::{
     maintenance::unmoved,
 };
 use crate::{
-    Change, Consistency, Goal, Group, Replica, RequestError, Standing,
+    Change, Consistency, Elsewhere, Goal, Group, Replica, RequestError, Standing,
     readers::{Lane, Place},
 };
 
@@ -148,6 +148,9 @@ impl<R: Replica> Store<R> {
 
     fn group(&self, number: u32) -> Result<&R, Status> {
         let found = usize::try_from(number).ok().and_then(|number| self.groups().get(number));
+        if let Some(elsewhere) = found.and_then(Replica::elsewhere) {
+            return Err(not_here(number, &elsewhere));
+        }
         found.ok_or_else(|| {
             Status::invalid_argument(format!(
                 "synod: there is no group {number}; the groups of this cluster are 0 to {}",
@@ -243,6 +246,8 @@ impl<R: Replica> Store<R> {
             revision: store.map_or(0, |store| store.revision),
             position: status.position.map_or(0, |position| position + 1),
             waited_for_ms: 0,
+            placement: status.placement,
+            voters: status.voters,
         }
     }
 
@@ -253,11 +258,11 @@ impl<R: Replica> Store<R> {
             None => return Err(Status::invalid_argument("synod: no change is given")),
         };
         let adds = matches!(change, Change::Add { .. });
-        let own = matches!(change, Change::Order { .. } | Change::Limits(_));
+        let own = matches!(change, Change::Order { .. } | Change::Limits(_) | Change::Place { .. });
         let count = usize::from(self.count()).max(self.replica().status().merged.len());
         if own && request.group.is_none() && count > 1 {
             return Err(Status::invalid_argument(format!(
-                "synod: each of the {count} groups has a protocol and limits of its own; name the group, as with `synod \
+                "synod: each of the {count} groups has a protocol, limits and voters of its own; name the group, as with `synod \
                  reconfigure --group 0`"
             )));
         }
@@ -266,6 +271,16 @@ impl<R: Replica> Store<R> {
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
         Ok(ChangeResponse { group: Some(group.into()), added })
     }
+}
+
+/// The status for a request of a group in which this replica takes no part. It names those that do: for people in the
+/// message, and for clients, which go there, in the metadata.
+fn not_here(group: u32, Elsewhere { names, client_urls }: &Elsewhere) -> Status {
+    let mut status = Status::unavailable(format!("{NOT_HERE} {group}; {} do", names.join(", ")));
+    if let Ok(urls) = client_urls.join(",").parse() {
+        status.metadata_mut().insert(ENDPOINTS, urls);
+    }
+    status
 }
 
 /// The status for a payload of which the group cannot be found.
@@ -299,6 +314,10 @@ impl TryFrom<Asked> for Change {
                 Change::Order { protocol: unless_empty(protocol), election: unless_empty(election), options }
             }
             Asked::Limits(limits) => Change::Limits(limits),
+            Asked::Place(pb::Place { voters, others_stay_away }) => {
+                let voters = voters.into_iter().map(ReplicaId).collect();
+                Change::Place { voters, others_stay_away }
+            }
         })
     }
 }

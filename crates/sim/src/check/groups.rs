@@ -85,10 +85,9 @@ impl Groups {
         demand(follows, Invariant::OneGroup, || {
             format!("slot {slot} makes epoch {} from slot {}", group.epoch, group.first)
         })?;
-        let reused = group
-            .members
-            .iter()
-            .find(|member| before.member(member.id).is_none() && member.id < before.next_id);
+        // A member of the cluster that took no part in the group may come (back) to it.
+        let known = |id| before.member(id).is_some() || before.is_away(id);
+        let reused = group.members.iter().find(|member| !known(member.id) && member.id < before.next_id);
         demand(reused.is_none() && group.next_id >= before.next_id, Invariant::IdsOnce, || {
             format!(
                 "slot {slot} gives {} to a second member",

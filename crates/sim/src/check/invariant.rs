@@ -123,6 +123,8 @@ invariants! {
     /// A group that follows has the members that the other group had in the version that it follows, and voters that
     /// leave once a learner has taken their place.
     MembersOfVersion = "members-of-a-version", "docs/epochs.md: members of several groups";
+    /// A replica that takes no part in a group, although it is a member of the cluster, runs nothing of its protocol.
+    AwayIsSilent = "away-is-silent", "docs/epochs.md: groups with voters of their own";
     /// All messages under an id that other replicas accept come from replicas with one birth.
     OneBirth = "one-birth-an-id", "docs/identity.md: a replica is its id and its birth";
     /// The replicated clock advances at most as fast as the fastest clock of a replica, plus one bounded step for every

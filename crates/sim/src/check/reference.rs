@@ -69,10 +69,10 @@ impl Reference {
         self.executor.count_twice();
     }
 
-    /// Follows any member set, as replicas with that planted bug do.
+    /// Changes groups as replicas with this planted bug do.
     #[cfg(feature = "planted-bugs")]
-    pub fn follow_older(&mut self) {
-        self.executor.follow_older();
+    pub fn change_wrongly(&mut self, bug: synod_consensus::Bug) {
+        self.executor.change_wrongly(bug);
     }
 
     /// The time of the replicated clock.

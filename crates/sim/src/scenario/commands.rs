@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use synod_consensus::{OptionError, Overrides, ProtocolKind, UnknownName};
-use synod_replica::{Change, Goal, Group, SessionCommand, Settings};
+use synod_replica::{Change, Choice, Goal, Group, Others, SessionCommand, Settings};
 use synod_wire::{ReplicaId, SessionId};
 
 use super::Cast;
@@ -59,6 +59,11 @@ pub const COMMANDS: &[(&str, &str)] = &[
         "member N follow VERSION",
         "ask replica N to have the group follow this version of group 0, as a replica may",
     ),
+    (
+        "member N place M,M,... learn|away",
+        "ask replica N to have members M vote in a group that follows, and the others learn or stay away",
+    ),
+    ("member N place none", "ask replica N to have the voters of group 0 vote in the group again"),
     (
         "first-group add|promote|remove ...",
         "group 0 changes, whose members this group follows; the words are those of 'member N'",
@@ -342,9 +347,30 @@ fn member(world: &mut World, words: &[&str]) -> Result<()> {
     if let ["follow", version] = rest {
         return world.follow_in_script(of, number_of_version(version)?);
     }
+    if let ["place", choice @ ..] = rest {
+        let choice = choice_of_voters(choice)?;
+        return checked(world.change_in_script(of, |_| Change::Place(choice)));
+    }
     let named = |word: &str| replica(world, word).map(|index| ReplicaId(index as u64 + 1));
     let change = change_of_members(rest, named)?;
     checked(world.change_in_script(of, change))
+}
+
+/// The choice of voters that a script's words ask for.
+fn choice_of_voters(words: &[&str]) -> Result<Option<Choice>> {
+    let (voters, others) = match words {
+        ["none"] => return Ok(None),
+        [voters, "learn"] => (voters, Others::Learn),
+        [voters, "away"] => (voters, Others::StayAway),
+        _ => {
+            return Err(
+                "write member 1 place 1,2 learn, member 1 place 1,2 away, or member 1 place none".to_owned()
+            );
+        }
+    };
+    let voters = voters.split(',').map(|word| word.parse().map(ReplicaId));
+    let voters = voters.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+    Ok(Some(Choice::of(voters, others)))
 }
 
 /// Makes a change for a group.

@@ -82,7 +82,14 @@ fn regroup(scene: &Scene, slot: Slot, before: &Group, group: &Group, reached: &m
     let leader_leaves = scene.leaders().any(|(_, leader)| removed(leader.id));
     let follows = matches!(group.membership, Membership::Follows(_));
     reached.mark(Situation::LeaderRemoved, leader_leaves);
-    reached.mark(Situation::LeaderLeftBehind, follows && leader_leaves);
+    let left_behind = scene.leaders().any(|(_, leader)| removed(leader.id) && !group.is_away(leader.id));
+    reached.mark(Situation::LeaderLeftBehind, follows && left_behind);
+    let handed_over = |id| before.votes(id) && !group.votes(id) && !group.may_choose(id);
+    let stays = |id| group.is_away(id) || group.member(id).is_some();
+    let not_chosen = scene.leaders().any(|(_, leader)| handed_over(leader.id) && stays(leader.id));
+    reached.mark(Situation::LeaderNotChosen, not_chosen);
+    let came_back = group.members.iter().any(|member| before.is_away(member.id));
+    reached.mark(Situation::ComesBack, came_back);
     let reordered = (group.protocol, group.election) != (before.protocol, before.election);
     let takes_on = follows && group.learners().any(|(_, goal)| goal != Goal::Learn);
     reached.mark(Situation::ReorderedWhileFollowing, reordered && takes_on);
@@ -322,6 +329,26 @@ pub(super) mod tests {
              first-group remove 1
              see 2
              run 30s",
+        ),
+        (
+            &[Situation::LeaderNotChosen],
+            ALL,
+            "cluster 3 follows=true
+             elect 1
+             run 300ms
+             member 1 place 2,3 learn
+             run 5s",
+        ),
+        (
+            &[Situation::ComesBack],
+            ALL,
+            "cluster 3 follows=true
+             elect 1
+             run 300ms
+             member 1 place 1,2 away
+             run 5s
+             member 1 place 1,3 away
+             run 5s",
         ),
         (
             &[Situation::LaggingVoter],

@@ -185,6 +185,10 @@ situations! {
     ReorderedWhileFollowing = "the protocol changes while a group takes on members";
     /// The leading replica is removed from a group that follows another.
     LeaderLeftBehind = "a leader that the first group had removed leaves";
+    /// The voters of a group are chosen, and the leading replica is not among them.
+    LeaderNotChosen = "a leader is not chosen to vote any more";
+    /// A replica that took no part in a group is a member of it again, or for the first time.
+    ComesBack = "a replica that took no part in a group becomes a member";
     /// A message refers to a batch that its receiver lacks.
     ReferenceFirst = "a reference comes before its batch";
     /// A batch that was ordered by reference is delivered for the first time, and a voter that runs lacks it.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use synod_consensus::{ElectionKind, Options, ProtocolKind, Record, Role, multipaxos, raft};
 use synod_replica::{
-    Change, ChangeRequest, Decided, Event, Goal, Group, History, Installed, LogRecord, MemberInfo,
-    Membership, PeerMessage, ReadId, SnapshotInfo, Standing,
+    Change, ChangeRequest, Choice, Decided, Event, Goal, Group, History, Installed, LogRecord, MemberInfo,
+    Membership, Others, PeerMessage, ReadId, SnapshotInfo, Standing,
 };
 use synod_wire::{Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, ReplicaId, Slot};
 
@@ -666,6 +666,29 @@ fn a_member_set_that_is_later_or_made_for_another_version_or_known_already() {
     assert!(!delivers(&mut seen, true, &follow(&before, 2)), "it is made for another version of the group");
     assert!(!delivers(&mut seen, false, &follow(&group, 2)), "another replica delivered it before");
     assert!(delivers(&mut seen, true, &follow(&group, 2)));
+}
+
+#[test]
+fn a_follower_that_is_not_chosen_and_a_member_that_was_here() {
+    let (before, _) = following();
+    let place = |group: &Group, voters: &[u64], others| {
+        let change = Change::Place(Some(Choice::of(voters.iter().copied().map(ReplicaId), others)));
+        group.apply(Slot(9), &ChangeRequest { expected: group.version, change }).expect("it can be made")
+    };
+    let rows = |before: &Group, group: &Group| {
+        let mut seen = Situations::new(before, 4);
+        (0..3).for_each(|of| seen.starts(of, 0, 0, false));
+        seen.steps(0, leader(0, 1));
+        seen.see(&Sight::Regroups { slot: Slot(9), before, group });
+        [Situation::LeaderNotChosen, Situation::LeaderLeftBehind, Situation::ComesBack]
+            .map(|row| seen.is(row))
+    };
+    let two = place(&before, &[1, 2], Others::StayAway);
+    assert_eq!(rows(&before, &two), [false, false, false], "the leader was chosen");
+    assert_eq!(rows(&before, &place(&before, &[2, 3], Others::StayAway)), [true, false, false]);
+    assert_eq!(rows(&two, &place(&two, &[2], Others::Learn)), [true, false, true]);
+    let learns = place(&before, &[1, 2], Others::Learn);
+    assert_eq!(rows(&learns, &place(&learns, &[1, 3], Others::Learn)), [false, false, false], "it learned");
 }
 
 #[test]

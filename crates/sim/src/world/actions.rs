@@ -23,12 +23,32 @@ impl World {
 
     /// Carries out actions in their order.
     pub(super) fn carry_out(&mut self, of: usize, actions: Vec<Action>) -> Checked {
+        self.check_absence(of, &actions)?;
         for action in actions {
             self.act(of, action)?;
         }
         self.write_log(of);
         self.go_on_executing(of);
         Ok(())
+    }
+
+    /// A replica that takes no part in the group says nothing of its protocol.
+    fn check_absence(&mut self, of: usize, actions: &[Action]) -> Checked {
+        let id = self.machines[of].id;
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let away = life.replica.group().is_away(id);
+        let stays_away = std::mem::replace(&mut life.away, away) && away;
+        let speaks = |action: &&Action| {
+            matches!(
+                action,
+                Action::Send { message: PeerMessage::Protocol { .. }, .. }
+                    | Action::Append { record: LogRecord::Protocol { .. }, .. }
+            )
+        };
+        let spoke = actions.iter().find(speaks).filter(|_| stays_away);
+        demand(spoke.is_none(), Invariant::AwayIsSilent, || {
+            format!("{id} takes no part in the group, and wants {spoke:?} done")
+        })
     }
 
     fn act(&mut self, of: usize, action: Action) -> Checked {

@@ -58,6 +58,8 @@ coverage! {
     starts_failed = "starts that failed",
     /// Machines that failed and lost votes for which the disk was not waited for, while promises stayed.
     votes_lost = "votes lost and promises kept",
+    /// Replicas without which a group goes on that they may come back to.
+    away = "replicas that stay away",
     /// Replicas that ended and must not start again.
     stopped = "replicas stopped for good",
     /// Replicas among these that were removed or replaced.

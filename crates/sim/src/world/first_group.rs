@@ -8,7 +8,9 @@
 use std::{sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use synod_replica::{Change, ChangeRequest, Event, Goal, Group, MemberSet, Membership, Standing};
+use synod_replica::{
+    Change, ChangeRequest, Choice, Event, Goal, Group, MemberSet, Membership, Others, Standing,
+};
 use synod_wire::{ReplicaId, Slot};
 
 use super::{
@@ -34,6 +36,8 @@ pub(super) struct FirstGroup {
     history: Vec<Group>,
     /// For each machine, the place of the latest of these groups that its node has seen.
     seen: Vec<usize>,
+    /// The groups that the simulated one becomes if choices of its voters are decided that were asked for.
+    placed: Vec<Group>,
 }
 
 impl FirstGroup {
@@ -41,7 +45,11 @@ impl FirstGroup {
     /// There are at most `capacity` machines.
     pub(super) fn new(plan: &Plan, begins: &Group, capacity: usize) -> Option<FirstGroup> {
         let first = || begins.clone().followed();
-        plan.changes.follows.then(|| FirstGroup { history: vec![first()], seen: vec![0; capacity] })
+        plan.changes.follows.then(|| FirstGroup {
+            history: vec![first()],
+            seen: vec![0; capacity],
+            placed: Vec::new(),
+        })
     }
 
     /// The first group as it is.
@@ -80,7 +88,8 @@ impl World {
     /// The operator does something about members: has the first group change, or one node see what it has decided, or has
     /// some set proposed, as the caretaker of a node that lags would.
     pub(super) fn operate_members(&mut self) -> Checked {
-        match self.operator.rng.u8(0..16) {
+        match self.operator.rng.u8(0..20) {
+            16.. => self.choose_voters(),
             0..7 => self.change_first_group(),
             7..13 => {
                 let of = self.operator.rng.usize(0..self.machines.len());
@@ -157,31 +166,64 @@ impl World {
         };
         let of = self.operator.rng.usize(0..self.machines.len());
         let Some(life) = &self.machines[of].life else { return true };
-        let group = life.replica.group();
-        let lags = !group.voters().eq(first.voters());
-        let stays = |&id: &ReplicaId| id != leaving && first.member(id).is_some();
-        lags && group.votes(leaving) && group.voters().filter(stays).count() <= group.voters().count() / 2
+        first.is_needed_by(&life.replica.group().follower(), leaving)
+    }
+
+    /// The operator chooses other voters for the group, as far as a replica knows it, or has it follow the first group's
+    /// again.
+    fn choose_voters(&mut self) -> Checked {
+        let of = self.operator.rng.usize(0..self.machines.len());
+        let (Some(first), Some(life)) = (&self.first, &self.machines[of].life) else { return Ok(()) };
+        let group = settled(life.replica.group().clone());
+        let Membership::Follows(version) = group.membership else { return Ok(()) };
+        let Some(set) = first.set(version).filter(|_| self.machines[of].is_running()) else { return Ok(()) };
+        let voters = set.members.iter().filter(|member| member.standing == Standing::Voter);
+        let mut voters: Vec<_> = voters.map(|member| member.id).collect();
+        let rng = &mut self.operator.rng;
+        rng.shuffle(&mut voters);
+        voters.truncate(rng.usize(1..=voters.len()));
+        let others = if rng.bool() { Others::Learn } else { Others::StayAway };
+        let choice = (rng.u8(0..4) > 0).then(|| Choice::of(voters, others));
+        let request = ChangeRequest { expected: group.version, change: Change::Place(choice) };
+        let Some(next) = group.apply(Slot(1), &request).ok().map(settled) else { return Ok(()) };
+        if !self.holds_as_it_follows(&next, &first.sets_after(&next)) {
+            return Ok(());
+        }
+        self.first.iter_mut().for_each(|first| first.placed.push(next.clone()));
+        self.ask_for_change(of, request)
     }
 
     /// Whether enough replicas with their memory remain wherever the simulated group follows, and it does not grow without
     /// end.
     fn is_sensible_to_follow(&self, next: &Group) -> bool {
-        let group = self.reference.group();
-        let mut sets = self.first.as_ref().map(|first| first.sets_after(group)).unwrap_or_default();
-        sets.extend(next.member_set().map(Arc::new));
         let machines = (self.plan.replicas + self.plan.changes.spares) as u64;
-        let holds = |voters: &Vec<ReplicaId>| {
+        let holds = |group: &Group| {
+            let mut sets = self.first.as_ref().map(|first| first.sets_after(group)).unwrap_or_default();
+            sets.extend(next.member_set().map(Arc::new));
+            self.holds_as_it_follows(group, &sets)
+        };
+        next.next_id.0 - 1 <= machines && self.possible_groups().all(holds)
+    }
+
+    /// Whether a group has enough voters with their memory, and not too many, while it follows these sets.
+    fn holds_as_it_follows(&self, group: &Group, sets: &[Arc<MemberSet>]) -> bool {
+        voters_after(group, sets).iter().all(|voters| {
             voters.len() <= VOTERS_MAX.max(self.plan.replicas)
                 && self.lost_among(voters) <= (voters.len() - 1) / 2
-        };
-        next.next_id.0 - 1 <= machines && voters_after(group, &sets).iter().all(holds)
+        })
+    }
+
+    /// The simulated group, and what it may become if a choice of voters is decided that was asked for.
+    fn possible_groups(&self) -> impl Iterator<Item = &Group> {
+        let group = self.reference.group();
+        let placed = self.first.iter().flat_map(|first| &first.placed);
+        [group].into_iter().chain(placed.filter(|placed| placed.version > group.version))
     }
 
     /// The voters of every group that the simulated one becomes as it follows the first group.
     pub(super) fn voters_as_it_follows(&self) -> Vec<Vec<ReplicaId>> {
-        let group = self.reference.group();
-        let sets = self.first.as_ref().map(|first| first.sets_after(group));
-        sets.map(|sets| voters_after(group, &sets)).unwrap_or_default()
+        let Some(first) = &self.first else { return Vec::new() };
+        self.possible_groups().flat_map(|group| voters_after(group, &first.sets_after(group))).collect()
     }
 
     /// A replica is asked to have the group follow a set that its node has seen at any time.
@@ -311,11 +353,42 @@ impl World {
 
 /// What is wrong with the members of a group that follows this set, if something is.
 fn differs(before: &Group, group: &Group, set: &MemberSet) -> Option<String> {
+    let waits = group.learners().any(|(_, goal)| goal != Goal::Learn);
+    let mut to_vote = 0;
     for told in &set.members {
-        let Some(own) = group.member(told.id) else { return Some(format!("{} is missing", told.id)) };
-        let learns = own.standing == Standing::Learner(Goal::Learn);
-        if own.info != told.info || learns != matches!(told.standing, Standing::Learner(_)) {
+        let votes = told.standing == Standing::Voter && group.may_choose(told.id);
+        to_vote += usize::from(votes);
+        let Some(own) = group.member(told.id) else {
+            if group.has_part_for(told.id) {
+                return Some(format!("{} is missing", told.id));
+            }
+            continue;
+        };
+        let is_right = match own.standing {
+            Standing::Voter => votes || group.placement.is_some() && waits,
+            Standing::Learner(Goal::Learn) => !votes && group.has_part_for(told.id),
+            _ => votes,
+        };
+        if own.info != told.info || !is_right {
             return Some(format!("{own:?} was {told:?} there"));
+        }
+    }
+    if let Some(placement) = &group.placement {
+        let known = placement.cluster.iter().map(|member| (member.id, member.standing, &member.info));
+        let told = set.members.iter().map(|member| (member.id, member.standing, &member.info));
+        // A choice is made of what the group knows of a learner there: nothing but that it learns.
+        let learns = |(id, standing, info)| match standing {
+            Standing::Learner(_) => (id, Standing::Learner(Goal::Learn), info),
+            _ => (id, standing, info),
+        };
+        if !known.map(learns).eq(told.map(learns)) {
+            return Some(format!("it takes {:?} for the members of the cluster", placement.cluster));
+        }
+        let votes = |id: &ReplicaId| {
+            set.members.iter().any(|member| member.id == *id && member.standing == Standing::Voter)
+        };
+        if let Some(wrong) = placement.choice.voters.iter().find(|id| !votes(id)) {
+            return Some(format!("{wrong} was chosen, and does not vote there"));
         }
     }
     let told = |id: ReplicaId| set.members.iter().any(|member| member.id == id);
@@ -323,8 +396,7 @@ fn differs(before: &Group, group: &Group, set: &MemberSet) -> Option<String> {
     if let Some(left) = group.members.iter().find(|member| !told(member.id) && !stays(member.id)) {
         return Some(format!("{} is no member there, and nobody is to take its place", left.id));
     }
-    let voters = set.members.iter().filter(|member| member.standing == Standing::Voter).count();
-    let few = group.voters().count() < before.voters().count().min(voters);
+    let few = group.voters().count() < before.voters().count().min(to_vote);
     few.then(|| format!("of {} voters {} are left", before.voters().count(), group.voters().count()))
 }
 
@@ -336,10 +408,10 @@ fn changed(group: &Group, change: Change) -> Option<Group> {
 
 /// The voters of every group that a group becomes if it follows some of these sets, one after the other, and its learners
 /// are promoted meanwhile, at any time.
-fn voters_after(group: &Group, sets: &[Arc<MemberSet>]) -> Vec<Vec<ReplicaId>> {
+pub(super) fn voters_after(group: &Group, sets: &[Arc<MemberSet>]) -> Vec<Vec<ReplicaId>> {
     let members = |group: &Group| {
         let standings: Vec<_> = group.members.iter().map(|member| (member.id, member.standing)).collect();
-        (group.membership, standings)
+        (group.membership, standings, group.placement.clone())
     };
     let mut found = vec![settled(group.clone())];
     let mut place = 0;

@@ -79,8 +79,8 @@ impl World {
             executor.count_twice();
         }
         #[cfg(feature = "planted-bugs")]
-        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::FollowOlder) {
-            executor.follow_older();
+        if let Some(bug) = self.plan.settings.consensus.planted {
+            executor.change_wrongly(bug);
         }
         let mut snapshot = None;
         if let Some((slot, bytes)) = found.snapshot {
@@ -152,6 +152,7 @@ impl World {
             receiving: Vec::new(),
             backlogged: false,
             sends_given_up: 0,
+            away: false,
             confesses_at: None,
             whole_at: None,
             seen_revision: 0,

@@ -85,6 +85,8 @@ pub(crate) struct Life {
     /// room.
     pub(crate) backlogged: bool,
     pub(crate) sends_given_up: u64,
+    /// As of the last step: whether the replica takes no part in the group.
+    pub(crate) away: bool,
     /// The newest revision that a stale read has shown.
     pub(crate) seen_revision: i64,
 }

@@ -237,8 +237,8 @@ impl World {
             reference.count_twice();
         }
         #[cfg(feature = "planted-bugs")]
-        if plan.settings.consensus.planted == Some(synod_consensus::Bug::FollowOlder) {
-            reference.follow_older();
+        if let Some(bug) = plan.settings.consensus.planted {
+            reference.change_wrongly(bug);
         }
         World {
             now: Moment::START,

@@ -222,7 +222,10 @@ impl World {
             Outcome::Reply(reply) => reply,
             Outcome::Unanswered => unreachable!("it was asked for"),
             Outcome::Error(error) => {
-                let void = matches!(error, RequestError::NotCaughtUp | RequestError::Overloaded);
+                let void = matches!(
+                    error,
+                    RequestError::NotCaughtUp | RequestError::Overloaded | RequestError::TakesNoPart
+                );
                 self.operator.unknown.extend((!void).then_some(request));
                 self.note(of, Mark::Note, || format!("has no outcome of the change: {error}"));
                 return Ok(());
@@ -314,6 +317,7 @@ impl World {
         if before.outgoing.is_empty() && !group.outgoing.is_empty() {
             self.crash_while_joint();
         }
+        self.take_away_those_that_were_away(&before, &group);
         while (self.machines.len() as u64) < group.next_id.0 - 1 {
             let of = self.machines.len();
             let id = ReplicaId(of as u64 + 1);
@@ -321,7 +325,7 @@ impl World {
                 format!("{id} was added, and nobody asked for so many")
             })?;
             self.machines.push(Machine::new(id, &self.plan));
-            if group.member(id).is_none() {
+            if group.member(id).is_none() && !group.is_away(id) {
                 // It joined and left the first group before this one heard of it.
                 self.machines[of].retired = true;
                 continue;
@@ -333,6 +337,18 @@ impl World {
             self.dial_newcomer(of);
         }
         Ok(())
+    }
+
+    /// The first group had removed members that take no part here. Nobody tells them here, and their nodes end.
+    fn take_away_those_that_were_away(&mut self, before: &Group, group: &Group) {
+        for of in 0..self.machines.len() {
+            let id = self.machines[of].id;
+            if before.is_away(id) && !group.is_away(id) && group.member(id).is_none() {
+                let timeout = self.plan.settings.consensus.election_timeout;
+                let wait = between(&mut self.operator.rng, Duration::ZERO, timeout * 2);
+                self.queue.push(self.now + wait, Happening::Stop { of });
+            }
+        }
     }
 
     /// Two groups of voters must agree from now on: some replicas crash before that is over.
@@ -378,12 +394,18 @@ impl World {
         self.note(of, Mark::Note, || "is not needed any more".to_owned());
         let (id, group) = (self.machines[of].id, self.groups.after(delivered));
         let removed = self.groups.latest().member(id).is_none() && group.member(id).is_none();
-        demand(removed && self.groups.is_established(group), Invariant::RetiredLast, || {
+        let away = group.is_away(id);
+        demand((removed || away) && self.groups.is_established(group), Invariant::RetiredLast, || {
             format!(
                 "{id} retires, and no quorum of version {} of the group has durably entered it",
                 group.version
             )
         })?;
+        if away {
+            // Its node stays, and may be chosen again.
+            self.coverage.away += 1;
+            return Ok(());
+        }
         self.coverage.retirements += 1;
         let (low, high) = (Duration::ZERO, self.plan.settings.consensus.election_timeout * 2);
         let wait = between(&mut self.operator.rng, low, high);
@@ -427,6 +449,9 @@ pub(crate) fn info(id: ReplicaId, edition: u64) -> MemberInfo {
 /// The voters of a group, and of the groups that it becomes without further requests: a leader promotes the
 /// learners that are to vote, in any order.
 fn futures(group: &Group) -> Vec<Vec<ReplicaId>> {
+    if group.placement.is_some() {
+        return super::first_group::voters_after(group, &[]);
+    }
     let learners: Vec<_> = group.learners().filter(|(_, goal)| *goal != Goal::Learn).collect();
     let with = |subset: usize| {
         let mut voters: Vec<ReplicaId> = group.voters().collect();
