@@ -228,3 +228,67 @@ fn keys_are_spread_over_groups_and_each_replica_serves_all_of_them() {
     }
     assert_eq!(done(&endpoints[1], &["get", &key(0)]), "");
 }
+
+/// A group is moved among the members, and each replica is asked for all keys.
+#[test]
+fn a_group_of_some_members_is_served_by_them_and_clients_find_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
+    let endpoints = cluster.endpoints();
+    let all = endpoints.join(",");
+    let key = |number: usize| format!("key{number}");
+    until("they serve", || {
+        (0..12).all(|number| synod(&["put", &key(number), "v", "--endpoints", &all]).status.success())
+    });
+    let role = |of: usize| Some(status(&endpoints[of])?["groups"][1]["role"].as_str()?.to_owned());
+    let serves = |of: usize, value: &str| {
+        for number in 0..12 {
+            done(&endpoints[of], &["put", &key(number), value]);
+            assert_eq!(done(&endpoints[of], &["get", &key(number), "--print-value-only"]).trim(), value);
+        }
+    };
+    let place =
+        |endpoints: &str, args: &[&str]| done(endpoints, &[&["reconfigure", "--group", "1"], args].concat());
+
+    let said = place(&all, &["--voters", "n1,n2", "--others", "away"]);
+    assert!(said.contains("Group 1: n1, n2 vote, the others stay away"), "{said}");
+    until("n3 is away", || role(2).as_deref() == Some("away"));
+    serves(2, "a");
+    let said = done(&all, &["status"]);
+    assert!(said.contains("n1, n2 vote, the others stay away") && said.contains("n3 away"), "{said}");
+    assert_eq!(status(&endpoints[0]).unwrap()["groups"][1]["voters"], serde_json::json!(["n1", "n2"]));
+    assert!(done(&endpoints[2], &["status"]).contains("away"));
+
+    // The replica that is asked takes no part in the group, and the client goes to one that does.
+    place(&endpoints[2], &["--voters", "n2,n3", "--others", "away"]);
+    until("n1 is away", || role(0).as_deref() == Some("away") && role(2).as_deref() != Some("away"));
+    serves(0, "b");
+
+    let said = refused(&all, &["reconfigure", "--group", "0", "--voters", "n1"], "");
+    assert!(said.contains("only a group that follows group 0"), "{said}");
+    let said = refused(&all, &["reconfigure", "--voters", "n1"], "");
+    assert!(said.contains("--group"), "{said}");
+    place(&all, &["--voters", "n3"]);
+    until("n3 votes alone", || {
+        status(&endpoints[2]).is_some_and(|status| status["groups"][1]["voters"] == serde_json::json!(["n3"]))
+    });
+    let said = refused(&all, &["member", "remove", "n3"], "");
+    assert!(said.contains("is the only member that votes in group 1"), "{said}");
+    serves(0, "c");
+
+    place(&all, &["--members-follow"]);
+    until("the group has all members", || {
+        endpoints.iter().all(|endpoint| {
+            let Some(status) = status(endpoint) else { return false };
+            let group = &status["groups"][1];
+            group["placement"] == ""
+                && group["members_pending"] == ""
+                && group["voters"].as_array().unwrap().len() == 3
+        })
+    });
+    cluster.kill(2);
+    until("a leader of each group", || {
+        (0..12).all(|number| synod(&["get", &key(number), "--endpoints", &endpoints[0]]).status.success())
+    });
+    serves(1, "d");
+}

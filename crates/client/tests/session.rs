@@ -15,7 +15,7 @@ use synod_client::{
         kv_reply::Reply,
     },
 };
-use synod_server::RequestError;
+use synod_server::{Elsewhere, RequestError};
 
 fn put(key: &str) -> Bytes {
     let put = PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() };
@@ -219,4 +219,40 @@ async fn without_an_answer_the_outcome_is_unknown() {
     session.execute(put("k")).await.unwrap();
     assert_eq!(version(&session, "k").await, 2);
     assert!(matches!(Session::open(pair.config(), 0).await, Err(Error::Config { .. })));
+}
+
+/// The client knows one endpoint, whose replica takes no part in the groups.
+#[tokio::test]
+async fn a_client_goes_to_the_replicas_that_take_part_in_a_group() {
+    let pair = Pair::of_groups(4);
+    let config = pair.config_with(|config| {
+        config.endpoints.truncate(1);
+        config.request_timeout = Duration::from_millis(500);
+    });
+    let elsewhere = |at: usize| {
+        let client_urls = vec![format!("http://{}", pair.urls[at])];
+        Some(Elsewhere { names: vec!["two".into()], client_urls })
+    };
+    pair.replicas[0].send_on(elsewhere(1));
+    let client = Client::new(config.clone()).unwrap();
+    let request = PutRequest { key: b"a".to_vec().into(), value: b"1".to_vec().into(), ..Default::default() };
+    client.put(request.clone()).await.unwrap();
+    let session = Session::open(config.clone(), 4).await.unwrap();
+    assert_eq!(revision(session.execute(put("a")).await.unwrap()), 3);
+    assert_eq!((pair.replicas[0].seen(), pair.replicas[1].seen() > 2), (0, true));
+
+    // It has come back, and the other one has left.
+    pair.replicas[0].send_on(None);
+    pair.replicas[1].send_on(elsewhere(0));
+    client.put(request.clone()).await.unwrap();
+    assert!(pair.replicas[0].seen() > 0);
+
+    // Each takes the other one for a member.
+    pair.replicas[0].send_on(elsewhere(1));
+    let error = client.put(request).await.unwrap_err();
+    assert!(!error.may_have_executed(), "{error}");
+    assert!(
+        error.to_string().contains("takes no part in group") && error.to_string().contains("two do"),
+        "{error}"
+    );
 }

@@ -6,8 +6,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use common::{Tape, append, block, tape, until};
 use synod_consensus::{Options, ProtocolKind};
-use synod_node::{Config, Handle, MemberAddress, Merging, Node, StartError, Threads};
-use synod_replica::{Change, Skips};
+use synod_node::{ChangeError, Config, Handle, MemberAddress, Merging, Node, StartError, Threads};
+use synod_replica::{Change, Choice, Others, Skips};
 use synod_storage::FaultyDisk;
 use synod_transport::MemoryNetwork;
 use synod_wire::{ClusterId, ReplicaId, Slot};
@@ -227,4 +227,22 @@ fn what_was_merged_stays_merged_in_the_same_way() {
     assert!(matches!(refused(config.clone(), 2), StartError::Config(_)));
     config.merging = Some(Merging::of(1));
     assert!(matches!(refused(config, 1), StartError::Config(_)));
+}
+
+/// The state machine needs all groups.
+#[test]
+fn merged_groups_choose_their_voters_and_nobody_stays_away() {
+    let cluster = Cluster::new(|_| {});
+    let nodes = cluster.start();
+    let second = &nodes[0].handles()[1];
+    let place = |others| {
+        let choice = Choice::of([ReplicaId(2)], others);
+        block(second.change(second.group().version, Change::Place(Some(choice))))
+    };
+    assert_eq!(place(Others::StayAway), Err(ChangeError::AllLearn));
+    let placed = place(Others::Learn).unwrap();
+    assert_eq!(placed.voters().collect::<Vec<_>>(), [ReplicaId(2)]);
+    nodes.iter().for_each(|node| drop(append(&node.handle(), "x")));
+    agree(&nodes);
+    assert_eq!(tape(&nodes[2].handle()), "xxx");
 }

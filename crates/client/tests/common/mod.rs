@@ -13,8 +13,8 @@ use bytes::Bytes;
 use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
-    Answer, Change, ChangeError, Config as ServerConfig, Consistency, Group, InMemory, Limits, Member,
-    MoveError, Registry, Replica, RequestError, Server, Status,
+    Answer, Change, ChangeError, Config as ServerConfig, Consistency, Elsewhere, Group, InMemory, Limits,
+    Member, MoveError, Registry, Replica, RequestError, Server, Status,
 };
 use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
 
@@ -38,6 +38,8 @@ pub enum Fault {
 pub struct Faulty {
     inner: InMemory,
     fault: Arc<Mutex<Fault>>,
+    /// Who takes part in its groups, if it does not.
+    elsewhere: Arc<Mutex<Option<Elsewhere>>>,
     /// Requests that came, commands and queries alike.
     seen: Arc<AtomicUsize>,
 }
@@ -45,6 +47,11 @@ pub struct Faulty {
 impl Faulty {
     pub fn set(&self, fault: Fault) {
         *self.fault.lock().unwrap() = fault;
+    }
+
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub fn send_on(&self, elsewhere: Option<Elsewhere>) {
+        *self.elsewhere.lock().unwrap() = elsewhere;
     }
 
     pub fn seen(&self) -> usize {
@@ -104,6 +111,9 @@ impl Replica for Faulty {
     fn group(&self) -> Group {
         self.inner.group()
     }
+    fn elsewhere(&self) -> Option<Elsewhere> {
+        self.elsewhere.lock().unwrap().clone()
+    }
     async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
         self.inner.change(expected, change).await
     }
@@ -116,7 +126,7 @@ impl Replica for Faulty {
 pub struct Pair {
     pub replicas: [Faulty; 2],
     pub servers: [Option<Server>; 2],
-    urls: Vec<String>,
+    pub urls: Vec<String>,
 }
 
 impl Pair {
@@ -139,6 +149,7 @@ impl Pair {
         let replicas = [(), ()].map(|()| Faulty {
             inner: stores[0].clone(),
             fault: Arc::new(Mutex::new(Fault::None)),
+            elsewhere: Arc::default(),
             seen: Arc::default(),
         });
         let config = ServerConfig {

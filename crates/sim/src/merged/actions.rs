@@ -87,8 +87,14 @@ impl World {
             Action::Forked(fork) => demand(false, Invariant::Agreement, || {
                 format!("r{} differs from {} in {group}: {fork:?}", of + 1, fork.with)
             })?,
-            Action::Group(_) if life.hosted[at].delivered > Slot::ZERO => {
-                self.counts.see(Situation::ProtocolChanges);
+            Action::Group(of) if life.hosted[at].delivered > Slot::ZERO => {
+                let began = &self.plan.groups[at].consensus;
+                if (of.protocol, of.election) != (began.protocol, began.election) {
+                    self.counts.see(Situation::ProtocolChanges);
+                }
+                if of.placement.is_some() {
+                    self.counts.see(Situation::VotersChosen);
+                }
             }
             Action::Group(_) | Action::Leader(_) | Action::Agreed(_) | Action::Retired => {}
         }

@@ -144,17 +144,18 @@ impl World {
         self.queue.push(self.now + lasts, Happening::Mend { links });
     }
 
-    /// An operator wants a group to go on with another protocol.
+    /// An operator wants a group to go on with another protocol, or other voters.
     fn change(&mut self, of: usize) -> Checked {
         let group = GroupId(self.rng.u16(0..self.plan.groups.len() as u16));
-        let (change, request) = (draw_change(&mut self.rng), self.next_request());
+        let change = draw_change(&mut self.rng, group, &self.plan);
+        let request = self.next_request();
         let is_paused = self.machines[of].paused.is_some();
         let Some(life) = self.machines[of].life.as_mut().filter(|_| !is_paused) else { return Ok(()) };
         let hosted = &mut life.hosted[usize::from(group.0)];
         let expected = hosted.replica.group().version;
         let payload = ChangeRequest { expected, change }.encode().to_bytes();
         hosted.requests.insert(request, Waiter::Operator);
-        self.line(of, || format!("is asked for another protocol of {group}"));
+        self.line(of, || format!("is asked for a change of {group}"));
         let kind = CommandKind::Reconfigure;
         self.step(of, group, Event::Request { request, kind, session: None, payload });
         self.end_burst(of)

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use synod_consensus::{Dissemination, ElectionKind, Overrides, ProtocolKind};
-use synod_replica::{Change, Group, Settings, Skips, Take};
-use synod_wire::ReplicaId;
+use synod_replica::{Change, Choice, Group, Others, Settings, Skips, Take};
+use synod_wire::{GroupId, ReplicaId};
 
 use crate::plan::draw_settings;
 
@@ -40,6 +40,8 @@ pub struct MergedPlan {
     pub(super) fault_interval: Duration,
     pub(super) faults: Weights,
     pub(super) duration: Duration,
+    /// Whether groups change their voters, too, where they would change their protocols.
+    pub(super) places: bool,
     #[cfg(feature = "planted-bugs")]
     pub(super) planted: Option<synod_replica::MergeBug>,
 }
@@ -59,7 +61,7 @@ pub(super) struct Weights {
     /// The messages of one group on a link come late.
     pub hold: u32,
     pub stall: u32,
-    /// A group changes its protocol.
+    /// A group changes its protocol or its voters.
     pub change: u32,
 }
 
@@ -155,6 +157,7 @@ impl MergedPlan {
             fault_interval: duration / rng.u32(4..20),
             faults,
             duration,
+            places: seed % 4 == 3,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -202,7 +205,11 @@ impl MergedPlan {
     /// The groups as they begin.
     pub(super) fn first_groups(&self) -> Vec<Group> {
         let ids = || (1..=self.nodes as u64).map(ReplicaId);
-        self.groups.iter().map(|of| Group::of(&of.consensus, ids()).limited(of.limits)).collect()
+        let group = |(number, of): (usize, &Settings)| {
+            let group = Group::of(&of.consensus, ids()).limited(of.limits);
+            if number == 0 { group.followed() } else { group.following(1) }
+        };
+        self.groups.iter().enumerate().map(group).collect()
     }
 }
 
@@ -211,8 +218,14 @@ fn draw_order(rng: &mut Rng) -> (ProtocolKind, ElectionKind) {
     (protocol, pick(rng, protocol.elections()))
 }
 
-/// Another protocol for a group.
-pub(super) fn draw_change(rng: &mut Rng) -> Change {
+/// Another protocol for a group, or other voters if it is not the first group.
+pub(super) fn draw_change(rng: &mut Rng, group: GroupId, plan: &MergedPlan) -> Change {
+    if plan.places && group != GroupId::FIRST && rng.bool() {
+        let mut voters: Vec<_> = (1..=plan.nodes as u64).map(ReplicaId).collect();
+        rng.shuffle(&mut voters);
+        voters.truncate(rng.usize(1..=plan.nodes));
+        return Change::Place((rng.u8(0..4) > 0).then(|| Choice::of(voters, Others::Learn)));
+    }
     let (protocol, election) = draw_order(rng);
     Change::Order { protocol, election, overrides: Overrides::default() }
 }

@@ -44,6 +44,8 @@ situations! {
     WaitingAtCrash = "batches wait for their turn at a crash";
     /// A group went on with another protocol.
     ProtocolChanges = "a group changes its protocol";
+    /// A group chose its voters.
+    VotersChosen = "a group chooses its voters";
     /// A replica took no more, since its batches waited for another group.
     Backlogged = "a group waits for room behind the merge";
     /// A command of a session was executed in a group, and asked for again in another.
