@@ -37,6 +37,8 @@ pub(crate) enum Job {
     Freeze,
     /// Replace the state by a snapshot that was received and verified.
     Restore(SnapshotInfo),
+    /// How far the state is: the slot of the group, or those of all groups that have one order.
+    Cut(oneshot::Sender<Vec<Slot>>),
     /// The state's slot and fingerprint.
     Digest(oneshot::Sender<(Slot, u64)>),
     /// Execute what has its turn in the common order of several groups, and was left by the job before.
@@ -197,6 +199,9 @@ impl<S: StateMachine> ExecutorStage<S> {
             Job::Restore(info) => return Some(self.restore(info)),
             Job::Digest(reply) => {
                 let _ = reply.send((self.executor.applied(), self.executor.digest()));
+            }
+            Job::Cut(reply) => {
+                let _ = reply.send(vec![self.executor.applied()]);
             }
             Job::GoOn | Job::Stop => {}
         }

@@ -10,8 +10,8 @@ use std::{
 use bytes::Bytes;
 use synod_consensus::{Combination, Role};
 use synod_replica::{
-    Answer, Change, ChangeRequest, Choice, Event, Group, Limits, Membership, Others, RequestError,
-    SessionCommand, decode_reply,
+    Answer, Change, ChangeRequest, Choice, Event, Group, Limits, LogBegin, LogFrom, LogPart, Membership,
+    Others, RequestError, SessionCommand, SubscribeError, Take, decode_reply,
 };
 use synod_wire::{Ballot, Batch, CommandKind, Durability, GroupId, ReplicaId, SessionId, Slot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -67,10 +67,10 @@ pub struct Handle {
 pub(crate) struct Inner {
     pub(crate) me: ReplicaId,
     pub(crate) group: GroupId,
-    /// How many groups the node has.
-    pub(crate) groups: usize,
-    /// What the groups show of their common order, if they have one.
-    pub(crate) merge: Option<Arc<Shared>>,
+    /// What all groups of the node show, by their numbers.
+    pub(crate) all: Arc<[Arc<Shared>]>,
+    /// How many batches of each come in a row, if they have one order.
+    pub(crate) take: Option<Take>,
     pub(crate) durability: Durability,
     pub(crate) inputs: Inputs,
     pub(crate) executor: JobSender,
@@ -85,6 +85,21 @@ type Answered = oneshot::Receiver<Result<Answer, RequestError>>;
 impl Inner {
     fn execute(&self, job: Job) -> Result<(), RequestError> {
         if self.executor.send(self.group, job) { Ok(()) } else { Err(RequestError::Stopping) }
+    }
+
+    /// Reads the decided log of a group, or finds out where it begins.
+    ///
+    /// # Errors
+    /// The replica is stopping.
+    pub(crate) async fn read_log(
+        &self,
+        group: GroupId,
+        from: LogFrom,
+        bytes_max: usize,
+    ) -> Result<Result<Option<LogPart>, LogBegin>, SubscribeError> {
+        let (answer, answered) = oneshot::channel();
+        self.inputs.send(Input::ReadLog { group, from, bytes_max, answer });
+        answered.await.map_err(|_| SubscribeError::Stopping)
     }
 
     /// Waits for a place in the queue for this many bytes.
@@ -190,10 +205,12 @@ impl Handle {
     /// # Errors
     /// See [`ReadLogError`].
     pub async fn read_log(&self, from: Slot, bytes_max: usize) -> Result<Vec<(Slot, Batch)>, ReadLogError> {
-        let (answer, answered) = oneshot::channel();
-        self.inner.inputs.send(Input::ReadLog { group: self.inner.group, from, bytes_max, answer });
-        match answered.await {
-            Ok(read) => read.map_err(|first| ReadLogError::Trimmed { first }),
+        match self.inner.read_log(self.inner.group, LogFrom::Slot(from), bytes_max).await {
+            Ok(Ok(part)) => {
+                let batches = part.map(|part| part.batches).unwrap_or_default();
+                Ok((from.0..).map(Slot).zip(batches).collect())
+            }
+            Ok(Err(LogBegin { first, .. })) => Err(ReadLogError::Trimmed { first }),
             Err(_) => Err(ReadLogError::Stopping),
         }
     }
@@ -238,7 +255,7 @@ impl Handle {
                         .member(*id)
                         .is_some_and(|member| member.info.peer_urls == info.peer_urls) => {}
             Change::Add { .. } | Change::Promote(_) | Change::Remove(_) | Change::Update { .. }
-                if self.inner.groups > 1 =>
+                if self.inner.all.len() > 1 =>
             {
                 match self.group().membership {
                     Membership::Followed(_) => {}
@@ -247,7 +264,7 @@ impl Handle {
                 }
             }
             Change::Follow(_) => return Err(ChangeError::MembersFollow),
-            Change::Place(Some(Choice { others: Others::StayAway, .. })) if self.inner.merge.is_some() => {
+            Change::Place(Some(Choice { others: Others::StayAway, .. })) if self.inner.take.is_some() => {
                 return Err(ChangeError::AllLearn);
             }
             Change::Order { protocol, election, overrides } => {
@@ -376,10 +393,10 @@ impl Handle {
             peers: peers.iter().map(|peer| PeerLink { id: peer.peer, up: peer.connected }).collect(),
             waits_for: shared.waits_for.load().to_vec(),
             forked_with: shared.forked_with.load().to_vec(),
-            merge: self.inner.merge.as_ref().map(|first| MergeStatus {
+            merge: self.inner.take.map(|_| MergeStatus {
                 position: shared.position.get(),
-                waits_for: first.merge.stall(),
-                waited: first.merge.waited(),
+                waits_for: self.inner.all[0].merge.stall(),
+                waited: self.inner.all[0].merge.waited(),
             }),
         }
     }

@@ -30,7 +30,7 @@
 //! more. With [`Config::event_loop`] that thread also runs other tasks, such as those of a server for clients
 //! (`event_loop.rs`).
 //!
-//! `waiting.rs` is the clients that wait at the protocol's thread;
+//! `waiting.rs` is the clients that wait at the protocol's thread; `subscription.rs` is those that follow what is decided;
 //! `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was
 //! removed is no peer any more; `recover.rs` makes a new cluster of what
 //! one survivor has; `bundle.rs` sends small messages of many groups in one frame.
@@ -67,6 +67,7 @@ mod protocol;
 pub mod recover;
 mod snapshots;
 mod status;
+mod subscription;
 mod view;
 mod waiting;
 #[cfg(feature = "shuttle")]
@@ -80,5 +81,6 @@ pub use metrics::NodeMetrics;
 pub use node::Node;
 pub use origin::{AskError, Origin, is_begun};
 pub use status::{MergeStatus, NodeStatus, PeerLink};
+pub use subscription::Subscription;
 pub use synod_wire::GROUPS_MAX;
 pub use view::{View, Watch};

@@ -104,6 +104,9 @@ impl<S: StateMachine> MergedStage<S> {
             Job::Digest(reply) => {
                 let _ = reply.send((Slot(executor.cut().order), executor.digest()));
             }
+            Job::Cut(reply) => {
+                let _ = reply.send(executor.cut().slots);
+            }
             Job::GoOn => self.execute(),
             Job::Stop => {}
         }

@@ -429,13 +429,13 @@ impl Node {
         let admission = Arc::new(Semaphore::new(permits_max));
         let executors = stages(&config, executors, &begun, &snapshots, &ahead);
         let (mut handles, mut hosted) = (Vec::new(), Vec::new());
-        let groups: Vec<_> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();
+        let groups: Arc<[_]> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();
         for Begun { group, replica, actions, shared, origin, executed, .. } in begun {
             handles.push(Handle::new(Inner {
                 me: config.me,
                 group,
-                groups: count,
-                merge: config.merging.map(|_| Arc::clone(&groups[0])),
+                all: Arc::clone(&groups),
+                take: config.merging.map(|merging| merging.take),
                 durability: config.durability,
                 inputs: requests.clone(),
                 executor: executor.clone(),
@@ -554,7 +554,7 @@ impl Node {
             shared: Arc::clone(&inner.shared),
             transport: inner.transport.clone(),
             queues: self.queues.0.clone(),
-            merged: self.handles.iter().filter(|handle| handle.inner.merge.is_some()).map(shared).collect(),
+            merged: self.handles.iter().filter(|handle| handle.inner.take.is_some()).map(shared).collect(),
         }
     }
 

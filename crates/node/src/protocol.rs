@@ -9,8 +9,8 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 use synod_consensus::{Link, To};
 use synod_replica::{
-    Event, Follower, Group, Membership, MergedReads, Pace, PeerMessage, RequestError, SessionCommand,
-    StateMachine,
+    Event, Follower, Group, LogBegin, LogFrom, LogPart, Membership, MergedReads, Pace, PeerMessage,
+    RequestError, SessionCommand, StateMachine,
 };
 use synod_storage::{PeerBook, StorageError};
 use synod_sync::{
@@ -18,7 +18,7 @@ use synod_sync::{
     time::Instant,
 };
 use synod_transport::Inbox;
-use synod_wire::{Batch, CommandKind, GROUPS_SINCE, GroupId, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{CommandKind, GROUPS_SINCE, GroupId, Lsn, ReplicaId, Time};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -57,12 +57,12 @@ pub(crate) enum Input {
     Request(GroupId, ClientJob),
     /// Clients of one thread do.
     Requests(GroupId, Vec<ClientJob>),
-    /// Read the decided log of a group, or say which slot is the first that is kept.
+    /// Read the decided log of a group, or say where it begins.
     ReadLog {
         group: GroupId,
-        from: Slot,
+        from: LogFrom,
         bytes_max: usize,
-        answer: oneshot::Sender<Result<Vec<(Slot, Batch)>, Slot>>,
+        answer: oneshot::Sender<Result<Option<LogPart>, LogBegin>>,
     },
     /// Something to execute, if commands are executed here.
     Job(GroupId, Job),
@@ -309,7 +309,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
             Input::ReadLog { group, from, bytes_max, answer } => {
                 // A task that does not wait any more needs no answer.
-                let _ = answer.send(self.hosted[usize::from(group.0)].replica.decided_from(from, bytes_max));
+                let _ = answer.send(self.hosted[usize::from(group.0)].replica.read_log(from, bytes_max));
             }
         }
         false

@@ -135,6 +135,8 @@ pub(crate) struct Shared {
     pub(crate) ballot_replica: Gauge,
     pub(crate) decided: Gauge,
     pub(crate) decided_elsewhere: Gauge,
+    /// The decided log can be read through this slot.
+    pub(crate) delivered: Gauge,
     pub(crate) executed: Progress,
     /// Of several groups that are merged: where this one is in the common order, and of the first, which one the others
     /// wait for.
@@ -194,6 +196,7 @@ impl Shared {
         self.epoch.set(status.epoch.0);
         self.decided.set(status.protocol.decided.0);
         self.decided_elsewhere.set(status.protocol.decided_elsewhere.0);
+        self.delivered.set(status.delivered.0);
         self.in_flight.set(status.protocol.in_flight as u64);
         self.wake_when_durable.store(status.waits_for_disk, SeqCst);
         self.wake_when_executed.store(status.backlogged, SeqCst);

@@ -1,12 +1,16 @@
 //! What changes about a replica, for tasks that wait for it.
 
-use std::sync::{
-    Arc,
-    atomic::{
-        AtomicBool, AtomicUsize,
-        Ordering::{Relaxed, SeqCst},
-        fence,
+use std::{
+    future::{Future, poll_fn},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+            fence,
+        },
     },
+    task::{Context, Poll},
 };
 
 use synod_consensus::Role;
@@ -123,6 +127,35 @@ impl Watch {
             self.changed().await?;
         }
         Some(&self.seen)
+    }
+}
+
+/// What is watched has ended.
+pub(crate) struct Ended;
+
+/// Waits until something about these replicas changes that makes `has_changed` true, if it is not.
+pub(crate) async fn any_change<'a>(
+    all: impl Iterator<Item = &'a Shared>,
+    mut has_changed: impl FnMut() -> bool,
+) -> Result<(), Ended> {
+    let watchers: Vec<_> = all.map(|shared| &shared.watchers).collect();
+    let _waiting: Vec<_> = watchers.iter().map(|watchers| Waiting::new(watchers)).collect();
+    loop {
+        // Made before the look, so that no change is missed.
+        let mut changed: Vec<_> =
+            watchers.iter().map(|watchers| Box::pin(watchers.changed.notified())).collect();
+        let ended = watchers.iter().any(|watchers| watchers.ended.load(SeqCst));
+        if has_changed() {
+            return Ok(());
+        }
+        if ended {
+            return Err(Ended);
+        }
+        let any = |context: &mut Context<'_>| {
+            let mut woken = changed.iter_mut().map(|changed| changed.as_mut().poll(context).is_ready());
+            if woken.any(|woken| woken) { Poll::Ready(()) } else { Poll::Pending }
+        };
+        poll_fn(any).await;
     }
 }
 

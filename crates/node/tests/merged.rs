@@ -6,11 +6,13 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use common::{Tape, append, block, tape, until};
 use synod_consensus::{Options, ProtocolKind};
-use synod_node::{ChangeError, Config, Handle, MemberAddress, Merging, Node, StartError, Threads};
-use synod_replica::{Change, Choice, Others, Skips};
+use synod_node::{
+    ChangeError, Config, Handle, MemberAddress, Merging, Node, StartError, Subscription, Threads,
+};
+use synod_replica::{Change, Choice, Ordered, Others, Skips, Start, SubscribeError};
 use synod_storage::FaultyDisk;
 use synod_transport::MemoryNetwork;
-use synod_wire::{ClusterId, ReplicaId, Slot};
+use synod_wire::{ClusterId, CommandKind, GroupId, ReplicaId, Slot};
 
 const GROUPS: u16 = 3;
 
@@ -245,4 +247,107 @@ fn merged_groups_choose_their_voters_and_nobody_stays_away() {
     nodes.iter().for_each(|node| drop(append(&node.handle(), "x")));
     agree(&nodes);
     assert_eq!(tape(&nodes[2].handle()), "xxx");
+}
+
+type Followed = Vec<(GroupId, Slot, String)>;
+
+/// The commands of the next batch that a subscription hands out.
+async fn next_of(subscription: &mut Subscription) -> Followed {
+    let next = tokio::time::timeout(Duration::from_secs(60), subscription.next());
+    let Ordered { group, slot, batch, .. } = next.await.expect("in time").unwrap();
+    let commands = batch.commands().filter(|command| command.kind == CommandKind::Apply);
+    commands.map(|command| (group, slot, String::from_utf8(command.payload.to_vec()).unwrap())).collect()
+}
+
+/// What a subscription hands out until a command that was ordered last.
+async fn followed(subscription: &mut Subscription, end: &str) -> Followed {
+    let mut got = Vec::new();
+    while got.last().is_none_or(|(_, _, text)| text != end) {
+        got.extend(next_of(subscription).await);
+    }
+    got
+}
+
+/// A subscriber of all groups gets what the state machines execute, one of two groups its part of that in the same order,
+/// and one that goes on at another node loses nothing and gets nothing twice.
+#[test]
+fn subscribers_get_the_common_order_of_their_groups_at_any_node() {
+    for tune in in_three_ways() {
+        let cluster = Cluster::new(tune);
+        let nodes = cluster.start();
+        append(&nodes[0].handles()[1], "before");
+        let groups = |numbers: &[u16]| numbers.iter().copied().map(GroupId).collect::<Vec<_>>();
+        let all = groups(&[]);
+        block(async {
+            let subscribe = |node: usize, groups: &[GroupId], start| {
+                let (handle, groups) = (nodes[node].handle(), groups.to_vec());
+                async move { handle.subscribe(groups, start).await }
+            };
+            let mut whole = subscribe(0, &all, Start::Now).await.unwrap();
+            let points = whole.points().into_iter().filter(|point| point.group != GroupId(1)).collect();
+            let mut some = subscribe(1, &groups(&[0, 2]), Start::At(points)).await.unwrap();
+            let one = |number: usize| {
+                let handle = nodes[number % 3].handles()[number / 3 % 3].clone();
+                async move { handle.execute(format!("<{number}>").into()).await.unwrap() }
+            };
+            let mut got = Vec::new();
+            for round in 0..3 {
+                let writes: tokio::task::JoinSet<_> = (round * 60..round * 60 + 60).map(one).collect();
+                assert_eq!(writes.join_all().await.len(), 60);
+                got.extend(next_of(&mut whole).await);
+                // It goes on elsewhere.
+                whole = subscribe((round + 1) % 3, &all, Start::At(whole.points())).await.unwrap();
+            }
+            for (number, end) in ["end0", "end1", "end2"].into_iter().enumerate() {
+                nodes[0].handles()[number].execute(end.into()).await.unwrap();
+            }
+            got.extend(followed(&mut whole, "end2").await);
+            let texts: String = got.iter().map(|(_, _, text)| text.as_str()).collect();
+            let state =
+                String::from_utf8(nodes[0].handle().query("".into()).await.unwrap().to_vec()).unwrap();
+            assert_eq!(format!("before{texts}"), state);
+            let part = followed(&mut some, "end2").await;
+            let wanted = got.iter().filter(|(group, ..)| *group != GroupId(1));
+            assert!(part.iter().eq(wanted), "{part:?}");
+            // What comes after a point in the middle is the same again.
+            let mut from_start = subscribe(2, &all, Start::Beginning).await.unwrap();
+            let again = followed(&mut from_start, "end2").await;
+            assert_eq!(again[1..], got);
+            assert_eq!(
+                subscribe(0, &groups(&[3]), Start::Now).await.unwrap_err(),
+                SubscribeError::NoSuchGroup { group: GroupId(3), count: 3 }
+            );
+        });
+        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+    }
+}
+
+/// A start that is not kept is refused with the first that is, and a subscriber that does not read holds nothing back and is
+/// told that it was too slow.
+#[test]
+fn a_subscriber_that_is_too_slow_is_told_and_hurts_nobody() {
+    let cluster = Cluster::new(|config| {
+        config.settings.snapshot_slots = 10;
+        config.settings.keep_slots = 2;
+    });
+    let nodes = cluster.start();
+    let handle = nodes[0].handle();
+    let mut slow = block(handle.subscribe([], Start::Beginning)).unwrap();
+    for number in 0..90 {
+        append(&nodes[number % 3].handles()[number % 3], "x");
+    }
+    until("the log is trimmed", || block(handle.read_log(Slot(1), 1)).is_err());
+    let error = block(async {
+        loop {
+            if let Err(error) = slow.next().await {
+                return error;
+            }
+        }
+    });
+    let SubscribeError::Trimmed { first, round: Some(round) } = error else { panic!("{error}") };
+    assert_eq!(first.len(), 3);
+    assert!(matches!(block(handle.subscribe([], Start::Beginning)), Err(SubscribeError::Trimmed { .. })));
+    assert!(block(handle.subscribe([], Start::At(first))).is_ok());
+    assert!(block(handle.subscribe([], Start::Round(round))).is_ok());
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }

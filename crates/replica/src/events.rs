@@ -280,6 +280,8 @@ pub struct ReplicaStatus {
     pub waits_for_members: bool,
     /// The protocol's status, or an equivalent in a replica that takes no part in ordering.
     pub protocol: ProtocolStatus,
+    /// The last slot that can be read ([`crate::Replica::read_log`]).
+    pub delivered: Slot,
     /// The last executed slot.
     pub executed: Slot,
     /// The last snapshot.

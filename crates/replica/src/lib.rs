@@ -76,7 +76,7 @@ mod voters;
 pub use catch_up::SEGMENTS_MAX;
 pub use change::{Change, ChangeRequest, Refusal, decode_reply, encode_reply};
 pub use clock::Tick;
-pub use decided::Decided;
+pub use decided::{Decided, LogBegin, LogFrom, LogPart};
 pub use error::RequestError;
 pub use events::{
     Action, Event, Installed, ReadId, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
@@ -90,8 +90,8 @@ pub use limits::{ANSWER_BYTES_MAX, LimitError, Limits, REQUEST_BYTES_MAX, REQUES
 #[cfg(feature = "planted-bugs")]
 pub use merge::plant;
 pub use merge::{
-    Merge, MergeBug, MergedExecutor, MergedFile, MergedFiles, MergedReads, Pace, Place, Restored,
-    SKIPS_PERIOD, Skips, Take, UnknownSkips,
+    Merge, MergeBug, MergedExecutor, MergedFile, MergedFiles, MergedReads, Ordered, Pace, Place, Point,
+    Restored, SKIPS_PERIOD, Skips, Start, SubscribeError, Subscriber, Take, UnknownSkips,
 };
 pub use message::{PeerMessage, Routed};
 pub use placement::{Choice, Others, Placement};

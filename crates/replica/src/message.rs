@@ -483,7 +483,7 @@ mod tests {
                     1..4 => batch(slot),
                     _ => Batch::noop(),
                 };
-                kept.push(Slot(slot as u64), ballots, decided);
+                kept.push(Slot(slot as u64), 0, ballots, decided);
             }
             let pages = (1..2_000).map(|from| kept.range(Slot(from), Slot(u64::MAX), page).unwrap());
             let mut messages = vec![

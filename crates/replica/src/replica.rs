@@ -15,7 +15,7 @@ use crate::{
     backlog::Backlog,
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
-    decided::DecidedLog,
+    decided::{DecidedLog, LogBegin, LogFrom, LogPart},
     epochs::{Known, Peer, ProgressReports},
     events::{Action, Event, Installed, Recovered, ReplicaStatus, SnapshotInfo, Waiting},
     forwarded::Forwarded,
@@ -250,6 +250,7 @@ impl Replica {
             epoch: self.group.epoch,
             waits_for_members: self.known.waits(),
             protocol,
+            delivered: self.decided.last(),
             executed: self.backlog.executed_through(),
             snapshot: self.snapshots.last(),
             queued_bytes: self.requests.bytes(),
@@ -410,17 +411,18 @@ impl Replica {
         }
     }
 
-    /// Decided batches from a slot on, with their slots: at most `bytes_max` bytes of them, but at least one if the
-    /// slot is decided.
+    /// Decided batches from a point on: at most `bytes_max` bytes of them, but at least one if there is one. `None`: the
+    /// slot is not decided, nor is the one before it.
     ///
     /// # Errors
-    /// The first slot that is kept, if this one is not kept any more.
-    pub fn decided_from(&self, from: Slot, bytes_max: usize) -> Result<Vec<(Slot, Batch)>, Slot> {
-        let decided = self.decided.range(from, self.decided.last(), bytes_max);
-        let slots = (from.0..).map(Slot);
-        decided
-            .map(|decided| slots.zip(decided.into_iter().map(|decided| decided.batch)).collect())
-            .ok_or(self.decided.first())
+    /// Where the log begins, if this replica does not keep the point any more.
+    pub fn read_log(&self, from: LogFrom, bytes_max: usize) -> Result<Option<LogPart>, LogBegin> {
+        self.decided.read(from, self.position(), bytes_max)
+    }
+
+    /// The position of the common order that the next batch takes; 0 where groups are not merged.
+    fn position(&self) -> u64 {
+        self.history.place().unwrap_or_default().position
     }
 
     pub(crate) fn leads(&self) -> bool {
@@ -440,9 +442,10 @@ impl Replica {
         batch: Batch,
         actions: &mut Vec<Action>,
     ) {
+        let position = self.position();
         self.history.push(slot, &batch);
         self.meet_earlier_life(actions);
-        self.decided.push(slot, ballots, batch.clone());
+        self.decided.push(slot, position, ballots, batch.clone());
         self.decided.cap(self.settings.kept_bytes_max);
         self.backlog.delivered(slot, batch.bytes().len() as u64);
         self.snapshots.delivered(batch.bytes().len());

@@ -141,7 +141,46 @@
 //! # What can be watched and read
 //!
 //! [`Handle::watch`] waits for changes of the leadership, the applied slot and the membership, and [`Handle::read_log`]
-//! reads what was decided, as far as the replica keeps it.
+//! reads what was decided, as far as the replica keeps it. [`Handle::subscribe`] follows what is decided: of one group, or of
+//! several, in the common order that merged groups have ([`Merging`]).
+//!
+//! ```
+//! # use synod::{CommandKind, Handle, Start};
+//! # async fn follow(handle: Handle) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut subscription = handle.subscribe([], Start::Now).await?;
+//! handle.execute("Lausanne".into()).await?;
+//! loop {
+//!     let next = subscription.next().await?;
+//!     let mut commands = next.batch.commands().filter(|command| command.kind == CommandKind::Apply);
+//!     if commands.any(|command| command.payload == "Lausanne") {
+//!         break;
+//!     }
+//! }
+//! // Another replica can go on from here.
+//! let points = subscription.points();
+//! assert_eq!(points.len(), 1);
+//! # Ok(())
+//! # }
+//! # #[derive(Clone)]
+//! # struct Nothing;
+//! # impl synod::StateMachine for Nothing {
+//! #     fn apply(&mut self, command: &bytes::Bytes, _: &synod::Context) -> bytes::Bytes { command.clone() }
+//! #     fn query(&self, query: &bytes::Bytes) -> bytes::Bytes { query.clone() }
+//! #     fn freeze(&self) -> Box<dyn synod::Frozen> { Box::new(Nothing) }
+//! #     fn restore(&mut self, _: &mut dyn std::io::Read) -> std::io::Result<()> { Ok(()) }
+//! # }
+//! # impl synod::Frozen for Nothing {
+//! #     fn write_to(&self, _: &mut dyn std::io::Write) -> std::io::Result<()> { Ok(()) }
+//! # }
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! # runtime.block_on(async {
+//! # let group = synod::LocalGroup::start(folder.path(), 1, || Nothing).await?;
+//! # follow(group.handle(0)).await
+//! # })
+//! # }
+//! ```
 //!
 //! # Changing the group
 //!
@@ -172,18 +211,19 @@ pub use synod_consensus::{
 pub use synod_node::NodeMetrics;
 pub use synod_node::{
     AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, MergeStatus, Merging,
-    Node, NodeStatus, Origin, PeerLink, ReadLogError, StartError, Threads, UnknownThreads, View, Watch,
-    recover,
+    Node, NodeStatus, Origin, PeerLink, ReadLogError, StartError, Subscription, Threads, UnknownThreads,
+    View, Watch, recover,
 };
 pub use synod_replica::{
     Answer, Change, Choice, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Membership,
-    Others, Placement, Refusal, RequestError, SessionCommand, SessionLimits, Settings, Skips, Standing,
-    StateMachine, StateTransfer, Take,
+    Ordered, Others, Placement, Point, Refusal, RequestError, SessionCommand, SessionLimits, Settings, Skips,
+    Standing, Start, StateMachine, StateTransfer, SubscribeError, Take,
 };
 pub use synod_storage::{Damage, Disk, Durability, Ending, Loss, StorageError};
 pub use synod_transport::{MemoryNetwork, Network, TransportError};
 pub use synod_wire::{
-    Ballot, Batch, ClusterId, Command, CommandKind, Epoch, Groups, Incarnation, ReplicaId, SessionId, Slot,
+    Ballot, Batch, ClusterId, Command, CommandKind, Epoch, GroupId, Groups, Incarnation, ReplicaId,
+    SessionId, Slot,
 };
 #[cfg(feature = "json")]
 pub use typed::Json;

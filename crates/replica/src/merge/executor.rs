@@ -49,7 +49,7 @@ impl<S: StateMachine, T> MergedExecutor<S, T> {
     #[must_use]
     pub fn of(executor: Executor<S>) -> MergedExecutor<S, T> {
         let take = executor.take().expect("it was made for several groups");
-        let merge = Merge::new(take, executor.places());
+        let merge = Merge::new(take, (0u16..).map(GroupId).zip(executor.places()));
         MergedExecutor { executor, merge }
     }
 

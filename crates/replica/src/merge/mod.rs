@@ -12,6 +12,7 @@ mod files;
 mod planted;
 mod reads;
 mod skips;
+mod subscriber;
 
 use std::{collections::VecDeque, num::NonZeroU32};
 
@@ -23,6 +24,7 @@ pub use self::{
     planted::MergeBug,
     reads::MergedReads,
     skips::{PERIOD as SKIPS_PERIOD, Pace, Skips, UnknownSkips},
+    subscriber::{Ordered, Point, Start, SubscribeError, Subscriber},
 };
 
 pub(crate) use self::planted::has;
@@ -84,6 +86,7 @@ fn beyond(group: GroupId, other: GroupId, position: u64, take: Take) -> u64 {
 #[derive(Debug)]
 pub struct Merge<T> {
     take: Take,
+    /// By the number of the group, ascending: all groups of a cluster at a replica, some of them at a subscriber.
     streams: Vec<Stream<T>>,
     /// What the last skip said, which only a planted bug wants.
     last_skip: Option<u64>,
@@ -92,6 +95,7 @@ pub struct Merge<T> {
 /// The batches of one group that wait for their turn.
 #[derive(Debug)]
 struct Stream<T> {
+    group: GroupId,
     /// Where the group is after the last batch that was taken out.
     place: Place,
     waiting: VecDeque<Waiting<T>>,
@@ -106,24 +110,50 @@ struct Waiting<T> {
 }
 
 impl<T> Merge<T> {
-    /// A merge of groups that are at these places.
+    /// A merge of groups that are at these places, by their number, ascending.
     #[must_use]
-    pub fn new(take: Take, places: impl IntoIterator<Item = Place>) -> Merge<T> {
-        let stream = |place| Stream { place, waiting: VecDeque::new() };
-        Merge { take, streams: places.into_iter().map(stream).collect(), last_skip: None }
+    pub fn new(take: Take, places: impl IntoIterator<Item = (GroupId, Place)>) -> Merge<T> {
+        let mut merge = Merge { take, streams: Vec::new(), last_skip: None };
+        places.into_iter().for_each(|(group, place)| merge.join(group, place));
+        merge
+    }
+
+    /// A group that is at this place is merged too from now on.
+    fn join(&mut self, group: GroupId, place: Place) {
+        let at = self.streams.partition_point(|stream| stream.group < group);
+        self.streams.insert(at, Stream { group, place, waiting: VecDeque::new() });
+    }
+
+    /// A group is not merged any more.
+    fn leave(&mut self, group: GroupId) {
+        self.streams.retain(|stream| stream.group != group);
+    }
+
+    fn stream(&self, group: GroupId) -> &Stream<T> {
+        &self.streams[self.at(group)]
+    }
+
+    /// The round of the batch that has its turn next.
+    fn round(&self) -> u64 {
+        let positions = self.streams.iter().map(|stream| key(stream.place.position, stream.group, self.take));
+        positions.min().map_or(0, |(round, _)| round)
+    }
+
+    fn at(&self, group: GroupId) -> usize {
+        self.streams.binary_search_by_key(&group, |stream| stream.group).expect("the group is merged")
     }
 
     /// The next batch that a group has decided.
     pub fn push(&mut self, group: GroupId, batch: Batch, with: T) {
-        let places = batch.places();
-        self.streams[usize::from(group.0)].waiting.push_back(Waiting { batch, places, with });
+        let (places, at) = (batch.places(), self.at(group));
+        self.streams[at].waiting.push_back(Waiting { batch, places, with });
     }
 
     /// The next batch of the common order. A batch without anything to execute does not wait for its turn once it is
     /// the first of its group: it moves nothing but its group's own position.
     pub fn pop(&mut self) -> Option<(GroupId, Batch, T)> {
         let silent = |stream: &Stream<T>| stream.waiting.front().is_some_and(|first| !first.places.executes);
-        let mut of = self.streams.iter().position(silent).unwrap_or_else(|| usize::from(self.turn().0));
+        let mut of = self.streams.iter().position(silent).unwrap_or_else(|| self.at(self.turn()));
         if has(MergeBug::DoNotWait) && self.streams[of].waiting.is_empty() {
             of = self.streams.iter().position(|stream| !stream.waiting.is_empty()).unwrap_or(of);
         }
@@ -140,14 +170,13 @@ impl<T> Merge<T> {
             }
             self.last_skip = Some(target);
         }
-        Some((GroupId(of as u16), batch, with))
+        Some((stream.group, batch, with))
     }
 
     /// The group whose turn it is.
     #[must_use]
     pub fn turn(&self) -> GroupId {
-        let keys = (0u16..).map(GroupId).zip(&self.streams);
-        let keys = keys.map(|(group, stream)| key(stream.place.position, group, self.take));
+        let keys = self.streams.iter().map(|stream| key(stream.place.position, stream.group, self.take));
         keys.min().expect("there is a group").1
     }
 
@@ -165,9 +194,9 @@ impl<T> Merge<T> {
         passed: impl Fn(GroupId, &T) -> bool,
     ) -> Vec<T> {
         let mut gone = Vec::new();
-        for ((group, stream), place) in (0u16..).map(GroupId).zip(&mut self.streams).zip(places) {
+        for (stream, place) in self.streams.iter_mut().zip(places) {
             stream.place = place;
-            while stream.waiting.front().is_some_and(|first| passed(group, &first.with)) {
+            while stream.waiting.front().is_some_and(|first| passed(stream.group, &first.with)) {
                 gone.extend(stream.waiting.pop_front().map(|first| first.with));
             }
         }
@@ -214,7 +243,7 @@ mod tests {
     /// The worked merge of Benz 2013, extract 5.5 (TV23), with absolute targets in place of numbers.
     #[test]
     fn two_groups_are_merged_as_in_the_worked_example() {
-        let mut merge = Merge::new(take(2), [Place::default(); 2]);
+        let mut merge = Merge::new(take(2), [G1, G2].map(|group| (group, Place::default())));
         for batch in [batch("a"), batch("b"), skip(5), batch("c"), batch("d")] {
             merge.push(G1, batch, ());
         }
@@ -302,7 +331,8 @@ mod tests {
             }
             keyed.sort();
             let learned: Vec<usize> = (0..groups).filter(|_| rng.u32(0..4) > 0).collect();
-            let mut merge = Merge::new(m, learned.iter().map(|_| Place::default()));
+            let mut merge =
+                Merge::new(m, learned.iter().map(|&group| (GroupId(group as u16), Place::default())));
             let (mut next, mut got) = (vec![0; groups], Vec::new());
             while let Some(at) = {
                 let left: Vec<_> =
@@ -310,7 +340,7 @@ mod tests {
                 rng.choice(left)
             } {
                 let of = learned[at];
-                merge.push(GroupId(at as u16), streams[of][next[of]].clone(), ());
+                merge.push(GroupId(of as u16), streams[of][next[of]].clone(), ());
                 next[of] += 1;
                 got.extend(taken(&mut merge));
             }

@@ -20,6 +20,8 @@ pub enum MergeBug {
     SilentTakesPosition,
     /// A batch is executed when its group is the first that has one, although another one may still come before it.
     DoNotWait,
+    /// A subscriber takes a group to be at the position where the group begins for it, and not where its log is.
+    SubscribeAnywhere,
 }
 
 impl MergeBug {
@@ -32,6 +34,7 @@ impl MergeBug {
         MergeBug::ForgetFurtherHead,
         MergeBug::SilentTakesPosition,
         MergeBug::DoNotWait,
+        MergeBug::SubscribeAnywhere,
     ];
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use synod_kv::KvStore;
-use synod_replica::{Executor, Group, Outcome, Place, Take};
+use synod_replica::{Executor, Group, Outcome, Place, Point, Take};
 use synod_wire::{Ballots, Batch, CommandKind, GroupId, Slot};
 
 use crate::check::{Checked, Invariant, demand};
@@ -40,6 +40,28 @@ struct Log {
     /// Slots through this one are executed by the reference.
     executed: usize,
     outcomes: Vec<Vec<Outcome>>,
+}
+
+/// How far a subscriber is in a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reached {
+    /// Everything through this slot was given to it, or is not to be.
+    slot: usize,
+    /// Only batches at these positions are.
+    from: u64,
+    until: u64,
+}
+
+impl Reached {
+    pub fn of(point: Point) -> Reached {
+        let slot = usize::try_from(point.slot.0).expect("a short log");
+        Reached { slot, from: point.from, until: point.until.unwrap_or(u64::MAX) }
+    }
+
+    /// The group leaves where this point says.
+    pub fn leave(&mut self, point: Point) {
+        self.until = point.until.unwrap_or(u64::MAX);
+    }
 }
 
 /// The place of a group after a batch: what `Place::after` says, from the commands themselves.
@@ -140,6 +162,33 @@ impl Order {
             self.order.push((group, Slot(at as u64 + 1)));
             self.execute(group, at);
         }
+    }
+
+    /// The next batch for a subscriber of these groups that is so far: the one with the least key, unless a group can still
+    /// decide a lesser one. It counts as given.
+    pub fn next_of(&self, groups: &mut BTreeMap<GroupId, Reached>) -> Option<(GroupId, Slot)> {
+        let mut least: Option<((u64, GroupId, u64), GroupId)> = None;
+        for (&group, reached) in groups.iter_mut() {
+            let log = &self.logs[usize::from(group.0)];
+            let executes = |at: usize| log.places[at].batches < log.places[at + 1].batches;
+            while reached.slot < log.batches.len()
+                && (!executes(reached.slot) || log.places[reached.slot].position < reached.from)
+            {
+                reached.slot += 1;
+            }
+            let position = log.places[reached.slot.min(log.batches.len())].position.max(reached.from);
+            let key = (position / self.take, group, position);
+            if position < reached.until && least.is_none_or(|(least, _)| key < least) {
+                least = Some((key, group));
+            }
+        }
+        let (_, group) = least?;
+        let reached = groups.get_mut(&group)?;
+        let at = reached.slot;
+        (at < self.logs[usize::from(group.0)].batches.len()).then(|| {
+            reached.slot += 1;
+            (group, Slot(at as u64 + 1))
+        })
     }
 
     /// Executes a batch of the order, and what is before it in its group.

@@ -15,6 +15,7 @@
 //! | `clients.rs` | who asks for what, and what they see |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `check.rs` | one log a group, one common order, one state |
+//! | `subscribers.rs` | those who follow some of the groups |
 //! | `situations.rs` | what a run came to |
 //! | `cli.rs` | `synod sim merged` |
 
@@ -30,6 +31,7 @@ mod lives;
 mod machine;
 mod plan;
 mod situations;
+mod subscribers;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -44,6 +46,7 @@ use self::{
     faults::Hold,
     links::Links,
     machine::Machine,
+    subscribers::Subscribers,
 };
 pub use self::{
     cli::{MergedArgs, run_merged},
@@ -133,6 +136,7 @@ pub struct MergedWorld {
     holds: Vec<Hold>,
     clients: Clients,
     order: Order,
+    subscribers: Subscribers,
     counts: Counts,
     trace: Trace,
     /// Who proposed to skip to which position of a group.
@@ -244,6 +248,7 @@ impl World {
             holds: Vec::new(),
             clients: Clients::new(&plan, rng.fork()),
             order: Order::new(plan.first_groups(), plan.take),
+            subscribers: Subscribers::new(plan.seed, plan.nodes, groups),
             counts: Counts::default(),
             trace,
             skipped: BTreeMap::new(),
@@ -270,6 +275,7 @@ impl World {
         let peace = self.now;
         self.make_peace()?;
         self.run_to_recovery(peace)?;
+        self.followed_to_the_end()?;
         let recovery = self.now.since(peace);
         self.stay_idle()?;
         let undecided = check_history(&self.clients.history, |payload| self.order.reply(payload))?;
@@ -299,6 +305,7 @@ impl World {
                 format!("{EVENTS_MAX} events, and no end: {happening:?} is next")
             })?;
             self.happen(happening)?;
+            self.follow()?;
         }
         self.now = end;
         Ok(())

@@ -50,6 +50,14 @@ situations! {
     Backlogged = "a group waits for room behind the merge";
     /// A command of a session was executed in a group, and asked for again in another.
     RetriedElsewhere = "a retry goes to another group";
+    /// A subscriber went on at another node.
+    SubscriberMoves = "a subscriber goes on at another node";
+    /// What a subscriber wanted next was not kept any more.
+    SubscriberTooSlow = "a subscriber is slower than the logs are trimmed";
+    /// A group joined those that a subscriber follows.
+    SubscriberJoins = "a group joins a subscription";
+    /// A group left those that a subscriber follows.
+    SubscriberLeaves = "a group leaves a subscription";
     /// A snapshot of a group that was not asked for took the place of its log.
     SharedTrims = "a snapshot of another group trims the log";
 }
