@@ -42,7 +42,7 @@ const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 /// said so: a put, and a read, deletion or transaction of keys of one group. Revisions are then those of the group.
 #[derive(Clone, Debug)]
 pub struct Client {
-    endpoints: Arc<Endpoints>,
+    pub(crate) endpoints: Arc<Endpoints>,
     /// A server has said that the keys are spread over several groups.
     spread: Arc<AtomicBool>,
 }

@@ -115,7 +115,12 @@ impl Endpoints {
         self.all[self.current.load(Ordering::Relaxed)].url.clone()
     }
 
-    fn channel(&self, index: usize) -> Channel {
+    /// The number of the endpoint in use.
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn channel(&self, index: usize) -> Channel {
         let node = &self.all[index];
         node.channel.get_or_init(|| node.endpoint.connect_lazy()).clone()
     }
@@ -135,7 +140,7 @@ impl Endpoints {
     }
 
     /// Moves on from `failed`, unless another request already has.
-    fn move_on(&self, failed: usize) {
+    pub(crate) fn move_on(&self, failed: usize) {
         let next = (failed + 1) % self.all.len();
         let _ = self.current.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -267,17 +272,17 @@ fn endpoints_in(status: &Status) -> impl Iterator<Item = String> {
 
 /// Pauses that double, each shortened by up to a half at random, so that clients that failed together do not come
 /// back together.
-fn backoff() -> impl Iterator<Item = Duration> {
+pub(crate) fn backoff() -> impl Iterator<Item = Duration> {
     iter::successors(Some(BACKOFF_MIN), |pause| Some((*pause * 2).min(BACKOFF_MAX)))
         .map(|pause| pause.mul_f64(0.5 + fastrand::f64() / 2.0))
 }
 
-fn refused(endpoint: String, status: &Status, in_doubt: bool) -> Error {
+pub(crate) fn refused(endpoint: String, status: &Status, in_doubt: bool) -> Error {
     Error::Refused { endpoint, code: status.code(), message: status.message().to_owned(), in_doubt }
 }
 
 /// A status for people. Tonic reports a lost connection as "transport error"; the cause says more.
-fn describe(status: &Status) -> String {
+pub(crate) fn describe(status: &Status) -> String {
     let mut text = status.message().to_owned();
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {

@@ -3,6 +3,7 @@
 //! - [`Client`] speaks the etcd v3 API, so it works with etcd too: keys, transactions, members, status.
 //! - [`Session`] speaks Synod's own protocol to any replicated state machine and executes each command **at most
 //!   once**, however often it has to be sent.
+//! - [`Subscription`] follows what a Synod cluster decides.
 //!
 //! Both know several endpoints. They start with a random one, stay with it while it answers, and move on to
 //! the next when it does not (Santos 2012, section 7.2.3). Every replica accepts requests, whether it leads
@@ -25,11 +26,13 @@ mod config;
 mod endpoints;
 mod error;
 mod session;
+mod subscription;
 
 pub use client::Client;
 pub use config::Config;
 pub use error::Error;
 pub use session::Session;
+pub use subscription::{Start, Subscription};
 /// The messages of the etcd v3 API.
 pub use synod_api::etcdserverpb as api;
 /// The messages of Synod's own API.

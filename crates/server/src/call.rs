@@ -20,6 +20,7 @@ use tonic::{Code, Status};
 use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
+    feeds::Feed,
     message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
     services::{Answer, Pieces, Store},
@@ -123,6 +124,12 @@ impl Call {
                     answered(Box::pin(send_pieces(stream, pieces, lane, &charge, deadline)).await);
                 }
             }
+            Some(Ok(Answer::Feed(feed))) => {
+                if let Ok(stream) = reply.send_response(head(), false) {
+                    charge.shrink_to(REQUEST_BYTES);
+                    answered(Box::pin(send_feed(stream, feed, &charge, deadline)).await);
+                }
+            }
         }
     }
 }
@@ -184,6 +191,30 @@ async fn send_pieces<R: Replica>(
             charge.shrink_to(REQUEST_BYTES);
         }
         Ok(())
+    });
+    let outcome = outcome.await;
+    end(stream, outcome)
+}
+
+/// Sends messages at the client's pace until there is a reason to end.
+async fn send_feed(
+    mut stream: SendStream<Bytes>,
+    mut feed: Box<Feed>,
+    charge: &Charge,
+    deadline: Deadline,
+) -> Code {
+    let outcome = in_time(deadline, async {
+        let mut pace = Pace::new();
+        loop {
+            // Nothing is read for a client that has no room.
+            room(&mut stream, 1, &pace).await?;
+            let message = pace.paused(unless_gone(&mut stream, feed.next())).await??;
+            if !charge.grow(message.len() as u64) {
+                return Err(too_many());
+            }
+            send_as_taken(&mut stream, message, &mut pace).await?;
+            charge.shrink_to(REQUEST_BYTES);
+        }
     });
     let outcome = outcome.await;
     end(stream, outcome)

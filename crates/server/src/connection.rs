@@ -217,7 +217,9 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Config, InMemory, Member, admission::Admission, places::Places, readers::Readers};
+    use crate::{
+        Config, InMemory, Member, admission::Admission, feeds::Feeds, places::Places, readers::Readers,
+    };
 
     const STREAMS_MAX: u32 = 4096;
     const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -233,7 +235,13 @@ mod tests {
             decided: None,
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
-        let store = Store::new(&Config::default(), vec![replica], Readers::new(), Admission::new(4 << 20));
+        let store = Store::new(
+            &Config::default(),
+            vec![replica],
+            Readers::new(),
+            Admission::new(4 << 20),
+            Feeds::default(),
+        );
         let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");

@@ -9,6 +9,7 @@
 //!            serve.rs             connection.rs       kv, cluster, maintenance, native
 //!                                 call.rs, message.rs,
 //!                                 outbox.rs
+//!                                 feeds.rs             Replica (subscribe)
 //!            reader threads       large answers, readers.rs
 //!                              ── pages, http.rs, exposition.rs
 //! ```
@@ -27,6 +28,7 @@ mod config;
 mod connection;
 mod event_loop;
 mod exposition;
+mod feeds;
 mod http;
 mod memory;
 mod message;
@@ -44,8 +46,8 @@ pub use config::{Config, ListenError, listen_addresses};
 pub use event_loop::EventLoop;
 pub use memory::InMemory;
 pub use replica::{
-    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, PeerStatus,
-    Replica, RequestError, Role, Standing, Status,
+    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
+    PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
 };
 pub use requests::RequestMetrics;
 pub use serve::Server;

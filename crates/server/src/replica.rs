@@ -1,10 +1,10 @@
 //! The server's interface to a replica.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
-pub use synod_replica::Answer;
+pub use synod_replica::{Answer, Ordered, Point, Start, SubscribeError};
 use synod_wire::{Ballot, ClusterId, GroupId, ReplicaId, SessionId, Slot};
 
 /// A replica of a state machine, as its clients see it. A clone is another handle of the same replica.
@@ -77,6 +77,16 @@ pub trait Replica: Clone + Send + Sync + 'static {
         None
     }
 
+    /// Follows what these groups of the replica decide, or all groups if none is named.
+    fn subscribe(
+        &self,
+        groups: Vec<GroupId>,
+        start: Start,
+    ) -> impl Future<Output = Result<Box<dyn Subscription>, SubscribeError>> + Send {
+        let _ = (groups, start);
+        async { Err(SubscribeError::NoLog) }
+    }
+
     /// Hands the leadership from this replica to another, and waits until that one leads.
     fn move_leader(&self, to: ReplicaId) -> impl Future<Output = Result<(), MoveError>> + Send;
 }
@@ -88,6 +98,24 @@ pub struct Elsewhere {
     pub names: Vec<String>,
     /// The addresses at which clients reach these.
     pub client_urls: Vec<String>,
+}
+
+/// What groups decide, batch by batch.
+pub trait Subscription: Send {
+    /// Waits for the next batch. A future that is dropped loses none.
+    fn next(&mut self) -> Pin<Box<dyn Future<Output = Result<Ordered, SubscribeError>> + Send + '_>>;
+
+    /// The next batch, if it is here.
+    fn try_next(&mut self) -> Option<Ordered>;
+
+    /// Does not follow a group any more, from the next round on where groups are merged.
+    fn remove(&mut self, group: GroupId);
+
+    /// Where the subscription is in each group.
+    fn points(&self) -> Vec<Point>;
+
+    /// Whether the replica knows no leader of a group that is followed.
+    fn lacks_leader(&self) -> bool;
 }
 
 /// How new the state must be that a query sees.

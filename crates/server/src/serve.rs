@@ -25,6 +25,7 @@ use crate::{
     Config, EventLoop, Replica,
     admission::Admission,
     connection,
+    feeds::Feeds,
     http::Pages,
     places::{Places, Presence},
     readers::Readers,
@@ -108,13 +109,15 @@ impl Server {
         };
         let metrics = Arc::new(metrics);
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
+        let feeds = Feeds::new(server.stopping.subscribe());
         let threads = handles.into_iter().map(|thread| {
             let gathering = groups.iter().map(|replica| {
                 let (replica, task) = replica.gathering();
                 thread.spawn(task);
                 replica
             });
-            let store = Store::new(config, gathering.collect(), readers.clone(), admission.clone());
+            let store =
+                Store::new(config, gathering.collect(), readers.clone(), admission.clone(), feeds.clone());
             let store = Arc::new(store);
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
             let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };

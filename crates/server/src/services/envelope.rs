@@ -21,6 +21,7 @@ use tonic::{Code, Status};
 use crate::{
     Config, Consistency, Replica, RequestError, RequestMetrics,
     admission::{Admission, Share},
+    feeds::Feeds,
     readers::{GATHERED_BYTES, Lane, Place, Readers, apart},
     replica,
 };
@@ -44,11 +45,18 @@ pub(crate) struct Store<R> {
     requests: RequestMetrics,
     readers: Readers,
     admission: Admission,
+    feeds: Feeds,
 }
 
 impl<R: Replica> Store<R> {
     /// Makes the store of these groups, of which there is at least one.
-    pub(crate) fn new(config: &Config, groups: Vec<R>, readers: Readers, admission: Admission) -> Store<R> {
+    pub(crate) fn new(
+        config: &Config,
+        groups: Vec<R>,
+        readers: Readers,
+        admission: Admission,
+        feeds: Feeds,
+    ) -> Store<R> {
         let status = groups[0].status();
         Store {
             quota_bytes: config.quota_bytes,
@@ -58,6 +66,7 @@ impl<R: Replica> Store<R> {
             groups,
             readers,
             admission,
+            feeds,
         }
     }
 
@@ -84,6 +93,10 @@ impl<R: Replica> Store<R> {
     /// Makes a new connection's share of the memory for requests.
     pub(crate) fn share(&self) -> Share {
         self.admission.share()
+    }
+
+    pub(super) fn feeds(&self) -> &Feeds {
+        &self.feeds
     }
 
     pub(crate) fn requests(&self) -> &RequestMetrics {

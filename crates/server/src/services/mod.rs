@@ -20,6 +20,7 @@ pub(crate) use self::{
 use crate::{
     Replica,
     admission::Charge,
+    feeds::Feed,
     message::{RequestBody, framed, too_many},
     readers::{Lane, Place, apart},
 };
@@ -36,6 +37,8 @@ pub(crate) enum Answer<'a, R> {
     Large(Bytes, Place),
     /// One message or several, made as they are sent.
     Pieces(Box<Pieces<'a, R>>),
+    /// Messages without an end.
+    Feed(Box<Feed>),
 }
 
 impl<R: Replica> Store<R> {
@@ -138,6 +141,10 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request, lane)).await,
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
+            "/synod.v1.Native/Subscribe" => {
+                let feed = self.subscribe(body.message().await?).await?;
+                Ok(Answer::Feed(Box::new(feed)))
+            }
             "/synod.v1.Native/MoveLeader" => unary(body, |request| self.move_leader_natively(request)).await,
             "/synod.v1.Native/Change" => unary(body, |request| self.change_natively(request)).await,
             _ => Err(Status::unimplemented(why_not_served(path))),

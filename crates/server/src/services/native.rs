@@ -8,12 +8,12 @@ use synod_api::{
     synod::v1::{
         self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvCommand, KvQuery,
         KvStatus, MoveLeaderRequest, MoveLeaderResponse, OpenSessionRequest, OpenSessionResponse,
-        QueryRequest, QueryResponse, StatusRequest, StatusResponse, change_request::Change as Asked,
-        kv_command::Command,
+        QueryRequest, QueryResponse, StatusRequest, StatusResponse, SubscribeRequest, SubscribeStart,
+        change_request::Change as Asked, kv_command::Command,
     },
 };
 use synod_kv::validate;
-use synod_wire::{ReplicaId, SessionId};
+use synod_wire::{GroupId, ReplicaId, SessionId, Slot};
 use tonic::Status;
 
 use super::{
@@ -21,7 +21,8 @@ use super::{
     maintenance::unmoved,
 };
 use crate::{
-    Change, Consistency, Elsewhere, Goal, Group, Replica, RequestError, Standing,
+    Change, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
+    feeds::{Feed, broken_off},
     readers::{Lane, Place},
 };
 
@@ -83,6 +84,38 @@ impl<R: Replica> Store<R> {
         let answer = replica.query(payload, consistency).await.map_err(failure)?;
         let (reply, place) = gathered(answer, lane).await?;
         Ok((QueryResponse { reply }, place))
+    }
+
+    pub(super) async fn subscribe(&self, request: SubscribeRequest) -> Result<Feed, Status> {
+        let group = |number: u32| {
+            u16::try_from(number)
+                .map(GroupId)
+                .map_err(|_| Status::invalid_argument(format!("synod: there is no group {number}")))
+        };
+        let start = match SubscribeStart::try_from(request.start) {
+            Ok(SubscribeStart::Now) => Start::Now,
+            Ok(SubscribeStart::Beginning) => Start::Beginning,
+            Ok(SubscribeStart::Round) => Start::Round(request.round),
+            Ok(SubscribeStart::Points) => {
+                let point = |point: pb::GroupPoint| {
+                    Ok(Point {
+                        group: group(point.group)?,
+                        slot: Slot(point.slot),
+                        from: point.from_position,
+                        until: point.until_position,
+                    })
+                };
+                Start::At(request.points.into_iter().map(point).collect::<Result<_, Status>>()?)
+            }
+            Err(unknown) => return Err(Status::invalid_argument(format!("synod: {unknown}"))),
+        };
+        let groups = request.groups.into_iter().map(group).collect::<Result<_, _>>()?;
+        let place = self.feeds().place()?;
+        let leave: Vec<_> = request.leave.into_iter().map(group).collect::<Result<_, _>>()?;
+        let subscribed = self.replica().subscribe(groups, start).await;
+        let mut subscription = subscribed.map_err(|error| broken_off(&error))?;
+        leave.into_iter().for_each(|group| subscription.remove(group));
+        Ok(self.feeds().feed(subscription, place))
     }
 
     pub(super) async fn move_leader_natively(

@@ -1,0 +1,248 @@
+//! Following what a cluster decides.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
+
+use synod_api::synod::v1::{
+    DecidedBatch, GroupPoint, SubscribeRequest, SubscribeResponse, SubscribeStart,
+    native_client::NativeClient,
+};
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{Code, Status, Streaming};
+use tracing::debug;
+
+use crate::{
+    Client, Error,
+    endpoints::{Endpoints, backoff, describe, refused},
+    error::Failure,
+};
+
+/// Batches may be as large as a cluster allows.
+const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
+
+/// A server tells where it is once a second. One that is silent for so long is left.
+const SILENCE_MAX: Duration = Duration::from_secs(4);
+
+/// Where a subscription begins.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Start {
+    /// After what the replica that is asked has executed.
+    Now,
+    /// With the first slots.
+    Beginning,
+    /// With the first batch of this round of the common order of merged groups.
+    Round(u64),
+    /// After these points. A group without one joins the others at a round that none of them has begun.
+    Points(Vec<GroupPoint>),
+}
+
+impl Client {
+    /// Follows what some groups of a Synod cluster decide, or all if none is named: batch by batch, in their common
+    /// order where the cluster has one (`--groups merge:N`), each group by itself otherwise. All subscribers of a set
+    /// of groups get the same sequence.
+    ///
+    /// What is decided is not yet answered, nor executed everywhere. A command that a client sent again may come
+    /// twice, with the same session and number, and is executed once.
+    ///
+    /// # Errors
+    /// A server refuses it, or none answers within the configured [`request_timeout`](crate::Config::request_timeout).
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), synod_client::Error> {
+    /// use synod_client::{Client, Config, Start};
+    ///
+    /// let client = Client::new(Config::new(["http://127.0.0.1:2379", "http://127.0.0.1:22379"]))?;
+    /// let mut subscription = client.subscribe(&[0, 2], Start::Now).await?;
+    /// loop {
+    ///     let batch = subscription.next().await?;
+    ///     println!("group {} slot {}: {} commands", batch.group, batch.slot, batch.commands.len());
+    ///     // To go on after this batch in another process: Start::Points(subscription.points()).
+    /// }
+    /// # }
+    /// ```
+    pub async fn subscribe(&self, groups: &[u32], start: Start) -> Result<Subscription, Error> {
+        let (start, round, points) = match start {
+            Start::Now => (SubscribeStart::Now, 0, Vec::new()),
+            Start::Beginning => (SubscribeStart::Beginning, 0, Vec::new()),
+            Start::Round(round) => (SubscribeStart::Round, round, Vec::new()),
+            Start::Points(points) => (SubscribeStart::Points, 0, points),
+        };
+        let (groups, start) = (groups.to_vec(), start.into());
+        let request = SubscribeRequest { groups, start, round, points, leave: Vec::new() };
+        let mut subscription = Subscription {
+            endpoints: Arc::clone(&self.endpoints),
+            request,
+            points: BTreeMap::new(),
+            came: VecDeque::new(),
+            after: Vec::new(),
+            stream: None,
+        };
+        // The first message says where it begins.
+        subscription.receive().await?;
+        Ok(subscription)
+    }
+}
+
+/// What a cluster decides; see [`Client::subscribe`].
+///
+/// When its server fails or falls silent, it goes on at the next endpoint, where it was: no batch is lost, and none
+/// comes twice. It fails with the code `OutOfRange` if no replica keeps what comes next, since it was read too
+/// slowly.
+#[derive(Debug)]
+pub struct Subscription {
+    endpoints: Arc<Endpoints>,
+    /// What was asked for first.
+    request: SubscribeRequest,
+    /// Where it is in each group; empty before the first message.
+    points: BTreeMap<u32, GroupPoint>,
+    /// Batches that have come.
+    came: VecDeque<DecidedBatch>,
+    /// Where it is after these.
+    after: Vec<GroupPoint>,
+    stream: Option<Streaming<SubscribeResponse>>,
+}
+
+impl Subscription {
+    /// Waits for the next batch. A call that is dropped loses none.
+    ///
+    /// # Errors
+    /// No endpoint can go on with it.
+    pub async fn next(&mut self) -> Result<DecidedBatch, Error> {
+        loop {
+            if let Some(batch) = self.came.pop_front() {
+                let after = GroupPoint { group: batch.group, slot: batch.slot, ..GroupPoint::default() };
+                let point = self.points.entry(batch.group).or_insert(after);
+                point.slot = batch.slot;
+                if self.came.is_empty() {
+                    self.pass();
+                }
+                return Ok(batch);
+            }
+            self.receive().await?;
+        }
+    }
+
+    /// Where it is in each group: everything before was returned, and nothing after it.
+    #[must_use]
+    pub fn points(&self) -> Vec<GroupPoint> {
+        self.points.values().copied().collect()
+    }
+
+    /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun.
+    pub fn add(&mut self, group: u32) {
+        if !self.request.groups.contains(&group) {
+            self.request.groups.push(group);
+        }
+        self.ask_anew();
+    }
+
+    /// Does not follow a group any more. If the groups are merged, what it has in the present round still comes.
+    pub fn remove(&mut self, group: u32) {
+        self.request.leave.push(group);
+        self.ask_anew();
+    }
+
+    /// What has come and was not returned comes again.
+    fn ask_anew(&mut self) {
+        self.came.clear();
+        self.stream = None;
+    }
+
+    /// What has come is returned: goes on to where the server was after it.
+    fn pass(&mut self) {
+        let after = mem::take(&mut self.after).into_iter().map(|point| (point.group, point));
+        let before = mem::replace(&mut self.points, after.collect());
+        // A group that was followed and is not any more has left.
+        let points = &self.points;
+        self.request.groups.retain(|group| points.contains_key(group) || !before.contains_key(group));
+    }
+
+    /// Waits for a message, of this server or the next one.
+    async fn receive(&mut self) -> Result<(), Error> {
+        let mut deadline = None;
+        let mut pauses = backoff();
+        let (mut attempts, mut reached, mut trimmed) = (0, false, 0);
+        loop {
+            let index = self.endpoints.current();
+            let endpoint = self.endpoints.current_url();
+            let cause = match timeout_at(Instant::now() + SILENCE_MAX, self.message(index)).await {
+                Ok(Ok(response)) => return self.took(endpoint, response),
+                Ok(Err(status)) => match Failure::of(&status) {
+                    // Another replica may keep more.
+                    Failure::Refused if status.code() == Code::OutOfRange => {
+                        trimmed += 1;
+                        if trimmed >= self.endpoints.urls().count() {
+                            return Err(refused(endpoint, &status, false));
+                        }
+                        describe(&status)
+                    }
+                    Failure::Refused if status.code() != Code::ResourceExhausted => {
+                        return Err(refused(endpoint, &status, false));
+                    }
+                    failure => {
+                        reached |= failure != Failure::NotReached;
+                        describe(&status)
+                    }
+                },
+                Err(_) => "no message in time".to_owned(),
+            };
+            debug!(endpoint, cause, "a subscription moves on");
+            self.stream = None;
+            attempts += 1;
+            self.endpoints.move_on(index);
+            let round = (attempts as usize).is_multiple_of(self.endpoints.urls().count());
+            let pause = if round { pauses.next().expect("it never ends") } else { Duration::ZERO };
+            let deadline =
+                *deadline.get_or_insert_with(|| Instant::now() + self.endpoints.config().request_timeout);
+            let hopeless = self.endpoints.config().give_up_unreachable
+                && self.points.is_empty()
+                && !reached
+                && attempts as usize >= self.endpoints.urls().count();
+            if hopeless || Instant::now() + pause >= deadline {
+                return Err(Error::Unavailable { attempts, endpoint, cause, reached });
+            }
+            sleep(pause).await;
+        }
+    }
+
+    /// The next message of an endpoint.
+    async fn message(&mut self, index: usize) -> Result<SubscribeResponse, Status> {
+        if self.stream.is_none() {
+            let mut request = self.request.clone();
+            if !self.points.is_empty() {
+                request.start = SubscribeStart::Points.into();
+                request.points = self.points();
+            }
+            let channel = self.endpoints.channel(index);
+            let mut client = NativeClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            self.stream = Some(client.subscribe(request).await?.into_inner());
+        }
+        let stream = self.stream.as_mut().expect("it was opened");
+        stream.message().await?.ok_or_else(|| Status::unavailable("the stream has ended"))
+    }
+
+    fn took(&mut self, endpoint: String, response: SubscribeResponse) -> Result<(), Error> {
+        let mut last: BTreeMap<u32, u64> =
+            self.points.iter().map(|(&group, point)| (group, point.slot)).collect();
+        for batch in &response.batches {
+            if last.insert(batch.group, batch.slot).is_some_and(|last| last >= batch.slot) {
+                let message = format!("synod: slot {} of group {} came again", batch.slot, batch.group);
+                return Err(Error::Refused { endpoint, code: Code::Internal, message, in_doubt: false });
+            }
+        }
+        if self.points.is_empty() && self.request.groups.is_empty() {
+            self.request.groups = response.points.iter().map(|point| point.group).collect();
+        }
+        self.request.leave.clear();
+        self.came = response.batches.into();
+        self.after = response.points;
+        if self.came.is_empty() {
+            self.pass();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! Streams of what is decided, for those who subscribe.
+//!
+//! A batch is read from the replica's log when its client has room for it, so nothing waits here for a client that is
+//! slow: it is broken off if it takes next to nothing for a minute, or if the log no longer has what comes next.
+
+use std::{
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use synod_api::synod::v1::{
+    CommandKind as Kind, DecidedBatch, DecidedCommand, GroupPoint, SubscribeResponse,
+};
+use synod_wire::CommandKind;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{sleep, timeout},
+};
+use tonic::Status;
+
+use crate::{Ordered, SubscribeError, Subscription, message::framed, readers::GATHERED_BYTES};
+
+/// Subscriptions at the same time, over all connections. Each makes the protocol's thread read the log up to 200
+/// times a second.
+const FEEDS_MAX: usize = 64;
+
+/// A message leaves at least so often, so that the client knows that its replica is there, and how far it is.
+const POINTS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pause after a message with few bytes: what is decided meanwhile is read together.
+const GATHER: Duration = Duration::from_millis(5);
+const FEW_BYTES: usize = 16 << 10;
+
+/// How long a replica may know no leader before its subscribers are sent to another one.
+const LEADERLESS_MAX: Duration = Duration::from_secs(5);
+
+/// The places for subscriptions. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct Feeds {
+    places: Arc<Semaphore>,
+    /// The server ends.
+    stopping: watch::Receiver<bool>,
+}
+
+impl Default for Feeds {
+    fn default() -> Feeds {
+        Feeds::new(watch::channel(false).1)
+    }
+}
+
+impl Feeds {
+    /// Subscriptions end when the server does.
+    pub(crate) fn new(stopping: watch::Receiver<bool>) -> Feeds {
+        Feeds { places: Arc::new(Semaphore::new(FEEDS_MAX)), stopping }
+    }
+
+    pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!(
+                "synod: there are {FEEDS_MAX} subscriptions at this replica already; ask another one"
+            ))
+        })
+    }
+
+    pub(crate) fn feed(&self, subscription: Box<dyn Subscription>, place: OwnedSemaphorePermit) -> Feed {
+        let (stopping, begun, led_at) = (self.stopping.clone(), false, Instant::now());
+        Feed { subscription, _place: place, stopping, begun, few: false, led_at }
+    }
+}
+
+/// What is sent to one subscriber.
+pub(crate) struct Feed {
+    subscription: Box<dyn Subscription>,
+    _place: OwnedSemaphorePermit,
+    stopping: watch::Receiver<bool>,
+    begun: bool,
+    /// The last message had few bytes.
+    few: bool,
+    /// When the replica was last seen to know a leader of each group.
+    led_at: Instant,
+}
+
+impl Feed {
+    /// The next message.
+    pub(crate) async fn next(&mut self) -> Result<Bytes, Status> {
+        if !mem::replace(&mut self.begun, true) {
+            return Ok(self.message(Vec::new()));
+        }
+        if mem::take(&mut self.few) {
+            sleep(GATHER).await;
+        }
+        let mut stopping = self.stopping.clone();
+        let next = tokio::select! {
+            next = timeout(POINTS_INTERVAL, self.subscription.next()) => next,
+            Ok(_) = stopping.wait_for(|stopping| *stopping) => return Err(broken_off(&SubscribeError::Stopping)),
+        };
+        let mut batches = Vec::new();
+        if let Ok(first) = next {
+            let mut next = Some(first.map_err(|error| broken_off(&error))?);
+            let mut bytes = 0;
+            while let Some(ordered) = next {
+                bytes += ordered.batch.bytes().len();
+                batches.push(decided(&ordered));
+                next = if bytes < GATHERED_BYTES { self.subscription.try_next() } else { None };
+            }
+            self.few = bytes < FEW_BYTES;
+        }
+        if !self.subscription.lacks_leader() {
+            self.led_at = Instant::now();
+        } else if batches.is_empty() && self.led_at.elapsed() > LEADERLESS_MAX {
+            return Err(Status::unavailable("etcdserver: no leader"));
+        }
+        Ok(self.message(batches))
+    }
+
+    fn message(&self, batches: Vec<DecidedBatch>) -> Bytes {
+        let points = self.subscription.points().into_iter().map(|point| GroupPoint {
+            group: point.group.0.into(),
+            slot: point.slot.0,
+            from_position: point.from,
+            until_position: point.until,
+        });
+        framed(&SubscribeResponse { batches, points: points.collect() })
+    }
+}
+
+fn decided(ordered: &Ordered) -> DecidedBatch {
+    let commands = ordered.batch.commands().map(|command| DecidedCommand {
+        kind: kind(command.kind).into(),
+        session: command.session.0,
+        sequence: command.sequence,
+        payload: command.payload,
+    });
+    DecidedBatch {
+        group: ordered.group.0.into(),
+        slot: ordered.slot.0,
+        position: ordered.position,
+        commands: commands.collect(),
+    }
+}
+
+fn kind(kind: CommandKind) -> Kind {
+    match kind {
+        CommandKind::Apply => Kind::Apply,
+        CommandKind::OpenSession => Kind::OpenSession,
+        CommandKind::AdvanceClock => Kind::AdvanceClock,
+        CommandKind::Reconfigure => Kind::Reconfigure,
+        CommandKind::Settle => Kind::Settle,
+        CommandKind::Skip => Kind::Skip,
+        kind => unreachable!("{kind:?} is no command of a batch"),
+    }
+}
+
+/// The status with which a subscription is refused, or ends.
+pub(crate) fn broken_off(error: &SubscribeError) -> Status {
+    let text = format!("synod: {error}");
+    match error {
+        SubscribeError::Trimmed { .. } => Status::out_of_range(text),
+        SubscribeError::Stopping => Status::unavailable("etcdserver: server stopped"),
+        SubscribeError::NoLog | SubscribeError::NoRounds => Status::failed_precondition(text),
+        _ => Status::invalid_argument(text),
+    }
+}
