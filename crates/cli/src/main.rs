@@ -14,6 +14,7 @@ mod recover;
 mod serve;
 mod sim;
 mod status;
+mod tail;
 mod wal;
 
 use std::{env, ffi::OsString, process::ExitCode};
@@ -82,6 +83,9 @@ enum Command {
     Compact(kv::CompactArgs),
     /// Show every replica as it sees itself
     Status(status::StatusArgs),
+    /// Print what the cluster decides, as it does
+    #[command(after_long_help = tail::HELP)]
+    Tail(tail::TailArgs),
     /// Show, add, remove and replace members of the cluster
     Member(member::MemberArgs),
     /// Hand the leadership to a member
@@ -134,6 +138,7 @@ fn dispatch(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Command::Txn(args) => kv::txn(args),
         Command::Compact(args) => kv::compact(args),
         Command::Status(args) => status::run(args),
+        Command::Tail(args) => tail::run(&args),
         Command::Member(args) => member::run(args),
         Command::MoveLeader(args) => member::move_leader(args),
         Command::Reconfigure(args) => member::reconfigure(args),

@@ -1,6 +1,6 @@
 //! The running replica as the server sees it: the types of one crate translated to those of the other.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -8,10 +8,10 @@ use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
 use synod_replica::{Choice, MemberInfo, Membership, Others, Refusal, SessionCommand};
 use synod_server::{
-    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, PeerStatus,
-    Replica, RequestError, Role, Standing, Status,
+    Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
+    PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
 };
-use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
+use synod_wire::{Ballot, ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
 
 /// The time between two looks whether another replica leads.
@@ -295,6 +295,14 @@ impl Replica for Served {
         Some(self.alone(&self.groups[merged]))
     }
 
+    async fn subscribe(
+        &self,
+        groups: Vec<GroupId>,
+        start: Start,
+    ) -> Result<Box<dyn Subscription>, SubscribeError> {
+        Ok(Box::new(Subscribed(self.handle.subscribe(groups, start).await?)))
+    }
+
     async fn move_leader(&self, to: ReplicaId) -> Result<(), MoveError> {
         if !self.leads() {
             return Err(MoveError::NotLeader);
@@ -315,6 +323,31 @@ impl Replica for Served {
             sleep(GLANCE_INTERVAL).await;
         }
         Ok(())
+    }
+}
+
+/// A subscription of the node, as the server takes it.
+struct Subscribed(synod_node::Subscription);
+
+impl Subscription for Subscribed {
+    fn next(&mut self) -> Pin<Box<dyn Future<Output = Result<Ordered, SubscribeError>> + Send + '_>> {
+        Box::pin(self.0.next())
+    }
+
+    fn try_next(&mut self) -> Option<Ordered> {
+        self.0.try_next()
+    }
+
+    fn remove(&mut self, group: GroupId) {
+        self.0.remove(group);
+    }
+
+    fn points(&self) -> Vec<Point> {
+        self.0.points()
+    }
+
+    fn lacks_leader(&self) -> bool {
+        self.0.lacks_leader()
     }
 }
 

@@ -1,0 +1,316 @@
+//! `synod tail`: prints what the cluster decides, as it does.
+
+use std::{fmt::Write as _, str::FromStr};
+
+use clap::Args;
+use prost::Message as _;
+use serde_json::{Value, json};
+use synod_api::synod::v1::{CommandKind, KvCommand, kv_command::Command};
+use synod_client::{
+    Start, Subscription,
+    api::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request},
+    native::{DecidedBatch, DecidedCommand, GroupPoint},
+};
+use tokio::signal;
+
+use crate::{
+    client::{ClientArgs, block_on},
+    failure::Failure,
+    output::{self, Format, base64, object},
+};
+
+/// The end of `synod tail --help`.
+pub const HELP: &str = "\
+A line is GROUP:SLOT, the position in the common order after @ where the cluster has one, and a command:
+
+  0:17@5  put \"city\" \"Lausanne\"
+  2:9@5   delete \"a\" to \"b\"
+  1:23@6  txn if 2 compares then put \"x\" \"1\" else nothing
+
+With --groups merge:N the groups have one order, that in which all replicas execute: any two tails of the same groups
+print the same lines, and a tail of fewer groups prints those of its groups in the same order. It does not wait for the
+others. With --groups shard:N the groups have no common order, and do not wait for each other here either.
+
+A command is printed when it is decided. It may have no effect: a transaction may take its other branch, and a command
+that a client sent again is there twice and is executed once (with -w json: it has the same session and number).
+
+A tail goes on at the next of the endpoints if its replica fails, and loses nothing. At its end it says on standard error
+what to give as --from in order to go on. Replicas keep only the newest part of their logs (serve --keep-slots,
+--keep-bytes): a start that is gone is refused, with the first one that can be had.";
+
+/// Arguments of `synod tail`.
+#[derive(Clone, Debug, Args)]
+pub struct TailArgs {
+    /// The groups to follow, counted from 0; all if none is given.
+    #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
+    groups: Vec<u32>,
+    /// Where to begin: now, beginning, round:N (of the common order), or after a slot of each group, GROUP:SLOT,... A
+    /// group that --groups names and that has no slot here joins the others at their next round.
+    #[arg(long, value_name = "START", default_value = "now")]
+    from: From,
+    /// End after so many lines.
+    #[arg(short = 'n', long, value_name = "LINES", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Print also what concerns sessions, the replicated clock and the group itself.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Where a tail begins.
+#[derive(Clone, Debug, PartialEq)]
+struct From(Start);
+
+impl FromStr for From {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<From, String> {
+        let wrong = || {
+            format!(
+                "'{text}' is no start; accepted: now, beginning, round:N, or GROUP:SLOT,... such as 0:17,2:9"
+            )
+        };
+        let point = |part: &str| {
+            let (group, slot) = part.split_once(':')?;
+            let (group, slot) = (group.parse().ok()?, slot.parse().ok()?);
+            Some(GroupPoint { group, slot, ..GroupPoint::default() })
+        };
+        Ok(From(match text {
+            "now" => Start::Now,
+            "beginning" => Start::Beginning,
+            _ => match text.strip_prefix("round:") {
+                Some(round) => Start::Round(round.parse().map_err(|_| wrong())?),
+                None => Start::Points(text.split(',').map(point).collect::<Option<_>>().ok_or_else(wrong)?),
+            },
+        }))
+    }
+}
+
+pub fn run(args: &TailArgs) -> Result<(), Failure> {
+    if !matches!(args.client.write_out, Format::Simple | Format::Json) {
+        return Err(Failure::usage(
+            "a tail has no end, and so no table; accepted for --write-out: simple, json",
+        ));
+    }
+    let mut groups = args.groups.clone();
+    if let (true, Start::Points(points)) = (groups.is_empty(), &args.from.0) {
+        groups.extend(points.iter().map(|point| point.group));
+    }
+    let client = args.client.client()?;
+    block_on(async {
+        let mut subscription = client.subscribe(&groups, args.from.0.clone()).await?;
+        let followed = tokio::select! {
+            followed = follow(args, &mut subscription) => followed,
+            _ = signal::ctrl_c() => Ok(()),
+        };
+        let points: Vec<String> =
+            subscription.points().iter().map(|point| format!("{}:{}", point.group, point.slot)).collect();
+        eprintln!("to go on: synod tail --from {}", points.join(","));
+        followed
+    })
+}
+
+async fn follow(args: &TailArgs, subscription: &mut Subscription) -> Result<(), Failure> {
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        let batch = subscription.next().await?;
+        let is_shown = |command: &&DecidedCommand| args.all || command.kind() == CommandKind::Apply;
+        let mut text = String::new();
+        for command in batch.commands.iter().filter(is_shown) {
+            text += &match args.client.write_out {
+                Format::Json => format!("{}\n", to_json(&batch, command)),
+                _ => line(&batch, command),
+            };
+            left = left.saturating_sub(1);
+        }
+        output::print(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A command for people.
+fn line(batch: &DecidedBatch, command: &DecidedCommand) -> String {
+    let DecidedBatch { group, slot, position, .. } = batch;
+    let position = position.map(|position| format!("@{position}")).unwrap_or_default();
+    let what = match command.kind() {
+        CommandKind::Apply => applied(&command.payload),
+        CommandKind::OpenSession => "open a session".to_owned(),
+        CommandKind::AdvanceClock => "advance the clock".to_owned(),
+        CommandKind::Reconfigure => "change the group".to_owned(),
+        CommandKind::Settle => "complete a change of voters".to_owned(),
+        CommandKind::Skip => "skip".to_owned(),
+    };
+    format!("{:<12} {what}\n", format!("{group}:{slot}{position}"))
+}
+
+/// A command of the key-value store, or of another state machine.
+fn applied(payload: &[u8]) -> String {
+    match KvCommand::decode(payload).ok().and_then(|command| command.command) {
+        Some(Command::Put(put)) => put_text(&put),
+        Some(Command::DeleteRange(range)) => delete_text(&range),
+        Some(Command::Txn(txn)) => txn_text(&txn),
+        Some(Command::Compact(compact)) => format!("compact {}", compact.revision),
+        Some(Command::Alarm(alarm)) => format!("alarm {}", alarm.action().as_str_name().to_lowercase()),
+        None => format!("{} bytes {}", payload.len(), text(payload)),
+    }
+}
+
+fn put_text(put: &PutRequest) -> String {
+    let lease = if put.lease == 0 { String::new() } else { format!(" --lease {}", put.lease) };
+    format!("put {} {}{lease}", text(&put.key), text(&put.value))
+}
+
+fn delete_text(range: &DeleteRangeRequest) -> String {
+    format!("delete {}", range_text(&range.key, &range.range_end))
+}
+
+fn get_text(range: &RangeRequest) -> String {
+    format!("get {}", range_text(&range.key, &range.range_end))
+}
+
+fn range_text(key: &[u8], end: &[u8]) -> String {
+    match end {
+        [] => text(key),
+        [0] => format!("{} and later", text(key)),
+        end => format!("{} to {}", text(key), text(end)),
+    }
+}
+
+fn txn_text(txn: &TxnRequest) -> String {
+    let operations = |operations: &[RequestOp]| {
+        let mut all = String::new();
+        for operation in operations.iter().filter_map(|operation| operation.request.as_ref()) {
+            let one = match operation {
+                Request::RequestPut(put) => put_text(put),
+                Request::RequestDeleteRange(range) => delete_text(range),
+                Request::RequestRange(range) => get_text(range),
+                Request::RequestTxn(inner) => format!("({})", txn_text(inner)),
+            };
+            let _ = write!(all, "{}{one}", if all.is_empty() { "" } else { ", " });
+        }
+        if all.is_empty() { "nothing".to_owned() } else { all }
+    };
+    let compares = txn.compare.len();
+    format!("txn if {compares} compares then {} else {}", operations(&txn.success), operations(&txn.failure))
+}
+
+/// Bytes in quotes, as text if they are.
+fn text(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => format!("{text:?}"),
+        Err(_) => format!("b\"{}\"", bytes.escape_ascii()),
+    }
+}
+
+/// A command for programs: bytes are in base64, as etcdctl prints them.
+fn to_json(batch: &DecidedBatch, command: &DecidedCommand) -> Value {
+    let kind = command.kind().as_str_name().to_lowercase();
+    let mut value = object([
+        ("slot", batch.slot.into()),
+        ("kind", kind.into()),
+        ("session", command.session.into()),
+        ("sequence", command.sequence.into()),
+    ]);
+    // These are there also if they are 0.
+    value["group"] = batch.group.into();
+    if let Some(position) = batch.position {
+        value["position"] = position.into();
+    }
+    if command.kind() == CommandKind::Apply {
+        match KvCommand::decode(command.payload.clone()).ok().and_then(|command| command.command) {
+            Some(Command::Put(put)) => {
+                value["put"] = object([
+                    ("key", base64(&put.key)),
+                    ("value", base64(&put.value)),
+                    ("lease", put.lease.into()),
+                ]);
+            }
+            Some(Command::DeleteRange(range)) => {
+                value["delete_range"] = range_json(&range.key, &range.range_end)
+            }
+            Some(Command::Txn(txn)) => value["txn"] = txn_json(&txn),
+            Some(Command::Compact(compact)) => value["compact"] = json!({ "revision": compact.revision }),
+            Some(Command::Alarm(alarm)) => value["alarm"] = alarm.action().as_str_name().into(),
+            None => value["payload"] = base64(&command.payload),
+        }
+    }
+    value
+}
+
+fn range_json(key: &[u8], end: &[u8]) -> Value {
+    object([("key", base64(key)), ("range_end", base64(end))])
+}
+
+fn txn_json(txn: &TxnRequest) -> Value {
+    let operation = |operation: &RequestOp| match &operation.request {
+        Some(Request::RequestPut(put)) => {
+            json!({ "put": object([("key", base64(&put.key)), ("value", base64(&put.value))]) })
+        }
+        Some(Request::RequestDeleteRange(range)) => {
+            json!({ "delete_range": range_json(&range.key, &range.range_end) })
+        }
+        Some(Request::RequestRange(range)) => json!({ "range": range_json(&range.key, &range.range_end) }),
+        Some(Request::RequestTxn(inner)) => json!({ "txn": txn_json(inner) }),
+        None => json!({}),
+    };
+    json!({
+        "compares": txn.compare.len(),
+        "success": txn.success.iter().map(operation).collect::<Vec<_>>(),
+        "failure": txn.failure.iter().map(operation).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_read_and_a_wrong_one_says_what_is_accepted() {
+        let point = |group, slot| GroupPoint { group, slot, ..GroupPoint::default() };
+        assert_eq!("now".parse(), Ok(From(Start::Now)));
+        assert_eq!("round:12".parse(), Ok(From(Start::Round(12))));
+        assert_eq!("0:17,2:9".parse(), Ok(From(Start::Points(vec![point(0, 17), point(2, 9)]))));
+        for wrong in ["", "later", "round:", "0", "0:17,", "0:17,2", "-1:3"] {
+            assert!(wrong.parse::<From>().unwrap_err().contains("accepted"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn commands_are_printed_for_people_and_for_programs() {
+        let put = |key: &str, value: &[u8]| PutRequest {
+            key: key.to_owned().into(),
+            value: value.to_vec().into(),
+            ..PutRequest::default()
+        };
+        let range =
+            DeleteRangeRequest { key: "a".into(), range_end: "b".into(), ..DeleteRangeRequest::default() };
+        let txn = TxnRequest {
+            success: vec![RequestOp { request: Some(Request::RequestPut(put("x", b"1"))) }],
+            ..TxnRequest::default()
+        };
+        let of = |command| {
+            let payload = KvCommand { command: Some(command), ..KvCommand::default() }.encode_to_vec();
+            DecidedCommand { payload: payload.into(), session: 7, sequence: 3, ..DecidedCommand::default() }
+        };
+        let batch = DecidedBatch { group: 0, slot: 17, position: Some(5), commands: Vec::new() };
+        assert_eq!(
+            line(&batch, &of(Command::Put(put("city", b"\xff")))),
+            "0:17@5       put \"city\" b\"\\xff\"\n"
+        );
+        assert_eq!(line(&batch, &of(Command::DeleteRange(range))), "0:17@5       delete \"a\" to \"b\"\n");
+        assert_eq!(
+            line(&batch, &of(Command::Txn(txn))),
+            "0:17@5       txn if 0 compares then put \"x\" \"1\" else nothing\n"
+        );
+        let other = DecidedCommand { payload: "\u{1}?".into(), ..DecidedCommand::default() };
+        assert_eq!(line(&batch, &other), "0:17@5       2 bytes \"\\u{1}?\"\n");
+        assert_eq!(
+            to_json(&batch, &of(Command::Put(put("city", b"x")))),
+            json!({
+                "group": 0, "slot": 17, "position": 5, "kind": "apply", "session": 7, "sequence": 3,
+                "put": { "key": "Y2l0eQ==", "value": "eA==" }
+            })
+        );
+    }
+}
