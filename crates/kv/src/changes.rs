@@ -1,6 +1,6 @@
 //! The list of changes: which key changed at which revision.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::key::Key;
 
@@ -17,10 +17,10 @@ pub(crate) struct Change {
 /// With it a compaction looks only at keys that changed since the compaction before, not at all keys. The
 /// changes of a revision are also its events. The list consists of chunks, because a single buffer that grows
 /// would be copied as a whole between two commands. Changes are taken from the front of a chunk, a few at a
-/// time, without moving the rest.
-#[derive(Debug, Default)]
+/// time, without moving the rest. A clone shares the chunks, of which only the first and the last ever change.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeLog {
-    chunks: VecDeque<VecDeque<Change>>,
+    chunks: VecDeque<Arc<VecDeque<Change>>>,
 }
 
 const CHUNK_CHANGES: usize = 1024;
@@ -29,20 +29,20 @@ impl ChangeLog {
     /// Adds a change, later than all others.
     pub(crate) fn push(&mut self, change: Change) {
         match self.chunks.back_mut() {
-            Some(chunk) if chunk.len() < CHUNK_CHANGES => chunk.push_back(change),
+            Some(chunk) if chunk.len() < CHUNK_CHANGES => Arc::make_mut(chunk).push_back(change),
             last => {
                 // A small store should not pay for a whole chunk.
                 let capacity = if last.is_some() { CHUNK_CHANGES } else { 0 };
                 let mut chunk = VecDeque::with_capacity(capacity);
                 chunk.push_back(change);
-                self.chunks.push_back(chunk);
+                self.chunks.push_back(Arc::new(chunk));
             }
         }
     }
 
     /// Removes all changes from `revision` on.
     pub(crate) fn drop_from(&mut self, revision: i64) {
-        while let Some(chunk) = self.chunks.back_mut() {
+        while let Some(chunk) = self.chunks.back_mut().map(Arc::make_mut) {
             chunk.truncate(chunk.partition_point(|change| change.revision < revision));
             if !chunk.is_empty() {
                 break;
@@ -54,7 +54,7 @@ impl ChangeLog {
     /// Removes and returns all changes below `revision`.
     pub(crate) fn take_before(&mut self, revision: i64) -> Vec<Change> {
         let mut taken = Vec::new();
-        while let Some(chunk) = self.chunks.front_mut() {
+        while let Some(chunk) = self.chunks.front_mut().map(Arc::make_mut) {
             let count = chunk.partition_point(|change| change.revision < revision);
             if count < chunk.len() {
                 taken.extend(chunk.drain(..count));
@@ -70,7 +70,10 @@ impl ChangeLog {
     pub(crate) fn from(&self, revision: i64) -> impl Iterator<Item = &Change> {
         let first =
             self.chunks.partition_point(|chunk| chunk.back().is_none_or(|last| last.revision < revision));
-        self.chunks.range(first..).flatten().skip_while(move |change| change.revision < revision)
+        self.chunks
+            .range(first..)
+            .flat_map(|chunk| chunk.iter())
+            .skip_while(move |change| change.revision < revision)
     }
 }
 

@@ -82,6 +82,12 @@ impl<'a> From<&'a Version> for Seen<'a> {
 }
 
 impl Seen<'_> {
+    /// A copy that lives on by itself.
+    pub(crate) fn to_version(self) -> Version {
+        let Seen { modified, sub, created, version, lease, value } = self;
+        Version { modified, sub, created, version, lease, value: value.to_bytes() }
+    }
+
     pub(crate) fn is_tombstone(&self) -> bool {
         self.version == 0
     }
@@ -187,6 +193,18 @@ impl History {
                 chunks[at].iter().any(|version| (version.modified, version.sub) == (modified, sub))
             })
         })
+    }
+
+    /// The version that this change made, if it is kept.
+    pub(crate) fn made_by(&self, modified: i64, sub: u32) -> Option<Seen<'_>> {
+        let made = |version: &Seen<'_>| (version.modified, version.sub) == (modified, sub);
+        let Versions { latest, recent, older } = &*self.0;
+        if let Some(version) = recent.iter().chain([latest]).map(Seen::from).find(made) {
+            return Some(version);
+        }
+        let chunks = older.as_deref()?;
+        let after = chunks.partition_point(|chunk| chunk.first() <= (modified, sub));
+        chunks[after.checked_sub(1)?].iter().find(made)
     }
 
     /// Every version, oldest first.

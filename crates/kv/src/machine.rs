@@ -44,7 +44,11 @@ impl StateMachine for KvStore {
     }
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        *self = snapshot::read_store(snapshot)?;
+        let restored = snapshot::read_store(snapshot)?;
+        *self = KvStore { feed: self.feed.take(), ..restored };
+        if let Some(feed) = &self.feed {
+            feed.restored();
+        }
         Ok(())
     }
 

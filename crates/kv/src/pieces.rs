@@ -38,6 +38,7 @@ const PIECE_LOOKS: usize = 1 << 15;
 impl KvStore {
     /// Answers a query at once if the answer is small, and in pieces if it is not.
     pub(crate) fn answer_in_pieces(&self, query: KvQuery) -> Answered {
+        self.show_view();
         match self.query_within(&query, Budget::page()) {
             Err(KvError::AnswerTooLarge(_) | KvError::TooManyKeys) => {}
             small => return Answered::Whole(encoded(small)),
@@ -57,6 +58,7 @@ impl KvStore {
             alarms: self.alarms.clone(),
             // A reader does not need the list of changes.
             changes: ChangeLog::default(),
+            feed: None,
             ..*self
         }
     }

@@ -6,7 +6,8 @@ use synod_api::etcdserverpb::{AlarmType, PutRequest, PutResponse};
 use crate::{
     KvError, KvStore,
     budget::Budget,
-    history::{History, Version},
+    feed::Event,
+    history::{History, Seen, Version},
     key::{Key, find, find_mut},
     store::{PURGE_REVISIONS, Writes, charge, header},
 };
@@ -32,6 +33,7 @@ impl<'a> From<&'a PutRequest> for Put<'a> {
 impl KvStore {
     /// Does what [`KvStore::execute`] does with the command that was read.
     pub(crate) fn execute_plain_put(&mut self, command: &PlainPut<'_>) -> Result<PutResponse, KvError> {
+        self.show_view();
         self.purge(PURGE_REVISIONS);
         if self.has_alarm(AlarmType::Corrupt) {
             return Err(KvError::Corrupt);
@@ -100,7 +102,11 @@ impl KvStore {
                 };
                 self.live_keys += u64::from(live.is_none());
                 let size = charge(key, &value);
-                history.push(Version { modified, sub, created, version, lease, value });
+                let version = Version { modified, sub, created, version, lease, value };
+                if let Some(events) = &mut writes.events {
+                    events.push(Event::new(key, Seen::from(&version), Some(history)));
+                }
+                history.push(version);
                 (key.clone(), size)
             }
             None => {
@@ -108,6 +114,9 @@ impl KvStore {
                 let value = copied();
                 let size = charge(&key, &value);
                 let first = Version { modified, sub, created: modified, version: 1, lease: put.lease, value };
+                if let Some(events) = &mut writes.events {
+                    events.push(Event::new(&key, Seen::from(&first), None));
+                }
                 self.keys.insert(key.clone(), History::new(first));
                 self.live_keys += 1;
                 (key, size)

@@ -1,6 +1,6 @@
 //! The store's state, and the changes that commands make to it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use imbl::OrdMap;
 use synod_api::{
@@ -19,7 +19,8 @@ use crate::{
     alarms::cost,
     budget::Budget,
     changes::{Change, ChangeLog},
-    history::{History, Version},
+    feed::{Commit, Event, Feed},
+    history::{History, Seen, Version},
     key::Key,
     put::Put,
     range::bounds,
@@ -57,6 +58,8 @@ pub struct KvStore {
     pub(crate) live_keys: u64,
     pub(crate) versions: u64,
     pub(crate) size_bytes: u64,
+    /// Who is told what is committed. It is no part of the replicated state.
+    pub(crate) feed: Option<Arc<dyn Feed>>,
 }
 
 /// The changes of one command while it executes. They share one revision, which becomes the store's only if
@@ -66,6 +69,8 @@ pub(crate) struct Writes {
     /// The revision that the changes get.
     pub(crate) revision: i64,
     pub(crate) count: u32,
+    /// The changes as events, if somebody wants them.
+    pub(crate) events: Option<Vec<Event>>,
 }
 
 impl Default for KvStore {
@@ -88,7 +93,14 @@ impl KvStore {
             live_keys: 0,
             versions: 0,
             size_bytes: 0,
+            feed: None,
         }
+    }
+
+    /// The same store, which tells `feed` what it commits.
+    #[must_use]
+    pub fn feeding(self, feed: Arc<dyn Feed>) -> KvStore {
+        KvStore { feed: Some(feed), ..self }
     }
 
     /// The revision of the last change; 1 for an empty store.
@@ -127,6 +139,7 @@ impl KvStore {
 
     /// Executes a command. If no client wants the reply, contents of the store are left out of it.
     pub(crate) fn execute_for(&mut self, command: &KvCommand, wanted: bool) -> Result<Reply, KvError> {
+        self.show_view();
         self.purge(PURGE_REVISIONS);
         validate::command(command, &Limits::NONE)?;
         let Some(request) = &command.command else {
@@ -208,11 +221,24 @@ impl KvStore {
     }
 
     pub(crate) fn begin(&self) -> Writes {
-        Writes { revision: self.revision + 1, count: 0 }
+        let wanted = self.feed.as_ref().is_some_and(|feed| feed.wants_events());
+        Writes { revision: self.revision + 1, count: 0, events: wanted.then(Vec::new) }
     }
 
     pub(crate) fn commit(&mut self, writes: Writes) {
         self.revision = self.revision_after(&writes);
+        if let (Some(feed), Some(events)) = (&self.feed, writes.events)
+            && writes.count > 0
+        {
+            feed.committed(Commit { revision: writes.revision, events });
+        }
+    }
+
+    /// Gives the feed a view of the store, if it wants one.
+    pub(crate) fn show_view(&self) {
+        if let Some(feed) = self.feed.as_ref().filter(|feed| feed.wants_view()) {
+            feed.view(self.history_view());
+        }
     }
 
     /// The revision that a read in the middle of a transaction sees.
@@ -250,7 +276,11 @@ impl KvStore {
             let Some(history) = self.keys.get_mut(&key) else {
                 unreachable!("the key was found a moment ago");
             };
-            history.push(Version::tombstone(writes.revision, writes.count));
+            let tombstone = Version::tombstone(writes.revision, writes.count);
+            if let Some(events) = &mut writes.events {
+                events.push(Event::new(&key, Seen::from(&tombstone), Some(history)));
+            }
+            history.push(tombstone);
             self.live_keys -= 1;
             self.versions += 1;
             self.size_bytes += charge(&key, &[]);
@@ -276,6 +306,9 @@ impl KvStore {
             return Err(KvError::FutureRevision);
         }
         self.compacted = request.revision;
+        if let Some(feed) = &self.feed {
+            feed.compacted(self.compacted);
+        }
         // An operator who compacts because the quota is used up clears the alarm next, and expects room then.
         if request.physical || !self.alarms.is_empty() {
             self.purge(i64::MAX);

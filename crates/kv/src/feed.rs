@@ -1,0 +1,357 @@
+//! What the store tells those who watch it: each commit with its events, and views of its history.
+//!
+//! The store itself knows no watchers. It has at most one [`Feed`], which takes what is committed by reference and must
+//! not make the store wait. What a feed missed, it finds in a [`View`], which holds the history since the last compaction.
+
+use std::fmt;
+
+use prost::Message;
+use synod_api::mvccpb::{self, KeyValue, event::EventType};
+
+use crate::{
+    KvStore, changes,
+    history::{History, Seen, Version},
+    key::{Key, find},
+};
+
+/// Who is told what a store commits. All calls come from the thread that executes commands, in the order in which the
+/// store changes, and must return at once.
+pub trait Feed: fmt::Debug + Send + Sync {
+    /// Whether commits are wanted. While they are not, the store makes no events.
+    fn wants_events(&self) -> bool;
+
+    /// Whether a view is wanted. The store is asked before each command and each query.
+    fn wants_view(&self) -> bool;
+
+    /// A command has changed something.
+    fn committed(&self, commit: Commit);
+
+    /// Events below this revision are gone from here on.
+    fn compacted(&self, revision: i64);
+
+    /// The view that was wanted. It holds every commit before this call, and none after it.
+    fn view(&self, view: View);
+
+    /// A snapshot has replaced the state: commits in between are not told.
+    fn restored(&self);
+}
+
+/// The changes of one command.
+#[derive(Debug)]
+pub struct Commit {
+    /// The revision that the changes made: one more than the store's before.
+    pub revision: i64,
+    /// The changes in order, at least one.
+    pub events: Vec<Event>,
+}
+
+/// A change of one key. It shares its values with the store.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Event {
+    key: Key,
+    version: Version,
+    /// What a read at the revision before finds.
+    previous: Option<Version>,
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.is_deletion() { "delete" } else { "put" };
+        write!(f, "{what} {:?} at {}.{}", self.key, self.version.modified, self.version.sub)
+    }
+}
+
+impl Event {
+    /// The event of a version that comes after, or is part of, this history.
+    pub(crate) fn new(key: &Key, version: Seen<'_>, history: Option<&History>) -> Event {
+        let before = version.modified - 1;
+        let previous = history.and_then(|history| history.at(before)).map(Seen::to_version);
+        Event { key: key.clone(), version: version.to_version(), previous }
+    }
+
+    /// The key that changed.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The revision that changed it.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.version.modified
+    }
+
+    /// Whether the key was deleted.
+    #[must_use]
+    pub fn is_deletion(&self) -> bool {
+        Seen::from(&self.version).is_tombstone()
+    }
+
+    /// About how many bytes it takes as a message, the previous pair included.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        const NUMBERS_BYTES: usize = 64;
+        let previous = self.previous.as_ref().map_or(0, |previous| previous.value.len() + self.key.len());
+        NUMBERS_BYTES + self.key.len() + self.version.value.len() + previous
+    }
+
+    /// The event as etcd's clients get it.
+    #[must_use]
+    pub fn to_message(&self, prev_kv: bool) -> mvccpb::Event {
+        let created = self.version.created == self.version.modified;
+        let previous = self.previous.as_ref().filter(|_| prev_kv && !created);
+        let pair = |version: &Version| Seen::from(version).to_key_value(&self.key);
+        let (kind, kv) = if self.is_deletion() {
+            let mod_revision = self.version.modified;
+            let key = bytes::Bytes::copy_from_slice(&self.key);
+            (EventType::Delete, KeyValue { key, mod_revision, ..KeyValue::default() })
+        } else {
+            (EventType::Put, pair(&self.version))
+        };
+        mvccpb::Event { r#type: kind.into(), kv: Some(kv), prev_kv: previous.map(pair) }
+    }
+
+    /// [`Event::to_message`], encoded.
+    #[must_use]
+    pub fn encoded(&self, prev_kv: bool) -> bytes::Bytes {
+        self.to_message(prev_kv).encode_to_vec().into()
+    }
+}
+
+/// A store as it was at one revision, with its history since the last compaction. It shares everything with the
+/// living store until that changes it.
+#[derive(Debug)]
+pub struct View(KvStore);
+
+impl KvStore {
+    /// A view that knows the history. Making it copies a reference to each thousandth change.
+    pub(crate) fn history_view(&self) -> View {
+        View(KvStore { changes: self.changes.clone(), ..self.view() })
+    }
+}
+
+impl View {
+    /// The revision of the store.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.0.revision
+    }
+
+    /// The revision of the last compaction: the first one whose events are known. It is -1 if there was none.
+    #[must_use]
+    pub fn compact_revision(&self) -> i64 {
+        self.0.compacted
+    }
+
+    /// All changes at or above this revision, in order. It must not be below the last compaction.
+    pub fn changes_from(&self, revision: i64) -> impl Iterator<Item = Change<'_>> {
+        debug_assert!(revision >= self.0.compacted, "events before a compaction are gone");
+        self.0.changes.from(revision).map(|change| Change { store: &self.0, change })
+    }
+}
+
+/// A change in a view.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    store: &'a KvStore,
+    change: &'a changes::Change,
+}
+
+impl Change<'_> {
+    /// The key that changed.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.change.key
+    }
+
+    /// The revision that changed it.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.change.revision
+    }
+
+    /// The event, which lives on by itself.
+    ///
+    /// # Panics
+    /// If the change is below the last compaction.
+    #[must_use]
+    pub fn event(&self) -> Event {
+        let changes::Change { revision, sub, ref key } = *self.change;
+        let found = find(&self.store.keys, key);
+        let made = found.and_then(|(_, history)| Some((history, history.made_by(revision, sub)?)));
+        let (history, version) = made.expect("a version is kept until a compaction passes it");
+        // As in etcd, what a compaction made unreadable is no previous version.
+        let readable = revision > self.store.compacted;
+        Event::new(key, version, Some(history).filter(|_| readable))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+    };
+
+    use synod_replica::StateMachine;
+
+    use super::*;
+    use crate::testing::{self, Execute, all, op_delete, op_put, op_txn};
+
+    /// Keeps what it is told.
+    #[derive(Debug, Default)]
+    struct Told {
+        wants_view: AtomicBool,
+        commits: Mutex<Vec<Commit>>,
+        views: Mutex<Vec<View>>,
+        compacted: AtomicI64,
+        restored: AtomicBool,
+    }
+
+    impl Feed for Told {
+        fn wants_events(&self) -> bool {
+            true
+        }
+
+        fn wants_view(&self) -> bool {
+            self.wants_view.swap(false, Relaxed)
+        }
+
+        fn committed(&self, commit: Commit) {
+            self.commits.lock().unwrap().push(commit);
+        }
+
+        fn compacted(&self, revision: i64) {
+            self.compacted.store(revision, Relaxed);
+        }
+
+        fn view(&self, view: View) {
+            self.views.lock().unwrap().push(view);
+        }
+
+        fn restored(&self) {
+            self.restored.store(true, Relaxed);
+        }
+    }
+
+    fn fed() -> (KvStore, Arc<Told>) {
+        let told = Arc::new(Told::default());
+        (KvStore::new().feeding(told.clone()), told)
+    }
+
+    fn view(store: &KvStore, told: &Told) -> View {
+        told.wants_view.store(true, Relaxed);
+        store.show_view();
+        told.views.lock().unwrap().pop().expect("it was wanted")
+    }
+
+    /// A life with everything that makes a version.
+    fn live(store: &mut KvStore, commands: u64) {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..commands {
+            let key = |random: &mut fastrand::Rng| format!("{}", random.u8(0..6));
+            match random.u8(0..8) {
+                0 => drop(store.del(&key(&mut random), "")),
+                1 => drop(store.del("2", "5")),
+                2 => {
+                    let (a, b) = (key(&mut random), key(&mut random));
+                    let twice = vec![
+                        op_txn(all(vec![op_put(&a, "x")])),
+                        op_txn(all(vec![op_delete(&a, ""), op_delete(&b, "")])),
+                    ];
+                    let _ = store.transact(all(twice));
+                }
+                // It is refused after its first change, and undone.
+                3 => {
+                    let before = store.revision();
+                    let wide = vec![op_put("0", "undone"), op_delete("1", "9")];
+                    let txn = testing::command(synod_api::synod::v1::kv_command::Command::Txn(all(wide)));
+                    let narrow = synod_api::synod::v1::KvCommand { answer_bytes_max: 1, ..txn };
+                    store.execute(&narrow).unwrap_err();
+                    assert_eq!(store.revision(), before);
+                }
+                _ => drop(store.set(&key(&mut random), &"v".repeat(random.usize(0..20)))),
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_told_is_what_a_view_finds() {
+        let (mut store, told) = fed();
+        live(&mut store, 3_000);
+        let commits = told.commits.lock().unwrap();
+        let revisions: Vec<i64> = commits.iter().map(|commit| commit.revision).collect();
+        assert_eq!(revisions, (2..=store.revision()).collect::<Vec<_>>(), "each revision once, in order");
+        let events: Vec<&Event> = commits.iter().flat_map(|commit| &commit.events).collect();
+        let view = view(&store, &told);
+        assert_eq!((view.revision(), view.compact_revision()), (store.revision(), -1));
+        let found: Vec<Event> = view.changes_from(0).map(|change| change.event()).collect();
+        assert!(found.iter().eq(events.iter().copied()));
+        assert!(found.iter().any(|event| event.previous.is_some() && event.is_deletion()));
+        let deepest = found.iter().map(|event| event.version.sub).max();
+        assert!(deepest >= Some(2), "{deepest:?}");
+    }
+
+    #[test]
+    fn a_view_is_of_one_revision_whatever_follows() {
+        let (mut store, told) = fed();
+        live(&mut store, 2_500);
+        let view = view(&store, &told);
+        let before: Vec<Event> = view.changes_from(0).map(|change| change.event()).collect();
+        live(&mut store, 500);
+        store.compact_at(store.revision(), true).unwrap();
+        live(&mut store, 500);
+        let after: Vec<Event> = view.changes_from(0).map(|change| change.event()).collect();
+        assert!(before == after && view.revision() < store.revision());
+    }
+
+    /// The events from a compaction on are those that were told, on the store that compacted and on one that was
+    /// restored from its snapshot. Of the pairs before, those that no read finds any more are missing.
+    #[test]
+    fn a_compaction_leaves_the_events_from_its_revision_on() {
+        let (mut store, told) = fed();
+        live(&mut store, 2_000);
+        let compacted = store.revision() / 2;
+        for physical in [false, true] {
+            store.compact_at(compacted + i64::from(physical), physical).unwrap();
+            assert_eq!(told.compacted.load(Relaxed), store.compacted);
+            let (mut restored, again) = fed();
+            let mut snapshot = Vec::new();
+            store.freeze().write_to(&mut snapshot).unwrap();
+            restored.restore(&mut &snapshot[..]).unwrap();
+            assert!(again.restored.load(Relaxed));
+            let commits = told.commits.lock().unwrap();
+            let told_from = commits.iter().filter(|commit| commit.revision >= store.compacted);
+            let mut expected: Vec<Event> = told_from.flat_map(|commit| commit.events.clone()).collect();
+            let unreadable = |event: &&mut Event| event.revision() == store.compacted;
+            expected.iter_mut().filter(unreadable).for_each(|event| event.previous = None);
+            for (store, told) in [(&store, &told), (&restored, &again)] {
+                let view = view(store, told);
+                let found: Vec<Event> =
+                    view.changes_from(store.compacted).map(|change| change.event()).collect();
+                assert!(found == expected, "{found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn messages_are_those_of_etcd() {
+        let (mut store, told) = fed();
+        store.set("k", "1");
+        store.set("k", "2");
+        store.del("k", "");
+        store.set("k", "3");
+        let commits = told.commits.lock().unwrap();
+        let messages: Vec<_> = commits.iter().map(|commit| commit.events[0].to_message(true)).collect();
+        let numbers = |kv: &Option<KeyValue>| {
+            kv.as_ref().map(|kv| (kv.create_revision, kv.mod_revision, kv.version, kv.value.clone()))
+        };
+        let shown: Vec<_> =
+            messages.iter().map(|m| (m.r#type, numbers(&m.kv), numbers(&m.prev_kv))).collect();
+        assert_eq!(shown[0], (0, Some((2, 2, 1, "1".into())), None));
+        assert_eq!(shown[1], (0, Some((2, 3, 2, "2".into())), Some((2, 2, 1, "1".into()))));
+        assert_eq!(shown[2], (1, Some((0, 4, 0, "".into())), Some((2, 3, 2, "2".into()))));
+        assert_eq!(shown[3], (0, Some((5, 5, 1, "3".into())), None));
+        assert_eq!(commits[1].events[0].to_message(false).prev_kv, None);
+    }
+}
