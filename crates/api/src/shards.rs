@@ -76,7 +76,14 @@ pub fn of_command(command: &KvCommand, groups: u16) -> Result<Option<u16>, Unrou
         Some(Command::Put(put)) => found.key(&put.key, b"")?,
         Some(Command::DeleteRange(range)) => found.key(&range.key, &range.range_end)?,
         Some(Command::Txn(txn)) => found.txn(txn)?,
-        Some(Command::Compact(_) | Command::Alarm(_)) | None => {}
+        Some(
+            Command::Compact(_)
+            | Command::Alarm(_)
+            | Command::LeaseGrant(_)
+            | Command::LeaseRevoke(_)
+            | Command::LeaseRenew(_),
+        )
+        | None => {}
     }
     Ok(found.first.map(|(_, group)| group))
 }
@@ -90,7 +97,8 @@ pub fn of_query(query: &KvQuery, groups: u16) -> Result<Option<u16>, Unroutable>
     match &query.query {
         Some(Query::Range(range)) => found.key(&range.key, &range.range_end)?,
         Some(Query::Txn(txn)) => found.txn(txn)?,
-        Some(Query::HashKv(_) | Query::Status(_)) | None => {}
+        Some(Query::HashKv(_) | Query::Status(_) | Query::LeaseTimeToLive(_) | Query::LeaseLeases(_))
+        | None => {}
     }
     Ok(found.first.map(|(_, group)| group))
 }

@@ -10,6 +10,7 @@ use synod_api::{
 
 use crate::{
     KvError, KvStore,
+    lease::LEASE_BYTES,
     store::{charge, header},
 };
 
@@ -80,7 +81,12 @@ pub(crate) fn cost(command: &Command) -> u64 {
     match command {
         Command::Put(request) => charge(&request.key, &request.value),
         Command::Txn(request) => txn_cost(request),
-        Command::DeleteRange(_) | Command::Compact(_) | Command::Alarm(_) => 0,
+        Command::LeaseGrant(_) => LEASE_BYTES,
+        Command::DeleteRange(_)
+        | Command::Compact(_)
+        | Command::Alarm(_)
+        | Command::LeaseRevoke(_)
+        | Command::LeaseRenew(_) => 0,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use synod_api::etcdserverpb::HashKvResponse;
 
-use crate::{KvError, KvStore, store::header};
+use crate::{KvError, KvStore, lease::End, store::header};
 
 impl KvStore {
     /// A fingerprint of all that is replicated: the revision, the last compaction and how far it is cleared away, the
@@ -20,6 +20,21 @@ impl KvStore {
         for (member, kind) in &self.alarms {
             print.word(*member);
             print.number(i64::from(i32::from(*kind)));
+        }
+        // A store without leases has the fingerprint that it had before there were any.
+        for number in [self.leases.clock_ms, self.leases.mover, self.leases.anew_ms] {
+            if !self.leases.is_empty() {
+                print.word(number);
+            }
+        }
+        for (id, lease) in self.leases.iter() {
+            print.number(*id);
+            print.number(lease.ttl);
+            match lease.end {
+                End::After(ticks) => print.word(u64::from(ticks)),
+                End::At(at) => print.word(at),
+            }
+            lease.keys.iter().for_each(|key| print.bytes(key));
         }
         self.print_versions(i64::MAX, &mut print);
         print.finish()

@@ -49,6 +49,12 @@ pub enum KvError {
     /// A put with a lease that does not exist.
     #[error("etcdserver: requested lease not found")]
     LeaseNotFound,
+    /// A grant of a lease that exists.
+    #[error("etcdserver: lease already exists")]
+    LeaseExists,
+    /// A lease for longer than there can be one.
+    #[error("etcdserver: too large lease TTL")]
+    LeaseTtlTooLarge,
     /// The alarm that replicas differ is raised.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
@@ -71,6 +77,7 @@ impl KvError {
         const INVALID_ARGUMENT: i32 = 3;
         const NOT_FOUND: i32 = 5;
         const RESOURCE_EXHAUSTED: i32 = 8;
+        const FAILED_PRECONDITION: i32 = 9;
         const OUT_OF_RANGE: i32 = 11;
         const DATA_LOSS: i32 = 15;
         match self {
@@ -86,7 +93,8 @@ impl KvError {
             | KvError::BadAlarm(_)
             | KvError::QueryWrites
             | KvError::Malformed(_) => INVALID_ARGUMENT,
-            KvError::Compacted | KvError::FutureRevision => OUT_OF_RANGE,
+            KvError::Compacted | KvError::FutureRevision | KvError::LeaseTtlTooLarge => OUT_OF_RANGE,
+            KvError::LeaseExists => FAILED_PRECONDITION,
             KvError::NoSpace | KvError::AnswerTooLarge(_) | KvError::TooManyKeys => RESOURCE_EXHAUSTED,
             KvError::LeaseNotFound => NOT_FOUND,
             KvError::Corrupt => DATA_LOSS,

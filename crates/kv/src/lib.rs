@@ -22,6 +22,7 @@ mod error;
 mod feed;
 mod history;
 mod key;
+mod lease;
 mod machine;
 mod packed;
 mod pieces;

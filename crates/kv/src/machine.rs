@@ -1,6 +1,9 @@
 //! The store as a state machine of a replica.
 
-use std::io::{self, Read};
+use std::{
+    io::{self, Read},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use prost::Message;
@@ -8,6 +11,7 @@ use synod_api::synod::v1::{
     KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, kv_answer::Answer, kv_reply::Reply,
 };
 use synod_replica::{Context, Frozen, StateMachine};
+use synod_wire::SessionId;
 
 use crate::{
     KvError, KvStore,
@@ -18,12 +22,22 @@ use crate::{
 impl StateMachine for KvStore {
     /// Takes an encoded [`KvCommand`], and returns an encoded [`KvReply`].
     fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
+        self.now_ms = millis(context);
         let reply = self.apply_for(command, context.reply_wanted);
         if !context.reply_wanted {
             return Bytes::new();
         }
         let reply = reply.unwrap_or_else(|error| Reply::Error(KvFailure::from(&error)));
         KvReply { reply: Some(reply) }.encode_to_vec().into()
+    }
+
+    fn clock_moved(&mut self, context: &Context, mover: SessionId) {
+        self.show_view();
+        KvStore::clock_moved(self, millis(context), mover.0);
+    }
+
+    fn waits_for(&self) -> Option<Duration> {
+        self.leases.waits_for().map(Duration::from_millis)
     }
 
     /// Takes an encoded [`KvQuery`], and returns an encoded [`KvAnswer`].
@@ -55,6 +69,10 @@ impl StateMachine for KvStore {
     fn digest(&self) -> u64 {
         KvStore::digest(self)
     }
+}
+
+fn millis(context: &Context) -> u64 {
+    u64::try_from(context.time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An answer as it is sent.

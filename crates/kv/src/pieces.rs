@@ -58,6 +58,7 @@ impl KvStore {
             alarms: self.alarms.clone(),
             // A reader does not need the list of changes.
             changes: ChangeLog::default(),
+            leases: self.leases.clone(),
             feed: None,
             ..*self
         }

@@ -53,8 +53,7 @@ impl KvStore {
 
     /// Whether a put can be executed in the present state.
     pub(crate) fn check_put(&self, put: &Put<'_>) -> Result<(), KvError> {
-        // There are no leases yet, so none that a put names exists.
-        if put.lease != 0 {
+        if put.lease != 0 && !self.leases.contains(put.lease) {
             return Err(KvError::LeaseNotFound);
         }
         let keeps = put.ignore_value || put.ignore_lease;
@@ -100,6 +99,7 @@ impl KvStore {
                     Some(live) => (live.created, live.version + 1),
                     None => (modified, 1),
                 };
+                self.leases.attach(key, live.map_or(0, |version| version.lease), lease);
                 self.live_keys += u64::from(live.is_none());
                 let size = charge(key, &value);
                 let version = Version { modified, sub, created, version, lease, value };
@@ -117,6 +117,7 @@ impl KvStore {
                 if let Some(events) = &mut writes.events {
                     events.push(Event::new(&key, Seen::from(&first), None));
                 }
+                self.leases.attach(&key, 0, put.lease);
                 self.keys.insert(key.clone(), History::new(first));
                 self.live_keys += 1;
                 (key, size)

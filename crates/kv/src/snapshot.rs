@@ -10,12 +10,15 @@
 //!   keys u64     | versions u64
 //!   keys x { key bytes | versions u32 | versions x { modified i64 | sub u32 | created i64 | version i64 | lease i64
 //!                                                    | value bytes } }
+//!   with leases, which a store of version 2 has not:
+//!   leases u32   | clock u64 | mover u64 | anew u64
+//!                | leases x { id i64 | ttl i64 | ticks u8, 0 if the end is known | end u64, 0 if it is not }
 //! bytes := length u32 | that many
 //! ```
 //!
 //! Numbers are little-endian. A block's checksum is the CRC-32 of all payloads up to and including its own,
 //! so that a damaged, missing, repeated or misplaced block is found before its contents are used. Keys
-//! ascend, and the versions of a key go from old to new.
+//! ascend, and the versions of a key go from old to new. Which keys a lease has is told by their last versions.
 
 use std::{
     io::{self, Read, Write},
@@ -32,12 +35,16 @@ use crate::{
     changes::{Change, ChangeLog},
     history::{History, Seen, Version},
     key::Key,
+    lease::{End, LEASE_BYTES, Leases},
     store::charge,
 };
 
 const MAGIC: &[u8; 8] = b"synod-kv";
 /// Format 1 did not say which versions can read it.
-const FORMAT: Format = Format::first(2);
+const FORMAT: Format = Format { oldest: WITHOUT_LEASES, ..Format::first(3) };
+/// A store without leases is written as before there were any.
+const WITHOUT_LEASES: u32 = 2;
+const OF_NO_LEASE: Written = Written { version: WITHOUT_LEASES, readers: WITHOUT_LEASES };
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// A store as it was when it was frozen. It shares everything with the living store until that changes it.
@@ -48,7 +55,8 @@ impl Frozen for FrozenStore {
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         let FrozenStore(store) = self;
         out.write_all(MAGIC)?;
-        out.write_all(&FORMAT.written.packed().to_le_bytes())?;
+        let written = if store.leases.is_empty() { OF_NO_LEASE } else { FORMAT.written };
+        out.write_all(&written.packed().to_le_bytes())?;
         let mut out = BlockWriter::new(out);
         out.i64(store.revision)?;
         out.i64(store.compacted)?;
@@ -72,8 +80,44 @@ impl Frozen for FrozenStore {
                 out.bytes(&version.value)?;
             }
         }
+        if !store.leases.is_empty() {
+            write_leases(&store.leases, &mut out)?;
+        }
         out.finish()
     }
+}
+
+fn write_leases(leases: &Leases, out: &mut BlockWriter<'_>) -> io::Result<()> {
+    out.count(leases.len())?;
+    for number in [leases.clock_ms, leases.mover, leases.anew_ms] {
+        out.u64(number)?;
+    }
+    for (id, lease) in leases.iter() {
+        out.i64(*id)?;
+        out.i64(lease.ttl)?;
+        let (ticks, end) = match lease.end {
+            End::After(ticks) => (ticks, 0),
+            End::At(end) => (0, end),
+        };
+        out.write_all(&[ticks])?;
+        out.u64(end)?;
+    }
+    Ok(())
+}
+
+fn read_leases(input: &mut BlockReader<'_>) -> io::Result<Leases> {
+    let mut leases = Leases::default();
+    let count = input.u32()?;
+    check(count > 0, "there are no leases where some are announced")?;
+    (leases.clock_ms, leases.mover, leases.anew_ms) = (input.u64()?, input.u64()?, input.u64()?);
+    for _ in 0..count {
+        let (id, ttl) = (input.i64()?, input.i64()?);
+        let [ticks] = input.array()?;
+        let end = input.u64()?;
+        check(id != 0 && ttl > 0 && !leases.contains(id), "a lease contradicts itself")?;
+        leases.insert(id, ttl, if ticks > 0 { End::After(ticks) } else { End::At(end) });
+    }
+    Ok(leases)
 }
 
 /// Reads a store that [`FrozenStore::write_to`] wrote, and not a byte further.
@@ -83,9 +127,8 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
     check(magic == *MAGIC, "this is no snapshot of a key-value store")?;
     let mut format = [0; 4];
     input.read_exact(&mut format)?;
-    FORMAT
-        .check(Written::unpacked(u32::from_le_bytes(format)))
-        .map_err(|error| invalid(error.to_string()))?;
+    let written = Written::unpacked(u32::from_le_bytes(format));
+    FORMAT.check(written).map_err(|error| invalid(error.to_string()))?;
     let mut input = BlockReader::new(input);
     let mut store = KvStore::new();
     store.revision = input.i64()?;
@@ -108,6 +151,7 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
     let keys = input.u64()?;
     let versions = input.u64()?;
     let mut changes = Vec::new();
+    let mut leased = Vec::new();
     let mut last_key = Key::from(&[][..]);
     for _ in 0..keys {
         let key = Key::from(&input.bytes()?[..]);
@@ -115,11 +159,22 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
         check(key > last_key, "the keys are out of order")?;
         let history = read_history(&mut input, &key, &mut store, &mut changes)?;
         store.live_keys += u64::from(history.live().is_some());
+        if let Some(lease) = history.live().map(|version| version.lease).filter(|lease| *lease != 0) {
+            leased.push((lease, key.clone()));
+        }
         store.keys.insert(key.clone(), history);
         last_key = key;
     }
     check(store.versions == versions, "the number of versions is not as announced")?;
+    if written.version > WITHOUT_LEASES {
+        store.leases = read_leases(&mut input)?;
+        store.size_bytes += LEASE_BYTES * store.leases.len() as u64;
+    }
     input.finish()?;
+    for (lease, key) in leased {
+        check(store.leases.contains(lease), "a key has a lease that does not exist")?;
+        store.leases.attach(&key, 0, lease);
+    }
     changes.sort_unstable_by_key(|change| (change.revision, change.sub));
     let distinct =
         changes.windows(2).all(|pair| (pair[0].revision, pair[0].sub) < (pair[1].revision, pair[1].sub));

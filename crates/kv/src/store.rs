@@ -22,6 +22,7 @@ use crate::{
     feed::{Commit, Event, Feed},
     history::{History, Seen, Version},
     key::Key,
+    lease::Leases,
     put::Put,
     range::bounds,
     validate::{self, Limits},
@@ -58,6 +59,9 @@ pub struct KvStore {
     pub(crate) live_keys: u64,
     pub(crate) versions: u64,
     pub(crate) size_bytes: u64,
+    pub(crate) leases: Leases,
+    /// What the replicated clock showed at the last command.
+    pub(crate) now_ms: u64,
     /// Who is told what is committed. It is no part of the replicated state.
     pub(crate) feed: Option<Arc<dyn Feed>>,
 }
@@ -93,6 +97,8 @@ impl KvStore {
             live_keys: 0,
             versions: 0,
             size_bytes: 0,
+            leases: Leases::default(),
+            now_ms: 0,
             feed: None,
         }
     }
@@ -158,6 +164,9 @@ impl KvStore {
             Command::DeleteRange(request) => self.delete_range(request, budget).map(Reply::DeleteRange),
             Command::Txn(request) => self.txn(request, &mut budget).map(Reply::Txn),
             Command::Compact(request) => self.compact(request).map(Reply::Compact),
+            Command::LeaseGrant(request) => self.lease_grant(request).map(Reply::LeaseGrant),
+            Command::LeaseRevoke(request) => self.lease_revoke(request.id).map(Reply::LeaseRevoke),
+            Command::LeaseRenew(request) => Ok(Reply::LeaseRenew(self.lease_renew(request))),
             Command::Alarm(_) => unreachable!("handled above"),
         }
     }
@@ -192,6 +201,13 @@ impl KvStore {
                 self.hash_kv(request.revision).map(Answer::HashKv)
             }
             Some(Query::Status(_)) => Ok(Answer::Status(self.status())),
+            Some(Query::LeaseTimeToLive(request)) => {
+                Ok(Answer::LeaseTimeToLive(self.lease_time_to_live(request)))
+            }
+            Some(Query::LeaseLeases(_)) => {
+                budget.look_at(self.leases.len())?;
+                Ok(Answer::LeaseLeases(self.lease_leases()))
+            }
             None => Err(KvError::Malformed("query")),
         }
     }
@@ -273,24 +289,31 @@ impl KvStore {
         }
         let deleted = doomed.len();
         for key in doomed {
-            let Some(history) = self.keys.get_mut(&key) else {
-                unreachable!("the key was found a moment ago");
-            };
-            let tombstone = Version::tombstone(writes.revision, writes.count);
-            if let Some(events) = &mut writes.events {
-                events.push(Event::new(&key, Seen::from(&tombstone), Some(history)));
-            }
-            history.push(tombstone);
-            self.live_keys -= 1;
-            self.versions += 1;
-            self.size_bytes += charge(&key, &[]);
-            self.record(writes, key);
+            self.write_tombstone(writes, key);
         }
         Ok(DeleteRangeResponse {
             header: header(self.revision_after(writes)),
             deleted: i64::try_from(deleted).unwrap_or(i64::MAX),
             prev_kvs,
         })
+    }
+
+    /// Deletes a key that exists.
+    pub(crate) fn write_tombstone(&mut self, writes: &mut Writes, key: Key) {
+        let Some(history) = self.keys.get_mut(&key) else {
+            unreachable!("only keys that exist are deleted");
+        };
+        let lease = history.latest().lease;
+        let tombstone = Version::tombstone(writes.revision, writes.count);
+        if let Some(events) = &mut writes.events {
+            events.push(Event::new(&key, Seen::from(&tombstone), Some(history)));
+        }
+        history.push(tombstone);
+        self.leases.attach(&key, lease, 0);
+        self.live_keys -= 1;
+        self.versions += 1;
+        self.size_bytes += charge(&key, &[]);
+        self.record(writes, key);
     }
 
     pub(crate) fn record(&mut self, writes: &mut Writes, key: Key) {

@@ -15,6 +15,7 @@ use crate::{
     budget::Budget,
     history::{History, Seen, Version},
     key::Key,
+    lease::Leases,
     put::Put,
     store::{Writes, header},
     validate,
@@ -38,6 +39,7 @@ struct Before {
     live_keys: u64,
     versions: u64,
     size_bytes: u64,
+    leases: Leases,
 }
 
 impl KvStore {
@@ -78,14 +80,14 @@ impl KvStore {
     }
 
     fn before(&self) -> Before {
-        let KvStore { ref keys, live_keys, versions, size_bytes, .. } = *self;
-        Before { keys: keys.clone(), live_keys, versions, size_bytes }
+        let KvStore { ref keys, live_keys, versions, size_bytes, ref leases, .. } = *self;
+        Before { keys: keys.clone(), live_keys, versions, size_bytes, leases: leases.clone() }
     }
 
     /// Undoes the changes that were made and not committed.
     fn undo(&mut self, before: Before) {
-        let Before { keys, live_keys, versions, size_bytes } = before;
-        (self.keys, self.live_keys) = (keys, live_keys);
+        let Before { keys, live_keys, versions, size_bytes, leases } = before;
+        (self.keys, self.live_keys, self.leases) = (keys, live_keys, leases);
         (self.versions, self.size_bytes) = (versions, size_bytes);
         self.changes.drop_from(self.revision + 1);
     }

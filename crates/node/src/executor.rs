@@ -216,7 +216,7 @@ impl<S: StateMachine> ExecutorStage<S> {
 
     fn applied_more(&mut self) {
         // The clock first: a thread that sees the slot sees a clock that is no older.
-        self.shared.clock_ms.set(u64::try_from(self.executor.clock().as_millis()).unwrap_or(u64::MAX));
+        self.shared.set_clock(self.executor.clocked(GroupId::FIRST));
         self.shared.executed.publish(self.executor.applied().0);
         self.ahead.mark(self.group);
         self.shared.client_sessions.set(self.executor.client_sessions() as u64);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use synod_consensus::Role;
-use synod_replica::{Action, Event, Fork, Group, Mark, Replica, RequestError};
+use synod_replica::{Action, Clocked, Event, Fork, Group, Mark, Replica, RequestError};
 use synod_storage::Reached;
 use synod_sync::{Planted, channel::Sender, planted};
 use synod_wire::{GroupId, Lsn, ReplicaId, Slot, Time};
@@ -76,7 +76,7 @@ pub(crate) struct Stranded {
 pub(crate) struct Seen {
     durable: Lsn,
     slot: Slot,
-    clock: Duration,
+    clock: Clocked,
 }
 
 impl Hosted {
@@ -102,7 +102,7 @@ impl Hosted {
         Seen {
             durable: Lsn(self.shared.durable.observe()),
             slot: Slot(self.shared.executed.observe()),
-            clock: Duration::from_millis(self.shared.clock_ms.get()),
+            clock: self.shared.clock(),
         }
     }
 

@@ -136,7 +136,7 @@ impl<S: StateMachine> MergedStage<S> {
     fn applied_more(&self, group: GroupId) {
         let (executor, shared) = (self.merged.executor(), self.shared(group));
         // The clock first: a thread that sees the slot sees a clock that is no older.
-        shared.clock_ms.set(u64::try_from(executor.clock().as_millis()).unwrap_or(u64::MAX));
+        shared.set_clock(executor.clocked(group));
         shared.executed.publish(executor.applied_of(group).0);
         self.ahead.mark(group);
         shared.position.set(self.merged.place_of(group).position);

@@ -11,7 +11,7 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use synod_consensus::Role;
 use synod_metrics::Durations;
-use synod_replica::{Group, ReplicaStatus};
+use synod_replica::{Clocked, Group, ReplicaStatus};
 use synod_storage::Reached;
 use synod_sync::{atomic, time::Instant};
 use synod_wire::{Ballot, Epoch, GroupId, ReplicaId, Slot};
@@ -142,8 +142,10 @@ pub(crate) struct Shared {
     /// wait for.
     pub(crate) position: Gauge,
     pub(crate) merge: MergeView,
-    /// What the replicated clock shows, in milliseconds.
-    pub(crate) clock_ms: Gauge,
+    /// What the replicated clock shows, in milliseconds, and one more than what the state machine waits for; 0 if it
+    /// waits for nothing.
+    clock_ms: Gauge,
+    clock_waits_for: Gauge,
     /// Records through this one are on stable storage.
     pub(crate) durable: Progress,
     /// So many of the messages that waited for records have left.
@@ -186,6 +188,17 @@ pub(crate) struct Shared {
 const ROLES: [Role; 5] = [Role::Follower, Role::Candidate, Role::Leader, Role::Recovering, Role::Learner];
 
 impl Shared {
+    pub(crate) fn set_clock(&self, clock: Clocked) {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.clock_ms.set(millis(clock.shows));
+        self.clock_waits_for.set(clock.waits_for.map_or(0, |time| millis(time).saturating_add(1)));
+    }
+
+    pub(crate) fn clock(&self) -> Clocked {
+        let waits_for = self.clock_waits_for.get().checked_sub(1).map(Duration::from_millis);
+        Clocked { shows: Duration::from_millis(self.clock_ms.get()), waits_for }
+    }
+
     pub(crate) fn store(&self, status: &ReplicaStatus) {
         let role = ROLES.iter().position(|&role| role == status.protocol.role).expect("all roles are listed");
         self.role.store(u8::try_from(role).expect("five roles"), Relaxed);

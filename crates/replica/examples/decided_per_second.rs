@@ -88,7 +88,7 @@ impl Cluster {
             }
         }
         self.inboxes[index].extend(durable.map(Event::Durable));
-        self.inboxes[index].extend(executed.map(|slot| Event::Executed { slot, clock: Duration::ZERO }));
+        self.inboxes[index].extend(executed.map(|slot| Event::Executed { slot, clock: Default::default() }));
     }
 
     /// Lets each replica handle one burst of messages.

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use synod_consensus::Bug;
 use synod_wire::{CommandKind, Time};
 
-use crate::Replica;
+use crate::{Clocked, Replica};
 
 /// The longest tick, in intervals.
 const INTERVALS_MAX: u32 = 2;
@@ -70,16 +70,22 @@ pub(crate) struct ClockView {
     ticked_at: Time,
     /// The number of that tick in the replica's own session.
     last_tick: Option<u64>,
+    /// What the clock shows when the state machine waits for nothing more.
+    waits_for: Option<u64>,
 }
+
+/// Ticks for which the state machine waits follow each other no faster, so that what happens meanwhile shares one.
+const WAITED_FOR_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ClockView {
     pub(crate) fn new(now: Time) -> ClockView {
-        ClockView { shown: None, proposed: None, ticked_at: now, last_tick: None }
+        ClockView { shown: None, proposed: None, ticked_at: now, last_tick: None, waits_for: None }
     }
 
     /// Takes note that commands were executed, after which the clock shows `clock`.
-    pub(crate) fn shows(&mut self, clock: Duration, now: Time) {
-        let clock = millis(clock);
+    pub(crate) fn shows(&mut self, clock: Clocked, now: Time) {
+        self.waits_for = clock.waits_for.map(millis);
+        let clock = millis(clock.shows);
         if self.shown.is_none_or(|(shown, _)| shown != clock) {
             // If this replica proposed the same, so much time had gone by then, whichever replica's tick took effect.
             let own = self.proposed.filter(|(proposed, _)| *proposed == clock);
@@ -94,7 +100,10 @@ impl ClockView {
 
     /// When the next tick is due at the leader.
     pub(crate) fn due(&self, interval: Duration) -> Time {
-        self.ticked_at + interval
+        let due = self.ticked_at + interval;
+        let Some((waits_for, (shows, at))) = self.waits_for.zip(self.shown) else { return due };
+        let reached = at + Duration::from_millis(waits_for.saturating_sub(shows));
+        due.min(reached.max(self.ticked_at + WAITED_FOR_INTERVAL.min(interval)))
     }
 
     /// Takes note of the number, in the replica's own session, of the tick that is proposed.
@@ -159,18 +168,35 @@ mod tests {
         assert_eq!(Tick::decode(&Bytes::from_static(&[0; 8])), None);
     }
 
+    fn shows(shows: Duration) -> Clocked {
+        Clocked { shows, waits_for: None }
+    }
+
+    #[test]
+    fn what_the_state_machine_waits_for_makes_a_tick_due() {
+        let mut view = ClockView::new(at(0));
+        view.shows(Clocked { shows: 5 * S, waits_for: Some(8 * S) }, at(1));
+        assert_eq!(view.due(30 * S), at(4));
+        view.shows(Clocked { shows: 5 * S, waits_for: Some(5 * S) }, at(1));
+        assert_eq!(view.due(30 * S), at(1));
+        view.tick(at(4), 30 * S, true);
+        assert_eq!(view.due(30 * S), at(4) + WAITED_FOR_INTERVAL);
+        view.shows(shows(5 * S), at(5));
+        assert_eq!(view.due(30 * S), at(34));
+    }
+
     #[test]
     fn what_went_by_is_counted_once_and_in_bounded_steps() {
         let mut view = ClockView::new(at(0));
         assert_eq!(view.tick(at(30), 30 * S, true), Tick { from: 0, by: 0 }, "it was not seen yet");
-        view.shows(Duration::ZERO, at(31));
+        view.shows(shows(Duration::ZERO), at(31));
         assert_eq!(view.due(30 * S), at(60));
         assert_eq!(view.tick(at(60), 30 * S, true), Tick { from: 0, by: 29_000 });
         // The tick takes effect a second later: what went by meanwhile is in the next one.
-        view.shows(29 * S, at(61));
+        view.shows(shows(29 * S), at(61));
         assert_eq!(view.tick(at(90), 30 * S, true), Tick { from: 29_000, by: 30_000 });
         // That tick was lost, and another leader moved the clock.
-        view.shows(40 * S, at(95));
+        view.shows(shows(40 * S), at(95));
         assert_eq!(view.tick(at(120), 30 * S, true), Tick { from: 40_000, by: 25_000 });
         // This is after a pause of a quarter of an hour.
         assert_eq!(view.tick(at(1_000), 30 * S, true), Tick { from: 40_000, by: 60_000 });

@@ -1,12 +1,12 @@
 //! What a replica is told and what it wants done: everything between it and the threads of a server, or the simulator.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Link, Status as ProtocolStatus, To};
 use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
 
-use crate::{Follower, Fork, Group, History, LogRecord, MemberSet, PeerMessage, RequestError};
+use crate::{Clocked, Follower, Fork, Group, History, LogRecord, MemberSet, PeerMessage, RequestError};
 
 /// Names a command of a local client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,9 +91,9 @@ pub enum Event {
     Executed {
         /// The last slot that was executed.
         slot: Slot,
-        /// What the replicated clock shows ([`Executor::clock`](crate::Executor::clock)), read no later than
+        /// What the replicated clock shows ([`Executor::clocked`](crate::Executor::clocked)), read no later than
         /// the instant of this event.
-        clock: Duration,
+        clock: Clocked,
     },
     /// The log that this group shares with others has become long only because of this group: a snapshot is
     /// due, whatever the settings say, if there is anything that it could hold.

@@ -31,6 +31,15 @@ const OF_ONE_GROUP: Written = Written { version: 7, readers: 7 };
 /// Bytes that are gathered before they are given to a snapshot file.
 const WRITE_BYTES: usize = 64 << 10;
 
+/// What the replicated clock shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clocked {
+    /// How much time went by since the log began, or less.
+    pub shows: Duration,
+    /// The time for which the state machine waits ([`StateMachine::waits_for`]).
+    pub waits_for: Option<Duration>,
+}
+
 /// What became of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -206,6 +215,13 @@ impl<S: StateMachine> Executor<S> {
         Duration::from_millis(self.sessions.clock_ms())
     }
 
+    /// What a replica of this group is told of the replicated clock. Of several groups only the first one moves it.
+    #[must_use]
+    pub fn clocked(&self, group: GroupId) -> Clocked {
+        let waits_for = if group == GroupId::FIRST { self.machine.waits_for() } else { None };
+        Clocked { shows: self.clock(), waits_for }
+    }
+
     /// Everything through this slot is executed; of several groups, of the first one, as in the next three.
     #[must_use]
     pub fn applied(&self) -> Slot {
@@ -366,7 +382,12 @@ impl<S: StateMachine> Executor<S> {
                 // One that this program did not write advances nothing.
                 if let Some(tick) = Tick::decode(&command.payload) {
                     let from = if self.count_twice { self.sessions.clock_ms() } else { tick.from };
+                    let before = self.sessions.clock_ms();
                     self.sessions.advance_clock(Tick { from, ..tick });
+                    if self.sessions.clock_ms() != before {
+                        let context = self.context(slot, command.session, false);
+                        self.machine.clock_moved(&context, command.session);
+                    }
                 }
                 Bytes::new()
             }

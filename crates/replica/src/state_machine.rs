@@ -19,6 +19,19 @@ pub trait StateMachine: Send + 'static {
     /// [`Context::reply_wanted`] is false, the reply is thrown away.
     fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes;
 
+    /// The replicated clock has moved to [`Context::time`], by a command of this replica's session. It is called in
+    /// the order of the log, as [`StateMachine::apply`] is, on every replica alike, so what happens after some time
+    /// can be done here.
+    fn clock_moved(&mut self, context: &Context, mover: SessionId) {
+        let _ = (context, mover);
+    }
+
+    /// The time of the replicated clock for which the state machine waits. The clock then moves soon after that much
+    /// time has gone by, and need not wait for [`Settings::clock_interval`](crate::Settings::clock_interval).
+    fn waits_for(&self) -> Option<Duration> {
+        None
+    }
+
     /// Answers a query from the present state without changing it.
     fn query(&self, query: &Bytes) -> Bytes;
 

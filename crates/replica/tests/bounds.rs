@@ -81,7 +81,7 @@ impl Bench {
         self.request(1);
         self.sync();
         let slot = self.replica.status().protocol.decided;
-        self.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
+        self.step(Event::Executed { slot, clock: Default::default() });
         let due = self.actions.iter().any(|action| matches!(action, Action::TakeSnapshot));
         due.then(|| {
             self.step(Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: 100 })));
@@ -121,7 +121,7 @@ fn a_slow_executor_pushes_back_by_bytes_before_it_does_by_slots() {
     // The executor catches up, and what waited goes on.
     for _ in 0..20 {
         let slot = executed(&bench.actions);
-        bench.step(Event::Executed { slot, clock: std::time::Duration::ZERO });
+        bench.step(Event::Executed { slot, clock: Default::default() });
         bench.sync();
     }
     let status = bench.replica.status();

@@ -152,7 +152,7 @@ impl World {
                     to.ids().iter().for_each(|&to| self.send(of, to, message.clone()));
                 }
                 Action::Execute { slot, .. } => {
-                    self.at(self.now, of, Event::Executed { slot, clock: Duration::ZERO });
+                    self.at(self.now, of, Event::Executed { slot, clock: Default::default() });
                 }
                 Action::Deadline(time) => {
                     let time = time.max(self.now);

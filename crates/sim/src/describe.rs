@@ -277,6 +277,9 @@ pub fn command(payload: &Bytes) -> String {
         Some(Command::Txn(request)) => txn(request),
         Some(Command::Compact(request)) => format!("compact {}", request.revision),
         Some(Command::Alarm(_)) => "alarm".to_owned(),
+        Some(Command::LeaseGrant(request)) => format!("grant lease {} for {} s", request.id, request.ttl),
+        Some(Command::LeaseRevoke(request)) => format!("revoke lease {}", request.id),
+        Some(Command::LeaseRenew(request)) => format!("renew leases {:?}", request.ids),
         None => "nothing".to_owned(),
     }
 }

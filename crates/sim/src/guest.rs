@@ -65,12 +65,14 @@ use std::{
     fmt::Debug,
     io::{self, Read, Write},
     rc::Rc,
+    time::Duration,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fastrand::Rng;
 use synod_kv::KvStore;
 use synod_replica::{Answer, Context, Frozen, StateMachine};
+use synod_wire::SessionId;
 
 /// What is simulated: a state machine, the commands that clients send to it, and what must hold.
 pub trait Guest: Debug + 'static {
@@ -92,6 +94,15 @@ pub trait Guest: Debug + 'static {
         Ok(())
     }
 
+    /// The same, for what depends on the time that has gone by.
+    ///
+    /// # Errors
+    /// What does not hold, for people.
+    fn check_in_time(&self, machine: &Self::Machine, time: InTime) -> Result<(), String> {
+        let _ = time;
+        self.check(machine)
+    }
+
     /// What must hold at the end, when all replicas have the same state: of that, and of what the clients were told, in
     /// the order in which they asked.
     ///
@@ -101,6 +112,16 @@ pub trait Guest: Debug + 'static {
         let _ = (machine, history);
         Ok(())
     }
+}
+
+/// The time of the simulated world, which no replica knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InTime {
+    /// What went by since the world began.
+    pub elapsed: Duration,
+    /// By so much more, at most, the clocks of replicas may have measured: they drift, and jump.
+    pub error: Duration,
 }
 
 /// A command of a client, and what it was told. Each client numbers its commands in a session, so none is executed
@@ -134,7 +155,7 @@ impl<M: StateMachine + Debug> AnyMachine for M {
 pub(crate) trait AnyGuest: Debug {
     fn machine(&self) -> Box<dyn AnyMachine>;
     fn command(&self, rng: &mut Rng) -> Bytes;
-    fn check(&self, machine: &dyn AnyMachine) -> Result<(), String>;
+    fn check_in_time(&self, machine: &dyn AnyMachine, time: InTime) -> Result<(), String>;
     fn check_history(&self, machine: &dyn AnyMachine, history: &[Told]) -> Result<(), String>;
 }
 
@@ -147,8 +168,8 @@ impl<G: Guest> AnyGuest for G {
         Guest::command(self, rng)
     }
 
-    fn check(&self, machine: &dyn AnyMachine) -> Result<(), String> {
-        Guest::check(self, own::<G>(machine))
+    fn check_in_time(&self, machine: &dyn AnyMachine, time: InTime) -> Result<(), String> {
+        Guest::check_in_time(self, own::<G>(machine), time)
     }
 
     fn check_history(&self, machine: &dyn AnyMachine, history: &[Told]) -> Result<(), String> {
@@ -203,6 +224,18 @@ impl StateMachine for Hosting {
             (Some(guest), Some(command)) => guest.apply(&command, context),
             _ => self.store.apply(command, context),
         }
+    }
+
+    fn clock_moved(&mut self, context: &Context, mover: SessionId) {
+        if let Some(guest) = &mut self.guest {
+            guest.clock_moved(context, mover);
+        }
+        StateMachine::clock_moved(&mut self.store, context, mover);
+    }
+
+    fn waits_for(&self) -> Option<Duration> {
+        let guest = self.guest.as_ref().and_then(|guest| guest.waits_for());
+        guest.into_iter().chain(self.store.waits_for()).min()
     }
 
     fn query(&self, query: &Bytes) -> Bytes {

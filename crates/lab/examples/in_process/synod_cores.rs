@@ -112,7 +112,7 @@ impl Cores {
         }
         let inbox = &mut self.list[index].inbox;
         inbox.extend(durable.map(Event::Durable));
-        inbox.extend(executed.map(|slot| Event::Executed { slot, clock: Duration::ZERO }));
+        inbox.extend(executed.map(|slot| Event::Executed { slot, clock: Default::default() }));
     }
 }
 

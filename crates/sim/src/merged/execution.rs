@@ -122,12 +122,12 @@ impl World {
     pub(super) fn seen(&mut self, of: usize, number: u64) -> Checked {
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         let executor = life.merged.executor();
-        let (applied, clock) = (executor.cut().slots, executor.clock());
+        let applied = executor.cut().slots;
         let mut further = Vec::new();
         for ((group, hosted), slot) in (0u16..).map(GroupId).zip(&mut life.hosted).zip(applied) {
             if slot > hosted.executed {
                 hosted.executed = slot;
-                further.push((group, Event::Executed { slot, clock }));
+                further.push((group, Event::Executed { slot, clock: executor.clocked(group) }));
             }
         }
         if further.is_empty() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use synod_replica::{Event, Installed, SnapshotInfo};
-use synod_wire::{Ballots, Batch, Slot};
+use synod_wire::{Ballots, Batch, GroupId, Slot};
 
 use super::{Happening, World, lives::restore, machine::Task};
 use crate::{
@@ -72,7 +72,7 @@ impl World {
         let Some(life) = self.machines[of].in_life(number) else { return Ok(()) };
         match executed {
             Some(slot) => {
-                let clock = life.executor.clock();
+                let clock = life.executor.clocked(GroupId::FIRST);
                 self.step(of, Event::Executed { slot, clock })
             }
             None => Ok(()),
@@ -83,15 +83,20 @@ impl World {
     /// most one jump of its proposer's clock, and is bounded.
     pub(super) fn check_clock(&self) -> Checked {
         let elapsed = self.now.since(Moment::START);
-        let drift = elapsed * u32::try_from(self.plan.clock_drift_ppm).expect("a fraction") / 1_000_000;
-        let jumped = self.plan.largest(|settings| settings.clock_interval) * 2 * self.jumps;
         let shows = self.reference.clock();
-        demand(shows <= elapsed + drift + jumped, Invariant::ClockNotFast, || {
+        demand(shows <= elapsed + self.clock_error(), Invariant::ClockNotFast, || {
             format!(
                 "the replicated clock shows {shows:?} after {elapsed:?}, with {} jumps of clocks",
                 self.jumps
             )
         })
+    }
+
+    /// By how much more than the time that went by the clocks of replicas may have measured.
+    pub(super) fn clock_error(&self) -> Duration {
+        let elapsed = self.now.since(Moment::START);
+        let drift = elapsed * u32::try_from(self.plan.clock_drift_ppm).expect("a fraction") / 1_000_000;
+        drift + self.plan.largest(|settings| settings.clock_interval) * 2 * self.jumps
     }
 
     /// Compares a replica's state with the reference.

@@ -11,7 +11,8 @@ use synod_wire::{CommandKind, SessionId};
 use super::{Happening, World};
 use crate::{
     check::{Checked, Invariant, Violation, demand},
-    guest::{AnyGuest, Told, payload},
+    clock::Moment,
+    guest::{AnyGuest, InTime, Told, payload},
     network::between,
 };
 
@@ -176,7 +177,8 @@ impl World {
     pub(super) fn check_guest(&self, of: usize) -> Checked {
         let (Some(guests), Some(life)) = (&self.guests, &self.machines[of].life) else { return Ok(()) };
         let Some(machine) = life.executor.machine().guest() else { return Ok(()) };
-        guests.guest.check(machine).map_err(|why| Violation {
+        let time = InTime { elapsed: self.now.since(Moment::START), error: self.clock_error() };
+        guests.guest.check_in_time(machine, time).map_err(|why| Violation {
             invariant: Invariant::Guest,
             detail: format!("r{} after slot {}: {why}", of + 1, life.executor.applied()),
         })

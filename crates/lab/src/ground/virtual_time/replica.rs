@@ -9,7 +9,7 @@ use synod_replica::{
     RequestError, RequestId, Settings,
 };
 use synod_storage::Durability;
-use synod_wire::{Ballot, CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, CommandKind, GroupId, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::Usage;
 use crate::{
@@ -265,7 +265,7 @@ impl Machine {
         if self.disk.durable > durable {
             self.inbox.push_back(Event::Durable(self.disk.durable));
         }
-        let clock = self.executor.clock();
+        let clock = self.executor.clocked(GroupId::FIRST);
         self.inbox.extend(executed.map(|slot| Event::Executed { slot, clock }));
         Ok(())
     }

@@ -1,0 +1,510 @@
+//! Leases: keys that go away together when their client is not heard of for some time.
+//!
+//! A lease ends by the replicated clock, which the log moves, so all replicas end it in the same slot. It never ends early:
+//! from the moment at which the first replica executes a grant or a renewal, at least the lease's time to live passes, as
+//! the fastest clock of a replica measures it, before any replica ends the lease. The clock alone does not say so, since
+//! it lags: it may show a lease's time to live more than at the grant although less went by since.
+//!
+//! So the time to live is counted from what the clock shows after it has moved **twice** since the grant. The argument,
+//! with the ticks a, b, c as they move the clock after the grant is executed (`synod_replica::clock` has what a tick is):
+//!
+//! - Tick b moves a clock that tick a has moved, so whoever proposed b has seen the clock after a, which means that it had
+//!   executed the grant before; let p be the moment of that proposal, which is not before the first execution of the grant.
+//! - Whoever proposes c counts what went by since it saw the clock after b, or since it proposed b itself: since p or
+//!   later. The same holds, from then on, of each further tick. So what ticks add to the clock after b went by after p.
+//! - The lease ends when they have added its time to live.
+//!
+//! When the log has stood still, clients could not renew: all leases begin anew, as in etcd after an election. That is so
+//! when another life of a replica moves the clock than the one before, and when one tick is longer than ticks are while
+//! there are leases ([`STANDSTILL_MS`]). Both are in the log, so all replicas agree, and a lease only becomes longer.
+//!
+//! Without leases there is nothing to remember here, and stores that were restored from a snapshot are as the others.
+
+use imbl::{OrdMap, OrdSet};
+use synod_api::{
+    etcdserverpb::{
+        LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesResponse, LeaseRevokeResponse, LeaseStatus,
+        LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    },
+    synod::v1::{KvLeaseRenew, KvLeasesRenewed},
+};
+
+use crate::{KvError, KvStore, key::Key, store::header};
+
+/// What a lease counts against the quota.
+pub(crate) const LEASE_BYTES: u64 = 256;
+
+/// The shortest time to live, in seconds; a shorter one is raised to it. It is etcd's, and some election time-outs.
+const TTL_SECONDS_MIN: i64 = 2;
+/// The longest time to live, in seconds, as with etcd.
+const TTL_SECONDS_MAX: i64 = 9_000_000_000;
+
+/// While there are leases the clock is to move at least this often, so that clients see how long a lease has left.
+const SHOWN_MS: u64 = 1_000;
+/// A tick that is longer tells that the log has stood still.
+const STANDSTILL_MS: u64 = 3 * SHOWN_MS;
+
+/// Leases that end with one tick. The others follow with the next ticks.
+const ENDED_MAX: usize = 256;
+
+/// How many times the clock must move until what it shows counts for a lease that was granted or renewed.
+const TICKS: u8 = 2;
+
+/// All leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leases {
+    /// What the replicated clock shows; 0 without leases.
+    pub(crate) clock_ms: u64,
+    /// The session of the replica that moved the clock last; 0 if it has not moved since the first lease was granted.
+    pub(crate) mover: u64,
+    /// What the clock showed when all leases last began anew.
+    pub(crate) anew_ms: u64,
+    all: OrdMap<i64, Lease>,
+    /// The leases whose time is not counted yet.
+    fresh: OrdSet<i64>,
+    /// The others, by the time at which they end unless they began anew since.
+    by_end: OrdSet<(u64, i64)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    /// Seconds.
+    pub(crate) ttl: i64,
+    pub(crate) end: End,
+    pub(crate) keys: OrdSet<Key>,
+}
+
+/// When a lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its time counts once the clock has moved so many times.
+    After(u8),
+    /// It ends when the clock shows this.
+    At(u64),
+}
+
+impl Lease {
+    fn ttl_ms(&self) -> u64 {
+        self.ttl.unsigned_abs().saturating_mul(1_000)
+    }
+}
+
+impl Leases {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(crate) fn contains(&self, id: i64) -> bool {
+        self.all.contains_key(&id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&i64, &Lease)> {
+        self.all.iter()
+    }
+
+    /// Adds a lease without keys, of a snapshot or a new one.
+    pub(crate) fn insert(&mut self, id: i64, ttl: i64, end: End) {
+        match end {
+            End::After(_) => _ = self.fresh.insert(id),
+            End::At(at) => _ = self.by_end.insert((at, id)),
+        }
+        self.all.insert(id, Lease { ttl, end, keys: OrdSet::new() });
+    }
+
+    fn remove(&mut self, id: i64) -> Option<Lease> {
+        let lease = self.all.remove(&id)?;
+        self.forget_end(id, lease.end);
+        if self.all.is_empty() {
+            *self = Leases::default();
+        }
+        Some(lease)
+    }
+
+    fn forget_end(&mut self, id: i64, end: End) {
+        match end {
+            End::After(_) => _ = self.fresh.remove(&id),
+            End::At(at) => _ = self.by_end.remove(&(at, id)),
+        }
+    }
+
+    fn set_end(&mut self, id: i64, end: End) {
+        let Some(lease) = self.all.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut lease.end, end);
+        self.forget_end(id, before);
+        match end {
+            End::After(_) => _ = self.fresh.insert(id),
+            End::At(at) => _ = self.by_end.insert((at, id)),
+        }
+    }
+
+    /// A key has another lease than before, or is gone. 0 stands for no lease. The new lease exists.
+    pub(crate) fn attach(&mut self, key: &Key, before: i64, after: i64) {
+        if before == after {
+            return;
+        }
+        if let Some(lease) = self.all.get_mut(&before) {
+            lease.keys.remove(key);
+        }
+        if let Some(lease) = self.all.get_mut(&after) {
+            lease.keys.insert(key.clone());
+        }
+    }
+
+    /// The clock has moved.
+    fn advance(&mut self, clock_ms: u64, mover: u64) {
+        if self.all.is_empty() {
+            return;
+        }
+        let by = clock_ms.saturating_sub(self.clock_ms);
+        self.clock_ms = clock_ms;
+        if self.mover != mover || by > STANDSTILL_MS {
+            self.mover = mover;
+            self.anew_ms = clock_ms;
+        }
+        let fresh: Vec<i64> = self.fresh.iter().copied().collect();
+        for id in fresh {
+            let lease = &self.all[&id];
+            let end = match lease.end {
+                End::After(ticks) if ticks > 1 => End::After(ticks - 1),
+                _ => End::At(clock_ms.saturating_add(lease.ttl_ms())),
+            };
+            self.set_end(id, end);
+        }
+    }
+
+    /// A lease whose time is up. Those that began anew since their end was set are given a later one.
+    fn next_ended(&mut self) -> Option<i64> {
+        loop {
+            let &(at, id) = self.by_end.get_min().filter(|(at, _)| *at <= self.clock_ms)?;
+            let end = self.end_of(at, &self.all[&id]);
+            if end <= self.clock_ms {
+                return Some(id);
+            }
+            self.set_end(id, End::At(end));
+        }
+    }
+
+    /// When a lease ends whose end was set to this.
+    fn end_of(&self, at: u64, lease: &Lease) -> u64 {
+        at.max(self.anew_ms.saturating_add(lease.ttl_ms()))
+    }
+
+    /// Seconds that a lease has left.
+    fn seconds_left(&self, lease: &Lease) -> i64 {
+        match lease.end {
+            End::After(_) => lease.ttl,
+            End::At(at) => {
+                let left = self.end_of(at, lease).saturating_sub(self.clock_ms) / 1_000;
+                i64::try_from(left).unwrap_or(i64::MAX)
+            }
+        }
+    }
+
+    /// What the clock shows when something is due here, or a client would see that it lags.
+    pub(crate) fn waits_for(&self) -> Option<u64> {
+        if self.all.is_empty() {
+            return None;
+        }
+        if !self.fresh.is_empty() {
+            return Some(self.clock_ms);
+        }
+        let shown = self.clock_ms.saturating_add(SHOWN_MS);
+        Some(self.by_end.get_min().map_or(shown, |(at, _)| shown.min(*at)))
+    }
+}
+
+impl KvStore {
+    pub(crate) fn lease_grant(&mut self, request: &LeaseGrantRequest) -> Result<LeaseGrantResponse, KvError> {
+        let LeaseGrantRequest { ttl, id } = *request;
+        if id == 0 {
+            return Err(KvError::LeaseNotFound);
+        }
+        if ttl > TTL_SECONDS_MAX {
+            return Err(KvError::LeaseTtlTooLarge);
+        }
+        if self.leases.contains(id) {
+            return Err(KvError::LeaseExists);
+        }
+        let ttl = ttl.max(TTL_SECONDS_MIN);
+        if self.leases.is_empty() {
+            self.leases.clock_ms = self.now_ms;
+        }
+        self.leases.insert(id, ttl, End::After(TICKS));
+        self.size_bytes += LEASE_BYTES;
+        Ok(LeaseGrantResponse { header: header(self.revision), id, ttl, error: String::new() })
+    }
+
+    pub(crate) fn lease_revoke(&mut self, id: i64) -> Result<LeaseRevokeResponse, KvError> {
+        if !self.leases.contains(id) {
+            return Err(KvError::LeaseNotFound);
+        }
+        self.end_lease(id);
+        Ok(LeaseRevokeResponse { header: header(self.revision) })
+    }
+
+    /// Renews leases, and says for how many seconds each; 0 for one that does not exist.
+    pub(crate) fn lease_renew(&mut self, request: &KvLeaseRenew) -> KvLeasesRenewed {
+        let renewed = request.ids.iter().map(|&id| {
+            self.leases.set_end(id, End::After(TICKS));
+            self.leases.all.get(&id).map_or(0, |lease| lease.ttl)
+        });
+        let ttls = renewed.collect();
+        KvLeasesRenewed { revision: self.revision, ttls }
+    }
+
+    pub(crate) fn lease_time_to_live(&self, request: &LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse {
+        let (header, id) = (header(self.revision), request.id);
+        let Some(lease) = self.leases.all.get(&id) else {
+            return LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() };
+        };
+        let keys = lease.keys.iter().filter(|_| request.keys).map(|key| bytes::Bytes::copy_from_slice(key));
+        LeaseTimeToLiveResponse {
+            header,
+            id,
+            ttl: self.leases.seconds_left(lease),
+            granted_ttl: lease.ttl,
+            keys: keys.collect(),
+        }
+    }
+
+    pub(crate) fn lease_leases(&self) -> LeaseLeasesResponse {
+        let leases = self.leases.all.keys().map(|&id| LeaseStatus { id }).collect();
+        LeaseLeasesResponse { header: header(self.revision), leases }
+    }
+
+    /// The replicated clock has moved: leases end whose time is up.
+    pub(crate) fn clock_moved(&mut self, clock_ms: u64, mover: u64) {
+        self.now_ms = clock_ms;
+        self.leases.advance(clock_ms, mover);
+        for _ in 0..ENDED_MAX {
+            let Some(id) = self.leases.next_ended() else { break };
+            self.end_lease(id);
+        }
+    }
+
+    /// Ends a lease, and deletes its keys at one revision.
+    fn end_lease(&mut self, id: i64) {
+        let Some(lease) = self.leases.remove(id) else { return };
+        self.size_bytes -= LEASE_BYTES;
+        let mut writes = self.begin();
+        for key in lease.keys {
+            self.write_tombstone(&mut writes, key);
+        }
+        self.commit(writes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use synod_api::synod::v1::{kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply};
+    use synod_replica::StateMachine as _;
+
+    use super::*;
+    use crate::testing::{Execute, all, keys, op, op_delete, put};
+    use synod_api::etcdserverpb::{LeaseLeasesRequest, LeaseRevokeRequest, PutRequest, request_op::Request};
+
+    const MOVER: u64 = 7;
+
+    fn grant(store: &mut KvStore, id: i64, ttl: i64) -> Result<Reply, KvError> {
+        store.send(Command::LeaseGrant(LeaseGrantRequest { ttl, id }))
+    }
+
+    fn set(store: &mut KvStore, key: &str, lease: i64) -> Result<(), KvError> {
+        store.set_with(PutRequest { lease, ..put(key, "v") }).map(drop)
+    }
+
+    fn left(store: &KvStore, id: i64) -> (i64, Vec<String>) {
+        let request = LeaseTimeToLiveRequest { id, keys: true };
+        let Ok(Answer::LeaseTimeToLive(found)) = store.ask(Query::LeaseTimeToLive(request)) else { panic!() };
+        let text = |key: &bytes::Bytes| String::from_utf8(key.to_vec()).unwrap();
+        (found.ttl, found.keys.iter().map(text).collect())
+    }
+
+    fn all_keys(store: &KvStore) -> Vec<String> {
+        let found = store.read_at("\0", "\0", 0).unwrap();
+        keys(&found).into_iter().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_lease_takes_its_keys_with_it_at_one_revision() {
+        let mut store = KvStore::new();
+        grant(&mut store, 1, 10).unwrap();
+        for key in ["b", "a", "c", "d"] {
+            set(&mut store, key, 1).unwrap();
+        }
+        set(&mut store, "x", 0).unwrap();
+        // A put without the lease detaches, as does a deletion; one that keeps the lease does not.
+        set(&mut store, "c", 0).unwrap();
+        store.del("d", "");
+        store.set_with(PutRequest { ignore_lease: true, ..put("a", "again") }).unwrap();
+        assert_eq!(left(&store, 1), (10, vec!["a".into(), "b".into()]));
+        let revision = store.revision();
+        store.send(Command::LeaseRevoke(LeaseRevokeRequest { id: 1 })).unwrap();
+        assert_eq!((store.revision(), all_keys(&store)), (revision + 1, vec!["c".into(), "x".into()]));
+        assert_eq!(left(&store, 1), (-1, vec![]));
+        // Without keys it changes no revision.
+        grant(&mut store, 2, 10).unwrap();
+        store.send(Command::LeaseRevoke(LeaseRevokeRequest { id: 2 })).unwrap();
+        assert_eq!(store.revision(), revision + 1);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_etcds_words() {
+        let mut store = KvStore::new();
+        let text = |refused: Result<Reply, KvError>| {
+            let error = refused.unwrap_err();
+            (error.code(), error.to_string())
+        };
+        let not_found = (5, "etcdserver: requested lease not found".to_owned());
+        assert_eq!(text(store.send(Command::LeaseRevoke(LeaseRevokeRequest { id: 1 }))), not_found);
+        assert_eq!(set(&mut store, "k", 1), Err(KvError::LeaseNotFound));
+        assert_eq!(
+            text(grant(&mut store, 1, 9_000_000_001)),
+            (11, "etcdserver: too large lease TTL".to_owned())
+        );
+        grant(&mut store, 1, 1).unwrap();
+        assert_eq!(left(&store, 1).0, 2, "the least there is");
+        assert_eq!(text(grant(&mut store, 1, 5)), (9, "etcdserver: lease already exists".to_owned()));
+        let renew = KvLeaseRenew { ids: vec![1, 2] };
+        let Ok(Reply::LeaseRenew(renewed)) = store.send(Command::LeaseRenew(renew)) else { panic!() };
+        assert_eq!(renewed.ttls, [2, 0]);
+        let Ok(Answer::LeaseLeases(found)) = store.ask(Query::LeaseLeases(LeaseLeasesRequest {})) else {
+            panic!()
+        };
+        assert_eq!(found.leases, [LeaseStatus { id: 1 }]);
+    }
+
+    #[test]
+    fn a_transaction_that_is_undone_leaves_leases_as_they_were() {
+        let mut store = KvStore::new();
+        grant(&mut store, 1, 10).unwrap();
+        grant(&mut store, 2, 10).unwrap();
+        set(&mut store, "k", 1).unwrap();
+        set(&mut store, "l", 2).unwrap();
+        let digest = store.digest();
+        let moved = op(Request::RequestPut(PutRequest { lease: 2, ..put("k", "v") }));
+        let txn = crate::testing::command(Command::Txn(all(vec![moved, op_delete("l", "z")])));
+        store.execute(&synod_api::synod::v1::KvCommand { answer_bytes_max: 1, ..txn }).unwrap_err();
+        assert_eq!(store.digest(), digest);
+        assert_eq!((left(&store, 1).1, left(&store, 2).1), (vec!["k".into()], vec!["l".into()]));
+    }
+
+    #[test]
+    fn time_counts_from_the_second_tick_after_a_grant_or_a_renewal() {
+        let mut store = KvStore::new();
+        store.clock_moved(5_000, MOVER);
+        grant(&mut store, 1, 3).unwrap();
+        set(&mut store, "k", 1).unwrap();
+        assert_eq!(store.leases.waits_for(), Some(5_000), "as soon as possible");
+        for clock in [6_000, 6_100] {
+            store.clock_moved(clock, MOVER);
+        }
+        assert_eq!((store.leases.waits_for(), left(&store, 1).0), (Some(7_100), 3));
+        store.clock_moved(8_000, MOVER);
+        assert_eq!(left(&store, 1).0, 1);
+        store.send(Command::LeaseRenew(KvLeaseRenew { ids: vec![1] })).unwrap();
+        for clock in [8_900, 9_000, 10_500, 11_999] {
+            store.clock_moved(clock, MOVER);
+            assert_eq!(all_keys(&store), ["k"], "{clock}");
+        }
+        assert_eq!(store.leases.waits_for(), Some(12_000));
+        store.clock_moved(12_000, MOVER);
+        assert_eq!((all_keys(&store), left(&store, 1).0), (vec![], -1));
+        assert_eq!((store.leases.clone(), store.leases.waits_for()), (Leases::default(), None));
+    }
+
+    #[test]
+    fn leases_begin_anew_when_the_log_has_stood_still() {
+        let ends_at = |ticks: &[(u64, u64)]| {
+            let mut store = KvStore::new();
+            grant(&mut store, 1, 4).unwrap();
+            for &(clock, mover) in ticks {
+                store.clock_moved(clock, mover);
+            }
+            let (mut clock, mover) = *ticks.last().unwrap();
+            while store.leases.contains(1) {
+                clock += 100;
+                store.clock_moved(clock, mover);
+            }
+            clock
+        };
+        assert_eq!(ends_at(&[(100, 1), (200, 1), (1_000, 1)]), 4_200);
+        assert_eq!(ends_at(&[(100, 1), (200, 1), (1_000, 2)]), 5_000, "another replica moves the clock");
+        assert_eq!(ends_at(&[(100, 1), (200, 1), (3_200, 1)]), 4_200);
+        assert_eq!(ends_at(&[(100, 1), (200, 1), (3_201, 1)]), 7_201, "the tick is long");
+    }
+
+    #[test]
+    fn many_leases_end_in_turns() {
+        let mut store = KvStore::new();
+        for id in 1..=600 {
+            grant(&mut store, id, 2).unwrap();
+            set(&mut store, &format!("{id}"), id).unwrap();
+        }
+        for clock in [100, 200, 2_100] {
+            store.clock_moved(clock, MOVER);
+        }
+        let revision = store.revision();
+        for left in [344, 88, 0] {
+            store.clock_moved(store.leases.waits_for().unwrap().max(2_200), MOVER);
+            assert_eq!((store.leases.len(), all_keys(&store).len()), (left, left));
+        }
+        assert_eq!(store.revision(), revision + 600, "a revision for each");
+        assert_eq!(store.leases, Leases::default());
+    }
+
+    fn written(store: &KvStore) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        store.freeze().write_to(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn restored(mut bytes: &[u8]) -> io::Result<KvStore> {
+        let mut store = KvStore::new();
+        store.restore(&mut bytes).map(|()| store)
+    }
+
+    /// Lives of two stores, one of which is restored from its snapshot from time to time, agree in all that follows.
+    #[test]
+    fn a_snapshot_has_all_that_counts() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let (mut store, mut other) = (KvStore::new(), KvStore::new());
+        let (mut clock, mut most) = (0, 0);
+        for step in 0..3_000 {
+            let id = random.i64(1..20);
+            let key = format!("{}", random.u8(0..30));
+            let mover = 1 + u64::from(random.u8(0..30) == 0);
+            clock += random.u64(0..400);
+            let chosen = random.u8(0..12);
+            let lease = if random.bool() { id } else { 0 };
+            for store in [&mut store, &mut other] {
+                match chosen {
+                    0 => drop(grant(store, id, id % 7)),
+                    1 => drop(store.send(Command::LeaseRenew(KvLeaseRenew { ids: vec![id, id + 1] }))),
+                    2 if id < 4 => drop(store.send(Command::LeaseRevoke(LeaseRevokeRequest { id }))),
+                    3..6 => drop(set(store, &key, lease)),
+                    6 => drop(store.del(&key, "")),
+                    _ => store.clock_moved(clock, mover),
+                }
+            }
+            most = most.max(store.leases.len());
+            if step % 50 == 0 {
+                other = restored(&written(&other)).unwrap();
+                other.now_ms = store.now_ms;
+            }
+            assert_eq!(other.digest(), store.digest(), "step {step}");
+            assert_eq!(
+                (other.leases.waits_for(), other.size_bytes()),
+                (store.leases.waits_for(), store.size_bytes())
+            );
+        }
+        assert!(most > 5, "{most}");
+        assert_eq!(written(&other), written(&store));
+    }
+}
