@@ -133,6 +133,12 @@ impl Charge {
         taken
     }
 
+    /// Gives back `bytes` of what the request holds.
+    pub(crate) fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Relaxed);
+        self.share.give(bytes);
+    }
+
     /// Gives back what the request holds beyond `bytes`.
     pub(crate) fn shrink_to(&self, bytes: u64) {
         let held = self.bytes.load(Relaxed);

@@ -1,7 +1,7 @@
 //! One request, from its headers to the status of its answer.
 
 use std::{
-    future::poll_fn,
+    future::{pending, poll_fn},
     pin::{Pin, pin},
     sync::LazyLock,
     task::{Context, Poll},
@@ -14,7 +14,10 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
     uri::PathAndQuery,
 };
-use tokio::time::{self, Instant, Sleep, sleep};
+use tokio::{
+    sync::watch,
+    time::{self, Instant, Sleep, sleep},
+};
 use tonic::{Code, Status};
 
 use crate::{
@@ -24,11 +27,17 @@ use crate::{
     message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
     services::{Answer, Pieces, Store},
+    watch::serve,
 };
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
+/// etcd's header for streams that are to end when there is no leader.
+const NEEDS_LEADER: &str = "hasleader";
+/// The calls that last as long as their clients want.
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// How long a client may take almost nothing of an answer that is sent at the client's pace. Until then the
@@ -54,6 +63,8 @@ pub(crate) struct Call {
     reply: SendResponse<Bytes>,
     came: Instant,
     charge: Charge,
+    /// Whether a stream is to end when there is no leader.
+    needs_leader: bool,
 }
 
 impl Call {
@@ -68,9 +79,10 @@ impl Call {
         let charge = || share.charge(REQUEST_BYTES).ok_or_else(|| Refusal::from(too_many()));
         match deadline(&head).and_then(|deadline| Ok((deadline, charge()?))) {
             Ok((deadline, charge)) => {
+                let needs_leader = head.headers.get(NEEDS_LEADER).is_some_and(|value| value == "true");
                 let path = head.uri.into_parts().path_and_query;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-                Some(Call { path, body, deadline, reply, came: Instant::now(), charge })
+                Some(Call { path, body, deadline, reply, came: Instant::now(), charge, needs_leader })
             }
             Err(refusal) => {
                 refusal.send(&mut reply);
@@ -80,8 +92,16 @@ impl Call {
     }
 
     /// Answers the request. If the client is gone before there is an answer, no failure is reported.
-    pub(crate) async fn answer<R: Replica>(self, store: &Store<R>, lane: &Lane) {
-        let Call { path, body, mut deadline, mut reply, came, charge } = self;
+    pub(crate) async fn answer<R: Replica>(
+        self,
+        store: &Store<R>,
+        lane: &Lane,
+        ending: &watch::Receiver<bool>,
+    ) {
+        if [WATCH, KEEP_ALIVE].contains(&self.path.as_str()) {
+            return Box::pin(self.serve_stream(store, ending.clone())).await;
+        }
+        let Call { path, body, mut deadline, mut reply, came, charge, needs_leader: _ } = self;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         let answer = {
@@ -131,6 +151,43 @@ impl Call {
                 }
             }
         }
+    }
+}
+
+impl Call {
+    /// Serves a call in which both sides send messages until one of them ends it.
+    async fn serve_stream<R: Replica>(self, store: &Store<R>, mut ending: watch::Receiver<bool>) {
+        let Call { path, body, deadline, mut reply, came, charge, needs_leader } = self;
+        let watches =
+            if path == WATCH { store.watches().map(Some) } else { store.check_single().map(|()| None) };
+        let code = match watches {
+            Err(refused) => {
+                let code = refused.code();
+                Refusal::from(refused).send(&mut reply);
+                code
+            }
+            Ok(watches) => {
+                let Ok(mut stream) = reply.send_response(head(), false) else { return };
+                let served = async {
+                    match watches {
+                        Some(watches) => serve(watches, store, &charge, body, &mut stream).await,
+                        None => store.keep_alive(&charge, body, &mut stream).await,
+                    }
+                };
+                let leaderless =
+                    async { if needs_leader { store.until_leaderless().await } else { pending().await } };
+                let outcome = in_time(deadline, async {
+                    tokio::select! {
+                        outcome = served => outcome,
+                        _ = ending.wait_for(|ending| *ending) => Err(stopped()),
+                        () = leaderless => Err(Status::unavailable("etcdserver: no leader")),
+                    }
+                });
+                let outcome = outcome.await;
+                end(stream, outcome)
+            }
+        };
+        store.requests().answered(path.as_str(), code, came.elapsed());
     }
 }
 
@@ -310,7 +367,27 @@ async fn send_as_taken(
     Ok(())
 }
 
-fn gone(why: &str) -> Status {
+/// Sends bytes at the client's pace, however slow that is: the caller keeps little for a client that takes nothing.
+pub(crate) async fn send_patiently(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), Status> {
+    while !bytes.is_empty() {
+        stream.reserve_capacity(bytes.len());
+        while stream.capacity() == 0 {
+            let granted = poll_fn(|cx| stream.poll_capacity(cx)).await;
+            granted
+                .ok_or_else(|| gone("it has closed the stream"))?
+                .map_err(|error| gone(&error.to_string()))?;
+        }
+        let part = bytes.split_to(stream.capacity().min(bytes.len()));
+        stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn stopped() -> Status {
+    Status::unavailable("etcdserver: server stopped")
+}
+
+pub(crate) fn gone(why: &str) -> Status {
     Status::cancelled(format!("the client has gone: {why}"))
 }
 

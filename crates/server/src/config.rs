@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    EventLoop, RequestMetrics,
+    EventLoop, RequestMetrics, Watches,
     connection::CONNECTION_BYTES,
     readers::{GATHERED_BYTES, SENT_MAX, WHOLE_MAX},
     serve::PAGES_MAX,
@@ -36,6 +36,11 @@ pub struct Config {
     pub quota_bytes: u64,
     /// How long a stopping server waits for outstanding requests.
     pub stop_timeout: Duration,
+    /// The watches of the store, if the store feeds them ([`Watches::feed`]). Without them etcd's service Watch is
+    /// refused.
+    pub watches: Option<Watches>,
+    /// After how long a watch without events is told how far it is, if its client wants that.
+    pub watch_progress_interval: Duration,
     /// Counters of the requests. Keep a clone to read them.
     pub requests: RequestMetrics,
 }
@@ -49,13 +54,15 @@ impl Config {
         let pieces = (SENT_MAX * GATHERED_BYTES) as u64;
         // Such an answer exists twice: as it was made, and as it is sent.
         let whole = 2 * WHOLE_MAX as u64 * answer_bytes_max;
-        connections * CONNECTION_BYTES + self.requests_bytes_max + pieces + whole
+        let watches = if self.watches.is_some() { Watches::BYTES_MAX } else { 0 };
+        connections * CONNECTION_BYTES + self.requests_bytes_max + pieces + whole + watches
     }
 }
 
 impl Default for Config {
     /// No address; one thread; etcd's quota (2 GiB); 10,000 connections with 4,096 requests each, 384 MiB for
-    /// their requests; five seconds to stop.
+    /// their requests; five seconds to stop; no watches, and etcd's interval (ten minutes) between two notes of a
+    /// watch's progress.
     fn default() -> Config {
         Config {
             client_addresses: Vec::new(),
@@ -67,6 +74,8 @@ impl Default for Config {
             requests_bytes_max: 384 << 20,
             quota_bytes: 2 << 30,
             stop_timeout: Duration::from_secs(5),
+            watches: None,
+            watch_progress_interval: Duration::from_secs(600),
             requests: RequestMetrics::default(),
         }
     }

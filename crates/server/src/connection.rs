@@ -17,6 +17,7 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use h2::{Ping, PingPong, server};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    sync::watch,
     time::{Instant, Sleep, sleep, timeout},
 };
 
@@ -78,12 +79,15 @@ pub(crate) async fn serve<R: Replica>(
     let (lane, share) = (&store.lane(), store.share());
     // Refusals since the client last took all that was sent, and the size of the connection's window.
     let (mut refused, mut window) = (0, WINDOW_BYTES_MIN);
+    // Streams that would not end by themselves end when it becomes true.
+    let (ends, ending) = watch::channel(false);
     let mut calls = pin!(FuturesUnordered::new());
     let mut stopping = false;
     poll_fn(|cx| {
         if !stopping && stop.as_mut().poll(cx).is_ready() {
             stopping = true;
             connection.graceful_shutdown();
+            ends.send_replace(true);
         }
         told = told || !busy && Pin::new(&mut gives_way).poll(cx).is_ready();
         if told && !busy {
@@ -114,7 +118,7 @@ pub(crate) async fn serve<R: Replica>(
             }
             match connection.poll_accept(cx)? {
                 Poll::Ready(Some((request, reply))) => match Call::new(request, reply, &share) {
-                    Some(call) => calls.push(call.answer(store, lane)),
+                    Some(call) => calls.push(call.answer(store, lane, &ending)),
                     None if refused == REFUSED_MAX => {
                         return Poll::Ready(Err("the client asks on and takes no answer".into()));
                     }

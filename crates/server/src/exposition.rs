@@ -14,7 +14,7 @@ use synod_api::{etcdserverpb::AlarmType, synod::v1::KvStatus};
 use synod_metrics::Families;
 use tokio::time::timeout;
 
-use crate::{Consistency, Group, Replica, Standing, Status, services::Store};
+use crate::{Consistency, Group, Replica, Standing, Status, Watches, services::Store};
 
 /// How long to wait for the store's status. If it takes longer, the page lacks the store's metrics.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -58,6 +58,7 @@ pub(crate) async fn exposition<R: Replica>(
     let present = Present {
         store: status.ok().and_then(Result::ok),
         quota_bytes: store.quota_bytes(),
+        watches: store.watches().ok().map(Watches::counts),
         status: store.replica().status(),
         group: store.replica().group(),
         groups: match store.groups() {
@@ -83,6 +84,8 @@ struct Present {
     /// `None` if the store did not answer in time.
     store: Option<KvStatus>,
     quota_bytes: u64,
+    /// Watches that are open, and how many of them have not been told everything.
+    watches: Option<(usize, usize)>,
     status: Status,
     group: Group,
     /// By the number of the group; empty if there is one only.
@@ -109,6 +112,11 @@ impl Collector for Present {
         families.gauges("synod_members", "Members of the group as this replica knows it", kinds)?;
         let help = "The size of the store at which writes are refused; 0 if there is no bound";
         families.gauge_bytes("synod_store_quota", help, self.quota_bytes)?;
+        if let Some((open, behind)) = self.watches {
+            families.gauge("synod_watches", "Watches of clients that are open", open as u64)?;
+            let help = "Watches whose clients have not been told everything yet";
+            families.gauge("synod_watches_behind", help, behind as u64)?;
+        }
         if !self.groups.is_empty() {
             let labelled = |value: fn(&Status) -> u64| {
                 let numbered = self.groups.iter().enumerate();

@@ -11,6 +11,7 @@
 //!                                 outbox.rs
 //!                                 feeds.rs             Replica (subscribe)
 //!            reader threads       large answers, readers.rs
+//!            watch thread         events for watches, watch/
 //!                              ── pages, http.rs, exposition.rs
 //! ```
 //!
@@ -39,6 +40,7 @@ mod replica;
 mod requests;
 mod serve;
 mod services;
+mod watch;
 
 pub use prometheus_client::registry::Registry;
 
@@ -52,3 +54,4 @@ pub use replica::{
 pub use requests::RequestMetrics;
 pub use serve::Server;
 pub use services::API_VERSION;
+pub use watch::Watches;

@@ -95,34 +95,88 @@ impl<'a> RequestBody<'a> {
                 )
             })?,
         };
-        piece.transpose().map_err(|error| Status::cancelled(format!("the request broke off: {error}")))
+        piece.transpose().map_err(|error| broke_off(&error))
     }
 
     /// Refuses as early as it can a body that will not become one message, or one that is too large. `head`
     /// is the beginning of the `len` bytes that have arrived.
     fn check(&self, head: &[u8], len: usize) -> Result<(), Status> {
-        match head.first() {
-            None | Some(0) => {}
-            Some(1) => {
-                return Err(Status::unimplemented(
-                    "compressed messages are not supported; send them as they are",
-                ));
-            }
-            Some(flag) => return Err(malformed(&format!("{flag} is no compression flag; 0 and 1 are"))),
+        match announced(head, self.message_bytes_max)? {
+            Some(message) if len - PREFIX_BYTES > message => Err(malformed("something follows its message")),
+            _ => Ok(()),
         }
-        let Some(&[_, a, b, c, d]) = head.first_chunk() else { return Ok(()) };
-        let message = u32::from_be_bytes([a, b, c, d]) as usize;
-        if message > self.message_bytes_max {
-            // The text is that of gRPC's Go implementation, which clients of etcd know.
-            let max = self.message_bytes_max;
-            let text = format!("grpc: received message larger than max ({message} vs. {max})");
-            return Err(Status::resource_exhausted(text));
-        }
-        if len - PREFIX_BYTES > message {
-            return Err(malformed("something follows its message"));
-        }
-        Ok(())
     }
+}
+
+/// The messages of a client that sends them one after another.
+#[derive(Debug)]
+pub(crate) struct ClientMessages<'a> {
+    stream: RecvStream,
+    /// What has arrived of the next message, and what follows it.
+    buffer: BytesMut,
+    message_bytes_max: usize,
+    charge: &'a Charge,
+}
+
+impl<'a> ClientMessages<'a> {
+    /// What has arrived and is not taken is added to the charge.
+    pub(crate) fn new(
+        stream: RecvStream,
+        message_bytes_max: usize,
+        charge: &'a Charge,
+    ) -> ClientMessages<'a> {
+        ClientMessages { stream, buffer: BytesMut::new(), message_bytes_max, charge }
+    }
+
+    /// Waits for the next message. `None`: the client sends no more.
+    pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
+        loop {
+            if let Some(len) = announced(&self.buffer, self.message_bytes_max)?
+                && self.buffer.len() >= PREFIX_BYTES + len
+            {
+                let mut message = self.buffer.split_to(PREFIX_BYTES + len).freeze();
+                self.charge.give_back(message.len() as u64);
+                message.advance(PREFIX_BYTES);
+                return M::decode(message).map(Some).map_err(|error| malformed(&error.to_string()));
+            }
+            let piece = poll_fn(|cx| self.stream.poll_data(cx)).await;
+            let Some(piece) = piece.transpose().map_err(|error| broke_off(&error))? else {
+                let whole = self.buffer.is_empty();
+                return if whole { Ok(None) } else { Err(malformed("it ends before its message does")) };
+            };
+            if !self.charge.grow(piece.len() as u64) {
+                return Err(too_many());
+            }
+            // This fails only if more is released than was received.
+            let _ = self.stream.flow_control().release_capacity(piece.len());
+            self.buffer.extend_from_slice(&piece);
+        }
+    }
+}
+
+/// How many bytes the message has that begins here, if that can be seen yet.
+fn announced(head: &[u8], message_bytes_max: usize) -> Result<Option<usize>, Status> {
+    match head.first() {
+        None | Some(0) => {}
+        Some(1) => {
+            return Err(Status::unimplemented(
+                "compressed messages are not supported; send them as they are",
+            ));
+        }
+        Some(flag) => return Err(malformed(&format!("{flag} is no compression flag; 0 and 1 are"))),
+    }
+    let Some(&[_, a, b, c, d]) = head.first_chunk() else { return Ok(None) };
+    let len = u32::from_be_bytes([a, b, c, d]) as usize;
+    if len > message_bytes_max {
+        // The text is that of gRPC's Go implementation, which clients of etcd know.
+        let text = format!("grpc: received message larger than max ({len} vs. {message_bytes_max})");
+        return Err(Status::resource_exhausted(text));
+    }
+    Ok(Some(len))
+}
+
+fn broke_off(error: &h2::Error) -> Status {
+    Status::cancelled(format!("the request broke off: {error}"))
 }
 
 /// The pieces of a growing body, in blocks of one size. Thousands of bodies that grow side by side, and of

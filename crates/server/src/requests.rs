@@ -14,7 +14,7 @@ use synod_metrics::{Durations, Families};
 use tonic::Code;
 
 /// Methods that are counted separately. All others are counted together, so that clients cannot create series at will.
-const METHODS: [&str; 22] = [
+const METHODS: [&str; 28] = [
     "/etcdserverpb.KV/Put",
     "/etcdserverpb.KV/Range",
     "/synod.v1.Native/Execute",
@@ -34,6 +34,12 @@ const METHODS: [&str; 22] = [
     "/etcdserverpb.Maintenance/Defragment",
     "/etcdserverpb.Maintenance/Hash",
     "/etcdserverpb.Maintenance/HashKV",
+    "/etcdserverpb.Watch/Watch",
+    "/etcdserverpb.Lease/LeaseGrant",
+    "/etcdserverpb.Lease/LeaseRevoke",
+    "/etcdserverpb.Lease/LeaseKeepAlive",
+    "/etcdserverpb.Lease/LeaseTimeToLive",
+    "/etcdserverpb.Lease/LeaseLeases",
     "/synod.v1.Native/OpenSession",
     "/synod.v1.Native/Status",
     "/synod.v1.Native/Change",

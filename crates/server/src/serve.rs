@@ -12,6 +12,8 @@ use std::{
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
+use prost::Message as _;
+use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     runtime::{Builder, Handle, Runtime},
@@ -22,7 +24,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    Config, EventLoop, Replica,
+    Config, Consistency, EventLoop, Replica, Watches,
     admission::Admission,
     connection,
     feeds::Feeds,
@@ -61,6 +63,8 @@ pub struct Server {
     threads: Vec<Runtime>,
     /// The replica's loop in their place.
     event_loop: Option<Arc<EventLoop>>,
+    /// Their thread ends with the server.
+    watches: Option<Watches>,
 }
 
 impl Server {
@@ -106,7 +110,13 @@ impl Server {
             acceptances: Vec::new(),
             threads,
             event_loop: config.event_loop.clone(),
+            watches: None,
         };
+        if let Some(watches) = config.watches.as_ref().filter(|_| groups.len() == 1) {
+            let (thread, replica) = (handles[0].clone(), groups[0].clone());
+            watches.start(move || drop(thread.spawn(ask(replica.clone()))))?;
+            server.watches = Some(watches.clone());
+        }
         let metrics = Arc::new(metrics);
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let feeds = Feeds::new(server.stopping.subscribe());
@@ -204,6 +214,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if let Some(watches) = &self.watches {
+            watches.stop();
+        }
         // Dropping a runtime would block, which is not allowed in asynchronous code.
         let ended = self.event_loop.as_ref().and_then(|event_loop| event_loop.take_ended());
         self.threads.drain(..).chain(ended).for_each(Runtime::shutdown_background);
@@ -222,6 +235,12 @@ fn client_io_thread(number: usize) -> io::Result<Runtime> {
         .thread_name(format!("client-io-{number}"))
         .enable_all()
         .build()
+}
+
+/// Asks the store anything, so that it looks at what its feed wants. The watches ask again if that fails.
+async fn ask(replica: impl Replica) {
+    let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})) };
+    let _ = replica.query(query.encode_to_vec().into(), Consistency::Serializable).await;
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {

@@ -11,10 +11,10 @@ use synod_api::etcdserverpb::{
     cluster_client::ClusterClient,
     compare::{CompareTarget, TargetUnion},
     kv_client::KvClient,
-    lease_client::LeaseClient,
     maintenance_client::MaintenanceClient,
     request_op::Request,
     response_op::Response,
+    watch_client::WatchClient,
 };
 use synod_server::{Config, Limits, Server};
 use tonic::{Code, Status, transport::Channel};
@@ -231,10 +231,7 @@ async fn what_is_not_served_says_so() {
     let channel = connect(&server).await;
     let mut maintenance = MaintenanceClient::new(channel.clone());
     let outcomes = [
-        LeaseClient::new(channel.clone())
-            .lease_grant(synod_api::etcdserverpb::LeaseGrantRequest::default())
-            .await
-            .err(),
+        WatchClient::new(channel.clone()).watch(futures_util::stream::pending()).await.err(),
         maintenance.snapshot(SnapshotRequest {}).await.err(),
     ];
     for outcome in outcomes {

@@ -1,11 +1,11 @@
 //! The server as seen by an etcd client that was not made for it.
 
 use etcd_client::{
-    AlarmAction, AlarmType, Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, PutOptions,
-    SortOrder, SortTarget, Txn, TxnOp,
+    AlarmAction, AlarmType, Client, Compare, CompareOp, DeleteOptions, Error, EventType, GetOptions,
+    LeaseGrantOptions, LeaseTimeToLiveOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp, WatchOptions,
 };
 use synod_kv::KvStore;
-use synod_server::{Config, InMemory, Limits, Member, Registry, Server};
+use synod_server::{Config, InMemory, Limits, Member, Registry, Server, Watches};
 use synod_wire::{ClusterId, ReplicaId};
 use tonic::Code;
 
@@ -13,6 +13,10 @@ const CLUSTER: u64 = 0xc1;
 const MEMBER: u64 = 7;
 
 fn replica() -> InMemory {
+    replica_of(KvStore::new())
+}
+
+fn replica_of(store: KvStore) -> InMemory {
     let member = Member {
         id: ReplicaId(MEMBER),
         name: "only".into(),
@@ -21,7 +25,7 @@ fn replica() -> InMemory {
         standing: synod_server::Standing::Voter,
         decided: None,
     };
-    InMemory::start(KvStore::new(), ClusterId(CLUSTER), member).unwrap()
+    InMemory::start(store, ClusterId(CLUSTER), member).unwrap()
 }
 
 fn config() -> Config {
@@ -258,4 +262,59 @@ async fn what_is_not_served_says_so() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_watch_tells_the_past_and_what_comes() {
+    let watches = Watches::new();
+    let replica = replica_of(KvStore::new().feeding(watches.feed()));
+    let server = serve(&Config { watches: Some(watches), ..config() }, replica);
+    let mut client = connect(&server).await;
+    client.put("k/1", "old", None).await.unwrap();
+    let options = WatchOptions::new().with_prefix().with_start_revision(2).with_prev_key();
+    let (mut watcher, mut stream) = client.watch("k/", Some(options)).await.unwrap();
+    client.put("k/1", "new", None).await.unwrap();
+    client.put("other", "", None).await.unwrap();
+    client.delete("k/1", None).await.unwrap();
+    let mut told = Vec::new();
+    while told.len() < 3 {
+        let response = stream.message().await.unwrap().unwrap();
+        told.extend(response.events().iter().map(|event| {
+            let kv = event.kv().unwrap();
+            let before = event.prev_kv().map(|kv| kv.value().to_vec());
+            (event.event_type(), kv.mod_revision(), kv.value().to_vec(), before)
+        }));
+    }
+    let text = |text: &str| text.as_bytes().to_vec();
+    assert_eq!(
+        told,
+        [
+            (EventType::Put, 2, text("old"), None),
+            (EventType::Put, 3, text("new"), Some(text("old"))),
+            (EventType::Delete, 5, text(""), Some(text("new"))),
+        ]
+    );
+    watcher.request_progress().await.unwrap();
+    assert_eq!(stream.message().await.unwrap().unwrap().header().unwrap().revision(), 5);
+    watcher.cancel().await.unwrap();
+    assert!(stream.message().await.unwrap().unwrap().canceled());
+}
+
+#[tokio::test]
+async fn leases_are_granted_renewed_and_revoked() {
+    let server = serve(&config(), replica());
+    let mut client = connect(&server).await;
+    let lease = client.lease_grant(60, Some(LeaseGrantOptions::new().with_id(7))).await.unwrap();
+    assert_eq!((lease.id(), lease.ttl()), (7, 60));
+    client.put("k", "v", Some(PutOptions::new().with_lease(7))).await.unwrap();
+    assert_eq!(client.get("k", None).await.unwrap().kvs()[0].lease(), 7);
+    let found = client.lease_time_to_live(7, Some(LeaseTimeToLiveOptions::new().with_keys())).await.unwrap();
+    assert_eq!((found.granted_ttl(), found.keys()), (60, &[b"k".to_vec()][..]));
+    let (mut keeper, mut stream) = client.lease_keep_alive(7).await.unwrap();
+    keeper.keep_alive().await.unwrap();
+    assert_eq!(stream.message().await.unwrap().unwrap().ttl(), 60);
+    assert_eq!(client.leases().await.unwrap().leases().len(), 1);
+    client.lease_revoke(7).await.unwrap();
+    assert!(client.get("k", None).await.unwrap().kvs().is_empty());
+    assert_refused(client.lease_revoke(7).await, Code::NotFound, "etcdserver: requested lease not found");
 }

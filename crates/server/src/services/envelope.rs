@@ -1,6 +1,11 @@
 //! The key-value store of a replica: puts requests into envelopes, takes answers out of them, and translates
 //! errors for gRPC.
 
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use prost::Message;
@@ -16,19 +21,29 @@ use synod_kv::{
     validate::{self, Limits},
 };
 use synod_replica::ANSWER_BYTES_MAX;
+use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use crate::{
-    Config, Consistency, Replica, RequestError, RequestMetrics,
+    Config, Consistency, Replica, RequestError, RequestMetrics, Watches,
     admission::{Admission, Share},
     feeds::Feeds,
     readers::{GATHERED_BYTES, Lane, Place, Readers, apart},
     replica,
+    services::{lease::Renewals, no_single_revision},
 };
 
 /// A gRPC message may be this much larger than the largest command, as with etcd. So a command that is a
 /// little too large is refused in etcd's words.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
+
+/// How often it is looked whether there is a leader, and how long there must be none until streams end that need one.
+/// etcd waits for three election time-outs.
+const LEADER_GLANCE: Duration = Duration::from_millis(500);
+const LEADERLESS_MAX: Duration = Duration::from_secs(3);
+
+/// The least time between two notes of a watch's progress, as with etcd.
+const WATCH_PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Most bytes of an answer to a command that holds no place for a large one.
 pub(super) const SMALL_ANSWER_BYTES_MAX: u64 = 64 << 10;
@@ -46,6 +61,17 @@ pub(crate) struct Store<R> {
     readers: Readers,
     admission: Admission,
     feeds: Feeds,
+    watches: Option<Watches>,
+    watch_progress_interval: Duration,
+    renewals: Arc<Mutex<Renewals>>,
+    /// When it was last looked whether there is a leader, and since when there was none.
+    leader: Mutex<Leader>,
+}
+
+#[derive(Debug)]
+struct Leader {
+    looked: Instant,
+    gone: Option<Instant>,
 }
 
 impl<R: Replica> Store<R> {
@@ -67,6 +93,45 @@ impl<R: Replica> Store<R> {
             readers,
             admission,
             feeds,
+            watches: config.watches.clone(),
+            watch_progress_interval: config.watch_progress_interval.max(WATCH_PROGRESS_INTERVAL_MIN),
+            renewals: Arc::default(),
+            leader: Mutex::new(Leader { looked: Instant::now(), gone: None }),
+        }
+    }
+
+    /// The watches of the store.
+    ///
+    /// # Errors
+    /// There are several groups, or nobody feeds them.
+    pub(crate) fn watches(&self) -> Result<&Watches, Status> {
+        self.check_single()?;
+        let missing = || Status::unimplemented("synod: watches are not served here: the store feeds none");
+        self.watches.as_ref().ok_or_else(missing)
+    }
+
+    /// The renewals of leases that wait to be ordered.
+    pub(super) fn renewals(&self) -> &Arc<Mutex<Renewals>> {
+        &self.renewals
+    }
+
+    pub(crate) fn watch_progress_interval(&self) -> Duration {
+        self.watch_progress_interval
+    }
+
+    /// Waits until there has been no leader for some seconds. The replica is asked once for all who wait.
+    pub(crate) async fn until_leaderless(&self) {
+        let look = || {
+            let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+            if leader.looked.elapsed() >= LEADER_GLANCE {
+                let is_there = self.replica().status().leader.is_some();
+                leader.looked = Instant::now();
+                leader.gone = if is_there { None } else { leader.gone.or(Some(leader.looked)) };
+            }
+            leader.gone.is_some_and(|gone| gone.elapsed() >= LEADERLESS_MAX)
+        };
+        while !look() {
+            sleep(LEADER_GLANCE).await;
         }
     }
 
@@ -78,6 +143,11 @@ impl<R: Replica> Store<R> {
     /// The replica in each group.
     pub(crate) fn groups(&self) -> &[R] {
         &self.groups
+    }
+
+    /// Refuses a request of etcd's API that needs a single revision, where there are several groups.
+    pub(crate) fn check_single(&self) -> Result<(), Status> {
+        if self.count() > 1 { Err(no_single_revision(self.count())) } else { Ok(()) }
     }
 
     /// How many groups there are.
@@ -222,7 +292,7 @@ impl<R: Replica> Store<R> {
     }
 
     /// The header of an answer. The store's own header tells only the revision.
-    pub(super) fn header(&self, from_store: Option<ResponseHeader>) -> Option<ResponseHeader> {
+    pub(crate) fn header(&self, from_store: Option<ResponseHeader>) -> Option<ResponseHeader> {
         Some(ResponseHeader {
             cluster_id: self.cluster_id,
             member_id: self.member_id,
@@ -256,7 +326,7 @@ async fn status_of<R: Replica>(group: &R, consistency: Consistency) -> Result<Kv
     }
 }
 
-fn replied(reply: Result<Bytes, RequestError>) -> Result<Reply, Status> {
+pub(super) fn replied(reply: Result<Bytes, RequestError>) -> Result<Reply, Status> {
     match KvReply::decode(reply.map_err(failure)?).map_err(garbled)?.reply {
         Some(Reply::Error(error)) => Err(failed(error)),
         Some(reply) => Ok(reply),

@@ -3,6 +3,7 @@
 mod cluster;
 mod envelope;
 mod kv;
+mod lease;
 mod maintenance;
 mod native;
 
@@ -50,8 +51,8 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
         charge: &Charge,
     ) -> Result<Answer<'_, R>, Status> {
-        if self.count() > 1 && path.starts_with("/etcdserverpb.") && !SERVED_OF_SEVERAL.contains(&path) {
-            return Err(no_single_revision(self.count()));
+        if path.starts_with("/etcdserverpb.") && !SERVED_OF_SEVERAL.contains(&path) {
+            self.check_single()?;
         }
         match path {
             "/etcdserverpb.KV/Put" => {
@@ -126,6 +127,14 @@ impl<R: Replica> Store<R> {
                 self.range_stream(request).await
             }
             "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
+            "/etcdserverpb.Lease/LeaseGrant" => unary(body, |request| self.lease_grant(request)).await,
+            "/etcdserverpb.Lease/LeaseRevoke" => unary(body, |request| self.lease_revoke(request)).await,
+            "/etcdserverpb.Lease/LeaseTimeToLive" => {
+                unary(body, |request| self.lease_time_to_live(request, lane)).await
+            }
+            "/etcdserverpb.Lease/LeaseLeases" => {
+                unary(body, |request| self.lease_leases(request, lane)).await
+            }
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
             "/etcdserverpb.Cluster/MemberRemove" => unary(body, |request| self.member_remove(request)).await,

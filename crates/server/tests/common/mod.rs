@@ -85,6 +85,10 @@ pub const CLUSTER: u64 = 0xc1;
 pub const MEMBER: u64 = 7;
 
 pub fn replica() -> InMemory {
+    replica_of(KvStore::new())
+}
+
+pub fn replica_of(store: KvStore) -> InMemory {
     let member = Member {
         id: ReplicaId(MEMBER),
         name: "only".into(),
@@ -93,7 +97,7 @@ pub fn replica() -> InMemory {
         standing: Standing::Voter,
         decided: None,
     };
-    InMemory::start(KvStore::new(), ClusterId(CLUSTER), member).unwrap()
+    InMemory::start(store, ClusterId(CLUSTER), member).unwrap()
 }
 
 pub fn config() -> Config {

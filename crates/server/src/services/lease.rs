@@ -1,0 +1,194 @@
+//! etcd's service Lease.
+//!
+//! Renewals that come within a short time are ordered as one command, and answered once that is executed: a thousand
+//! clients that renew cost the log a few entries.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use h2::{RecvStream, SendStream};
+use prost::Message as _;
+use synod_api::{
+    etcdserverpb::{
+        LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+        LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse,
+        LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
+    },
+    synod::v1::{
+        KvCommand, KvLeaseRenew, KvLeasesRenewed, kv_answer::Answer, kv_command::Command, kv_query::Query,
+        kv_reply::Reply,
+    },
+};
+use tokio::{sync::oneshot, time::sleep};
+use tonic::Status;
+
+use super::envelope::{Store, replied, unexpected};
+use crate::{
+    Consistency, Replica,
+    admission::Charge,
+    call,
+    message::{ClientMessages, framed},
+    readers::Lane,
+};
+
+/// How long a renewal may wait for others.
+const RENEWALS_INTERVAL: Duration = Duration::from_millis(10);
+/// Renewals in one command.
+const RENEWALS_MAX: usize = 10_000;
+/// Renewals of one stream that are under way. More are read when these are answered.
+const OUTSTANDING_MAX: usize = 1_024;
+
+/// What becomes of a renewal: the revision, and for how many seconds the lease is renewed.
+type Renewed = Result<(i64, i64), Status>;
+
+/// Renewals that wait to be ordered together.
+#[derive(Debug, Default)]
+pub(super) struct Renewals {
+    waiting: Vec<(i64, oneshot::Sender<Renewed>)>,
+}
+
+impl<R: Replica> Store<R> {
+    pub(super) async fn lease_grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
+        let id = if request.id == 0 { self.fresh_lease_id() } else { request.id };
+        let command = Command::LeaseGrant(LeaseGrantRequest { id, ..request });
+        let granted = self.execute(command, |reply| match reply {
+            Reply::LeaseGrant(done) => Ok(LeaseGrantResponse { header: self.header(done.header), ..done }),
+            other => Err(unexpected(other)),
+        });
+        granted.await
+    }
+
+    /// An id that no lease has, but for a chance of one in 2^63 for each that there is, which the store would refuse.
+    fn fresh_lease_id(&self) -> i64 {
+        // Each such state has keys of its own.
+        let random = RandomState::new().build_hasher().finish();
+        i64::try_from(random >> 1).map_or(1, |id| id.max(1))
+    }
+
+    pub(super) async fn lease_revoke(
+        &self,
+        request: LeaseRevokeRequest,
+    ) -> Result<LeaseRevokeResponse, Status> {
+        let revoked = self.execute(Command::LeaseRevoke(request), |reply| match reply {
+            Reply::LeaseRevoke(done) => Ok(LeaseRevokeResponse { header: self.header(done.header) }),
+            other => Err(unexpected(other)),
+        });
+        revoked.await
+    }
+
+    pub(super) async fn lease_time_to_live(
+        &self,
+        request: LeaseTimeToLiveRequest,
+        lane: &Lane,
+    ) -> Result<LeaseTimeToLiveResponse, Status> {
+        let query = Ok(Query::LeaseTimeToLive(request));
+        let found = self.query(query, Consistency::Linearizable, lane, |answer| match answer {
+            Answer::LeaseTimeToLive(found) => {
+                Ok(LeaseTimeToLiveResponse { header: self.header(found.header), ..found })
+            }
+            other => Err(unexpected(other)),
+        });
+        Ok(found.await?.0)
+    }
+
+    pub(super) async fn lease_leases(
+        &self,
+        _: LeaseLeasesRequest,
+        lane: &Lane,
+    ) -> Result<LeaseLeasesResponse, Status> {
+        let query = Ok(Query::LeaseLeases(LeaseLeasesRequest {}));
+        let found = self.query(query, Consistency::Linearizable, lane, |answer| match answer {
+            Answer::LeaseLeases(found) => {
+                Ok(LeaseLeasesResponse { header: self.header(found.header), ..found })
+            }
+            other => Err(unexpected(other)),
+        });
+        Ok(found.await?.0)
+    }
+
+    /// Serves a stream of renewals until its client ends it.
+    pub(crate) async fn keep_alive(
+        &self,
+        charge: &Charge,
+        body: RecvStream,
+        stream: &mut SendStream<Bytes>,
+    ) -> Result<(), Status> {
+        self.check_single()?;
+        let mut messages = ClientMessages::new(body, self.message_bytes_max(), charge);
+        let mut renewals = FuturesUnordered::new();
+        let mut open = true;
+        while open || !renewals.is_empty() {
+            let mut frames = BytesMut::new();
+            tokio::select! {
+                request = messages.next(), if open && renewals.len() < OUTSTANDING_MAX => match request? {
+                    Some(LeaseKeepAliveRequest { id }) => {
+                        let renewed = self.renew(id);
+                        renewals.push(async move { (id, renewed.await) });
+                    }
+                    None => open = false,
+                },
+                Some((id, renewed)) = renewals.next(), if !renewals.is_empty() => {
+                    // The batch was given up: the server ends.
+                    let (revision, ttl) = renewed.unwrap_or_else(|_| Err(call::stopped()))?;
+                    let header = self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
+                    frames.put(framed(&LeaseKeepAliveResponse { header, id, ttl }));
+                }
+            }
+            if !frames.is_empty() {
+                call::send_patiently(stream, frames.freeze()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Renews a lease together with others.
+    fn renew(&self, id: i64) -> oneshot::Receiver<Renewed> {
+        let (renewed, answer) = oneshot::channel();
+        let first = {
+            let mut renewals = self.renewals().lock().unwrap_or_else(PoisonError::into_inner);
+            renewals.waiting.push((id, renewed));
+            renewals.waiting.len() == 1
+        };
+        if first {
+            // A task of its own: the stream of the first renewal may end before the others are answered.
+            tokio::spawn(order_renewals(self.replica().clone(), Arc::clone(self.renewals())));
+        }
+        answer
+    }
+}
+
+/// Orders the renewals that come within a short time.
+async fn order_renewals<R: Replica>(replica: R, renewals: Arc<Mutex<Renewals>>) {
+    sleep(RENEWALS_INTERVAL).await;
+    let waiting = mem::take(&mut renewals.lock().unwrap_or_else(PoisonError::into_inner).waiting);
+    let mut waiting = waiting.into_iter();
+    loop {
+        let batch: Vec<_> = waiting.by_ref().take(RENEWALS_MAX).collect();
+        if batch.is_empty() {
+            return;
+        }
+        let ids = batch.iter().map(|(id, _)| *id).collect();
+        let command =
+            KvCommand { command: Some(Command::LeaseRenew(KvLeaseRenew { ids })), ..KvCommand::default() };
+        let reply = replied(replica.execute(command.encode_to_vec().into()).await);
+        let renewed = reply.and_then(|reply| match reply {
+            Reply::LeaseRenew(renewed) if renewed.ttls.len() == batch.len() => Ok(renewed),
+            other => Err(unexpected(other)),
+        });
+        answer(batch, renewed);
+    }
+}
+
+fn answer(batch: Vec<(i64, oneshot::Sender<Renewed>)>, renewed: Result<KvLeasesRenewed, Status>) {
+    for (place, (_, waits)) in batch.into_iter().enumerate() {
+        let answer = renewed.as_ref().map(|renewed| (renewed.revision, renewed.ttls[place]));
+        // An error means that the client has gone.
+        let _ = waits.send(answer.map_err(Status::clone));
+    }
+}

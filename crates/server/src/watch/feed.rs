@@ -1,0 +1,98 @@
+//! The hand-over from the thread that executes commands to the hub. It is bounded in bytes, and the store never waits:
+//! when the bound is reached, the hub is told that it has lost something, and no more until it asks for a view.
+
+use std::sync::{
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+    mpsc::Sender,
+};
+
+use synod_kv::{Commit, Event, Feed, View};
+
+use super::hub::Message;
+
+/// Bytes of commits that may be on their way to the hub.
+pub(crate) const HANDED_BYTES_MAX: usize = 32 << 20;
+
+/// What a commit counts besides its events.
+const COMMIT_BYTES: usize = 64;
+
+/// The store's end of the hand-over, and what the hub wants of the store.
+#[derive(Debug)]
+pub(crate) struct Hand {
+    messages: Sender<Message>,
+    events: AtomicBool,
+    /// The number of the view that is wanted, or 0.
+    view: AtomicU64,
+    bytes: AtomicUsize,
+    bytes_max: usize,
+}
+
+impl Hand {
+    pub(crate) fn new(messages: Sender<Message>) -> Hand {
+        Hand::bounded(messages, HANDED_BYTES_MAX)
+    }
+
+    pub(crate) fn bounded(messages: Sender<Message>, bytes_max: usize) -> Hand {
+        let (events, view, bytes) = Default::default();
+        Hand { messages, events, view, bytes, bytes_max }
+    }
+
+    /// Asks for a view, and for all commits after it. The store sees the first wish no later than the second.
+    pub(crate) fn want_view(&self, number: u64) {
+        self.events.store(true, SeqCst);
+        self.view.store(number, SeqCst);
+    }
+
+    pub(crate) fn want_nothing(&self) {
+        self.view.store(0, SeqCst);
+        self.events.store(false, SeqCst);
+    }
+
+    /// The hub has taken a commit of so many bytes.
+    pub(crate) fn taken(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, SeqCst);
+    }
+
+    fn send(&self, message: Message) {
+        // A failed send means that the server has ended.
+        let _ = self.messages.send(message);
+    }
+}
+
+impl Feed for Hand {
+    fn wants_events(&self) -> bool {
+        self.events.load(SeqCst)
+    }
+
+    fn wants_view(&self) -> bool {
+        self.view.load(SeqCst) != 0
+    }
+
+    fn committed(&self, commit: Commit) {
+        let bytes = COMMIT_BYTES + commit.events.iter().map(Event::bytes).sum::<usize>();
+        if self.bytes.load(SeqCst) + bytes > self.bytes_max {
+            self.events.store(false, SeqCst);
+            self.send(Message::Lost);
+            return;
+        }
+        self.bytes.fetch_add(bytes, SeqCst);
+        self.send(Message::Committed(commit, bytes));
+    }
+
+    fn compacted(&self, revision: i64) {
+        if self.wants_events() {
+            self.send(Message::Compacted(revision));
+        }
+    }
+
+    fn view(&self, view: View) {
+        let number = self.view.swap(0, SeqCst);
+        self.send(Message::View(number, view));
+    }
+
+    fn restored(&self) {
+        if self.wants_events() {
+            self.send(Message::Lost);
+        }
+    }
+}

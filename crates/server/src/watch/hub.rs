@@ -1,0 +1,765 @@
+//! The hub: takes what the store commits and gives each watcher what it watches.
+//!
+//! A watcher is **live** while it has been told all that the store has committed: the index of live watchers finds those
+//! of a commit. A watcher that asks for the past, or whose client does not take its events, is **behind**. It waits until
+//! its stream has room, and is then told what it lacks: from the latest commits if these reach back far enough, otherwise
+//! from a view of the store. Those that lack about the same read a view together, a slice at a time between two looks at
+//! what is new, so that live watchers do not wait for them.
+//!
+//! Of each watcher the hub knows the next revision that it is to be told. It is told whole revisions in their order, each
+//! once, since it moves between these places only with that number.
+//!
+//! The hub **follows** the store from a view on, since it is told each commit after it. It begins again with another view
+//! when something is lost: a snapshot has replaced the state, or the hub was so slow that the store stopped telling it.
+//! What happened meanwhile is in the history that the view has, or is compacted, of which watchers are told.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    mem,
+    sync::{Arc, OnceLock},
+};
+
+use bytes::Bytes;
+use synod_api::etcdserverpb::{WatchCreateRequest, watch_create_request::FilterType};
+use synod_kv::{Commit, Event, KvError, View};
+
+use super::{
+    feed::Hand,
+    index::{Index, Number, Range},
+    outgoing::{Item, Outgoing},
+};
+
+/// Bytes of the latest commits that are kept for watchers that are a little behind.
+pub(crate) const RECENT_BYTES_MAX: usize = 4 << 20;
+/// Most bytes of events in one response, unless a single revision has more.
+const RESPONSE_BYTES_MAX: usize = 256 << 10;
+/// What a slice of a view is: changes that are looked at, and bytes of events that are found.
+const SLICE_CHANGES: usize = 1024;
+const SLICE_BYTES: usize = 256 << 10;
+/// Groups of watchers that read views at a time. More wait.
+const READINGS_MAX: usize = 4;
+
+/// The id that stands for no watch, or for all watches of a stream.
+pub(crate) const NO_WATCH: i64 = -1;
+
+/// A stream's name.
+pub(crate) type StreamNumber = u64;
+
+/// What the hub is told.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// The store has committed this, which counts as so many bytes.
+    Committed(Commit, usize),
+    /// The store was compacted at this revision.
+    Compacted(i64),
+    /// The view with this number, which the hub asked for.
+    View(u64, View),
+    /// The store has commits of which the hub is not told.
+    Lost,
+    /// What a client asks for.
+    Request(StreamNumber, Request),
+    /// The server stops.
+    Stop,
+}
+
+/// What a client asks for, or its stream.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// The stream begins.
+    Open(Arc<Outgoing>),
+    /// A watch begins.
+    Create(Box<WatchCreateRequest>),
+    /// A watch ends.
+    Cancel(i64),
+    /// How far the watch is, or all of the stream together.
+    Progress(Option<i64>),
+    /// The stream has room again.
+    Room,
+    /// The stream has ended.
+    Close,
+}
+
+/// An event, with its encodings once somebody needed them.
+#[derive(Debug)]
+pub(crate) struct Told {
+    event: Event,
+    bytes: usize,
+    encoded: [OnceLock<Bytes>; 2],
+}
+
+impl Told {
+    fn new(event: Event) -> Arc<Told> {
+        Arc::new(Told { bytes: event.bytes(), event, encoded: Default::default() })
+    }
+
+    pub(crate) fn encoded(&self, prev_kv: bool) -> &Bytes {
+        self.encoded[usize::from(prev_kv)].get_or_init(|| self.event.encoded(prev_kv))
+    }
+
+    pub(crate) fn revision(&self) -> i64 {
+        self.event.revision()
+    }
+}
+
+/// What a watcher wants of events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wants {
+    pub(crate) prev_kv: bool,
+    pub(crate) fragments: bool,
+    no_puts: bool,
+    no_deletions: bool,
+}
+
+impl Wants {
+    fn of(request: &WatchCreateRequest) -> Wants {
+        let filters = |kind| request.filters().any(|filter| filter == kind);
+        Wants {
+            prev_kv: request.prev_kv,
+            fragments: request.fragment,
+            no_puts: filters(FilterType::Noput),
+            no_deletions: filters(FilterType::Nodelete),
+        }
+    }
+
+    fn takes(self, event: &Event) -> bool {
+        if event.is_deletion() { !self.no_deletions } else { !self.no_puts }
+    }
+}
+
+#[derive(Debug)]
+struct Watcher {
+    stream: StreamNumber,
+    id: i64,
+    range: Range,
+    wants: Wants,
+    /// The first revision that it asked for; 0 if it asked for what comes.
+    start: i64,
+    /// It has been told everything before this revision. That of a live watcher may lie behind the hub's head.
+    next: i64,
+    place: Place,
+    /// What it is to be told with the next response.
+    pending: Vec<Arc<Told>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It is in the index of live watchers.
+    Live,
+    /// It waits until its stream has room.
+    Full,
+    /// It lacks only what is kept of the latest commits.
+    Near,
+    /// It waits for a view.
+    Waiting,
+    /// It is in the reading with this number.
+    Reading(u64),
+}
+
+/// A stream of a client.
+#[derive(Debug)]
+struct Stream {
+    out: Arc<Outgoing>,
+    /// The watchers by their ids. A watch that was ended by a compaction keeps its id until its client cancels it.
+    ids: HashMap<i64, Option<Number>>,
+    next_id: i64,
+    /// Watchers that wait for room.
+    full: HashSet<Number>,
+}
+
+/// Watchers that read a view together.
+#[derive(Debug)]
+struct Reading {
+    number: u64,
+    view: View,
+    /// Everything before this revision is read.
+    at: i64,
+    index: Index,
+    members: HashSet<Number>,
+}
+
+/// Whether the hub knows what the store commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    /// Nobody watches, and the hub is told nothing.
+    Idle,
+    /// The hub waits for a view, from which on it follows.
+    Lost,
+    /// Each commit after the head is told.
+    Following,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    hand: Arc<Hand>,
+    sight: Sight,
+    /// The last revision that the hub was told.
+    head: i64,
+    /// The revision of the last compaction.
+    compacted: i64,
+    streams: HashMap<StreamNumber, Stream>,
+    watchers: HashMap<Number, Watcher>,
+    next_number: Number,
+    live: Index,
+    recent: Recent,
+    /// Watchers that lack only what is kept of the latest commits.
+    near: HashSet<Number>,
+    /// Watchers that wait for a view.
+    waiting: HashSet<Number>,
+    readings: VecDeque<Reading>,
+    next_reading: u64,
+    /// The number of the view that was asked for.
+    view: Option<u64>,
+    views: u64,
+    /// Requests that came before the hub followed.
+    requests: VecDeque<(StreamNumber, Request)>,
+    /// Watchers that have something pending.
+    touched: Vec<Number>,
+}
+
+/// The latest commits.
+#[derive(Debug, Default)]
+struct Recent {
+    commits: VecDeque<(i64, Vec<Arc<Told>>)>,
+    bytes: usize,
+}
+
+impl Recent {
+    fn push(&mut self, revision: i64, events: Vec<Arc<Told>>) {
+        self.bytes += bytes_of(&events);
+        self.commits.push_back((revision, events));
+        while self.bytes > RECENT_BYTES_MAX {
+            let Some((_, oldest)) = self.commits.pop_front() else { break };
+            self.bytes -= bytes_of(&oldest);
+        }
+    }
+
+    /// Whether they reach back to this revision.
+    fn has(&self, revision: i64) -> bool {
+        self.commits.front().is_some_and(|(first, _)| *first <= revision)
+    }
+
+    fn from(&self, revision: i64) -> impl Iterator<Item = &Arc<Told>> {
+        let at = self.commits.partition_point(|(of, _)| *of < revision);
+        self.commits.range(at..).flat_map(|(_, events)| events)
+    }
+}
+
+fn bytes_of(events: &[Arc<Told>]) -> usize {
+    events.iter().map(|told| told.bytes).sum()
+}
+
+impl Hub {
+    pub(crate) fn new(hand: Arc<Hand>) -> Hub {
+        Hub {
+            hand,
+            sight: Sight::Idle,
+            head: 0,
+            compacted: -1,
+            streams: HashMap::new(),
+            watchers: HashMap::new(),
+            next_number: 0,
+            live: Index::default(),
+            recent: Recent::default(),
+            near: HashSet::new(),
+            waiting: HashSet::new(),
+            readings: VecDeque::new(),
+            next_reading: 0,
+            view: None,
+            views: 0,
+            requests: VecDeque::new(),
+            touched: Vec::new(),
+        }
+    }
+
+    /// The number of the view that was asked for and has not come.
+    pub(crate) fn waits_for_view(&self) -> Option<u64> {
+        self.view
+    }
+
+    /// Whether watchers read views.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.readings.is_empty()
+    }
+
+    /// How many watchers there are, and how many of them are behind.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.watchers.len(), self.watchers.len() - self.live.len())
+    }
+
+    /// Takes one message. What it gives to watchers may only leave with [`Hub::end_burst`].
+    pub(crate) fn take(&mut self, message: Message) {
+        match message {
+            Message::Committed(commit, bytes) => {
+                self.hand.taken(bytes);
+                self.committed(commit);
+                return;
+            }
+            Message::Compacted(revision) => self.compacted = self.compacted.max(revision),
+            Message::View(number, view) => {
+                self.flush();
+                self.viewed(number, view);
+            }
+            Message::Lost => {
+                self.flush();
+                self.lose_sight();
+            }
+            Message::Request(stream, request) => {
+                self.flush();
+                self.request(stream, request);
+            }
+            Message::Stop => self.streams.values().for_each(|stream| stream.out.end()),
+        }
+        self.settle();
+    }
+
+    /// Ends a burst of messages: all watchers get what was committed, and those that lack little get that.
+    pub(crate) fn end_burst(&mut self) {
+        self.flush();
+        if !self.near.is_empty() {
+            self.catch_up_on_recent();
+            self.settle();
+        }
+    }
+
+    /// Gives all live watchers what was committed.
+    fn flush(&mut self) {
+        for number in mem::take(&mut self.touched) {
+            if !self.deliver(number, self.head) {
+                self.leave_live(number);
+                self.wait_for_room(number);
+            }
+        }
+    }
+
+    fn committed(&mut self, commit: Commit) {
+        if self.sight != Sight::Following || commit.revision <= self.head {
+            return;
+        }
+        if commit.revision != self.head + 1 {
+            self.flush();
+            self.lose_sight();
+            return;
+        }
+        self.head = commit.revision;
+        let events: Vec<_> = commit.events.into_iter().map(Told::new).collect();
+        for told in &events {
+            note(&self.live, &mut self.watchers, told, &mut self.touched);
+        }
+        self.recent.push(commit.revision, events);
+    }
+
+    /// From here on nothing is known of what the store commits.
+    fn lose_sight(&mut self) {
+        if self.sight == Sight::Idle {
+            return;
+        }
+        self.sight = Sight::Lost;
+        // A view that is on its way may have been made after the store had stopped telling commits.
+        self.view = None;
+        self.recent = Recent::default();
+        self.live = Index::default();
+        let head = self.head;
+        for (number, watcher) in &mut self.watchers {
+            if watcher.place == Place::Live {
+                watcher.next = watcher.next.max(head + 1);
+                watcher.place = Place::Waiting;
+                self.waiting.insert(*number);
+            }
+        }
+        self.want_view();
+    }
+
+    fn want_view(&mut self) {
+        if self.view.is_none() {
+            self.views += 1;
+            self.view = Some(self.views);
+            self.hand.want_view(self.views);
+        }
+    }
+
+    fn viewed(&mut self, number: u64, view: View) {
+        if self.view != Some(number) {
+            return;
+        }
+        self.view = None;
+        self.compacted = self.compacted.max(view.compact_revision());
+        if self.sight == Sight::Lost {
+            self.sight = Sight::Following;
+            self.head = view.revision();
+        }
+        debug_assert_eq!(self.head, view.revision(), "a view comes in its place among the commits");
+        let mut reading = Reading {
+            number: self.next_reading,
+            at: i64::MAX,
+            view,
+            index: Index::default(),
+            members: HashSet::new(),
+        };
+        self.next_reading += 1;
+        for number in mem::take(&mut self.waiting) {
+            let Some(watcher) = self.watchers.get_mut(&number) else { continue };
+            if watcher.next > self.head {
+                self.go_live(number);
+            } else if watcher.next < self.compacted {
+                self.end_as_compacted(number);
+            } else {
+                watcher.place = Place::Reading(reading.number);
+                reading.at = reading.at.min(watcher.next);
+                reading.index.insert(&watcher.range, number);
+                reading.members.insert(number);
+            }
+        }
+        if !reading.members.is_empty() {
+            self.readings.push_back(reading);
+        }
+        while self.sight == Sight::Following
+            && let Some((stream, request)) = self.requests.pop_front()
+        {
+            self.request(stream, request);
+        }
+    }
+
+    /// Sees to it that the hub follows if somebody watches, and that those who wait for a view get one.
+    fn settle(&mut self) {
+        if self.watchers.is_empty() && self.requests.is_empty() {
+            if self.sight != Sight::Idle {
+                self.sight = Sight::Idle;
+                self.view = None;
+                self.recent = Recent::default();
+                self.hand.want_nothing();
+            }
+        } else if self.sight == Sight::Idle {
+            self.sight = Sight::Lost;
+            self.want_view();
+        } else if !self.waiting.is_empty() && self.readings.len() < READINGS_MAX {
+            self.want_view();
+        }
+    }
+
+    fn request(&mut self, number: StreamNumber, request: Request) {
+        match request {
+            Request::Open(out) => {
+                let stream = Stream { out, ids: HashMap::new(), next_id: 0, full: HashSet::new() };
+                self.streams.insert(number, stream);
+                return;
+            }
+            Request::Close => return self.close(number),
+            Request::Room => return self.room(number),
+            _ => {}
+        }
+        // An answer tells the revision, and clients rely on the order of answers.
+        if self.sight != Sight::Following {
+            self.requests.push_back((number, request));
+            return;
+        }
+        match request {
+            Request::Create(request) => self.create(number, *request),
+            Request::Cancel(id) => self.cancel(number, id),
+            Request::Progress(id) => self.progress(number, id),
+            Request::Open(_) | Request::Close | Request::Room => unreachable!("handled above"),
+        }
+    }
+
+    fn create(&mut self, number: StreamNumber, request: WatchCreateRequest) {
+        let Some(stream) = self.streams.get_mut(&number) else { return };
+        let revision = self.head;
+        let bytes = request.key.len() + request.range_end.len();
+        let refused = |reason: String| Item::Refused { revision, bytes, reason };
+        if request.start_revision < 0 {
+            return stream.out.push(refused(KvError::Compacted.to_string()));
+        }
+        let wants = Wants::of(&request);
+        let Some(range) = Range::of(&request.key, &request.range_end) else {
+            return stream.out.push(refused("mvcc: watcher range is empty".into()));
+        };
+        let id = match request.watch_id {
+            0 => {
+                while stream.ids.contains_key(&stream.next_id) {
+                    stream.next_id += 1;
+                }
+                stream.next_id += 1;
+                stream.next_id - 1
+            }
+            id if stream.ids.contains_key(&id) => {
+                let reason = "mvcc: duplicate watch ID provided on the WatchStream";
+                return stream.out.push(refused(reason.into()));
+            }
+            id => id,
+        };
+        let own = self.next_number;
+        while self.watchers.contains_key(&self.next_number) || self.next_number == own {
+            self.next_number = self.next_number.wrapping_add(1);
+        }
+        stream.ids.insert(id, Some(own));
+        stream.out.push(Item::Created { id, revision, progress: request.progress_notify });
+        let start = request.start_revision;
+        let next = if start == 0 { self.head + 1 } else { start };
+        let place = Place::Waiting;
+        let watcher = Watcher { stream: number, id, range, wants, start, next, place, pending: Vec::new() };
+        self.watchers.insert(own, watcher);
+        self.wait(own);
+    }
+
+    /// Brings a watcher that has room to where it is told more.
+    fn wait(&mut self, number: Number) {
+        let watcher = self.watchers.get_mut(&number).expect("it exists");
+        let follows = self.sight == Sight::Following;
+        if follows && watcher.next > self.head {
+            self.go_live(number);
+        } else if watcher.next < self.compacted {
+            self.end_as_compacted(number);
+        } else if follows && self.recent.has(watcher.next) {
+            watcher.place = Place::Near;
+            self.near.insert(number);
+        } else {
+            watcher.place = Place::Waiting;
+            self.waiting.insert(number);
+        }
+    }
+
+    fn go_live(&mut self, number: Number) {
+        let watcher = self.watchers.get_mut(&number).expect("it exists");
+        watcher.place = Place::Live;
+        self.live.insert(&watcher.range, number);
+    }
+
+    fn leave_live(&mut self, number: Number) {
+        let watcher = &self.watchers[&number];
+        self.live.remove(&watcher.range, number);
+    }
+
+    fn wait_for_room(&mut self, number: Number) {
+        let watcher = self.watchers.get_mut(&number).expect("it exists");
+        watcher.place = Place::Full;
+        let stream = self.streams.get_mut(&watcher.stream).expect("a watcher has a stream");
+        stream.full.insert(number);
+    }
+
+    /// Gives a watcher what is pending: all of it through this revision, or as much as its stream has room for; then it
+    /// returns `false`.
+    fn deliver(&mut self, number: Number, through: i64) -> bool {
+        let Some(watcher) = self.watchers.get_mut(&number) else { return true };
+        let stream = &self.streams[&watcher.stream];
+        let mut rest = mem::take(&mut watcher.pending);
+        while !rest.is_empty() {
+            let (mut bytes, mut end) = (0, 0);
+            // Whole revisions.
+            while end < rest.len() && (end == 0 || bytes < RESPONSE_BYTES_MAX) {
+                let revision = rest[end].revision();
+                while end < rest.len() && rest[end].revision() == revision {
+                    bytes += rest[end].bytes;
+                    end += 1;
+                }
+            }
+            let later = rest.split_off(end);
+            let first = rest[0].revision();
+            let revision =
+                if later.is_empty() { through } else { rest.last().map_or(through, |last| last.revision()) };
+            let item = Item::Events { id: watcher.id, revision, wants: watcher.wants, events: rest };
+            if !stream.out.push_if_room(item, bytes) {
+                watcher.next = first;
+                return false;
+            }
+            rest = later;
+        }
+        watcher.next = watcher.next.max(through + 1);
+        true
+    }
+
+    /// Tells the watchers that lack only what is kept of the latest commits all of that.
+    fn catch_up_on_recent(&mut self) {
+        let (mut index, mut from, mut members) = (Index::default(), i64::MAX, Vec::new());
+        for number in mem::take(&mut self.near) {
+            let watcher = self.watchers.get_mut(&number).expect("it exists");
+            if self.sight == Sight::Following && self.recent.has(watcher.next) {
+                index.insert(&watcher.range, number);
+                from = from.min(watcher.next);
+                members.push(number);
+            } else {
+                watcher.place = Place::Waiting;
+                self.waiting.insert(number);
+            }
+        }
+        self.follow_recent(from, &index, members);
+    }
+
+    /// Tells watchers all of the latest commits from a revision on, and makes them live.
+    fn follow_recent(&mut self, from: i64, index: &Index, members: impl IntoIterator<Item = Number>) {
+        let mut touched = Vec::new();
+        for told in self.recent.from(from) {
+            note(index, &mut self.watchers, told, &mut touched);
+        }
+        for number in members {
+            if self.deliver(number, self.head) {
+                self.go_live(number);
+            } else {
+                self.wait_for_room(number);
+            }
+        }
+    }
+
+    /// Reads a slice of a view for one group of watchers.
+    pub(crate) fn work(&mut self) {
+        let Some(mut reading) = self.readings.pop_front() else { return };
+        let (mut touched, mut looked, mut bytes) = (Vec::new(), 0, 0);
+        let mut at = reading.at;
+        let mut ended = true;
+        for change in reading.view.changes_from(at) {
+            if change.revision() > at {
+                // A slice ends with a whole revision.
+                if looked >= SLICE_CHANGES || bytes >= SLICE_BYTES {
+                    at = change.revision();
+                    ended = false;
+                    break;
+                }
+                at = change.revision();
+            }
+            looked += 1;
+            let mut told = None;
+            reading.index.watchers_of(change.key(), |number| {
+                let told = told.get_or_insert_with(|| Told::new(change.event()));
+                if pend(&mut self.watchers, number, told, &mut touched) {
+                    bytes += told.bytes;
+                }
+            });
+        }
+        let read = reading.view.revision();
+        reading.at = if ended { read + 1 } else { at };
+        for number in touched {
+            if !self.deliver(number, reading.at - 1) {
+                reading.members.remove(&number);
+                reading.index.remove(&self.watchers[&number].range, number);
+                self.wait_for_room(number);
+            }
+        }
+        if !ended && !reading.members.is_empty() {
+            self.readings.push_back(reading);
+            return;
+        }
+        for number in &reading.members {
+            let watcher = self.watchers.get_mut(number).expect("a watcher that ends leaves its reading");
+            watcher.next = watcher.next.max(read + 1);
+        }
+        if self.sight == Sight::Following && (read == self.head || self.recent.has(read + 1)) {
+            self.follow_recent(read + 1, &reading.index, reading.members);
+        } else {
+            reading.members.into_iter().for_each(|number| self.wait(number));
+        }
+        self.settle();
+    }
+
+    /// Ends a watcher that asks for what a compaction has removed.
+    fn end_as_compacted(&mut self, number: Number) {
+        let watcher = self.watchers.remove(&number).expect("it exists");
+        let stream = self.streams.get_mut(&watcher.stream).expect("a watcher has a stream");
+        stream.ids.insert(watcher.id, None);
+        let bytes = watcher.range.bytes();
+        stream.out.push(Item::Compacted { id: watcher.id, compact_revision: self.compacted, bytes });
+    }
+
+    fn cancel(&mut self, number: StreamNumber, id: i64) {
+        let Some(stream) = self.streams.get_mut(&number) else { return };
+        let Some(watcher) = stream.ids.remove(&id) else { return };
+        let bytes = watcher.map_or(0, |number| self.watchers[&number].range.bytes());
+        stream.out.push(Item::Canceled { id, revision: self.head, bytes });
+        if let Some(watcher) = watcher {
+            self.remove(watcher);
+        }
+    }
+
+    fn close(&mut self, number: StreamNumber) {
+        self.requests.retain(|(of, _)| *of != number);
+        let Some(stream) = self.streams.remove(&number) else { return };
+        stream.ids.into_values().flatten().for_each(|watcher| self.remove(watcher));
+        if self.watchers.is_empty() {
+            self.watchers = HashMap::new();
+        }
+    }
+
+    /// Removes a watcher from wherever it is, its stream excepted.
+    fn remove(&mut self, number: Number) {
+        let Some(watcher) = self.watchers.remove(&number) else { return };
+        match watcher.place {
+            Place::Live => self.live.remove(&watcher.range, number),
+            Place::Near => _ = self.near.remove(&number),
+            Place::Waiting => _ = self.waiting.remove(&number),
+            Place::Full => {
+                if let Some(stream) = self.streams.get_mut(&watcher.stream) {
+                    stream.full.remove(&number);
+                }
+            }
+            Place::Reading(of) => {
+                let reading = self.readings.iter_mut().find(|reading| reading.number == of);
+                let reading = reading.expect("a watcher is told when its reading ends");
+                reading.members.remove(&number);
+                reading.index.remove(&watcher.range, number);
+            }
+        }
+    }
+
+    fn room(&mut self, number: StreamNumber) {
+        let Some(stream) = self.streams.get_mut(&number) else { return };
+        let waiting = mem::take(&mut stream.full);
+        waiting.into_iter().for_each(|number| self.wait(number));
+    }
+
+    /// Tells how far a watch is, or all watches of a stream, if they are live.
+    fn progress(&mut self, number: StreamNumber, id: Option<i64>) {
+        let Some(stream) = self.streams.get(&number) else { return };
+        let up_to_date = |number: &Option<Number>| {
+            let watcher = number.and_then(|number| self.watchers.get(&number));
+            watcher.is_some_and(|watcher| watcher.place == Place::Live && watcher.start <= self.head)
+        };
+        let told = match id {
+            Some(id) => stream.ids.get(&id).is_some_and(up_to_date),
+            None => !stream.ids.is_empty() && stream.ids.values().all(up_to_date),
+        };
+        if told {
+            stream.out.push(Item::Progress { id: id.unwrap_or(NO_WATCH), revision: self.head });
+        }
+    }
+
+    /// How many watchers are in each place, for tests.
+    #[cfg(test)]
+    fn places(&self) -> std::collections::BTreeMap<&'static str, usize> {
+        let mut places = std::collections::BTreeMap::new();
+        for watcher in self.watchers.values() {
+            let place = match watcher.place {
+                Place::Live => "live",
+                Place::Full => "full",
+                Place::Near => "near",
+                Place::Waiting => "waiting",
+                Place::Reading(_) => "reading",
+            };
+            *places.entry(place).or_default() += 1;
+        }
+        places
+    }
+}
+
+/// Notes an event for all of these watchers that want it.
+fn note(index: &Index, watchers: &mut HashMap<Number, Watcher>, told: &Arc<Told>, touched: &mut Vec<Number>) {
+    index.watchers_of(told.event.key(), |number| _ = pend(watchers, number, told, touched));
+}
+
+/// Notes an event for one watcher; says whether the watcher wants it.
+fn pend(
+    watchers: &mut HashMap<Number, Watcher>,
+    number: Number,
+    told: &Arc<Told>,
+    touched: &mut Vec<Number>,
+) -> bool {
+    let watcher = watchers.get_mut(&number).expect("watchers in an index exist");
+    if told.revision() < watcher.next || !watcher.wants.takes(&told.event) {
+        return false;
+    }
+    if watcher.pending.is_empty() {
+        touched.push(number);
+    }
+    watcher.pending.push(Arc::clone(told));
+    true
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,438 @@
+//! The hub with a store and clients, without threads.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc::{self, Receiver, Sender},
+    },
+};
+
+use synod_api::{
+    etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest},
+    synod::v1::{KvCommand, KvQuery, KvStatusRequest, kv_command::Command, kv_query::Query},
+};
+use synod_kv::KvStore;
+use synod_replica::StateMachine as _;
+
+use super::{super::outgoing::STREAM_BYTES_MAX, *};
+
+/// A store, its hub and the clients of that, without threads.
+struct World {
+    store: KvStore,
+    hand: Arc<Hand>,
+    hub: Hub,
+    messages: Sender<Message>,
+    received: Receiver<Message>,
+    all: Arc<AtomicUsize>,
+    streams: Vec<Arc<Outgoing>>,
+    /// Every event of the store, so that what watchers are told can be compared with it.
+    history: Vec<(i64, Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl World {
+    fn new(handed_bytes_max: usize) -> World {
+        let (messages, received) = mpsc::channel();
+        let hand = Arc::new(Hand::bounded(messages.clone(), handed_bytes_max));
+        let store = KvStore::new().feeding(hand.clone());
+        let hub = Hub::new(Arc::clone(&hand));
+        let (all, streams, history) = Default::default();
+        World { store, hand, hub, messages, received, all, streams, history }
+    }
+
+    fn open(&mut self) -> usize {
+        let number = self.streams.len();
+        let out = Arc::new(Outgoing::new(number as u64, Arc::clone(&self.all), self.messages.clone()));
+        self.ask(number, Request::Open(Arc::clone(&out)));
+        self.streams.push(out);
+        number
+    }
+
+    fn ask(&self, stream: usize, request: Request) {
+        self.messages.send(Message::Request(stream as u64, request)).unwrap();
+    }
+
+    fn watch(&self, stream: usize, key: &str, range_end: &str, start_revision: i64) {
+        let (key, range_end) = (key.to_owned().into(), range_end.to_owned().into());
+        let request = WatchCreateRequest { key, range_end, start_revision, ..Default::default() };
+        self.ask(stream, Request::Create(Box::new(request)));
+    }
+
+    fn execute(&mut self, command: Command) {
+        let command = KvCommand { command: Some(command), ..KvCommand::default() };
+        self.store.execute(&command).unwrap();
+    }
+
+    fn put(&mut self, key: &str, value: &str) {
+        let (owned, of) = (key.to_owned().into(), value.to_owned().into());
+        self.execute(Command::Put(PutRequest { key: owned, value: of, ..Default::default() }));
+        self.history.push((self.store.revision(), key.into(), Some(value.into())));
+    }
+
+    fn delete(&mut self, key: &str) {
+        let before = self.store.revision();
+        let owned = key.to_owned().into();
+        self.execute(Command::DeleteRange(DeleteRangeRequest { key: owned, ..Default::default() }));
+        if self.store.revision() > before {
+            self.history.push((self.store.revision(), key.into(), None));
+        }
+    }
+
+    fn compact(&mut self, revision: i64) {
+        self.execute(Command::Compact(CompactionRequest { revision, physical: false }));
+    }
+
+    /// A snapshot replaces the state, which brings with it what another store did meanwhile.
+    fn install(&mut self, puts: usize) {
+        let mut snapshot = Vec::new();
+        self.store.freeze().write_to(&mut snapshot).unwrap();
+        let mut other = World::new(0);
+        other.store.restore(&mut &snapshot[..]).unwrap();
+        for n in 0..puts {
+            other.put(["a", "b", "c/1"][n % 3], "elsewhere");
+        }
+        self.history.append(&mut other.history);
+        let mut snapshot = Vec::new();
+        other.store.freeze().write_to(&mut snapshot).unwrap();
+        self.store.restore(&mut &snapshot[..]).unwrap();
+    }
+
+    /// The hub takes up to so many messages, and does its work.
+    fn burst(&mut self, messages: usize) {
+        for message in self.received.try_iter().take(messages) {
+            self.hub.take(message);
+        }
+        self.hub.end_burst();
+        self.hub.work();
+        if self.hub.waits_for_view().is_some() {
+            let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})) };
+            let _ = self.store.answer(&prost::Message::encode_to_vec(&query).into());
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..50 {
+            self.burst(usize::MAX);
+        }
+        assert!(!self.hub.has_work() && self.hub.waits_for_view().is_none());
+    }
+
+    fn items(&self, stream: usize) -> Vec<Item> {
+        std::iter::from_fn(|| self.streams[stream].next()).collect()
+    }
+
+    /// What an item tells, in short.
+    fn told(&self, stream: usize) -> Vec<String> {
+        self.items(stream).iter().map(text).collect()
+    }
+}
+
+fn text(item: &Item) -> String {
+    match item {
+        Item::Created { id, revision, .. } => format!("{id} created at {revision}"),
+        Item::Refused { revision, reason, .. } => format!("refused at {revision}: {reason}"),
+        Item::Events { id, revision, events, .. } => {
+            let events: Vec<_> = events.iter().map(|told| format!("{:?}", told.event)).collect();
+            format!("{id} at {revision}: {}", events.join(", "))
+        }
+        Item::Progress { id, revision } => format!("{id} has progress {revision}"),
+        Item::Canceled { id, revision, .. } => format!("{id} canceled at {revision}"),
+        Item::Compacted { id, compact_revision, .. } => format!("{id} compacted at {compact_revision}"),
+    }
+}
+
+#[test]
+fn watchers_are_told_what_they_watch_from_their_revision_on() {
+    let mut world = World::new(1 << 20);
+    world.put("a", "1");
+    world.put("b", "1");
+    world.put("a", "2");
+    let stream = world.open();
+    world.watch(stream, "a", "", 0);
+    world.watch(stream, "a", "c", 2);
+    world.watch(stream, "b", "\0", 7);
+    world.run();
+    assert_eq!(
+        world.told(stream),
+        [
+            "0 created at 4",
+            "1 created at 4",
+            "2 created at 4",
+            "1 at 4: put \"a\" at 2.0, put \"b\" at 3.0, put \"a\" at 4.0",
+        ]
+    );
+    world.delete("a");
+    world.put("b", "2");
+    world.put("b", "3");
+    world.run();
+    let mut told = world.told(stream);
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "0 at 7: delete \"a\" at 5.0",
+            "1 at 7: delete \"a\" at 5.0, put \"b\" at 6.0, put \"b\" at 7.0",
+            "2 at 7: put \"b\" at 7.0",
+        ]
+    );
+    // Without watchers the store makes no events.
+    world.ask(stream, Request::Close);
+    world.run();
+    assert!(!synod_kv::Feed::wants_events(&*world.hand));
+    world.put("a", "5");
+    assert!(world.received.try_recv().is_err());
+}
+
+#[test]
+fn ids_are_given_and_refused_as_etcd_does() {
+    let mut world = World::new(1 << 20);
+    let stream = world.open();
+    let create = |world: &World, watch_id, end: &'static str| {
+        let key = "k".into();
+        let request = WatchCreateRequest { key, range_end: end.into(), watch_id, ..Default::default() };
+        world.ask(stream, Request::Create(Box::new(request)));
+    };
+    for (id, end) in [(1, ""), (0, ""), (0, ""), (1, ""), (0, "a")] {
+        create(&world, id, end);
+    }
+    world.ask(stream, Request::Cancel(1));
+    world.ask(stream, Request::Cancel(1));
+    create(&world, 1, "");
+    let request = WatchCreateRequest { start_revision: -1, ..Default::default() };
+    world.ask(stream, Request::Create(Box::new(request)));
+    world.run();
+    assert_eq!(
+        world.told(stream),
+        [
+            "1 created at 1",
+            "0 created at 1",
+            "2 created at 1",
+            "refused at 1: mvcc: duplicate watch ID provided on the WatchStream",
+            "refused at 1: mvcc: watcher range is empty",
+            "1 canceled at 1",
+            "1 created at 1",
+            "refused at 1: etcdserver: mvcc: required revision has been compacted",
+        ]
+    );
+}
+
+#[test]
+fn a_watch_of_what_is_compacted_ends() {
+    let mut world = World::new(1 << 20);
+    for _ in 0..5 {
+        world.put("k", "v");
+    }
+    let stream = world.open();
+    world.compact(4);
+    world.watch(stream, "k", "", 3);
+    world.watch(stream, "k", "", 4);
+    world.run();
+    assert_eq!(
+        world.told(stream),
+        [
+            "0 created at 6",
+            "0 compacted at 4",
+            "1 created at 6",
+            "1 at 6: put \"k\" at 4.0, put \"k\" at 5.0, put \"k\" at 6.0"
+        ]
+    );
+    // The hub follows now, and hears of the next compaction by itself.
+    world.put("k", "v");
+    world.compact(6);
+    world.watch(stream, "k", "", 5);
+    world.run();
+    assert_eq!(world.told(stream), ["1 at 7: put \"k\" at 7.0", "2 created at 7", "2 compacted at 6"]);
+    // Its id is taken until the client cancels it.
+    world.ask(stream, Request::Cancel(2));
+    world.run();
+    assert_eq!(world.told(stream), ["2 canceled at 7"]);
+}
+
+#[test]
+fn progress_is_told_of_watches_that_know_everything() {
+    let mut world = World::new(1 << 20);
+    let stream = world.open();
+    world.ask(stream, Request::Progress(None));
+    world.watch(stream, "k", "", 0);
+    world.ask(stream, Request::Progress(None));
+    world.run();
+    assert_eq!(world.told(stream), ["0 created at 1", "-1 has progress 1"]);
+    world.put("x", "");
+    world.ask(stream, Request::Progress(Some(0)));
+    world.watch(stream, "k", "", 9);
+    world.ask(stream, Request::Progress(None));
+    world.run();
+    assert_eq!(world.told(stream), ["0 has progress 2", "1 created at 2"]);
+}
+
+#[test]
+fn a_client_that_reads_nothing_costs_a_bound_and_the_others_nothing() {
+    let mut world = World::new(64 << 20);
+    let (slow, fast) = (world.open(), world.open());
+    for stream in [slow, fast] {
+        world.watch(stream, "a", "z", 0);
+    }
+    world.run();
+    let value = "v".repeat(10_000);
+    let mut seen = 0;
+    for _ in 0..1_000 {
+        world.put("k", &value);
+        world.burst(usize::MAX);
+        seen +=
+            world.items(fast).iter().map(|item| matches!(item, Item::Events { .. }) as usize).sum::<usize>();
+        assert!(world.all.load(Relaxed) <= STREAM_BYTES_MAX + ITEM_SLACK);
+    }
+    assert_eq!(seen, 1_000);
+    assert_eq!(world.hub.places(), [("full", 1), ("live", 1)].into());
+    let mut revisions = Vec::new();
+    for _ in 0..100 {
+        for item in world.items(slow) {
+            if let Item::Events { events, .. } = item {
+                revisions.extend(events.iter().map(|told| told.revision()));
+            }
+        }
+        world.burst(usize::MAX);
+    }
+    assert_eq!(revisions, (2..=1_001).collect::<Vec<_>>());
+    assert_eq!(world.hub.places(), [("live", 2)].into());
+}
+
+const ITEM_SLACK: usize = 1 << 10;
+
+/// What a client knows of one of its watches.
+#[derive(Debug)]
+struct Known {
+    key: &'static str,
+    end: &'static str,
+    /// The first revision that it is to be told; known once it is created.
+    from: Option<i64>,
+    told: Vec<(i64, Vec<u8>, Option<Vec<u8>>)>,
+    /// The revision of the last response.
+    through: i64,
+    compacted: Option<i64>,
+}
+
+/// Watchers of all kinds, clients that read at times, a hand-over that overflows, snapshots and compactions, in any
+/// order: each watcher is told each event of its range once, in order, without a gap, revisions never split.
+#[test]
+fn nothing_is_lost_repeated_or_reordered() {
+    let (mut lost, mut compacted, mut full) = (0, 0, 0);
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let large = "v".repeat(if random.bool() { 60_000 } else { 10 });
+        let mut world = World::new(if random.bool() { 2_000 } else { 1 << 30 });
+        let ranges = [("a", ""), ("b", ""), ("c/", "c0"), ("a", "c"), ("\0", "\0"), ("c/2", "")];
+        let mut known: BTreeMap<(usize, i64), Known> = BTreeMap::new();
+        let mut created: Vec<VecDeque<(&str, &str, i64)>> = Vec::new();
+        let read = |world: &World,
+                    stream: usize,
+                    most: usize,
+                    known: &mut BTreeMap<_, Known>,
+                    created: &mut Vec<VecDeque<(&'static str, &'static str, i64)>>| {
+            for _ in 0..most {
+                let Some(item) = world.streams[stream].next() else { break };
+                match item {
+                    Item::Created { id, revision, .. } => {
+                        let (key, end, start) = created[stream].pop_front().unwrap();
+                        let from = Some(if start == 0 { revision + 1 } else { start });
+                        let (told, through, compacted) = (Vec::new(), 0, None);
+                        let fresh = Known { key, end, from, told, through, compacted };
+                        assert!(known.insert((stream, id), fresh).is_none());
+                    }
+                    Item::Events { id, revision, events, .. } => {
+                        let known = known.get_mut(&(stream, id)).expect("created first");
+                        assert!(known.compacted.is_none() && known.through < revision);
+                        let first = events[0].revision();
+                        assert!(first > known.through, "a revision is split: {first} {known:?}");
+                        assert!(events.last().unwrap().revision() <= revision);
+                        known.through = revision;
+                        known.told.extend(events.iter().map(|told| {
+                            let value = told.event.to_message(false).kv.unwrap().value.to_vec();
+                            let value = (!told.event.is_deletion()).then_some(value);
+                            (told.revision(), told.event.key().to_vec(), value)
+                        }));
+                    }
+                    Item::Compacted { id, compact_revision, .. } => {
+                        let known = known.get_mut(&(stream, id)).expect("created first");
+                        known.compacted = Some(compact_revision);
+                    }
+                    other => panic!("{}", text(&other)),
+                }
+            }
+        };
+        for _ in 0..400 {
+            match random.u8(0..24) {
+                0 if world.streams.len() < 4 => {
+                    world.open();
+                    created.push(VecDeque::new());
+                }
+                1 | 2 if !world.streams.is_empty() => {
+                    let stream = random.usize(..world.streams.len());
+                    let (key, end) = random.choice(ranges).unwrap();
+                    let lowest = world.store.compact_revision().max(1);
+                    let start =
+                        if random.bool() { 0 } else { random.i64(lowest..world.store.revision() + 4) };
+                    world.watch(stream, key, end, start);
+                    created[stream].push_back((key, end, start));
+                }
+                3 => {
+                    let (low, high) = (world.store.compact_revision() + 1, world.store.revision());
+                    if low < high && random.u8(0..4) == 0 {
+                        world.compact(random.i64(low.max(1)..=high));
+                    }
+                }
+                4 if random.u8(0..3) == 0 => world.install(random.usize(0..5)),
+                5 => world.delete(random.choice(["a", "b", "c/1"]).unwrap()),
+                6..12 => {
+                    for _ in 0..random.usize(1..6) {
+                        world.put(random.choice(["a", "b", "c/1", "c/2", "d"]).unwrap(), &large);
+                    }
+                }
+                12..16 if !world.streams.is_empty() => {
+                    let stream = random.usize(..world.streams.len());
+                    read(&world, stream, random.usize(0..20), &mut known, &mut created);
+                }
+                _ => world.burst(random.usize(0..8)),
+            }
+            full += world.hub.places().get("full").copied().unwrap_or(0);
+            lost += usize::from(world.hub.sight == Sight::Lost && !known.is_empty());
+        }
+        let mut quiet = 0;
+        while quiet < 10 {
+            world.burst(usize::MAX);
+            let waits = world.hub.has_work() || world.all.load(Relaxed) > 0;
+            quiet = if waits { 0 } else { quiet + 1 };
+            for stream in 0..world.streams.len() {
+                read(&world, stream, usize::MAX, &mut known, &mut created);
+            }
+        }
+        assert!(!world.hub.has_work() && created.iter().all(VecDeque::is_empty));
+        for known in known.values() {
+            let from = known.from.unwrap();
+            let range = Range::of(known.key.as_bytes(), known.end.as_bytes()).unwrap();
+            let mut index = Index::default();
+            index.insert(&range, 0);
+            let watches = |key: &[u8]| {
+                let mut found = false;
+                index.watchers_of(key, |_| found = true);
+                found
+            };
+            let expected: Vec<_> = world
+                .history
+                .iter()
+                .filter(|(revision, key, _)| *revision >= from && watches(key))
+                .cloned()
+                .collect();
+            match known.compacted {
+                None => assert!(known.told == expected, "seed {seed}: {known:?}\n{expected:?}"),
+                Some(revision) => {
+                    compacted += 1;
+                    assert!(expected.starts_with(&known.told), "seed {seed}");
+                    // It was due: something of what it was still to be told may be gone.
+                    assert!(known.through + 1 < revision, "seed {seed}: {known:?}");
+                }
+            }
+        }
+    }
+    assert!(lost > 50 && compacted > 10 && full > 50, "{lost} {compacted} {full}");
+}

@@ -1,0 +1,242 @@
+//! A client's stream of watches: reads its requests for the hub, and sends what the hub has for it at the client's pace.
+
+use std::{
+    collections::HashMap,
+    future::{pending, poll_fn},
+    pin::pin,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::{RecvStream, SendStream};
+use prost::{Message as _, encoding::encode_varint};
+use synod_api::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse, watch_request::RequestUnion};
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+
+use super::{
+    Opened, Watches,
+    hub::{NO_WATCH, Request, Told, Wants},
+    outgoing::Item,
+};
+use crate::{
+    Replica,
+    admission::Charge,
+    call,
+    message::{ClientMessages, begun, too_many},
+    services::Store,
+};
+
+/// Bytes that are gathered before they are sent.
+const GATHERED_BYTES: usize = 64 << 10;
+/// What a watch costs besides its range: its places in the hub and in its stream.
+const WATCH_BYTES: u64 = 512;
+/// The largest message that gRPC's Go implementation takes, and so what clients of etcd know.
+const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
+/// The field of a response that holds an event, with its wire type.
+const EVENTS_TAG: u8 = 11 << 3 | 2;
+
+/// Serves a stream until its client leaves.
+pub(crate) async fn serve<R: Replica>(
+    watches: &Watches,
+    store: &Store<R>,
+    charge: &Charge,
+    body: RecvStream,
+    stream: &mut SendStream<Bytes>,
+) -> Result<(), Status> {
+    let opened = watches.open();
+    let sending = Sending { store, charge, opened: &opened, progress: HashMap::new() };
+    let messages = ClientMessages::new(body, store.message_bytes_max(), charge);
+    tokio::select! {
+        outcome = sending.run(stream) => outcome,
+        failed = read(messages, &opened, charge) => Err(failed),
+    }
+}
+
+/// Reads requests; returns why there can be no more. A client that sends no more may still watch.
+async fn read(mut messages: ClientMessages<'_>, opened: &Opened, charge: &Charge) -> Status {
+    loop {
+        poll_fn(|cx| opened.out.poll_few(cx)).await;
+        let request: WatchRequest = match messages.next().await {
+            Ok(Some(request)) => request,
+            Ok(None) => return pending().await,
+            Err(failed) => return failed,
+        };
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(request)) => {
+                let bytes = WATCH_BYTES + (request.key.len() + request.range_end.len()) as u64;
+                if charge.grow(bytes) {
+                    opened.ask(Request::Create(Box::new(request)));
+                } else {
+                    let reason = too_many().message().to_owned();
+                    opened.out.push(Item::Refused { revision: 0, bytes: 0, reason });
+                }
+            }
+            Some(RequestUnion::CancelRequest(request)) => opened.ask(Request::Cancel(request.watch_id)),
+            Some(RequestUnion::ProgressRequest(_)) => opened.ask(Request::Progress(None)),
+            // A later version of etcd may know other requests.
+            None => {}
+        }
+    }
+}
+
+/// The direction to the client.
+struct Sending<'a, R> {
+    store: &'a Store<R>,
+    charge: &'a Charge,
+    opened: &'a Opened,
+    /// The watches that want to know from time to time how far they are, and whether they had no events lately.
+    progress: HashMap<i64, bool>,
+}
+
+impl<R: Replica> Sending<'_, R> {
+    async fn run(mut self, stream: &mut SendStream<Bytes>) -> Result<(), Status> {
+        let interval = self.store.watch_progress_interval();
+        // Streams that began together, as when a server restarts, do not ask together.
+        let jitter = (self.opened.number % 64) as u32;
+        let next_tick = || Instant::now() + interval + interval / 10 * jitter / 64;
+        let mut tick = pin!(sleep_until(next_tick()));
+        let mut frames = BytesMut::new();
+        loop {
+            let item = tokio::select! {
+                item = poll_fn(|cx| self.opened.out.poll_next(cx)) => item,
+                _ = poll_fn(|cx| stream.poll_reset(cx)) => return Err(call::gone("it has given the request up")),
+                () = tick.as_mut() => {
+                    tick.as_mut().reset(next_tick());
+                    for (id, quiet) in &mut self.progress {
+                        if std::mem::replace(quiet, true) {
+                            self.opened.ask(Request::Progress(Some(*id)));
+                        }
+                    }
+                    continue;
+                }
+            };
+            self.put(item.ok_or_else(call::stopped)?, &mut frames)?;
+            while frames.len() < GATHERED_BYTES
+                && let Some(item) = self.opened.out.next()
+            {
+                self.put(item, &mut frames)?;
+            }
+            call::send_patiently(stream, frames.split().freeze()).await?;
+        }
+    }
+
+    fn header(&self, revision: i64) -> Option<ResponseHeader> {
+        self.store.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }))
+    }
+
+    /// Puts an item as one message or several.
+    fn put(&mut self, item: Item, frames: &mut BytesMut) -> Result<(), Status> {
+        let message = match item {
+            Item::Events { id, revision, wants, events } => {
+                if let Some(quiet) = self.progress.get_mut(&id) {
+                    *quiet = false;
+                }
+                return self.put_events(id, revision, wants, &events, frames);
+            }
+            Item::Created { id, revision, progress } => {
+                if progress {
+                    self.progress.insert(id, true);
+                }
+                let header = self.header(revision);
+                WatchResponse { header, watch_id: id, created: true, ..WatchResponse::default() }
+            }
+            Item::Refused { revision, bytes, reason } => {
+                self.free(bytes);
+                WatchResponse {
+                    header: self.header(revision),
+                    watch_id: NO_WATCH,
+                    created: true,
+                    canceled: true,
+                    cancel_reason: reason,
+                    ..WatchResponse::default()
+                }
+            }
+            Item::Progress { id, revision } => {
+                WatchResponse { header: self.header(revision), watch_id: id, ..WatchResponse::default() }
+            }
+            Item::Canceled { id, revision, bytes } => {
+                self.progress.remove(&id);
+                self.free(bytes);
+                let header = self.header(revision);
+                WatchResponse { header, watch_id: id, canceled: true, ..WatchResponse::default() }
+            }
+            Item::Compacted { id, compact_revision, bytes } => {
+                self.progress.remove(&id);
+                self.free(bytes);
+                WatchResponse {
+                    // As etcd, which does not know the revision here.
+                    header: self.header(0),
+                    watch_id: id,
+                    canceled: true,
+                    compact_revision,
+                    ..WatchResponse::default()
+                }
+            }
+        };
+        frames.put(begun(&message, message.encoded_len() as u64));
+        Ok(())
+    }
+
+    /// A watch of a range of so many bytes has ended; 0 if it ended before.
+    fn free(&self, range_bytes: usize) {
+        if range_bytes > 0 {
+            self.charge.give_back(WATCH_BYTES + range_bytes as u64);
+        }
+    }
+
+    /// Puts events as one message, unless it would be large and the watch wants such a message in fragments.
+    fn put_events(
+        &self,
+        id: i64,
+        revision: i64,
+        wants: Wants,
+        mut events: &[std::sync::Arc<Told>],
+        frames: &mut BytesMut,
+    ) -> Result<(), Status> {
+        let mut head =
+            WatchResponse { header: self.header(revision), watch_id: id, ..WatchResponse::default() };
+        let len_of = |told: &Told| {
+            let len = told.encoded(wants.prev_kv).len();
+            1 + prost::length_delimiter_len(len) + len
+        };
+        let fragment_bytes_max = if wants.fragments { self.store.message_bytes_max() } else { usize::MAX };
+        while !events.is_empty() {
+            head.fragment = false;
+            let mut len = head.encoded_len();
+            let all = len + events.iter().map(|told| len_of(told)).sum::<usize>();
+            let mut count = events.len();
+            if all >= fragment_bytes_max {
+                head.fragment = true;
+                len = head.encoded_len();
+                count = 0;
+                for told in events {
+                    if count > 0 && len + len_of(told) >= fragment_bytes_max {
+                        break;
+                    }
+                    len += len_of(told);
+                    count += 1;
+                }
+                if count == events.len() {
+                    head.fragment = false;
+                    len -= 2;
+                }
+            } else {
+                len = all;
+            }
+            if len > MESSAGE_BYTES_MAX {
+                let text = format!("trying to send message larger than max ({len} vs. {MESSAGE_BYTES_MAX})");
+                return Err(Status::resource_exhausted(text));
+            }
+            frames.put(begun(&head, len as u64));
+            let (now, later) = events.split_at(count);
+            for told in now {
+                let event = told.encoded(wants.prev_kv);
+                frames.put_u8(EVENTS_TAG);
+                encode_varint(event.len() as u64, frames);
+                frames.put_slice(event);
+            }
+            events = later;
+        }
+        Ok(())
+    }
+}
