@@ -7,6 +7,7 @@ mod client;
 mod dev;
 mod failure;
 mod kv;
+mod lease;
 mod member;
 mod output;
 mod quorum;
@@ -16,6 +17,7 @@ mod sim;
 mod status;
 mod tail;
 mod wal;
+mod watch;
 
 use std::{env, ffi::OsString, process::ExitCode};
 
@@ -78,6 +80,25 @@ enum Command {
     ///   del city
     #[command(verbatim_doc_comment)]
     Txn(kv::TxnArgs),
+    /// Print what happens to a key or a range of keys, as it happens
+    ///
+    /// With --rev also what has happened since that revision, as far as it is not compacted. The watch goes on until it
+    /// is interrupted, through failures of replicas, without a gap or a repetition.
+    ///
+    ///   synod watch city                     what happens to one key from now on
+    ///   synod watch /jobs/ --prefix --rev 1  everything under a prefix, from the beginning
+    #[command(verbatim_doc_comment)]
+    Watch(watch::WatchArgs),
+    /// Grant, renew, revoke and show leases, with which keys go away
+    ///
+    /// A lease lives for its time to live, and as long again from each renewal. When it ends, or is revoked, the keys that
+    /// were put with it are deleted, all at one revision. No replica ends a lease early, also when leaders change.
+    ///
+    ///   synod lease grant 60                     a lease of a minute; prints its id
+    ///   synod put worker/1 busy --lease ID       a key that goes with it
+    ///   synod lease keep-alive ID                renews it until this command is interrupted
+    #[command(verbatim_doc_comment)]
+    Lease(lease::LeaseArgs),
     /// Forget versions that no read at or after a revision can see
     #[command(visible_alias = "compaction")]
     Compact(kv::CompactArgs),
@@ -136,6 +157,8 @@ fn dispatch(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Command::Get(args) => kv::get(args),
         Command::Del(args) => kv::del(args),
         Command::Txn(args) => kv::txn(args),
+        Command::Watch(args) => watch::run(args),
+        Command::Lease(args) => lease::run(args),
         Command::Compact(args) => kv::compact(args),
         Command::Status(args) => status::run(args),
         Command::Tail(args) => tail::run(&args),

@@ -58,7 +58,11 @@ impl Client {
         self.endpoints.urls()
     }
 
-    fn writes(&self) -> Retry {
+    pub(crate) fn endpoints_used(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    pub(crate) fn writes(&self) -> Retry {
         if self.endpoints.config().retry_writes { Retry::Freely } else { Retry::IfNotExecuted }
     }
 

@@ -120,6 +120,11 @@ impl Endpoints {
         self.current.load(Ordering::Relaxed)
     }
 
+    /// Moves on from the endpoint in use, which has failed.
+    pub(crate) fn leave_current(&self) {
+        self.move_on(self.current());
+    }
+
     pub(crate) fn channel(&self, index: usize) -> Channel {
         let node = &self.all[index];
         node.channel.get_or_init(|| node.endpoint.connect_lazy()).clone()

@@ -1,6 +1,6 @@
 //! Clients of a Synod cluster.
 //!
-//! - [`Client`] speaks the etcd v3 API, so it works with etcd too: keys, transactions, members, status.
+//! - [`Client`] speaks the etcd v3 API, so it works with etcd too: keys, transactions, watches, members, status.
 //! - [`Session`] speaks Synod's own protocol to any replicated state machine and executes each command **at most
 //!   once**, however often it has to be sent.
 //! - [`Subscription`] follows what a Synod cluster decides.
@@ -25,8 +25,10 @@ mod client;
 mod config;
 mod endpoints;
 mod error;
+mod lease;
 mod session;
 mod subscription;
+mod watch;
 
 pub use client::Client;
 pub use config::Config;
@@ -38,3 +40,4 @@ pub use synod_api::etcdserverpb as api;
 /// The messages of Synod's own API.
 pub use synod_api::synod::v1 as native;
 pub use tonic::Code;
+pub use watch::Watch;

@@ -9,10 +9,10 @@ use std::io::{self, IsTerminal, Read};
 use clap::Args;
 use synod_client::api::CompactionRequest;
 
-pub use self::print::header_json;
-use self::{
-    ops::{DelOp, GetOp, PutOp},
-    print::GetStyle,
+use self::ops::{DelOp, GetOp, PutOp};
+pub use self::{
+    ops::{Range, lease_id},
+    print::{GetStyle, header_json, kv_json, kv_lines},
 };
 use crate::{client::ClientArgs, failure::Failure};
 

@@ -18,6 +18,12 @@ pub struct PutOp {
     /// Print what the key held before.
     #[arg(long)]
     pub prev_kv: bool,
+    /// The lease, in hexadecimal, with which the key goes away; without it a key has none.
+    #[arg(long, value_name = "LEASE", value_parser = lease_id, default_value = "0", hide_default_value = true)]
+    pub lease: i64,
+    /// Keep the lease that the key has. The key must exist.
+    #[arg(long, conflicts_with = "lease")]
+    pub ignore_lease: bool,
     /// Keep the value: only revision and version change. The key must exist.
     #[arg(long, conflicts_with = "value")]
     pub ignore_value: bool,
@@ -34,11 +40,17 @@ impl PutOp {
         Ok(PutRequest {
             key: self.key.into(),
             value,
+            lease: self.lease,
             prev_kv: self.prev_kv,
             ignore_value: self.ignore_value,
-            ..PutRequest::default()
+            ignore_lease: self.ignore_lease,
         })
     }
+}
+
+/// Reads a lease's id as etcdctl writes it.
+pub fn lease_id(text: &str) -> Result<i64, String> {
+    i64::from_str_radix(text, 16).map_err(|_| format!("{text:?} is no lease: give its id in hexadecimal"))
 }
 
 /// A range of keys.
@@ -58,7 +70,7 @@ pub struct Range {
 
 impl Range {
     /// The key and the range end of a request. All keys begin with the empty text, and are at or after it.
-    fn bounds(self) -> (Bytes, Bytes) {
+    pub fn bounds(self) -> (Bytes, Bytes) {
         const FIRST: &[u8] = b"\0";
         let key = self.key.into_bytes();
         let end = match self.range_end {

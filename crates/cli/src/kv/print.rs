@@ -103,7 +103,7 @@ pub fn disarm(format: Format, group: u16, cleared: usize) -> Result<(), Failure>
     }
 }
 
-fn kv_lines(out: &mut Vec<u8>, style: GetStyle, kv: &KeyValue) {
+pub fn kv_lines(out: &mut Vec<u8>, style: GetStyle, kv: &KeyValue) {
     if !style.value_only {
         out.extend_from_slice(&kv.key);
         out.push(b'\n');
@@ -155,7 +155,7 @@ pub fn header_json(header: Option<&ResponseHeader>) -> Value {
     })
 }
 
-fn kv_json(kv: &KeyValue) -> Value {
+pub fn kv_json(kv: &KeyValue) -> Value {
     object([
         ("key", base64(&kv.key)),
         ("create_revision", json!(kv.create_revision)),

@@ -106,6 +106,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         streams_per_connection_max: args.tuning.max_concurrent_streams,
         requests_bytes_max: args.tuning.requests_bytes_max as u64,
         quota_bytes: args.tuning.quota_backend_bytes,
+        watch_progress_interval: args.tuning.watch_progress_notify_interval,
         ..synod_server::Config::default()
     };
     Ok(Checked { node, server, groups, joining, client_urls, warnings })

@@ -295,6 +295,13 @@ pub struct Tuning {
         value_parser = units::quota, allow_hyphen_values = true, help_heading = "Clients"
     )]
     pub quota_backend_bytes: u64,
+    /// After how long a watch without events is told how far it is, if its client wants to know; at least 100ms.
+    #[arg(
+        long, env = "SYNOD_WATCH_PROGRESS_NOTIFY_INTERVAL", value_name = "TIME", default_value = "10m",
+        alias = "experimental-watch-progress-notify-interval",
+        value_parser = units::duration_above_zero, help_heading = "Clients"
+    )]
+    pub watch_progress_notify_interval: Duration,
     /// Which records the replica waits for its disk to have: sync (all records: acknowledged writes survive a
     /// power failure of all machines), view (promises, not votes: writes survive the end of all processes,
     /// and a power failure of a minority), async (none, the kernel writes later: writes survive the same),
@@ -433,6 +440,7 @@ mod tests {
         assert_eq!((limits.request_bytes_max, limits.txn_ops_max), begins);
         let server = synod_server::Config::default();
         assert_eq!(tuning.quota_backend_bytes, server.quota_bytes);
+        assert_eq!(tuning.watch_progress_notify_interval, server.watch_progress_interval);
         assert_eq!(tuning.connections_max as usize, server.connections_max);
         assert_eq!(tuning.max_concurrent_streams, server.streams_per_connection_max);
     }

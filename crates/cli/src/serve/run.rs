@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
 use synod_node::{Ended, Handle, Node, StartError};
 use synod_replica::Group;
-use synod_server::{EventLoop, Server};
+use synod_server::{EventLoop, Server, Watches};
 use synod_storage::StorageError;
 use synod_wire::{Groups, ReplicaId};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -86,7 +86,10 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
     let queue_bytes_max = config.settings.queue_bytes_max as u64;
     let merged = config.merging.is_some();
-    let node = start(config, groups, &stop)?;
+    // Where keys are spread over several groups there is no single revision, and nothing to watch by.
+    let watches = (merged || groups.count == 1).then(Watches::new);
+    server_config.watches.clone_from(&watches);
+    let node = start(config, groups, watches.as_ref(), &stop)?;
     // A joining replica may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
     let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
@@ -202,12 +205,18 @@ fn check_name(name: &str, me: ReplicaId, group: &Group) -> Result<(), Failure> {
 
 /// Starts the replica. If another process of it, which was told to stop a moment ago, is still closing its
 /// log, waits for it.
-fn start(config: synod_node::Config, groups: Groups, stop: &AtomicBool) -> Result<Node, Failure> {
+fn start(
+    config: synod_node::Config,
+    groups: Groups,
+    watches: Option<&Watches>,
+    stop: &AtomicBool,
+) -> Result<Node, Failure> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut said = false;
     loop {
         let machines = if groups.merged.is_some() { 1 } else { groups.count };
-        let stores = (0..machines).map(|_| KvStore::new()).collect();
+        let store = || watches.map_or_else(KvStore::new, |watches| KvStore::new().feeding(watches.feed()));
+        let stores = (0..machines).map(|_| store()).collect();
         match Node::start_groups_blocking(config.clone(), stores) {
             Err(StartError::Storage(locked @ StorageError::Locked { .. }))
                 if Instant::now() < deadline && !stop.load(Ordering::Acquire) =>
