@@ -11,7 +11,9 @@ import sys
 import time
 import urllib.request
 
-SYNOD = os.environ["SYNOD_BINARY"]
+# It stands beside this program.
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+SYNOD = os.path.join(FOLDER, "synod")
 READY = "ready to serve client requests"
 
 
@@ -22,6 +24,9 @@ def main():
         version = next(line.split()[-1] for line in text.splitlines() if line.startswith("etcd API"))
         print(f"etcd Version: {version}")
         return 0
+    with open(os.path.join(FOLDER, "flags-left-out"), encoding="utf-8") as file:
+        left_out = set(filter(None, file.read().split(",")))
+    arguments = [argument for argument in arguments if name_of(argument) not in left_out]
     # The suite's signals are to reach the replica itself, so this process becomes it.
     if os.fork() == 0:
         tell_ready(client_url(arguments), os.getppid())
@@ -29,11 +34,16 @@ def main():
     os.execv(SYNOD, [SYNOD, "serve", *arguments])
 
 
+def name_of(argument):
+    """The name of a flag that has its value after an equals sign, or needs none."""
+    return argument.partition("=")[0].removeprefix("--")
+
+
 def client_url(arguments):
     """The first address for clients."""
     for at, argument in enumerate(arguments):
-        name, given, value = argument.partition("=")
-        if name.lstrip("-") == "listen-client-urls":
+        _, given, value = argument.partition("=")
+        if name_of(argument) == "listen-client-urls":
             return (value if given else arguments[at + 1]).split(",")[0]
     return "http://127.0.0.1:2379"
 

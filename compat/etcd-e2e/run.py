@@ -11,8 +11,8 @@ the programs etcdctl and etcdutl from the module proxy, or its cache; nothing of
 `etcd` from a folder; here that is a small program which starts `synod serve`, passes every flag on, and prints the line
 that the suite waits for once /health answers. A test that fails or takes too long leaves no process behind.
 
-Only variants that need nothing which Synod has not are expected to pass: see docs/etcd-e2e.md. The exit code is 1 if a
-test outside of --expected-failures fails, or one of these passes.
+The file passes.txt lists the tests and variants that are known to pass; the exit code is 1 if one of those that were run
+does not. With --record those that pass now are added to it.
 """
 
 import argparse
@@ -30,7 +30,7 @@ VERSION = "v3.7.3"
 TESTS = "go.etcd.io/etcd/tests/v3"
 TOOLS = {"etcdctl": "go.etcd.io/etcd/etcdctl/v3", "etcdutl": "go.etcd.io/etcd/etcdutl/v3"}
 LAUNCHER = Path(__file__).resolve().parent / "etcd.py"
-EXPECTED = Path(__file__).resolve().parent / "expected-failures.txt"
+PASSES = Path(__file__).resolve().parent / "passes.txt"
 
 
 def go(arguments, cwd):
@@ -108,9 +108,9 @@ def reason(text, outcome):
     return "no result: see its log"
 
 
-def flags(synod):
+def flags(synod, cache):
     """etcd's flags that `synod serve` does not know."""
-    source = go(["list", "-m", "-f", "{{.Dir}}", "go.etcd.io/etcd/server/v3"], Path(default_cache()))
+    source = go(["list", "-m", "-f", "{{.Dir}}", "go.etcd.io/etcd/server/v3"], cache)
     names = set()
     for path in Path(source.strip()).glob("embed/config*.go"):
         names |= set(re.findall(r"fs\.\w+\((?:[^,\"]+,\s*)?\"([a-z0-9-]+)\"", path.read_text()))
@@ -135,7 +135,8 @@ def main():
     parser.add_argument("--logs", default="etcd-e2e-logs", help="where the output of each test goes")
     parser.add_argument("--variants", action="store_true", help="show what became of each variant of a test")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
-    parser.add_argument("--expected-failures", default=str(EXPECTED), metavar="FILE", help="tests that are to fail")
+    parser.add_argument("--record", action="store_true", help="add what passes now to passes.txt")
+    parser.add_argument("--without-flags", default="", metavar="NAME,...", help="flags that are not passed on to `synod serve`")
     parser.add_argument("--flags", action="store_true", help="list etcd's flags that `synod serve` does not know")
     arguments = parser.parse_args()
     synod = str(Path(arguments.synod).resolve())
@@ -143,25 +144,27 @@ def main():
         sys.exit(f"{synod} is not there: cargo build --release -p synod-cli")
     suite, folder, programs = build(Path(arguments.cache).resolve())
     if arguments.flags:
-        return flags(synod)
+        return flags(synod, Path(arguments.cache).resolve())
     shutil.copyfile(LAUNCHER, programs / "etcd")
     (programs / "etcd").chmod(0o755)
-    os.environ["SYNOD_BINARY"] = synod
+    # The suite starts its servers without this program's environment.
+    (programs / "synod").unlink(missing_ok=True)
+    (programs / "synod").symlink_to(synod)
+    (programs / "flags-left-out").write_text(arguments.without_flags)
+    if arguments.without_flags and not arguments.json:
+        print(f"flags that are not passed on: {arguments.without_flags}\n")
     logs = Path(arguments.logs)
     logs.mkdir(parents=True, exist_ok=True)
     tests = listed(suite, folder, arguments.run)
-    expected = set()
-    if Path(arguments.expected_failures).exists():
-        lines = Path(arguments.expected_failures).read_text().splitlines()
-        expected = {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
-    results, unexpected = [], []
+    known = set(PASSES.read_text().split()) if PASSES.exists() else set()
+    results, passing, broken = [], set(), []
     for name in tests:
         outcomes, why, seconds = run(suite, folder, programs, name, arguments.timeout, logs)
         variants = {test: outcome for test, outcome in outcomes.items() if test != name}
         passed = sum(outcome != "FAIL" for outcome in variants.values())
         outcome = outcomes[name]
-        if (outcome == "FAIL") != (name in expected):
-            unexpected.append(name)
+        passing |= {test for test, outcome in outcomes.items() if outcome == "PASS"}
+        broken += [test for test, outcome in outcomes.items() if outcome == "FAIL" and test in known]
         results.append({"test": name, "outcome": outcome, "variants": variants, "seconds": round(seconds, 1), "why": why})
         if not arguments.json:
             share = f"{passed}/{len(variants)}" if variants else ""
@@ -173,10 +176,14 @@ def main():
         print(json.dumps({"version": VERSION, "tests": results}, indent=1))
     else:
         passed = sum(result["outcome"] != "FAIL" for result in results)
-        print(f"\n{passed} of {len(results)} tests pass whole")
-        if unexpected:
-            print(f"not as {arguments.expected_failures} says: {' '.join(unexpected)}")
-    sys.exit(1 if unexpected else 0)
+        variants = [outcome for result in results for outcome in result["variants"].values()]
+        share = sum(outcome != "FAIL" for outcome in variants)
+        print(f"\n{passed} of {len(results)} tests pass whole, and {share} of {len(variants)} variants")
+        if broken:
+            print(f"passed before: {' '.join(broken)}")
+    if arguments.record:
+        PASSES.write_text("".join(f"{test}\n" for test in sorted(known | passing)))
+    sys.exit(1 if broken else 0)
 
 
 if __name__ == "__main__":

