@@ -87,7 +87,7 @@ impl Feed for Hand {
 
     fn view(&self, view: View) {
         let number = self.view.swap(0, SeqCst);
-        self.send(Message::View(number, view));
+        self.send(Message::View(number, Box::new(view)));
     }
 
     fn restored(&self) {

@@ -53,7 +53,7 @@ pub(crate) enum Message {
     /// The store was compacted at this revision.
     Compacted(i64),
     /// The view with this number, which the hub asked for.
-    View(u64, View),
+    View(u64, Box<View>),
     /// The store has commits of which the hub is not told.
     Lost,
     /// What a client asks for.
@@ -298,7 +298,7 @@ impl Hub {
             Message::Compacted(revision) => self.compacted = self.compacted.max(revision),
             Message::View(number, view) => {
                 self.flush();
-                self.viewed(number, view);
+                self.viewed(number, *view);
             }
             Message::Lost => {
                 self.flush();
