@@ -100,7 +100,7 @@ impl Subscription {
 
     /// The next batch, if it was read already.
     pub fn try_next(&mut self) -> Option<Ordered> {
-        self.subscriber.next()
+        self.subscriber.pop()
     }
 
     /// Where the subscription is in each group: everything before was handed out, and nothing after it.

@@ -154,7 +154,7 @@ impl Ring {
     ) {
         let last = Slot(decided.0 + waiting.len() as u64);
         let heard = Heard { at: now, decided: Slot::ZERO, voted: now };
-        self.state = State::Leader(Leader {
+        let leader = Leader {
             ballot: self.common.promised,
             proposed: decided,
             reserved,
@@ -171,7 +171,8 @@ impl Ring {
             broken: None,
             delivered: false,
             stuck_since: now,
-        });
+        };
+        self.state = State::Leader(Box::new(leader));
         self.common.election.leads(now);
         self.form_ring(now, self.first_order(now), effects);
         // At once: these values belong into these slots, whatever else this burst brings.

@@ -90,7 +90,7 @@ pub struct Ring {
 enum State {
     Follower,
     Candidate(Candidate),
-    Leader(Leader),
+    Leader(Box<Leader>),
     /// It lost its log, and only learns.
     Recovering,
     /// It does not vote.

@@ -245,7 +245,7 @@ impl Subscriber {
     }
 
     /// The next batch of the order that executes something, if it is here.
-    pub fn next(&mut self) -> Option<Ordered> {
+    pub fn pop(&mut self) -> Option<Ordered> {
         if self.groups.is_empty() || self.groups.values().any(|followed| !followed.placed) {
             return None;
         }
@@ -408,7 +408,7 @@ mod tests {
             Err(begin) => subscriber.trimmed(group, begin)?,
         }
         for _ in 0..rng.u32(0..4) {
-            let Some(Ordered { group, slot, position, .. }) = subscriber.next() else { break };
+            let Some(Ordered { group, slot, position, .. }) = subscriber.pop() else { break };
             got.push((group, slot, position));
         }
         Ok(())
@@ -495,7 +495,7 @@ mod tests {
                 if step == leave_at && subscriber.groups().count() > 1 && subscriber.points().count() > 1 {
                     subscriber.remove(first);
                     // It leaves at once if it has nothing before the next round.
-                    let last = got.iter().filter(|(group, ..)| *group == first).next_back();
+                    let last = got.iter().rfind(|(group, ..)| *group == first);
                     let after_last = last.map_or(0, |(_, _, position)| position.unwrap() + 1);
                     let point = subscriber.points().find(|point| point.group == first);
                     until = point
@@ -563,9 +563,9 @@ mod tests {
         let part = |batches| LogPart { first: Slot(1), position: 0, batches };
         subscriber.take(GroupId(0), part(vec![]));
         subscriber.take(GroupId(1), part(vec![batch(CommandKind::Apply, b"a"), Batch::noop()]));
-        let next = subscriber.next().unwrap();
+        let next = subscriber.pop().unwrap();
         assert_eq!((next.group, next.slot, next.position), (GroupId(1), Slot(1), None));
-        assert_eq!(subscriber.next(), None);
+        assert_eq!(subscriber.pop(), None);
         let points: Vec<_> = subscriber.points().map(|point| point.slot.0).collect();
         assert_eq!(points, [0, 2], "a no-op is passed");
     }

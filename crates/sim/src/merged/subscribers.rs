@@ -116,7 +116,7 @@ impl World {
                 self.counts.see(Situation::SubscriberJoins);
             }
         }
-        while let Some(Ordered { group, slot, .. }) = following.subscriber.next() {
+        while let Some(Ordered { group, slot, .. }) = following.subscriber.pop() {
             let wanted = self.order.next_of(&mut following.reached);
             demand(wanted == Some((group, slot)), Invariant::CommonOrder, || {
                 let wanted = wanted
