@@ -617,13 +617,13 @@ fn draw_optimisations(mut rng: Rng) -> sequence_paxos::Tuning {
 
 /// They have a generator of their own, too.
 fn draw_ring(mut rng: Rng) -> ring::Tuning {
-    let mut tuning = ring::Tuning::default();
-    tuning.decision = pick(&mut rng, &[RingDecision::Quorum, RingDecision::Quorum, RingDecision::Last]);
-    tuning.order = pick(&mut rng, &[RingOrder::Role, RingOrder::Measured]);
-    tuning.voters = pick(&mut rng, &[RingVoters::Propose, RingVoters::Propose, RingVoters::Accept]);
-    tuning.learners = pick(&mut rng, &[RingLearners::CatchUp, RingLearners::Learn, RingLearners::Propose]);
-    tuning.reserve = pick(&mut rng, &[None, None, Some(1), Some(16)]);
-    tuning
+    ring::Tuning {
+        decision: pick(&mut rng, &[RingDecision::Quorum, RingDecision::Quorum, RingDecision::Last]),
+        order: pick(&mut rng, &[RingOrder::Role, RingOrder::Measured]),
+        voters: pick(&mut rng, &[RingVoters::Propose, RingVoters::Propose, RingVoters::Accept]),
+        learners: pick(&mut rng, &[RingLearners::CatchUp, RingLearners::Learn, RingLearners::Propose]),
+        reserve: pick(&mut rng, &[None, None, Some(1), Some(16)]),
+    }
 }
 
 fn draw_disk(rng: &mut Rng) -> DiskPlan {
@@ -785,7 +785,7 @@ fn draw_rounds(rng: &mut Rng, election_timeout: Duration) -> (Option<Duration>, 
     let mut separate = rng.clone();
     let interval = pick(rng, &[MS, election_timeout / 100, election_timeout / 20]);
     let fan_out = pick(rng, &[None, None, Some(1), Some(2)]);
-    (Some(interval).filter(|_| separate.u64(..) % 4 != 0), fan_out)
+    (Some(interval).filter(|_| !separate.u64(..).is_multiple_of(4)), fan_out)
 }
 
 fn draw_appends(rng: &mut Rng) -> raft::Tuning {

@@ -160,7 +160,7 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         }
         Bug::Ring(ring::Bug::LearnerVotes) => {
             plan.settings.consensus.ring.learners = ring::RingLearners::Learn;
-            plan.changes = ChangePlan { spares: 1, learners: 1, ..plan.changes };
+            plan.changes = ChangePlan { spares: 1, learners: 1, burst_max: 1, ..plan.changes };
             plan.faults.weights = FaultWeights { change: 4, ..no_faults };
         }
         Bug::VoteWithAmnesia => {

@@ -4,6 +4,18 @@ use std::borrow::Cow::Borrowed;
 
 use crate::study::{Chart, Form};
 
+/// A chart of one metric.
+pub(super) const fn chart(
+    form: Form,
+    title: &'static str,
+    metric: &'static str,
+    y_label: &'static str,
+    x_label: &'static str,
+) -> Chart {
+    let (title, metric) = (Borrowed(title), Borrowed(metric));
+    Chart { title, metric, x_label: Borrowed(x_label), y_label: Borrowed(y_label), form }
+}
+
 /// A chart of lines.
 pub(super) const fn lines(
     title: &'static str,
@@ -11,8 +23,7 @@ pub(super) const fn lines(
     y_label: &'static str,
     x_label: &'static str,
 ) -> Chart {
-    let (title, metric) = (Borrowed(title), Borrowed(metric));
-    Chart { title, metric, x_label: Borrowed(x_label), y_label: Borrowed(y_label), form: Form::Lines }
+    chart(Form::Lines, title, metric, y_label, x_label)
 }
 
 /// The same where places differ by decades.
@@ -22,8 +33,7 @@ pub(super) const fn log_lines(
     y_label: &'static str,
     x_label: &'static str,
 ) -> Chart {
-    let (title, metric) = (Borrowed(title), Borrowed(metric));
-    Chart { title, metric, x_label: Borrowed(x_label), y_label: Borrowed(y_label), form: Form::LogLines }
+    chart(Form::LogLines, title, metric, y_label, x_label)
 }
 
 const OUTSTANDING: &str = "proposals outstanding";

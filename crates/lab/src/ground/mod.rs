@@ -157,6 +157,9 @@ pub struct Load {
     pub rate: Option<f64>,
     /// Which replicas are asked. On threads it is the leader.
     pub asked: Asked,
+    /// Whether clients run on the machine of the replica that they ask, so that neither proposals nor answers pass a
+    /// network. Only in virtual time.
+    pub beside: bool,
     /// Bytes of a proposal, 8 or more. On threads there are 8.
     pub value_bytes: usize,
     /// The warm-up, in which answers do not count.
@@ -182,6 +185,7 @@ impl Load {
             concurrent,
             rate: None,
             asked: Asked::Leader,
+            beside: false,
             value_bytes: 8,
             warm_up: (window / 4).max(Duration::from_millis(200)) + first_round,
             window,
@@ -221,6 +225,8 @@ pub enum What {
     HandOver,
     /// The machine of a member fails, and is silent from then on. Its clients lose their connections at once.
     Crash(Victim),
+    /// The leader's machine does nothing for so long; what comes meanwhile waits. Only in virtual time.
+    Pause(Duration),
 }
 
 impl std::fmt::Display for What {
@@ -232,6 +238,7 @@ impl std::fmt::Display for What {
             What::Replace(Victim::Leader) => f.write_str("replace leader"),
             What::Replace(Victim::Follower) => f.write_str("replace follower"),
             What::HandOver => f.write_str("hand over"),
+            What::Pause(time) => write!(f, "leader stops for {time:?}"),
             What::Crash(Victim::Leader) => f.write_str("leader crashes"),
             What::Crash(Victim::Follower) => f.write_str("follower crashes"),
         }

@@ -12,6 +12,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("geo", include_str!("../../topologies/geo.toml")),
     ("trans-pacific", include_str!("../../topologies/trans-pacific.toml")),
     ("one-machine", include_str!("../../topologies/one-machine.toml")),
+    ("regions", include_str!("../../topologies/regions.toml")),
 ];
 
 /// One direction between two places.

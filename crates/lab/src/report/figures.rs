@@ -27,7 +27,7 @@ struct Line {
 pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
     let summary = &run.summary;
     let mut lines = match chart.form {
-        Form::Timeline => timelines(summary),
+        Form::Timeline | Form::Levels => timelines(summary, chart.form),
         Form::Lines | Form::LogLines | Form::Points => curves(summary, chart),
         Form::Dots => dots(summary, chart),
     };
@@ -66,7 +66,7 @@ pub(super) fn figure(run: &Run, chart: &Chart) -> Option<Figure> {
         kind,
         panels,
         columns,
-        free_rows: chart.form == Form::Timeline,
+        free_rows: chart.form.is_over_time(),
         caption: caption(run, chart, &common),
     })
 }
@@ -120,21 +120,22 @@ fn dots(summary: &Summary, chart: &Chart) -> Vec<Line> {
     points.iter().map(line).collect()
 }
 
-/// A line for each timeline, with its load first. Answers are counted in tenths of a second.
-fn timelines(summary: &Summary) -> Vec<Line> {
+/// A line for each timeline, with its load first. Answers are counted in tenths of a second, and shown for a second.
+fn timelines(summary: &Summary, form: Form) -> Vec<Line> {
+    let scale = if form == Form::Timeline { 10.0 } else { 1.0 };
     let mut timelines: Vec<_> = summary.timelines.iter().collect();
     // The lines are in the order of the points, so that a style means the same in all figures of a run.
     timelines.sort_by(|a, b| a.x.total_cmp(&b.x).then_with(|| a.series.cmp(&b.series)));
     let line = |timeline: &&crate::study::Timeline| {
         let point = |(index, answers): (usize, &f64)| Point {
             x: (index as f64 + 0.5) / 10.0,
-            y: answers * 10.0,
+            y: answers * scale,
             interval: None,
         };
         let points = timeline.answers.iter().enumerate().map(point).collect();
-        let load = format!("c = {}", number(timeline.x));
+        let load = (form == Form::Timeline).then(|| format!("c = {}", number(timeline.x)));
         Line {
-            parts: [vec![load], parts(&timeline.series)].concat(),
+            parts: load.into_iter().chain(parts(&timeline.series)).collect(),
             series: Series { points, ..Series::default() },
             events: timeline
                 .events
@@ -231,9 +232,13 @@ fn add_event(events: &mut Vec<Event>, event: Event) {
 fn caption(run: &Run, chart: &Chart, common: &[String]) -> Vec<String> {
     let (summary, environment) = (&run.summary, &run.environment);
     let mut caption = Vec::new();
-    if chart.form == Form::Timeline {
-        caption.push("Answers in each tenth of a second, of the first run at each point.".to_owned());
-        caption.push("c: proposals outstanding.".to_owned());
+    if chart.form.is_over_time() {
+        if chart.form == Form::Timeline {
+            caption.push("Answers in each tenth of a second, of the first run at each point.".to_owned());
+            caption.push("c: proposals outstanding.".to_owned());
+        } else {
+            caption.push("The most in each tenth of a second, of the first run at each point.".to_owned());
+        }
         if summary.timelines.iter().any(|timeline| !timeline.events.is_empty()) {
             caption.push("Dashed vertical lines: what was done under load.".to_owned());
         }

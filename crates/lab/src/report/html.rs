@@ -105,7 +105,7 @@ fn section(page: &mut String, Illustrated { run, figures }: &Illustrated) {
             drawn.figure.svg(),
         );
         let rows = text::rows(summary, &drawn.chart.metric);
-        if !rows.is_empty() && drawn.chart.form != crate::study::Form::Timeline {
+        if !rows.is_empty() && !drawn.chart.form.is_over_time() {
             table(page, &drawn.chart.x_label, &drawn.chart.y_label, &rows);
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{Illustrated, text};
 use crate::{
     figure::numbers::number,
-    study::{Chart, Claim, Form, Summary},
+    study::{Chart, Claim, Summary},
 };
 
 /// The whole page.
@@ -50,7 +50,7 @@ fn section(page: &mut String, Illustrated { run, figures }: &Illustrated) {
         let (title, file) = (&drawn.chart.title, &drawn.file);
         let _ =
             writeln!(page, "\n![{title}]({file}.svg)\n\n{title} as [PDF]({file}.pdf) and [CSV]({file}.csv).");
-        if drawn.chart.form != Form::Timeline {
+        if !drawn.chart.form.is_over_time() {
             table(page, summary, &drawn.chart);
         }
     }

@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     figure::Figure,
-    study::{Chart, Environment, Form, LabError, Summary, at, read_summary},
+    study::{Chart, Environment, LabError, Summary, at, read_summary},
 };
 
 /// A run, as a report reads it.
@@ -38,7 +38,7 @@ struct Illustrated {
 impl Illustrated {
     fn new(run: Run) -> Illustrated {
         let draw = |chart: &Chart| {
-            let kind = if chart.form == Form::Timeline { "over-time" } else { &chart.metric };
+            let kind = if chart.form.is_over_time() { "over-time" } else { &chart.metric };
             let file = format!("figures/{}-{}", run.summary.name, kind.replace('_', "-"));
             Some(Drawn { chart: chart.clone(), figure: figures::figure(&run, chart)?, file })
         };
@@ -82,7 +82,7 @@ pub fn write(folder: &Path) -> Result<[PathBuf; 2], LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::{Claim, Event, Fact, Judgement, PointSummary, Timeline};
+    use crate::study::{Claim, Event, Fact, Form, Judgement, PointSummary, Timeline};
     use std::collections::BTreeMap;
 
     fn run() -> Run {

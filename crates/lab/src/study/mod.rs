@@ -72,7 +72,8 @@ impl std::fmt::Debug for Point {
 pub struct Sample {
     /// Figures by metric.
     pub figures: BTreeMap<&'static str, f64>,
-    /// Answers in consecutive intervals of a tenth of a second, if the experiment is about gaps.
+    /// Answers in consecutive intervals of a tenth of a second, if the experiment is about gaps; or what its chart of form
+    /// [`Form::Levels`] shows.
     pub timeline: Vec<f64>,
     /// Actions that were carried out meanwhile.
     pub events: Vec<Event>,
@@ -116,6 +117,16 @@ pub enum Form {
     Dots,
     /// Answers over time.
     Timeline,
+    /// Something else over time, which the samples have in the place of answers.
+    Levels,
+}
+
+impl Form {
+    /// Whether it shows what happened over the time of a run.
+    #[must_use]
+    pub fn is_over_time(self) -> bool {
+        matches!(self, Form::Timeline | Form::Levels)
+    }
 }
 
 /// A number that the document prints.

@@ -19,7 +19,7 @@ pub(super) struct Pending {
     pub(super) asked: ReplicaId,
 }
 
-/// A client with a constant number of outstanding proposals.
+/// The clients of a group, with a constant number of outstanding proposals.
 pub(super) struct Client {
     answer_timeout: Duration,
     /// Outstanding proposals by the number of their request. The map is only looked up, never iterated.
@@ -28,6 +28,8 @@ pub(super) struct Client {
     in_order: VecDeque<u64>,
     next_request: u64,
     next_value: u64,
+    /// From one value to the next: no two groups propose the same value.
+    step: u64,
     /// The replica that the client believes to lead, with the epoch and ballot that say so.
     leader: Option<(Epoch, Ballot, ReplicaId)>,
     /// The beginning and end of the time in which answers count.
@@ -38,13 +40,15 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(load: &Load) -> Client {
+    /// The clients of the group with this number, of so many groups.
+    pub(super) fn new(load: &Load, number: u64, groups: u64) -> Client {
         Client {
             answer_timeout: load.answer_timeout,
             pending: HashMap::new(),
             in_order: VecDeque::new(),
             next_request: 0,
-            next_value: 0,
+            next_value: number,
+            step: groups,
             leader: None,
             window: None,
             last_answer: Time::ZERO,
@@ -93,7 +97,7 @@ impl Client {
     /// Makes a new proposal to this replica. Returns its request and its value.
     pub(super) fn propose(&mut self, now: Time, to: ReplicaId) -> (RequestId, u64) {
         let value = self.next_value;
-        self.next_value += 1;
+        self.next_value += self.step;
         (self.send(Pending { value, began: now, asked: to }), value)
     }
 

@@ -3,18 +3,24 @@
 //! The model covers what surrounds the replicas: links as a topology describes them; for each replica a processor,
 //! which works through its inbox at a price for each message, byte and command ([`Costs`](super::hardware::Costs)), a
 //! network card that all of its traffic passes ([`Card`](super::hardware::Card)), and a disk that commits what waits
-//! together, one commit after the other. The same seed gives the same run. (`synod-sim` looks for errors with the same
-//! replicas. Here only links have faults and machines fail, and the subject is time.)
+//! together, one commit after the other. A machine may host the replicas of several groups, which share all of that,
+//! and may execute their batches in one order ([`Groups`]). The same seed gives the same run. (`synod-sim` looks for
+//! errors with the same replicas. Here only links have faults and machines fail, and the subject is time.)
 
 mod client;
 mod discovery;
+mod disk;
+mod groups;
+mod machine;
 mod prepare;
-mod replica;
 mod world;
 
 use std::time::Duration;
 
-pub use self::discovery::Delays;
+pub use self::{
+    discovery::Delays,
+    groups::{Groups, Merged, Merging, Ran, Seats, Sent},
+};
 use super::{Load, Outcome, Setup};
 use crate::study::{Conduct, LabError};
 
@@ -112,10 +118,22 @@ impl Traffic {
 /// No replica leads after a minute of virtual time, or what was proposed has no answer two minutes after the load
 /// ([`LabError::Stalled`]); replicas disagree, an acknowledged value is missing, or Ctrl-C was pressed.
 pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<(Outcome, Traffic), LabError> {
-    let mut world = world::World::new(setup, load)?;
+    let groups = Groups::single(setup, load);
+    let mut world = world::World::new(setup, &groups)?;
     world.run(conduct)?;
     world.verify()?;
     Ok(world.finish())
+}
+
+/// Runs several groups on the machines of the setup, each under its load, and checks that they kept their promises.
+///
+/// # Errors
+/// Those of [`run()`].
+pub fn run_groups(setup: &Setup, groups: &Groups, conduct: &Conduct) -> Result<Ran, LabError> {
+    let mut world = world::World::new(setup, groups)?;
+    world.run(conduct)?;
+    world.verify()?;
+    Ok(world.finish_all())
 }
 
 #[cfg(test)]
@@ -126,6 +144,7 @@ mod tests {
     };
 
     use synod_consensus::ProtocolKind;
+    use synod_replica::{Skips, Take};
 
     use super::*;
     use crate::{
@@ -209,6 +228,56 @@ mod tests {
         // A majority is 0.3 ms away, which is crossed twice in both directions; all other replicas are 142 ms away.
         let phase = on.prepare.unwrap();
         assert!((Duration::from_micros(600)..Duration::from_millis(100)).contains(&phase), "{phase:?}");
+    }
+
+    #[test]
+    fn what_comes_while_a_machine_stops_waits() {
+        let mut load = Load::new(10, Duration::from_secs(3));
+        let pause = What::Pause(Duration::from_millis(400));
+        load.acts = vec![Act { at: Duration::from_secs(1), what: pause }];
+        let (outcome, _) = run(&setup(3, "single-dc"), &load, &conduct()).unwrap();
+        assert_eq!((outcome.leaders.len(), outcome.timed_out), (1, 0));
+        let gap = outcome.longest_gap.as_millis();
+        assert!((395..450).contains(&gap), "{gap} ms");
+    }
+
+    /// Two groups of three machines each, and a seventh that learns both. One has clients.
+    fn two_groups(skips: Skips) -> Ran {
+        let load = |concurrent| Load { beside: true, ..Load::new(concurrent, Duration::from_secs(2)) };
+        let seats = |first: usize, concurrent| Seats {
+            voters: (first..first + 3).collect(),
+            learners: vec![6],
+            leader: Some(first),
+            load: load(concurrent),
+        };
+        let merge = Merging { take: Take::MIN, skips, at: vec![6] };
+        let groups = Groups { groups: vec![seats(0, 10), seats(3, 0)], merge: Some(merge) };
+        let ran = run_groups(&setup(7, "single-dc"), &groups, &conduct()).unwrap();
+        assert_eq!(
+            ran.merged.iter().map(|merged| (merged.place, merged.group)).collect::<Vec<_>>(),
+            [(6, 0), (6, 1)]
+        );
+        assert_eq!((ran.groups[1].answered, ran.merged[1].latency.len()), (0, 0));
+        ran
+    }
+
+    #[test]
+    fn a_busy_group_waits_in_the_merge_until_an_idle_one_skips() {
+        let ran = two_groups(Skips::Lambda(1_000_000));
+        let (decided, merged) = (&ran.groups[0].latency, &ran.merged[0].latency);
+        assert_eq!(ran.sent[1].skips, 20, "one in each tenth of a second");
+        // What was proposed before the window is executed in it, and the last of it only afterwards.
+        let ratio = merged.len() as f64 / decided.len() as f64;
+        assert!((0.9..1.1).contains(&ratio), "{ratio}");
+        assert!(merged.mean() > decided.mean() && merged.max() < 300_000_000, "{} ns", merged.max());
+        assert!(ran.merged[0].waiting.iter().all(|&waiting| waiting > 0));
+    }
+
+    /// The machines of a group that learn no other know of nobody who waits for them.
+    #[test]
+    #[should_panic(expected = "Stalled")]
+    fn a_group_that_never_skips_stops_the_merge() {
+        two_groups(Skips::Demand);
     }
 
     #[test]
