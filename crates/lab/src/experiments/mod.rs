@@ -17,6 +17,7 @@ mod judging;
 mod latency;
 mod leader_placement;
 mod live_change;
+mod multi_ring;
 mod optimisations;
 mod parameters;
 mod points;
@@ -56,6 +57,10 @@ pub const ALL: &[&Experiment] = &[
     &ring::SIZE,
     &ring::VALUES,
     &ring::STORES,
+    &multi_ring::SKIPS_OF_TWO,
+    &multi_ring::MERGED,
+    &multi_ring::PER_NODE,
+    &multi_ring::GLOBAL,
     &choosing::SMALL,
     &choosing::LARGE,
     &choosing::WIDE,
