@@ -152,12 +152,18 @@ fn applied(payload: &[u8]) -> String {
         Some(Command::Txn(txn)) => txn_text(&txn),
         Some(Command::Compact(compact)) => format!("compact {}", compact.revision),
         Some(Command::Alarm(alarm)) => format!("alarm {}", alarm.action().as_str_name().to_lowercase()),
+        Some(Command::LeaseGrant(grant)) => format!("lease {:x} for {} s", grant.id, grant.ttl),
+        Some(Command::LeaseRevoke(revoke)) => format!("revoke lease {:x}", revoke.id),
+        Some(Command::LeaseRenew(renew)) => {
+            let ids: Vec<_> = renew.ids.iter().map(|id| format!("{id:x}")).collect();
+            format!("renew leases {}", ids.join(", "))
+        }
         None => format!("{} bytes {}", payload.len(), text(payload)),
     }
 }
 
 fn put_text(put: &PutRequest) -> String {
-    let lease = if put.lease == 0 { String::new() } else { format!(" --lease {}", put.lease) };
+    let lease = if put.lease == 0 { String::new() } else { format!(" --lease {:x}", put.lease) };
     format!("put {} {}{lease}", text(&put.key), text(&put.value))
 }
 
@@ -232,6 +238,11 @@ fn to_json(batch: &DecidedBatch, command: &DecidedCommand) -> Value {
             Some(Command::Txn(txn)) => value["txn"] = txn_json(&txn),
             Some(Command::Compact(compact)) => value["compact"] = json!({ "revision": compact.revision }),
             Some(Command::Alarm(alarm)) => value["alarm"] = alarm.action().as_str_name().into(),
+            Some(Command::LeaseGrant(grant)) => {
+                value["lease_grant"] = json!({ "id": grant.id, "ttl": grant.ttl });
+            }
+            Some(Command::LeaseRevoke(revoke)) => value["lease_revoke"] = json!({ "id": revoke.id }),
+            Some(Command::LeaseRenew(renew)) => value["lease_renew"] = json!({ "ids": renew.ids }),
             None => value["payload"] = base64(&command.payload),
         }
     }
