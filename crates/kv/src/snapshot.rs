@@ -581,13 +581,15 @@ mod tests {
 
     #[test]
     fn a_later_format_is_named() {
-        let mut bytes = written(&KvStore::new());
+        let mut store = KvStore::new();
+        store.leases.insert(1, 10, End::After(2));
+        let mut bytes = written(&store);
         let later = |readers| Written { version: FORMAT.written.version + 1, readers }.packed().to_le_bytes();
         bytes[8..12].copy_from_slice(&later(FORMAT.written.version));
         restored(&bytes).unwrap();
         bytes[8..12].copy_from_slice(&later(FORMAT.written.version + 1));
         let error = restored(&bytes).unwrap_err().to_string();
-        assert!(error.contains("format version 3, which takes a program that knows version 3"), "{error}");
+        assert!(error.contains("format version 4, which takes a program that knows version 4"), "{error}");
         bytes[0] = 0;
         let error = restored(&bytes).unwrap_err().to_string();
         assert_eq!(error, "key-value snapshot: this is no snapshot of a key-value store");
@@ -605,7 +607,7 @@ mod tests {
 
     /// Writes a snapshot that no store would write, with checksums that match.
     fn forge(forged: &Forged) -> Vec<u8> {
-        let mut bytes = [&MAGIC[..], &FORMAT.written.packed().to_le_bytes()].concat();
+        let mut bytes = [&MAGIC[..], &OF_NO_LEASE.packed().to_le_bytes()].concat();
         let mut out = BlockWriter::new(&mut bytes);
         forged.revisions.iter().for_each(|revision| out.i64(*revision).unwrap());
         out.count(forged.alarms.len()).unwrap();

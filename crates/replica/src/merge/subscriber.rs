@@ -35,6 +35,8 @@ struct Followed {
     wanted: Option<LogFrom>,
     /// Its place in the common order is known, since a first part of its log was read.
     placed: bool,
+    /// It leaves at the next round, once it is known which one that is.
+    leaves: bool,
 }
 
 /// Where a subscriber is in a group. A subscription goes on from it, at any replica.
@@ -149,7 +151,7 @@ impl Subscriber {
                 (None, begin) => begin.map(LogFrom::Position),
             };
             let joins = Point { from: begin.unwrap_or(0), ..Point::after(group, Slot::ZERO) };
-            (group, Followed { point: point.unwrap_or(joins), wanted, placed: false })
+            (group, Followed { point: point.unwrap_or(joins), wanted, placed: false, leaves: false })
         });
         Subscriber { order, groups: groups.collect() }
     }
@@ -222,6 +224,7 @@ impl Subscriber {
             merge.push(group, batch, slot);
         }
         followed.wanted = Some(LogFrom::Slot(next));
+        self.settle_leaving();
         self.part(group);
     }
 
@@ -276,17 +279,22 @@ impl Subscriber {
     /// Follows another group too. Groups that are merged are joined at a round that none of them has begun.
     pub fn add(&mut self, group: GroupId) {
         let wanted = matches!(self.order, Order::Apart(_)).then_some(LogFrom::Slot(Slot(1)));
-        let followed = Followed { point: Point::after(group, Slot::ZERO), wanted, placed: false };
+        let followed =
+            Followed { point: Point::after(group, Slot::ZERO), wanted, placed: false, leaves: false };
         self.groups.entry(group).or_insert(followed);
     }
 
     /// Does not follow a group any more, from the next round on where groups are merged.
     pub fn remove(&mut self, group: GroupId) {
         match &mut self.order {
-            Order::Common(merge) => {
-                let position = (merge.round() + 1) * u64::from(merge.take.get());
-                if let Some(followed) = self.groups.get_mut(&group) {
-                    followed.point.until.get_or_insert(position);
+            Order::Common(_) => {
+                let Some(followed) = self.groups.get_mut(&group) else { return };
+                if !followed.placed && !matches!(followed.wanted, Some(LogFrom::Slot(_))) {
+                    // It has not joined yet.
+                    self.groups.remove(&group);
+                } else {
+                    followed.leaves = true;
+                    self.settle_leaving();
                 }
             }
             Order::Apart(merges) => {
@@ -294,7 +302,26 @@ impl Subscriber {
                 self.groups.remove(&group);
             }
         }
-        self.part(group);
+    }
+
+    /// Has the groups that leave do so at the next round, once it is known where all groups are: before that, as after a
+    /// move to another replica, the present round is not known either.
+    fn settle_leaving(&mut self) {
+        let Order::Common(merge) = &self.order else { return };
+        if self
+            .groups
+            .values()
+            .any(|followed| !followed.placed && matches!(followed.wanted, Some(LogFrom::Slot(_))))
+        {
+            return;
+        }
+        let position = (merge.round() + 1) * u64::from(merge.take.get());
+        let mut leaving = Vec::new();
+        for (&group, followed) in self.groups.iter_mut().filter(|(_, followed)| followed.leaves) {
+            followed.point.until.get_or_insert(position);
+            leaving.push(group);
+        }
+        leaving.into_iter().for_each(|group| self.part(group));
     }
 
     /// Forgets a group that has come to where it leaves.
@@ -485,6 +512,7 @@ mod tests {
             let (join_at, leave_at) = (rng.usize(1..40), rng.usize(20..80));
             let mut got: Vec<(GroupId, Slot, Option<u64>)> = Vec::new();
             let (mut from, mut until) = (u64::MAX, u64::MAX);
+            let mut leaves = false;
             for step in 0..200 {
                 if step == join_at && other != first {
                     // What the group has decided so far may be gone.
@@ -494,20 +522,28 @@ mod tests {
                 }
                 if step == leave_at && subscriber.groups().count() > 1 && subscriber.points().count() > 1 {
                     subscriber.remove(first);
-                    // It leaves at once if it has nothing before the next round.
+                    leaves = true;
+                }
+                read_on(&mut rng, &mut subscriber, &held, &mut got).unwrap();
+                if leaves && until == u64::MAX {
+                    // It has left already if there was nothing more before that round.
                     let last = got.iter().rfind(|(group, ..)| *group == first);
                     let after_last = last.map_or(0, |(_, _, position)| position.unwrap() + 1);
                     let point = subscriber.points().find(|point| point.group == first);
-                    until = point
-                        .map_or(after_last.next_multiple_of(take.get().into()), |point| point.until.unwrap());
+                    until = point.map_or(after_last.next_multiple_of(take.get().into()), |point| {
+                        point.until.unwrap_or(u64::MAX)
+                    });
                 }
-                read_on(&mut rng, &mut subscriber, &held, &mut got).unwrap();
                 from =
                     subscriber.points().find(|point| point.group == other).map_or(from, |point| point.from);
                 if rng.u32(0..10) == 0 && subscriber.points().count() == subscriber.groups().count() {
                     let groups: Vec<_> =
                         subscriber.points().map(|point| (point.group, Some(point))).collect();
                     subscriber = Subscriber::new(Some(take), groups, None);
+                    if leaves && until == u64::MAX {
+                        // Which round that is was not known yet.
+                        subscriber.remove(first);
+                    }
                 }
             }
             let round = u64::from(take.get());
@@ -524,7 +560,8 @@ mod tests {
                 .into_iter()
                 .filter(|(group, _, position)| is_delivered(*group, *position))
                 .map(|(group, slot, position)| (group, slot, Some(position)));
-            assert!(got.iter().copied().eq(wanted.take(got.len())), "{got:?} {from} {until}");
+            let wanted: Vec<_> = wanted.take(got.len()).collect();
+            assert_eq!(got, wanted, "{first} until {until}, {other} from {from}");
             joined += usize::from(got.iter().any(|(group, ..)| *group != first));
             left += usize::from(
                 until != u64::MAX && got.iter().filter(|(group, ..)| *group == first).count() > 0,

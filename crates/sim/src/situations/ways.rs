@@ -150,21 +150,29 @@ pub(super) mod tests {
             &["ring"],
             "cluster 3 ring-reserve=1 window=1
              elect 1
-             run 1s
-             cut 1->3
+             run 200ms
              put 1 k1=1
-             run 50ms
+             stabilize
              put 1 k2=2
-             run 50ms
+             stabilize
+             cut 1->3
+             cut 3->1
+             cut 2->3
+             cut 3->2
+             run 1s
              put 1 k3=3
-             run 50ms
+             run 100ms
              put 1 k4=4
-             run 50ms
+             run 100ms
              put 1 k5=5
+             run 100ms
+             put 1 k6=6
+             drop 1->2 vote
              run 50ms
              crash 1
              heal
-             elect 3",
+             stabilize
+             run 3s",
         ),
         (
             &[Situation::RingTurns],
