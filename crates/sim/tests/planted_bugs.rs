@@ -730,6 +730,7 @@ fn plan_of_bounds(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 }
 
 #[test]
+#[ignore = "takes a minute: run it beside CI"]
 fn every_planted_bug_of_bounds_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
         for &bug in Bug::BOUNDS {
@@ -801,6 +802,7 @@ fn plan_of_repairs(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 }
 
 #[test]
+#[ignore = "takes a minute: run it beside CI"]
 fn every_planted_bug_of_repair_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
         Bug::REPAIR.iter().for_each(|&bug| find(protocol, bug, plan_of_repairs));
@@ -841,6 +843,7 @@ fn every_planted_bug_of_groups_that_follow_is_found_and_nothing_without_it() {
 
 /// A restart in the middle of a change, with a snapshot of that moment, is rare among what seeds draw.
 #[test]
+#[ignore = "takes a minute: run it beside CI"]
 fn every_planted_bug_of_voters_that_change_is_found_and_nothing_without_it() {
     Bug::VOTERS.iter().for_each(|&bug| find_within(8 * SEEDS_MAX, ProtocolKind::Raft, bug, plan_of_voters));
 }
@@ -876,6 +879,7 @@ fn find_in_outages(bug: Bug, election: ElectionKind, lasting: &[Lasting], shows:
 }
 
 #[test]
+#[ignore = "takes a minute: run it beside CI"]
 fn every_planted_bug_of_elections_is_found_in_outages_and_nothing_without_it() {
     for &bug in Bug::OUTAGES {
         match bug {

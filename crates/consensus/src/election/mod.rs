@@ -103,7 +103,7 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
     fn answers(&self, now: Time, member: ReplicaId) -> bool;
 
     /// The shortest time in which a member answered this replica lately; none if it did not, or if the election times no
-    /// answers ([`Options::times_answers`]).
+    /// answers (`Options::times_answers`).
     fn round_trip(&self, _member: ReplicaId) -> Option<Duration> {
         None
     }
