@@ -116,7 +116,10 @@ impl World {
                 self.counts.see(Situation::SubscriberJoins);
             }
         }
+        // Where a group leaves is known at once if the place of each group is.
+        let mut placed = false;
         while let Some(Ordered { group, slot, .. }) = following.subscriber.pop() {
+            placed = true;
             let wanted = self.order.next_of(&mut following.reached);
             demand(wanted == Some((group, slot)), Invariant::CommonOrder, || {
                 let wanted = wanted
@@ -131,7 +134,9 @@ impl World {
             let group = GroupId(rng.u16(..self.plan.groups.len() as u16));
             if !following.reached.contains_key(&group) {
                 following.subscriber.add(group);
-            } else if following.subscriber.points().filter(|point| point.until.is_none()).count() > 1 {
+            } else if placed
+                && following.subscriber.points().filter(|point| point.until.is_none()).count() > 1
+            {
                 following.subscriber.remove(group);
                 let point = following.subscriber.points().find(|point| point.group == group);
                 match point {
