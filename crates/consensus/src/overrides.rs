@@ -53,7 +53,7 @@ const VALUE_BYTES_MAX: usize = 16;
 /// What every protocol heeds.
 const COMMON: &[Key] = &[
     Key {
-        name: "window-max",
+        name: WINDOW_MAX_KEY,
         accepted: "1 to 4096 slots",
         set: |options, value| {
             let slots = value.parse().ok().filter(|slots| (1..=WINDOW_MAX).contains(slots));
@@ -75,6 +75,7 @@ const COMMON: &[Key] = &[
     },
 ];
 
+const WINDOW_MAX_KEY: &str = "window-max";
 const DISSEMINATION: &str = "dissemination";
 
 /// The keys that a protocol heeds.
@@ -175,6 +176,12 @@ impl Overrides {
         how.unwrap_or_default()
     }
 
+    /// How many slots a leader may have under way, if they say so.
+    #[must_use]
+    pub fn window_max(&self) -> Option<usize> {
+        self.values.get(WINDOW_MAX_KEY)?.parse().ok()
+    }
+
     /// Forgets what these options say of what is the group's to fix.
     pub fn unset_shared(options: &mut Options) {
         keys().filter_map(|key| key.shared.as_ref()).for_each(|shared| (shared.unset)(options));
@@ -203,7 +210,7 @@ impl Overrides {
     }
 
     fn keys(&self) -> impl Iterator<Item = &'static Key> {
-        keys().filter(|key| self.values.contains_key(key.name))
+        self.values.keys().filter_map(|name| keys().find(|key| key.name == *name))
     }
 }
 
@@ -250,6 +257,7 @@ mod tests {
         let mut options = Options::default();
         given.apply(&mut options);
         assert_eq!((options.multipaxos.decision, options.window_max), (Decision::All, 7));
+        assert_eq!((given.window_max(), Overrides::default().window_max()), (Some(7), None));
         let begins = Overrides::shared(&options);
         assert_eq!(begins.to_string(), "decision=all", "the window is each replica's own");
         begins.check(options.protocol).unwrap();

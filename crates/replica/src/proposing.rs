@@ -195,7 +195,7 @@ impl Replica {
     /// Whether one more batch may be on its way to the leader of `ballot`. More than the leader's window would only
     /// wait there, each for a slot of its own, while what waits here grows into one batch.
     fn may_forward(&self, ballot: Ballot) -> bool {
-        let window = self.group.options(&self.settings.consensus).window_max;
+        let window = self.group.overrides.window_max().unwrap_or(self.settings.consensus.window_max);
         self.requests.with_leader(ballot) < self.settings.forward_window_max.min(window)
     }
 

@@ -152,6 +152,7 @@ impl World {
             receiving: Vec::new(),
             backlogged: false,
             sends_given_up: 0,
+            ahead_max: None,
             away: false,
             confesses_at: None,
             whole_at: None,
@@ -369,14 +370,19 @@ impl World {
         let status = life.replica.status();
         let group = life.replica.group();
         let windows = if group.proposes_anywhere() { group.voters().count() as u64 } else { 1 };
-        let world = Surroundings {
-            windows,
-            ahead_max: self.plan.largest(|settings| {
+        let ahead_max = || {
+            self.plan.largest(|settings| {
                 let mut consensus = group.options(&settings.consensus);
                 // What a leader adopts may be of an epoch with one more voter.
                 consensus.window_max *= if windows > 1 { windows as usize + 1 } else { 1 };
                 consensus.accept_ahead_max()
-            }),
+            })
+        };
+        let known = life.ahead_max.filter(|(version, _)| *version == group.version);
+        let (_, ahead_max) = *life.ahead_max.insert(known.unwrap_or_else(|| (group.version, ahead_max())));
+        let world = Surroundings {
+            windows,
+            ahead_max,
             batches_max: self.batches_max,
             decided: self.reference.last(),
         };

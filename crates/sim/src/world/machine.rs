@@ -85,6 +85,8 @@ pub(crate) struct Life {
     /// room.
     pub(crate) backlogged: bool,
     pub(crate) sends_given_up: u64,
+    /// The version of the group as of the last step, and how many slots ahead its replicas accept.
+    pub(crate) ahead_max: Option<(u64, u64)>,
     /// As of the last step: whether the replica takes no part in the group.
     pub(crate) away: bool,
     /// The newest revision that a stale read has shown.
