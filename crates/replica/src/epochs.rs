@@ -168,7 +168,7 @@ impl Replica {
     fn group_changed(&mut self, actions: &mut Vec<Action>) {
         let known = self.group.known().map(|member| member.id);
         self.catch_up.set_peers(&known.filter(|&id| id != self.me).collect::<Vec<_>>());
-        self.reports.group_changed(&self.group, self.decided.last());
+        self.reports.group_changed(self.me, &self.group, self.decided.last());
         self.bound_batches();
         actions.push(Action::Group(self.group.clone()));
         if self.group.is_away(self.me) {

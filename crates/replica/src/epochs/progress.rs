@@ -53,8 +53,10 @@ impl Learner {
 }
 
 impl ProgressReports {
-    /// Takes note of the members of a group, of which slots through `decided` tell.
-    pub(crate) fn group_changed(&mut self, group: &Group, decided: Slot) {
+    /// Takes note of the members of a group, of which slots through `decided` tell. A replica that finds in them that it
+    /// came back says how far it is, also if nobody called it.
+    pub(crate) fn group_changed(&mut self, me: ReplicaId, group: &Group, decided: Slot) {
+        self.retired &= group.member(me).is_none();
         self.learners.retain(|&id, _| group.member(id).is_some());
         for (id, _) in group.learners() {
             self.learners.entry(id).or_insert(Learner::new(decided));
@@ -427,11 +429,12 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Goal;
+    use crate::{Choice, Event, Goal, Others, Recovered, Settings, decided::Decided};
     use synod_consensus::Options;
-    use synod_wire::Ballot;
+    use synod_wire::{Ballot, Ballots, BatchBuilder, Incarnation, Lsn, SessionId};
 
     const R1: ReplicaId = ReplicaId(1);
+    const R3: ReplicaId = ReplicaId(3);
     const R4: ReplicaId = ReplicaId(4);
     const NOTHING: Concerns =
         Concerns { joins: false, learns: false, wants_answer: false, succeeds: false, orders: false };
@@ -514,5 +517,66 @@ mod tests {
         assert!(!knows.takes_leader_from(&says(2, 6, Epoch(epoch.0 - 1))));
         let orders = Place { orders: true, ..knows };
         assert!(!orders.takes_leader_from(&says(2, 6, epoch)));
+    }
+
+    /// A replica that is away has asked for what it lacks when a quorum says that it goes on without it. It finds in the
+    /// answer, which comes after that, that it was chosen again, and tells the voters how far it is: the group may decide
+    /// nothing more until it votes, so that no later call could reach it.
+    #[test]
+    fn a_replica_that_finds_late_that_it_came_back_says_how_far_it_is() {
+        let mut now = Time::ZERO + Duration::from_secs(3600);
+        let begins = group().following(1);
+        let recovered = Recovered {
+            records: Vec::new(),
+            last_lsn: Lsn::ZERO,
+            snapshot: None,
+            amnesia: false,
+            incarnation: Incarnation(1),
+            nonce: 1,
+            met_all: true,
+        };
+        let mut actions = Vec::new();
+        let mut replica =
+            Replica::start(Settings::default(), R3, begins.clone(), recovered, now, &mut actions);
+        let place = |group: &Group, voters: &[u64]| {
+            let choice = Choice::of(voters.iter().copied().map(ReplicaId), Others::StayAway);
+            let request = ChangeRequest { expected: group.version, change: Change::Place(Some(choice)) };
+            let mut builder = BatchBuilder::new();
+            builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
+            let batch = builder.finish();
+            (group.apply(Slot(group.version), &request).expect("it can be made"), batch)
+        };
+        let (left, leaves) = place(&begins, &[1, 2]);
+        let (_, returns) = place(&left, &[1, 2, 3]);
+        let fetched = |from, batch| PeerMessage::Fetched {
+            from: Slot(from),
+            kept: Slot(1),
+            decided: Slot(2),
+            batches: vec![Decided { ballots: Ballots::ZERO, batch }],
+        };
+        let goes_on = PeerMessage::Progress {
+            epoch: left.epoch,
+            kept: Slot(1),
+            decided: Slot(2),
+            view: LeaderView::default(),
+            sought: false,
+        };
+        let mut hears = |replica: &mut Replica, from, message: PeerMessage| {
+            let from = ReplicaId(from);
+            replica.step(now, Event::Receive { from, message }, &mut actions);
+        };
+        hears(&mut replica, 1, fetched(1, leaves));
+        assert!(replica.group().is_away(R3));
+        [1, 2].into_iter().for_each(|from| hears(&mut replica, from, goes_on.clone()));
+        assert!(replica.reports.is_retired());
+        hears(&mut replica, 1, fetched(2, returns));
+        assert!(!replica.group().votes(R3) && replica.group().member(R3).is_some());
+        now += Duration::from_secs(1);
+        actions.clear();
+        replica.flush(now, &mut actions);
+        let tells = |action: &Action| {
+            matches!(action, Action::Send { message: PeerMessage::Progress { decided: Slot(2), .. }, .. })
+        };
+        assert!(actions.iter().any(tells), "{actions:?}");
     }
 }
