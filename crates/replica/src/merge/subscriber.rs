@@ -1,7 +1,7 @@
 //! A subscriber: somebody who is no member and follows what some groups decide, in their common order.
 //!
 //! It reads the decided logs of its groups at any replica, and merges them as replicas do. It is pure: its owner reads
-//! what it [wants](Subscriber::wanted) and takes out what has its [turn](Subscriber::next). `docs/multi-ring.md` says why
+//! what it [wants](Subscriber::wanted) and takes out what has its [turn](Subscriber::pop). `docs/multi-ring.md` says why
 //! all subscribers agree.
 
 use std::{collections::BTreeMap, fmt};
@@ -146,7 +146,8 @@ impl Subscriber {
         let begin = take.zip(round).map(|(take, round)| round.saturating_mul(take.get().into()));
         let groups = groups.into_iter().map(|(group, point)| {
             let wanted = match (point, begin) {
-                (Some(point), _) => Some(LogFrom::Slot(point.slot.next())),
+                // A client may name any slot.
+                (Some(point), _) => Some(LogFrom::Slot(Slot(point.slot.0.saturating_add(1)))),
                 (None, None) if take.is_none() => Some(LogFrom::Slot(Slot(1))),
                 (None, begin) => begin.map(LogFrom::Position),
             };
@@ -247,15 +248,17 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The next batch of the order that executes something, if it is here.
+    /// The next batch of the order that executes something, if it is here. None comes once all groups have left.
     pub fn pop(&mut self) -> Option<Ordered> {
-        if self.groups.is_empty() || self.groups.values().any(|followed| !followed.placed) {
+        let common = matches!(self.order, Order::Common(_));
+        // Before that it is not known which group has the next one.
+        if common && self.groups.values().any(|followed| !followed.placed) {
             return None;
         }
-        loop {
-            let (common, popped) = match &mut self.order {
-                Order::Common(merge) => (true, merge.pop()),
-                Order::Apart(merges) => (false, merges.values_mut().find_map(Merge::pop)),
+        while !self.groups.is_empty() {
+            let popped = match &mut self.order {
+                Order::Common(merge) => merge.pop(),
+                Order::Apart(merges) => merges.values_mut().find_map(Merge::pop),
             };
             let (group, batch, slot) = popped?;
             let merge = match &self.order {
@@ -274,6 +277,7 @@ impl Subscriber {
                 return Some(Ordered { group, slot, position: position.filter(|_| common), batch });
             }
         }
+        None
     }
 
     /// Follows another group too. Groups that are merged are joined at a round that none of them has begun.
@@ -605,5 +609,29 @@ mod tests {
         assert_eq!(subscriber.pop(), None);
         let points: Vec<_> = subscriber.points().map(|point| point.slot.0).collect();
         assert_eq!(points, [0, 2], "a no-op is passed");
+        // The replica lags in one group, behind where the subscriber was at another replica.
+        let points = [(0, 7), (1, 0)].map(|(group, slot)| Point::after(GroupId(group), Slot(slot)));
+        let mut moved = Subscriber::new(None, points.map(|point| (point.group, Some(point))), None);
+        moved.take(GroupId(1), part(vec![batch(CommandKind::Apply, b"a")]));
+        assert_eq!(moved.pop().map(|next| next.group), Some(GroupId(1)));
+    }
+
+    /// What is left of the only group holds nothing to deliver: a no-op, a skip to where it leaves, and a batch after that.
+    #[test]
+    fn after_all_groups_have_left_nothing_comes() {
+        let point = Point { until: Some(3), ..Point::after(GroupId(0), Slot::ZERO) };
+        let mut subscriber = Subscriber::new(Some(Take::MIN), [(GroupId(0), Some(point))], None);
+        let skip = batch(CommandKind::Skip, &3_u64.to_le_bytes());
+        let batches = vec![Batch::noop(), skip, batch(CommandKind::Apply, b"later")];
+        subscriber.take(GroupId(0), LogPart { first: Slot(1), position: 0, batches });
+        assert_eq!((subscriber.pop(), subscriber.groups().count()), (None, 0));
+        assert_eq!((subscriber.pop(), subscriber.wanted(|_| Slot(9))), (None, vec![]));
+    }
+
+    #[test]
+    fn a_point_that_no_log_has_is_waited_for() {
+        let point = Point::after(GroupId(0), Slot(u64::MAX));
+        let mut subscriber = Subscriber::new(None, [(GroupId(0), Some(point))], None);
+        assert_eq!((subscriber.wanted(|_| Slot(9)), subscriber.pop()), (vec![], None));
     }
 }
