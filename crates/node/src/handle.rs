@@ -102,6 +102,12 @@ impl Inner {
         answered.await.map_err(|_| SubscribeError::Stopping)
     }
 
+    /// Whether this replica takes part in a group.
+    pub(crate) fn takes_part(&self, group: GroupId) -> bool {
+        let group = self.all[usize::from(group.0)].group.load();
+        group.as_ref().is_none_or(|group| !group.is_away(self.me))
+    }
+
     /// Waits for a place in the queue for this many bytes.
     async fn admit(&self, bytes: usize) -> Result<(Reply, Answered), RequestError> {
         let permits = (bytes / PERMIT_BYTES + 1).min(self.permits_max);
@@ -219,8 +225,7 @@ impl Handle {
     /// asked of it. It may be a member of the cluster, and take no part where others were chosen ([`Others::StayAway`]).
     #[must_use]
     pub fn takes_part(&self) -> bool {
-        let group = self.inner.shared.group.load();
-        group.as_ref().is_none_or(|group| !group.is_away(self.inner.me))
+        self.inner.takes_part(self.inner.group)
     }
 
     /// Whether this replica was removed from the group, and nobody needs it any more. It comes back to a group of several

@@ -34,7 +34,8 @@ impl Handle {
     /// in common. Groups that are not merged have no common order, and do not wait for each other.
     ///
     /// A batch may come before this replica has executed it. A command that a client sent again may come twice, and is
-    /// executed once.
+    /// executed once. A replica that takes no part in a group ([`Others::StayAway`](synod_replica::Others)) knows nothing new of
+    /// it, and others have to be asked.
     ///
     /// # Errors
     /// See [`SubscribeError`].
@@ -54,6 +55,9 @@ impl Handle {
         }
         if let Some(&group) = followed.iter().find(|group| usize::from(group.0) >= inner.all.len()) {
             return Err(SubscribeError::NoSuchGroup { group, count: inner.all.len() });
+        }
+        if let Some(&group) = followed.iter().find(|&&group| !inner.takes_part(group)) {
+            return Err(SubscribeError::TakesNoPart(group));
         }
         let (points, round) = match start {
             Start::Beginning => {
@@ -92,6 +96,9 @@ impl Subscription {
             if let Some(next) = self.try_next() {
                 return Ok(next);
             }
+            if self.subscriber.groups().next().is_none() {
+                return Err(SubscribeError::NoGroupLeft);
+            }
             if !self.read_what_there_is().await? {
                 self.change().await?;
             }
@@ -110,14 +117,17 @@ impl Subscription {
     }
 
     /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun:
-    /// [`Point::from`] says at which position.
+    /// [`Point::from`] says at which position. Otherwise it begins with the group's first slot, which must be kept.
     ///
     /// # Errors
-    /// There is no such group.
+    /// There is no such group, or this replica takes no part in it.
     pub fn add(&mut self, group: GroupId) -> Result<(), SubscribeError> {
         let count = self.inner.all.len();
         if usize::from(group.0) >= count {
             return Err(SubscribeError::NoSuchGroup { group, count });
+        }
+        if !self.inner.takes_part(group) {
+            return Err(SubscribeError::TakesNoPart(group));
         }
         self.subscriber.add(group);
         Ok(())
@@ -157,8 +167,16 @@ impl Subscription {
         let (inner, subscriber) = (&self.inner, &mut self.subscriber);
         let groups: Vec<GroupId> = subscriber.groups().collect();
         let shared = groups.iter().map(|group| &*inner.all[usize::from(group.0)]);
-        let has_more = || !subscriber.wanted(|group| inner.decided(group)).is_empty();
-        any_change(shared, has_more).await.map_err(|Ended| SubscribeError::Stopping)
+        let away = || groups.iter().copied().find(|&group| !inner.takes_part(group));
+        let mut has_more = || !subscriber.wanted(|group| inner.decided(group)).is_empty();
+        any_change(shared, || has_more() || away().is_some())
+            .await
+            .map_err(|Ended| SubscribeError::Stopping)?;
+        // What there still is comes first.
+        match away() {
+            Some(group) if !has_more() => Err(SubscribeError::TakesNoPart(group)),
+            _ => Ok(()),
+        }
     }
 
     /// From where on the groups can be had.

@@ -15,10 +15,12 @@ use std::{
 use bytes::Bytes;
 use common::{Group as OnSockets, Tape, append, block, tape, until};
 use synod_consensus::ProtocolKind;
-use synod_node::{ChangeError, Config, Handle, Node, Origin};
-use synod_replica::{Change, Choice, Goal, MemberInfo, Others, Refusal, RequestError};
+use synod_node::{ChangeError, Config, Handle, Node, Origin, Subscription};
+use synod_replica::{
+    Change, Choice, Goal, MemberInfo, Ordered, Others, Refusal, RequestError, Start, SubscribeError,
+};
 use synod_storage::Durability;
-use synod_wire::ReplicaId;
+use synod_wire::{CommandKind, GroupId, ReplicaId};
 
 const GROUPS: usize = 3;
 
@@ -153,9 +155,30 @@ fn holds(tape: &str, count: u32) -> bool {
     (0..count).all(|number| tape.contains(&format!("<{number}>")))
 }
 
+/// What a subscription of group 1 still hands out at a node that has left the group, and then at another one.
+fn goes_on_elsewhere(subscription: &mut Subscription, other: &Handle) {
+    let mut got = String::new();
+    let mut take = |Ordered { batch, .. }: Ordered| {
+        let commands = batch.commands().filter(|command| command.kind == CommandKind::Apply);
+        commands.for_each(|command| got.push_str(std::str::from_utf8(&command.payload).unwrap()));
+        got.ends_with("on")
+    };
+    let error = loop {
+        match block(subscription.next()) {
+            Ok(next) => _ = take(next),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, SubscribeError::TakesNoPart(GroupId(1)));
+    let mut goes_on = block(other.subscribe([GroupId(1)], Start::At(subscription.points()))).unwrap();
+    while !take(block(goes_on.next()).unwrap()) {}
+    assert_eq!(got, "beginson");
+}
+
 fn members_go_on_in_some_groups(tune: fn(&mut Config)) {
     let mut cluster = Cluster::start(tune);
     append(cluster.handle(4, 1), "begins");
+    let mut subscription = block(cluster.node(4).handle().subscribe([GroupId(1)], Start::Beginning)).unwrap();
     cluster.place(1, choice(&[1, 2, 3], Others::StayAway));
     cluster.place(2, choice(&[3, 4, 5], Others::Learn));
     assert_eq!(voters(cluster.handle(1, 2)), [3, 4, 5]);
@@ -172,6 +195,10 @@ fn members_go_on_in_some_groups(tune: fn(&mut Config)) {
     let quiet = || (away.status().messages_sent, away.status().decided);
     let before = quiet();
     append(cluster.handle(1, 1), "on");
+    goes_on_elsewhere(&mut subscription, &cluster.node(1).handle());
+    let refused = block(cluster.node(4).handle().subscribe([], Start::Now));
+    assert_eq!(refused.unwrap_err(), SubscribeError::TakesNoPart(GroupId(1)));
+    assert!(block(cluster.node(4).handle().subscribe([GroupId(0), GroupId(2)], Start::Now)).is_ok());
     sleep(Duration::from_millis(700));
     assert_eq!(quiet(), before);
     assert!(!cluster.node(4).handle().is_retired() && !cluster.handle(4, 2).is_retired());

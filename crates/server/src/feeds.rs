@@ -10,8 +10,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_api::synod::v1::{
-    CommandKind as Kind, DecidedBatch, DecidedCommand, GroupPoint, SubscribeResponse,
+use synod_api::{
+    shards::NOT_HERE,
+    synod::v1::{CommandKind as Kind, DecidedBatch, DecidedCommand, GroupPoint, SubscribeResponse},
 };
 use synod_wire::CommandKind;
 use tokio::{
@@ -159,7 +160,10 @@ pub(crate) fn broken_off(error: &SubscribeError) -> Status {
     match error {
         SubscribeError::Trimmed { .. } => Status::out_of_range(text),
         SubscribeError::Stopping => Status::unavailable("etcdserver: server stopped"),
-        SubscribeError::NoLog | SubscribeError::NoRounds => Status::failed_precondition(text),
+        SubscribeError::TakesNoPart(group) => Status::unavailable(format!("{NOT_HERE} {}", group.0)),
+        SubscribeError::NoLog | SubscribeError::NoRounds | SubscribeError::NoGroupLeft => {
+            Status::failed_precondition(text)
+        }
         _ => Status::invalid_argument(text),
     }
 }

@@ -124,6 +124,12 @@ pub enum SubscribeError {
     /// Rounds are those of merged groups.
     #[error("the groups are not merged into one order, which alone has rounds")]
     NoRounds,
+    /// The replica takes no part in a group that is followed ([`Others::StayAway`](crate::Others)); others do.
+    #[error("this replica takes no part in group {0}")]
+    TakesNoPart(GroupId),
+    /// Every group has left the subscription.
+    #[error("every group has left the subscription")]
+    NoGroupLeft,
     /// The replica keeps no log: nothing orders its commands.
     #[error("this replica keeps no log")]
     NoLog,

@@ -109,7 +109,13 @@ impl<R: Replica> Store<R> {
             }
             Err(unknown) => return Err(Status::invalid_argument(format!("synod: {unknown}"))),
         };
-        let groups = request.groups.into_iter().map(group).collect::<Result<_, _>>()?;
+        let groups = request.groups.into_iter().map(group).collect::<Result<Vec<_>, _>>()?;
+        let is_followed = |number: u16| groups.is_empty() || groups.contains(&GroupId(number));
+        for (number, replica) in (0u16..).zip(self.groups()).filter(|&(number, _)| is_followed(number)) {
+            if let Some(elsewhere) = replica.elsewhere() {
+                return Err(not_here(number.into(), &elsewhere));
+            }
+        }
         let place = self.feeds().place()?;
         let leave: Vec<_> = request.leave.into_iter().map(group).collect::<Result<_, _>>()?;
         let subscribed = self.replica().subscribe(groups, start).await;
