@@ -76,6 +76,7 @@ impl Client {
         let mut subscription = Subscription {
             endpoints: Arc::clone(&self.endpoints),
             request,
+            begun: false,
             points: BTreeMap::new(),
             came: VecDeque::new(),
             after: Vec::new(),
@@ -95,9 +96,12 @@ impl Client {
 #[derive(Debug)]
 pub struct Subscription {
     endpoints: Arc<Endpoints>,
-    /// What was asked for first.
+    /// What was asked for first; its groups are those that are followed now, and those that leave are named until it is
+    /// known where.
     request: SubscribeRequest,
-    /// Where it is in each group; empty before the first message.
+    /// A message has come.
+    begun: bool,
+    /// Where it is in each group.
     points: BTreeMap<u32, GroupPoint>,
     /// Batches that have come.
     came: VecDeque<DecidedBatch>,
@@ -132,22 +136,24 @@ impl Subscription {
         self.points.values().copied().collect()
     }
 
-    /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun.
+    /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun. Otherwise
+    /// it begins with the group's first slot, which must be kept.
     pub fn add(&mut self, group: u32) {
+        self.request.leave.retain(|leaves| *leaves != group);
         if !self.request.groups.contains(&group) {
             self.request.groups.push(group);
         }
-        self.ask_anew();
+        self.ask_again();
     }
 
     /// Does not follow a group any more. If the groups are merged, what it has in the present round still comes.
     pub fn remove(&mut self, group: u32) {
         self.request.leave.push(group);
-        self.ask_anew();
+        self.ask_again();
     }
 
     /// What has come and was not returned comes again.
-    fn ask_anew(&mut self) {
+    fn ask_again(&mut self) {
         self.came.clear();
         self.stream = None;
     }
@@ -156,9 +162,11 @@ impl Subscription {
     fn pass(&mut self) {
         let after = mem::take(&mut self.after).into_iter().map(|point| (point.group, point));
         let before = mem::replace(&mut self.points, after.collect());
-        // A group that was followed and is not any more has left.
-        let points = &self.points;
-        self.request.groups.retain(|group| points.contains_key(group) || !before.contains_key(group));
+        // A group has left if it was followed, or was to leave before it joined, and is not followed now.
+        let (points, SubscribeRequest { groups, leave, .. }) = (&self.points, &mut self.request);
+        let is_to_come = |group: &u32| !before.contains_key(group) && !leave.contains(group);
+        groups.retain(|group| points.contains_key(group) || is_to_come(group));
+        leave.retain(|group| points.get(group).is_some_and(|point| point.until_position.is_none()));
     }
 
     /// Waits for a message, of this server or the next one.
@@ -166,10 +174,11 @@ impl Subscription {
         let mut deadline = None;
         let mut pauses = backoff();
         let (mut attempts, mut reached, mut trimmed) = (0, false, 0);
+        let mut silence_max = SILENCE_MAX;
         loop {
             let index = self.endpoints.current();
             let endpoint = self.endpoints.current_url();
-            let cause = match timeout_at(Instant::now() + SILENCE_MAX, self.message(index)).await {
+            let cause = match timeout_at(Instant::now() + silence_max, self.message(index)).await {
                 Ok(Ok(response)) => return self.took(endpoint, response),
                 Ok(Err(status)) => match Failure::of(&status) {
                     // Another replica may keep more.
@@ -188,7 +197,11 @@ impl Subscription {
                         describe(&status)
                     }
                 },
-                Err(_) => "no message in time".to_owned(),
+                Err(_) => {
+                    // It may be large: without more time for each attempt it would never arrive.
+                    silence_max *= 2;
+                    "no message in time".to_owned()
+                }
             };
             debug!(endpoint, cause, "a subscription moves on");
             self.stream = None;
@@ -199,7 +212,7 @@ impl Subscription {
             let deadline =
                 *deadline.get_or_insert_with(|| Instant::now() + self.endpoints.config().request_timeout);
             let hopeless = self.endpoints.config().give_up_unreachable
-                && self.points.is_empty()
+                && !self.begun
                 && !reached
                 && attempts as usize >= self.endpoints.urls().count();
             if hopeless || Instant::now() + pause >= deadline {
@@ -211,9 +224,13 @@ impl Subscription {
 
     /// The next message of an endpoint.
     async fn message(&mut self, index: usize) -> Result<SubscribeResponse, Status> {
+        if self.begun && self.request.groups.is_empty() {
+            // To a server no group would stand for all.
+            return Err(Status::failed_precondition("synod: every group has left the subscription"));
+        }
         if self.stream.is_none() {
             let mut request = self.request.clone();
-            if !self.points.is_empty() {
+            if self.begun {
                 request.start = SubscribeStart::Points.into();
                 request.points = self.points();
             }
@@ -234,15 +251,84 @@ impl Subscription {
                 return Err(Error::Refused { endpoint, code: Code::Internal, message, in_doubt: false });
             }
         }
-        if self.points.is_empty() && self.request.groups.is_empty() {
+        if !mem::replace(&mut self.begun, true) && self.request.groups.is_empty() {
             self.request.groups = response.points.iter().map(|point| point.group).collect();
         }
-        self.request.leave.clear();
         self.came = response.batches.into();
         self.after = response.points;
         if self.came.is_empty() {
             self.pass();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn subscription(groups: &[u32]) -> Subscription {
+        Subscription {
+            endpoints: Endpoints::new(Config::new(["http://127.0.0.1:1"])).unwrap(),
+            request: SubscribeRequest { groups: groups.to_vec(), ..SubscribeRequest::default() },
+            begun: false,
+            points: BTreeMap::new(),
+            came: VecDeque::new(),
+            after: Vec::new(),
+            stream: None,
+        }
+    }
+
+    fn point(group: u32, slot: u64, until_position: Option<u64>) -> GroupPoint {
+        GroupPoint { group, slot, until_position, ..GroupPoint::default() }
+    }
+
+    impl Subscription {
+        fn told(&mut self, batches: &[(u32, u64)], points: Vec<GroupPoint>) {
+            let batch = |&(group, slot): &(u32, u64)| DecidedBatch { group, slot, ..DecidedBatch::default() };
+            let batches = batches.iter().map(batch).collect();
+            self.took(String::new(), SubscribeResponse { batches, points }).unwrap();
+        }
+
+        fn asks(&self) -> (&[u32], &[u32]) {
+            (&self.request.groups, &self.request.leave)
+        }
+    }
+
+    #[tokio::test]
+    async fn that_a_group_leaves_is_said_until_it_is_known_where() {
+        let mut subscription = subscription(&[]);
+        subscription.told(&[], vec![point(0, 5, None), point(1, 7, None)]);
+        subscription.remove(1);
+        // The server lags, so that it does not know the present round yet.
+        subscription.told(&[], vec![point(0, 5, None), point(1, 7, None)]);
+        assert_eq!(subscription.asks(), (&[0, 1][..], &[1][..]));
+        // Now it does, and its message breaks off before all of it is returned.
+        subscription.told(&[(0, 6), (1, 8)], vec![point(0, 6, None), point(1, 8, Some(4))]);
+        subscription.next().await.unwrap();
+        assert_eq!(subscription.asks(), (&[0, 1][..], &[1][..]));
+        subscription.next().await.unwrap();
+        assert_eq!(
+            (subscription.asks(), subscription.points()[1].until_position),
+            ((&[0, 1][..], &[][..]), Some(4))
+        );
+        subscription.told(&[], vec![point(0, 6, None)]);
+        assert_eq!(subscription.asks(), (&[0][..], &[][..]));
+    }
+
+    #[tokio::test]
+    async fn a_group_that_leaves_before_it_has_joined_is_not_asked_for_again() {
+        let mut subscription = subscription(&[0]);
+        subscription.told(&[], vec![point(0, 5, None)]);
+        subscription.add(1);
+        subscription.told(&[], vec![point(0, 5, None)]);
+        assert_eq!(subscription.asks(), (&[0, 1][..], &[][..]), "it is to join");
+        subscription.remove(1);
+        subscription.told(&[], vec![point(0, 5, None)]);
+        assert_eq!(subscription.asks(), (&[0][..], &[][..]));
+        subscription.remove(0);
+        subscription.told(&[], Vec::new());
+        assert_eq!(subscription.next().await.unwrap_err().code(), Some(Code::FailedPrecondition));
     }
 }
