@@ -232,8 +232,9 @@ impl Endpoints {
                 }
             };
             debug!(endpoint, attempts, cause, "attempt failed");
-            // The endpoint in use may serve other groups.
-            if !is_elsewhere && named.is_empty() {
+            // As long as some that it named are left, the endpoint in use may serve other groups. If they all fail, what it
+            // knows of the group is old.
+            if named.is_empty() {
                 self.move_on(index);
             }
             let may_repeat = retry != Retry::IfNotExecuted || !in_doubt;

@@ -256,3 +256,17 @@ async fn a_client_goes_to_the_replicas_that_take_part_in_a_group() {
         "{error}"
     );
 }
+
+/// The first endpoint has been away since the group was where nothing answers any more; the second one takes part in it.
+#[tokio::test]
+async fn a_client_moves_on_if_those_that_a_replica_names_are_gone() {
+    let pair = Pair::of_groups(4);
+    let config = pair.config_with(|config| config.request_timeout = Duration::from_secs(10));
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = Elsewhere { names: vec!["three".into()], client_urls: vec![format!("http://{unused}")] };
+    pair.replicas[0].send_on(Some(gone));
+    let client = Client::new(config).unwrap();
+    let request = PutRequest { key: b"a".to_vec().into(), value: b"1".to_vec().into(), ..Default::default() };
+    client.put(request).await.unwrap();
+    assert_eq!((pair.replicas[0].seen(), pair.replicas[1].seen() > 0), (0, true));
+}
