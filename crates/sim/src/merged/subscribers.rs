@@ -1,7 +1,7 @@
 //! Subscribers: they read the logs of some groups at a node, move to others, join and leave groups, and must be given the
 //! common order as far as it is of their groups.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fastrand::Rng;
 use synod_replica::{Ordered, Point, Subscriber};
@@ -37,6 +37,8 @@ struct Following {
     subscriber: Subscriber,
     /// What it was given, by the reference.
     reached: BTreeMap<GroupId, Reached>,
+    /// Groups that are to leave at a round that is not known yet.
+    leaving: BTreeSet<GroupId>,
 }
 
 impl Subscribers {
@@ -46,9 +48,31 @@ impl Subscribers {
             at: rng.usize(..nodes),
             subscriber: Subscriber::new(None, [], None),
             reached: BTreeMap::new(),
+            leaving: BTreeSet::new(),
         };
         let all = (0..SUBSCRIBERS.min(groups)).map(following).collect();
         Subscribers { all, rng }
+    }
+}
+
+impl Following {
+    /// The groups that are not to leave.
+    fn stays(&self) -> impl Iterator<Item = GroupId> {
+        let stays = |point: &Point| point.until.is_none() && !self.leaving.contains(&point.group);
+        self.subscriber.points().filter(stays).map(|point| point.group)
+    }
+
+    /// Takes over where groups leave, as far as that is known now. One with nothing more before that is gone already.
+    fn settle_leaving(&mut self) {
+        let Following { subscriber, reached, leaving, .. } = self;
+        leaving.retain(|group| {
+            match subscriber.points().find(|point| point.group == *group) {
+                Some(point) if point.until.is_none() => return true,
+                Some(point) => _ = reached.entry(*group).and_modify(|reached| reached.leave(point)),
+                None => _ = reached.remove(group),
+            }
+            false
+        });
     }
 }
 
@@ -80,6 +104,8 @@ impl World {
             let joins = joins.map(|group| (group, None)).collect::<Vec<_>>();
             let groups = points.into_iter().map(|point| (point.group, Some(point))).chain(joins);
             following.subscriber = Subscriber::new(Some(take), groups, None);
+            // The next node is told again which groups are to leave.
+            following.leaving.iter().for_each(|&group| following.subscriber.remove(group));
             self.counts.see(Situation::SubscriberMoves);
             return Ok(());
         };
@@ -102,24 +128,21 @@ impl World {
                     // It begins again.
                     self.counts.see(Situation::SubscriberTooSlow);
                     following.reached.clear();
+                    following.leaving.clear();
                     following.subscriber = Subscriber::new(None, [], None);
                     return Ok(());
                 }
             }
         }
-        // A group that has joined has a place now, and one that has left is gone.
-        let mut points = BTreeMap::new();
-        points.extend(following.subscriber.points().map(|point| (point.group, point)));
-        for (group, point) in &points {
-            if !following.reached.contains_key(group) {
-                following.reached.insert(*group, Reached::of(*point));
+        // A group that has joined has a place now.
+        for point in following.subscriber.points() {
+            if !following.reached.contains_key(&point.group) {
+                following.reached.insert(point.group, Reached::of(point));
                 self.counts.see(Situation::SubscriberJoins);
             }
         }
-        // Where a group leaves is known at once if the place of each group is.
-        let mut placed = false;
+        following.settle_leaving();
         while let Some(Ordered { group, slot, .. }) = following.subscriber.pop() {
-            placed = true;
             let wanted = self.order.next_of(&mut following.reached);
             demand(wanted == Some((group, slot)), Invariant::CommonOrder, || {
                 let wanted = wanted
@@ -134,19 +157,10 @@ impl World {
             let group = GroupId(rng.u16(..self.plan.groups.len() as u16));
             if !following.reached.contains_key(&group) {
                 following.subscriber.add(group);
-            } else if placed
-                && following.subscriber.points().filter(|point| point.until.is_none()).count() > 1
-            {
+            } else if following.stays().filter(|stays| *stays != group).count() > 0 {
                 following.subscriber.remove(group);
-                let point = following.subscriber.points().find(|point| point.group == group);
-                match point {
-                    Some(point) => {
-                        following.reached.entry(group).and_modify(|reached| reached.leave(point));
-                    }
-                    None => {
-                        following.reached.remove(&group);
-                    }
-                };
+                following.leaving.insert(group);
+                following.settle_leaving();
                 self.counts.see(Situation::SubscriberLeaves);
             }
         }
