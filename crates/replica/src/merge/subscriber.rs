@@ -241,9 +241,9 @@ impl Subscriber {
     /// It does not join.
     pub fn trimmed(&mut self, group: GroupId, begin: LogBegin) -> Result<(), LogBegin> {
         let joins = self.groups.values().any(|followed| followed.placed);
-        let (Order::Common(merge), Some(followed)) = (&self.order, self.groups.get_mut(&group)) else {
-            return Err(begin);
-        };
+        // It may have left meanwhile.
+        let Some(followed) = self.groups.get_mut(&group) else { return Ok(()) };
+        let Order::Common(merge) = &self.order else { return Err(begin) };
         if followed.placed || !joins || !matches!(followed.wanted, Some(LogFrom::Position(_))) {
             return Err(begin);
         }
@@ -334,15 +334,12 @@ impl Subscriber {
         leaving.into_iter().for_each(|group| self.part(group));
     }
 
-    /// Forgets a group that has come to where it leaves.
+    /// Forgets a group, whose place is known, if it has come to where it leaves.
     fn part(&mut self, group: GroupId) {
         let (Order::Common(merge), Some(followed)) = (&mut self.order, self.groups.get(&group)) else {
             return;
         };
-        let Some(until) = followed.point.until else { return };
-        if !followed.placed {
-            self.groups.remove(&group);
-        } else if merge.stream(group).place.position >= until {
+        if followed.point.until.is_some_and(|until| merge.stream(group).place.position >= until) {
             merge.leave(group);
             self.groups.remove(&group);
         }
@@ -632,6 +629,19 @@ mod tests {
         subscriber.take(GroupId(0), LogPart { first: Slot(1), position: 0, batches });
         assert_eq!((subscriber.pop(), subscriber.groups().count()), (None, 0));
         assert_eq!((subscriber.pop(), subscriber.wanted(|_| Slot(9))), (None, vec![]));
+    }
+
+    /// It was asked for what follows before it was known that it leaves.
+    #[test]
+    fn what_a_group_that_has_left_lacks_does_not_matter() {
+        let groups = [0, 1].map(GroupId).map(|group| (group, Some(Point::after(group, Slot::ZERO))));
+        let mut subscriber = Subscriber::new(Some(Take::MIN), groups, None);
+        subscriber.remove(GroupId(1));
+        let part = |position| LogPart { first: Slot(1), position, batches: Vec::new() };
+        subscriber.take(GroupId(1), part(5));
+        subscriber.take(GroupId(0), part(0));
+        assert!(subscriber.groups().eq([GroupId(0)]), "it was in a later round");
+        assert_eq!(subscriber.trimmed(GroupId(1), LogBegin { first: Slot(9), position: 9 }), Ok(()));
     }
 
     #[test]
