@@ -274,6 +274,10 @@ fn a_group_of_some_members_is_served_by_them_and_clients_find_it() {
     });
     let said = refused(&all, &["member", "remove", "n3"], "");
     assert!(said.contains("is the only member that votes in group 1"), "{said}");
+    place(&all, &["--voters", "n3", "--others", "away"]);
+    until("n1 is away", || role(0).as_deref() == Some("away"));
+    let said = refused(&endpoints[0], &["member", "remove", "n3"], "");
+    assert!(said.contains("votes in group 1, as far as this replica knows"), "{said}");
     serves(0, "c");
 
     place(&all, &["--members-follow"]);

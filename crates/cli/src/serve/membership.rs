@@ -14,7 +14,7 @@ use std::{
 };
 
 use synod_node::{ChangeError, Handle, Origin};
-use synod_replica::{Change, Refusal, RequestError};
+use synod_replica::{Change, Group, Refusal, RequestError};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::units;
@@ -34,7 +34,10 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A replica, and what its membership has to say about it.
 #[derive(Debug)]
 pub struct Membership {
+    /// On the first group.
     pub handle: Handle,
+    /// On the other groups, by their numbers.
+    pub others: Vec<Handle>,
     pub cluster: ClusterId,
     pub groups: Groups,
     pub me: ReplicaId,
@@ -140,7 +143,7 @@ impl Membership {
     }
 
     /// Where the other replicas listen for their peers.
-    fn others(&self) -> Vec<String> {
+    fn addresses(&self) -> Vec<String> {
         let group = self.handle.group();
         let others = group.known().filter(|member| member.id != self.me);
         let urls = others.filter_map(|member| member.info.peer_urls.first());
@@ -149,7 +152,7 @@ impl Membership {
 
     /// Says which replicas were started with another number of groups: this one and they refuse each other.
     fn tell_of_other_groups(&self) {
-        for address in self.others() {
+        for address in self.addresses() {
             let told = Origin::ask_blocking([address.as_str()], ASK_TIMEOUT);
             if let Some(other) = told.ok().and_then(|told| self.groups.of(self.cluster, told.cluster)) {
                 let own = self.groups;
@@ -162,18 +165,68 @@ impl Membership {
         }
     }
 
-    /// Asks the other replicas whether this one was removed, from every group. Only the answer with a group that is no
-    /// older than this replica's, to which its id was known, counts.
+    /// Asks the other replicas whether this one was removed, from every group.
     fn was_removed(&self) -> bool {
-        let group = self.handle.group();
-        let addresses = self.others();
+        let addresses = self.addresses();
         let Ok(told) = Origin::ask_blocking(addresses.iter().map(String::as_str), ASK_TIMEOUT) else {
             return false;
         };
-        told.cluster == self.cluster
-            && told.present.version >= group.version
-            && told.present.member(self.me).is_none()
-            && self.me < told.present.next_id
-            && !told.staying.contains(&self.me)
+        if told.cluster != self.cluster || !says_removed(&told, &self.handle.group(), self.me) {
+            return false;
+        }
+        let alone = self.others.iter().position(|handle| needs_alone(&handle.group(), self.me));
+        if let Some(number) = alone.map(|place| place + 1) {
+            tracing::error!(
+                "this replica was removed from the cluster, and it alone votes in group {number}: it goes on, since the \
+                 others do not have what that group decided"
+            );
+        }
+        alone.is_none()
+    }
+}
+
+/// Whether an answer says that a replica was removed. Only an answer with a group that is no older than the one that the
+/// replica knows, to which its id was known, counts.
+fn says_removed(told: &Origin, known: &Group, me: ReplicaId) -> bool {
+    told.present.version >= known.version
+        && told.present.member(me).is_none()
+        && me < told.present.next_id
+        && !told.staying.contains(&me)
+}
+
+/// Whether a group, as a replica knows it, decides nothing without that replica and with nobody else, so that it cannot
+/// have let the replica go. Where all others stay away from the group, nobody else could say so.
+fn needs_alone(group: &Group, me: ReplicaId) -> bool {
+    group.voters().eq([me])
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_consensus::Options;
+    use synod_replica::{ChangeRequest, Choice, Others};
+    use synod_wire::Slot;
+
+    use super::*;
+
+    const R3: ReplicaId = ReplicaId(3);
+
+    fn changed(group: &Group, change: Change) -> Group {
+        group.apply(Slot(9), &ChangeRequest { expected: group.version, change }).expect("it can be made")
+    }
+
+    #[test]
+    fn a_replica_that_was_removed_is_not_needed_unless_a_group_would_be_lost_with_it() {
+        let first = Group::of(&Options::default(), (1..=3).map(ReplicaId)).followed();
+        let other = first.clone().following(first.version);
+        let left = changed(&first, Change::Remove(R3));
+        let mut told = Origin::new(ClusterId(1), first.clone());
+        assert!(!says_removed(&told, &first, R3));
+        told.present = left;
+        assert!(says_removed(&told, &first, R3));
+        told.staying = vec![R3];
+        assert!(!says_removed(&told, &first, R3), "another group has it");
+        // The others stay away, and know nothing of the group.
+        let alone = changed(&other, Change::Place(Some(Choice::of([R3], Others::StayAway))));
+        assert!(needs_alone(&alone, R3) && !needs_alone(&alone, ReplicaId(1)) && !needs_alone(&other, R3));
     }
 }

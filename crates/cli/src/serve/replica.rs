@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
-use synod_replica::{Choice, MemberInfo, Membership, Others, Refusal, SessionCommand};
+use synod_replica::{Choice, MemberInfo, Membership, Others, Placement, Refusal, SessionCommand};
 use synod_server::{
     Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
     PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
@@ -359,19 +359,21 @@ impl Served {
         leaving: ReplicaId,
         removed: bool,
     ) -> Result<(), ChangeError> {
-        // What this replica knows of a group in which it takes no part is old.
-        let takes_part = |(_, handle): &(usize, &Handle)| handle.takes_part();
-        for (number, handle) in self.groups.iter().enumerate().skip(1).filter(takes_part) {
-            let group = handle.group();
-            if removed
-                && group.placement.as_ref().is_some_and(|placement| placement.choice.voters == [leaving])
-            {
+        for (number, handle) in self.groups.iter().enumerate().skip(1) {
+            // What this replica knows of a group in which it takes no part is old.
+            let (group, old) = (handle.group(), !handle.takes_part());
+            let is_left = |id: &&ReplicaId| first.member(**id).is_some();
+            let is_only =
+                |placement: &Placement| placement.choice.voters.iter().filter(is_left).eq([&leaving]);
+            if removed && group.placement.as_ref().is_some_and(is_only) {
+                let as_known =
+                    if old { ", as far as this replica knows, which takes no part in it" } else { "" };
                 return Err(ChangeError::Unacceptable(format!(
-                    "{leaving} is the only member that votes in group {number}: let others vote there first, with `synod \
-                     reconfigure --group {number} --voters`"
+                    "{leaving} is the only member that votes in group {number}{as_known}: let others vote there first, with \
+                     `synod reconfigure --group {number} --voters`, or ask a replica that takes part in the group"
                 )));
             }
-            if first.is_needed_by(&group.follower(), leaving) {
+            if !old && first.is_needed_by(&group.follower(), leaving) {
                 return Err(ChangeError::Unacceptable(format!(
                     "group {number} has not followed the last changes of members ({}), and without {leaving} fewer than a \
                      majority of its voters are left: wait until `synod status` shows it as group 0",

@@ -100,6 +100,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     differing(&args.tuning, &group).iter().for_each(|line| tracing::warn!("{line}"));
     let membership = Membership {
         handle: node.handle(),
+        others: node.handles()[1..].to_vec(),
         cluster: fixed.cluster,
         groups,
         me: fixed.me,
