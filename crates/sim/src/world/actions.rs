@@ -37,7 +37,9 @@ impl World {
         let id = self.machines[of].id;
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let away = life.replica.group().is_away(id);
-        let stays_away = std::mem::replace(&mut life.away, away) && away;
+        // In what it learns it may find that it came back and left again.
+        let came_back = |action: &Action| matches!(action, Action::Group(group) if !group.is_away(id));
+        let stays_away = std::mem::replace(&mut life.away, away) && away && !actions.iter().any(came_back);
         let speaks = |action: &&Action| {
             matches!(
                 action,
