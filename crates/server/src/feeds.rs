@@ -14,7 +14,7 @@ use synod_api::{
     shards::NOT_HERE,
     synod::v1::{CommandKind as Kind, DecidedBatch, DecidedCommand, GroupPoint, SubscribeResponse},
 };
-use synod_wire::CommandKind;
+use synod_wire::{CommandKind, GroupId};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::{sleep, timeout},
@@ -65,15 +65,24 @@ impl Feeds {
         })
     }
 
-    pub(crate) fn feed(&self, subscription: Box<dyn Subscription>, place: OwnedSemaphorePermit) -> Feed {
+    /// A feed that these groups leave.
+    pub(crate) fn feed(
+        &self,
+        mut subscription: Box<dyn Subscription>,
+        leaving: Vec<GroupId>,
+        place: OwnedSemaphorePermit,
+    ) -> Feed {
+        leaving.iter().for_each(|&group| subscription.remove(group));
         let (stopping, begun, led_at) = (self.stopping.clone(), false, Instant::now());
-        Feed { subscription, _place: place, stopping, begun, few: false, led_at }
+        Feed { subscription, leaving, _place: place, stopping, begun, few: false, led_at }
     }
 }
 
 /// What is sent to one subscriber.
 pub(crate) struct Feed {
     subscription: Box<dyn Subscription>,
+    /// Groups of which the client has not been told where they leave.
+    leaving: Vec<GroupId>,
     _place: OwnedSemaphorePermit,
     stopping: watch::Receiver<bool>,
     begun: bool,
@@ -104,7 +113,10 @@ impl Feed {
             while let Some(ordered) = next {
                 bytes += ordered.batch.bytes().len();
                 batches.push(decided(&ordered));
-                next = if bytes < GATHERED_BYTES { self.subscription.try_next() } else { None };
+                // A client that stops in the middle of a message has to know where groups leave: what they have later would
+                // come after batches of other groups that it precedes.
+                let has_room = bytes < GATHERED_BYTES && self.leaving.is_empty();
+                next = if has_room { self.subscription.try_next() } else { None };
             }
             self.few = bytes < FEW_BYTES;
         }
@@ -116,8 +128,12 @@ impl Feed {
         Ok(self.message(batches))
     }
 
-    fn message(&self, batches: Vec<DecidedBatch>) -> Bytes {
-        let points = self.subscription.points().into_iter().map(|point| GroupPoint {
+    fn message(&mut self, batches: Vec<DecidedBatch>) -> Bytes {
+        let points = self.subscription.points();
+        let is_unknown =
+            |group: &GroupId| points.iter().any(|point| point.group == *group && point.until.is_none());
+        self.leaving.retain(is_unknown);
+        let points = points.into_iter().map(|point| GroupPoint {
             group: point.group.0.into(),
             slot: point.slot.0,
             from_position: point.from,
@@ -165,5 +181,82 @@ pub(crate) fn broken_off(error: &SubscribeError) -> Status {
             Status::failed_precondition(text)
         }
         _ => Status::invalid_argument(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, future::Future, pin::Pin};
+
+    use prost::Message as _;
+    use synod_replica::{LogPart, Point, Subscriber, Take};
+    use synod_wire::{Batch, BatchBuilder, SessionId, Slot};
+
+    use super::*;
+
+    /// A subscription at a replica that has decided nothing at first, and these parts later.
+    struct Lagging {
+        subscriber: Subscriber,
+        parts: VecDeque<(GroupId, LogPart)>,
+    }
+
+    impl Subscription for Lagging {
+        fn next(&mut self) -> Pin<Box<dyn Future<Output = Result<Ordered, SubscribeError>> + Send + '_>> {
+            self.parts.drain(..).for_each(|(group, part)| self.subscriber.take(group, part));
+            let next = self.subscriber.pop();
+            Box::pin(async { next.ok_or(SubscribeError::Stopping) })
+        }
+
+        fn try_next(&mut self) -> Option<Ordered> {
+            self.subscriber.pop()
+        }
+
+        fn remove(&mut self, group: GroupId) {
+            self.subscriber.remove(group);
+        }
+
+        fn points(&self) -> Vec<Point> {
+            self.subscriber.points().collect()
+        }
+
+        fn lacks_leader(&self) -> bool {
+            false
+        }
+    }
+
+    fn batch(content: &str) -> Batch {
+        let mut builder = BatchBuilder::new();
+        builder.push(SessionId(1), 1, 1, content.as_bytes());
+        builder.finish()
+    }
+
+    /// Group 1 leaves after its first batch. The client learns that with the first batch that it gets, so it may stop after
+    /// any of the later ones.
+    #[tokio::test]
+    async fn a_client_is_told_where_a_group_leaves_before_it_gets_more_than_one_batch() {
+        let groups = [0, 1].map(GroupId);
+        let part = |contents: &[&str]| {
+            let batches = contents.iter().map(|content| batch(content)).collect();
+            LogPart { first: Slot(1), position: 0, batches }
+        };
+        let points = groups.map(|group| (group, Some(Point::after(group, Slot::ZERO))));
+        let subscriber = Subscriber::new(Some(Take::MIN), points, None);
+        let parts = groups.into_iter().zip([part(&["a", "b", "c"]), part(&["x", "y"])]).collect();
+        let feeds = Feeds::default();
+        let subscription = Box::new(Lagging { subscriber, parts });
+        let mut feed = feeds.feed(subscription, vec![GroupId(1)], feeds.place().unwrap());
+        let mut told = Vec::new();
+        for _ in 0..3 {
+            // The frame of gRPC begins with five bytes.
+            let message = SubscribeResponse::decode(feed.next().await.unwrap().slice(5..)).unwrap();
+            let batches: Vec<_> = message.batches.iter().map(|batch| (batch.group, batch.slot)).collect();
+            let until: Vec<_> = message.points.iter().map(|point| point.until_position).collect();
+            told.push((batches, until));
+        }
+        let last = vec![(1, 1), (0, 2), (0, 3)];
+        assert_eq!(
+            told,
+            [(vec![], vec![None, None]), (vec![(0, 1)], vec![None, Some(1)]), (last, vec![None])]
+        );
     }
 }

@@ -119,9 +119,8 @@ impl<R: Replica> Store<R> {
         let place = self.feeds().place()?;
         let leave: Vec<_> = request.leave.into_iter().map(group).collect::<Result<_, _>>()?;
         let subscribed = self.replica().subscribe(groups, start).await;
-        let mut subscription = subscribed.map_err(|error| broken_off(&error))?;
-        leave.into_iter().for_each(|group| subscription.remove(group));
-        Ok(self.feeds().feed(subscription, place))
+        let subscription = subscribed.map_err(|error| broken_off(&error))?;
+        Ok(self.feeds().feed(subscription, leave, place))
     }
 
     pub(super) async fn move_leader_natively(
