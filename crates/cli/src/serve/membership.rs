@@ -14,7 +14,7 @@ use std::{
 };
 
 use synod_node::{ChangeError, Handle, Origin};
-use synod_replica::{Change, Group, Refusal, RequestError};
+use synod_replica::{Change, Group, Member, Refusal, RequestError};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::units;
@@ -144,10 +144,7 @@ impl Membership {
 
     /// Where the other replicas listen for their peers.
     fn addresses(&self) -> Vec<String> {
-        let group = self.handle.group();
-        let others = group.known().filter(|member| member.id != self.me);
-        let urls = others.filter_map(|member| member.info.peer_urls.first());
-        urls.filter_map(|url| units::authority(url).ok().map(str::to_owned)).collect()
+        addresses(self.handle.group().known().filter(|member| member.id != self.me))
     }
 
     /// Says which replicas were started with another number of groups: this one and they refuse each other.
@@ -174,15 +171,20 @@ impl Membership {
         if told.cluster != self.cluster || !says_removed(&told, &self.handle.group(), self.me) {
             return false;
         }
-        let alone = self.others.iter().position(|handle| needs_alone(&handle.group(), self.me));
-        if let Some(number) = alone.map(|place| place + 1) {
+        let needed = self.others.iter().position(|handle| is_needed(&handle.group(), self.me));
+        if let Some(number) = needed.map(|place| place + 1) {
             tracing::error!(
-                "this replica was removed from the cluster, and it alone votes in group {number}: it goes on, since the \
-                 others do not have what that group decided"
+                "this replica was removed from the cluster. It votes in group {number}, as far as it knows, and no other \
+                 voter of that group answers: it goes on, since the group may not decide anything without it"
             );
         }
-        alone.is_none()
+        needed.is_none()
     }
+}
+
+fn addresses<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<String> {
+    let urls = members.filter_map(|member| member.info.peer_urls.first());
+    urls.filter_map(|url| units::authority(url).ok().map(str::to_owned)).collect()
 }
 
 /// Whether an answer says that a replica was removed. Only an answer with a group that is no older than the one that the
@@ -194,16 +196,18 @@ fn says_removed(told: &Origin, known: &Group, me: ReplicaId) -> bool {
         && !told.staying.contains(&me)
 }
 
-/// Whether a group, as a replica knows it, decides nothing without that replica and with nobody else, so that it cannot
-/// have let the replica go. Where all others stay away from the group, nobody else could say so.
-fn needs_alone(group: &Group, me: ReplicaId) -> bool {
-    group.voters().eq([me])
+/// Whether a replica has to go on for a group that it knows so: it votes there, and no other voter answers. Replicas that stay
+/// away from the group do not know who is needed there.
+fn is_needed(group: &Group, me: ReplicaId) -> bool {
+    let voters = group.members.iter().filter(|member| group.votes(member.id) && member.id != me);
+    let addresses = addresses(voters);
+    group.votes(me) && Origin::ask_blocking(addresses.iter().map(String::as_str), ASK_TIMEOUT).is_err()
 }
 
 #[cfg(test)]
 mod tests {
     use synod_consensus::Options;
-    use synod_replica::{ChangeRequest, Choice, Others};
+    use synod_replica::{ChangeRequest, Choice, MemberInfo, Others};
     use synod_wire::Slot;
 
     use super::*;
@@ -215,18 +219,27 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_was_removed_is_not_needed_unless_a_group_would_be_lost_with_it() {
+    fn an_answer_without_a_replica_says_that_it_was_removed_unless_another_group_has_it() {
         let first = Group::of(&Options::default(), (1..=3).map(ReplicaId)).followed();
-        let other = first.clone().following(first.version);
-        let left = changed(&first, Change::Remove(R3));
         let mut told = Origin::new(ClusterId(1), first.clone());
         assert!(!says_removed(&told, &first, R3));
-        told.present = left;
+        told.present = changed(&first, Change::Remove(R3));
         assert!(says_removed(&told, &first, R3));
         told.staying = vec![R3];
-        assert!(!says_removed(&told, &first, R3), "another group has it");
-        // The others stay away, and know nothing of the group.
-        let alone = changed(&other, Change::Place(Some(Choice::of([R3], Others::StayAway))));
-        assert!(needs_alone(&alone, R3) && !needs_alone(&alone, ReplicaId(1)) && !needs_alone(&other, R3));
+        assert!(!says_removed(&told, &first, R3));
+    }
+
+    #[test]
+    fn a_replica_is_needed_where_it_votes_and_no_other_voter_answers() {
+        let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let info = |id: u64| MemberInfo::new(format!("n{id}"), vec![format!("http://{unused}")]);
+        let first = Group::first(&Options::default(), (1..=3).map(|id| (ReplicaId(id), info(id))));
+        let of = |voters: &[ReplicaId]| {
+            let choice = Choice::of(voters.iter().copied(), Others::StayAway);
+            changed(&first.clone().following(first.version), Change::Place(Some(choice)))
+        };
+        // The others stay away, and know nothing of the group; or the other voter is down.
+        assert!(is_needed(&of(&[R3]), R3) && is_needed(&of(&[ReplicaId(2), R3]), R3));
+        assert!(!is_needed(&of(&[R3]), ReplicaId(1)));
     }
 }
