@@ -117,10 +117,11 @@ impl Subscription {
     }
 
     /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun:
-    /// [`Point::from`] says at which position. Otherwise it begins with the group's first slot, which must be kept.
+    /// [`Point::from`] says at which position. Otherwise it begins with the group's first slot, which must be kept. A group
+    /// that is about to leave can be added once it has left.
     ///
     /// # Errors
-    /// There is no such group, or this replica takes no part in it.
+    /// There is no such group, or this replica takes no part in it, or every group has left before.
     pub fn add(&mut self, group: GroupId) -> Result<(), SubscribeError> {
         let count = self.inner.all.len();
         if usize::from(group.0) >= count {
@@ -128,6 +129,9 @@ impl Subscription {
         }
         if !self.inner.takes_part(group) {
             return Err(SubscribeError::TakesNoPart(group));
+        }
+        if self.subscriber.groups().next().is_none() {
+            return Err(SubscribeError::NoGroupLeft);
         }
         self.subscriber.add(group);
         Ok(())

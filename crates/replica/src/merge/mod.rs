@@ -133,10 +133,10 @@ impl<T> Merge<T> {
         &self.streams[self.at(group)]
     }
 
-    /// The round of the batch that has its turn next.
-    fn round(&self) -> u64 {
-        let positions = self.streams.iter().map(|stream| key(stream.place.position, stream.group, self.take));
-        positions.min().map_or(0, |(round, _)| round)
+    /// The round after that of the batch that has its turn next; the first one if there is no group.
+    fn next_round(&self) -> u64 {
+        let keys = self.streams.iter().map(|stream| key(stream.place.position, stream.group, self.take));
+        keys.min().map_or(0, |(round, _)| round + 1)
     }
 
     fn at(&self, group: GroupId) -> usize {

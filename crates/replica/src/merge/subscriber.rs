@@ -196,13 +196,14 @@ impl Subscriber {
         ready.filter_map(|(&group, followed)| Some((group, followed.wanted?))).collect()
     }
 
-    /// Has the groups that join begin with the next round, once it is known where the others are.
+    /// Has the groups that join begin with the next round, once it is known where the others are. Without others that is
+    /// the first one.
     fn settle_round(&mut self) {
         let Order::Common(merge) = &self.order else { return };
         if self.groups.values().any(|followed| !followed.placed && followed.wanted.is_some()) {
             return;
         }
-        let position = (merge.round() + 1) * u64::from(merge.take.get());
+        let position = merge.next_round() * u64::from(merge.take.get());
         for followed in self.groups.values_mut().filter(|followed| followed.wanted.is_none()) {
             followed.point.from = position;
             followed.wanted = Some(LogFrom::Position(position));
@@ -325,7 +326,7 @@ impl Subscriber {
         {
             return;
         }
-        let position = (merge.round() + 1) * u64::from(merge.take.get());
+        let position = merge.next_round() * u64::from(merge.take.get());
         let mut leaving = Vec::new();
         for (&group, followed) in self.groups.iter_mut().filter(|(_, followed)| followed.leaves) {
             followed.point.until.get_or_insert(position);
@@ -642,6 +643,15 @@ mod tests {
         subscriber.take(GroupId(0), part(0));
         assert!(subscriber.groups().eq([GroupId(0)]), "it was in a later round");
         assert_eq!(subscriber.trimmed(GroupId(1), LogBegin { first: Slot(9), position: 9 }), Ok(()));
+    }
+
+    #[test]
+    fn groups_that_join_nobody_begin_at_the_beginning() {
+        for take in [None, Some(Take::MIN)] {
+            let mut subscriber = Subscriber::new(take, [(GroupId(0), None)], None);
+            let first = take.map_or(LogFrom::Slot(Slot(1)), |_| LogFrom::Position(0));
+            assert_eq!(subscriber.wanted(|_| Slot(9)), [(GroupId(0), first)]);
+        }
     }
 
     #[test]
