@@ -173,7 +173,9 @@ impl Subscription {
     async fn receive(&mut self) -> Result<(), Error> {
         let mut deadline = None;
         let mut pauses = backoff();
-        let (mut attempts, mut reached, mut trimmed) = (0, false, 0);
+        let (mut attempts, mut reached) = (0, false);
+        // The endpoints that do not keep what comes next.
+        let mut trimmed = BTreeMap::new();
         let mut silence_max = SILENCE_MAX;
         loop {
             let index = self.endpoints.current();
@@ -183,10 +185,7 @@ impl Subscription {
                 Ok(Err(status)) => match Failure::of(&status) {
                     // Another replica may keep more.
                     Failure::Refused if status.code() == Code::OutOfRange => {
-                        trimmed += 1;
-                        if trimmed >= self.endpoints.urls().count() {
-                            return Err(refused(endpoint, &status, false));
-                        }
+                        trimmed.insert(index, refused(endpoint.clone(), &status, false));
                         describe(&status)
                     }
                     Failure::Refused if status.code() != Code::ResourceExhausted => {
@@ -215,8 +214,10 @@ impl Subscription {
                 && !self.begun
                 && !reached
                 && attempts as usize >= self.endpoints.urls().count();
-            if hopeless || Instant::now() + pause >= deadline {
-                return Err(Error::Unavailable { attempts, endpoint, cause, reached });
+            let nobody_keeps_it = trimmed.len() >= self.endpoints.urls().count();
+            if nobody_keeps_it || hopeless || Instant::now() + pause >= deadline {
+                let unavailable = Error::Unavailable { attempts, endpoint, cause, reached };
+                return Err(trimmed.pop_last().map_or(unavailable, |(_, refused)| refused));
             }
             sleep(pause).await;
         }

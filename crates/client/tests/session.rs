@@ -8,14 +8,14 @@ use bytes::Bytes;
 use common::{Fault, Pair};
 use prost::Message;
 use synod_client::{
-    Client, Code, Error, Session,
+    Client, Code, Error, Session, Start,
     api::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request},
     native::{
         KvAnswer, KvCommand, KvQuery, KvReply, kv_answer::Answer, kv_command::Command, kv_query::Query,
         kv_reply::Reply,
     },
 };
-use synod_server::{Elsewhere, RequestError};
+use synod_server::{Elsewhere, RequestError, SubscribeError};
 
 fn put(key: &str) -> Bytes {
     let put = PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() };
@@ -269,4 +269,20 @@ async fn a_client_moves_on_if_those_that_a_replica_names_are_gone() {
     let request = PutRequest { key: b"a".to_vec().into(), value: b"1".to_vec().into(), ..Default::default() };
     client.put(request).await.unwrap();
     assert_eq!((pair.replicas[0].seen(), pair.replicas[1].seen() > 0), (0, true));
+}
+
+/// The second endpoint cannot be had at first. It may keep what the first one has trimmed, so that it has to be asked.
+#[tokio::test]
+async fn that_what_comes_next_is_gone_is_for_every_endpoint_to_say() {
+    let trimmed = || SubscribeError::Trimmed { first: Vec::new(), round: None };
+    let pair = Pair::start();
+    let client =
+        Client::new(pair.config_with(|config| config.request_timeout = Duration::from_secs(10))).unwrap();
+    pair.replicas[0].refuse_to_be_followed(vec![trimmed(); 9]);
+    pair.replicas[1].refuse_to_be_followed([SubscribeError::Stopping, SubscribeError::Stopping]);
+    let error = client.subscribe(&[0], Start::Beginning).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::FailedPrecondition), "{error}");
+    pair.replicas[1].refuse_to_be_followed([SubscribeError::Stopping, trimmed()]);
+    let error = client.subscribe(&[0], Start::Beginning).await.unwrap_err();
+    assert_eq!(error.code(), Some(Code::OutOfRange), "{error}");
 }

@@ -1,6 +1,7 @@
 //! Two endpoints of one store, each of which can be made to fail.
 
 use std::{
+    collections::VecDeque,
     future::pending,
     sync::{
         Arc, Mutex,
@@ -14,9 +15,9 @@ use synod_client::Config;
 use synod_kv::KvStore;
 use synod_server::{
     Answer, Change, ChangeError, Config as ServerConfig, Consistency, Elsewhere, Group, InMemory, Limits,
-    Member, MoveError, Registry, Replica, RequestError, Server, Status,
+    Member, MoveError, Registry, Replica, RequestError, Server, Start, Status, SubscribeError, Subscription,
 };
-use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId};
+use synod_wire::{Ballot, ClusterId, GroupId, ReplicaId, SessionId};
 
 /// What an endpoint does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct Faulty {
     fault: Arc<Mutex<Fault>>,
     /// Who takes part in its groups, if it does not.
     elsewhere: Arc<Mutex<Option<Elsewhere>>>,
+    /// Why it refuses the next subscriptions.
+    refusals: Arc<Mutex<VecDeque<SubscribeError>>>,
     /// Requests that came, commands and queries alike.
     seen: Arc<AtomicUsize>,
 }
@@ -52,6 +55,11 @@ impl Faulty {
     #[allow(dead_code, reason = "not every test needs it")]
     pub fn send_on(&self, elsewhere: Option<Elsewhere>) {
         *self.elsewhere.lock().unwrap() = elsewhere;
+    }
+
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub fn refuse_to_be_followed(&self, refusals: impl IntoIterator<Item = SubscribeError>) {
+        *self.refusals.lock().unwrap() = refusals.into_iter().collect();
     }
 
     pub fn seen(&self) -> usize {
@@ -114,6 +122,9 @@ impl Replica for Faulty {
     fn elsewhere(&self) -> Option<Elsewhere> {
         self.elsewhere.lock().unwrap().clone()
     }
+    async fn subscribe(&self, _: Vec<GroupId>, _: Start) -> Result<Box<dyn Subscription>, SubscribeError> {
+        Err(self.refusals.lock().unwrap().pop_front().unwrap_or(SubscribeError::NoLog))
+    }
     async fn change(&self, expected: Option<u64>, change: Change) -> Result<Group, ChangeError> {
         self.inner.change(expected, change).await
     }
@@ -150,6 +161,7 @@ impl Pair {
             inner: stores[0].clone(),
             fault: Arc::new(Mutex::new(Fault::None)),
             elsewhere: Arc::default(),
+            refusals: Arc::default(),
             seen: Arc::default(),
         });
         let config = ServerConfig {
