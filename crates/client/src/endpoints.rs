@@ -210,6 +210,7 @@ impl Endpoints {
                     Failure::NotReached => describe(&status),
                     Failure::Elsewhere => {
                         reached = true;
+                        refused_after = began.elapsed();
                         sent_on += 1;
                         named = endpoints_in(&status).filter(|url| *url != endpoint).collect();
                         describe(&status)
