@@ -137,10 +137,11 @@ impl Subscription {
     }
 
     /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun. Otherwise
-    /// it begins with the group's first slot, which must be kept.
+    /// it begins with the group's first slot, which must be kept. A group that is about to leave can be added once it has
+    /// left, and none once every group has.
     pub fn add(&mut self, group: u32) {
         self.request.leave.retain(|leaves| *leaves != group);
-        if !self.request.groups.contains(&group) {
+        if !self.request.groups.is_empty() && !self.request.groups.contains(&group) {
             self.request.groups.push(group);
         }
         self.ask_again();
@@ -331,5 +332,7 @@ mod tests {
         subscription.remove(0);
         subscription.told(&[], Vec::new());
         assert_eq!(subscription.next().await.unwrap_err().code(), Some(Code::FailedPrecondition));
+        subscription.add(0);
+        assert!(subscription.next().await.is_err(), "it would begin again with what came before");
     }
 }
