@@ -54,7 +54,11 @@ impl KvStore {
                     (member == 0 || *raised_by == member) && (kind == AlarmType::None || *raised == kind)
                 };
                 let cleared = self.alarms.iter().copied().filter(matches).map(alarm_member).collect();
+                let was_corrupt = self.has_alarm(AlarmType::Corrupt);
                 self.alarms.retain(|alarm| !matches(alarm));
+                if was_corrupt && !self.has_alarm(AlarmType::Corrupt) {
+                    self.leases.restart();
+                }
                 cleared
             }
         };

@@ -22,7 +22,7 @@ impl KvStore {
             print.number(i64::from(i32::from(*kind)));
         }
         // A store without leases has the fingerprint that it had before there were any.
-        for number in [self.leases.clock_ms, self.leases.mover, self.leases.anew_ms] {
+        for number in [self.leases.clock_ms, self.leases.mover, self.leases.restarted_ms] {
             if !self.leases.is_empty() {
                 print.word(number);
             }

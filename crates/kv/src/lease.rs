@@ -14,17 +14,22 @@
 //!   later. The same holds, from then on, of each further tick. So what ticks add to the clock after b went by after p.
 //! - The lease ends when they have added its time to live.
 //!
-//! When the log has stood still, clients could not renew: all leases begin anew, as in etcd after an election. That is so
-//! when another life of a replica moves the clock than the one before, and when one tick is longer than ticks are while
-//! there are leases ([`STANDSTILL_MS`]). Both are in the log, so all replicas agree, and a lease only becomes longer.
+//! There is one exception: the proposer of c may have proposed another tick before p, to the very instant to which b moved
+//! the clock. It counts from that proposal then (`ClockView::shows`). But b is the tick of another replica, or of an earlier
+//! life, so all leases start again with c, as the next paragraph says, and the argument holds with c in the place of b.
+//!
+//! When the log has stood still, clients could not renew: all leases start again with their whole time to live, as in etcd
+//! after an election. That is so when another life of a replica moves the clock than the one before, when one tick is longer
+//! than ticks are while there are leases ([`STANDSTILL_MS`]), and when the last alarm CORRUPT is cleared, which refuses
+//! renewals. All of that is in the log, so all replicas agree, and a lease only becomes longer.
 //!
 //! Without leases there is nothing to remember here, and stores that were restored from a snapshot are as the others.
 
 use imbl::{OrdMap, OrdSet};
 use synod_api::{
     etcdserverpb::{
-        LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesResponse, LeaseRevokeResponse, LeaseStatus,
-        LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+        AlarmType, LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesResponse, LeaseRevokeResponse,
+        LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
     },
     synod::v1::{KvLeaseRenew, KvLeasesRenewed},
 };
@@ -55,14 +60,15 @@ const TICKS: u8 = 2;
 pub(crate) struct Leases {
     /// What the replicated clock shows; 0 without leases.
     pub(crate) clock_ms: u64,
-    /// The session of the replica that moved the clock last; 0 if it has not moved since the first lease was granted.
+    /// The session of the replica that moved the clock last; 0 if it has not moved since the first lease was granted, or
+    /// since an alarm was cleared under which clients could not renew.
     pub(crate) mover: u64,
-    /// What the clock showed when all leases last began anew.
-    pub(crate) anew_ms: u64,
+    /// What the clock showed when all leases last started again.
+    pub(crate) restarted_ms: u64,
     all: OrdMap<i64, Lease>,
     /// The leases whose time is not counted yet.
     fresh: OrdSet<i64>,
-    /// The others, by the time at which they end unless they began anew since.
+    /// The others, by the time at which they end unless they have started again since.
     by_end: OrdSet<(u64, i64)>,
 }
 
@@ -154,6 +160,11 @@ impl Leases {
         }
     }
 
+    /// Lets all leases start again when the clock moves next.
+    pub(crate) fn restart(&mut self) {
+        self.mover = 0;
+    }
+
     /// The clock has moved.
     fn advance(&mut self, clock_ms: u64, mover: u64) {
         if self.all.is_empty() {
@@ -163,7 +174,7 @@ impl Leases {
         self.clock_ms = clock_ms;
         if self.mover != mover || by > STANDSTILL_MS {
             self.mover = mover;
-            self.anew_ms = clock_ms;
+            self.restarted_ms = clock_ms;
         }
         let fresh: Vec<i64> = self.fresh.iter().copied().collect();
         for id in fresh {
@@ -176,7 +187,7 @@ impl Leases {
         }
     }
 
-    /// A lease whose time is up. Those that began anew since their end was set are given a later one.
+    /// A lease whose time is up. Those that have started again since their end was set are given a later one.
     fn next_ended(&mut self) -> Option<i64> {
         loop {
             let &(at, id) = self.by_end.get_min().filter(|(at, _)| *at <= self.clock_ms)?;
@@ -190,7 +201,7 @@ impl Leases {
 
     /// When a lease ends whose end was set to this.
     fn end_of(&self, at: u64, lease: &Lease) -> u64 {
-        at.max(self.anew_ms.saturating_add(lease.ttl_ms()))
+        at.max(self.restarted_ms.saturating_add(lease.ttl_ms()))
     }
 
     /// Seconds that a lease has left.
@@ -276,9 +287,13 @@ impl KvStore {
         LeaseLeasesResponse { header: header(self.revision), leases }
     }
 
-    /// The replicated clock has moved: leases end whose time is up.
+    /// The replicated clock has moved: leases end whose time is up. While replicas are known to differ, time stands still
+    /// for leases, since clients cannot renew.
     pub(crate) fn clock_moved(&mut self, clock_ms: u64, mover: u64) {
         self.now_ms = clock_ms;
+        if self.has_alarm(AlarmType::Corrupt) {
+            return;
+        }
         self.leases.advance(clock_ms, mover);
         for _ in 0..ENDED_MAX {
             let Some(id) = self.leases.next_ended() else { break };
@@ -300,14 +315,16 @@ impl KvStore {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::{io, time::Duration};
 
     use synod_api::synod::v1::{kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply};
     use synod_replica::StateMachine as _;
 
     use super::*;
     use crate::testing::{Execute, all, keys, op, op_delete, put};
-    use synod_api::etcdserverpb::{LeaseLeasesRequest, LeaseRevokeRequest, PutRequest, request_op::Request};
+    use synod_api::etcdserverpb::{
+        LeaseLeasesRequest, LeaseRevokeRequest, PutRequest, alarm_request::AlarmAction, request_op::Request,
+    };
 
     const MOVER: u64 = 7;
 
@@ -420,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_begin_anew_when_the_log_has_stood_still() {
+    fn leases_start_again_when_the_log_has_stood_still() {
         let ends_at = |ticks: &[(u64, u64)]| {
             let mut store = KvStore::new();
             grant(&mut store, 1, 4).unwrap();
@@ -438,6 +455,31 @@ mod tests {
         assert_eq!(ends_at(&[(100, 1), (200, 1), (1_000, 2)]), 5_000, "another replica moves the clock");
         assert_eq!(ends_at(&[(100, 1), (200, 1), (3_200, 1)]), 4_200);
         assert_eq!(ends_at(&[(100, 1), (200, 1), (3_201, 1)]), 7_201, "the tick is long");
+    }
+
+    #[test]
+    fn no_lease_ends_while_replicas_are_known_to_differ() {
+        let mut store = KvStore::new();
+        grant(&mut store, 1, 2).unwrap();
+        set(&mut store, "k", 1).unwrap();
+        [100, 200].into_iter().for_each(|clock| store.clock_moved(clock, MOVER));
+        for member in [1, 2] {
+            store.ask_alarm(AlarmAction::Activate, member, AlarmType::Corrupt);
+        }
+        assert_eq!(store.waits_for(), None);
+        store.clock_moved(2_500, MOVER);
+        store.ask_alarm(AlarmAction::Deactivate, 1, AlarmType::Corrupt);
+        store.clock_moved(3_000, MOVER);
+        store.ask_alarm(AlarmAction::Deactivate, 2, AlarmType::Corrupt);
+        assert_eq!(store.waits_for(), Some(Duration::from_millis(1_200)), "it is due");
+        for (clock, keys) in [(3_100, &["k"][..]), (5_099, &["k"]), (5_100, &[])] {
+            store.clock_moved(clock, MOVER);
+            assert_eq!(all_keys(&store), keys, "{clock}");
+        }
+        store.ask_alarm(AlarmAction::Activate, 1, AlarmType::Corrupt);
+        store.clock_moved(6_000, MOVER);
+        store.ask_alarm(AlarmAction::Deactivate, 1, AlarmType::Corrupt);
+        assert_eq!(store.leases, Leases::default(), "without leases there is nothing to remember");
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::{
 
 use bytes::Bytes;
 use prost::Message;
-use synod_api::synod::v1::{
-    KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, kv_answer::Answer, kv_reply::Reply,
+use synod_api::{
+    etcdserverpb::AlarmType,
+    synod::v1::{KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, kv_answer::Answer, kv_reply::Reply},
 };
 use synod_replica::{Context, Frozen, StateMachine};
 use synod_wire::SessionId;
@@ -37,7 +38,9 @@ impl StateMachine for KvStore {
     }
 
     fn waits_for(&self) -> Option<Duration> {
-        self.leases.waits_for().map(Duration::from_millis)
+        // While replicas are known to differ, no lease ends.
+        let waits_for = self.leases.waits_for().filter(|_| !self.has_alarm(AlarmType::Corrupt));
+        waits_for.map(Duration::from_millis)
     }
 
     /// Takes an encoded [`KvQuery`], and returns an encoded [`KvAnswer`].

@@ -11,7 +11,7 @@
 //!   keys x { key bytes | versions u32 | versions x { modified i64 | sub u32 | created i64 | version i64 | lease i64
 //!                                                    | value bytes } }
 //!   with leases, which a store of version 2 has not:
-//!   leases u32   | clock u64 | mover u64 | anew u64
+//!   leases u32   | clock u64 | mover u64 | restarted u64
 //!                | leases x { id i64 | ttl i64 | ticks u8, 0 if the end is known | end u64, 0 if it is not }
 //! bytes := length u32 | that many
 //! ```
@@ -89,7 +89,7 @@ impl Frozen for FrozenStore {
 
 fn write_leases(leases: &Leases, out: &mut BlockWriter<'_>) -> io::Result<()> {
     out.count(leases.len())?;
-    for number in [leases.clock_ms, leases.mover, leases.anew_ms] {
+    for number in [leases.clock_ms, leases.mover, leases.restarted_ms] {
         out.u64(number)?;
     }
     for (id, lease) in leases.iter() {
@@ -109,7 +109,7 @@ fn read_leases(input: &mut BlockReader<'_>) -> io::Result<Leases> {
     let mut leases = Leases::default();
     let count = input.u32()?;
     check(count > 0, "there are no leases where some are announced")?;
-    (leases.clock_ms, leases.mover, leases.anew_ms) = (input.u64()?, input.u64()?, input.u64()?);
+    (leases.clock_ms, leases.mover, leases.restarted_ms) = (input.u64()?, input.u64()?, input.u64()?);
     for _ in 0..count {
         let (id, ttl) = (input.i64()?, input.i64()?);
         let [ticks] = input.array()?;
