@@ -25,6 +25,7 @@
 //!
 //! Without leases there is nothing to remember here, and stores that were restored from a snapshot are as the others.
 
+use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
 use synod_api::{
     etcdserverpb::{
@@ -34,7 +35,7 @@ use synod_api::{
     synod::v1::{KvLeaseRenew, KvLeasesRenewed},
 };
 
-use crate::{KvError, KvStore, key::Key, store::header};
+use crate::{KvError, KvStore, budget::Budget, key::Key, store::header};
 
 /// What a lease counts against the quota.
 pub(crate) const LEASE_BYTES: u64 = 256;
@@ -267,19 +268,24 @@ impl KvStore {
         KvLeasesRenewed { revision: self.revision, ttls }
     }
 
-    pub(crate) fn lease_time_to_live(&self, request: &LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse {
+    pub(crate) fn lease_time_to_live(
+        &self,
+        request: &LeaseTimeToLiveRequest,
+        budget: &mut Budget,
+    ) -> Result<LeaseTimeToLiveResponse, KvError> {
         let (header, id) = (header(self.revision), request.id);
         let Some(lease) = self.leases.all.get(&id) else {
-            return LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() };
+            return Ok(LeaseTimeToLiveResponse { header, id, ttl: -1, ..Default::default() });
         };
-        let keys = lease.keys.iter().filter(|_| request.keys).map(|key| bytes::Bytes::copy_from_slice(key));
-        LeaseTimeToLiveResponse {
-            header,
-            id,
-            ttl: self.leases.seconds_left(lease),
-            granted_ttl: lease.ttl,
-            keys: keys.collect(),
+        let mut keys = Vec::new();
+        let wanted = request.keys.then_some(&lease.keys);
+        for key in wanted.into_iter().flatten() {
+            budget.look()?;
+            budget.answer(key, &[])?;
+            keys.push(Bytes::copy_from_slice(key));
         }
+        let ttl = self.leases.seconds_left(lease);
+        Ok(LeaseTimeToLiveResponse { header, id, ttl, granted_ttl: lease.ttl, keys })
     }
 
     pub(crate) fn lease_leases(&self) -> LeaseLeasesResponse {
@@ -317,7 +323,9 @@ impl KvStore {
 mod tests {
     use std::{io, time::Duration};
 
-    use synod_api::synod::v1::{kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply};
+    use synod_api::synod::v1::{
+        KvQuery, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply,
+    };
     use synod_replica::StateMachine as _;
 
     use super::*;
@@ -480,6 +488,19 @@ mod tests {
         store.clock_moved(6_000, MOVER);
         store.ask_alarm(AlarmAction::Deactivate, 1, AlarmType::Corrupt);
         assert_eq!(store.leases, Leases::default(), "without leases there is nothing to remember");
+    }
+
+    #[test]
+    fn the_keys_of_a_lease_are_counted_before_they_are_answered() {
+        let mut store = KvStore::new();
+        grant(&mut store, 1, 10).unwrap();
+        (0..3_000).for_each(|key| set(&mut store, &format!("{key:04}"), 1).unwrap());
+        let query =
+            |keys| KvQuery { query: Some(Query::LeaseTimeToLive(LeaseTimeToLiveRequest { id: 1, keys })) };
+        let many = store.query_within(&query(true), Budget::page());
+        assert!(matches!(many, Err(KvError::AnswerTooLarge(_))), "it is not made between two commands");
+        assert!(store.query_within(&query(false), Budget::page()).is_ok());
+        assert_eq!(left(&store, 1).1.len(), 3_000);
     }
 
     #[test]

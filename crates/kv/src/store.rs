@@ -178,7 +178,7 @@ impl KvStore {
     /// [`Answer::Error`].
     pub fn query(&self, query: &KvQuery) -> Result<Answer, KvError> {
         let budget = match &query.query {
-            Some(Query::Txn(_)) => Budget::new(self.keys.len(), 0, true),
+            Some(Query::Txn(_) | Query::LeaseTimeToLive(_)) => Budget::new(self.keys.len(), 0, true),
             _ => Budget::unbounded(),
         };
         self.query_within(query, budget)
@@ -202,7 +202,7 @@ impl KvStore {
             }
             Some(Query::Status(_)) => Ok(Answer::Status(self.status())),
             Some(Query::LeaseTimeToLive(request)) => {
-                Ok(Answer::LeaseTimeToLive(self.lease_time_to_live(request)))
+                self.lease_time_to_live(request, &mut budget).map(Answer::LeaseTimeToLive)
             }
             Some(Query::LeaseLeases(_)) => {
                 budget.look_at(self.leases.len())?;
