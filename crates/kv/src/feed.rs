@@ -32,8 +32,9 @@ pub trait Feed: fmt::Debug + Send + Sync {
     /// The view that was wanted. It holds every commit before this call, and none after it.
     fn view(&self, view: View);
 
-    /// A snapshot has replaced the state: commits in between are not told.
-    fn restored(&self);
+    /// Something has changed that is not told: a snapshot has replaced the state, or a command has changed more keys than
+    /// it makes events for.
+    fn missed(&self);
 }
 
 /// The changes of one command.
@@ -196,7 +197,10 @@ mod tests {
     use synod_replica::StateMachine;
 
     use super::*;
-    use crate::testing::{self, Execute, all, op_delete, op_put, op_txn};
+    use crate::{
+        store::EVENTS_MAX,
+        testing::{self, Execute, all, op_delete, op_put, op_txn},
+    };
 
     /// Keeps what it is told.
     #[derive(Debug, Default)]
@@ -205,7 +209,7 @@ mod tests {
         commits: Mutex<Vec<Commit>>,
         views: Mutex<Vec<View>>,
         compacted: AtomicI64,
-        restored: AtomicBool,
+        missed: AtomicBool,
     }
 
     impl Feed for Told {
@@ -229,8 +233,8 @@ mod tests {
             self.views.lock().unwrap().push(view);
         }
 
-        fn restored(&self) {
-            self.restored.store(true, Relaxed);
+        fn missed(&self) {
+            self.missed.store(true, Relaxed);
         }
     }
 
@@ -319,7 +323,7 @@ mod tests {
             let mut snapshot = Vec::new();
             store.freeze().write_to(&mut snapshot).unwrap();
             restored.restore(&mut &snapshot[..]).unwrap();
-            assert!(again.restored.load(Relaxed));
+            assert!(again.missed.load(Relaxed));
             let commits = told.commits.lock().unwrap();
             let told_from = commits.iter().filter(|commit| commit.revision >= store.compacted);
             let mut expected: Vec<Event> = told_from.flat_map(|commit| commit.events.clone()).collect();
@@ -332,6 +336,20 @@ mod tests {
                 assert!(found == expected, "{found:?}");
             }
         }
+    }
+
+    /// The events would take about as much memory as the keys.
+    #[test]
+    fn a_command_of_very_many_changes_makes_no_events() {
+        let (mut store, told) = fed();
+        let keys = EVENTS_MAX + 1;
+        (0..keys).for_each(|key| drop(store.set(&format!("{key}"), "")));
+        assert!(!told.missed.load(Relaxed));
+        told.commits.lock().unwrap().clear();
+        store.del("\0", "\0");
+        assert!(told.missed.load(Relaxed) && told.commits.lock().unwrap().is_empty());
+        let found = view(&store, &told).changes_from(store.revision()).count();
+        assert_eq!(found, keys);
     }
 
     #[test]

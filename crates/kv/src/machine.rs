@@ -64,7 +64,7 @@ impl StateMachine for KvStore {
         let restored = snapshot::read_store(snapshot)?;
         *self = KvStore { feed: self.feed.take(), ..restored };
         if let Some(feed) = &self.feed {
-            feed.restored();
+            feed.missed();
         }
         Ok(())
     }

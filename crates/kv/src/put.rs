@@ -103,9 +103,7 @@ impl KvStore {
                 self.live_keys += u64::from(live.is_none());
                 let size = charge(key, &value);
                 let version = Version { modified, sub, created, version, lease, value };
-                if let Some(events) = &mut writes.events {
-                    events.push(Event::new(key, Seen::from(&version), Some(history)));
-                }
+                writes.event(|| Event::new(key, Seen::from(&version), Some(history)));
                 history.push(version);
                 (key.clone(), size)
             }
@@ -114,9 +112,7 @@ impl KvStore {
                 let value = copied();
                 let size = charge(&key, &value);
                 let first = Version { modified, sub, created: modified, version: 1, lease: put.lease, value };
-                if let Some(events) = &mut writes.events {
-                    events.push(Event::new(&key, Seen::from(&first), None));
-                }
+                writes.event(|| Event::new(&key, Seen::from(&first), None));
                 self.leases.attach(&key, 0, put.lease);
                 self.keys.insert(key.clone(), History::new(first));
                 self.live_keys += 1;

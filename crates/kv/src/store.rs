@@ -73,8 +73,22 @@ pub(crate) struct Writes {
     /// The revision that the changes get.
     pub(crate) revision: i64,
     pub(crate) count: u32,
-    /// The changes as events, if somebody wants them.
+    /// The changes as events, if somebody wants them and they are not too many.
     pub(crate) events: Option<Vec<Event>>,
+}
+
+/// Most events that one command makes for a feed. A feed that gets none of a command finds them in a view.
+pub(crate) const EVENTS_MAX: usize = 1 << 16;
+
+impl Writes {
+    /// Adds the event of the next change, which `make` makes, if it is wanted.
+    pub(crate) fn event(&mut self, make: impl FnOnce() -> Event) {
+        if self.count as usize >= EVENTS_MAX {
+            self.events = None;
+        } else if let Some(events) = &mut self.events {
+            events.push(make());
+        }
+    }
 }
 
 impl Default for KvStore {
@@ -243,10 +257,10 @@ impl KvStore {
 
     pub(crate) fn commit(&mut self, writes: Writes) {
         self.revision = self.revision_after(&writes);
-        if let (Some(feed), Some(events)) = (&self.feed, writes.events)
-            && writes.count > 0
-        {
-            feed.committed(Commit { revision: writes.revision, events });
+        let Some(feed) = self.feed.as_ref().filter(|_| writes.count > 0) else { return };
+        match writes.events {
+            Some(events) => feed.committed(Commit { revision: writes.revision, events }),
+            None => feed.missed(),
         }
     }
 
@@ -305,9 +319,7 @@ impl KvStore {
         };
         let lease = history.latest().lease;
         let tombstone = Version::tombstone(writes.revision, writes.count);
-        if let Some(events) = &mut writes.events {
-            events.push(Event::new(&key, Seen::from(&tombstone), Some(history)));
-        }
+        writes.event(|| Event::new(&key, Seen::from(&tombstone), Some(history)));
         history.push(tombstone);
         self.leases.attach(&key, lease, 0);
         self.live_keys -= 1;

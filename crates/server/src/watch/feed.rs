@@ -90,7 +90,7 @@ impl Feed for Hand {
         self.send(Message::View(number, Box::new(view)));
     }
 
-    fn restored(&self) {
+    fn missed(&self) {
         if self.wants_events() {
             self.send(Message::Lost);
         }
