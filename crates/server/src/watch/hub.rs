@@ -38,6 +38,10 @@ const SLICE_CHANGES: usize = 1024;
 const SLICE_BYTES: usize = 256 << 10;
 /// Groups of watchers that read views at a time. More wait.
 const READINGS_MAX: usize = 4;
+/// What a watch costs its client besides its range: its places in the hub and in its stream.
+const WATCH_BYTES: u64 = 512;
+/// What is left of it while a watch that a compaction ended keeps its id.
+const ID_BYTES: u64 = 64;
 
 /// The id that stands for no watch, or for all watches of a stream.
 pub(crate) const NO_WATCH: i64 = -1;
@@ -68,7 +72,7 @@ pub(crate) enum Request {
     /// The stream begins.
     Open(Arc<Outgoing>),
     /// A watch begins.
-    Create(Box<WatchCreateRequest>),
+    Create(Box<Create>),
     /// A watch ends.
     Cancel(i64),
     /// How far the watch is, or all of the stream together.
@@ -77,6 +81,41 @@ pub(crate) enum Request {
     Room,
     /// The stream has ended.
     Close,
+}
+
+impl Request {
+    /// Whether it is one of those that are answered in their order, of which only so many may wait.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self, Request::Create(_) | Request::Cancel(_) | Request::Progress(_))
+    }
+}
+
+/// What a client asks of a new watch. It keeps nothing of the message in which it came.
+#[derive(Debug)]
+pub(crate) struct Create {
+    /// `None` if the range is empty.
+    range: Option<Range>,
+    wants: Wants,
+    id: i64,
+    start: i64,
+    progress: bool,
+}
+
+impl Create {
+    pub(crate) fn of(request: &WatchCreateRequest) -> Create {
+        Create {
+            range: Range::of(&request.key, &request.range_end),
+            wants: Wants::of(request),
+            id: request.watch_id,
+            start: request.start_revision,
+            progress: request.progress_notify,
+        }
+    }
+
+    /// What the watch costs its client, until an item gives it back.
+    pub(crate) fn cost(&self) -> u64 {
+        WATCH_BYTES + self.range.as_ref().map_or(0, Range::bytes)
+    }
 }
 
 /// An event, with its encodings once somebody needed them.
@@ -139,6 +178,13 @@ struct Watcher {
     place: Place,
     /// What it is to be told with the next response.
     pending: Vec<Arc<Told>>,
+}
+
+impl Watcher {
+    /// What its client gets back when it ends.
+    fn cost(&self) -> u64 {
+        WATCH_BYTES + self.range.bytes()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -459,21 +505,23 @@ impl Hub {
             Request::Progress(id) => self.progress(number, id),
             Request::Open(_) | Request::Close | Request::Room => unreachable!("handled above"),
         }
+        if let Some(stream) = self.streams.get(&number) {
+            stream.out.answered();
+        }
     }
 
-    fn create(&mut self, number: StreamNumber, request: WatchCreateRequest) {
+    fn create(&mut self, number: StreamNumber, request: Create) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
-        let revision = self.head;
-        let bytes = request.key.len() + request.range_end.len();
-        let refused = |reason: String| Item::Refused { revision, bytes, reason };
-        if request.start_revision < 0 {
+        let (revision, free) = (self.head, request.cost());
+        let refused = |reason: String| Item::Refused { revision, free, reason };
+        let Create { range, wants, id, start, progress } = request;
+        if start < 0 {
             return stream.out.push(refused(KvError::Compacted.to_string()));
         }
-        let wants = Wants::of(&request);
-        let Some(range) = Range::of(&request.key, &request.range_end) else {
+        let Some(range) = range else {
             return stream.out.push(refused("mvcc: watcher range is empty".into()));
         };
-        let id = match request.watch_id {
+        let id = match id {
             0 => {
                 while stream.ids.contains_key(&stream.next_id) {
                     stream.next_id += 1;
@@ -492,8 +540,7 @@ impl Hub {
             self.next_number = self.next_number.wrapping_add(1);
         }
         stream.ids.insert(id, Some(own));
-        stream.out.push(Item::Created { id, revision, progress: request.progress_notify });
-        let start = request.start_revision;
+        stream.out.push(Item::Created { id, revision, progress });
         let next = if start == 0 { self.head + 1 } else { start };
         let place = Place::Waiting;
         let watcher = Watcher { stream: number, id, range, wants, start, next, place, pending: Vec::new() };
@@ -654,15 +701,15 @@ impl Hub {
         let watcher = self.watchers.remove(&number).expect("it exists");
         let stream = self.streams.get_mut(&watcher.stream).expect("a watcher has a stream");
         stream.ids.insert(watcher.id, None);
-        let bytes = watcher.range.bytes();
-        stream.out.push(Item::Compacted { id: watcher.id, compact_revision: self.compacted, bytes });
+        let free = watcher.cost() - ID_BYTES;
+        stream.out.push(Item::Compacted { id: watcher.id, compact_revision: self.compacted, free });
     }
 
     fn cancel(&mut self, number: StreamNumber, id: i64) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         let Some(watcher) = stream.ids.remove(&id) else { return };
-        let bytes = watcher.map_or(0, |number| self.watchers[&number].range.bytes());
-        stream.out.push(Item::Canceled { id, revision: self.head, bytes });
+        let free = watcher.map_or(ID_BYTES, |number| self.watchers[&number].cost());
+        stream.out.push(Item::Canceled { id, revision: self.head, free });
         if let Some(watcher) = watcher {
             self.remove(watcher);
         }

@@ -48,14 +48,10 @@ impl Range {
         Some(Range { start: Bytes::copy_from_slice(start), end })
     }
 
-    /// Bytes of the range as its client encoded it.
-    pub(crate) fn bytes(&self) -> usize {
-        let end = match &self.end {
-            End::Single => 0,
-            End::Before(end) => end.len(),
-            End::Unbounded => 1,
-        };
-        self.start.len() + end
+    /// Bytes of its first key and its end.
+    pub(crate) fn bytes(&self) -> u64 {
+        let end = if let End::Before(end) = &self.end { end.len() } else { 0 };
+        (self.start.len() + end) as u64
     }
 }
 

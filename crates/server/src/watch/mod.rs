@@ -130,6 +130,9 @@ struct Opened {
 
 impl Opened {
     fn ask(&self, request: Request) {
+        if request.is_answered() {
+            self.out.asks();
+        }
         if self.messages.send(Message::Request(self.number, request)).is_err() {
             // The hub has ended.
             self.out.end();

@@ -21,24 +21,24 @@ pub(crate) const STREAM_BYTES_MAX: usize = 1 << 20;
 pub(crate) const ALL_BYTES_MAX: usize = 64 << 20;
 /// What an event counts here at least, and any other item.
 const ITEM_BYTES: usize = 64;
-/// Items that may wait before the client's next request is read.
-const ITEMS_MAX: usize = 1024;
+/// Items that wait here, and requests that wait for the hub, together: with more the client's next request is not read.
+pub(crate) const ITEMS_MAX: usize = 1024;
 
 /// What is sent to a client.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// A watch has begun.
     Created { id: i64, revision: i64, progress: bool },
-    /// A watch is refused. The bytes of its range are free.
-    Refused { revision: i64, bytes: usize, reason: String },
+    /// A watch is refused. Its client gets back what the watch cost (`free`), as with the last two items.
+    Refused { revision: i64, free: u64, reason: String },
     /// A watch is told what happened. It has been told everything through the revision then.
     Events { id: i64, revision: i64, wants: Wants, events: Vec<Arc<Told>> },
     /// A watch, or all watches of the stream, have been told everything through this revision.
     Progress { id: i64, revision: i64 },
-    /// A watch has ended as its client asked. The bytes of its range are free; 0 if it was over before.
-    Canceled { id: i64, revision: i64, bytes: usize },
-    /// A watch has ended, since what it asks for is compacted. The bytes of its range are free.
-    Compacted { id: i64, compact_revision: i64, bytes: usize },
+    /// A watch has ended as its client asked.
+    Canceled { id: i64, revision: i64, free: u64 },
+    /// A watch has ended, since what it asks for is compacted. Its id is not free until its client cancels it.
+    Compacted { id: i64, compact_revision: i64, free: u64 },
 }
 
 /// The queue between the hub and the task of a stream.
@@ -59,9 +59,17 @@ pub(crate) struct Outgoing {
 struct Queue {
     items: VecDeque<(Item, usize)>,
     bytes: usize,
+    /// Requests of the client that the hub has not answered.
+    asked: usize,
     /// The hub waits for room.
     refused: bool,
     ended: bool,
+}
+
+impl Queue {
+    fn has_few(&self) -> bool {
+        self.items.len() + self.asked < ITEMS_MAX
+    }
 }
 
 impl Outgoing {
@@ -126,16 +134,35 @@ impl Outgoing {
             // A failed send means that the server has ended.
             let _ = self.hub.send(Message::Request(self.number, Request::Room));
         }
-        if queue.items.len() < ITEMS_MAX {
+        if queue.has_few() {
             self.reader.wake();
         }
         Some(item)
     }
 
-    /// Waits until few items wait.
+    /// Takes note of a request that the hub is to answer.
+    pub(crate) fn asks(&self) {
+        self.queue().asked += 1;
+    }
+
+    /// Takes note that the hub has answered a request, perhaps with no item.
+    pub(crate) fn answered(&self) {
+        let mut queue = self.queue();
+        queue.asked -= 1;
+        if queue.has_few() {
+            self.reader.wake();
+        }
+    }
+
+    /// Whether few items and few requests wait.
+    pub(crate) fn has_few(&self) -> bool {
+        self.queue().has_few()
+    }
+
+    /// Waits until few items and few requests wait.
     pub(crate) fn poll_few(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.reader.register(cx.waker());
-        if self.queue().items.len() < ITEMS_MAX { Poll::Ready(()) } else { Poll::Pending }
+        if self.has_few() { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Ends the stream: nothing is added any more.

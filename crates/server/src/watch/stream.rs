@@ -15,7 +15,7 @@ use tonic::Status;
 
 use super::{
     Opened, Watches,
-    hub::{NO_WATCH, Request, Told, Wants},
+    hub::{Create, NO_WATCH, Request, Told, Wants},
     outgoing::Item,
 };
 use crate::{
@@ -28,8 +28,6 @@ use crate::{
 
 /// Bytes that are gathered before they are sent.
 const GATHERED_BYTES: usize = 64 << 10;
-/// What a watch costs besides its range: its places in the hub and in its stream.
-const WATCH_BYTES: u64 = 512;
 /// The largest message that gRPC's Go implementation takes, and so what clients of etcd know.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 /// The field of a response that holds an event, with its wire type.
@@ -63,12 +61,12 @@ async fn read(mut messages: ClientMessages<'_>, opened: &Opened, charge: &Charge
         };
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => {
-                let bytes = WATCH_BYTES + (request.key.len() + request.range_end.len()) as u64;
-                if charge.grow(bytes) {
-                    opened.ask(Request::Create(Box::new(request)));
+                let create = Create::of(&request);
+                if charge.grow(create.cost()) {
+                    opened.ask(Request::Create(Box::new(create)));
                 } else {
                     let reason = too_many().message().to_owned();
-                    opened.out.push(Item::Refused { revision: 0, bytes: 0, reason });
+                    opened.out.push(Item::Refused { revision: 0, free: 0, reason });
                 }
             }
             Some(RequestUnion::CancelRequest(request)) => opened.ask(Request::Cancel(request.watch_id)),
@@ -102,11 +100,7 @@ impl<R: Replica> Sending<'_, R> {
                 _ = poll_fn(|cx| stream.poll_reset(cx)) => return Err(call::gone("it has given the request up")),
                 () = tick.as_mut() => {
                     tick.as_mut().reset(next_tick());
-                    for (id, quiet) in &mut self.progress {
-                        if std::mem::replace(quiet, true) {
-                            self.opened.ask(Request::Progress(Some(*id)));
-                        }
-                    }
+                    self.ask_for_progress();
                     continue;
                 }
             };
@@ -117,6 +111,18 @@ impl<R: Replica> Sending<'_, R> {
                 self.put(item, &mut frames)?;
             }
             call::send_patiently(stream, frames.split().freeze()).await?;
+        }
+    }
+
+    /// Asks how far the watches are that want to know it and had no events, unless much else is asked already.
+    fn ask_for_progress(&mut self) {
+        if !self.opened.out.has_few() {
+            return;
+        }
+        for (id, quiet) in &mut self.progress {
+            if std::mem::replace(quiet, true) {
+                self.opened.ask(Request::Progress(Some(*id)));
+            }
         }
     }
 
@@ -140,8 +146,8 @@ impl<R: Replica> Sending<'_, R> {
                 let header = self.header(revision);
                 WatchResponse { header, watch_id: id, created: true, ..WatchResponse::default() }
             }
-            Item::Refused { revision, bytes, reason } => {
-                self.free(bytes);
+            Item::Refused { revision, free, reason } => {
+                self.charge.give_back(free);
                 WatchResponse {
                     header: self.header(revision),
                     watch_id: NO_WATCH,
@@ -154,15 +160,15 @@ impl<R: Replica> Sending<'_, R> {
             Item::Progress { id, revision } => {
                 WatchResponse { header: self.header(revision), watch_id: id, ..WatchResponse::default() }
             }
-            Item::Canceled { id, revision, bytes } => {
+            Item::Canceled { id, revision, free } => {
                 self.progress.remove(&id);
-                self.free(bytes);
+                self.charge.give_back(free);
                 let header = self.header(revision);
                 WatchResponse { header, watch_id: id, canceled: true, ..WatchResponse::default() }
             }
-            Item::Compacted { id, compact_revision, bytes } => {
+            Item::Compacted { id, compact_revision, free } => {
                 self.progress.remove(&id);
-                self.free(bytes);
+                self.charge.give_back(free);
                 WatchResponse {
                     // As etcd, which does not know the revision here.
                     header: self.header(0),
@@ -175,13 +181,6 @@ impl<R: Replica> Sending<'_, R> {
         };
         frames.put(begun(&message, message.encoded_len() as u64));
         Ok(())
-    }
-
-    /// A watch of a range of so many bytes has ended; 0 if it ended before.
-    fn free(&self, range_bytes: usize) {
-        if range_bytes > 0 {
-            self.charge.give_back(WATCH_BYTES + range_bytes as u64);
-        }
     }
 
     /// Puts events as one message, unless it would be large and the watch wants such a message in fragments.

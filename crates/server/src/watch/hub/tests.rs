@@ -15,7 +15,10 @@ use synod_api::{
 use synod_kv::KvStore;
 use synod_replica::StateMachine as _;
 
-use super::{super::outgoing::STREAM_BYTES_MAX, *};
+use super::{
+    super::outgoing::{ITEMS_MAX, STREAM_BYTES_MAX},
+    *,
+};
 
 /// A store, its hub and the clients of that, without threads.
 struct World {
@@ -49,13 +52,20 @@ impl World {
     }
 
     fn ask(&self, stream: usize, request: Request) {
+        if request.is_answered() {
+            self.streams[stream].asks();
+        }
         self.messages.send(Message::Request(stream as u64, request)).unwrap();
     }
 
     fn watch(&self, stream: usize, key: &str, range_end: &str, start_revision: i64) {
         let (key, range_end) = (key.to_owned().into(), range_end.to_owned().into());
         let request = WatchCreateRequest { key, range_end, start_revision, ..Default::default() };
-        self.ask(stream, Request::Create(Box::new(request)));
+        self.create(stream, &request);
+    }
+
+    fn create(&self, stream: usize, request: &WatchCreateRequest) {
+        self.ask(stream, Request::Create(Box::new(Create::of(request))));
     }
 
     fn execute(&mut self, command: Command) {
@@ -190,7 +200,7 @@ fn ids_are_given_and_refused_as_etcd_does() {
     let create = |world: &World, watch_id, end: &'static str| {
         let key = "k".into();
         let request = WatchCreateRequest { key, range_end: end.into(), watch_id, ..Default::default() };
-        world.ask(stream, Request::Create(Box::new(request)));
+        world.create(stream, &request);
     };
     for (id, end) in [(1, ""), (0, ""), (0, ""), (1, ""), (0, "a")] {
         create(&world, id, end);
@@ -198,8 +208,7 @@ fn ids_are_given_and_refused_as_etcd_does() {
     world.ask(stream, Request::Cancel(1));
     world.ask(stream, Request::Cancel(1));
     create(&world, 1, "");
-    let request = WatchCreateRequest { start_revision: -1, ..Default::default() };
-    world.ask(stream, Request::Create(Box::new(request)));
+    world.create(stream, &WatchCreateRequest { start_revision: -1, ..Default::default() });
     world.run();
     assert_eq!(
         world.told(stream),
@@ -246,6 +255,56 @@ fn a_watch_of_what_is_compacted_ends() {
     world.ask(stream, Request::Cancel(2));
     world.run();
     assert_eq!(world.told(stream), ["2 canceled at 7"]);
+}
+
+/// What is charged for a watch is given back, to the byte, however its range is written.
+#[test]
+fn a_watch_gives_back_what_it_cost() {
+    let mut world = World::new(1 << 20);
+    (0..4).for_each(|_| world.put("k", "v"));
+    world.compact(4);
+    let stream = world.open();
+    let mut charged = 0;
+    let ranges = [("", "\0"), ("k", ""), ("k", "l"), ("l", "k"), ("k", "\0"), ("", "")];
+    for (key, range_end) in ranges {
+        for start_revision in [0, 2, -1] {
+            let (key, range_end) = (key.into(), range_end.into());
+            let request = WatchCreateRequest { key, range_end, start_revision, ..Default::default() };
+            charged += Create::of(&request).cost();
+            world.create(stream, &request);
+        }
+    }
+    world.run();
+    let free = |items: Vec<Item>| {
+        let of = |item: &Item| match item {
+            Item::Refused { free, .. } | Item::Canceled { free, .. } | Item::Compacted { free, .. } => *free,
+            _ => 0,
+        };
+        items.iter().map(of).sum::<u64>()
+    };
+    charged -= free(world.items(stream));
+    let ids: Vec<_> = world.hub.streams[&(stream as u64)].ids.keys().copied().collect();
+    assert_eq!((ids.len(), world.hub.counts().0), (10, 5));
+    assert!(charged >= 5 * WATCH_BYTES + 5 * ID_BYTES, "a watch that a compaction ended keeps its id");
+    ids.into_iter().for_each(|id| world.ask(stream, Request::Cancel(id)));
+    world.run();
+    assert_eq!(charged, free(world.items(stream)));
+}
+
+/// A client that asks faster than the hub answers is not read.
+#[test]
+fn requests_that_wait_for_the_hub_are_bounded() {
+    let mut world = World::new(1 << 20);
+    let stream = world.open();
+    let mut asked = 0;
+    while world.streams[stream].has_few() {
+        // This one is answered by nothing, since there is no watch.
+        world.ask(stream, Request::Progress(None));
+        asked += 1;
+    }
+    assert_eq!(asked, ITEMS_MAX);
+    world.run();
+    assert!(world.streams[stream].has_few() && world.items(stream).is_empty());
 }
 
 #[test]
