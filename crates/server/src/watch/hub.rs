@@ -38,6 +38,9 @@ const SLICE_CHANGES: usize = 1024;
 const SLICE_BYTES: usize = 256 << 10;
 /// Groups of watchers that read views at a time. More wait.
 const READINGS_MAX: usize = 4;
+/// Events that may be noted for watchers, each counted once for each of its watchers, until these get them. It is
+/// exceeded by a single revision only.
+const NOTED_MAX: usize = 1 << 18;
 /// What a watch costs its client besides its range: its places in the hub and in its stream.
 const WATCH_BYTES: u64 = 512;
 /// What is left of it while a watch that a compaction ended keeps its id.
@@ -234,7 +237,7 @@ enum Sight {
     Following,
 }
 
-/// See the module.
+/// Gives the watchers of all streams what they watch. Its streams end with it.
 #[derive(Debug)]
 pub(crate) struct Hub {
     hand: Arc<Hand>,
@@ -259,8 +262,21 @@ pub(crate) struct Hub {
     views: u64,
     /// Requests that came before the hub followed.
     requests: VecDeque<(StreamNumber, Request)>,
-    /// Watchers that have something pending.
-    touched: Vec<Number>,
+    /// What live watchers are to be told with the next flush.
+    noted: Noted,
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.streams.values().for_each(|stream| stream.out.end());
+    }
+}
+
+/// Which watchers have something pending, and how much that is: events, each counted once for each of its watchers.
+#[derive(Debug, Default)]
+struct Noted {
+    watchers: Vec<Number>,
+    events: usize,
 }
 
 /// The latest commits.
@@ -285,9 +301,9 @@ impl Recent {
         self.commits.front().is_some_and(|(first, _)| *first <= revision)
     }
 
-    fn from(&self, revision: i64) -> impl Iterator<Item = &Arc<Told>> {
+    fn from(&self, revision: i64) -> impl Iterator<Item = &(i64, Vec<Arc<Told>>)> {
         let at = self.commits.partition_point(|(of, _)| *of < revision);
-        self.commits.range(at..).flat_map(|(_, events)| events)
+        self.commits.range(at..)
     }
 }
 
@@ -314,7 +330,7 @@ impl Hub {
             view: None,
             views: 0,
             requests: VecDeque::new(),
-            touched: Vec::new(),
+            noted: Noted::default(),
         }
     }
 
@@ -354,7 +370,7 @@ impl Hub {
                 self.flush();
                 self.request(stream, request);
             }
-            Message::Stop => self.streams.values().for_each(|stream| stream.out.end()),
+            Message::Stop => return,
         }
         self.settle();
     }
@@ -370,7 +386,7 @@ impl Hub {
 
     /// Gives all live watchers what was committed.
     fn flush(&mut self) {
-        for number in mem::take(&mut self.touched) {
+        for number in mem::take(&mut self.noted).watchers {
             if !self.deliver(number, self.head) {
                 self.leave_live(number);
                 self.wait_for_room(number);
@@ -390,9 +406,12 @@ impl Hub {
         self.head = commit.revision;
         let events: Vec<_> = commit.events.into_iter().map(Told::new).collect();
         for told in &events {
-            note(&self.live, &mut self.watchers, told, &mut self.touched);
+            note(&self.live, &mut self.watchers, told, &mut self.noted);
         }
         self.recent.push(commit.revision, events);
+        if self.noted.events >= NOTED_MAX {
+            self.flush();
+        }
     }
 
     /// From here on nothing is known of what the store commits.
@@ -616,31 +635,55 @@ impl Hub {
 
     /// Tells the watchers that lack only what is kept of the latest commits all of that.
     fn catch_up_on_recent(&mut self) {
-        let (mut index, mut from, mut members) = (Index::default(), i64::MAX, Vec::new());
+        let (mut index, mut from, mut members) = (Index::default(), i64::MAX, HashSet::new());
         for number in mem::take(&mut self.near) {
             let watcher = self.watchers.get_mut(&number).expect("it exists");
             if self.sight == Sight::Following && self.recent.has(watcher.next) {
                 index.insert(&watcher.range, number);
                 from = from.min(watcher.next);
-                members.push(number);
+                members.insert(number);
             } else {
                 watcher.place = Place::Waiting;
                 self.waiting.insert(number);
             }
         }
-        self.follow_recent(from, &index, members);
+        self.follow_recent(from, index, members);
     }
 
     /// Tells watchers all of the latest commits from a revision on, and makes them live.
-    fn follow_recent(&mut self, from: i64, index: &Index, members: impl IntoIterator<Item = Number>) {
-        let mut touched = Vec::new();
-        for told in self.recent.from(from) {
-            note(index, &mut self.watchers, told, &mut touched);
+    fn follow_recent(&mut self, from: i64, mut index: Index, mut members: HashSet<Number>) {
+        let recent = mem::take(&mut self.recent);
+        let mut noted = Noted::default();
+        for (revision, events) in recent.from(from) {
+            for told in events {
+                note(&index, &mut self.watchers, told, &mut noted);
+            }
+            if noted.events >= NOTED_MAX {
+                self.deliver_noted(mem::take(&mut noted), *revision, &mut index, &mut members);
+            }
         }
+        self.recent = recent;
+        self.deliver_noted(noted, self.head, &mut index, &mut members);
         for number in members {
-            if self.deliver(number, self.head) {
-                self.go_live(number);
-            } else {
+            let watcher = self.watchers.get_mut(&number).expect("it exists");
+            watcher.next = watcher.next.max(self.head + 1);
+            self.go_live(number);
+        }
+    }
+
+    /// Gives watchers that are told the past together what was noted for them, through this revision. Those whose streams
+    /// have no room leave the others.
+    fn deliver_noted(
+        &mut self,
+        noted: Noted,
+        through: i64,
+        index: &mut Index,
+        members: &mut HashSet<Number>,
+    ) {
+        for number in noted.watchers {
+            if !self.deliver(number, through) {
+                members.remove(&number);
+                index.remove(&self.watchers[&number].range, number);
                 self.wait_for_room(number);
             }
         }
@@ -649,7 +692,7 @@ impl Hub {
     /// Reads a slice of a view for one group of watchers.
     pub(crate) fn work(&mut self) {
         let Some(mut reading) = self.readings.pop_front() else { return };
-        let (mut touched, mut looked, mut bytes) = (Vec::new(), 0, 0);
+        let (mut noted, mut looked, mut bytes) = (Noted::default(), 0, 0);
         let mut at = reading.at;
         let mut ended = true;
         for change in reading.view.changes_from(at) {
@@ -666,20 +709,14 @@ impl Hub {
             let mut told = None;
             reading.index.watchers_of(change.key(), |number| {
                 let told = told.get_or_insert_with(|| Told::new(change.event()));
-                if pend(&mut self.watchers, number, told, &mut touched) {
+                if pend(&mut self.watchers, number, told, &mut noted) {
                     bytes += told.bytes;
                 }
             });
         }
         let read = reading.view.revision();
         reading.at = if ended { read + 1 } else { at };
-        for number in touched {
-            if !self.deliver(number, reading.at - 1) {
-                reading.members.remove(&number);
-                reading.index.remove(&self.watchers[&number].range, number);
-                self.wait_for_room(number);
-            }
-        }
+        self.deliver_noted(noted, reading.at - 1, &mut reading.index, &mut reading.members);
         if !ended && !reading.members.is_empty() {
             self.readings.push_back(reading);
             return;
@@ -689,7 +726,7 @@ impl Hub {
             watcher.next = watcher.next.max(read + 1);
         }
         if self.sight == Sight::Following && (read == self.head || self.recent.has(read + 1)) {
-            self.follow_recent(read + 1, &reading.index, reading.members);
+            self.follow_recent(read + 1, reading.index, reading.members);
         } else {
             reading.members.into_iter().for_each(|number| self.wait(number));
         }
@@ -786,8 +823,8 @@ impl Hub {
 }
 
 /// Notes an event for all of these watchers that want it.
-fn note(index: &Index, watchers: &mut HashMap<Number, Watcher>, told: &Arc<Told>, touched: &mut Vec<Number>) {
-    index.watchers_of(told.event.key(), |number| _ = pend(watchers, number, told, touched));
+fn note(index: &Index, watchers: &mut HashMap<Number, Watcher>, told: &Arc<Told>, noted: &mut Noted) {
+    index.watchers_of(told.event.key(), |number| _ = pend(watchers, number, told, noted));
 }
 
 /// Notes an event for one watcher; says whether the watcher wants it.
@@ -795,16 +832,17 @@ fn pend(
     watchers: &mut HashMap<Number, Watcher>,
     number: Number,
     told: &Arc<Told>,
-    touched: &mut Vec<Number>,
+    noted: &mut Noted,
 ) -> bool {
     let watcher = watchers.get_mut(&number).expect("watchers in an index exist");
     if told.revision() < watcher.next || !watcher.wants.takes(&told.event) {
         return false;
     }
     if watcher.pending.is_empty() {
-        touched.push(number);
+        noted.watchers.push(number);
     }
     watcher.pending.push(Arc::clone(told));
+    noted.events += 1;
     true
 }
 

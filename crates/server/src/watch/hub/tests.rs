@@ -307,6 +307,48 @@ fn requests_that_wait_for_the_hub_are_bounded() {
     assert!(world.streams[stream].has_few() && world.items(stream).is_empty());
 }
 
+/// What is noted for watchers of a burst of commits is bounded, also where they are told the past.
+#[test]
+fn many_watchers_of_many_commits_get_them_in_parts() {
+    let mut world = World::new(1 << 30);
+    let (watchers, commits) = (1 << 10, (NOTED_MAX >> 10) + 3);
+    for _ in 0..watchers {
+        let stream = world.open();
+        world.watch(stream, "k", "l", 0);
+    }
+    world.run();
+    (0..commits).for_each(|_| world.put("k", ""));
+    for message in world.received.try_iter() {
+        world.hub.take(message);
+        assert!(world.hub.noted.events < NOTED_MAX);
+    }
+    world.run();
+    let parts = |world: &World, stream: usize| {
+        let lengths = |item| if let Item::Events { events, .. } = item { Some(events.len()) } else { None };
+        world.items(stream).into_iter().filter_map(lengths).collect::<Vec<_>>()
+    };
+    for stream in 0..watchers {
+        assert_eq!(parts(&world, stream), [commits - 3, 3]);
+        world.watch(stream, "k", "l", 2);
+    }
+    world.burst(usize::MAX);
+    assert_eq!(world.hub.places(), [("live", 2 * watchers)].into());
+    (0..watchers).for_each(|stream| assert_eq!(parts(&world, stream), [commits - 3, 3]));
+}
+
+/// Also if its thread panics.
+#[test]
+fn streams_end_with_the_hub() {
+    let mut world = World::new(1 << 20);
+    let stream = world.open();
+    world.run();
+    let next =
+        || world.streams[stream].poll_next(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    assert!(next().is_pending());
+    drop(world.hub);
+    assert!(matches!(next(), std::task::Poll::Ready(None)));
+}
+
 #[test]
 fn progress_is_told_of_watches_that_know_everything() {
     let mut world = World::new(1 << 20);
