@@ -341,16 +341,10 @@ fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
     code
 }
 
-/// Waits until the client has room for some of the next `bytes` bytes.
+/// Waits until the client has room for some of the next `bytes` bytes, as long as it keeps its pace.
 async fn room(stream: &mut SendStream<Bytes>, bytes: usize, pace: &Pace) -> Result<(), Status> {
-    stream.reserve_capacity(bytes);
-    // `poll_capacity` does not report again the capacity that was granted before.
-    while stream.capacity() == 0 {
-        let granted = time::timeout_at(pace.until, poll_fn(|cx| stream.poll_capacity(cx))).await;
-        let granted = granted.map_err(|_| Status::resource_exhausted(NOT_TAKEN))?;
-        granted.ok_or_else(|| gone("it has closed the stream"))?.map_err(|error| gone(&error.to_string()))?;
-    }
-    Ok(())
+    let room = time::timeout_at(pace.until, room_patiently(stream, bytes)).await;
+    room.map_err(|_| Status::resource_exhausted(NOT_TAKEN))?
 }
 
 async fn send_as_taken(
@@ -370,15 +364,20 @@ async fn send_as_taken(
 /// Sends bytes at the client's pace, however slow that is: the caller keeps little for a client that takes nothing.
 pub(crate) async fn send_patiently(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), Status> {
     while !bytes.is_empty() {
-        stream.reserve_capacity(bytes.len());
-        while stream.capacity() == 0 {
-            let granted = poll_fn(|cx| stream.poll_capacity(cx)).await;
-            granted
-                .ok_or_else(|| gone("it has closed the stream"))?
-                .map_err(|error| gone(&error.to_string()))?;
-        }
+        room_patiently(stream, bytes.len()).await?;
         let part = bytes.split_to(stream.capacity().min(bytes.len()));
         stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// Waits until the client has room for some of the next `bytes` bytes, however long that takes.
+pub(crate) async fn room_patiently(stream: &mut SendStream<Bytes>, bytes: usize) -> Result<(), Status> {
+    stream.reserve_capacity(bytes);
+    // `poll_capacity` does not report again the capacity that was granted before.
+    while stream.capacity() == 0 {
+        let granted = poll_fn(|cx| stream.poll_capacity(cx)).await;
+        granted.ok_or_else(|| gone("it has closed the stream"))?.map_err(|error| gone(&error.to_string()))?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     future::{pending, poll_fn},
     pin::pin,
+    sync::Arc,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -42,10 +43,11 @@ pub(crate) async fn serve<R: Replica>(
     stream: &mut SendStream<Bytes>,
 ) -> Result<(), Status> {
     let opened = watches.open();
-    let sending = Sending { store, charge, opened: &opened, progress: HashMap::new() };
+    let (progress, frames) = Default::default();
+    let sending = Sending { store, charge, opened: &opened, stream, progress, frames };
     let messages = ClientMessages::new(body, store.message_bytes_max(), charge);
     tokio::select! {
-        outcome = sending.run(stream) => outcome,
+        outcome = sending.run() => outcome,
         failed = read(messages, &opened, charge) => Err(failed),
     }
 }
@@ -82,35 +84,39 @@ struct Sending<'a, R> {
     store: &'a Store<R>,
     charge: &'a Charge,
     opened: &'a Opened,
+    stream: &'a mut SendStream<Bytes>,
     /// The watches that want to know from time to time how far they are, and whether they had no events lately.
     progress: HashMap<i64, bool>,
+    /// What is to be sent next.
+    frames: BytesMut,
 }
 
 impl<R: Replica> Sending<'_, R> {
-    async fn run(mut self, stream: &mut SendStream<Bytes>) -> Result<(), Status> {
+    async fn run(mut self) -> Result<(), Status> {
         let interval = self.store.watch_progress_interval();
         // Streams that began together, as when a server restarts, do not ask together.
         let jitter = (self.opened.number % 64) as u32;
         let next_tick = || Instant::now() + interval + interval / 10 * jitter / 64;
         let mut tick = pin!(sleep_until(next_tick()));
-        let mut frames = BytesMut::new();
         loop {
+            // Nothing is taken for a client that has no room: it waits where it is counted.
+            call::room_patiently(self.stream, 1).await?;
             let item = tokio::select! {
                 item = poll_fn(|cx| self.opened.out.poll_next(cx)) => item,
-                _ = poll_fn(|cx| stream.poll_reset(cx)) => return Err(call::gone("it has given the request up")),
+                _ = poll_fn(|cx| self.stream.poll_reset(cx)) => return Err(call::gone("it has given the request up")),
                 () = tick.as_mut() => {
                     tick.as_mut().reset(next_tick());
                     self.ask_for_progress();
                     continue;
                 }
             };
-            self.put(item.ok_or_else(call::stopped)?, &mut frames)?;
-            while frames.len() < GATHERED_BYTES
+            self.put(item.ok_or_else(call::stopped)?).await?;
+            while self.frames.len() < GATHERED_BYTES
                 && let Some(item) = self.opened.out.next()
             {
-                self.put(item, &mut frames)?;
+                self.put(item).await?;
             }
-            call::send_patiently(stream, frames.split().freeze()).await?;
+            self.flush().await?;
         }
     }
 
@@ -126,18 +132,22 @@ impl<R: Replica> Sending<'_, R> {
         }
     }
 
+    async fn flush(&mut self) -> Result<(), Status> {
+        call::send_patiently(self.stream, self.frames.split().freeze()).await
+    }
+
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
         self.store.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }))
     }
 
     /// Puts an item as one message or several.
-    fn put(&mut self, item: Item, frames: &mut BytesMut) -> Result<(), Status> {
+    async fn put(&mut self, item: Item) -> Result<(), Status> {
         let message = match item {
             Item::Events { id, revision, wants, events } => {
                 if let Some(quiet) = self.progress.get_mut(&id) {
                     *quiet = false;
                 }
-                return self.put_events(id, revision, wants, &events, frames);
+                return self.put_events(id, revision, wants, &events).await;
             }
             Item::Created { id, revision, progress } => {
                 if progress {
@@ -179,18 +189,18 @@ impl<R: Replica> Sending<'_, R> {
                 }
             }
         };
-        frames.put(begun(&message, message.encoded_len() as u64));
+        self.frames.put(begun(&message, message.encoded_len() as u64));
         Ok(())
     }
 
-    /// Puts events as one message, unless it would be large and the watch wants such a message in fragments.
-    fn put_events(
-        &self,
+    /// Puts events as one message, unless it would be large and the watch wants such a message in fragments. What has no
+    /// place in the frames is sent: a large message is never copied as a whole, since other streams send it too.
+    async fn put_events(
+        &mut self,
         id: i64,
         revision: i64,
         wants: Wants,
-        mut events: &[std::sync::Arc<Told>],
-        frames: &mut BytesMut,
+        mut events: &[Arc<Told>],
     ) -> Result<(), Status> {
         let mut head =
             WatchResponse { header: self.header(revision), watch_id: id, ..WatchResponse::default() };
@@ -226,13 +236,18 @@ impl<R: Replica> Sending<'_, R> {
                 let text = format!("trying to send message larger than max ({len} vs. {MESSAGE_BYTES_MAX})");
                 return Err(Status::resource_exhausted(text));
             }
-            frames.put(begun(&head, len as u64));
+            self.frames.put(begun(&head, len as u64));
             let (now, later) = events.split_at(count);
             for told in now {
                 let event = told.encoded(wants.prev_kv);
-                frames.put_u8(EVENTS_TAG);
-                encode_varint(event.len() as u64, frames);
-                frames.put_slice(event);
+                self.frames.put_u8(EVENTS_TAG);
+                encode_varint(event.len() as u64, &mut self.frames);
+                if self.frames.len() + event.len() <= GATHERED_BYTES {
+                    self.frames.put_slice(event);
+                } else {
+                    self.flush().await?;
+                    call::send_patiently(self.stream, event.clone()).await?;
+                }
             }
             events = later;
         }
