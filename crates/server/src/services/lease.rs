@@ -6,7 +6,7 @@
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -33,7 +33,7 @@ use crate::{
     Consistency, Replica,
     admission::Charge,
     call,
-    message::{ClientMessages, framed},
+    message::{ClientMessages, framed, too_many},
     readers::Lane,
 };
 
@@ -43,6 +43,10 @@ const RENEWALS_INTERVAL: Duration = Duration::from_millis(10);
 const RENEWALS_MAX: usize = 10_000;
 /// Renewals of one stream that are under way. More are read when these are answered.
 const OUTSTANDING_MAX: usize = 1_024;
+/// Renewals of all streams that are under way, also of streams that have ended since. More are refused.
+const OUTSTANDING_ALL_MAX: usize = 1 << 17;
+/// What a renewal costs its stream while it is under way.
+const RENEWAL_BYTES: u64 = 256;
 
 /// What becomes of a renewal: the revision, and for how many seconds the lease is renewed.
 type Renewed = Result<(i64, i64), Status>;
@@ -51,6 +55,25 @@ type Renewed = Result<(i64, i64), Status>;
 #[derive(Debug, Default)]
 pub(super) struct Renewals {
     waiting: Vec<(i64, oneshot::Sender<Renewed>)>,
+    /// How many are being ordered.
+    ordered: usize,
+}
+
+impl Renewals {
+    /// Adds one; says whether it is the first that waits. More than so many of all streams are refused.
+    fn add(&mut self, id: i64, renewed: oneshot::Sender<Renewed>) -> Result<bool, Status> {
+        if self.waiting.len() + self.ordered >= OUTSTANDING_ALL_MAX {
+            return Err(too_many());
+        }
+        self.waiting.push((id, renewed));
+        Ok(self.waiting.len() == 1)
+    }
+
+    /// Takes those that wait, to order them.
+    fn take(&mut self) -> Vec<(i64, oneshot::Sender<Renewed>)> {
+        self.ordered += self.waiting.len();
+        mem::take(&mut self.waiting)
+    }
 }
 
 impl<R: Replica> Store<R> {
@@ -128,12 +151,16 @@ impl<R: Replica> Store<R> {
             tokio::select! {
                 request = messages.next(), if open && renewals.len() < OUTSTANDING_MAX => match request? {
                     Some(LeaseKeepAliveRequest { id }) => {
-                        let renewed = self.renew(id);
+                        if !charge.grow(RENEWAL_BYTES) {
+                            return Err(too_many());
+                        }
+                        let renewed = self.renew(id)?;
                         renewals.push(async move { (id, renewed.await) });
                     }
                     None => open = false,
                 },
                 Some((id, renewed)) = renewals.next(), if !renewals.is_empty() => {
+                    charge.give_back(RENEWAL_BYTES);
                     // The batch was given up: the server ends.
                     let (revision, ttl) = renewed.unwrap_or_else(|_| Err(call::stopped()))?;
                     let header = self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
@@ -148,26 +175,24 @@ impl<R: Replica> Store<R> {
     }
 
     /// Renews a lease together with others.
-    fn renew(&self, id: i64) -> oneshot::Receiver<Renewed> {
+    fn renew(&self, id: i64) -> Result<oneshot::Receiver<Renewed>, Status> {
         let (renewed, answer) = oneshot::channel();
-        let first = {
-            let mut renewals = self.renewals().lock().unwrap_or_else(PoisonError::into_inner);
-            renewals.waiting.push((id, renewed));
-            renewals.waiting.len() == 1
-        };
-        if first {
+        if locked(self.renewals()).add(id, renewed)? {
             // A task of its own: the stream of the first renewal may end before the others are answered.
             tokio::spawn(order_renewals(self.replica().clone(), Arc::clone(self.renewals())));
         }
-        answer
+        Ok(answer)
     }
+}
+
+fn locked(renewals: &Mutex<Renewals>) -> MutexGuard<'_, Renewals> {
+    renewals.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Orders the renewals that come within a short time.
 async fn order_renewals<R: Replica>(replica: R, renewals: Arc<Mutex<Renewals>>) {
     sleep(RENEWALS_INTERVAL).await;
-    let waiting = mem::take(&mut renewals.lock().unwrap_or_else(PoisonError::into_inner).waiting);
-    let mut waiting = waiting.into_iter();
+    let mut waiting = locked(&renewals).take().into_iter();
     loop {
         let batch: Vec<_> = waiting.by_ref().take(RENEWALS_MAX).collect();
         if batch.is_empty() {
@@ -181,6 +206,7 @@ async fn order_renewals<R: Replica>(replica: R, renewals: Arc<Mutex<Renewals>>) 
             Reply::LeaseRenew(renewed) if renewed.ttls.len() == batch.len() => Ok(renewed),
             other => Err(unexpected(other)),
         });
+        locked(&renewals).ordered -= batch.len();
         answer(batch, renewed);
     }
 }
@@ -190,5 +216,26 @@ fn answer(batch: Vec<(i64, oneshot::Sender<Renewed>)>, renewed: Result<KvLeasesR
         let answer = renewed.as_ref().map(|renewed| (renewed.revision, renewed.ttls[place]));
         // An error means that the client has gone.
         let _ = waits.send(answer.map_err(Status::clone));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewals_that_are_being_ordered_count_until_they_are_answered() {
+        let mut renewals = Renewals::default();
+        let add = |renewals: &mut Renewals, count: usize| {
+            (0..count).map(|id| renewals.add(id as i64, oneshot::channel().0)).collect::<Vec<_>>()
+        };
+        let added = add(&mut renewals, OUTSTANDING_ALL_MAX - 1);
+        assert!(
+            added.iter().enumerate().all(|(at, first)| matches!(first, Ok(first) if *first == (at == 0)))
+        );
+        let batch = renewals.take();
+        assert!(matches!(add(&mut renewals, 2)[..], [Ok(true), Err(_)]));
+        renewals.ordered -= batch.len();
+        assert!(matches!(add(&mut renewals, 1)[..], [Ok(false)]));
     }
 }
