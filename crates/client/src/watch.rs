@@ -4,22 +4,29 @@ use futures_util::{StreamExt as _, stream};
 use synod_api::etcdserverpb::{
     WatchCreateRequest, WatchRequest, WatchResponse, watch_client::WatchClient, watch_request::RequestUnion,
 };
-use tonic::Streaming;
+use tokio::time::sleep;
+use tonic::{Request, Streaming, metadata::MetadataValue};
 
 use crate::{
     Client, Error,
-    endpoints::{Endpoints, Retry},
+    endpoints::{Endpoints, Retry, backoff, refused},
+    error::Failure,
 };
+
+/// etcd's header for streams that are to end where there is no leader.
+const NEEDS_LEADER: &str = "hasleader";
 
 /// A watch: tells the changes of a key or a range of keys, in the order of their revisions, each once.
 ///
-/// When its server fails, or the connection to it, the watch goes on at the next endpoint, with the revision after the
-/// last one that it has told.
+/// When its server fails, or the connection to it, or the server has no leader for some seconds, the watch goes on at the
+/// next endpoint, with the revision after the last one that it has told.
 #[derive(Debug)]
 pub struct Watch {
     client: Client,
     request: WatchCreateRequest,
     responses: Option<Streaming<WatchResponse>>,
+    /// Streams in a row that ended before they brought a response.
+    fruitless: usize,
 }
 
 impl Client {
@@ -27,7 +34,7 @@ impl Client {
     /// no use here, since each watch has a stream of its own, and responses are never split.
     pub fn watch(&self, request: WatchCreateRequest) -> Watch {
         let request = WatchCreateRequest { fragment: false, watch_id: 0, ..request };
-        Watch { client: self.clone(), request, responses: None }
+        Watch { client: self.clone(), request, responses: None, fruitless: 0 }
     }
 }
 
@@ -36,7 +43,7 @@ impl Watch {
     /// the watch is. `None`: the server has ended the watch, as the last response said.
     ///
     /// # Errors
-    /// No endpoint takes the watch, for as long as the client tries.
+    /// No endpoint takes the watch, for as long as the client tries, or a server refuses to go on with it.
     pub async fn next(&mut self) -> Result<Option<WatchResponse>, Error> {
         if self.request.start_revision < 0 {
             return Ok(None);
@@ -46,17 +53,24 @@ impl Watch {
                 Some(responses) => responses,
                 none => none.insert(open(self.client.endpoints_used(), &self.request).await?),
             };
-            match responses.message().await {
-                Ok(Some(response)) => {
-                    self.note(&response);
-                    return Ok(Some(response));
-                }
-                // Another server goes on from where this one ended.
-                Ok(None) | Err(_) => {
-                    self.responses = None;
-                    self.client.endpoints_used().leave_current();
-                }
+            let ended = responses.message().await;
+            if let Ok(Some(response)) = ended {
+                self.fruitless = 0;
+                self.note(&response);
+                return Ok(Some(response));
             }
+            self.responses = None;
+            let endpoints = self.client.endpoints_used();
+            if let Err(status) = ended
+                && Failure::of(&status) == Failure::Refused
+            {
+                return Err(refused(endpoints.current_url(), &status, false));
+            }
+            // Another server goes on from where this one ended.
+            endpoints.leave_current();
+            let pause = backoff().nth(self.fruitless.min(16)).expect("it never ends");
+            self.fruitless += 1;
+            sleep(pause).await;
         }
     }
 
@@ -87,6 +101,8 @@ async fn open(
             let request_union = Some(RequestUnion::CreateRequest(request.clone()));
             // The request stays open: with its end some servers end the watch.
             let requests = stream::iter([WatchRequest { request_union }]).chain(stream::pending());
+            let mut requests = Request::new(requests);
+            requests.metadata_mut().insert(NEEDS_LEADER, MetadataValue::from_static("true"));
             async move { WatchClient::new(channel).max_decoding_message_size(usize::MAX).watch(requests).await }
         })
         .await

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use common::{Fault, Pair};
 use synod_client::{
-    Client, Code, Error,
+    Client, Code, Config, Error,
     api::{
         CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
-        request_op::Request,
+        WatchCreateRequest, request_op::Request,
     },
 };
-use synod_server::RequestError;
+use synod_kv::KvStore;
+use synod_server::{Config as ServerConfig, InMemory, Registry, RequestError, Server, Watches};
+use synod_wire::ClusterId;
 
 fn put() -> PutRequest {
     PutRequest { key: "k".into(), value: "v".into(), ..Default::default() }
@@ -198,4 +200,28 @@ async fn a_refusal_that_took_long_is_passed_on_rather_than_asked_for_again() {
         "{error}"
     );
     assert!(error.to_string().contains("no leader"), "{error}");
+}
+
+/// The server refuses what it reads only after it has begun to answer. To ask again would bring the same refusal.
+#[tokio::test]
+async fn a_watch_that_is_refused_ends() {
+    let watches = Watches::new();
+    let store = KvStore::new().feeding(watches.feed());
+    let replica = InMemory::start(store, ClusterId(1), common::member()).unwrap();
+    let config = ServerConfig {
+        client_addresses: vec!["127.0.0.1:0".parse().unwrap()],
+        watches: Some(watches),
+        ..ServerConfig::default()
+    };
+    let server = Server::start(&config, replica, Registry::default()).unwrap();
+    let client = Client::new(Config::new(&[server.client_addresses()[0].to_string()])).unwrap();
+    let mut watch = client.watch(WatchCreateRequest { key: "k".into(), ..Default::default() });
+    assert!(watch.next().await.unwrap().unwrap().created);
+    client.put(put()).await.unwrap();
+    assert_eq!(watch.next().await.unwrap().unwrap().events.len(), 1);
+    let key = vec![0; 4 << 20].into();
+    let mut watch = client.watch(WatchCreateRequest { key, ..Default::default() });
+    let error =
+        tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("it ends").unwrap_err();
+    assert_eq!(error.code(), Some(Code::ResourceExhausted), "{error}");
 }

@@ -133,6 +133,17 @@ impl Replica for Faulty {
     }
 }
 
+pub fn member() -> Member {
+    Member {
+        id: ReplicaId(1),
+        name: "one".into(),
+        peer_urls: Vec::new(),
+        client_urls: Vec::new(),
+        standing: synod_server::Standing::Voter,
+        decided: None,
+    }
+}
+
 /// Two servers of one store.
 pub struct Pair {
     pub replicas: [Faulty; 2],
@@ -147,15 +158,7 @@ impl Pair {
 
     /// Two servers of the stores of so many groups. What is set and seen at a replica concerns all its groups.
     pub fn of_groups(groups: usize) -> Pair {
-        let member = Member {
-            id: ReplicaId(1),
-            name: "one".into(),
-            peer_urls: Vec::new(),
-            client_urls: Vec::new(),
-            standing: synod_server::Standing::Voter,
-            decided: None,
-        };
-        let store = |_| InMemory::start(KvStore::new(), ClusterId(1), member.clone()).unwrap();
+        let store = |_| InMemory::start(KvStore::new(), ClusterId(1), member()).unwrap();
         let stores: Vec<_> = (0..groups).map(store).collect();
         let replicas = [(), ()].map(|()| Faulty {
             inner: stores[0].clone(),
