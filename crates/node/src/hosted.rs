@@ -58,6 +58,8 @@ pub(crate) struct Hosted {
     /// Messages that the log's thread was given so far.
     pub(crate) gated: u64,
     pub(crate) executed: Slot,
+    /// What the replica was last told of the replicated clock.
+    pub(crate) clock: Option<Clocked>,
     pub(crate) waiting: Waiting,
     /// Ends what tasks wait for when this thread ends.
     pub(crate) _watched: Watched,
@@ -111,9 +113,11 @@ impl Hosted {
             self.durable = durable;
             self.step(now, Event::Durable(durable));
         }
-        if slot > self.executed {
-            self.executed = slot;
-            self.step(now, Event::Executed { slot, clock });
+        // Of merged groups, another one may have executed what the state machine of all waits for now.
+        if slot > self.executed || self.clock != Some(clock) {
+            self.executed = self.executed.max(slot);
+            self.clock = Some(clock);
+            self.step(now, Event::Executed { slot: self.executed, clock });
         }
     }
 

@@ -55,7 +55,21 @@ impl<S: StateMachine> MergedStage<S> {
         ahead: Arc<Ahead>,
     ) -> MergedStage<S> {
         let merged = MergedExecutor::of(executor);
-        MergedStage { merged, groups, snapshots, ahead, waiting: Vec::new(), stalled: None, has_more: false }
+        let (waiting, stalled, has_more) = Default::default();
+        let stage = MergedStage { merged, groups, snapshots, ahead, waiting, stalled, has_more };
+        // The clock of the snapshot: it may be long until something is executed.
+        stage.clock_shown();
+        stage
+    }
+
+    /// Tells the first group, which moves the clock, what it shows: any group may execute what the state machine waits
+    /// for now.
+    fn clock_shown(&self) {
+        let clock = self.merged.executor().clocked(GroupId::FIRST);
+        if self.groups[0].shared.clock() != clock {
+            self.groups[0].shared.set_clock(clock);
+            self.ahead.mark(GroupId::FIRST);
+        }
     }
 
     /// How far each group is executed.
@@ -134,6 +148,7 @@ impl<S: StateMachine> MergedStage<S> {
     }
 
     fn applied_more(&self, group: GroupId) {
+        self.clock_shown();
         let (executor, shared) = (self.merged.executor(), self.shared(group));
         // The clock first: a thread that sees the slot sees a clock that is no older.
         shared.set_clock(executor.clocked(group));

@@ -461,6 +461,7 @@ impl Node {
                 durable,
                 gated: 0,
                 executed,
+                clock: None,
                 waiting: Default::default(),
                 _watched: watched,
             });
@@ -670,14 +671,19 @@ fn stages<S: StateMachine>(
         let stage = MergedStage::new(executor, groups.collect(), snapshots.clone(), Arc::clone(ahead));
         return Executors::Merged(Box::new(stage));
     }
-    let stage = |(executor, begun): (_, &Begun)| ExecutorStage {
-        group: begun.group,
-        executor,
-        snapshots: snapshots.clone(),
-        store: Arc::clone(&begun.store),
-        shared: Arc::clone(&begun.shared),
-        ahead: Arc::clone(ahead),
-        waiting: Default::default(),
+    let stage = |(executor, begun): (Executor<S>, &Begun)| {
+        // The clock of the snapshot: it may be long until something is executed.
+        begun.shared.set_clock(executor.clocked(GroupId::FIRST));
+        ahead.mark(begun.group);
+        ExecutorStage {
+            group: begun.group,
+            executor,
+            snapshots: snapshots.clone(),
+            store: Arc::clone(&begun.store),
+            shared: Arc::clone(&begun.shared),
+            ahead: Arc::clone(ahead),
+            waiting: Default::default(),
+        }
     };
     Executors::Each(executors.zip(begun).map(stage).collect())
 }

@@ -2,17 +2,25 @@
 
 mod common;
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    io::{self, Read, Write},
+    num::NonZeroU32,
+    sync::Arc,
+    time::Duration,
+};
 
+use bytes::Bytes;
 use common::{Tape, append, block, tape, until};
 use synod_consensus::{Options, ProtocolKind};
 use synod_node::{
     ChangeError, Config, Handle, MemberAddress, Merging, Node, StartError, Subscription, Threads,
 };
-use synod_replica::{Change, Choice, Ordered, Others, Skips, Start, SubscribeError};
+use synod_replica::{
+    Change, Choice, Context, Frozen, Ordered, Others, Skips, Start, StateMachine, SubscribeError,
+};
 use synod_storage::FaultyDisk;
 use synod_transport::MemoryNetwork;
-use synod_wire::{ClusterId, CommandKind, GroupId, ReplicaId, Slot};
+use synod_wire::{ClusterId, CommandKind, GroupId, ReplicaId, SessionId, Slot};
 
 const GROUPS: u16 = 3;
 
@@ -350,4 +358,85 @@ fn a_subscriber_that_is_too_slow_is_told_and_hurts_nobody() {
     assert!(block(handle.subscribe([], Start::At(first))).is_ok());
     assert!(block(handle.subscribe([], Start::Round(round))).is_ok());
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+}
+
+/// Waits, from its first command on, until the clock shows a fifth of a second.
+#[derive(Clone, Debug, Default)]
+struct Timer {
+    waits: bool,
+}
+
+impl Timer {
+    const UNTIL: Duration = Duration::from_millis(200);
+}
+
+impl Frozen for Timer {
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(&[self.waits.into()])
+    }
+}
+
+impl StateMachine for Timer {
+    fn apply(&mut self, _: &Bytes, _: &Context) -> Bytes {
+        self.waits = true;
+        Bytes::new()
+    }
+
+    fn clock_moved(&mut self, context: &Context, _: SessionId) {
+        self.waits &= context.time < Timer::UNTIL;
+    }
+
+    fn waits_for(&self) -> Option<Duration> {
+        self.waits.then_some(Timer::UNTIL)
+    }
+
+    fn query(&self, _: &Bytes) -> Bytes {
+        Bytes::from_static(if self.waits { b"waits" } else { b"is done" })
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        Box::new(self.clone())
+    }
+
+    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        let mut waits = [0];
+        snapshot.read_exact(&mut waits)?;
+        self.waits = waits == [1];
+        Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        self.waits.into()
+    }
+}
+
+/// The clock moves when the state machine waits for it, whichever group executed that and although the replica has executed
+/// nothing since it has a snapshot: nobody waits for the interval of the clock.
+#[test]
+fn the_clock_moves_for_a_machine_that_waits() {
+    for (merged, threads) in [(true, Threads::Spread), (true, Threads::Compact), (false, Threads::Spread)] {
+        let cluster = Cluster::new(|config| {
+            config.settings.snapshot_slots = 1;
+            config.settings.clock_interval = Duration::from_secs(600);
+        });
+        let start = || {
+            let mut config = cluster.config(1);
+            config.members.truncate(1);
+            (config.threads, config.merging) = (threads, config.merging.filter(|_| merged));
+            let node = Node::start_blocking(config, Timer::default()).unwrap();
+            wait_for_leaders(&node);
+            node
+        };
+        let is_done = |node: &Node| tape(&node.handle()) == "is done";
+        let mut node = start();
+        let last = node.handles().last().unwrap().clone();
+        block(last.execute(Bytes::new())).unwrap();
+        if !merged {
+            until("a snapshot", || last.status().snapshot > Slot::ZERO);
+            node.stop_blocking().unwrap();
+            node = start();
+        }
+        until("the clock moves", || is_done(&node));
+        node.stop_blocking().unwrap();
+    }
 }
