@@ -4,11 +4,13 @@ use std::{
     fmt,
     io::{self, Read, Write},
     marker::PhantomData,
+    time::Duration,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
 use synod_node::Handle;
 use synod_replica::{Context, Frozen, RequestError, SessionCommand, StateMachine};
+use synod_wire::SessionId;
 
 /// How values of a type become bytes, and bytes values again. Every replica, and every client, must understand what any
 /// other one encodes, also one of an earlier version of your program: the log and the snapshots hold it.
@@ -64,6 +66,16 @@ pub trait Machine: Clone + Send + Sized + 'static {
 
     /// Answers a query from the present state.
     fn query(&self, query: Self::Query) -> Self::Answer;
+
+    /// The replicated clock has moved; see [`StateMachine::clock_moved`].
+    fn clock_moved(&mut self, context: &Context, mover: SessionId) {
+        let _ = (context, mover);
+    }
+
+    /// The time for which the machine waits; see [`StateMachine::waits_for`].
+    fn waits_for(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Leads an answer to a command or a query that was understood, which follows.
@@ -80,6 +92,14 @@ impl<M: Machine> StateMachine for Typed<M> {
         let Some(command) = decode::<M, M::Command>(command) else { return answer(None) };
         let reply = self.0.apply(command, context);
         if context.reply_wanted { answer(Some(encode::<M, M::Reply>(&reply))) } else { Bytes::new() }
+    }
+
+    fn clock_moved(&mut self, context: &Context, mover: SessionId) {
+        self.0.clock_moved(context, mover);
+    }
+
+    fn waits_for(&self) -> Option<Duration> {
+        self.0.waits_for()
     }
 
     fn query(&self, query: &Bytes) -> Bytes {
@@ -232,5 +252,64 @@ impl<M> Clone for TypedHandle<M> {
 impl<M> fmt::Debug for TypedHandle<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TypedHandle").field(&self.handle).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_wire::Slot;
+
+    use super::*;
+
+    /// Waits until the clock moves.
+    #[derive(Clone, Debug)]
+    struct Timer {
+        waits: bool,
+    }
+
+    /// Nothing but a timer is ever encoded here.
+    #[derive(Debug)]
+    struct OneByte;
+
+    impl Codec<Timer> for OneByte {
+        fn encode(timer: &Timer) -> Bytes {
+            Bytes::copy_from_slice(&[timer.waits.into()])
+        }
+
+        fn decode(bytes: &[u8]) -> Option<Timer> {
+            Some(Timer { waits: bytes == [1] })
+        }
+    }
+
+    impl Machine for Timer {
+        type Command = Timer;
+        type Reply = Timer;
+        type Query = Timer;
+        type Answer = Timer;
+        type Codec = OneByte;
+
+        fn apply(&mut self, command: Timer, _: &Context) -> Timer {
+            command
+        }
+
+        fn query(&self, query: Timer) -> Timer {
+            query
+        }
+
+        fn clock_moved(&mut self, _: &Context, _: SessionId) {
+            self.waits = false;
+        }
+
+        fn waits_for(&self) -> Option<Duration> {
+            self.waits.then_some(Duration::ZERO)
+        }
+    }
+
+    #[test]
+    fn a_typed_machine_can_wait_for_the_clock() {
+        let mut machine = Typed(Timer { waits: true });
+        assert_eq!(StateMachine::waits_for(&machine), Some(Duration::ZERO));
+        StateMachine::clock_moved(&mut machine, &Context::new(Slot(1)), SessionId(1));
+        assert_eq!(StateMachine::waits_for(&machine), None);
     }
 }
