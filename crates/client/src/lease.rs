@@ -35,7 +35,7 @@ impl Client {
             let renewed = renewed.message().await?;
             renewed.map(Response::new).ok_or_else(|| Status::unavailable("the server has answered nothing"))
         };
-        self.endpoints_used().call(Retry::Reads, send).await
+        self.endpoints_used().call(Retry::Freely, send).await
     }
 
     /// For how long a lease lives, and with `keys` which keys it has. The time to live is -1 if there is no such lease.

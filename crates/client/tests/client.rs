@@ -202,6 +202,18 @@ async fn a_refusal_that_took_long_is_passed_on_rather_than_asked_for_again() {
     assert!(error.to_string().contains("no leader"), "{error}");
 }
 
+#[tokio::test]
+async fn a_renewal_is_sent_again_and_says_that_it_may_have_been_executed() {
+    let pair = Pair::start();
+    let client =
+        Client::new(pair.config_with(|config| config.request_timeout = Duration::from_millis(300))).unwrap();
+    pair.replicas[0].set(Fault::LoseAnswer(RequestError::Timeout));
+    assert_eq!(client.lease_keep_alive(1).await.unwrap().ttl, 0);
+    pair.replicas[1].set(Fault::LoseAnswer(RequestError::Timeout));
+    let error = client.lease_keep_alive(1).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { attempts: 2.., .. }) && error.may_have_executed(), "{error:?}");
+}
+
 /// The server refuses what it reads only after it has begun to answer. To ask again would bring the same refusal.
 #[tokio::test]
 async fn a_watch_that_is_refused_ends() {
