@@ -1,7 +1,7 @@
 //! Subscribers: they read the logs of some groups at a node, move to others, join and leave groups, and must be given the
 //! common order as far as it is of their groups.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use fastrand::Rng;
 use synod_replica::{Ordered, Point, Subscriber};
@@ -136,8 +136,8 @@ impl World {
         }
         // A group that has joined has a place now.
         for point in following.subscriber.points() {
-            if !following.reached.contains_key(&point.group) {
-                following.reached.insert(point.group, Reached::of(point));
+            if let Entry::Vacant(joins) = following.reached.entry(point.group) {
+                joins.insert(Reached::of(point));
                 self.counts.see(Situation::SubscriberJoins);
             }
         }
