@@ -188,6 +188,13 @@ impl Leads for Raft {
         self.duties().map(|(duties, _)| if any { last } else { duties.read_slot(decided) })
     }
 
+    /// Where a read waits for all that is proposed, a leader that decides nothing serves none.
+    fn serves_reads(&mut self) -> bool {
+        let decided = self.decided;
+        let waits_for_all = self.options.raft.replication == Replication::GossipStatus;
+        !waits_for_all && self.duties().is_some_and(|(duties, _)| duties.knows_all_before(decided))
+    }
+
     fn give_up(&mut self, now: Time, effects: &mut Effects) {
         self.step_down(now, effects);
     }

@@ -288,6 +288,44 @@ fn a_leader_learns_what_all_know_from_its_own_rounds_and_confirms_reads_by_them(
     assert!(leader.protocol.answers(leader.now, R4) && !leader.protocol.answers(leader.now, R5));
 }
 
+/// A leader that decides nothing stays for the reads that it serves (`progress_watch.rs`). With statuses it serves none: a
+/// read waits for all that is proposed.
+#[test]
+fn a_leader_that_decides_nothing_gives_up_where_reads_wait_for_all_that_is_proposed() {
+    for (replication, role) in
+        [(Replication::GossipReplies, Role::Leader), (Replication::GossipStatus, Role::Follower)]
+    {
+        let (mut leader, _) = leader(replication);
+        let first = round(1, ballot(1, R1), 0, Ballot::ZERO, vec![], 0);
+        for from in [R2, R3] {
+            if replication == Replication::GossipStatus {
+                gossip(&mut leader, from, &with_status(first.clone(), 0, &[(from, 1)]));
+            } else {
+                let (ballot, through) = (ballot(1, R1), Slot(1));
+                leader.receive(from, Message::RoundReply { ballot, number: 1, through });
+            }
+        }
+        assert_eq!(leader.protocol.status().decided, Slot(1));
+        leader.propose("x");
+        leader.durable();
+        for _ in 0..100 {
+            // All answer its heartbeats, and none has its entry.
+            let effects = leader.wait(T / 20);
+            let beats = sent(&effects, R2).into_iter().filter_map(|(message, _)| match message {
+                Message::Heartbeat { ballot, round, .. } => Some((ballot, round)),
+                _ => None,
+            });
+            for (ballot, round) in beats {
+                for from in [R2, R3] {
+                    let ack = HeartbeatAck { ballot, round, decided: Slot(1), priority: 0 };
+                    leader.receive(from, Message::HeartbeatAck(ack));
+                }
+            }
+        }
+        assert_eq!(leader.role(), role, "{replication:?}");
+    }
+}
+
 #[test]
 fn unbatched_there_is_a_message_for_each_entry_and_follower() {
     let (mut leader, _) = leader(Replication::Unbatched);
