@@ -101,11 +101,14 @@ impl Ring {
 
     /// Writes down, as a learner, what is decided in the slot that is delivered next.
     pub(super) fn write_decided(&mut self, effects: &mut Effects) {
+        if !self.is_learner() {
+            return;
+        }
         let slot = self.decided().next();
         let Some(accepted) = self.acceptor.accepted(slot).filter(|_| self.acceptor.is_decided(slot)) else {
             return;
         };
-        if self.is_learner() && accepted.lsn == Lsn::ZERO {
+        if accepted.lsn == Lsn::ZERO {
             let value = AcceptedValue { slot, ballot: accepted.ballot, batch: accepted.batch.clone() };
             let lsn = effects.append(Record::Learned(value).into());
             self.common_mut().disk.given(lsn, 1);

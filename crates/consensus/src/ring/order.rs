@@ -47,7 +47,7 @@ impl Field for Delay {
 
 /// Election time-outs from one comparison of orders to the next.
 const COMPARE_TIMEOUTS: u32 = 2;
-/// In so many comparisons one after the other the same order must be worth a change.
+/// In so many comparisons one after the other some order must be worth a change.
 const COMPARISONS: u32 = 2;
 /// An order must be better by one part in so many, and by [`GAIN_MIN`], to be worth a change.
 const GAIN_PART: u64 = 10;
@@ -269,18 +269,17 @@ impl Ring {
         self.common().members.peers().filter_map(delay).collect()
     }
 
-    /// Another order of the ring that is worth a change, if it was so for a while (Benz 2013, section 13.5 of the
-    /// specification).
+    /// An order of the ring that is worth a change, if the present one has not been the best for a while.
     pub(super) fn better_order(&mut self, now: Time) -> Option<Vec<ReplicaId>> {
-        let timeout = self.common().options.election_timeout;
-        let (order, learners) = self.voters_apart(&self.view.as_ref()?.order);
-        let State::Leader(leader) = &mut self.state else { return None };
+        let State::Leader(leader) = &self.state else { return None };
         if !self.common.options.times_answers() || now < leader.survey.compare_at {
             return None;
         }
-        leader.survey.compare_at = now + timeout * COMPARE_TIMEOUTS * leader.survey.rarer;
+        let (order, learners) = self.voters_apart(&self.view.as_ref()?.order);
         let points = self.points(&order);
+        let timeout = self.common.options.election_timeout;
         let State::Leader(leader) = &mut self.state else { return None };
+        leader.survey.compare_at = now + timeout * COMPARE_TIMEOUTS * leader.survey.rarer;
         leader.survey.proposed.values_mut().for_each(|proposed| *proposed -= *proposed / 2);
         let present: Vec<usize> = (0..order.len()).collect();
         let best = points.best(&present);
