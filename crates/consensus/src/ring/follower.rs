@@ -335,7 +335,7 @@ impl Ring {
         effects: &mut Effects,
     ) {
         if self.has(Bug::CountVotes) {
-            // The planted bug: numbers of votes are added up, whoever gave them.
+            // The planted bug: numbers of votes are added up, whichever members gave them.
             let known = self.acceptor.voters(first, ballot).len() + voters.len();
             let ids = self.common.members.ids();
             voters = ids.iter().take(known).fold(voters, |set, &id| set.union(self.common.members.only(id)));

@@ -108,11 +108,11 @@ pub enum Message {
         /// The number of the question, which grows with every question.
         round: u64,
     },
-    /// The sender still follows `ballot`.
+    /// The sender still follows `ballot`. A learner on the ring says so unsolicited, which counts as no answer.
     HeartbeatAck {
         /// The coordinator's ballot.
         ballot: Ballot,
-        /// The number of the question that is answered.
+        /// The number of the question that is answered; 0 if none is.
         round: u64,
         /// The number of the view of that ballot which the sender knows; 0 if it knows none.
         minor: u64,
@@ -283,7 +283,7 @@ impl Body for Message {
         checked by Message::holds_slots
     }
 
-    /// Names are not batches: whoever carries this message has nothing to fill in.
+    /// Names are not batches: the code that carries this message has nothing to fill in.
     fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
         match self {
             Message::Promise(promise) => promise.accepted.iter().for_each(|value| see(&value.batch)),

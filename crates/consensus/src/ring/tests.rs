@@ -278,7 +278,7 @@ fn a_learner_passes_votes_on_and_adds_none() {
     // It proposes along the ring.
     let sent = node.step(Input::Propose { batch: batch(4, 1), awaited: false });
     assert!(matches!(&sent[..], [(ReplicaId(3), Message::Values { .. })]), "{sent:?}");
-    // A voter counts no bit of the learner's, whoever set it.
+    // A voter counts no bit of the learner's, whichever member set it.
     let mut voter = Node::of(options, 3, 3);
     voter.receive(4, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
     let order = ring(&[1, 4, 3, 2]);
