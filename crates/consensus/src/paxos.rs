@@ -209,7 +209,8 @@ pub(crate) trait Paxos: Leads {
     }
 
     /// Begins to take part after a start. Returns whether no leader is expected, because nothing was ever promised
-    /// here or because this replica is the only voter. Then it tries to lead at once if it has a head start or is alone.
+    /// here or because this replica is the only voter. Then it tries to lead at once if it has a head start or is
+    /// alone.
     fn take_part(&mut self, head_start: bool, now: Time, effects: &mut Effects) -> bool {
         let common = self.common_mut();
         common.election.restarted(common.promised);

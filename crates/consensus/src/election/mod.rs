@@ -102,8 +102,8 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
     /// Whether a member has answered this replica, which leads, not longer ago than a leader may be silent.
     fn answers(&self, now: Time, member: ReplicaId) -> bool;
 
-    /// The shortest time in which a member answered this replica lately; none if it did not, or if the election times no
-    /// answers (`Options::times_answers`).
+    /// The shortest time in which a member answered this replica lately; none if it did not, or if the election times
+    /// no answers (`Options::times_answers`).
     fn round_trip(&self, _member: ReplicaId) -> Option<Duration> {
         None
     }

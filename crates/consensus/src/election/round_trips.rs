@@ -9,8 +9,8 @@ const ROUNDS: u64 = 32;
 /// Answers to requests of this many rounds are timed. Later ones are late by more than an election time-out.
 const TIMED_MAX: usize = 24;
 
-/// The shortest time in which each member answered lately. The shortest, since bytes of commands may stand in a queue before
-/// a request: that says how much the link carries at the moment, and not how long it is.
+/// The shortest time in which each member answered lately. The shortest, since bytes of commands may stand in a queue
+/// before a request: that says how much the link carries at the moment, and not how long it is.
 #[derive(Clone, Debug)]
 pub(super) struct RoundTrips {
     /// When the latest rounds began, the latest first.

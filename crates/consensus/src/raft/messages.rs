@@ -200,7 +200,8 @@ pub struct VoteRound {
 /// A round of gossip: the leader sends it to a few replicas, and each that sees it for the first time to a few others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// The term with its leader, which began the round. Replicas answer the leader, and not the replica that sent them the round.
+    /// The term with its leader, which began the round. Replicas answer the leader, and not the replica that sent
+    /// them the round.
     pub ballot: Ballot,
     /// The number of the round, which grows with every round of the term. What is no round has 0: a status that is told
     /// in between, or entries for a replica that asked for them.

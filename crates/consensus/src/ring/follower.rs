@@ -54,8 +54,8 @@ impl Ring {
         effects.send(from, Message::Promise(promise), effects.last_lsn());
     }
 
-    /// What this replica accepted in the slots from `first` to `through`, as much as fits a page. The page speaks of records
-    /// up to the present end of the log, so it may leave only once they are durable.
+    /// What this replica accepted in the slots from `first` to `through`, as much as fits a page. The page speaks of
+    /// records up to the present end of the log, so it may leave only once they are durable.
     fn promise_page(&self, ballot: Ballot, first: Slot, through: Slot) -> Promise {
         let (mut accepted, mut bytes, mut next) = (Vec::new(), 0, None);
         for (slot, value) in self.acceptor.accepted_from(first) {
@@ -195,8 +195,8 @@ impl Ring {
 
     // Votes.
 
-    /// The votes for a proposal pass on their way round the ring. This replica adds its own, and with it they leave once
-    /// its record is durable.
+    /// The votes for a proposal pass on their way round the ring. This replica adds its own, and with it they leave
+    /// once its record is durable.
     pub(super) fn on_votes(
         &mut self,
         now: Time,
@@ -237,8 +237,8 @@ impl Ring {
         self.on_decided(ballot, decided, effects);
     }
 
-    /// Sends the votes for some slots to the next member, once a record is durable; or the decision, if this replica makes
-    /// one of them.
+    /// Sends the votes for some slots to the next member, once a record is durable; or the decision, if this replica
+    /// makes one of them.
     fn send_votes_on(
         &mut self,
         view: &View,
@@ -262,8 +262,8 @@ impl Ring {
         self.send_round(message, after, effects);
     }
 
-    /// The slots from `first` on, and not after `last`, for which this replica votes alike: the end of the run, and if it
-    /// has a vote for them the record after which that may leave.
+    /// The slots from `first` on, and not after `last`, for which this replica votes alike: the end of the run, and
+    /// if it has a vote for them the record after which that may leave.
     fn votes_from(&self, ballot: Ballot, first: Slot, last: Slot) -> (Slot, Option<Lsn>) {
         if self.is_learner() && !self.has(Bug::LearnerVotes) {
             return (last, None);
@@ -343,8 +343,8 @@ impl Ring {
         self.count(first, last, ballot, voters, effects);
     }
 
-    /// Takes note that these members accepted the proposals of `ballot` for some slots, and decides those for which that
-    /// makes a quorum. What the coordinator decides itself, the others hear from it.
+    /// Takes note that these members accepted the proposals of `ballot` for some slots, and decides those for which
+    /// that makes a quorum. What the coordinator decides itself, the others hear from it.
     pub(super) fn count(
         &mut self,
         first: Slot,
@@ -372,8 +372,8 @@ impl Ring {
         self.deliver(effects);
     }
 
-    /// Sends the decision of these slots round the ring. The members have their values from the proposals that they voted
-    /// for; the others catch up.
+    /// Sends the decision of these slots round the ring. The members have their values from the proposals that they
+    /// voted for; the others catch up.
     fn tell_decided(&mut self, slots: &[Slot], effects: &mut Effects) {
         let Some(view) = self.view.clone() else { return };
         for run in slots.chunk_by(|slot, next| slot.next() == *next) {
@@ -385,8 +385,8 @@ impl Ring {
 
     // Decisions.
 
-    /// A decision passes on its way round the ring: what was proposed for these slots in the view's ballot. A member that
-    /// did not accept that catches up, once the coordinator's prefix includes it.
+    /// A decision passes on its way round the ring: what was proposed for these slots in the view's ballot. A member
+    /// that did not accept that catches up, once the coordinator's prefix includes it.
     pub(super) fn on_decision(
         &mut self,
         now: Time,
@@ -447,7 +447,8 @@ impl Ring {
 
     // Sending on.
 
-    /// Sends a message to the next member of its view once a record is durable. What a burst sends there leaves together.
+    /// Sends a message to the next member of its view once a record is durable. What a burst sends there leaves
+    /// together.
     pub(super) fn send_round(&mut self, message: Message, after: Lsn, effects: &mut Effects) {
         let (Message::Accept { view, .. } | Message::Votes { view, .. } | Message::Decision { view, .. }) =
             &message

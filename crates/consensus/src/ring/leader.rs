@@ -82,8 +82,8 @@ struct Heard {
     voted: Time,
 }
 
-/// Slots that were proposed together. Those that are not decided are proposed again from time to time: at first round the
-/// ring, then to each member by itself.
+/// Slots that were proposed together. Those that are not decided are proposed again from time to time: at first round
+/// the ring, then to each member by itself.
 #[derive(Clone, Debug)]
 struct Flight {
     first: Slot,
@@ -142,8 +142,8 @@ impl Ring {
         self.ask_all(effects);
     }
 
-    /// Begins to lead: slots through `decided` are decided, and what waits goes into the slots after it, none of which is
-    /// after `reserved`.
+    /// Begins to lead: slots through `decided` are decided, and what waits goes into the slots after it, none of
+    /// which is after `reserved`.
     pub(super) fn begin_to_lead(
         &mut self,
         now: Time,
@@ -191,9 +191,9 @@ impl Ring {
         self.all_in_turn().into_iter().filter(is_there).collect()
     }
 
-    /// All members by role: the voters in ascending order, from this replica on, then the learners that were heard of. So the
-    /// acceptors stand together, and nobody who proposes and does not vote stands between the coordinator and a decision
-    /// (Benz 2013, section 5.2).
+    /// All members by role: the voters in ascending order, from this replica on, then the learners that were heard
+    /// of. So the acceptors stand together, and nobody who proposes and does not vote stands between the coordinator
+    /// and a decision (Benz 2013, section 5.2).
     fn all_in_turn(&self) -> Vec<ReplicaId> {
         let mut ids = self.common.members.ids().to_vec();
         ids.rotate_left(self.common.members.my_index());
@@ -289,8 +289,8 @@ impl Ring {
 
     // Proposing.
 
-    /// Takes a batch that has to be ordered, unless it is on its way or was delivered already. What there is no room for
-    /// is dropped: its origin sends it again.
+    /// Takes a batch that has to be ordered, unless it is on its way or was delivered already. What there is no room
+    /// for is dropped: its origin sends it again.
     pub(super) fn order(&mut self, waiting: Waiting) {
         let congested = self.is_congested();
         let id = waiting.batch.id();
@@ -498,8 +498,8 @@ impl Ring {
     }
 }
 
-/// Another order of a ring. Members that did not vote although they were asked directly come last, where no decision waits
-/// for them; if they do already, the members change places, those at the front first.
+/// Another order of a ring. Members that did not vote although they were asked directly come last, where no decision
+/// waits for them; if they do already, the members change places, those at the front first.
 fn another_order(order: &[ReplicaId], voted: impl Fn(&ReplicaId) -> bool) -> Vec<ReplicaId> {
     let (mut next, silent): (Vec<_>, Vec<_>) = order[1..].iter().copied().partition(voted);
     next.extend(silent);

@@ -1,9 +1,10 @@
 //! Learners on the ring (Benz 2013: a process that is a learner, or a learner and a proposer, and no acceptor).
 //!
-//! A learner of the group does not vote, promises nothing that counts, and takes no part in elections. With `ring-learners` it
-//! has a place in the ring all the same: messages pass it like every other member, it keeps what they bring, and it delivers
-//! what is decided. It writes down only what is decided, before it delivers it, as what it learns by catch-up. It says to all
-//! voters how far it is, as long as it runs; the coordinator among them takes it into the ring.
+//! A learner of the group does not vote, promises nothing that counts, and takes no part in elections. With
+//! `ring-learners` it has a place in the ring all the same: messages pass it like every other member, it keeps what
+//! they bring, and it delivers what is decided. It writes down only what is decided, before it delivers it, as what
+//! it learns by catch-up. It says to all voters how far it is, as long as it runs; the coordinator among them takes
+//! it into the ring.
 
 use std::time::Duration;
 

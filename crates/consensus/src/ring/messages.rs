@@ -28,8 +28,8 @@ pub enum Message {
         /// The first slot that it wants to hear about.
         from: Slot,
     },
-    /// Phase 1a for the slots of a range, with `ring-reserve`: the receiver promises the ballot for all slots, and tells
-    /// what it accepted in these.
+    /// Phase 1a for the slots of a range, with `ring-reserve`: the receiver promises the ballot for all slots, and
+    /// tells what it accepted in these.
     PrepareRange {
         /// The same as in `Prepare`.
         ballot: Ballot,
@@ -215,8 +215,8 @@ pub struct Promise {
     pub decided: Slot,
     /// What the sender accepted in slots of this page, in slot order.
     pub accepted: Vec<AcceptedValue>,
-    /// The next slot in which the sender accepted something, also beyond the range that it was asked for; `None` if there
-    /// is none.
+    /// The next slot in which the sender accepted something, also beyond the range that it was asked for; `None` if
+    /// there is none.
     pub next: Option<Slot>,
 }
 

@@ -2,10 +2,10 @@
 //! it once.
 //!
 //! Any replica takes commands. Its batch goes along the ring to the **coordinator**, the leader, as a value
-//! ([`Message::Values`]). The coordinator gives it a slot, and sends one proposal round the ring ([`Message::Accept`]),
-//! to which each member adds its vote once its record is durable. The member at which the votes reach a quorum makes the
-//! decision ([`Message::Decision`]), which travels on until all have it. From the member before the batch's origin on, a
-//! message carries only the batch's name (`values.rs`).
+//! ([`Message::Values`]). The coordinator gives it a slot, and sends one proposal round the ring
+//! ([`Message::Accept`]), to which each member adds its vote once its record is durable. The member at which the
+//! votes reach a quorum makes the decision ([`Message::Decision`]), which travels on until all have it. From the
+//! member before the batch's origin on, a message carries only the batch's name (`values.rs`).
 //!
 //! Phase 1, heartbeats, reads and transfers are those of MultiPaxos: each of these messages goes straight to its
 //! receiver.
@@ -13,10 +13,10 @@
 //! # Why it is safe
 //!
 //! The rules of MultiPaxos hold slot by slot: a promise and a vote leave after their record, one ballot proposes one
-//! value for a slot, a new coordinator adopts the value of the highest ballot that a quorum reports. The **view**, which
-//! says who sends to whom, is in none of them. Votes are a set, not a number, so a message that passes a member twice
-//! counts its vote once. A name holds length and checksum of its batch, and a member votes only for what it can write
-//! down in full. docs/ring.md has the argument, and the differences from the document.
+//! value for a slot, a new coordinator adopts the value of the highest ballot that a quorum reports. The **view**,
+//! which says who sends to whom, is in none of them. Votes are a set, not a number, so a message that passes a member
+//! twice counts its vote once. A name holds length and checksum of its batch, and a member votes only for what it can
+//! write down in full. docs/ring.md has the argument, and the differences from the document.
 
 mod claims;
 mod describe;
@@ -457,9 +457,9 @@ impl Ring {
         self.complete_phase_1(now, effects);
     }
 
-    /// How many batches of this replica's own clients may be under way: its part of what the coordinator orders at a time.
-    /// Proposers that wait for two rounds have twice as many as others, so that all order equally much where they want
-    /// more than there is (Benz 2013, figure 4.5: half of them are much faster).
+    /// How many batches of this replica's own clients may be under way: its part of what the coordinator orders at a
+    /// time. Proposers that wait for two rounds have twice as many as others, so that all order equally much where
+    /// they want more than there is (Benz 2013, figure 4.5: half of them are much faster).
     fn own_window(&self) -> usize {
         let place = |view: &View| view.place(self.me());
         let Some((view, place)) = self.view.as_ref().and_then(|view| Some((view, place(view)?))) else {

@@ -1,9 +1,9 @@
 //! In which order the members of a ring stand (Benz 2013, sections 5.2 and 3.2).
 //!
 //! What passes the ring takes the whole round to its proposer, and two rounds if the proposer stands behind the
-//! coordinator and before the member at which the votes reach a quorum. So the cost of an order is the time of its round,
-//! times one and the share of the batches that such members propose. Any order is safe (docs/ring.md); a wrong one costs
-//! time.
+//! coordinator and before the member at which the votes reach a quorum. So the cost of an order is the time of its
+//! round, times one and the share of the batches that such members propose. Any order is safe (docs/ring.md); a wrong
+//! one costs time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -91,8 +91,8 @@ impl Survey {
         *self.proposed.entry(by).or_default() += 1;
     }
 
-    /// A ring begins. `broken` says that it takes the place of one that did not carry: its order was chosen for that, and
-    /// has to last for longer each time.
+    /// A ring begins. `broken` says that it takes the place of one that did not carry: its order was chosen for that,
+    /// and has to last for longer each time.
     pub(super) fn ring_begins(&mut self, now: Time, timeout: Duration, broken: bool) {
         if broken {
             self.rarer = (self.rarer * 2).min(RARER_MAX);
@@ -164,10 +164,10 @@ impl Points {
         self.round(order) * (WHOLE + twice)
     }
 
-    /// The order of the least cost, or of more than [`Points::EXACT_MAX`] members one that is no worse than `present`, and
-    /// costs at most four times the least where delays keep the triangle inequality: a walk round the smallest tree takes
-    /// at most twice the shortest round, and no share makes more of that than twice as much. Of equal orders the present
-    /// one.
+    /// The order of the least cost, or of more than [`Points::EXACT_MAX`] members one that is no worse than
+    /// `present`, and costs at most four times the least where delays keep the triangle inequality: a walk round the
+    /// smallest tree takes at most twice the shortest round, and no share makes more of that than twice as much. Of
+    /// equal orders the present one.
     fn best(&self, present: &[usize]) -> Vec<usize> {
         if self.len() <= Points::EXACT_MAX { self.exact(present) } else { self.near(present) }
     }
@@ -301,7 +301,8 @@ impl Ring {
         best.into_iter().map(|member| ids[member]).chain(learners).collect()
     }
 
-    /// These members, without the learners among them, and those. Nobody has measured how far learners are: they stay last.
+    /// These members, without the learners among them, and those. Nobody has measured how far learners are: they stay
+    /// last.
     fn voters_apart(&self, ids: &[ReplicaId]) -> (Vec<ReplicaId>, Vec<ReplicaId>) {
         ids.iter().partition(|&&id| self.common().members.index(id).is_some())
     }

@@ -16,7 +16,8 @@ pub enum Bug {
     AdoptLowestBallot,
     /// A new coordinator puts no-ops where acceptors reported values (ERR-2).
     DropAcceptedValue,
-    /// What was told of one range of slots is taken for all that was accepted, although the answers say that there is more.
+    /// What was told of one range of slots is taken for all that was accepted, although the answers say that there is
+    /// more.
     TakeRangeForAll,
     /// A learner adds a vote to those that pass it.
     LearnerVotes,

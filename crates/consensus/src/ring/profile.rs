@@ -31,8 +31,8 @@ pub struct Tuning {
     pub voters: RingVoters,
     /// What the learners do in the ring.
     pub learners: RingLearners,
-    /// How many slots a coordinator asks about at a time before it proposes in them (Benz 2013: `p1_preexecution_number`);
-    /// none to ask about all later slots at once.
+    /// How many slots a coordinator asks about at a time before it proposes in them (Benz 2013:
+    /// `p1_preexecution_number`); none to ask about all later slots at once.
     pub reserve: Option<u16>,
 }
 

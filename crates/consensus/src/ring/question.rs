@@ -1,9 +1,9 @@
 //! Phase 1: what a coordinator has to know of slots before it may propose in them.
 //!
-//! A promise is for all slots, and a coordinator needs no second one. What it has to ask is what was accepted before: open,
-//! for all later slots at once; or for one range of slots after the other (Benz 2013, section 3.1.2), each asked for when
-//! the one before is half used up. It proposes in a slot only after a quorum, having promised its ballot, told what it
-//! accepted there; docs/ring.md has the argument.
+//! A promise is for all slots, and a coordinator needs no second one. What it has to ask is what was accepted before:
+//! open, for all later slots at once; or for one range of slots after the other (Benz 2013, section 3.1.2), each
+//! asked for when the one before is half used up. It proposes in a slot only after a quorum, having promised its
+//! ballot, told what it accepted there; docs/ring.md has the argument.
 
 use std::collections::{BTreeMap, VecDeque};
 

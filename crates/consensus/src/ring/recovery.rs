@@ -144,15 +144,15 @@ impl Ring {
         lost
     }
 
-    /// Where records may be missing, a newer value of a slot may be among them: only what was known to be decided can be
-    /// believed. Returns the prefix that is known without the rest.
+    /// Where records may be missing, a newer value of a slot may be among them: only what was known to be decided can
+    /// be believed. Returns the prefix that is known without the rest.
     fn forget_accepted(&mut self) -> Slot {
         self.acceptor.forget_undecided();
         self.decided()
     }
 
-    /// Takes only how far decisions go, and which replica leads. It neither votes nor answers a leader that counts which
-    /// replicas follow it, so it is left out of the ring.
+    /// Takes only how far decisions go, and which replica leads. It neither votes nor answers a leader that counts
+    /// which replicas follow it, so it is left out of the ring.
     pub(super) fn receive_while_recovering(
         &mut self,
         from: ReplicaId,

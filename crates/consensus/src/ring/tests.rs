@@ -257,7 +257,8 @@ fn a_member_that_refuses_does_not_stop_the_others() {
     assert_eq!(node.receive(1, message.clone()), [refused, (ReplicaId(3), message)]);
 }
 
-/// B2: a learner on the ring keeps what passes, adds no vote whichever bits it sees, and writes down what is decided alone.
+/// B2: a learner on the ring keeps what passes, adds no vote whichever bits it sees, and writes down what is decided
+/// alone.
 #[test]
 fn a_learner_passes_votes_on_and_adds_none() {
     let tuning = Tuning { learners: RingLearners::Propose, ..Tuning::default() };
@@ -347,8 +348,8 @@ fn a_coordinator_proposes_only_where_a_quorum_told_what_it_accepted() {
     assert_eq!(proposed(&sent), [(7, true), (8, false)]);
 }
 
-/// What the candidate accepted itself beyond the range counts as well: with the vote of a member that does not answer it
-/// may be chosen, and a read must not miss it.
+/// What the candidate accepted itself beyond the range counts as well: with the vote of a member that does not answer
+/// it may be chosen, and a read must not miss it.
 #[test]
 fn a_candidate_heeds_what_it_accepted_itself_beyond_the_range() {
     let below = Ballot { round: 1, replica: ReplicaId(3) };

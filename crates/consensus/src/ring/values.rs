@@ -17,7 +17,8 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 /// So many places of batches that were delivered may stay in the order of those that are held.
 const PLACES_SPARE: usize = 64;
 
-/// A batch that was sent more often than this, without being delivered, goes the way of a replica that is not in the ring.
+/// A batch that was sent more often than this, without being delivered, goes the way of a replica that is not in the
+/// ring.
 const SENT_MAX: u32 = 3;
 
 /// A batch of this replica's clients that is not delivered.
@@ -100,8 +101,8 @@ impl Values {
         void.into_iter().for_each(|id| self.drop_held(id));
     }
 
-    /// Whether a batch was sent round the ring and straight to the coordinator, and still is not delivered: the ring that
-    /// this replica knows may be over, and the coordinator out of reach.
+    /// Whether a batch was sent round the ring and straight to the coordinator, and still is not delivered: the ring
+    /// that this replica knows may be over, and the coordinator out of reach.
     pub(super) fn is_stuck(&self) -> bool {
         self.pending.values().any(|pending| pending.sent > SENT_MAX)
     }
@@ -244,8 +245,8 @@ impl Ring {
         effects.send_each(answered, decided, Lsn::ZERO);
     }
 
-    /// Tells the origins of these batches of a ring that is newer than the one along which they came: nobody else may do
-    /// so, if it leaves them out.
+    /// Tells the origins of these batches of a ring that is newer than the one along which they came: nobody else may
+    /// do so, if it leaves them out.
     fn tell_of_newer_ring(&self, old: &View, values: &[Value], effects: &mut Effects) {
         let Some(view) = self.view.as_ref().filter(|view| !old.is_detour() && view.replaces(Some(old)))
         else {

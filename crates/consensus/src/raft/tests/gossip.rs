@@ -288,8 +288,8 @@ fn a_leader_learns_what_all_know_from_its_own_rounds_and_confirms_reads_by_them(
     assert!(leader.protocol.answers(leader.now, R4) && !leader.protocol.answers(leader.now, R5));
 }
 
-/// A leader that decides nothing stays for the reads that it serves (`progress_watch.rs`). With statuses it serves none: a
-/// read waits for all that is proposed.
+/// A leader that decides nothing stays for the reads that it serves (`progress_watch.rs`). With statuses it serves
+/// none: a read waits for all that is proposed.
 #[test]
 fn a_leader_that_decides_nothing_gives_up_where_reads_wait_for_all_that_is_proposed() {
     for (replication, role) in
