@@ -44,6 +44,11 @@ impl Outstanding {
         let wait = retry.checked_mul(1 << self.repeats.min(REPEAT_DOUBLINGS_MAX)).unwrap_or(Duration::MAX);
         self.sent.map(|(_, at)| at + wait)
     }
+
+    /// Whether it is among these batches: changes of the group, others, or both.
+    fn is_one_of(&self, changes: Option<bool>) -> bool {
+        changes.is_none_or(|changes| changes == self.closed.changes_group)
+    }
 }
 
 /// A command's place in its batch, and the request that waits for it.
@@ -266,10 +271,7 @@ impl Requests {
     ) -> Option<Batch> {
         let elsewhere = |batch: &Outstanding| batch.sent.is_none_or(|(sent, _)| sent != taker);
         let overdue = |batch: &Outstanding| batch.retry_at(retry).is_some_and(|at| now >= at);
-        let mut wanted = self
-            .outstanding
-            .values_mut()
-            .filter(|batch| changes.is_none_or(|changes| changes == batch.closed.changes_group));
+        let mut wanted = self.outstanding.values_mut().filter(|batch| batch.is_one_of(changes));
         let batch = wanted.find(|batch| elsewhere(batch) || overdue(batch))?;
         batch.repeats = if elsewhere(batch) { 0 } else { batch.repeats + 1 };
         batch.sent = Some((taker, now));
@@ -291,10 +293,12 @@ impl Requests {
         self.outstanding.values_mut().filter(to_leader).for_each(|batch| batch.sent = None);
     }
 
-    /// When the next batch has to be sent to the leader again.
-    pub fn retry_at(&self, retry: Duration) -> Option<Time> {
+    /// When the next batch has to be sent to the leader again, of those that [`Requests::resend`] would send with the
+    /// same `changes`.
+    pub fn retry_at(&self, changes: Option<bool>, retry: Duration) -> Option<Time> {
         let to_leader = |batch: &&Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
-        self.outstanding.values().filter(to_leader).filter_map(|batch| batch.retry_at(retry)).min()
+        let wanted = self.outstanding.values().filter(|batch| batch.is_one_of(changes));
+        wanted.filter(to_leader).filter_map(|batch| batch.retry_at(retry)).min()
     }
 
     /// The outstanding batch for which a reference stands.
@@ -408,6 +412,27 @@ mod tests {
         assert_eq!(requests.done(&batches[1]), [(0, RequestId(2))]);
         assert_eq!((requests.bytes(), requests.lowest_own()), (0, 3));
         assert_eq!(requests.done(&batches[1]), [], "it was delivered");
+    }
+
+    /// A replica on a ring that proposes its commands itself sends the leader only changes of the group: a deadline for
+    /// anything else would have passed, and stay.
+    #[test]
+    fn what_is_due_is_sent_again_and_then_not_due() {
+        let (mut requests, retry) = (requests(), Duration::from_secs(1));
+        sent(&mut requests, 1);
+        let due = NOW + retry;
+        assert_eq!(requests.retry_at(None, retry), Some(due));
+        assert_eq!(requests.retry_at(Some(true), retry), None);
+        requests.add_own(NOW, Some(RequestId(2)), CommandKind::Reconfigure, &[0; 100]);
+        requests.next_batch(NOW, LEADER).unwrap();
+        for changes in [None, Some(true), Some(false)] {
+            let mut now = NOW;
+            while let Some(due) = requests.retry_at(changes, retry).filter(|&due| due < NOW + retry * 60) {
+                assert!(due > now, "{changes:?}: time goes on");
+                now = due;
+                while requests.resend(LEADER, changes, now, retry).is_some() {}
+            }
+        }
     }
 
     #[test]
