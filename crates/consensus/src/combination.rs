@@ -1,7 +1,7 @@
 //! Which orderings, elections, disseminations and durabilities go together.
 //!
 //! Everything that chooses one of each asks here: servers, changes of a group, and the table that `synod serve --help`
-//! shows. The simulator's plans draw all that is legal, and nothing else (`sim/tests/seeds.rs`).
+//! shows. The simulator's plans draw all that is legal, and nothing else (`sim/tests/simulator/seeds.rs`).
 
 use synod_wire::{Durability, Ending};
 

@@ -182,7 +182,7 @@ impl MergedPlan {
             timer_late: Duration::ZERO,
             direct: 60,
             sessions: 0,
-            think: (Duration::ZERO, 200 * MS),
+            think: (Duration::ZERO, 600 * MS),
             timeout: 60_000 * MS,
             operations: usize::MAX,
             busy: vec![0],

@@ -1,0 +1,14 @@
+//! What the simulator finds, and what it does not find where nothing is wrong. All of it is one program, so that the
+//! short tests of one file run beside the long ones of another.
+//!
+//! Protocols that do not stand in this tree are registered for a whole process: `leaderless.rs` and `outside.rs` are
+//! programs of their own.
+
+mod explore;
+mod guest;
+mod leases;
+mod merged;
+mod outages;
+mod planted_bugs;
+mod scenarios;
+mod seeds;
