@@ -18,13 +18,13 @@ use super::{
     charts::{chart, lines},
     judging::Rows,
     parameters::{ON_VIRTUAL, SHORT_WINDOW},
-    points::Field,
+    points::{Field, of_round},
     s_paxos::COSTS,
 };
 use crate::{
     ground::{
         Act, Asked, Ground, Load, Ordering, Setup, What,
-        hardware::{Card, Costs, Hardware},
+        hardware::Costs,
         virtual_time::{self, Groups, Merging, Ran, Seats},
     },
     net::Topology,
@@ -59,6 +59,24 @@ const SKIPS: Parameter = Parameter {
     full: "lambda:6000",
 };
 
+const RINGS: Parameter = Parameter {
+    key: "rings",
+    help: "How many rings there are, separated by commas.",
+    default: "1,2,3,4,5",
+    full: "1,2,3,4,5",
+};
+
+/// A curve over the number of rings.
+const fn by_rings(title: &'static str, metric: &'static str, y_label: &'static str) -> Chart {
+    lines(title, metric, y_label, "rings")
+}
+
+const ORDERED: Chart = by_rings("Bytes of commands that the rings order", "goodput", "Mbit/s");
+const EXECUTED: Chart =
+    by_rings("Bytes of commands that are executed in one order", "merged_goodput", "Mbit/s");
+const AT_THE_PROPOSER: Chart = by_rings("Median latency at the proposer", "decided_ms", "ms");
+const BUSY_MERGER: Chart = by_rings("Processor of the merging machine", "merger_busy", "%");
+
 /// A dot plot of a figure that each arrangement has once.
 const fn dots(title: &'static str, metric: &'static str, y_label: &'static str) -> Chart {
     chart(Form::Dots, title, metric, y_label, "groups")
@@ -71,14 +89,10 @@ fn setup(
     machines: usize,
     megabits: Option<f64>,
 ) -> Result<Setup, LabError> {
-    let mut setup = field.setup(machines, Ordering::of(ProtocolKind::Ring))?;
-    let card = Card { bytes_per_second: megabits.map(|megabits| megabits * 125_000.0) };
-    setup.hardware = Hardware { costs: Costs::named(parameters.text("costs"))?, card, ..Hardware::default() };
-    setup.topology = Some(Topology::named("single-dc")?);
+    let costs = Costs::named(parameters.text("costs"))?;
+    let ordering = Ordering::of(ProtocolKind::Ring);
+    let mut setup = field.machines(machines, ordering, costs, megabits, "single-dc")?;
     setup.settings.batch_bytes_max = 1;
-    // What waits in front of a slow card is neither sent again nor taken for the silence of a leader.
-    setup.settings.consensus.retransmit_after = Duration::from_secs(2);
-    setup.settings.consensus.election_timeout = Duration::from_secs(5);
     Ok(setup)
 }
 
@@ -107,8 +121,7 @@ fn point(
     sum_up: impl Fn(&Ran) -> Sample + 'static,
 ) -> Point {
     let measure = move |conduct: &Conduct| {
-        let setup = Setup { seed: setup.seed.wrapping_add(conduct.round << 32), ..setup.clone() };
-        Ok(sum_up(&virtual_time::run_groups(&setup, &groups, conduct)?))
+        Ok(sum_up(&virtual_time::run_groups(&of_round(&setup, conduct), &groups, conduct)?))
     };
     Point { series: series.into(), x, measure: Box::new(measure) }
 }
@@ -410,26 +423,15 @@ pub const MERGED: Experiment = Experiment {
             (the document's disks turn at 7,200 a minute); in memory it waits for nothing. The bound of rings on slow \
             disks is what one ring orders, times their number; that of rings in memory is the merging machine's card. \
             What rings order beyond that, the merging machine learns later.",
-    parameters: &[
-        ON_VIRTUAL,
-        Parameter { default: "4", full: "20", ..SHORT_WINDOW },
-        COSTS,
-        SKIPS,
-        Parameter {
-            key: "rings",
-            help: "How many rings there are, separated by commas.",
-            default: "1,2,3,4,5",
-            full: "1,2,3,4,5",
-        },
-    ],
+    parameters: &[ON_VIRTUAL, Parameter { default: "4", full: "20", ..SHORT_WINDOW }, COSTS, SKIPS, RINGS],
     headline: "merged_goodput",
     points: points_of_merged,
     charts: &[
-        lines("Bytes of commands that are executed in one order", "merged_goodput", "Mbit/s", "rings"),
-        lines("Bytes of commands that the rings order", "goodput", "Mbit/s", "rings"),
-        lines("Median latency at the proposer", "decided_ms", "ms", "rings"),
-        lines("Median latency at the merge", "merged_ms", "ms", "rings"),
-        lines("Processor of the merging machine", "merger_busy", "%", "rings"),
+        EXECUTED,
+        ORDERED,
+        AT_THE_PROPOSER,
+        by_rings("Median latency at the merge", "merged_ms", "ms"),
+        BUSY_MERGER,
     ],
     facts: &[crate::study::Fact {
         series: std::borrow::Cow::Borrowed("slow disks"),
@@ -570,21 +572,16 @@ pub const PER_NODE: Experiment = Experiment {
         Parameter { default: "2", full: "10", ..SHORT_WINDOW },
         COSTS,
         Parameter { default: "lambda:20000", full: "lambda:20000", ..SKIPS },
-        Parameter {
-            key: "rings",
-            help: "How many rings there are, separated by commas.",
-            default: "1,2,3,4,6,8",
-            full: "1,2,3,4,5,6,7,8",
-        },
+        Parameter { default: "1,2,3,4,6,8", full: "1,2,3,4,5,6,7,8", ..RINGS },
     ],
     headline: "merged_goodput",
     points: points_per_node,
     charts: &[
-        lines("Bytes of commands that the rings order", "goodput", "Mbit/s", "rings"),
-        lines("Bytes of commands that are executed in one order", "merged_goodput", "Mbit/s", "rings"),
-        lines("Processor of the busiest machine of the rings", "ring_busy", "%", "rings"),
-        lines("Processor of the merging machine", "merger_busy", "%", "rings"),
-        lines("Median latency at the proposer", "decided_ms", "ms", "rings"),
+        ORDERED,
+        EXECUTED,
+        by_rings("Processor of the busiest machine of the rings", "ring_busy", "%"),
+        BUSY_MERGER,
+        AT_THE_PROPOSER,
     ],
     facts: &[],
     shapes: &[
@@ -684,9 +681,9 @@ pub const GLOBAL: Experiment = Experiment {
     headline: "throughput",
     points: points_of_regions,
     charts: &[
-        chart(Form::Points, "Throughput", "throughput", "commands a second", RINGS),
-        chart(Form::Points, "Mean latency at the proposer", "decided_ms", "ms", RINGS),
-        chart(Form::Points, "Mean latency at the merge", "merged_ms", "ms", RINGS),
+        chart(Form::Points, "Throughput", "throughput", "commands a second", WHICH_RING),
+        chart(Form::Points, "Mean latency at the proposer", "decided_ms", "ms", WHICH_RING),
+        chart(Form::Points, "Mean latency at the merge", "merged_ms", "ms", WHICH_RING),
     ],
     facts: &[],
     shapes: &[
@@ -709,7 +706,7 @@ pub const GLOBAL: Experiment = Experiment {
     ],
 };
 
-const RINGS: &str = "ring: 1 Virginia, 2 Ireland, 3 Oregon, 4 global";
+const WHICH_RING: &str = "ring: 1 Virginia, 2 Ireland, 3 Oregon, 4 global";
 const WITH: &str = "with the global ring";
 const WITHOUT: &str = "without";
 const REGIONS: usize = 3;

@@ -18,7 +18,7 @@ use synod_consensus::{
     raft::{Replication, Tuning},
 };
 
-use super::{charts::lines, points::Field, s_paxos::COSTS};
+use super::{charts::lines, parameters::SHORT_WINDOW, points::Field, s_paxos::COSTS};
 use crate::{
     ground::{Load, Ordering, Setup, hardware::Costs},
     net::Topology,
@@ -102,6 +102,9 @@ impl Way {
         Some((Duration::from_micros(micros), fan_out))
     }
 }
+
+/// A window of a second, in which there are hundreds of rounds.
+const WINDOW: Parameter = Parameter { default: "1", full: "10", ..SHORT_WINDOW };
 
 /// What is the same at all points of an experiment.
 const INTERVAL: Parameter = Parameter {
