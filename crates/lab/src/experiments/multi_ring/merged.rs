@@ -104,6 +104,8 @@ fn bound_of_card(megabits: f64, value_bytes: usize) -> f64 {
     megabits * value_bytes as f64 / (value_bytes + COMMAND_HEADER_BYTES) as f64
 }
 
+/// One or two rings do not fill the merging machine's card, and nothing is executed that was not ordered. So the bound
+/// is what the rings order, if that is less than what the card carries.
 fn of_card(measured: &Measured) -> Judgement {
     let mut rows =
         Rows::new(&["rings", "ordered, Mbit/s", "executed in one order, Mbit/s", "bound, Mbit/s", "share"]);

@@ -69,8 +69,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     shapes: &[
         Shape {
             id: "R8a",
-            claim: "rings that leave the processor free add up: throughput grows with each ring until the processor \
-                    of one of their machines is full, or the card",
+            claim: "rings that leave the processor free add up: throughput grows by more than 5 % with each step \
+                    until 90 % of the processor of one of their machines are used, or of the cards",
             judge: grows,
         },
         Shape {
@@ -101,9 +101,11 @@ fn points_per_node(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-/// Percent of a processor, or of a card, from which on it counts as full.
+/// Percent of a processor, or of the cards, from which on they count as full.
 const FULL: f64 = 90.0;
 
+/// Throughput grows until something is full. The document's rings grew to as many as the processors of a machine
+/// carried; here a ring is added where the one processor may have little left, so a step need not gain a whole ring.
 fn grows(measured: &Measured) -> Judgement {
     let mut rows = Rows::new(&["limit", "rings", "Mbit/s", "processor before, %", "over fewer rings"]);
     for Shared { name, megabits, .. } in SHARED {
@@ -114,8 +116,8 @@ fn grows(measured: &Measured) -> Judgement {
                 continue;
             };
             let Some(busy) = mean(pair[0], "ring_busy") else { continue };
-            // Each body leaves its ring's three machines three times: twice for the ring, and once for the merging
-            // machine.
+            // A body is sent three times: twice along its ring, and once to the merging machine. There are three
+            // machines, so what they order fills their cards when it is as much as one card carries.
             let full = busy >= FULL || megabits.is_some_and(|card| before >= FULL / 100.0 * card);
             let gain = after / before;
             let cells = [
