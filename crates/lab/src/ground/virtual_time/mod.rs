@@ -243,15 +243,15 @@ mod tests {
 
     /// Two groups of three machines each, and a seventh that learns both. One has clients.
     fn two_groups(skips: Skips) -> Ran {
-        let load = |concurrent| Load { beside: true, ..Load::new(concurrent, Duration::from_secs(2)) };
-        let seats = |first: usize, concurrent| Seats {
+        let load = |rate| Load { rate, beside: true, ..Load::new(0, Duration::from_secs(2)) };
+        let seats = |first: usize, rate| Seats {
             voters: (first..first + 3).collect(),
             learners: vec![6],
             leader: Some(first),
-            load: load(concurrent),
+            load: load(rate),
         };
         let merge = Merging { take: Take::MIN, skips, at: vec![6] };
-        let groups = Groups { groups: vec![seats(0, 10), seats(3, 0)], merge: Some(merge) };
+        let groups = Groups { groups: vec![seats(0, Some(1000.0)), seats(3, None)], merge: Some(merge) };
         let ran = run_groups(&setup(7, "single-dc"), &groups, &conduct()).unwrap();
         assert_eq!(
             ran.merged.iter().map(|merged| (merged.place, merged.group)).collect::<Vec<_>>(),
