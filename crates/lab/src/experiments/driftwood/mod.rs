@@ -109,7 +109,8 @@ const WINDOW: Parameter = Parameter { default: "1", full: "10", ..SHORT_WINDOW }
 /// What is the same at all points of an experiment.
 const INTERVAL: Parameter = Parameter {
     key: "interval",
-    help: "Microseconds from one round of gossip to the next; document: those of its tables 3 and 4; auto: as the leader measures.",
+    help: "Microseconds from one round of gossip to the next; document: those of its tables 3 and 4; auto: as the \
+           leader measures.",
     default: "document",
     full: "document",
 };
