@@ -2,7 +2,7 @@
 
 use synod_consensus::ring::RingOrder;
 
-use super::{FEW, VALUE_BYTES, Way, regime};
+use super::{FEW, Way, regime};
 use crate::{
     experiments::{
         charts::lines,
@@ -25,7 +25,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "Replicas stand in turn in three regions, 35, 40 and 70 ms from each other (the topology `regions`), so that \
             the order of their numbers goes from region to region at every hop. The measured order is what the \
             coordinator chooses from the delays that members measure. Clients run beside the coordinator, or beside all \
-            members, and keep few commands of 8 KiB under way, so that the time of a round is what limits.",
+            members, and keep few commands of 256 bytes under way, so that the time of a round is what limits.",
     parameters: &[
         ON_VIRTUAL,
         Parameter { default: "10", full: "60", ..SHORT_WINDOW },
@@ -55,6 +55,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     ],
 };
 
+/// So few bytes that what carries them takes no time beside the links.
+const ORDER_BYTES: usize = 256;
+
 /// Election time-outs that pass before answers count, in which the coordinator chooses the order.
 const SETTLES: u32 = 12;
 
@@ -66,7 +69,7 @@ fn points_by_order(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual])?;
     let window = parameters.seconds("seconds")?;
     let topology = Topology::named("regions")?.in_turn();
-    let regime = Regime { megabits: None, ..regime(VALUE_BYTES) };
+    let regime = Regime { megabits: None, ..regime(ORDER_BYTES) };
     let mut points = Vec::new();
     for replicas in sizes(parameters)? {
         for way in [Way::RingOfOne, Way::RingOfAll] {

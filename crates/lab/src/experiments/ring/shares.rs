@@ -27,6 +27,12 @@ pub const EXPERIMENT: Experiment = Experiment {
         Parameter { default: "10", full: "30", ..SHORT_WINDOW },
         COSTS,
         Parameter { default: "3,5,7", full: "3,5,7,9,11", ..REPLICAS },
+        Parameter {
+            key: "window",
+            help: "Batches of a replica that the coordinator may have under way.",
+            default: "8",
+            full: "8",
+        },
     ],
     headline: "least_share",
     points: points_of_shares,
@@ -47,17 +53,15 @@ pub const EXPERIMENT: Experiment = Experiment {
 /// Commands that the proposer of each replica has under way.
 const PLENTY: usize = 512;
 
-/// The window of a replica.
-const WINDOW: usize = 8;
-
 fn points_of_shares(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual])?;
     let window = parameters.seconds("seconds")?;
+    let batches = parameters.count("window", 1..=1024)? as usize;
     let mut points = Vec::new();
     for replicas in sizes(parameters)? {
         let (way, regime) = (Way::RingOfAll, regime(VALUE_BYTES));
         let mut setup = setup(&field, parameters, replicas, way.ordering(), (regime, way.arrangement()))?;
-        setup.settings.consensus.window_max = WINDOW;
+        setup.settings.consensus.window_max = batches;
         setup.settings.batch_bytes_max = 1;
         let load = load(regime, way.arrangement(), PLENTY * replicas, window);
         points.push(field.point(way.name(), replicas as f64, setup, Load { beside: true, ..load }));
