@@ -33,8 +33,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         Parameter {
             key: "windows",
             help: "Batches that a proposer may have under way, separated by commas.",
-            default: "14,55,110,221,885,1770",
-            full: "14,28,55,110,221,442,885,1770",
+            default: "14,55,110,221,886,1772",
+            full: "14,28,55,110,221,442,886,1772",
         },
     ],
     headline: "throughput",
