@@ -179,8 +179,9 @@ pub struct Tuning {
     pub dissemination: Option<Dissemination>,
     /// Options of the protocol, as KEY=VALUE,KEY=VALUE. With raft: replication=direct, gossip-replies or gossip-status
     /// (rounds of gossip, Driftwood), with round-interval, round-fan-out, vote-gossip, peer-repair and others; with ring:
-    /// ring-decision=quorum or last. An unknown key or value is answered with what is accepted; docs/driftwood.md and
-    /// docs/ring.md say what each does.
+    /// ring-decision=quorum or last, ring-order=role or measured, ring-learners=catch-up, learn or propose,
+    /// ring-voters=propose or accept, ring-reserve=SLOTS. An unknown key or value is answered with what is accepted;
+    /// docs/driftwood.md and docs/ring.md say what each does.
     #[arg(long, env = "SYNOD_OPTIONS", value_name = "KEY=VALUE,...", help_heading = GROUPS)]
     pub options: Option<Overrides>,
     /// The largest request [default: 1.5MiB].

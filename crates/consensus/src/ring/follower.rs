@@ -463,6 +463,12 @@ impl Ring {
             last.after = last.after.max(after);
             return;
         }
+        self.send_behind(to, message, after, effects);
+    }
+
+    /// Sends a message behind what leaves for the ring. Values must not overtake the decision of those before them: the
+    /// coordinator would have no room for them yet, and drop them.
+    pub(super) fn send_behind(&mut self, to: ReplicaId, message: Message, after: Lsn, effects: &mut Effects) {
         if self.outgoing.len() >= OUTGOING_MAX {
             self.send_outgoing(effects);
         }

@@ -532,6 +532,30 @@ fn bytes_go_on_at_once_and_votes_once_their_record_is_durable() {
     assert_eq!(found, [("bytes", Lsn::ZERO), ("votes", record)]);
 }
 
+/// B32: a decision makes room at the coordinator, and what comes before it would find none and be dropped.
+#[test]
+fn batches_leave_behind_the_decision_that_came_before_them() {
+    let mut node = Node::start(3, 3, Vec::new(), Slot::ZERO);
+    node.flush();
+    let order = ring(&[1, 2, 3]);
+    node.receive(2, accept(order.clone(), 1, Content::Whole(batch(2, 1))));
+    let decision = Message::Decision { view: order.clone(), first: Slot(1), last: Slot(1), ttl: 2 };
+    let values = vec![Value { hops: 2, content: Content::Whole(batch(2, 2)) }];
+    for message in [decision, Message::Values { view: order, safe: false, values }] {
+        let receive = Input::Receive { from: ReplicaId(2), message: message.into() };
+        node.protocol.step(Time::ZERO, receive, &mut node.effects);
+    }
+    let sent = node.step(Input::Propose { batch: batch(3, 1), awaited: false });
+    let origin = |value: &Value| value.content.batch().id().and_then(|id| id.origin.of_replica()).unwrap().0;
+    let kinds = sent.iter().map(|(to, message)| match message {
+        Message::Decision { .. } => format!("a decision to {to}"),
+        Message::Values { values, .. } => format!("values of {} to {to}", origin(&values[0])),
+        other => format!("{other:?}"),
+    });
+    let kinds: Vec<String> = kinds.collect();
+    assert_eq!(kinds, ["a decision to r1", "values of r2 to r1", "values of r3 to r1"]);
+}
+
 /// TV16: a coordinator that starts again takes a ballot of its own above all that it promised.
 #[test]
 fn a_restarted_coordinator_never_uses_its_ballot_again() {

@@ -190,13 +190,20 @@ impl Ring {
         self.send_pages(view.ballot.replica, &view, true, &straight, effects);
     }
 
-    fn send_pages(&self, to: ReplicaId, view: &View, safe: bool, batches: &[Batch], effects: &mut Effects) {
+    fn send_pages(
+        &mut self,
+        to: ReplicaId,
+        view: &View,
+        safe: bool,
+        batches: &[Batch],
+        effects: &mut Effects,
+    ) {
         let (hops, mut rest) = (self.hops(), batches);
         while !rest.is_empty() {
             let (page, tail) = rest.split_at(fitting(rest.iter(), self.common.options.page_bytes_max));
             let value = |batch: &Batch| Value { hops, content: Content::Whole(batch.clone()) };
             let values = page.iter().map(value).collect();
-            effects.send(to, Message::Values { view: view.clone(), safe, values }, Lsn::ZERO);
+            self.send_behind(to, Message::Values { view: view.clone(), safe, values }, Lsn::ZERO, effects);
             rest = tail;
         }
     }
@@ -221,7 +228,7 @@ impl Ring {
             // They go on before anything else is done with them.
             if let Some(next) = self.onward(&view) {
                 let values = values.iter().map(|value| sent_on(value, safe)).collect();
-                effects.send(next, Message::Values { view, safe, values }, Lsn::ZERO);
+                self.send_behind(next, Message::Values { view, safe, values }, Lsn::ZERO, effects);
             }
             let count_max = self.held_max();
             let passing = values.iter().filter_map(|value| value.content.whole());

@@ -4,8 +4,6 @@
 //! not care who leads; each replica has a machine of its own in virtual time, with the costs that were measured on the
 //! real program.
 
-use std::time::Duration;
-
 use synod_consensus::{Dissemination, ProtocolKind, raft::Replication};
 
 use super::{
@@ -16,11 +14,7 @@ use super::{
     s_paxos::COSTS,
 };
 use crate::{
-    ground::{
-        Asked, Ground, Load, Ordering, Setup,
-        hardware::{Card, Costs, Hardware},
-    },
-    net::Topology,
+    ground::{Asked, Ground, Load, Ordering, Setup, hardware::Costs},
     study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
@@ -290,15 +284,13 @@ fn setup(
     choice: Choice,
     deployment: Deployment,
 ) -> Result<Setup, LabError> {
-    let mut setup = field.setup(deployment.replicas, Ordering::of(choice.protocol()))?;
-    let mut costs = Costs::named(parameters.text("costs"))?;
+    let Deployment { replicas, megabits, topology, .. } = deployment;
+    let costs = Costs::named(parameters.text("costs"))?;
+    let mut setup = field.machines(replicas, Ordering::of(choice.protocol()), costs, megabits, topology)?;
     if let Some(fsync_ms) = deployment.fsync_ms {
-        costs.fsync_micros = fsync_ms * 1e3;
+        setup.hardware.costs.fsync_micros = fsync_ms * 1e3;
         setup.durability = synod_storage::Durability::Sync;
     }
-    let card = Card { bytes_per_second: deployment.megabits.map(|megabits| megabits * 125_000.0) };
-    setup.hardware = Hardware { costs, card, ..Hardware::default() };
-    setup.topology = Some(Topology::named(deployment.topology)?);
     let consensus = &mut setup.settings.consensus;
     if choice == Choice::Balanced {
         consensus.dissemination = Dissemination::Balanced;
@@ -306,9 +298,6 @@ fn setup(
     if choice == Choice::Gossip {
         consensus.raft.replication = Replication::GossipStatus;
     }
-    // What waits in front of a slow card or disk is neither sent again nor taken for the silence of a leader.
-    consensus.retransmit_after = Duration::from_secs(2);
-    consensus.election_timeout = Duration::from_secs(5);
     Ok(setup)
 }
 

@@ -1,10 +1,14 @@
 //! Makes the points of an experiment on any ground.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use super::parameters::{concurrencies, sizes};
 use crate::{
-    ground::{Ground, Load, Ordering, Setup},
+    ground::{
+        Ground, Load, Ordering, Setup,
+        hardware::{Card, Costs, Hardware},
+    },
+    net::Topology,
     study::{Conduct, LabError, Parameters, Point},
 };
 
@@ -33,12 +37,31 @@ impl Field<'_> {
         Ok(setup)
     }
 
+    /// The same on machines of virtual time with these costs and, if their cards are limited, so many megabits a second
+    /// in each direction.
+    pub(super) fn machines(
+        &self,
+        replicas: usize,
+        ordering: Ordering,
+        costs: Costs,
+        megabits: Option<f64>,
+        topology: &str,
+    ) -> Result<Setup, LabError> {
+        let mut setup = self.setup(replicas, ordering)?;
+        let card = Card { bytes_per_second: megabits.map(|megabits| megabits * 125_000.0) };
+        setup.hardware = Hardware { costs, card, ..Hardware::default() };
+        setup.topology = Some(Topology::named(topology)?);
+        // What waits in front of a slow card or disk is neither sent again nor taken for the silence of a leader.
+        setup.settings.consensus.retransmit_after = Duration::from_secs(2);
+        setup.settings.consensus.election_timeout = Duration::from_secs(5);
+        Ok(setup)
+    }
+
     /// A point. Each of its runs has another seed.
     pub(super) fn point(&self, series: impl Into<String>, x: f64, setup: Setup, load: Load) -> Point {
         let ground = self.ground;
         let measure = move |conduct: &Conduct| {
-            let setup = Setup { seed: setup.seed.wrapping_add(conduct.round << 32), ..setup.clone() };
-            let mut sample = ground.run(&setup, &load, conduct)?;
+            let mut sample = ground.run(&of_round(&setup, conduct), &load, conduct)?;
             if load.acts.is_empty() {
                 sample.timeline.clear();
             }
@@ -60,4 +83,9 @@ impl Field<'_> {
         }
         Ok(points)
     }
+}
+
+/// The setup of a point's run: each has another seed.
+pub(super) fn of_round(setup: &Setup, conduct: &Conduct) -> Setup {
+    Setup { seed: setup.seed.wrapping_add(conduct.round << 32), ..setup.clone() }
 }

@@ -9,7 +9,7 @@ pub mod threads;
 pub mod virtual_time;
 mod waiter;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use hdrhistogram::Histogram;
 use synod_consensus::{ElectionKind, ProtocolKind};
@@ -262,6 +262,8 @@ const BIN: Duration = Duration::from_millis(100);
 pub struct Outcome {
     /// Answers in the window, including those that timed out.
     pub answered: u64,
+    /// How many of these each replica gave; in virtual time only.
+    pub answered_by: BTreeMap<ReplicaId, u64>,
     /// The actual length of the window, in seconds.
     pub seconds: f64,
     /// Proposals that timed out.
@@ -286,6 +288,7 @@ impl Outcome {
         let latency = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds");
         Outcome {
             answered: 0,
+            answered_by: BTreeMap::new(),
             seconds: 0.0,
             timed_out: 0,
             resent: 0,
@@ -320,7 +323,26 @@ impl Outcome {
             what: act.what.to_string(),
         };
         let events = acts.iter().zip(&self.acts).map(event).collect();
-        Sample { figures: figures.into(), timeline: self.timeline.clone(), events }
+        let figures = figures.into_iter().chain(self.shares()).collect();
+        Sample { figures, timeline: self.timeline.clone(), events }
+    }
+
+    /// The answers of the leader, and of the replicas that gave the fewest and the most, over those of a replica on
+    /// average; nothing if fewer than two gave any.
+    fn shares(&self) -> Vec<(&'static str, f64)> {
+        if self.answered_by.len() < 2 {
+            return Vec::new();
+        }
+        let all: Vec<f64> = self.answered_by.values().map(|&answers| answers as f64).collect();
+        let mean = all.iter().sum::<f64>() / all.len() as f64;
+        let leader = self.leaders.last().and_then(|leader| self.answered_by.get(leader));
+        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = all.iter().copied().fold(0.0, f64::max);
+        vec![
+            ("leader_share", leader.map_or(0.0, |&answers| answers as f64) / mean),
+            ("least_share", least / mean),
+            ("most_share", most / mean),
+        ]
     }
 }
 

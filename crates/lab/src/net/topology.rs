@@ -135,6 +135,14 @@ impl Topology {
         Ok(topology)
     }
 
+    /// The same network, where replicas that follow each other at a site count as one: replicas then go to the sites in
+    /// turn.
+    #[must_use]
+    pub fn in_turn(mut self) -> Topology {
+        self.file.replicas.dedup();
+        self
+    }
+
     /// Its name, or its file's.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -72,8 +72,8 @@ impl std::fmt::Debug for Point {
 pub struct Sample {
     /// Figures by metric.
     pub figures: BTreeMap<&'static str, f64>,
-    /// Answers in consecutive intervals of a tenth of a second, if the experiment is about gaps; or what its chart of form
-    /// [`Form::Levels`] shows.
+    /// Answers in consecutive intervals of a tenth of a second, if the experiment is about gaps; or what its chart of
+    /// form [`Form::Levels`] shows.
     pub timeline: Vec<f64>,
     /// Actions that were carried out meanwhile.
     pub events: Vec<Event>,

@@ -3,19 +3,18 @@
 
 use std::time::Duration;
 
-use super::{COSTS_OF_MANY, FAN_OUT, INTERVAL, TOPOLOGY, Way, closed_loop, setup};
+use super::{COSTS_OF_MANY, FAN_OUT, INTERVAL, TOPOLOGY, WINDOW, Way, closed_loop, setup};
 use crate::{
     experiments::{
         charts::lines,
         judging::{Rows, range},
-        parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS, SHORT_WINDOW, concurrencies, sizes},
+        parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS},
         points::Field,
     },
     ground::{Ground, Load},
     study::{Chart, Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-const WINDOW: Parameter = Parameter { default: "1", full: "10", ..SHORT_WINDOW };
 const SIZES: Parameter = Parameter { default: "5,25,51,125", full: "5,25,51,125", ..REPLICAS };
 
 const CHARTS: &[Chart] = &[
@@ -139,24 +138,21 @@ fn by_interval(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     if !fixed_ones.iter().all(|micros| (50..=1_000_000).contains(micros)) {
         return Err(parameters.wrong("intervals", "accepted: 50 to 1000000 µs"));
     }
-    let mut points = Vec::new();
-    for replicas in sizes(parameters)? {
-        for clients in concurrencies(parameters)? {
-            for way in WAYS {
-                let mut add = |series, interval| -> Result<(), LabError> {
-                    let mut setup = setup(&field, parameters, way, replicas)?;
-                    setup.settings.consensus.raft.round_interval = interval;
-                    points.push(field.point(series, replicas as f64, setup, closed_loop(clients, window)));
-                    Ok(())
-                };
-                for &micros in &fixed_ones {
-                    add(fixed(way, clients, micros), Some(Duration::from_micros(micros)))?;
-                }
-                add(auto(way, clients), None)?;
+    field.sweep(|replicas, clients, points| {
+        for way in WAYS {
+            let mut add = |series, interval| -> Result<(), LabError> {
+                let mut setup = setup(&field, parameters, way, replicas)?;
+                setup.settings.consensus.raft.round_interval = interval;
+                points.push(field.point(series, replicas as f64, setup, closed_loop(clients, window)));
+                Ok(())
+            };
+            for &micros in &fixed_ones {
+                add(fixed(way, clients, micros), Some(Duration::from_micros(micros)))?;
             }
+            add(auto(way, clients), None)?;
         }
-    }
-    Ok(points)
+        Ok(())
+    })
 }
 
 fn pushed(way: Way, lazy: bool) -> String {
@@ -168,21 +164,18 @@ fn by_push(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let window = parameters.seconds("seconds")?;
     let value_bytes = parameters.count("value-bytes", 1..=1 << 20)? as usize;
     let card = parameters.count("card", 1..=1_000_000)? as f64;
-    let mut points = Vec::new();
-    for replicas in sizes(parameters)? {
-        for clients in concurrencies(parameters)? {
-            for way in WAYS {
-                for lazy in [false, true] {
-                    let mut setup = setup(&field, parameters, way, replicas)?;
-                    setup.hardware.card.bytes_per_second = Some(card * 1e6 / 8.0);
-                    setup.settings.consensus.raft.lazy_push = lazy.then_some(0);
-                    let load = Load { value_bytes, ..closed_loop(clients, window) };
-                    points.push(field.point(pushed(way, lazy), replicas as f64, setup, load));
-                }
+    field.sweep(|replicas, clients, points| {
+        for way in WAYS {
+            for lazy in [false, true] {
+                let mut setup = setup(&field, parameters, way, replicas)?;
+                setup.hardware.card.bytes_per_second = Some(card * 1e6 / 8.0);
+                setup.settings.consensus.raft.lazy_push = lazy.then_some(0);
+                let load = Load { value_bytes, ..closed_loop(clients, window) };
+                points.push(field.point(pushed(way, lazy), replicas as f64, setup, load));
             }
         }
-    }
-    Ok(points)
+        Ok(())
+    })
 }
 
 /// Compares the leader's own interval with the best fixed one of the same way, by a figure of which `best` says which

@@ -1,13 +1,13 @@
 //! Throughput and latency by the number of clients, by the rate of commands, and by what the network is like.
 
 use super::{
-    DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way, charts,
+    DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, WINDOW, Way, charts,
     closed_loop, setup,
 };
 use crate::{
     experiments::{
         judging::Rows,
-        parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS, SHORT_WINDOW, concurrencies, sizes},
+        parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS, concurrencies, sizes},
         points::Field,
     },
     ground::{Ground, Load},
@@ -15,7 +15,6 @@ use crate::{
     study::{Chart, Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-const WINDOW: Parameter = Parameter { default: "1", full: "10", ..SHORT_WINDOW };
 const LARGEST: Parameter = Parameter { default: "125", full: "125", ..REPLICAS };
 const CLIENTS: Parameter = Parameter { default: "1,10,30,50,100", full: "1,10,30,50,75,100", ..CONCURRENT };
 

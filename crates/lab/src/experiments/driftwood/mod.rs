@@ -18,7 +18,7 @@ use synod_consensus::{
     raft::{Replication, Tuning},
 };
 
-use super::{charts::lines, points::Field, s_paxos::COSTS};
+use super::{charts::lines, parameters::SHORT_WINDOW, points::Field, s_paxos::COSTS};
 use crate::{
     ground::{Load, Ordering, Setup, hardware::Costs},
     net::Topology,
@@ -103,10 +103,14 @@ impl Way {
     }
 }
 
+/// A window of a second, in which there are hundreds of rounds.
+const WINDOW: Parameter = Parameter { default: "1", full: "10", ..SHORT_WINDOW };
+
 /// What is the same at all points of an experiment.
 const INTERVAL: Parameter = Parameter {
     key: "interval",
-    help: "Microseconds from one round of gossip to the next; document: those of its tables 3 and 4; auto: as the leader measures.",
+    help: "Microseconds from one round of gossip to the next; document: those of its tables 3 and 4; auto: as the \
+           leader measures.",
     default: "document",
     full: "document",
 };

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{
-    DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way, charts,
+    DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, WINDOW, Way, charts,
     closed_loop, setup,
 };
 use crate::{
     experiments::{
         judging::{Rows, range},
-        parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS, SHORT_WINDOW, concurrencies, sizes},
+        parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS, concurrencies, sizes},
         points::Field,
     },
     ground::Ground,
@@ -39,7 +39,7 @@ pub const MEASURED: Experiment = Experiment {
     about: "As driftwood-scaling, with 125 replicas. The document has such a table for version 1 only.",
     parameters: &[
         ON_VIRTUAL,
-        Parameter { default: "1", full: "10", ..SHORT_WINDOW },
+        WINDOW,
         MEASURED_COSTS,
         TOPOLOGY,
         Parameter { default: "125", full: "125", ..REPLICAS },
@@ -67,7 +67,7 @@ pub const DOCUMENTS: Experiment = Experiment {
     about: "As driftwood-document, with 125 replicas. The document has such a table for version 1 only.",
     parameters: &[
         ON_VIRTUAL,
-        Parameter { default: "1", full: "10", ..SHORT_WINDOW },
+        WINDOW,
         DOCUMENTS_COSTS,
         DOCUMENTS_TOPOLOGY,
         Parameter { default: "125", full: "125", ..REPLICAS },

@@ -3,14 +3,14 @@
 use std::borrow::Cow::Borrowed;
 
 use super::{
-    COSTS_OF_MANY, DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, Way,
-    closed_loop, setup,
+    COSTS_OF_MANY, DOCUMENTS_COSTS, DOCUMENTS_TOPOLOGY, FAN_OUT, INTERVAL, MEASURED_COSTS, TOPOLOGY, WINDOW,
+    Way, closed_loop, setup,
 };
 use crate::{
     experiments::{
         charts::lines,
         judging::Rows,
-        parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, concurrencies, sizes},
+        parameters::{ON_VIRTUAL, REPLICAS, concurrencies, sizes},
         points::Field,
         s_paxos::with_figure,
     },
@@ -18,7 +18,6 @@ use crate::{
     study::{Chart, Experiment, Fact, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
-const WINDOW: Parameter = Parameter { default: "1", full: "10", ..SHORT_WINDOW };
 const SIZES: Parameter =
     Parameter { default: "5,11,25,51,75,101,125", full: "5,11,25,51,75,101,125", ..REPLICAS };
 const CLIENTS: Parameter =

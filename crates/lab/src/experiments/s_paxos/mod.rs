@@ -21,11 +21,7 @@ use synod_consensus::Dissemination;
 
 use super::{parameters::PROTOCOLS, points::Field};
 use crate::{
-    ground::{
-        Asked, Load, Ordering, Setup,
-        hardware::{Card, Costs, Hardware},
-    },
-    net::Topology,
+    ground::{Asked, Load, Ordering, Setup, hardware::Costs},
     study::{LabError, Parameter, Parameters, Point},
 };
 
@@ -105,22 +101,16 @@ pub(super) fn setup(
     ordering: Ordering,
     (regime, arrangement): (Regime, Arrangement),
 ) -> Result<Setup, LabError> {
-    let mut setup = field.setup(replicas, ordering)?;
     let mut costs = Costs::named(parameters.text("costs"))?;
     if let Some(micros) = regime.execute_micros {
         costs.execute_nanos = micros * 1e3;
     }
-    let card = Card { bytes_per_second: regime.megabits.map(|megabits| megabits * 125_000.0) };
-    setup.hardware = Hardware { costs, card, ..Hardware::default() };
-    setup.topology = Some(Topology::named("single-dc")?);
+    let mut setup = field.machines(replicas, ordering, costs, regime.megabits, "single-dc")?;
     setup.settings.consensus.dissemination = match arrangement {
         Arrangement::AtLeader | Arrangement::Forwarded => Dissemination::Leader,
         Arrangement::References => Dissemination::References,
         Arrangement::Balanced => Dissemination::Balanced,
     };
-    // What waits in front of a slow card is neither sent again nor taken for the silence of a leader.
-    setup.settings.consensus.retransmit_after = Duration::from_secs(2);
-    setup.settings.consensus.election_timeout = Duration::from_secs(5);
     Ok(setup)
 }
 

@@ -163,6 +163,7 @@ impl Client {
             return false;
         };
         self.outcome.answered += 1;
+        *self.outcome.answered_by.entry(pending.asked).or_default() += 1;
         let nanos = now.since(pending.began).as_nanos();
         self.outcome.latency.saturating_record(u64::try_from(nanos).unwrap_or(u64::MAX));
         self.outcome.timeline[(now.since(from).as_nanos() / BIN.as_nanos()) as usize] += 1.0;

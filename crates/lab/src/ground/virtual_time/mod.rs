@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        ground::{Act, Ordering, Victim, What},
+        ground::{Act, Asked, Ordering, Victim, What},
         net::Topology,
     };
 
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_comes_while_a_machine_stops_waits() {
-        let mut load = Load::new(10, Duration::from_secs(3));
+        let mut load = Load { rate: Some(1000.0), ..Load::new(0, Duration::from_secs(2)) };
         let pause = What::Pause(Duration::from_millis(400));
         load.acts = vec![Act { at: Duration::from_secs(1), what: pause }];
         let (outcome, _) = run(&setup(3, "single-dc"), &load, &conduct()).unwrap();
@@ -241,17 +241,33 @@ mod tests {
         assert!((395..450).contains(&gap), "{gap} ms");
     }
 
+    #[test]
+    fn the_answers_of_each_replica_are_counted() {
+        let load = Load { asked: Asked::All, ..Load::new(6, Duration::from_millis(100)) };
+        let (outcome, _) = run(&setup(3, "single-dc"), &load, &conduct()).unwrap();
+        assert_eq!(outcome.answered_by.len(), 3);
+        assert_eq!(outcome.answered_by.values().sum::<u64>(), outcome.answered);
+        let leader = outcome.answered_by[outcome.leaders.last().unwrap()];
+        let share = leader as f64 * 3.0 / outcome.answered as f64;
+        let figures = outcome.sample(&[]).figures;
+        assert!(
+            (figures["leader_share"] - share).abs() < 1e-9 && figures["least_share"] < 1.0,
+            "{figures:?}"
+        );
+        assert_eq!(figures["most_share"], figures["leader_share"], "followers ask the leader first");
+    }
+
     /// Two groups of three machines each, and a seventh that learns both. One has clients.
     fn two_groups(skips: Skips) -> Ran {
-        let load = |concurrent| Load { beside: true, ..Load::new(concurrent, Duration::from_secs(2)) };
-        let seats = |first: usize, concurrent| Seats {
+        let load = |rate| Load { rate, beside: true, ..Load::new(0, Duration::from_secs(2)) };
+        let seats = |first: usize, rate| Seats {
             voters: (first..first + 3).collect(),
             learners: vec![6],
             leader: Some(first),
-            load: load(concurrent),
+            load: load(rate),
         };
         let merge = Merging { take: Take::MIN, skips, at: vec![6] };
-        let groups = Groups { groups: vec![seats(0, 10), seats(3, 0)], merge: Some(merge) };
+        let groups = Groups { groups: vec![seats(0, Some(1000.0)), seats(3, None)], merge: Some(merge) };
         let ran = run_groups(&setup(7, "single-dc"), &groups, &conduct()).unwrap();
         assert_eq!(
             ran.merged.iter().map(|merged| (merged.place, merged.group)).collect::<Vec<_>>(),

@@ -1,7 +1,12 @@
-//! Unicast Ring Paxos (Benz 2013, chapters 3 and 4): what a ring carries where links are the bottleneck.
+//! Unicast Ring Paxos (Benz 2013, chapters 3 to 5): what a ring carries where links are the bottleneck, and what its
+//! order, its window and its stores do.
 //!
 //! The document had machines with a network card of 1 Gbit/s. Here they are virtual, with the costs that `synod lab run
 //! calibrate` measured and slower cards, so that the card is what limits; ratios are compared, and shares of the card.
+
+pub mod order;
+pub mod shares;
+pub mod window;
 
 use synod_consensus::ProtocolKind;
 use synod_storage::Durability;

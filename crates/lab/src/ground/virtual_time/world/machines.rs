@@ -1,0 +1,198 @@
+//! Machines that start, work through what has come, wait for their disks, and carry out what their replicas want.
+
+use std::time::Duration;
+
+use synod_consensus::Role;
+use synod_replica::{Event, Goal, Group};
+use synod_wire::{COMMAND_HEADER_BYTES, GroupId, Incarnation, ReplicaId, Time};
+
+use super::{
+    super::machine::{Burst, Effects, Kind, Machine, kind},
+    Happening, World,
+};
+use crate::study::LabError;
+
+/// The time from the change of the group until the new replica starts.
+const JOIN_DELAY: Duration = Duration::from_millis(50);
+/// The bytes of an answer: those of Santos 2012, section 10.4, and as much around it as around a command.
+const ANSWER_BYTES: usize = COMMAND_HEADER_BYTES + 8;
+
+impl World<'_> {
+    pub(super) fn join(&mut self, id: ReplicaId, place: usize) -> Result<(), LabError> {
+        let life = Incarnation(self.random.u64(1..1_000_000));
+        let mut machine = Machine::start(self.setup, self.groups, (id, place), &self.first, life, self.now);
+        let burst = machine.begin()?;
+        let others: Vec<_> = self.machines.keys().copied().collect();
+        self.machines.insert(id, machine);
+        self.carry_out(id, burst)?;
+        for other in others {
+            self.connect(id, other);
+            self.connect(other, id);
+        }
+        self.schedule(id);
+        Ok(())
+    }
+
+    /// Starts the members of a group that have not started.
+    fn admit(&mut self, group: &Group) {
+        let learners: Vec<_> = group.learners().collect();
+        for (id, goal) in learners {
+            let waits =
+                self.happenings.values().any(|what| matches!(what, Happening::Join(one, _) if *one == id));
+            if self.machines.contains_key(&id) || waits {
+                continue;
+            }
+            let place = match goal {
+                Goal::Replace(victim) => self.machines.get(&victim).map_or(0, |machine| machine.place),
+                _ => id.0 as usize % self.setup.replicas,
+            };
+            self.after(JOIN_DELAY, Happening::Join(id, place));
+        }
+    }
+
+    pub(super) fn give(&mut self, to: ReplicaId, group: GroupId, event: Event) {
+        // A replica that has not started yet, or has been removed, receives nothing.
+        let Some(machine) = self.machines.get_mut(&to).filter(|machine| !machine.retired) else { return };
+        machine.push(group, event);
+        self.schedule(to);
+    }
+
+    /// Schedules a processor to handle its inbox as soon as it is free.
+    fn schedule(&mut self, id: ReplicaId) {
+        let machine = self.machines.get_mut(&id).expect("a machine that has started");
+        if machine.has_work() && !machine.scheduled {
+            machine.scheduled = true;
+            let at = machine.free_at.max(self.now);
+            self.at(at, Happening::Work(id));
+        }
+    }
+
+    pub(super) fn work(&mut self, id: ReplicaId) -> Result<(), LabError> {
+        let machine = self.machines.get_mut(&id).expect("a machine that has started");
+        if machine.retired || (!machine.scheduled && machine.deadline() > self.now) {
+            return Ok(());
+        }
+        if machine.free_at > self.now {
+            // The deadline passed while the processor was busy; it is handled with the next event.
+            machine.scheduled = true;
+            let at = machine.free_at;
+            self.at(at, Happening::Work(id));
+            return Ok(());
+        }
+        let processor = self.processors.iter().enumerate().min_by_key(|(_, until)| **until);
+        if let Some((_, &until)) = processor.filter(|(_, until)| **until > self.now) {
+            // All processors are busy with other replicas, or with the client.
+            machine.scheduled = true;
+            self.at(until, Happening::Work(id));
+            return Ok(());
+        }
+        machine.scheduled = false;
+        let burst = machine.work(self.now)?;
+        if let Some((processor, _)) = processor {
+            self.processors[processor] = machine.free_at;
+        }
+        self.carry_out(id, burst)
+    }
+
+    /// What waited for the disk leaves, and the next commit begins.
+    pub(super) fn committed(&mut self, id: ReplicaId) {
+        let Some(machine) = self.machines.get_mut(&id).filter(|machine| !machine.retired) else { return };
+        machine.disk.committed();
+        let next = machine.disk.commit();
+        let groups: Vec<_> = machine.hosted.iter().map(|hosted| hosted.group).collect();
+        let durable = machine.disk.durable();
+        let held: Vec<_> = std::iter::from_fn(|| machine.disk.release()).collect();
+        for (at, (_, to, message, bytes)) in held {
+            self.send(id, to, groups[at], Event::Receive { from: id, message }, bytes, self.now);
+        }
+        if let Some(time) = next {
+            self.after(time, Happening::Committed(id));
+        }
+        for (group, durable) in groups.into_iter().zip(durable) {
+            self.give(id, group, Event::Durable(durable));
+        }
+    }
+
+    /// Carries out a burst's effects when the burst is over.
+    fn carry_out(&mut self, id: ReplicaId, burst: Burst) -> Result<(), LabError> {
+        let machine = &self.machines[&id];
+        let (leaves, deadline) = (machine.free_at, machine.deadline());
+        let groups: Vec<_> = machine.hosted.iter().map(|hosted| hosted.group).collect();
+        if let Some(time) = burst.commit {
+            self.at(leaves + time, Happening::Committed(id));
+        }
+        if !self.is_over() {
+            let usage = &mut self.machines.get_mut(&id).expect("it has started").usage;
+            usage.busy += burst.busy;
+            usage.bursts += burst.woken;
+        }
+        for (at, (group, effects)) in groups.into_iter().zip(burst.groups).enumerate() {
+            self.carry_out_of(id, (at, group), effects, leaves)?;
+        }
+        if deadline < Time::NEVER {
+            self.at(deadline.max(self.now), Happening::Work(id));
+        }
+        self.schedule(id);
+        Ok(())
+    }
+
+    /// Carries out what a burst caused in the group that a machine hosts at this place.
+    fn carry_out_of(
+        &mut self,
+        id: ReplicaId,
+        (at, group): (usize, GroupId),
+        effects: Effects,
+        leaves: Time,
+    ) -> Result<(), LabError> {
+        let (place, over) = (self.machines[&id].place, self.is_over());
+        for held in effects.messages {
+            let (message, bytes) = (&held.2, held.3 as u64);
+            match kind(message) {
+                Kind::Decide => self.traffic.decides += 1,
+                Kind::Sync => self.traffic.sync_bytes += bytes,
+                Kind::Other => {}
+            }
+            self.stopwatch.sent(self.now, message);
+            self.traffic.messages += 1;
+            self.traffic.bytes += bytes;
+            if !over {
+                let sent = &mut self.sent[usize::from(group.0)];
+                (sent.messages, sent.bytes) = (sent.messages + 1, sent.bytes + bytes);
+            }
+            let machine = self.machines.get_mut(&id).expect("it has started");
+            if let Some((_, to, message, bytes)) = machine.disk.hold(at, held) {
+                self.send(id, to, group, Event::Receive { from: id, message }, bytes, leaves);
+            }
+        }
+        let (back, beside) = (self.way(group, place)?.1, self.seats(group).load.beside);
+        for (request, answer) in effects.answers {
+            let through = if beside { leaves } else { self.through_card(id, ANSWER_BYTES, leaves) };
+            self.at(through + back, Happening::Answer((group, request, answer)));
+        }
+        if effects.leader {
+            let status = self.machines[&id].replica(group).status();
+            let view = status.protocol.view;
+            if status.protocol.role == Role::Leader && view.leader == Some(id) {
+                self.at(leaves + back, Happening::Hear(group, status.epoch, view.ballot, id));
+            }
+        }
+        if let Some(slot) = effects.executed.filter(|_| group == GroupId::FIRST) {
+            let leads = self.clients[0].leader() == Some(id);
+            // The executor's standing is that after the whole burst.
+            self.discovery.found(slot, leads, place, leaves);
+        }
+        if let Some(merged) = self.merged.get_mut(&(place, group)).filter(|_| !over) {
+            let (groups, proposed) = (self.clients.len() as u64, &self.proposed[usize::from(group.0)]);
+            for value in effects.merged {
+                merged.executed(proposed[(value / groups) as usize], leaves);
+            }
+        }
+        if !over {
+            self.sent[usize::from(group.0)].skips += effects.skips;
+        }
+        if let Some(group) = effects.group {
+            self.admit(&group);
+        }
+        Ok(())
+    }
+}
