@@ -149,7 +149,9 @@ impl Subscription {
 
     /// Does not follow a group any more. If the groups are merged, what it has in the present round still comes.
     pub fn remove(&mut self, group: u32) {
-        self.request.leave.push(group);
+        if !self.request.leave.contains(&group) {
+            self.request.leave.push(group);
+        }
         self.ask_again();
     }
 

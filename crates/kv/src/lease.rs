@@ -8,9 +8,9 @@
 //! So the time to live is counted from what the clock shows after it has moved **twice** since the grant. The argument,
 //! with the ticks a, b, c as they move the clock after the grant is executed (`synod_replica::clock` has what a tick is):
 //!
-//! - Tick b moves a clock that tick a has moved, so whoever proposed b has seen the clock after a, which means that it had
+//! - Tick b moves a clock that tick a has moved, so the proposer of b has seen the clock after a, which means that it had
 //!   executed the grant before; let p be the moment of that proposal, which is not before the first execution of the grant.
-//! - Whoever proposes c counts what went by since it saw the clock after b, or since it proposed b itself: since p or
+//! - The proposer of c counts what went by since it saw the clock after b, or since it proposed b itself: since p or
 //!   later. The same holds, from then on, of each further tick. So what ticks add to the clock after b went by after p.
 //! - The lease ends when they have added its time to live.
 //!
