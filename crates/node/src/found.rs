@@ -3,7 +3,9 @@
 use synod_replica::{
     Cut, Executor, Installed, LogRecord, MergedFile, MergedFiles, Recovered, StateMachine, Take, salvage,
 };
-use synod_storage::{DataDir, Lives, Loss, PeerBook, RecoveredRecord, SnapshotFile, SnapshotStore, Wal};
+use synod_storage::{
+    Damage, DataDir, Lives, Loss, PeerBook, RecoveredRecord, SnapshotFile, SnapshotStore, Wal,
+};
 use synod_sync::Arc;
 use synod_wire::{GroupId, Groups, Lsn, ReplicaId, Slot};
 
@@ -92,55 +94,17 @@ pub(crate) fn open<S: StateMachine>(
     }
     let mut last_lsn = found.last;
     let mut records = by_group(&found.records, states.len())?;
-    let mut verdict = None;
-    if let Some(damage) = &found.damage {
-        match company {
-            _ if recovering => {}
-            Company::Nobody => {
-                return Err(StartError::DamagedAlone(Lacking::Damage(damage.clone()), data_dir.wal()));
-            }
-            Company::Learners => {
-                return Err(StartError::LostBeforeLearners(Lacking::Damage(damage.clone())));
-            }
-            Company::Voters => {
-                // What can still be read may be older than what was promised. But what it proves to be decided is so.
-                for (records, state) in records.iter_mut().zip(&states) {
-                    let held = state.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
-                    let kept = salvage(records.drain(..), held);
-                    // Their numbers do not matter any more.
-                    records.extend(kept.into_iter().map(|record| (Lsn::ZERO, record)));
-                }
-                let kept = groups().zip(&records).flat_map(|(group, records)| {
-                    records.iter().map(move |(_, record)| (group, record.keep(), record.encode()))
-                });
-                last_lsn = wal.quarantine(kept)?;
-                let (slots, bytes) = (records.iter().map(Vec::len).sum::<usize>(), wal.bytes());
-                tracing::error!(
-                    %damage, slots, bytes,
-                    "the log is damaged: set aside, but for what it proves to be decided; this replica learns the rest \
-                     from its peers before it votes"
-                );
-                verdict = Some(Verdict::Learn);
-            }
+    let held =
+        states.iter().map(|state| state.snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot));
+    let verdict = match (&found.damage, &found.loss) {
+        (Some(_), _) if recovering => None,
+        (Some(damage), _) => {
+            last_lsn = set_aside(&data_dir, company, damage, &mut wal, &mut records, held)?;
+            Some(Verdict::Learn)
         }
-    } else if let Some(loss) = &found.loss {
-        let told = match company.verdict(loss) {
-            Verdict::GoOnIfTold if config.accept_lost_log => Verdict::GoOn,
-            told => told,
-        };
-        match told {
-            _ if recovering => {}
-            Verdict::Learn => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
-            Verdict::GoOn => {
-                tracing::warn!(%loss, "there is no other replica: this one goes on with what it finds");
-            }
-            Verdict::GoOnIfTold => {
-                return Err(StartError::LostAlone(loss.clone(), data_dir.path().to_owned()));
-            }
-            Verdict::Refuse => return Err(StartError::LostBeforeLearners(Lacking::Loss(loss.clone()))),
-        }
-        verdict = Some(told);
-    }
+        (None, Some(loss)) => Some(judge_loss(config, &data_dir, company, loss, recovering)?),
+        (None, None) => None,
+    };
     if verdict.is_some() {
         // Before anybody is told: what earlier lives told is not in this log.
         lives.begin_without_memory()?;
@@ -161,6 +125,66 @@ pub(crate) fn open<S: StateMachine>(
     }
     let goes_on = verdict == Some(Verdict::GoOn);
     Ok(Found { data_dir, wal, groups: found_groups, executors, files, peers, lives, goes_on })
+}
+
+/// Sets a damaged log aside, but for what it proves to be decided, which begins the log that replaces it; returns the
+/// number of its last record. `held` are the slots of the groups' snapshots.
+fn set_aside(
+    data_dir: &DataDir,
+    company: Company,
+    damage: &Damage,
+    wal: &mut Wal,
+    records: &mut [Vec<(Lsn, LogRecord)>],
+    held: impl Iterator<Item = Slot>,
+) -> Result<Lsn, StartError> {
+    match company {
+        Company::Nobody => {
+            return Err(StartError::DamagedAlone(Lacking::Damage(damage.clone()), data_dir.wal()));
+        }
+        Company::Learners => return Err(StartError::LostBeforeLearners(Lacking::Damage(damage.clone()))),
+        Company::Voters => {}
+    }
+    // What can still be read may be older than what was promised. But what it proves to be decided is so.
+    for (records, held) in records.iter_mut().zip(held) {
+        let kept = salvage(records.drain(..), held);
+        // Their numbers do not matter any more.
+        records.extend(kept.into_iter().map(|record| (Lsn::ZERO, record)));
+    }
+    let kept = (0..).map(GroupId).zip(&*records).flat_map(|(group, records)| {
+        records.iter().map(move |(_, record)| (group, record.keep(), record.encode()))
+    });
+    let last = wal.quarantine(kept)?;
+    let (slots, bytes) = (records.iter().map(Vec::len).sum::<usize>(), wal.bytes());
+    tracing::error!(
+        %damage, slots, bytes,
+        "the log is damaged: set aside, but for what it proves to be decided; this replica learns the rest \
+         from its peers before it votes"
+    );
+    Ok(last)
+}
+
+/// Whether a replica goes on although its log lacks something, and how. `recovering`: it is only looked at.
+fn judge_loss(
+    config: &Config,
+    data_dir: &DataDir,
+    company: Company,
+    loss: &Loss,
+    recovering: bool,
+) -> Result<Verdict, StartError> {
+    let verdict = match company.verdict(loss) {
+        Verdict::GoOnIfTold if config.accept_lost_log => Verdict::GoOn,
+        verdict => verdict,
+    };
+    match verdict {
+        _ if recovering => {}
+        Verdict::Learn => tracing::warn!(%loss, "this replica learns from its peers before it votes"),
+        Verdict::GoOn => {
+            tracing::warn!(%loss, "there is no other replica: this one goes on with what it finds")
+        }
+        Verdict::GoOnIfTold => return Err(StartError::LostAlone(loss.clone(), data_dir.path().to_owned())),
+        Verdict::Refuse => return Err(StartError::LostBeforeLearners(Lacking::Loss(loss.clone()))),
+    }
+    Ok(verdict)
 }
 
 /// What was found of a group besides the log.

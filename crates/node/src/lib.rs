@@ -70,6 +70,8 @@ mod status;
 mod subscription;
 mod view;
 mod waiting;
+mod wiring;
+
 #[cfg(feature = "shuttle")]
 mod watch;
 

@@ -1,60 +1,42 @@
 //! Starting and stopping a replica: what was found on disk, connections, threads.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    sync::atomic::{AtomicBool, AtomicU64},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::atomic::AtomicBool, time::Duration};
 
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Link, Role};
 use synod_replica::{
-    Action, Event, Executor, Group, History, Mark, MergedFiles, Pace, PeerMessage, Replica, StateMachine,
+    Action, Event, Executor, Group, History, Mark, MergedFiles, PeerMessage, Replica, StateMachine,
 };
 use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
     Arc, Condvar, Mutex, PoisonError,
-    channel::{Sender, bounded, unbounded},
-    net::Bell,
+    channel::{Sender, bounded},
     thread::{self, JoinHandle},
 };
 use synod_transport::{Connections, Peer, Unreadable};
 use synod_wire::{GROUPS_MAX, GroupId, Lsn, ReplicaId, Slot, Time};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::{
-    Config, ConfigError, Ended, Handle, Lacking, Merging, Origin, StartError, Threads,
+    Config, ConfigError, Ended, Handle, Lacking, Origin, StartError,
     alone::is_only_voter,
     apart::apart,
-    bundle::{self, BUNDLE, Bundles},
-    event_loop::Task,
-    executor::{ExecutorStage, Executors, Job, JobSender},
+    bundle::{self, BUNDLE},
+    executor::Job,
     found::{Found, FoundGroup, open, others_at_first},
-    handle::Inner,
-    hosted::{Execution, Hosted},
-    inputs::{Inputs, Queue},
-    log::{LogJob, LogStage, LoggedGroup},
+    inputs::Queue,
+    log::LogJob,
     meeting::{Meetings, outlived, write_what_is_heard},
-    merged::{MergedGroup, MergedStage},
-    metrics::Queues,
     origin::peers_of,
     parting::Parting,
-    protocol::{Clock, Common, Input, Merged, ProtocolStage},
-    snapshots::{GroupSnapshots, SnapshotJob, SnapshotStage},
-    status::{Ahead, Shared},
-    view::Watched,
+    protocol::{Clock, Input},
+    snapshots::SnapshotJob,
+    status::Shared,
+    wiring::{Shares, Wiring},
 };
-
-/// The part of a heartbeat's interval to whole multiples of which several groups round their timers, so that one
-/// wake-up serves many.
-const TIMERS_SHARE: u32 = 8;
 
 /// The interval of a clock that another group moves: about a century.
 const NEVER_TICKS: Duration = Duration::from_secs(3_000_000_000);
-
-/// Events of peers and requests of clients that may wait for the protocol's thread. A thread that brings more waits,
-/// and with it, in the end, the connection that it came from.
-const INPUTS_MAX: usize = 8192;
 
 /// The most ids of members that a lagging group has not seen, which an answer to a replica that asks for its cluster names.
 const UNSEEN_MAX: usize = 1 << 10;
@@ -66,10 +48,7 @@ pub struct Node {
     me: ReplicaId,
     /// By the number of the group.
     handles: Vec<Handle>,
-    inputs: Queue,
-    executor: JobSender,
-    snapshots: Sender<(GroupId, SnapshotJob)>,
-    log: Sender<LogJob>,
+    wiring: Wiring,
     /// Dropping it ends the thread that writes down what peers tell.
     peers_stop: Option<Sender<()>>,
     connections: Option<Box<dyn Connections>>,
@@ -77,18 +56,7 @@ pub struct Node {
     threads: Vec<JoinHandle<()>>,
     log_thread: Option<JoinHandle<()>>,
     end: Arc<End>,
-    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "only metrics show them"))]
-    queues: Arc<QueuesForMetrics>,
     _data_dir: Arc<DataDir>,
-}
-
-#[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "only metrics show them"))]
-struct QueuesForMetrics(Queues);
-
-impl std::fmt::Debug for QueuesForMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Queues")
-    }
 }
 
 /// How a replica ended, for those who wait for it.
@@ -162,15 +130,15 @@ struct Opened {
 }
 
 /// A group that is about to run.
-struct Begun {
-    group: GroupId,
-    replica: Replica,
-    actions: Vec<Action>,
-    shared: Arc<Shared>,
-    store: Arc<SnapshotStore>,
-    origin: Origin,
+pub(crate) struct Begun {
+    pub(crate) group: GroupId,
+    pub(crate) replica: Replica,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) store: Arc<SnapshotStore>,
+    pub(crate) origin: Origin,
     /// The slot of its snapshot.
-    executed: Slot,
+    pub(crate) executed: Slot,
 }
 
 impl Begun {
@@ -350,149 +318,35 @@ impl Node {
         durable: Lsn,
     ) -> Result<Node, StartError> {
         let Opened { config, data_dir, book, lives, wal, parting, amnesia, files } = opened;
-        let compact = config.threads == Threads::Compact;
-        let bell = if compact { Some(Arc::new(Bell::new().map_err(StartError::Thread)?)) } else { None };
-        let task =
-            config.event_loop.clone().zip(bell.clone()).map(|(event_loop, bell)| Task { event_loop, bell });
-        let (inputs, inputs_end) = Queue::new(INPUTS_MAX, bell.clone());
-        let (requests, around) = Inputs::new(inputs.clone());
-        let (jobs, jobs_end) = unbounded();
-        let (snapshots, snapshots_end) = unbounded();
-        let (log, log_end) = unbounded();
-        let (end, told) = (Arc::new(End::default()), Arc::new(AtomicU64::new(durable.0)));
-        let (count, first) = (begun.len(), &begun[0]);
-        let ahead = Arc::new(Ahead::new(count));
-
-        let meeting = Arc::new(Meetings {
-            book: Arc::clone(&book),
-            first: others_at_first(&first.origin, config.me),
-            waits: AtomicBool::new(first.replica.status().waits_for_members),
-            complained: Mutex::default(),
-            inputs: inputs.clone(),
-            shared: Arc::clone(&first.shared),
-        });
-        if first.replica.status().waits_for_members {
-            let missing = meeting.publish_missing();
-            tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
-        }
+        let end = Arc::new(End::default());
+        let (wiring, ends) = Wiring::new(&config, begun.len(), durable).map_err(StartError::Thread)?;
+        let meeting = Arc::new(meetings(&config, &begun[0], &book, wiring.inputs.clone()));
         let members: Vec<_> = parting.peers().cloned().collect();
-        let mut connections = connect(&config, members, &begun, &meeting, lives, (&told, bell), &end)?;
+        let mut connections = connect(&config, members, &begun, &meeting, lives, &wiring, &end)?;
         let (transport, inbox) = (connections.sender(), connections.inbox());
 
-        let executor =
-            if compact { JobSender::Protocol(requests.clone()) } else { JobSender::Thread(jobs.clone()) };
-        let log_stage = LogStage {
-            wal,
-            groups: begun.iter().map(|group| LoggedGroup::new(Arc::clone(&group.shared), durable)).collect(),
-            ahead: Arc::clone(&ahead),
-            events: inputs.clone(),
-            transport: Arc::clone(&transport),
-            bundles: Bundles::new(count),
-            told,
-            gated: Vec::new(),
-            trims: Vec::new(),
-            loss_made_good: false,
-            asked_for: 0,
-        };
-        let snapshot_stage = SnapshotStage {
-            groups: begun.iter().map(|group| GroupSnapshots::new(Arc::clone(&group.store))).collect(),
-            merged: files,
-            events: inputs.clone(),
-            executor: executor.clone(),
-            waiting: Default::default(),
-            stopping: false,
-        };
-        let common = Common {
-            me: config.me,
-            clock,
-            log: log.clone(),
-            job: Default::default(),
-            transport: Arc::clone(&transport),
-            bundles: Bundles::new(count),
-            snapshots: snapshots.clone(),
-            ahead: Arc::clone(&ahead),
-            book: Arc::clone(&book),
-            parting,
-            failed: None,
-            loss_pending: amnesia,
-            merged: config
-                .merging
-                .map(|Merging { take, skips, .. }| Merged::new(Pace::new(skips, take, count, clock.now()))),
-            grid: if count > 1 {
-                config.settings.consensus.heartbeat_interval / TIMERS_SHARE
-            } else {
-                Duration::ZERO
-            },
-        };
-        let queues = Queues { inputs: inputs.clone(), log: log.clone(), executor: executor.clone() };
-        let permits_max = Inner::permits(config.settings.queue_bytes_max);
-        let admission = Arc::new(Semaphore::new(permits_max));
-        let executors = stages(&config, executors, &begun, &snapshots, &ahead);
-        let (mut handles, mut hosted) = (Vec::new(), Vec::new());
+        let log_stage = wiring.log_stage(wal, &begun, &transport, durable);
+        let snapshot_stage = wiring.snapshot_stage(&begun, files);
+        let (here, there) = wiring.executors(&config, executors, &begun);
         let groups: Arc<[_]> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();
-        for Begun { group, replica, actions, shared, origin, executed, .. } in begun {
-            handles.push(Handle::new(Inner {
-                me: config.me,
-                group,
-                all: Arc::clone(&groups),
-                take: config.merging.map(|merging| merging.take),
-                durability: config.durability,
-                inputs: requests.clone(),
-                executor: executor.clone(),
-                admission: Arc::clone(&admission),
-                permits_max,
-                shared: Arc::clone(&shared),
-                transport: Arc::clone(&transport),
-            }));
-            let execution =
-                if compact { Execution::Here(VecDeque::new()) } else { Execution::Thread(jobs.clone()) };
-            let notes = Notes { group, data_dir: Arc::clone(&data_dir), origin };
-            let watched = Watched(Arc::clone(&shared));
-            hosted.push(Hosted {
-                group,
-                replica,
-                actions,
-                execution,
-                shared,
-                notes,
-                stranded: Default::default(),
-                reached_at: Time::ZERO,
-                is_touched: false,
-                durable,
-                gated: 0,
-                executed,
-                clock: None,
-                waiting: Default::default(),
-                _watched: watched,
-            });
-        }
-        let (here, there) = if compact { (Some(executors), None) } else { (None, Some(executors)) };
-        let protocol = ProtocolStage {
-            hosted,
-            deadlines: vec![Time::ZERO; count],
-            touched: Vec::new(),
-            glance_at: Time::ZERO,
-            members_told: None,
-            inputs: inputs_end,
-            around,
-            inbox,
-            task,
-            executing: VecDeque::new(),
-            executors: here,
-            common,
-        };
+        let handles = wiring.handles(&config, &begun, &groups, &transport);
+        let shared = Shares { book: Arc::clone(&book), parting, amnesia };
+        let common = wiring.common(&config, clock, &transport, shared);
+        let hosted = begun.into_iter().map(|group| wiring.host(group, &data_dir, durable)).collect();
+        let protocol =
+            wiring.protocol_stage(&config, hosted, common, here, inbox, (ends.inputs, ends.around));
 
         let spawn = Spawn { me: config.me, end: &end };
         let mut threads = Vec::new();
         if let Some(executors) = there {
-            let protocol = inputs.clone();
+            let protocol = wiring.inputs.clone();
             threads.push(spawn.begin("executor", move || {
-                executors.run(&jobs_end, &protocol);
+                executors.run(&ends.jobs, &protocol);
                 Ok(())
             })?);
         }
         threads.push(spawn.begin("snapshots", move || {
-            snapshot_stage.run(&snapshots_end);
+            snapshot_stage.run(&ends.snapshots);
             Ok(())
         })?);
         let (peers_stop, stopped) = bounded(0);
@@ -500,22 +354,18 @@ impl Node {
             write_what_is_heard(&book, &*transport, &groups, &stopped);
             Ok(())
         })?);
-        let log_thread = spawn.begin("log", move || log_stage.run(&log_end).map_err(Ended::from))?;
+        let log_thread = spawn.begin("log", move || log_stage.run(&ends.log).map_err(Ended::from))?;
         let protocol_thread = spawn.begin("protocol", move || protocol.run())?;
         Ok(Node {
             me: config.me,
             handles,
-            inputs,
-            executor,
-            snapshots,
-            log,
+            wiring,
             peers_stop: Some(peers_stop),
             connections: Some(connections),
             protocol_thread: Some(protocol_thread),
             threads,
             log_thread: Some(log_thread),
             end,
-            queues: Arc::new(QueuesForMetrics(queues)),
             _data_dir: data_dir,
         })
     }
@@ -554,7 +404,7 @@ impl Node {
         crate::NodeMetrics {
             shared: Arc::clone(&inner.shared),
             transport: inner.transport.clone(),
-            queues: self.queues.0.clone(),
+            queues: self.wiring.queues(),
             merged: self.handles.iter().filter(|handle| handle.inner.take.is_some()).map(shared).collect(),
         }
     }
@@ -605,11 +455,11 @@ impl Node {
     fn shut_down(&mut self) {
         self.handles[0].inner.admission.close();
         // Sends fail only where a thread has ended already.
-        let _ = self.inputs.send(Input::Stop);
+        let _ = self.wiring.inputs.send(Input::Stop);
         join(self.protocol_thread.take());
-        self.executor.send(GroupId::FIRST, Job::Stop);
-        let _ = self.snapshots.send((GroupId::FIRST, SnapshotJob::Stop));
-        let _ = self.log.send(LogJob { stop: true, ..Default::default() });
+        self.wiring.executor.send(GroupId::FIRST, Job::Stop);
+        let _ = self.wiring.snapshots.send((GroupId::FIRST, SnapshotJob::Stop));
+        let _ = self.wiring.log.send(LogJob { stop: true, ..Default::default() });
         join(self.log_thread.take());
         self.peers_stop = None;
         self.threads.drain(..).for_each(|thread| join(Some(thread)));
@@ -637,8 +487,8 @@ fn join(thread: Option<JoinHandle<()>>) {
 
 /// What is written down of a group, beside the log.
 pub(crate) struct Notes {
-    group: GroupId,
-    data_dir: Arc<DataDir>,
+    pub(crate) group: GroupId,
+    pub(crate) data_dir: Arc<DataDir>,
     pub(crate) origin: Origin,
 }
 
@@ -654,38 +504,22 @@ impl Notes {
     }
 }
 
-/// What executes the groups, on whichever thread.
-fn stages<S: StateMachine>(
-    config: &Config,
-    executors: Vec<Executor<S>>,
-    begun: &[Begun],
-    snapshots: &Sender<(GroupId, SnapshotJob)>,
-    ahead: &Arc<Ahead>,
-) -> Executors<S> {
-    let mut executors = executors.into_iter();
-    if config.merging.is_some() {
-        let executor = executors.next().expect("merged groups have one");
-        let groups = begun.iter();
-        let groups = groups
-            .map(|group| MergedGroup { shared: Arc::clone(&group.shared), store: Arc::clone(&group.store) });
-        let stage = MergedStage::new(executor, groups.collect(), snapshots.clone(), Arc::clone(ahead));
-        return Executors::Merged(Box::new(stage));
-    }
-    let stage = |(executor, begun): (Executor<S>, &Begun)| {
-        // The clock of the snapshot: it may be long until something is executed.
-        begun.shared.set_clock(executor.clocked(GroupId::FIRST));
-        ahead.mark(begun.group);
-        ExecutorStage {
-            group: begun.group,
-            executor,
-            snapshots: snapshots.clone(),
-            store: Arc::clone(&begun.store),
-            shared: Arc::clone(&begun.shared),
-            ahead: Arc::clone(ahead),
-            waiting: Default::default(),
-        }
+/// Who is met first: all the members with which a new group began.
+fn meetings(config: &Config, first: &Begun, book: &Arc<PeerBook>, inputs: Queue) -> Meetings {
+    let waits = first.replica.status().waits_for_members;
+    let meetings = Meetings {
+        book: Arc::clone(book),
+        first: others_at_first(&first.origin, config.me),
+        waits: AtomicBool::new(waits),
+        complained: Mutex::default(),
+        inputs,
+        shared: Arc::clone(&first.shared),
     };
-    Executors::Each(executors.zip(begun).map(stage).collect())
+    if waits {
+        let missing = meetings.publish_missing();
+        tracing::info!(waits_for = ?missing, "this replica votes once it has met all members of the new group");
+    }
+    meetings
 }
 
 fn connect(
@@ -694,14 +528,14 @@ fn connect(
     begun: &[Begun],
     meeting: &Arc<Meetings>,
     lives: Lives,
-    (durable, bell): (&Arc<AtomicU64>, Option<Arc<Bell>>),
+    wiring: &Wiring,
     end: &Arc<End>,
 ) -> Result<Box<dyn Connections>, StartError> {
     let (hosted, inputs) = (begun.len(), meeting.inputs.clone());
     let who = lives.introduction(Lsn::ZERO);
     let mut transport = synod_transport::Config::new(config.cluster, config.me, who.incarnation, who.birth);
-    (transport.who, transport.durable) = (who, Arc::clone(durable));
-    (transport.direct, transport.bell) = (bell.is_some(), bell);
+    (transport.who, transport.durable) = (who, Arc::clone(&wiring.told));
+    (transport.direct, transport.bell) = (wiring.bell.is_some(), wiring.bell.clone());
     transport.event_loop = config.event_loop.clone();
     transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();

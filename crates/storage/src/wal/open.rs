@@ -21,7 +21,7 @@ use super::{
     writer::Active,
 };
 use crate::{
-    Durability, Identity, Keep, Loss, StorageError,
+    Damage, Durability, Identity, Keep, Loss, StorageError,
     disk::{
         Disk, DiskFile, How, create_dir, file_names, open, read_exact_at, read_what_can_be_read, remove_file,
         sync_dir, sync_file, write_all_at, write_zeros,
@@ -119,18 +119,11 @@ impl Wal {
         if let Some(loss) = &recovered.loss {
             tracing::warn!(dir = %dir.display(), %loss, "this replica may have forgotten what it promised");
         }
-        if let Some(damage) = &recovered.damage {
-            tracing::error!(dir = %dir.display(), %damage, "the log is damaged; nothing was changed");
+        if let Some(damage) = recovered.damage.clone() {
             // Numbers that any intact header bears cannot be used again.
             let used = scans.iter().flat_map(|s| &s.records).map(|r| r.header.lsn).max();
             recovered.last = verdict.last.max(used.unwrap_or(Lsn::ZERO));
-            wal.appended = recovered.last;
-            (wal.durable, wal.synced) = (recovered.last, recovered.last);
-            let found = match previous {
-                Previous::Read(found) => found,
-                _ => LogState::opened(identity, Durability::Sync, wal.disk.boot()),
-            };
-            wal.damage = Some((damage.clone(), found));
+            wal.leave_as_it_is(damage, previous, recovered.last);
             return Ok((wal, recovered));
         }
         if !wal.options.durability.may_restart() && previous.is_unborn() {
@@ -147,6 +140,18 @@ impl Wal {
             recovered.torn_bytes_cut = verdict.torn_bytes;
         }
         Ok((wal, recovered))
+    }
+
+    /// Notes that the log is damaged. It changes nothing on disk; records that are written once it is set aside come after
+    /// `last`.
+    fn leave_as_it_is(&mut self, damage: Damage, previous: Previous, last: Lsn) {
+        tracing::error!(dir = %self.dir.display(), %damage, "the log is damaged; nothing was changed");
+        (self.appended, self.durable, self.synced) = (last, last, last);
+        let found = match previous {
+            Previous::Read(found) => found,
+            _ => LogState::opened(self.identity, Durability::Sync, self.disk.boot()),
+        };
+        self.damage = Some((damage, found));
     }
 
     /// Prepares the files for writing after the last record that counts.
