@@ -85,229 +85,18 @@ impl Plan {
     pub fn of_family(mut self, family: Family) -> Plan {
         let rng = &mut Rng::with_seed(self.seed ^ 0xb_1a_5e);
         let timeout = self.settings.consensus.election_timeout;
-        let weights = self.faults.weights;
-        let none = FaultWeights::default();
-        // Some slot is always undecided.
-        let mut busy = None;
+        // For how long clients think at most, where some slot is to be undecided always.
+        let mut think_max = None;
         self.family = family;
         match family {
             Family::General => return self,
-            Family::Bridge => {
-                self.replicas = pick(rng, &[5, 5, 7]);
-                self.durability = Durability::Sync;
-                self.changes = ChangePlan {
-                    spares: 2,
-                    learners: pick(rng, &[1, 1, 2]),
-                    burst_max: 1,
-                    ..ChangePlan::NONE
-                };
-                self.faults.weights =
-                    FaultWeights { bridge: 6, change: 2, pause: rng.u32(0..2), crash: rng.u32(0..2), ..none };
-                self.faults.gap = (timeout / 2, timeout * 2);
-                self.faults.lasts = (timeout / 2, timeout * 3);
-                self.faults.any_step = Odds::NEVER;
-                self.faults.bridge = BridgePlan {
-                    transfer: Odds::percent(pick(rng, &[30, 80])),
-                    stall: Odds::percent(pick(rng, &[0, 40])),
-                    rival: Odds::percent(pick(rng, &[0, 60])),
-                    epoch: Odds::percent(pick(rng, &[0, 0, 30])),
-                    elects: false,
-                };
-                self.network.delay_max = self.network.delay_max.min(timeout / 40);
-                self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
-                // A lagging replica learns slot by slot, many slots at once, or by a snapshot.
-                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
-                if rng.bool() {
-                    self.settings.snapshot_slots = pick(rng, &[2, 5]);
-                    (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
-                    self.settings.chunk_bytes_max = 1 << 20;
-                    self.disk.snapshot = (Duration::ZERO, 50 * US);
-                }
-                if rng.u8(0..4) > 0 {
-                    self.some_are_patient();
-                    if self.settings.consensus.protocol.has_terms() && rng.u8(0..4) > 0 {
-                        self.elects_across_a_bridge();
-                    }
-                }
-                busy = Some(timeout / if self.faults.bridge.elects { 4 } else { 8 });
-            }
-            Family::Sleep => {
-                self.replicas = self.replicas.max(3);
-                self.faults.weights = FaultWeights {
-                    pause: 4,
-                    stall: 3,
-                    crash: weights.crash.min(1),
-                    partial: weights.partial.min(1),
-                    change: weights.change.min(2),
-                    ..none
-                };
-                self.faults.leader = Odds::percent(80);
-                self.faults.gap = (timeout, timeout * 6);
-                self.faults.lasts = (timeout, timeout * pick(rng, &[4, 20]));
-            }
-            Family::Recovery => {
-                self.replicas = pick(rng, &[3, 5, 5, 7]);
-                self.durability = Durability::Sync;
-                self.settings.consensus.page_bytes_max = 1;
-                self.settings.consensus.window_max = 16;
-                self.network.delay_min = self.network.delay_min.max(timeout / 100);
-                self.network.delay_max = self.network.delay_max.max(timeout / 40);
-                self.faults.weights = FaultWeights {
-                    crash: 4,
-                    lose_log: 4,
-                    partial: 2,
-                    one_way: 1,
-                    change: weights.change.min(2),
-                    transfer: weights.transfer.min(1),
-                    ..none
-                };
-                self.faults.gap = (timeout / 8, timeout);
-                self.faults.lasts = (timeout / 20, timeout);
-                self.faults.any_step = Odds::per_million(1_000);
-                if rng.bool() {
-                    // A candidate lacks much that others hold, so that promises take several pages while
-                    // their senders crash.
-                    self.faults.weights =
-                        FaultWeights { crash: 6, partial: 4, one_way: 3, transfer: 2, lose_log: 1, ..none };
-                    self.faults.between_pages = Odds::percent(10);
-                    self.settings.consensus.window_max = pick(rng, &[4, 16]);
-                    self.settings.snapshot_slots = pick(rng, &[2, 5, 50]);
-                    self.disk.snapshot = (Duration::ZERO, 50 * US);
-                    self.faults.leader = Odds::percent(80);
-                    self.faults.any_step = Odds::per_million(4_000);
-                    self.faults.lasts = (timeout / 50, timeout / 4);
-                    if self.settings.consensus.protocol == ProtocolKind::SequencePaxos {
-                        self.tellers_drop_what_they_held();
-                        busy = Some(timeout / 8);
-                    }
-                }
-            }
-            Family::Change => {
-                self.replicas = pick(rng, &[3, 5, 5]);
-                let mut weights = FaultWeights::default();
-                let changes = draw_changes(1 | self.seed, timeout, &mut weights);
-                self.changes = ChangePlan { spares: SPARES_MAX, learners: rng.usize(0..2), ..changes };
-                if self.settings.consensus.protocol.changes_voters_itself() && rng.bool() {
-                    // A stop-sign would prevent changes of voters within an epoch.
-                    (self.changes.orders, self.changes.readmit) = (false, Odds::NEVER);
-                }
-                self.faults.bridge = BridgePlan {
-                    transfer: Odds::percent(75),
-                    stall: Odds::percent(20),
-                    rival: Odds::percent(60),
-                    epoch: Odds::percent(60),
-                    elects: false,
-                };
-                self.faults.joint =
-                    JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };
-                self.faults.weights = FaultWeights {
-                    change: 10,
-                    transfer: 2,
-                    partial: 3,
-                    bridge: 3,
-                    crash: 2,
-                    pause: 1,
-                    lose_log: rng.u32(0..2),
-                    ..none
-                };
-                self.faults.gap = (timeout / 8, timeout);
-                self.faults.lasts = (timeout / 4, timeout * 2);
-                self.settings.snapshot_slots = pick(rng, &[5, 20]);
-                self.settings.keep_slots = pick(rng, &[0, 20]);
-                if rng.bool() {
-                    self.some_are_patient();
-                }
-            }
-            Family::Follow => {
-                self.replicas = pick(rng, &[1, 2, 3, 3, 3, 4, 5, 5]);
-                if !self.durability.may_restart() {
-                    self.durability = Durability::Sync;
-                }
-                let mut weights = FaultWeights::default();
-                let changes = draw_changes(1 | self.seed, timeout, &mut weights);
-                self.changes = ChangePlan { spares: SPARES_MAX, follows: true, ..changes };
-                if self.settings.consensus.protocol.changes_voters_itself() && rng.bool() {
-                    // A stop-sign would prevent changes of voters within an epoch.
-                    (self.changes.orders, self.changes.readmit) = (false, Odds::NEVER);
-                }
-                self.faults.joint =
-                    JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };
-                self.faults.weights = FaultWeights {
-                    change: 16,
-                    transfer: 2,
-                    partial: 3,
-                    split: 1,
-                    crash: 3,
-                    pause: 1,
-                    stall: 1,
-                    lose_log: rng.u32(0..2),
-                    restore: pick(rng, &[0, 0, 1]),
-                    ..none
-                };
-                self.faults.gap = (timeout / 8, timeout);
-                self.faults.lasts = (timeout / 4, timeout * 2);
-                self.settings.snapshot_slots = pick(rng, &[5, 20]);
-                self.settings.keep_slots = pick(rng, &[0, 20]);
-                self.duration = self.duration.max(timeout * 30);
-            }
-            Family::Files => {
-                self.replicas = pick(rng, &[3, 3, 5]);
-                self.durability = Durability::Sync;
-                self.disk.files = Some(FilesPlan {
-                    sync_fails: pick(rng, &[0, 0, 2, 10]),
-                    dir_sync_fails: pick(rng, &[0, 0, 5]),
-                    full: pick(rng, &[0, 0, 2, 10]),
-                    starts_fail: Odds::percent(pick(rng, &[0, 20, 50])),
-                });
-                self.changes = ChangePlan::NONE;
-                self.faults.weights = FaultWeights {
-                    crash: 6,
-                    crash_all: 1,
-                    lose_log: pick(rng, &[0, 3, 6]),
-                    lose_snapshot: rng.u32(0..2),
-                    partial: 2,
-                    restore: pick(rng, &[0, 2]),
-                    wipe: rng.u32(0..2),
-                    ..none
-                };
-                self.faults.gap = (timeout / 8, timeout);
-                self.faults.lasts = (timeout / 8, timeout);
-                self.faults.any_step = Odds::per_million(pick(rng, &[0, 1_000]));
-                // Segments fill up and are removed.
-                self.clients.padding_max = pick(rng, &[50, 400]);
-                self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
-                self.settings.snapshot_log_bytes = 1 << 20;
-                self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
-                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
-            }
-            Family::Disk => {
-                self.replicas = pick(rng, &[3, 3, 5, 7]);
-                self.durability = Durability::Sync;
-                self.disk.repairs = true;
-                if rng.bool() {
-                    let mut weights = FaultWeights::default();
-                    let changes = draw_changes(1 | self.seed, timeout, &mut weights);
-                    self.changes = ChangePlan { spares: SPARES_MAX, ..changes };
-                } else {
-                    self.changes = ChangePlan::NONE;
-                }
-                self.faults.weights = FaultWeights {
-                    lose_log: 6,
-                    lose_snapshot: rng.u32(0..2),
-                    crash: 2,
-                    partial: 2,
-                    pause: 1,
-                    change: if self.changes.spares > 0 { 4 } else { 0 },
-                    transfer: 1,
-                    ..none
-                };
-                self.faults.gap = (timeout / 8, timeout);
-                self.faults.lasts = (timeout / 8, timeout * 2);
-                // Mostly there is a log and no snapshot.
-                self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
-                self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
-                self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
-            }
+            Family::Bridge => think_max = Some(self.draw_bridges(rng)),
+            Family::Sleep => self.draw_sleep(rng),
+            Family::Recovery => think_max = self.draw_recoveries(rng),
+            Family::Change => self.draw_changing_groups(rng),
+            Family::Follow => self.draw_following_groups(rng),
+            Family::Files => self.draw_failing_files(rng),
+            Family::Disk => self.draw_rotting_logs(rng),
         }
         for settings in std::iter::once(&mut self.settings).chain(&mut self.own) {
             let consensus = &mut settings.consensus;
@@ -319,11 +108,257 @@ impl Plan {
         self.duration = self.duration.max(timeout * 12);
         self.clients.operations = self.clients.operations.max(150);
         self.clients.think = (Duration::ZERO, self.duration / 50);
-        if let Some(think_max) = busy {
+        if let Some(think_max) = think_max {
             self.clients.operations = self.clients.operations.max(250);
             self.clients.think.1 = self.clients.think.1.min(think_max);
         }
         self.fit_for_its_durability()
+    }
+
+    /// The plan of [`Family::Bridge`]. Returns for how long clients think at most, so that some slot is always undecided.
+    fn draw_bridges(&mut self, rng: &mut Rng) -> Duration {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = pick(rng, &[5, 5, 7]);
+        self.durability = Durability::Sync;
+        self.changes =
+            ChangePlan { spares: 2, learners: pick(rng, &[1, 1, 2]), burst_max: 1, ..ChangePlan::NONE };
+        self.faults.weights = FaultWeights {
+            bridge: 6,
+            change: 2,
+            pause: rng.u32(0..2),
+            crash: rng.u32(0..2),
+            ..FaultWeights::default()
+        };
+        self.faults.gap = (timeout / 2, timeout * 2);
+        self.faults.lasts = (timeout / 2, timeout * 3);
+        self.faults.any_step = Odds::NEVER;
+        self.faults.bridge = BridgePlan {
+            transfer: Odds::percent(pick(rng, &[30, 80])),
+            stall: Odds::percent(pick(rng, &[0, 40])),
+            rival: Odds::percent(pick(rng, &[0, 60])),
+            epoch: Odds::percent(pick(rng, &[0, 0, 30])),
+            elects: false,
+        };
+        self.network.delay_max = self.network.delay_max.min(timeout / 40);
+        self.network.delay_min = self.network.delay_min.min(self.network.delay_max);
+        // A lagging replica learns slot by slot, many slots at once, or by a snapshot.
+        self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
+        if rng.bool() {
+            self.settings.snapshot_slots = pick(rng, &[2, 5]);
+            (self.settings.keep_slots, self.settings.keep_bytes) = (0, 1_000);
+            self.settings.chunk_bytes_max = 1 << 20;
+            self.disk.snapshot = (Duration::ZERO, 50 * US);
+        }
+        if rng.u8(0..4) > 0 {
+            self.some_are_patient();
+            if self.settings.consensus.protocol.has_terms() && rng.u8(0..4) > 0 {
+                self.elects_across_a_bridge();
+            }
+        }
+        timeout / if self.faults.bridge.elects { 4 } else { 8 }
+    }
+
+    /// The plan of [`Family::Sleep`].
+    fn draw_sleep(&mut self, rng: &mut Rng) {
+        let timeout = self.settings.consensus.election_timeout;
+        let weights = self.faults.weights;
+        self.replicas = self.replicas.max(3);
+        self.faults.weights = FaultWeights {
+            pause: 4,
+            stall: 3,
+            crash: weights.crash.min(1),
+            partial: weights.partial.min(1),
+            change: weights.change.min(2),
+            ..FaultWeights::default()
+        };
+        self.faults.leader = Odds::percent(80);
+        self.faults.gap = (timeout, timeout * 6);
+        self.faults.lasts = (timeout, timeout * pick(rng, &[4, 20]));
+    }
+
+    /// The plan of [`Family::Recovery`]. Returns for how long clients think at most, where some slot is to be undecided always.
+    fn draw_recoveries(&mut self, rng: &mut Rng) -> Option<Duration> {
+        let timeout = self.settings.consensus.election_timeout;
+        let weights = self.faults.weights;
+        let mut think_max = None;
+        self.replicas = pick(rng, &[3, 5, 5, 7]);
+        self.durability = Durability::Sync;
+        self.settings.consensus.page_bytes_max = 1;
+        self.settings.consensus.window_max = 16;
+        self.network.delay_min = self.network.delay_min.max(timeout / 100);
+        self.network.delay_max = self.network.delay_max.max(timeout / 40);
+        self.faults.weights = FaultWeights {
+            crash: 4,
+            lose_log: 4,
+            partial: 2,
+            one_way: 1,
+            change: weights.change.min(2),
+            transfer: weights.transfer.min(1),
+            ..FaultWeights::default()
+        };
+        self.faults.gap = (timeout / 8, timeout);
+        self.faults.lasts = (timeout / 20, timeout);
+        self.faults.any_step = Odds::per_million(1_000);
+        if rng.bool() {
+            // A candidate lacks much that others hold, so that promises take several pages while
+            // their senders crash.
+            self.faults.weights = FaultWeights {
+                crash: 6,
+                partial: 4,
+                one_way: 3,
+                transfer: 2,
+                lose_log: 1,
+                ..FaultWeights::default()
+            };
+            self.faults.between_pages = Odds::percent(10);
+            self.settings.consensus.window_max = pick(rng, &[4, 16]);
+            self.settings.snapshot_slots = pick(rng, &[2, 5, 50]);
+            self.disk.snapshot = (Duration::ZERO, 50 * US);
+            self.faults.leader = Odds::percent(80);
+            self.faults.any_step = Odds::per_million(4_000);
+            self.faults.lasts = (timeout / 50, timeout / 4);
+            if self.settings.consensus.protocol == ProtocolKind::SequencePaxos {
+                self.tellers_drop_what_they_held();
+                think_max = Some(timeout / 8);
+            }
+        }
+        think_max
+    }
+
+    /// The plan of [`Family::Change`].
+    fn draw_changing_groups(&mut self, rng: &mut Rng) {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = pick(rng, &[3, 5, 5]);
+        let mut weights = FaultWeights::default();
+        let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+        self.changes = ChangePlan { spares: SPARES_MAX, learners: rng.usize(0..2), ..changes };
+        if self.settings.consensus.protocol.changes_voters_itself() && rng.bool() {
+            // A stop-sign would prevent changes of voters within an epoch.
+            (self.changes.orders, self.changes.readmit) = (false, Odds::NEVER);
+        }
+        self.faults.bridge = BridgePlan {
+            transfer: Odds::percent(75),
+            stall: Odds::percent(20),
+            rival: Odds::percent(60),
+            epoch: Odds::percent(60),
+            elects: false,
+        };
+        self.faults.joint = JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };
+        self.faults.weights = FaultWeights {
+            change: 10,
+            transfer: 2,
+            partial: 3,
+            bridge: 3,
+            crash: 2,
+            pause: 1,
+            lose_log: rng.u32(0..2),
+            ..FaultWeights::default()
+        };
+        self.faults.gap = (timeout / 8, timeout);
+        self.faults.lasts = (timeout / 4, timeout * 2);
+        self.settings.snapshot_slots = pick(rng, &[5, 20]);
+        self.settings.keep_slots = pick(rng, &[0, 20]);
+        if rng.bool() {
+            self.some_are_patient();
+        }
+    }
+
+    /// The plan of [`Family::Follow`].
+    fn draw_following_groups(&mut self, rng: &mut Rng) {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = pick(rng, &[1, 2, 3, 3, 3, 4, 5, 5]);
+        if !self.durability.may_restart() {
+            self.durability = Durability::Sync;
+        }
+        let mut weights = FaultWeights::default();
+        let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+        self.changes = ChangePlan { spares: SPARES_MAX, follows: true, ..changes };
+        if self.settings.consensus.protocol.changes_voters_itself() && rng.bool() {
+            // A stop-sign would prevent changes of voters within an epoch.
+            (self.changes.orders, self.changes.readmit) = (false, Odds::NEVER);
+        }
+        self.faults.joint = JointPlan { leader: Odds::percent(40), all: Odds::NEVER, wait_max: timeout / 50 };
+        self.faults.weights = FaultWeights {
+            change: 16,
+            transfer: 2,
+            partial: 3,
+            split: 1,
+            crash: 3,
+            pause: 1,
+            stall: 1,
+            lose_log: rng.u32(0..2),
+            restore: pick(rng, &[0, 0, 1]),
+            ..FaultWeights::default()
+        };
+        self.faults.gap = (timeout / 8, timeout);
+        self.faults.lasts = (timeout / 4, timeout * 2);
+        self.settings.snapshot_slots = pick(rng, &[5, 20]);
+        self.settings.keep_slots = pick(rng, &[0, 20]);
+        self.duration = self.duration.max(timeout * 30);
+    }
+
+    /// The plan of [`Family::Files`].
+    fn draw_failing_files(&mut self, rng: &mut Rng) {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = pick(rng, &[3, 3, 5]);
+        self.durability = Durability::Sync;
+        self.disk.files = Some(FilesPlan {
+            sync_fails: pick(rng, &[0, 0, 2, 10]),
+            dir_sync_fails: pick(rng, &[0, 0, 5]),
+            full: pick(rng, &[0, 0, 2, 10]),
+            starts_fail: Odds::percent(pick(rng, &[0, 20, 50])),
+        });
+        self.changes = ChangePlan::NONE;
+        self.faults.weights = FaultWeights {
+            crash: 6,
+            crash_all: 1,
+            lose_log: pick(rng, &[0, 3, 6]),
+            lose_snapshot: rng.u32(0..2),
+            partial: 2,
+            restore: pick(rng, &[0, 2]),
+            wipe: rng.u32(0..2),
+            ..FaultWeights::default()
+        };
+        self.faults.gap = (timeout / 8, timeout);
+        self.faults.lasts = (timeout / 8, timeout);
+        self.faults.any_step = Odds::per_million(pick(rng, &[0, 1_000]));
+        // Segments fill up and are removed.
+        self.clients.padding_max = pick(rng, &[50, 400]);
+        self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
+        self.settings.snapshot_log_bytes = 1 << 20;
+        self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
+        self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
+    }
+
+    /// The plan of [`Family::Disk`].
+    fn draw_rotting_logs(&mut self, rng: &mut Rng) {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = pick(rng, &[3, 3, 5, 7]);
+        self.durability = Durability::Sync;
+        self.disk.repairs = true;
+        if rng.bool() {
+            let mut weights = FaultWeights::default();
+            let changes = draw_changes(1 | self.seed, timeout, &mut weights);
+            self.changes = ChangePlan { spares: SPARES_MAX, ..changes };
+        } else {
+            self.changes = ChangePlan::NONE;
+        }
+        self.faults.weights = FaultWeights {
+            lose_log: 6,
+            lose_snapshot: rng.u32(0..2),
+            crash: 2,
+            partial: 2,
+            pause: 1,
+            change: if self.changes.spares > 0 { 4 } else { 0 },
+            transfer: 1,
+            ..FaultWeights::default()
+        };
+        self.faults.gap = (timeout / 8, timeout);
+        self.faults.lasts = (timeout / 8, timeout * 2);
+        // Mostly there is a log and no snapshot.
+        self.settings.snapshot_slots = pick(rng, &[10, 100, 1_000]);
+        self.settings.keep_slots = pick(rng, &[0, 100, 1_000]);
+        self.settings.fetch_bytes_max = pick(rng, &[1, 1 << 20]);
     }
 
     /// Gives some replicas longer time-outs than the others: as leaders they do not know for long that they

@@ -236,22 +236,8 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             checked(world.transfer(of, to))
         }
         "member" => member(world, words),
-        "first-group" => {
-            // It may be a member that this group does not have yet.
-            let named =
-                |word: &str| word.parse().map(ReplicaId).map_err(|_| format!("'{word}' is no replica"));
-            let change = change_of_members(words, named)?;
-            world.change_first_in_script(change)
-        }
-        "see" => {
-            let (of, version) = words.split_first().ok_or("which replica? write see 1 2")?;
-            let version = match version {
-                [] => None,
-                [version] => Some(number_of_version(version)?),
-                _ => return Err("write see 1, or see 1 2".to_owned()),
-            };
-            world.see_in_script(replica(world, of)?, version)
-        }
+        "first-group" => first_group(world, words),
+        "see" => see(world, words),
         "reconfigure" => reconfigure(world, words),
         "partition" => {
             let links = between_groups(world, words)?;
@@ -273,14 +259,7 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             let link = parse_link(world, link)?;
             checked(world.refuse(link))
         }
-        "links" => {
-            let kept = links(world, words)?;
-            checked(world.join())?;
-            let all = (0..world.replicas()).flat_map(|a| (0..world.replicas()).map(move |b| (a, b)));
-            let others = all.filter(|&(a, b)| a != b && !kept.contains(&(a, b)) && !kept.contains(&(b, a)));
-            let others: Vec<_> = others.collect();
-            if others.is_empty() { Ok(()) } else { checked(world.part(others)) }
-        }
+        "links" => links_only(world, words),
         "heal" => checked(world.join()),
         "crash" | "kill" => {
             let ending = if name == "kill" { Ending::Process } else { Ending::Machine };
@@ -289,27 +268,8 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             }
             checked(world.settle())
         }
-        "restart" => {
-            for of in replicas(world, words)? {
-                if world.view(of).is_some() {
-                    return Err(format!("r{} is up", of + 1));
-                }
-                checked(world.start(of))?;
-            }
-            checked(world.join())
-        }
-        "lose-log" => {
-            let (words, snapshots) = match words {
-                [of, "keep-snapshots"] => (&[*of][..], false),
-                _ => (words, true),
-            };
-            let of = one_replica(world, words)?;
-            if world.view(of).is_some() {
-                return Err(format!("r{} is up; crash it first", of + 1));
-            }
-            world.lose_log(of, snapshots);
-            Ok(())
-        }
+        "restart" => restart(world, words),
+        "lose-log" => lose_log(world, words),
         "pause" => {
             world.pause(one_replica(world, words)?);
             Ok(())
@@ -338,6 +298,58 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             Err(format!("there is no such command; there are: {}", names.join("; ")))
         }
     }
+}
+
+/// A change of the group that this one follows.
+fn first_group(world: &mut World, words: &[&str]) -> Result<()> {
+    // It may be a member that this group does not have yet.
+    let named = |word: &str| word.parse().map(ReplicaId).map_err(|_| format!("'{word}' is no replica"));
+    let change = change_of_members(words, named)?;
+    world.change_first_in_script(change)
+}
+
+/// A node sees what the group that this one follows has decided.
+fn see(world: &mut World, words: &[&str]) -> Result<()> {
+    let (of, version) = words.split_first().ok_or("which replica? write see 1 2")?;
+    let version = match version {
+        [] => None,
+        [version] => Some(number_of_version(version)?),
+        _ => return Err("write see 1, or see 1 2".to_owned()),
+    };
+    world.see_in_script(replica(world, of)?, version)
+}
+
+/// Keeps these links, and cuts all others.
+fn links_only(world: &mut World, words: &[&str]) -> Result<()> {
+    let kept = links(world, words)?;
+    checked(world.join())?;
+    let all = (0..world.replicas()).flat_map(|a| (0..world.replicas()).map(move |b| (a, b)));
+    let others = all.filter(|&(a, b)| a != b && !kept.contains(&(a, b)) && !kept.contains(&(b, a)));
+    let others: Vec<_> = others.collect();
+    if others.is_empty() { Ok(()) } else { checked(world.part(others)) }
+}
+
+fn restart(world: &mut World, words: &[&str]) -> Result<()> {
+    for of in replicas(world, words)? {
+        if world.view(of).is_some() {
+            return Err(format!("r{} is up", of + 1));
+        }
+        checked(world.start(of))?;
+    }
+    checked(world.join())
+}
+
+fn lose_log(world: &mut World, words: &[&str]) -> Result<()> {
+    let (words, snapshots) = match words {
+        [of, "keep-snapshots"] => (&[*of][..], false),
+        _ => (words, true),
+    };
+    let of = one_replica(world, words)?;
+    if world.view(of).is_some() {
+        return Err(format!("r{} is up; crash it first", of + 1));
+    }
+    world.lose_log(of, snapshots);
+    Ok(())
 }
 
 /// Changes of the group.

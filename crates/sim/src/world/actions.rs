@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage};
-use synod_wire::{Epoch, ReplicaId};
+use bytes::Bytes;
+use synod_consensus::To;
+use synod_replica::{Action, Event, Fork, LogRecord, PeerMessage, RequestId, SnapshotInfo};
+use synod_wire::{Ballots, Batch, Epoch, Lsn, ReplicaId, Slot};
 
 use super::{Happening, World, machine::Task};
 use crate::{
@@ -57,72 +59,10 @@ impl World {
         let machine = &mut self.machines[of];
         let Some(life) = &mut machine.life else { return Ok(()) };
         match action {
-            Action::Append { lsn, record } => {
-                machine.disk.append(lsn, &record);
-                self.coverage.slots_fetched += u64::from(is_learned(&record));
-                if machine.copied {
-                    // What it writes is set aside, and tells nothing of what the replica said.
-                    return Ok(());
-                }
-                let table = std::sync::Arc::clone(life.replica.history().delivered());
-                // Once the end of an epoch is delivered here, what the epoch has in later slots counts for nothing.
-                let present = life.replica.group();
-                let ended = matches!(&record, LogRecord::Protocol { epoch, .. } if *epoch < present.epoch);
-                let counts = |slot, id| !(ended && slot >= present.first || table.voids(id));
-                self.batches.appended(of, lsn, &record, counts)?;
-                self.votes.appended(of, lsn, &record)?;
-                self.memory.appended(of, lsn, &record)?;
-                self.groups.appended(of, lsn, &record);
-                if let LogRecord::Entered { group, .. } = &record {
-                    life.watch.enters(group.epoch);
-                }
-                self.situations.see(&Sight::Appends { of, record: &record });
-                self.terms.appended(of, lsn, &record)?;
-                let shown = self.shows_log(of);
-                self.note_if(shown, of, Mark::Write, || format!("log {lsn}: {}", describe::record(&record)));
-            }
-            Action::Send { to, message, after } => {
-                match &message {
-                    PeerMessage::Protocol { epoch, .. } => life.watch.says(*epoch)?,
-                    PeerMessage::Pushed { batches, .. } => self.coverage.slots_pushed += batches.len() as u64,
-                    _ => {}
-                }
-                if after > machine.disk.durable() {
-                    let bytes = message.encode().len() as u64;
-                    life.holds.messages += bytes;
-                    life.holds.largest_message = life.holds.largest_message.max(bytes);
-                    life.held.push((after, to, message));
-                } else {
-                    machine.disk.relies(after);
-                    for &to in to.ids() {
-                        let life = self.machines[of].life.as_ref().expect("it runs");
-                        if life.held.iter().any(|(_, held, _)| held.includes(to)) {
-                            self.situations.see(&Sight::Overtakes { message: &message });
-                        }
-                        let to = self.index(to);
-                        self.send(of, to, &message)?;
-                    }
-                }
-            }
+            Action::Append { lsn, record } => self.append(of, lsn, record)?,
+            Action::Send { to, message, after } => self.send_after(of, to, message, after)?,
             Action::Execute { slot, ballots, batch, requests } => {
-                let bytes = batch.bytes().len() as u64;
-                life.watch.delivers(slot, bytes)?;
-                life.holds.batches += bytes;
-                let id = machine.id;
-                machine.delivered = machine.delivered.max(slot);
-                life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
-                let first = slot > self.reference.last();
-                let mark = Mark::Delivers { first };
-                self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
-                self.situations.see(&Sight::Delivers { of, first, batch: &batch });
-                if first {
-                    let by_reference = self.reference.disseminates() && batch.reconfiguration().is_none();
-                    self.batches.delivered(slot, by_reference, &batch)?;
-                }
-                self.reference.delivered(id, slot, &batch)?;
-                self.check_clock()?;
-                self.group_moves(slot)?;
-                self.check_chosen(of, slot, ballots, &batch)?;
+                self.execute_later(of, slot, ballots, batch, requests)?
             }
             Action::ReadAt { read, slot } => {
                 life.reads.push((slot, read));
@@ -159,30 +99,8 @@ impl World {
                 self.set_timer(of);
             }
             Action::TakeSnapshot => life.tasks.push_back(Task::Snapshot),
-            Action::ReadChunk { to, slot, offset, len_max } => {
-                let file = machine.disk.snapshot(slot);
-                let total = file.map_or(0, |file| file.len() as u64);
-                let bytes = file.map(|file| {
-                    let begin = usize::try_from(offset).unwrap_or(usize::MAX).min(file.len());
-                    file.slice(begin..(begin + len_max).min(file.len()))
-                });
-                let bytes = bytes.unwrap_or_default();
-                self.notice_after_disk(of, Event::ChunkRead { to, slot, offset, total, bytes });
-            }
-            Action::WriteChunk { info, offset, bytes } => {
-                if offset == 0 {
-                    life.receiving.clear();
-                }
-                assert_eq!(life.receiving.len() as u64, offset, "pieces come in order");
-                let fails = self.plan.disk.snapshot_fails.hit(&mut self.rng);
-                let event = if fails {
-                    Event::SnapshotInstalled(None)
-                } else {
-                    life.receiving.extend_from_slice(&bytes);
-                    Event::ChunkWritten { slot: info.slot, end: life.receiving.len() as u64 }
-                };
-                self.notice_after_disk(of, event);
-            }
+            Action::ReadChunk { to, slot, offset, len_max } => self.read_chunk(of, to, slot, offset, len_max),
+            Action::WriteChunk { info, offset, bytes } => self.write_chunk(of, info, offset, bytes),
             Action::InstallSnapshot(info) => life.tasks.push_back(Task::Install(info)),
             Action::Trim(through) => {
                 life.watch.trims(through)?;
@@ -194,6 +112,123 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    fn append(&mut self, of: usize, lsn: Lsn, record: LogRecord) -> Checked {
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        machine.disk.append(lsn, &record);
+        self.coverage.slots_fetched += u64::from(is_learned(&record));
+        if machine.copied {
+            // What it writes is set aside, and tells nothing of what the replica said.
+            return Ok(());
+        }
+        let table = std::sync::Arc::clone(life.replica.history().delivered());
+        // Once the end of an epoch is delivered here, what the epoch has in later slots counts for nothing.
+        let present = life.replica.group();
+        let ended = matches!(&record, LogRecord::Protocol { epoch, .. } if *epoch < present.epoch);
+        let counts = |slot, id| !(ended && slot >= present.first || table.voids(id));
+        self.batches.appended(of, lsn, &record, counts)?;
+        self.votes.appended(of, lsn, &record)?;
+        self.memory.appended(of, lsn, &record)?;
+        self.groups.appended(of, lsn, &record);
+        if let LogRecord::Entered { group, .. } = &record {
+            life.watch.enters(group.epoch);
+        }
+        self.situations.see(&Sight::Appends { of, record: &record });
+        self.terms.appended(of, lsn, &record)?;
+        let shown = self.shows_log(of);
+        self.note_if(shown, of, Mark::Write, || format!("log {lsn}: {}", describe::record(&record)));
+        Ok(())
+    }
+
+    /// Sends a message once the record that it rests on is durable.
+    fn send_after(&mut self, of: usize, to: To, message: PeerMessage, after: Lsn) -> Checked {
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        match &message {
+            PeerMessage::Protocol { epoch, .. } => life.watch.says(*epoch)?,
+            PeerMessage::Pushed { batches, .. } => self.coverage.slots_pushed += batches.len() as u64,
+            _ => {}
+        }
+        if after > machine.disk.durable() {
+            let bytes = message.encode().len() as u64;
+            life.holds.messages += bytes;
+            life.holds.largest_message = life.holds.largest_message.max(bytes);
+            life.held.push((after, to, message));
+        } else {
+            machine.disk.relies(after);
+            for &to in to.ids() {
+                let life = self.machines[of].life.as_ref().expect("it runs");
+                if life.held.iter().any(|(_, held, _)| held.includes(to)) {
+                    self.situations.see(&Sight::Overtakes { message: &message });
+                }
+                let to = self.index(to);
+                self.send(of, to, &message)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a decided batch for execution, and compares it with what others delivered.
+    fn execute_later(
+        &mut self,
+        of: usize,
+        slot: Slot,
+        ballots: Ballots,
+        batch: Batch,
+        requests: Vec<(usize, RequestId)>,
+    ) -> Checked {
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return Ok(()) };
+        let bytes = batch.bytes().len() as u64;
+        life.watch.delivers(slot, bytes)?;
+        life.holds.batches += bytes;
+        let id = machine.id;
+        machine.delivered = machine.delivered.max(slot);
+        life.tasks.push_back(Task::Execute { slot, ballots, batch: batch.clone(), requests });
+        let first = slot > self.reference.last();
+        let mark = Mark::Delivers { first };
+        self.note(of, mark, || format!("delivers slot {slot}: {}", describe::batch(&batch)));
+        self.situations.see(&Sight::Delivers { of, first, batch: &batch });
+        if first {
+            let by_reference = self.reference.disseminates() && batch.reconfiguration().is_none();
+            self.batches.delivered(slot, by_reference, &batch)?;
+        }
+        self.reference.delivered(id, slot, &batch)?;
+        self.check_clock()?;
+        self.group_moves(slot)?;
+        self.check_chosen(of, slot, ballots, &batch)?;
+        Ok(())
+    }
+
+    fn read_chunk(&mut self, of: usize, to: ReplicaId, slot: Slot, offset: u64, len_max: usize) {
+        let machine = &self.machines[of];
+        let file = machine.disk.snapshot(slot);
+        let total = file.map_or(0, |file| file.len() as u64);
+        let bytes = file.map(|file| {
+            let begin = usize::try_from(offset).unwrap_or(usize::MAX).min(file.len());
+            file.slice(begin..(begin + len_max).min(file.len()))
+        });
+        let bytes = bytes.unwrap_or_default();
+        self.notice_after_disk(of, Event::ChunkRead { to, slot, offset, total, bytes });
+    }
+
+    fn write_chunk(&mut self, of: usize, info: SnapshotInfo, offset: u64, bytes: Bytes) {
+        let machine = &mut self.machines[of];
+        let Some(life) = &mut machine.life else { return };
+        if offset == 0 {
+            life.receiving.clear();
+        }
+        assert_eq!(life.receiving.len() as u64, offset, "pieces come in order");
+        let fails = self.plan.disk.snapshot_fails.hit(&mut self.rng);
+        let event = if fails {
+            Event::SnapshotInstalled(None)
+        } else {
+            life.receiving.extend_from_slice(&bytes);
+            Event::ChunkWritten { slot: info.slot, end: life.receiving.len() as u64 }
+        };
+        self.notice_after_disk(of, event);
     }
 
     /// In a script, records are shown only while the disk is what the story is about.

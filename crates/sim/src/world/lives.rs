@@ -1,10 +1,8 @@
 //! Starts, crashes and pauses of replicas, and what they are told.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::VecDeque, time::Duration};
 
+use bytes::Bytes;
 use synod_consensus::Bug;
 use synod_replica::{Event, Executor, Group, Installed, Recovered, Replica, SnapshotInfo};
 use synod_storage::StorageError;
@@ -16,7 +14,7 @@ use super::{
 };
 use crate::{
     chart::Mark,
-    check::{Checked, Held, Invariant, Surroundings, Violation, Watch, demand, slots},
+    check::{Checked, Invariant, Surroundings, Violation, Watch, demand, slots},
     clock::{Clock, PERFECT_PPM},
     guest::Hosting,
     network::{Loss, Wire, between},
@@ -69,31 +67,7 @@ impl World {
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
 
-        let mut executor = Executor::new(self.hosting(), self.first_group());
-        #[cfg(feature = "planted-bugs")]
-        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
-            executor.execute_repeats();
-        }
-        #[cfg(feature = "planted-bugs")]
-        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
-            executor.count_twice();
-        }
-        #[cfg(feature = "planted-bugs")]
-        if let Some(bug) = self.plan.settings.consensus.planted {
-            executor.change_wrongly(bug);
-        }
-        let mut snapshot = None;
-        if let Some((slot, bytes)) = found.snapshot {
-            restore(&mut executor, slot, &bytes)?;
-            let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
-            let (ballots, group) = (executor.ballots(), executor.group().clone());
-            let history = executor.history().clone();
-            snapshot = Some(Installed { info, ballots, group, history });
-        }
-        #[cfg(feature = "planted-bugs")]
-        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::KeepEveryReply) {
-            executor.keep_every_reply();
-        }
+        let (executor, snapshot) = self.restored(found.snapshot)?;
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
 
         let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
@@ -134,30 +108,8 @@ impl World {
         if let Some(earlier) = self.machines[of].files.reached.clone() {
             replica.remember(earlier, &mut actions);
         }
-        self.machines[of].life = Some(Life {
-            number,
-            replica,
-            executor,
-            clock,
-            watch: Watch::new(self.machines[of].id, first, entered),
-            recognised: BTreeMap::new(),
-            deadline: Time::NEVER,
-            timer_at: None,
-            flush_due: false,
-            held: Vec::new(),
-            tasks: VecDeque::new(),
-            holds: Held::default(),
-            executing: false,
-            reads: Vec::new(),
-            receiving: Vec::new(),
-            backlogged: false,
-            sends_given_up: 0,
-            ahead_max: None,
-            away: false,
-            confesses_at: None,
-            whole_at: None,
-            seen_revision: 0,
-        });
+        let watch = Watch::new(me, first, entered);
+        self.machines[of].life = Some(Life::new(number, replica, executor, clock, watch));
         self.check_state(of)?;
         self.carry_out(of, actions)?;
         let machine = &mut self.machines[of];
@@ -168,6 +120,39 @@ impl World {
         self.make_sessions(of);
         self.stepped(of)?;
         self.sees_at_start(of)
+    }
+
+    /// What executes commands at first, with the snapshot that a life finds.
+    fn restored(
+        &self,
+        kept: Option<(Slot, Bytes)>,
+    ) -> Result<(Executor<Hosting>, Option<Installed>), Violation> {
+        let mut executor = Executor::new(self.hosting(), self.first_group());
+        #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
+            executor.execute_repeats();
+        }
+        #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
+            executor.count_twice();
+        }
+        #[cfg(feature = "planted-bugs")]
+        if let Some(bug) = self.plan.settings.consensus.planted {
+            executor.change_wrongly(bug);
+        }
+        let mut snapshot = None;
+        if let Some((slot, bytes)) = kept {
+            restore(&mut executor, slot, &bytes)?;
+            let info = SnapshotInfo { slot, bytes: bytes.len() as u64 };
+            let (ballots, group) = (executor.ballots(), executor.group().clone());
+            let history = executor.history().clone();
+            snapshot = Some(Installed { info, ballots, group, history });
+        }
+        #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::KeepEveryReply) {
+            executor.keep_every_reply();
+        }
+        Ok((executor, snapshot))
     }
 
     /// The group as it began.

@@ -93,6 +93,42 @@ pub(crate) struct Life {
     pub(crate) seen_revision: i64,
 }
 
+impl Life {
+    /// A life that has done nothing yet.
+    pub(crate) fn new(
+        number: u64,
+        replica: Replica,
+        executor: Executor<Hosting>,
+        clock: Clock,
+        watch: Watch,
+    ) -> Life {
+        Life {
+            number,
+            replica,
+            executor,
+            clock,
+            watch,
+            recognised: BTreeMap::new(),
+            deadline: Time::NEVER,
+            timer_at: None,
+            flush_due: false,
+            held: Vec::new(),
+            tasks: VecDeque::new(),
+            holds: Held::default(),
+            executing: false,
+            reads: Vec::new(),
+            receiving: Vec::new(),
+            confesses_at: None,
+            whole_at: None,
+            backlogged: false,
+            sends_given_up: 0,
+            ahead_max: None,
+            away: false,
+            seen_revision: 0,
+        }
+    }
+}
+
 /// Work of the executor, which does one thing after the other.
 #[derive(Debug)]
 pub(crate) enum Task {
