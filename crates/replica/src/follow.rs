@@ -221,12 +221,28 @@ impl Group {
     }
 }
 
+/// What this node has seen of the groups that this one follows, or that follow it.
+#[derive(Debug, Default)]
+pub(crate) struct OtherGroups {
+    /// The latest members decided in the group that this one follows, and since when this node has seen them.
+    followed: Option<(Arc<MemberSet>, Time)>,
+    /// The voters of the groups that follow this one; `None` before this node said anything.
+    followers: Option<Vec<Follower>>,
+}
+
+impl OtherGroups {
+    /// Takes note of the voters of the groups that follow this one.
+    pub(crate) fn told_of_followers(&mut self, followers: Vec<Follower>) {
+        self.followers = Some(followers);
+    }
+}
+
 impl Replica {
     /// Takes note of the members of the group that this one follows. A set that is not later than the known one, as that
     /// of a node whose log lost its end, is ignored.
     pub(crate) fn told_of_members(&mut self, now: Time, set: Arc<MemberSet>) {
-        if self.followed.as_ref().is_none_or(|(known, _)| known.version < set.version) {
-            self.followed = Some((set, now));
+        if self.other_groups.followed.as_ref().is_none_or(|(known, _)| known.version < set.version) {
+            self.other_groups.followed = Some((set, now));
         }
     }
 
@@ -238,7 +254,7 @@ impl Replica {
             return false;
         };
         let needed = |follower: &Follower| self.group.is_needed_by(follower, leaving);
-        self.followers.as_ref().is_none_or(|followers| followers.iter().any(needed))
+        self.other_groups.followers.as_ref().is_none_or(|followers| followers.iter().any(needed))
     }
 
     /// When this replica proposes the members of the group that this one follows: as the caretaker, or as another voter
@@ -246,7 +262,7 @@ impl Replica {
     /// hears nothing of it any more.
     pub(crate) fn follow_at(&self) -> Option<Time> {
         let Membership::Follows(version) = self.group.membership else { return None };
-        let (_, told_at) = self.followed.as_ref().filter(|(set, _)| set.version > version)?;
+        let (_, told_at) = self.other_groups.followed.as_ref().filter(|(set, _)| set.version > version)?;
         let busy = self.changing.ends_epoch() || !self.group.outgoing.is_empty();
         let others = !self.has(Bug::OnlyCaretakerFollows);
         let takes_part = self.takes_care() || others && self.group.votes(self.me) && self.instance.runs();
@@ -259,7 +275,7 @@ impl Replica {
     /// Proposes the members of the group that this one follows.
     pub(crate) fn follow_members(&mut self, now: Time) {
         if self.follow_at().is_some_and(|at| now >= at)
-            && let Some((set, _)) = &self.followed
+            && let Some((set, _)) = &self.other_groups.followed
         {
             self.ask_for(now, Change::Follow(Arc::clone(set)));
         }

@@ -5,19 +5,18 @@
 //! another replica, or an effect of the protocol. The parts stand in files of their own, each with what a replica does
 //! with it.
 
-use std::sync::Arc;
-
 use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, dissemination};
 use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session};
 
 use crate::{
-    Follower, Group, History, LogRecord, MemberSet, PeerMessage, RequestError, Settings,
+    Group, History, LogRecord, PeerMessage, RequestError, Settings,
     backlog::Backlog,
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
     decided::{DecidedLog, LogBegin, LogFrom, LogPart},
     epochs::{Known, Peer, ProgressReports},
     events::{Action, Event, Installed, Recovered, ReplicaStatus, SnapshotInfo, Waiting},
+    follow::OtherGroups,
     forwarded::Forwarded,
     history::Forks,
     instance::Instance,
@@ -44,10 +43,8 @@ pub struct Replica {
     pub(crate) salvaged: Salvaged,
     /// Which replicas are told how far this one is, and what others told of themselves.
     pub(crate) reports: ProgressReports,
-    /// The latest members that this node has seen decided in the group that this one follows, and since when.
-    pub(crate) followed: Option<(Arc<MemberSet>, Time)>,
-    /// The voters of the groups that follow this one, as this node has seen them; `None` before it said anything.
-    pub(crate) followers: Option<Vec<Follower>>,
+    /// What this node has seen of the groups that this one follows, or that follow it.
+    pub(crate) other_groups: OtherGroups,
     /// The protocol that runs here.
     pub(crate) instance: Instance,
     /// The leader, as the protocol or, where none runs, another replica last said. Where a protocol has no leader, it
@@ -115,8 +112,7 @@ impl Replica {
             known: Known::new(&group, amnesia, !met_all),
             salvaged: Salvaged::default(),
             reports: ProgressReports::default(),
-            followed: None,
-            followers: None,
+            other_groups: OtherGroups::default(),
             instance: Instance::none(last_lsn),
             view: LeaderView::default(),
             requests: Requests::new(session, names, &settings),
@@ -214,7 +210,7 @@ impl Replica {
             Event::TakeSnapshot => self.take_snapshot_if_there_is_more(actions),
             Event::Transfer(to) => self.input(now, Input::Control(Control::Transfer(to)), actions),
             Event::Members(set) => self.told_of_members(now, set),
-            Event::Followers(voters) => self.followers = Some(voters),
+            Event::Followers(voters) => self.other_groups.told_of_followers(voters),
             Event::Skip(target) => self.skip(now, target),
         }
     }
