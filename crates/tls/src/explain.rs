@@ -1,5 +1,7 @@
 //! Failures of TLS for people.
 
+use std::io;
+
 use rustls::{AlertDescription, CertificateError, Error};
 
 /// What an operator should know of a failure of TLS: what went wrong, and what helps.
@@ -38,4 +40,13 @@ pub fn explain(error: &Error) -> String {
         _ => return error.to_string(),
     };
     format!("{help} ({error})")
+}
+
+/// The same for an error of a stream, which may have another cause than TLS.
+#[must_use]
+pub fn explain_io(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(error) => explain(error),
+        None => error.to_string(),
+    }
 }

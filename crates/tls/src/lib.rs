@@ -31,7 +31,7 @@ pub use acceptor::Acceptor;
 pub use automatic::self_signed;
 pub use certificate::common_name;
 pub use connector::Connector;
-pub use explain::explain;
+pub use explain::{explain, explain_io};
 pub use files::{Identity, TlsError};
 pub use policy::{Policy, PolicyError};
 pub use verify::{Allowed, Trust};
