@@ -221,7 +221,7 @@ async fn a_watch_that_is_refused_ends() {
     let store = KvStore::new().feeding(watches.feed());
     let replica = InMemory::start(store, ClusterId(1), common::member()).unwrap();
     let config = ServerConfig {
-        client_addresses: vec!["127.0.0.1:0".parse().unwrap()],
+        client_addresses: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()],
         watches: Some(watches),
         ..ServerConfig::default()
     };

@@ -6,7 +6,7 @@ use synod_consensus::{Combination, Options};
 use synod_replica::{Group, Limits, MemberInfo, REQUEST_BYTES_MAX, Settings, Skips, Take};
 use synod_storage::{Disk, Durability, Ending, the_disk};
 use synod_sync::net::TcpListener;
-use synod_transport::{EventLoop, Network, Tcp};
+use synod_transport::{EventLoop, Network, Tcp, Tls};
 use synod_wire::{ClusterId, GroupId, Groups, MERGED_MAX, ReplicaId, TAKE_MAX};
 
 use crate::{ConfigError, Origin, origin::beside};
@@ -19,7 +19,7 @@ pub struct MemberAddress {
     pub id: ReplicaId,
     /// Its name, for people.
     pub name: String,
-    /// `host:port` for other replicas.
+    /// `host:port` for other replicas, or `https://host:port` if they are to call it with TLS.
     pub address: String,
 }
 
@@ -32,7 +32,8 @@ impl MemberAddress {
 
     fn info(&self) -> MemberInfo {
         // Members tell their URLs for clients when they run; all replicas must begin with the same group.
-        MemberInfo::new(&self.name, vec![format!("http://{}", self.address)])
+        let url = if self.address.contains("://") { "" } else { "http://" };
+        MemberInfo::new(&self.name, vec![format!("{url}{}", self.address)])
     }
 }
 
@@ -51,9 +52,13 @@ pub struct Config {
     pub members: Vec<MemberAddress>,
     /// For the first start of a replica that joins a group: what a member told ([`Origin::ask`]).
     pub joins: Option<Origin>,
-    /// Where to listen for other replicas.
+    /// Where to listen for other replicas that call without TLS.
     pub listen: Vec<SocketAddr>,
-    /// Sockets that listen already, in place of [`Config::listen`]: with ports that the system chose, the addresses of
+    /// Where to listen for those that call with TLS. An address may be in both lists.
+    pub listen_tls: Vec<SocketAddr>,
+    /// TLS with other replicas: for those whose address begins with `https://`, and at addresses of [`Config::listen_tls`].
+    pub tls: Option<Tls>,
+    /// Sockets that listen already, in place of [`Config::listen`] and [`Config::listen_tls`], with TLS if there is any: with ports that the system chose, the addresses of
     /// all replicas must be known before the first of them starts.
     pub listeners: Vec<Arc<TcpListener>>,
     /// Where log and snapshots live.
@@ -164,6 +169,8 @@ impl Config {
             members,
             joins: None,
             listen: Vec::new(),
+            listen_tls: Vec::new(),
+            tls: None,
             listeners: Vec::new(),
             data_dir,
             durability: Durability::Sync,

@@ -84,5 +84,6 @@ pub use node::Node;
 pub use origin::{AskError, Origin, is_begun};
 pub use status::{MergeStatus, NodeStatus, PeerLink};
 pub use subscription::Subscription;
+pub use synod_transport::Tls;
 pub use synod_wire::GROUPS_MAX;
 pub use view::{View, Watch};

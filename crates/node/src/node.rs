@@ -539,6 +539,7 @@ fn connect(
     transport.event_loop = config.event_loop.clone();
     transport.versions = config.versions.clone();
     transport.listen = config.listen.clone();
+    (transport.listen_tls, transport.tls) = (config.listen_tls.clone(), config.tls.clone());
     transport.listeners = config.listeners.clone();
     transport.message_bytes_max = config.message_bytes_max();
     transport.peers = peers;

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_replica::{Group, Member, Take};
-use synod_transport::{InquireError, Peer};
+use synod_transport::{InquireError, Peer, Tls};
 use synod_wire::{
     ClusterId, DecodeError, Format, GROUPS_MAX, GroupId, Groups, Reader, ReplicaId, Writer, Written,
 };
@@ -137,7 +137,7 @@ impl Origin {
         Ok(Origin { cluster, first, present, others, staying, merged })
     }
 
-    /// Asks replicas, each at its `host:port`, which cluster they belong to and which members it has. All are
+    /// Asks replicas, each at its `host:port` or `https://host:port`, which cluster they belong to and which members it has. All are
     /// asked one after the other, within `timeout` in all; the answer that knows the latest group counts, with the
     /// replicas that stay as any answer says.
     ///
@@ -145,10 +145,11 @@ impl Origin {
     /// See [`AskError`].
     pub async fn ask(
         addresses: impl IntoIterator<Item = impl Into<String>>,
+        tls: Option<Tls>,
         timeout: Duration,
     ) -> Result<Origin, AskError> {
         let addresses: Vec<String> = addresses.into_iter().map(Into::into).collect();
-        let ask = move || Origin::ask_blocking(addresses.iter().map(String::as_str), timeout);
+        let ask = move || Origin::ask_blocking(addresses.iter().map(String::as_str), tls.as_ref(), timeout);
         apart("ask", ask)
             .await
             .map_err(|error| AskError::Silent(vec![format!("no thread to ask: {error}")]))?
@@ -160,6 +161,7 @@ impl Origin {
     /// See [`AskError`].
     pub fn ask_blocking<'a>(
         addresses: impl IntoIterator<Item = &'a str>,
+        tls: Option<&Tls>,
         timeout: Duration,
     ) -> Result<Origin, AskError> {
         let deadline = Instant::now() + timeout;
@@ -168,7 +170,7 @@ impl Origin {
         let mut silent = Vec::new();
         for address in addresses {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            let asked = synod_transport::inquire(address, left.min(ASK_ONE_MAX));
+            let asked = synod_transport::inquire(address, tls, left.min(ASK_ONE_MAX));
             let origin = match asked.map(Origin::decode) {
                 Ok(Ok(origin)) => origin,
                 Ok(Err(error)) => {
@@ -242,7 +244,7 @@ fn addresses<'a>(members: impl IntoIterator<Item = &'a Member>, me: ReplicaId) -
             Some(address) => peers.push(Peer { id: member.id, address: address.to_owned() }),
             None => tracing::warn!(
                 member = %member.id, urls = ?member.info.peer_urls,
-                "a member without an address of the form http://host:port; it cannot be reached"
+                "a member without an address of the form http://host:port or https://host:port; it cannot be reached"
             ),
         }
     }
@@ -257,11 +259,12 @@ fn described(address: &str, error: &InquireError) -> String {
     if text.contains(address) { text } else { format!("{address}: {text}") }
 }
 
-/// The `host:port` of a member's first peer URL.
+/// The `host:port` of a member's first peer URL, or `https://host:port`.
 fn address(member: &Member) -> Option<&str> {
-    let address = member.info.peer_urls.first()?.strip_prefix("http://")?;
-    let address = address.strip_suffix('/').unwrap_or(address);
-    let (host, port) = address.rsplit_once(':')?;
+    let url = member.info.peer_urls.first()?;
+    let url = url.strip_suffix('/').unwrap_or(url);
+    let address = url.strip_prefix("http://").or_else(|| url.starts_with("https://").then_some(url))?;
+    let (host, port) = address.trim_start_matches("https://").rsplit_once(':')?;
     (!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)).then_some(address)
 }
 
@@ -361,7 +364,7 @@ mod tests {
     #[test]
     fn a_missing_listener_is_reported_with_its_address() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let error = Origin::ask_blocking([nobody.as_str()], Duration::from_secs(2)).unwrap_err();
+        let error = Origin::ask_blocking([nobody.as_str()], None, Duration::from_secs(2)).unwrap_err();
         assert!(error.to_string().contains(&nobody), "{error}");
     }
 }

@@ -196,7 +196,7 @@ fn every_group_follows_when_a_member_is_replaced() {
         (config.members, config.joins) = (Vec::new(), Some(told));
         config
     };
-    let told = Origin::ask_blocking([address], Duration::from_secs(10)).unwrap();
+    let told = Origin::ask_blocking([address], None, Duration::from_secs(10)).unwrap();
     assert_eq!(told.groups(), Groups::shards(GROUPS as u16));
     let wrong = Node::start_groups_blocking(joins(told.clone()), vec![Tape::default(); 3]).unwrap_err();
     assert!(wrong.to_string().contains("the cluster to be joined has shard:4"), "{wrong}");
@@ -217,7 +217,7 @@ fn every_group_follows_when_a_member_is_replaced() {
         assert_eq!(tape(&nodes[0].handles()[group]), format!("<{group}>!"));
     }
     nodes.insert(0, start(config(1)));
-    let told = Origin::ask_blocking([address], Duration::from_secs(10)).unwrap();
+    let told = Origin::ask_blocking([address], None, Duration::from_secs(10)).unwrap();
     assert!(told.present.member(ReplicaId(3)).is_none() && told.staying.is_empty(), "{told:?}");
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
     let Config { cluster, me, name, data_dir, durability, .. } = config(1);

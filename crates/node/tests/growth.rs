@@ -30,7 +30,7 @@ fn join(group: &Group, of: &Node, id: u64, goal: Goal) -> Node {
     let mut config = group.config(id);
     config.durability = Durability::Sync;
     let asked = [group.members[0].address.as_str()];
-    config.joins = Some(Origin::ask_blocking(asked, Duration::from_secs(20)).unwrap());
+    config.joins = Some(Origin::ask_blocking(asked, None, Duration::from_secs(20)).unwrap());
     let node = start(config).unwrap();
     until("it is what it came for", || {
         let known = handle.group();

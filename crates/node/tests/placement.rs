@@ -235,7 +235,7 @@ fn members_go_on_in_some_groups(tune: fn(&mut Config)) {
     let info = MemberInfo::new("r6", vec![format!("http://{}", new.address)]);
     change(cluster.node(1), 0, &Change::Add { info, goal: Goal::Replace(ReplicaId(3)) });
     let address = cluster.sockets.members[0].address.clone();
-    let told = Origin::ask_blocking([address.as_str()], Duration::from_secs(10)).unwrap();
+    let told = Origin::ask_blocking([address.as_str()], None, Duration::from_secs(10)).unwrap();
     let mut config = cluster.config(6);
     (config.members, config.joins) = (Vec::new(), Some(told));
     cluster.begin_with(6, config);

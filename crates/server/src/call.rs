@@ -19,6 +19,7 @@ use tokio::{
     time::{self, Instant, Sleep, sleep},
 };
 use tonic::{Code, Status};
+use tracing::trace;
 
 use crate::{
     Replica,
@@ -27,6 +28,7 @@ use crate::{
     message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
     services::{Answer, Pieces, Store},
+    stream::Caller,
     watch::serve,
 };
 
@@ -73,6 +75,7 @@ impl Call {
     pub(crate) fn new(
         request: Request<RecvStream>,
         mut reply: SendResponse<Bytes>,
+        caller: &Caller,
         share: &Share,
     ) -> Option<Call> {
         let (head, body) = request.into_parts();
@@ -82,6 +85,7 @@ impl Call {
                 let needs_leader = head.headers.get(NEEDS_LEADER).is_some_and(|value| value == "true");
                 let path = head.uri.into_parts().path_and_query;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+                trace!(path = path.as_str(), common_name = caller.common_name.as_deref(), "called");
                 Some(Call { path, body, deadline, reply, came: Instant::now(), charge, needs_leader })
             }
             Err(refusal) => {

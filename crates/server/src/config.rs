@@ -1,25 +1,26 @@
 //! The configuration of the server.
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
+
+use synod_tls::Acceptor;
 
 use crate::{
-    EventLoop, RequestMetrics, Watches,
+    Address, EventLoop, RequestMetrics, Watches,
     connection::CONNECTION_BYTES,
     readers::{GATHERED_BYTES, SENT_MAX, WHOLE_MAX},
     serve::PAGES_MAX,
+    stream::PROTOCOLS,
 };
 
 /// Addresses to listen at, and limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Addresses for clients: gRPC, and the HTTP pages too. Port 0 takes a free port.
-    pub client_addresses: Vec<SocketAddr>,
+    /// Addresses for clients: gRPC, and the HTTP pages too.
+    pub client_addresses: Vec<Address>,
     /// Further addresses, for the HTTP pages alone.
-    pub metrics_addresses: Vec<SocketAddr>,
+    pub metrics_addresses: Vec<Address>,
+    /// What addresses that speak TLS show and demand, made with [`Config::PROTOCOLS`].
+    pub tls: Option<Acceptor>,
     /// Threads that serve clients, if there is no `event_loop`.
     pub client_io_threads: usize,
     /// Where clients are served in place of threads of the server: the loop on which the replica runs, which must have
@@ -46,6 +47,9 @@ pub struct Config {
 }
 
 impl Config {
+    /// The protocols that are negotiated with TLS (ALPN).
+    pub const PROTOCOLS: [&str; 2] = PROTOCOLS;
+
     /// Most bytes of memory that clients can make the server use, besides the store and undecided commands,
     /// if each answer that must be in memory as a whole has at most `answer_bytes_max` bytes.
     #[must_use]
@@ -67,6 +71,7 @@ impl Default for Config {
         Config {
             client_addresses: Vec::new(),
             metrics_addresses: Vec::new(),
+            tls: None,
             client_io_threads: 1,
             event_loop: None,
             connections_max: 10_000,
@@ -77,53 +82,6 @@ impl Default for Config {
             watches: None,
             watch_progress_interval: Duration::from_secs(600),
             requests: RequestMetrics::default(),
-        }
-    }
-}
-
-/// Why the server cannot listen at a list of URLs.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen at {url:?}: {why}")]
-pub struct ListenError {
-    url: String,
-    why: String,
-}
-
-/// The addresses in a list of URLs separated by commas, as in `http://127.0.0.1:2379,http://localhost:2379`.
-/// Names are resolved.
-///
-/// # Errors
-/// A URL is not `http://host:port`, or a name cannot be resolved.
-pub fn listen_addresses(urls: &str) -> Result<Vec<SocketAddr>, ListenError> {
-    let mut addresses = Vec::new();
-    for url in urls.split(',').map(str::trim) {
-        let wrong = |why: String| ListenError { url: url.to_owned(), why };
-        let Some(authority) = url.strip_prefix("http://") else {
-            return Err(wrong("give http://host:port; TLS is not supported yet".into()));
-        };
-        let authority = authority.strip_suffix('/').unwrap_or(authority);
-        let found =
-            authority.to_socket_addrs().map_err(|error| wrong(format!("{error}; give http://host:port")))?;
-        addresses.extend(found);
-    }
-    addresses.sort_unstable();
-    addresses.dedup();
-    Ok(addresses)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_become_addresses() {
-        let both = listen_addresses("http://127.0.0.1:2379, http://[::1]:2379/").unwrap();
-        assert_eq!(both, ["127.0.0.1:2379".parse().unwrap(), "[::1]:2379".parse().unwrap()]);
-        for wrong in
-            ["", "127.0.0.1:2379", "https://127.0.0.1:1", "http://127.0.0.1", "http://127.0.0.1:99999"]
-        {
-            let error = listen_addresses(wrong).unwrap_err().to_string();
-            assert!(error.contains("http://host:port"), "{error}");
         }
     }
 }

@@ -23,6 +23,7 @@ use tokio::{
 
 use crate::{
     Replica, call::Call, outbox::gathering, places::Presence, readers::GATHERED_BYTES, services::Store,
+    stream::Caller,
 };
 
 /// Bytes that a client may send on a stream, and on a connection, before the server has read them. A connection
@@ -52,6 +53,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The client breaks HTTP/2's rules, does not begin within `head_timeout`, or does not answer a ping.
 pub(crate) async fn serve<R: Replica>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    caller: Caller,
     store: &Store<R>,
     streams_max: u32,
     head_timeout: Duration,
@@ -117,7 +119,7 @@ pub(crate) async fn serve<R: Replica>(
                 }
             }
             match connection.poll_accept(cx)? {
-                Poll::Ready(Some((request, reply))) => match Call::new(request, reply, &share) {
+                Poll::Ready(Some((request, reply))) => match Call::new(request, reply, &caller, &share) {
                     Some(call) => calls.push(call.answer(store, lane, &ending)),
                     None if refused == REFUSED_MAX => {
                         return Poll::Ready(Err("the client asks on and takes no answer".into()));
@@ -249,7 +251,9 @@ mod tests {
         let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
-            let served = serve(stream, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
+            let caller = Caller::default();
+            let served =
+                serve(stream, caller, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)

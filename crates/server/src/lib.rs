@@ -6,7 +6,7 @@
 //! [`InMemory`] is a replica without a protocol.
 //! ```text
 //! sockets ── client-io threads ── gRPC over HTTP/2 ── services ── Replica (execute, query)
-//!            serve.rs             connection.rs       kv, cluster, maintenance, native
+//! listen.rs  serve.rs, stream.rs  connection.rs       kv, cluster, maintenance, native
 //!                                 call.rs, message.rs,
 //!                                 outbox.rs
 //!                                 feeds.rs             Replica (subscribe)
@@ -31,6 +31,7 @@ mod event_loop;
 mod exposition;
 mod feeds;
 mod http;
+mod listen;
 mod memory;
 mod message;
 mod outbox;
@@ -40,12 +41,14 @@ mod replica;
 mod requests;
 mod serve;
 mod services;
+mod stream;
 mod watch;
 
 pub use prometheus_client::registry::Registry;
 
-pub use config::{Config, ListenError, listen_addresses};
+pub use config::Config;
 pub use event_loop::EventLoop;
+pub use listen::{Address, At, ListenError, Speaks, listen_addresses};
 pub use memory::InMemory;
 pub use replica::{
     Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,

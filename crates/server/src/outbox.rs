@@ -19,7 +19,12 @@ const GATHERED_BYTES: usize = 64 << 10;
 /// Splits a stream into the end that `h2` reads and writes, and the end that sends.
 pub(crate) fn gathering<S: AsyncRead + AsyncWrite>(stream: S) -> (Gathering<S>, Outbox<S>) {
     let (read, write) = split(stream);
-    let outbox = Outbox(Arc::new(Mutex::new(Gathered { write, bytes: BytesMut::new(), full: false })));
+    let outbox = Outbox(Arc::new(Mutex::new(Gathered {
+        write,
+        bytes: BytesMut::new(),
+        unflushed: false,
+        full: false,
+    })));
     (Gathering { read, outbox: Outbox(outbox.0.clone()) }, outbox)
 }
 
@@ -38,6 +43,8 @@ pub(crate) struct Outbox<S>(Arc<Mutex<Gathered<S>>>);
 struct Gathered<S> {
     write: WriteHalf<S>,
     bytes: BytesMut,
+    /// Whether the stream may hold bytes that it has taken and not sent, as one with TLS does.
+    unflushed: bool,
     /// Whether a write found no room since [`Outbox::is_all_sent`] last asked.
     full: bool,
 }
@@ -51,7 +58,7 @@ impl<S: AsyncRead + AsyncWrite> Outbox<S> {
     /// Whether all bytes that were written since the last call have been sent.
     pub(crate) fn is_all_sent(&self) -> bool {
         let mut gathered = self.gathered();
-        !mem::take(&mut gathered.full) && gathered.bytes.is_empty()
+        !mem::take(&mut gathered.full) && gathered.bytes.is_empty() && !gathered.unflushed
     }
 
     /// Frees the buffer of an idle connection.
@@ -75,9 +82,14 @@ impl<S: AsyncRead + AsyncWrite> Gathered<S> {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.bytes.advance(sent);
+            self.unflushed = true;
         }
         // The buffer is reused from its beginning.
         self.bytes.clear();
+        if self.unflushed {
+            ready!(Pin::new(&mut self.write).poll_flush(cx))?;
+            self.unflushed = false;
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -4,8 +4,8 @@ use std::{
     convert::Infallible,
     io, mem,
     net::SocketAddr,
-    pin::pin,
-    sync::Arc,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -14,8 +14,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
+use synod_tls::Acceptor;
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
     runtime::{Builder, Handle, Runtime},
     sync::{Semaphore, watch},
     task::JoinHandle,
@@ -24,19 +24,19 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    Config, Consistency, EventLoop, Replica, Watches,
+    Address, At, Config, Consistency, EventLoop, Replica, Speaks, Watches,
     admission::Admission,
     connection,
     feeds::Feeds,
     http::Pages,
+    listen::{Listener, Remote},
     places::{Places, Presence},
     readers::Readers,
     services::Store,
+    stream::{Established, Socket, Stream, establish},
 };
 
-/// Connections that the kernel holds until the server accepts them.
-const BACKLOG: u32 = 1024;
-/// How long a client may take to show which protocol it speaks, and to send the head of a request for a page.
+/// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a request for a page.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses for pages alone. Operators have room there when clients have taken all other places.
 pub(crate) const PAGES_MAX: u32 = 32;
@@ -118,6 +118,7 @@ impl Server {
             server.watches = Some(watches.clone());
         }
         let metrics = Arc::new(metrics);
+        let rejected = Arc::<Mutex<Sparse>>::default();
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let feeds = Feeds::new(server.stopping.subscribe());
         let threads = handles.into_iter().map(|thread| {
@@ -130,22 +131,28 @@ impl Server {
                 Store::new(config, gathering.collect(), readers.clone(), admission.clone(), feeds.clone());
             let store = Arc::new(store);
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
-            let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
+            let protocols = Protocols {
+                store,
+                pages,
+                streams_max: config.streams_per_connection_max,
+                tls: config.tls.clone(),
+                rejected: Arc::clone(&rejected),
+            };
             (thread, protocols)
         });
         let threads: Vec<_> = threads.collect();
-        for &address in &config.client_addresses {
+        for address in &config.client_addresses {
             let bound = server.listen(address, threads.clone(), Purpose::Clients)?;
-            server.client_addresses.push(bound);
+            server.client_addresses.extend(bound);
         }
-        for &address in &config.metrics_addresses {
+        for address in &config.metrics_addresses {
             let bound = server.listen(address, threads.clone(), Purpose::Pages)?;
-            server.metrics_addresses.push(bound);
+            server.metrics_addresses.extend(bound);
         }
         Ok(server)
     }
 
-    /// The addresses for clients, with the ports that were chosen for port 0.
+    /// The addresses for clients, without unix sockets, and with the ports that were chosen for port 0.
     #[must_use]
     pub fn client_addresses(&self) -> &[SocketAddr] {
         &self.client_addresses
@@ -187,26 +194,34 @@ impl Server {
 
     fn listen<R: Replica>(
         &mut self,
-        address: SocketAddr,
+        address: &Address,
         threads: Vec<(Handle, Protocols<R>)>,
         purpose: Purpose,
-    ) -> io::Result<SocketAddr> {
+    ) -> io::Result<Option<SocketAddr>> {
+        let Address { at, speaks } = address;
+        if *speaks != Speaks::Plain && threads[0].1.tls.is_none() {
+            let error = format!("cannot listen at {at} with TLS: there is no certificate");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
         let acceptor = threads[0].0.clone();
         let listener = {
             let _context = acceptor.enter();
-            bind(address).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
-            })?
+            Listener::bind(at)
+                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen at {at}: {error}")))?
         };
-        let bound = listener.local_addr()?;
-        info!(address = %bound, ?purpose, "listening");
+        let (bound, path) = match &listener {
+            Listener::Tcp(listener) => (Some(listener.local_addr()?), None),
+            Listener::Unix(_, path) => (None, Some(path)),
+        };
+        let place = bound.map(At::Tcp).or(path.cloned().map(At::Unix));
+        info!(address = %place.unwrap_or_else(|| at.clone()), ?purpose, ?speaks, "listening");
         let acceptance = Acceptance {
             threads,
             places: if purpose == Purpose::Clients { self.clients.clone() } else { self.pages.clone() },
             refused: Sparse::default(),
             stopping: self.stopping.subscribe(),
         };
-        let accepting = acceptor.spawn(acceptance.run(listener, purpose));
+        let accepting = acceptor.spawn(acceptance.run(listener, purpose, *speaks));
         self.acceptances.push(accepting);
         Ok(bound)
     }
@@ -241,14 +256,6 @@ fn client_io_thread(number: usize) -> io::Result<Runtime> {
 async fn ask(replica: impl Replica) {
     let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})) };
     let _ = replica.query(query.encode_to_vec().into(), Consistency::Serializable).await;
-}
-
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted server need not wait until the kernel has forgotten the old connections.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
 }
 
 /// Limits how often a warning is logged.
@@ -287,7 +294,7 @@ struct Acceptance<R> {
 }
 
 impl<R: Replica> Acceptance<R> {
-    async fn run(mut self, listener: TcpListener, purpose: Purpose) {
+    async fn run(mut self, listener: Listener, purpose: Purpose, speaks: Speaks) {
         let mut accepted: usize = 0;
         loop {
             let connection = tokio::select! {
@@ -316,7 +323,7 @@ impl<R: Replica> Acceptance<R> {
                 continue;
             };
             // The socket moves to the other thread's reactor.
-            let stream = match stream.set_nodelay(true).and_then(|()| stream.into_std()) {
+            let stream = match stream.rest() {
                 Ok(stream) => stream,
                 Err(error) => {
                     debug!(%peer, %error, "a connection broke at once");
@@ -326,12 +333,9 @@ impl<R: Replica> Acceptance<R> {
             let (thread, protocols) = &self.threads[accepted % self.threads.len()];
             let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
             thread.spawn(async move {
-                let served = match TcpStream::from_std(stream) {
-                    Ok(stream) => protocols.serve(stream, purpose, stopping, place).await,
-                    Err(error) => Err(error.into()),
-                };
-                if let Err(error) = served {
-                    debug!(%peer, error, "a connection broke");
+                match stream.wake() {
+                    Ok(stream) => protocols.serve((stream, peer), (purpose, speaks), stopping, place).await,
+                    Err(error) => debug!(%peer, %error, "a connection broke at once"),
                 }
             });
             accepted += 1;
@@ -345,11 +349,20 @@ struct Protocols<R> {
     store: Arc<Store<R>>,
     pages: Pages<R>,
     streams_max: u32,
+    tls: Option<Acceptor>,
+    /// Warnings of handshakes that failed, over all connections.
+    rejected: Arc<Mutex<Sparse>>,
 }
 
 impl<R> Clone for Protocols<R> {
     fn clone(&self) -> Protocols<R> {
-        Protocols { store: self.store.clone(), pages: self.pages.clone(), streams_max: self.streams_max }
+        Protocols {
+            store: self.store.clone(),
+            pages: self.pages.clone(),
+            streams_max: self.streams_max,
+            tls: self.tls.clone(),
+            rejected: Arc::clone(&self.rejected),
+        }
     }
 }
 
@@ -357,24 +370,45 @@ impl<R: Replica> Protocols<R> {
     /// Serves a connection until it ends or must give way.
     async fn serve(
         self,
-        stream: TcpStream,
-        purpose: Purpose,
+        (socket, peer): (Socket, Remote),
+        (purpose, speaks): (Purpose, Speaks),
         mut stopping: watch::Receiver<bool>,
         mut place: Presence,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ) {
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let gives_way = place.idle(Instant::now());
-        let grpc = purpose == Purpose::Clients
-            && tokio::select! {
-                first = timeout(HEAD_TIMEOUT, speaks_http2(&stream)) => first??,
-                // The client has not sent a request.
-                () = stop.as_mut() => return Ok(()),
-                _ = gives_way => return Ok(()),
-            };
-        if grpc {
-            return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop, place).await;
+        let pages = purpose == Purpose::Pages;
+        let established = tokio::select! {
+            established = timeout(HEAD_TIMEOUT, establish(socket, speaks, self.tls.as_ref(), pages)) => established,
+            // The client has not sent a request.
+            () = stop.as_mut() => return,
+            _ = gives_way => return,
+        };
+        let established = match established {
+            Ok(Ok(established)) => established,
+            Ok(Err(error)) if speaks != Speaks::Plain => return self.reject(peer, &error),
+            Ok(Err(error)) => return debug!(%peer, %error, "a connection broke"),
+            Err(_) => return debug!(%peer, "the client did not begin in time"),
+        };
+        let served = if established.is_http2 {
+            let Established { stream, caller, .. } = established;
+            let (store, streams_max) = (&self.store, self.streams_max);
+            connection::serve(stream, caller, store, streams_max, HEAD_TIMEOUT, stop, place).await
+        } else {
+            self.serve_pages(established.stream, stop, place).await
+        };
+        if let Err(error) = served {
+            debug!(%peer, error, "a connection broke");
         }
-        // The client asks for a page.
+    }
+
+    /// Answers requests for pages.
+    async fn serve_pages(
+        &self,
+        stream: Stream,
+        stop: Pin<&mut impl Future<Output = ()>>,
+        mut place: Presence,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         place.busy();
         let pages = &self.pages;
         let page = service_fn(async |request| Ok::<_, Infallible>(pages.page(&request).await));
@@ -390,11 +424,12 @@ impl<R: Replica> Protocols<R> {
         }
         Ok(())
     }
-}
 
-/// Whether the first byte is that of HTTP/2's preface, `PRI * HTTP/2.0`. No method that the pages accept
-/// begins with that byte.
-async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
-    let mut first = [0];
-    Ok(stream.peek(&mut first).await? == 1 && first[0] == b'P')
+    /// Tells the operator, now and then, whose handshake failed.
+    fn reject(&self, peer: Remote, error: &io::Error) {
+        let others = self.rejected.lock().unwrap_or_else(PoisonError::into_inner).say(Instant::now());
+        if let Some(others) = others {
+            warn!(%peer, others, "a connection is refused: {error}");
+        }
+    }
 }

@@ -29,7 +29,10 @@ fn replica_of(store: KvStore) -> InMemory {
 }
 
 fn config() -> Config {
-    Config { client_addresses: vec!["127.0.0.1:0".parse().unwrap()], ..Config::default() }
+    Config {
+        client_addresses: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()],
+        ..Config::default()
+    }
 }
 
 fn serve(config: &Config, replica: InMemory) -> Server {

@@ -62,7 +62,7 @@ async fn replica(folder: &Path, args: &[String]) -> Result<()> {
     let mut config = if let [_, address] = args {
         // A member tells who else is there, and under which id this replica was added.
         let origin =
-            Origin::ask(members.iter().map(|member| &member.address), Duration::from_secs(10)).await?;
+            Origin::ask(members.iter().map(|member| &member.address), None, Duration::from_secs(10)).await?;
         let urls = vec![format!("http://{address}")];
         let me = origin.present.members.iter().find(|member| member.info.peer_urls == urls);
         let me = me.ok_or("this replica was not added")?.id;

@@ -226,5 +226,13 @@ pub use synod_wire::{
     SessionId, Slot,
 };
 #[cfg(feature = "json")]
+/// TLS between the replicas of a group ([`Config::tls`]).
+pub mod tls {
+    pub use synod_tls::{
+        Acceptor, Allowed, Connector, Identity, Policy, PolicyError, TlsError, Trust, self_signed,
+    };
+    pub use synod_transport::Tls;
+}
+
 pub use typed::Json;
 pub use typed::{Codec, Machine, Typed, TypedError, TypedHandle};

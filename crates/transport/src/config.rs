@@ -13,6 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_sync::net::{Bell, TcpListener};
+use synod_tls::{Acceptor, Connector};
 use synod_wire::{ClusterId, Incarnation, Introduction, Lsn, ReplicaId, Stranger};
 
 use crate::{
@@ -28,8 +29,18 @@ const MIB: usize = 1024 * 1024;
 pub struct Peer {
     /// Its id. The peer's own answer in the handshake must agree.
     pub id: ReplicaId,
-    /// `host:port`. A name is resolved again at every dial, so that a peer may move.
+    /// `host:port`, or `https://host:port` for a peer that is called with TLS, whose certificate has to be for that host. A
+    /// name is resolved again at every dial, so that a peer may move.
     pub address: String,
+}
+
+/// TLS with peers. Whoever the two admit is then asked what it would be asked without TLS: the cluster, its id and birth.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// For peers that call.
+    pub acceptor: Acceptor,
+    /// For peers that are called.
+    pub connector: Connector,
 }
 
 /// Why a peer is not recognised.
@@ -93,10 +104,15 @@ pub struct Config {
     /// bytes. Anybody who reaches a listening address gets it. Called from several threads at a time; it must return
     /// once the transport is being shut down. Default: nothing, that is, zero bytes.
     pub answer: Arc<dyn Fn() -> Bytes + Send + Sync>,
-    /// Where to accept connections; not used by [`Transport::start_on`](crate::Transport::start_on).
+    /// Where to accept connections without TLS; not used by [`Transport::start_on`](crate::Transport::start_on).
     pub listen: Vec<SocketAddr>,
-    /// Sockets that listen already, in place of [`Config::listen`].
+    /// Where to accept connections with TLS. At an address of both lists the first byte of a connection tells.
+    pub listen_tls: Vec<SocketAddr>,
+    /// Sockets that listen already, in place of [`Config::listen`] and [`Config::listen_tls`]: for peers with TLS, if there is
+    /// [`Config::tls`].
     pub listeners: Vec<Arc<TcpListener>>,
+    /// TLS with peers whose address begins with `https://`, and at addresses of [`Config::listen_tls`].
+    pub tls: Option<Tls>,
     /// All other replicas at the start; see [`Transport::set_peers`](crate::Transport::set_peers).
     pub peers: Vec<Peer>,
     /// The largest body that is accepted, in bytes. A receiver allocates at most this much a connection for a frame
@@ -151,6 +167,8 @@ impl Config {
             outlived: Arc::new(|_, _| {}),
             answer: Arc::new(Bytes::new),
             listen: Vec::new(),
+            listen_tls: Vec::new(),
+            tls: None,
             listeners: Vec::new(),
             peers: Vec::new(),
             frame_bytes_max: default_frame_bytes_max(),
@@ -213,6 +231,9 @@ impl Config {
                 return wrong(field, format!("{value:?} is shorter than 1 ms"));
             }
         }
+        if self.tls.is_none() && !self.listen_tls.is_empty() {
+            return wrong("listen_tls", "there is no certificate to show at these addresses".into());
+        }
         check_peers(self.me, &self.peers, self.inbound_connections_max)
     }
 }
@@ -254,18 +275,35 @@ pub(crate) fn check_peers(
         if peers[..i].iter().any(|other| other.id == peer.id) {
             return wrong(format!("{} is named twice", peer.id));
         }
-        if !is_host_and_port(&peer.address) {
+        if host_and_port(&peer.address).is_none() {
             return wrong(format!("{} has the address {:?}, which is not host:port", peer.id, peer.address));
         }
     }
     Ok(())
 }
 
-/// Whether a text can be an address to dial.
-pub(crate) fn is_host_and_port(address: &str) -> bool {
-    address
-        .rsplit_once(':')
-        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0))
+/// What stands before the address of a peer that is called with TLS.
+const WITH_TLS: &str = "https://";
+/// The end of a message about such an address where there is no TLS.
+pub(crate) const NO_TLS: &str = "asks for TLS (https://), and this replica has none for peers: give --peer-cert-file, --peer-key-file and \
+     --peer-trusted-ca-file";
+
+/// Whether a peer with this address is called with TLS.
+pub(crate) fn is_dialled_with_tls(address: &str) -> bool {
+    address.starts_with(WITH_TLS)
+}
+
+/// The part of an address that is dialled, if it can be.
+pub(crate) fn host_and_port(address: &str) -> Option<&str> {
+    let address = address.strip_prefix(WITH_TLS).unwrap_or(address);
+    let (host, port) = address.rsplit_once(':')?;
+    (!host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0)).then_some(address)
+}
+
+/// The host in an address that can be dialled.
+pub(crate) fn host(address: &str) -> &str {
+    let address = host_and_port(address).unwrap_or(address);
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
 /// Why a transport does not start, or does not take a list of peers.
@@ -310,7 +348,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_valid() {
-        with_peers(&[(2, "localhost:2380"), (3, "[::1]:2380")]).validate().unwrap();
+        with_peers(&[(2, "localhost:2380"), (3, "https://[::1]:2380")]).validate().unwrap();
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
-use synod_sync::{net::TcpStream, time::Instant};
+use synod_sync::time::Instant;
 
-use crate::handshake::HandshakeError;
+use crate::{handshake::HandshakeError, stream::Stream};
 
 /// The time within which a whole exchange must end, however slowly its bytes arrive.
 pub(crate) struct Deadline {
@@ -33,13 +33,9 @@ impl Deadline {
     }
 
     /// Reads the bytes that are there; returns 0 at the end of the stream.
-    pub(crate) fn read_some(
-        &self,
-        mut stream: &TcpStream,
-        target: &mut [u8],
-    ) -> Result<usize, HandshakeError> {
+    pub(crate) fn read_some(&self, mut stream: &Stream, target: &mut [u8]) -> Result<usize, HandshakeError> {
         loop {
-            stream.set_read_timeout(Some(self.remaining()?))?;
+            stream.socket().set_read_timeout(Some(self.remaining()?))?;
             match stream.read(target) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result.map_err(|error| self.error(error)),
@@ -48,10 +44,10 @@ impl Deadline {
     }
 
     /// Writes all of `bytes`, however slowly the other side takes them, before the deadline.
-    pub(crate) fn write(&self, mut stream: &TcpStream, mut bytes: &[u8]) -> Result<(), HandshakeError> {
-        let usual = stream.write_timeout()?;
+    pub(crate) fn write(&self, mut stream: &Stream, mut bytes: &[u8]) -> Result<(), HandshakeError> {
+        let usual = stream.socket().write_timeout()?;
         while !bytes.is_empty() {
-            stream.set_write_timeout(Some(self.remaining()?))?;
+            stream.socket().set_write_timeout(Some(self.remaining()?))?;
             match stream.write(bytes) {
                 Ok(0) => return Err(HandshakeError::Closed),
                 Ok(count) => bytes = &bytes[count..],
@@ -59,13 +55,13 @@ impl Deadline {
                 Err(error) => return Err(self.error(error)),
             }
         }
-        Ok(stream.set_write_timeout(usual)?)
+        Ok(stream.socket().set_write_timeout(usual)?)
     }
 
     /// Fills `target`. A wrong magic number is noticed at its first wrong byte, without waiting for the rest.
     pub(crate) fn read(
         &self,
-        stream: &TcpStream,
+        stream: &Stream,
         target: &mut [u8],
         magic: Option<[u8; 4]>,
     ) -> Result<(), HandshakeError> {

@@ -14,11 +14,12 @@ use tracing::{info, warn};
 use crate::{
     Config, Event,
     complaint::Complaint,
-    config::{Meeting, Unrecognised},
+    config::{Meeting, NO_TLS, Unrecognised, host, host_and_port, is_dialled_with_tls},
     frame::Frame,
     handshake::{self, HandshakeError, Hello, Life, OTHER_BIRTH, Refusal, Welcome},
     link::{Gather, Link, SessionEnd, Target},
     socket,
+    stream::Stream,
     transport::Shared,
 };
 
@@ -42,6 +43,8 @@ enum DialError {
          with different bounds on frames (frame_bytes_max)"
     )]
     SmallFrames { theirs: usize, ours: usize },
+    #[error("its address {NO_TLS}")]
+    NoTls,
     #[error("the peer has another address by now, or is none any more")]
     Interrupted,
 }
@@ -108,7 +111,8 @@ impl DialError {
     fn is_lasting(&self) -> bool {
         matches!(
             self,
-            DialError::Handshake(HandshakeError::Refused(_))
+            DialError::Handshake(HandshakeError::Refused(_) | HandshakeError::Tls(_))
+                | DialError::NoTls
                 | DialError::OldIncarnation
                 | DialError::OtherBirth
                 | DialError::Stranger(_)
@@ -119,11 +123,19 @@ impl DialError {
 }
 
 /// Connects and shakes hands. On success the session has begun.
-fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<TcpStream>, Welcome), DialError> {
-    let stream = Arc::new(connect(link, target, config.connect_timeout)?);
-    socket::tune(&stream, config.silence_max)?;
-    if !link.begin_handshake(&stream, target.version) {
+fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<Stream>, Welcome), DialError> {
+    let tls = match (is_dialled_with_tls(&target.address), &config.tls) {
+        (false, _) => None,
+        (true, Some(tls)) => Some(tls),
+        (true, None) => return Err(DialError::NoTls),
+    };
+    let stream = Arc::new(Stream::new(connect(link, target, config.connect_timeout)?));
+    socket::tune(stream.socket(), config.silence_max)?;
+    if !link.begin_handshake(stream.socket(), target.version) {
         return Err(DialError::Interrupted);
+    }
+    if let Some(tls) = tls {
+        stream.secure_to(tls, host(&target.address), config.handshake_timeout)?;
     }
     // The introduction is made now: nothing of an earlier session that rests on more can still arrive after it.
     let hello = Hello { cluster: config.cluster, from: config.me, to: link.id(), who: config.introduction() };
@@ -165,7 +177,7 @@ fn connect(link: &Arc<Link>, target: &Target, timeout: Duration) -> Result<TcpSt
 /// Tries all addresses of a name in turn.
 pub(crate) fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in address.to_socket_addrs()? {
+    for address in host_and_port(address).unwrap_or(address).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, timeout) {
             // With a local port of the system's choice, a dial to a free port of this host can meet itself.
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
@@ -179,7 +191,7 @@ pub(crate) fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStr
 }
 
 /// Runs a session from its `Up` to its `Down`.
-fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: Welcome) {
+fn run_session(shared: &Shared, link: &Arc<Link>, stream: &Stream, welcome: Welcome) {
     let incarnation = welcome.who.incarnation;
     info!(peer = %link.id(), %incarnation, version = welcome.version, "connected");
     shared.tell(Event::Up { peer: link.id(), incarnation });
@@ -202,7 +214,7 @@ fn run_session(shared: &Shared, link: &Arc<Link>, stream: &TcpStream, welcome: W
 }
 
 /// Reads what must never come, so that the end of the peer is noticed at once even when there is nothing to send.
-fn watch(mut stream: &TcpStream) -> SessionEnd {
+fn watch(mut stream: &Stream) -> SessionEnd {
     loop {
         match stream.read(&mut [0]) {
             Ok(0) => return SessionEnd::Closed,
@@ -214,7 +226,7 @@ fn watch(mut stream: &TcpStream) -> SessionEnd {
 }
 
 /// Writes frames until the session is over. What was not sent stays in `gather`.
-fn write_queue(shared: &Shared, link: &Link, stream: &TcpStream, body_bytes_max: usize, gather: &mut Gather) {
+fn write_queue(shared: &Shared, link: &Link, stream: &Stream, body_bytes_max: usize, gather: &mut Gather) {
     while link.next_frames(gather) {
         discard_too_large(link, body_bytes_max, &mut gather.frames);
         let (written, result) = write_frames(stream, gather);
@@ -244,7 +256,7 @@ fn discard_too_large(link: &Link, body_bytes_max: usize, frames: &mut Vec<Arc<Fr
 }
 
 /// Writes all frames, in as few calls as the system allows. Returns how many bytes were written.
-fn write_frames(mut stream: &TcpStream, gather: &Gather) -> (usize, io::Result<()>) {
+fn write_frames(mut stream: &Stream, gather: &Gather) -> (usize, io::Result<()>) {
     let mut slices = gather.slices();
     let mut rest = slices.as_mut_slice();
     let mut written = 0;
@@ -329,9 +341,9 @@ mod tests {
     #[test]
     fn a_frame_cut_in_two_does_not_count_as_written() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = Stream::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         let (silent, _) = listener.accept().unwrap();
-        stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+        stream.socket().set_write_timeout(Some(Duration::from_millis(100))).unwrap();
         let mut writer = Writer::new();
         writer.bytes(&[0; 100_000]);
         let frame = Arc::new(Frame::new(ClusterId(1), 3, GroupId::FIRST, Lsn::ZERO, writer.finish()));

@@ -35,13 +35,16 @@
 use std::{fmt, io, ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
-use synod_sync::net::{Shutdown, TcpStream};
+use synod_sync::net::Shutdown;
 use synod_wire::{
     Acquaintance, ClusterId, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, Mismatch,
     ReplicaId, Stranger,
 };
 
-use crate::deadline::Deadline;
+use crate::{
+    deadline::Deadline,
+    stream::{Stream, TLS_ALERT, TLS_FIRST},
+};
 
 pub use synod_wire::{MESSAGES_VERSION as VERSION, MESSAGES_VERSION_OLDEST as VERSION_OLDEST};
 
@@ -233,8 +236,20 @@ impl fmt::Display for Refusal {
 /// Why there is no handshake.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
-    #[error("the handshake begins with {0:02x?}: this is not a Synod replica")]
+    #[error("{}", described(.0))]
     Magic([u8; 4]),
+    #[error("TLS: {0}")]
+    Tls(String),
+    #[error(
+        "TLS: the connection was closed during the handshake; does the other side expect its peers without TLS (http:// in \
+         its --listen-peer-urls)?"
+    )]
+    TlsClosed,
+    #[error(
+        "the caller does not speak TLS, and this replica expects it at this address (https:// in --listen-peer-urls): the \
+         URL by which the caller knows this replica has to begin with https:// as well"
+    )]
+    NoTls,
     #[error(
         "the other side speaks versions {} to {} of the transport, this replica versions {} to {}",
         theirs.start(), theirs.end(), ours.start(), ours.end()
@@ -260,9 +275,25 @@ pub(crate) enum HandshakeError {
     Io(#[from] io::Error),
 }
 
+/// What begins with these bytes in place of a handshake.
+fn described(found: &[u8; 4]) -> String {
+    match found {
+        [TLS_FIRST, 3, ..] => {
+            "the caller speaks TLS, and this replica does not at this address (http:// in --listen-peer-urls): both have to \
+             speak TLS, or neither"
+        }
+        [TLS_ALERT, 3, ..] => {
+            "the other side expects TLS (https:// in its --listen-peer-urls), and its URL among the members begins with \
+             http://: start it with --initial-advertise-peer-urls https://, or change it with `synod member update`"
+        }
+        _ => return format!("the handshake begins with {found:02x?}: this is not a Synod replica"),
+    }
+    .to_owned()
+}
+
 /// Introduces this replica on a new connection and waits for the answer.
 pub(crate) fn call(
-    stream: &TcpStream,
+    stream: &Stream,
     versions: &RangeInclusive<u16>,
     hello: &Hello,
     timeout: Duration,
@@ -271,13 +302,13 @@ pub(crate) fn call(
     deadline.write(stream, &encode_hello(versions, hello))?;
     let Verdict { version, frame_bytes_max } = read_verdict(stream, &deadline, versions)?;
     let rest = read_rest(stream, &deadline)?;
-    stream.set_read_timeout(None)?;
+    stream.socket().set_read_timeout(None)?;
     let who = FieldReader(&rest).introduction()?;
     Ok(Welcome { version, who, frame_bytes_max })
 }
 
 /// Makes an inquiry on a new connection and waits for the answer.
-pub(crate) fn inquire(stream: &TcpStream, timeout: Duration) -> Result<Bytes, HandshakeError> {
+pub(crate) fn inquire(stream: &Stream, timeout: Duration) -> Result<Bytes, HandshakeError> {
     let (deadline, versions) = (Deadline::after(timeout), VERSION_OLDEST..=VERSION);
     deadline.write(stream, &encode_call(&versions, KIND_INQUIRY, &Fields::default()))?;
     read_verdict(stream, &deadline, &versions)?;
@@ -298,7 +329,7 @@ pub(crate) fn inquire(stream: &TcpStream, timeout: Duration) -> Result<Bytes, Ha
 
 /// Waits for a caller to introduce itself. A caller that speaks none of `versions` is told so.
 pub(crate) fn receive(
-    stream: &TcpStream,
+    stream: &Stream,
     me: Incarnation,
     versions: &RangeInclusive<u16>,
     timeout: Duration,
@@ -324,7 +355,7 @@ pub(crate) fn receive(
     }
     bytes.resize(CALL_HEAD_BYTES + length + 4, 0);
     deadline.read(stream, &mut bytes[CALL_HEAD_BYTES..], None)?;
-    stream.set_read_timeout(None)?;
+    stream.socket().set_read_timeout(None)?;
     check_seal(&bytes)?;
     let Some(version) = common(&(oldest..=newest), versions) else { return other(oldest..=newest) };
     let mut fields = FieldReader(&bytes[CALL_HEAD_BYTES..CALL_HEAD_BYTES + length]);
@@ -350,7 +381,7 @@ pub(crate) fn common(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> 
 }
 
 /// Tells the calling replica that it is welcome.
-pub(crate) fn welcome(stream: &TcpStream, me: &Welcome, timeout: Duration) -> Result<(), HandshakeError> {
+pub(crate) fn welcome(stream: &Stream, me: &Welcome, timeout: Duration) -> Result<(), HandshakeError> {
     Deadline::after(timeout).write(stream, &encode_welcome(me))
 }
 
@@ -359,7 +390,7 @@ pub(crate) fn welcome(stream: &TcpStream, me: &Welcome, timeout: Duration) -> Re
 /// # Panics
 /// If the answer has more than [`ANSWER_BYTES_MAX`] bytes.
 pub(crate) fn answer(
-    stream: &TcpStream,
+    stream: &Stream,
     me: &Welcome,
     answer: &Bytes,
     timeout: Duration,
@@ -375,19 +406,24 @@ pub(crate) fn answer(
 }
 
 /// Tells the caller why it is turned away, if it listens.
-///
-/// The connection is closed only after the caller has closed it, or a moment later: closing a socket that has
-/// unread bytes resets the connection, and the caller could lose the answer.
 pub(crate) fn refuse(
-    stream: &TcpStream,
+    stream: &Stream,
     refusal: &Refusal,
     versions: &RangeInclusive<u16>,
     incarnation: Incarnation,
 ) {
-    let deadline = Deadline::after(REFUSAL_LINGER);
     let mut bytes = encode_verdict(refusal.code(), *versions.end(), incarnation, 0).to_vec();
     bytes.extend(encode_rest(&refusal.fields()));
-    if deadline.write(stream, &bytes).is_ok() && stream.shutdown(Shutdown::Write).is_ok() {
+    say_last(stream, &bytes);
+}
+
+/// Says something to the other side, if it listens, and nothing after that.
+///
+/// The connection is closed only after the other side has closed it, or a moment later: closing a socket that has
+/// unread bytes resets the connection, and the other side could lose what is said.
+pub(crate) fn say_last(stream: &Stream, bytes: &[u8]) {
+    let deadline = Deadline::after(REFUSAL_LINGER);
+    if deadline.write(stream, bytes).is_ok() && stream.shutdown(Shutdown::Write).is_ok() {
         let mut ignored = [0; 256];
         while deadline.read_some(stream, &mut ignored).is_ok_and(|count| count > 0) {}
     }
@@ -522,7 +558,7 @@ fn encode_rest(fields: &Fields) -> Vec<u8> {
     bytes
 }
 
-fn read_rest(stream: &TcpStream, deadline: &Deadline) -> Result<Vec<u8>, HandshakeError> {
+fn read_rest(stream: &Stream, deadline: &Deadline) -> Result<Vec<u8>, HandshakeError> {
     let mut bytes = vec![0; 2];
     deadline.read(stream, &mut bytes, None)?;
     let length = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
@@ -570,7 +606,7 @@ struct Verdict {
 }
 
 fn read_verdict(
-    stream: &TcpStream,
+    stream: &Stream,
     deadline: &Deadline,
     ours: &RangeInclusive<u16>,
 ) -> Result<Verdict, HandshakeError> {
@@ -595,7 +631,7 @@ mod tests {
     use super::*;
     use std::{
         io::{Read, Write},
-        net::TcpListener,
+        net::{TcpListener, TcpStream},
         thread,
         time::Instant,
     };
@@ -627,13 +663,13 @@ mod tests {
         Hello { cluster: ClusterId(1), from: ReplicaId(2), to: ReplicaId(3), who: who(40) }
     }
 
-    fn pair() -> (TcpStream, TcpStream) {
+    fn pair() -> (Stream, Stream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (caller, listener.accept().unwrap().0)
+        (Stream::new(caller), Stream::new(listener.accept().unwrap().0))
     }
 
-    fn receive_ours(acceptor: &TcpStream) -> Result<Caller, HandshakeError> {
+    fn receive_ours(acceptor: &Stream) -> Result<Caller, HandshakeError> {
         receive(acceptor, Incarnation(4), &OURS, LONG)
     }
 
@@ -677,12 +713,12 @@ mod tests {
 
     #[test]
     fn fields_that_a_later_version_adds_are_ignored() {
-        let (mut caller, acceptor) = pair();
+        let (caller, acceptor) = pair();
         let mut fields = Fields::default();
         [1, 2, 3].into_iter().for_each(|word| fields.word(word));
         fields.introduction(&who(40));
         fields.word(u64::MAX);
-        caller.write_all(&encode_call(&(3..=99), KIND_HELLO, &fields)).unwrap();
+        (&caller).write_all(&encode_call(&(3..=99), KIND_HELLO, &fields)).unwrap();
         assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Replica(hello(), VERSION));
     }
 
@@ -702,11 +738,11 @@ mod tests {
     #[test]
     fn release_0_2_0_is_understood() {
         const { assert!(VERSION_OLDEST <= 7, "one of its versions is spoken") };
-        let (mut caller, acceptor) = pair();
-        caller.write_all(&of_hex(CALL_OF_0_2_0)).unwrap();
+        let (caller, acceptor) = pair();
+        (&caller).write_all(&of_hex(CALL_OF_0_2_0)).unwrap();
         assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Replica(hello(), VERSION.min(7)));
-        let (caller, mut acceptor) = pair();
-        acceptor.write_all(&of_hex(WELCOME_OF_0_2_0)).unwrap();
+        let (caller, acceptor) = pair();
+        (&acceptor).write_all(&of_hex(WELCOME_OF_0_2_0)).unwrap();
         let welcome = Welcome { version: 7, ..me() };
         assert_eq!(call(&caller, &OURS, &hello(), LONG).unwrap(), welcome);
     }
@@ -762,8 +798,8 @@ mod tests {
 
     #[test]
     fn an_inquirer_that_takes_nothing_does_not_keep_the_answerer() {
-        let (mut caller, acceptor) = pair();
-        caller.write_all(&encode_call(&OURS, KIND_INQUIRY, &Fields::default())).unwrap();
+        let (caller, acceptor) = pair();
+        (&caller).write_all(&encode_call(&OURS, KIND_INQUIRY, &Fields::default())).unwrap();
         assert_eq!(receive_ours(&acceptor).unwrap(), Caller::Inquirer(VERSION));
         let started = Instant::now();
         let bytes = Bytes::from(vec![3; ANSWER_BYTES_MAX]);
@@ -775,20 +811,20 @@ mod tests {
 
     #[test]
     fn a_call_of_an_unknown_kind_is_an_error() {
-        let (mut caller, acceptor) = pair();
-        caller.write_all(&encode_call(&OURS, 9, &Fields::default())).unwrap();
+        let (caller, acceptor) = pair();
+        (&caller).write_all(&encode_call(&OURS, 9, &Fields::default())).unwrap();
         assert!(matches!(receive_ours(&acceptor), Err(HandshakeError::Kind(9))));
     }
 
     #[test]
     fn versions_that_named_no_range_are_told_so_in_their_own_form() {
-        let (mut caller, acceptor) = pair();
+        let (caller, acceptor) = pair();
         let mut old = [0; 52];
         old[..8].copy_from_slice(b"SYNO\x02\0\0\0");
-        caller.write_all(&old).unwrap();
+        (&caller).write_all(&old).unwrap();
         let accepted = thread::spawn(move || receive_ours(&acceptor));
         let mut answer = [0; VERDICT_BYTES];
-        caller.read_exact(&mut answer).unwrap();
+        (&caller).read_exact(&mut answer).unwrap();
         check_seal(&answer).unwrap();
         assert_eq!((&answer[..4], answer[6]), (b"SYNA".as_slice(), 1));
         drop(caller);
@@ -802,8 +838,8 @@ mod tests {
         for i in 0..good.len() {
             let mut bad = good.clone();
             bad[i] ^= 0x10;
-            let (mut caller, acceptor) = pair();
-            caller.write_all(&bad).unwrap();
+            let (caller, acceptor) = pair();
+            (&caller).write_all(&bad).unwrap();
             drop(caller);
             assert!(receive_ours(&acceptor).is_err(), "byte {i}");
         }
@@ -811,8 +847,8 @@ mod tests {
         for i in 0..good.len() {
             let mut bad = good.clone();
             bad[i] ^= 0x10;
-            let (caller, mut acceptor) = pair();
-            acceptor.write_all(&bad).unwrap();
+            let (caller, acceptor) = pair();
+            (&acceptor).write_all(&bad).unwrap();
             acceptor.shutdown(Shutdown::Write).unwrap();
             assert!(call(&caller, &OURS, &hello(), LONG).is_err(), "byte {i}");
         }
@@ -820,11 +856,11 @@ mod tests {
 
     #[test]
     fn dripping_bytes_do_not_stretch_the_timeout() {
-        let (mut caller, acceptor) = pair();
+        let (caller, acceptor) = pair();
         let drip = thread::spawn(move || {
             for byte in encode_hello(&OURS, &hello()) {
                 thread::sleep(Duration::from_millis(20));
-                if caller.write_all(&[byte]).is_err() {
+                if (&caller).write_all(&[byte]).is_err() {
                     break;
                 }
             }
@@ -841,8 +877,8 @@ mod tests {
 
     #[test]
     fn garbage_is_recognised_at_its_first_byte() {
-        let (mut caller, acceptor) = pair();
-        caller.write_all(b"G").unwrap();
+        let (caller, acceptor) = pair();
+        (&caller).write_all(b"G").unwrap();
         assert!(matches!(receive_ours(&acceptor), Err(HandshakeError::Magic([b'G', 0, 0, 0]))));
     }
 }

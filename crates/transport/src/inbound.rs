@@ -22,13 +22,14 @@ use synod_sync::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    Event,
+    Config, Event,
     config::{Meeting, Unrecognised},
     frame::{Arrived, FrameError, FrameReader, Message},
     handshake::{self, Caller, HandshakeError, Hello, Life, Refusal},
     inquiry,
     link::Link,
     socket,
+    stream::{Stream, TLS_FIRST},
     sync::{lock, wait},
     transport::Shared,
 };
@@ -38,6 +39,15 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The most messages that are handed over together.
 const TOGETHER_MAX: usize = 256;
+
+/// What is spoken at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    Plain,
+    Tls,
+    /// The first byte of a connection tells.
+    Either,
+}
 
 /// An inbound connection, as the accepting thread knows it.
 struct Connection {
@@ -76,19 +86,19 @@ impl Call {
 
 /// Accepts on all listeners until the transport is stopped; then ends all inbound connections and their threads.
 ///
-/// The listeners are non-blocking. Whatever happens on `wake` ends the waiting.
-pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], wake: &Woken) {
+/// The listeners are non-blocking, and each has what is spoken there. Whatever happens on `wake` ends the waiting.
+pub(crate) fn accept(shared: &Arc<Shared>, listeners: &[TcpListener], speak: &[Speaks], wake: &Woken) {
     let mut connections: Vec<Connection> = Vec::new();
     let mut serial = 0;
     while !shared.is_stopping() {
         wait_for(listeners, wake, None);
-        for listener in listeners {
+        for (listener, &speaks) in listeners.iter().zip(speak) {
             while !shared.is_stopping() {
                 match listener.accept() {
                     Ok((stream, remote)) => {
                         serial += 1;
                         if make_room(&mut connections, shared.config.inbound_connections_max) {
-                            connections.extend(start_receiver(shared, stream, remote, serial));
+                            connections.extend(start_receiver(shared, (stream, speaks), remote, serial));
                         } else {
                             let open = connections.len();
                             shared.complain(|| {
@@ -129,14 +139,15 @@ fn make_room(connections: &mut Vec<Connection>, max: usize) -> bool {
 
 fn start_receiver(
     shared: &Arc<Shared>,
-    stream: TcpStream,
+    (stream, speaks): (TcpStream, Speaks),
     remote: SocketAddr,
     serial: u64,
 ) -> Option<Connection> {
-    let stream = Arc::new(stream);
-    let weak = Arc::downgrade(&stream);
+    let stream = Arc::new(Stream::new(stream));
+    let weak = Arc::downgrade(stream.socket());
     let call = Arc::<Call>::default();
-    let receiver = Receiver { shared: Arc::clone(shared), stream, remote, serial, call: Arc::clone(&call) };
+    let (shared_there, called) = (Arc::clone(shared), Arc::clone(&call));
+    let receiver = Receiver { shared: shared_there, stream, speaks, remote, serial, call: called };
     match thread::Builder::new().name(format!("receive-{serial}")).spawn(move || receiver.run()) {
         Ok(thread) => Some(Connection { stream: weak, thread, call }),
         Err(error) => {
@@ -185,7 +196,8 @@ impl Session {
 /// One inbound connection and the thread that reads it.
 struct Receiver {
     shared: Arc<Shared>,
-    stream: Arc<TcpStream>,
+    stream: Arc<Stream>,
+    speaks: Speaks,
     remote: SocketAddr,
     /// The number of the connection, in the order in which all inbound connections were accepted.
     serial: u64,
@@ -211,9 +223,13 @@ impl Receiver {
         let config = &self.shared.config;
         // Some systems give the stream the listener's mode.
         self.stream.set_nonblocking(false)?;
-        socket::tune(&self.stream, config.silence_max)?;
+        socket::tune(self.stream.socket(), config.silence_max)?;
         let me = config.who.incarnation;
-        let caller = handshake::receive(&self.stream, me, &config.versions, config.handshake_timeout);
+        let receive = || {
+            self.secure()?;
+            handshake::receive(&self.stream, me, &config.versions, config.handshake_timeout)
+        };
+        let caller = receive();
         if !self.call.is_first() {
             debug!(remote = %self.remote, "closed, since it was silent and another one called");
             return Ok(None);
@@ -224,6 +240,20 @@ impl Receiver {
                 inquiry::serve(&self.shared, &self.stream, self.remote, version).map(|()| None)
             }
         }
+    }
+
+    /// Shakes hands with TLS, if that is spoken here.
+    fn secure(&self) -> Result<(), HandshakeError> {
+        let Config { tls, handshake_timeout, .. } = &self.shared.config;
+        let Some(tls) = tls else { return Ok(()) };
+        let with_tls = match self.speaks {
+            Speaks::Plain => false,
+            Speaks::Tls => true,
+            Speaks::Either => {
+                socket::first_byte(self.stream.socket(), *handshake_timeout)? == Some(TLS_FIRST)
+            }
+        };
+        if with_tls { self.stream.secure_from(tls, *handshake_timeout) } else { Ok(()) }
     }
 
     fn admit_replica(&self, hello: &Hello, version: u16) -> Result<Session, HandshakeError> {
@@ -275,7 +305,7 @@ impl Receiver {
             Unrecognised::Stranger(stranger) => Refusal::of(stranger),
             Unrecognised::Unwritten => Refusal::Unwritten,
         })?;
-        if link.turn.claim(self.serial, &self.stream, || link.see(Life::of(&hello.who))) {
+        if link.turn.claim(self.serial, self.stream.socket(), || link.see(Life::of(&hello.who))) {
             return Ok(());
         }
         // The peer may have left during the check.

@@ -13,13 +13,14 @@ use std::{
 use synod_sync::{
     Arc,
     channel::{Receiver, Sender, bounded, unbounded},
-    net::{Bell, TcpStream},
+    net::Bell,
 };
 
 use crate::{
     Event, EventLoop, Inbox, Readiness, Unreadable,
     frame::{FrameError, FrameReader},
     inbound::Session,
+    stream::Stream,
 };
 
 /// Bytes after which the next peer has its turn.
@@ -39,7 +40,7 @@ pub(crate) struct Flow {
 
 /// A connection that does not block.
 #[derive(Debug)]
-struct Source(Arc<TcpStream>);
+struct Source(Arc<Stream>);
 
 impl Read for Source {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
@@ -66,7 +67,7 @@ impl fmt::Debug for Flow {
 
 impl Entrance {
     /// Hands a session over, and waits for its end; `None` if it has not ended, and nobody reads it any more.
-    pub(crate) fn read(&self, stream: &Arc<TcpStream>, session: Session) -> Option<Result<(), FrameError>> {
+    pub(crate) fn read(&self, stream: &Arc<Stream>, session: Session) -> Option<Result<(), FrameError>> {
         let (ended, end) = bounded(1);
         let reader = match stream.set_nonblocking(true) {
             Ok(()) => session.reader(Source(Arc::clone(stream))),
@@ -99,7 +100,7 @@ impl Inbox for TcpInbox {
         // What is in a buffer, or was left for another turn, wakes nobody.
         let nothing_left = !flows.iter().any(|flow| flow.is_ready);
         let mut ready = Vec::with_capacity(flows.len());
-        let streams = flows.iter().map(|flow| &*flow.reader.source().0);
+        let streams = flows.iter().map(|flow| &**flow.reader.source().0.socket());
         self.bell.wait(streams, timeout, || nothing_left && is_idle() && new.is_empty(), |at| ready.push(at));
         ready.into_iter().for_each(|at| self.flows[at].is_ready = true);
         self.flows.extend(self.new.try_iter());
@@ -108,7 +109,7 @@ impl Inbox for TcpInbox {
     fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         for mut flow in self.new.try_iter() {
             if let Some(event_loop) = &self.event_loop {
-                match event_loop.register(Arc::clone(&flow.reader.source().0)) {
+                match event_loop.register(Arc::clone(flow.reader.source().0.socket())) {
                     Ok(readiness) => flow.readiness = Some(readiness),
                     Err(error) => {
                         // The thread of the connection waits for this; the peer dials again.

@@ -7,13 +7,14 @@
 use std::{io, net::SocketAddr, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use bytes::Bytes;
-use synod_sync::{channel, net::TcpStream, thread, time::Instant};
+use synod_sync::{channel, thread, time::Instant};
 use tracing::info;
 
 use crate::{
-    config::is_host_and_port,
+    config::{NO_TLS, Tls, host, host_and_port, is_dialled_with_tls},
     dial,
     handshake::{self, ANSWER_BYTES_MAX, HandshakeError, Refusal},
+    stream::Stream,
     transport::Shared,
 };
 
@@ -23,9 +24,12 @@ const INQUIRIES_MAX: usize = 8;
 /// Why an inquiry got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum InquireError {
-    /// The address is not `host:port`.
+    /// The address is neither `host:port` nor `https://host:port`.
     #[error("{0:?} is not host:port")]
     Address(String),
+    /// The address asks for TLS, and there is none.
+    #[error("{0} {NO_TLS}")]
+    NoTls(String),
     /// The address cannot be reached, or the connection broke.
     #[error("cannot reach {address}: {source}")]
     Connect {
@@ -52,19 +56,24 @@ pub enum InquireError {
     },
 }
 
-/// Asks the replica that listens for its peers at `address` (`host:port`) for what its
+/// Asks the replica that listens for its peers at `address` (`host:port`, or `https://host:port` with TLS) for what its
 /// [`Config::answer`](crate::Config::answer) gives: at most [`ANSWER_BYTES_MAX`] bytes. The checksum of the
-/// answer is checked, but nothing proves that a replica sent it.
+/// answer is checked, but only TLS proves that a replica sent it.
 ///
 /// This needs no cluster, no replica id and no transport. It blocks for at most `timeout`, which includes the
 /// resolution of a name and the connection. (If a resolver takes longer, its thread is left to end by itself.)
 ///
 /// # Errors
 /// See [`InquireError`]. All but a wrong address may be gone at the next attempt.
-pub fn inquire(address: &str, timeout: Duration) -> Result<Bytes, InquireError> {
-    if !is_host_and_port(address) {
+pub fn inquire(address: &str, tls: Option<&Tls>, timeout: Duration) -> Result<Bytes, InquireError> {
+    if host_and_port(address).is_none() {
         return Err(InquireError::Address(address.to_owned()));
     }
+    let tls = match (is_dialled_with_tls(address), tls) {
+        (false, _) => None,
+        (true, Some(tls)) => Some(tls.clone()),
+        (true, None) => return Err(InquireError::NoTls(address.to_owned())),
+    };
     let connect_error = |source| InquireError::Connect { address: address.to_owned(), source };
     let too_late = || InquireError::Timeout { address: address.to_owned(), timeout };
     let deadline = Instant::now() + timeout;
@@ -72,7 +81,7 @@ pub fn inquire(address: &str, timeout: Duration) -> Result<Bytes, InquireError> 
     let target = address.to_owned();
     let ask = move || {
         // If the answer comes too late, the receiver is gone.
-        _ = tell.send(ask(&target, deadline));
+        _ = tell.send(ask(&target, tls.as_ref(), deadline));
     };
     thread::Builder::new().name("inquire".into()).spawn(ask).map_err(connect_error)?;
     match answered.recv_timeout(timeout).map_err(|_| too_late())? {
@@ -84,20 +93,23 @@ pub fn inquire(address: &str, timeout: Duration) -> Result<Bytes, InquireError> 
     }
 }
 
-fn ask(address: &str, deadline: Instant) -> Result<Bytes, HandshakeError> {
+fn ask(address: &str, tls: Option<&Tls>, deadline: Instant) -> Result<Bytes, HandshakeError> {
     let remaining = || {
         let remaining = deadline.saturating_duration_since(Instant::now());
         // The system accepts no timeout of zero.
         remaining.max(Duration::from_millis(1))
     };
-    let stream = dial::connect_any(address, remaining())?;
+    let stream = Stream::new(dial::connect_any(address, remaining())?);
+    if let Some(tls) = tls {
+        stream.secure_to(tls, host(address), remaining())?;
+    }
     handshake::inquire(&stream, remaining())
 }
 
 /// Answers an inquiry that arrived on `stream`.
 pub(crate) fn serve(
     shared: &Shared,
-    stream: &TcpStream,
+    stream: &Stream,
     remote: SocketAddr,
     version: u16,
 ) -> Result<(), HandshakeError> {

@@ -24,6 +24,8 @@
 //! - **Any program that knows an address can ask** ([`inquire`]). A replica that is about to join learns in
 //!   this way which
 //!   cluster it joins.
+//! - **All of this inside of TLS, or without** ([`Config::tls`]). With TLS only those whose certificates both sides allow get as
+//!   far as the handshake below; frames, sessions and checks are the same (`stream.rs`).
 //!
 //! # Threads
 //!
@@ -56,10 +58,11 @@ mod network;
 mod peers;
 mod queue;
 mod socket;
+mod stream;
 mod sync;
 mod transport;
 
-pub use config::{Config, Meeting, Outlived, Peer, Recognise, TransportError, Unrecognised};
+pub use config::{Config, Meeting, Outlived, Peer, Recognise, Tls, TransportError, Unrecognised};
 pub use event_loop::{EventLoop, Readiness};
 pub use handshake::{ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST};
 pub use inquiry::{InquireError, inquire};

@@ -15,7 +15,7 @@ use std::{
 use synod_sync::{
     Arc, Condvar, Mutex, MutexGuard, Planted,
     atomic::AtomicBool,
-    net::{self, Shutdown, TcpStream},
+    net::{Shutdown, TcpStream},
     planted,
 };
 use synod_wire::{ClusterId, Encoded, GroupId, Lsn, ReplicaId};
@@ -26,6 +26,7 @@ use crate::{
     handshake::Life,
     inbound::Turn,
     queue::{Bounds, FrameQueue},
+    stream::Stream,
     sync::{lock, wait, wait_while},
 };
 
@@ -156,7 +157,7 @@ enum Phase {
     Away,
     Handshake(Arc<TcpStream>),
     Session {
-        stream: Arc<TcpStream>,
+        stream: Arc<Stream>,
         life: Life,
         version: u16,
         /// The largest body that the peer takes.
@@ -337,7 +338,7 @@ impl Link {
                 break;
             }
             drop(out);
-            let written = net::write_at_once(&stream, &gather.slices());
+            let written = stream.write_at_once(&gather.slices());
             out = lock(&self.out);
             match written {
                 Ok(bytes) => self.counters.count_written(gather.advance(bytes)),
@@ -477,7 +478,7 @@ impl Link {
     /// Messages of a later version than `spoken` that still wait are lost with the session for which they were made.
     pub(crate) fn begin_session(
         &self,
-        stream: &Arc<TcpStream>,
+        stream: &Arc<Stream>,
         version: u64,
         life: Life,
         spoken: u16,

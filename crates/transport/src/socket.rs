@@ -20,6 +20,20 @@ pub(crate) fn tune(stream: &TcpStream, silence_max: Duration) -> io::Result<()> 
     Ok(())
 }
 
+/// The first byte that arrives, which stays to be read; `None` at the end of the stream.
+#[cfg(not(feature = "shuttle"))]
+pub(crate) fn first_byte(stream: &TcpStream, timeout: Duration) -> io::Result<Option<u8>> {
+    stream.set_read_timeout(Some(timeout))?;
+    let mut first = [0];
+    Ok((stream.peek(&mut first)? == 1).then_some(first[0]))
+}
+
+/// Under the scheduler that explores orders nobody speaks TLS.
+#[cfg(feature = "shuttle")]
+pub(crate) fn first_byte(_: &TcpStream, _: Duration) -> io::Result<Option<u8>> {
+    Ok(None)
+}
+
 #[cfg(not(feature = "shuttle"))]
 fn notice_silence(stream: &TcpStream, silence_max: Duration) -> io::Result<()> {
     // An idle connection is probed after a part of the time, and given up at the end of it. The system counts

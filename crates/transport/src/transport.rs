@@ -20,7 +20,7 @@ use crate::{
     Config, Peer, TransportError,
     complaint::LogLimit,
     handshake::Welcome,
-    inbound,
+    inbound::{self, Speaks},
     inbox::{Entrance, TcpInbox, inbox},
     network::Sink,
     peers::{self, Peers, Supervisor},
@@ -163,14 +163,22 @@ impl Transport {
 
     /// The same with a sink that takes several events at a time; see [`Network::start`](crate::Network::start).
     pub(crate) fn start_with(config: Config, sink: Box<Sink>) -> Result<Transport, TransportError> {
+        if !config.listeners.is_empty() {
+            let listeners = config.listeners.iter().map(|listener| listener.try_clone());
+            let listeners = listeners.collect::<Result<_, _>>()?;
+            return Transport::begin_on(config, listeners, sink);
+        }
         let bind = |address: &SocketAddr| {
             TcpListener::bind(address).map_err(|source| TransportError::Bind { address: *address, source })
         };
-        let listeners = if config.listeners.is_empty() {
-            config.listen.iter().map(bind).collect::<Result<_, _>>()?
-        } else {
-            config.listeners.iter().map(|listener| listener.try_clone()).collect::<Result<_, _>>()?
-        };
+        let plain = config.listen.iter().map(|address| match config.listen_tls.contains(address) {
+            true => (address, Speaks::Either),
+            false => (address, Speaks::Plain),
+        });
+        let with_tls = config.listen_tls.iter().filter(|address| !config.listen.contains(address));
+        let all = plain.chain(with_tls.map(|address| (address, Speaks::Tls)));
+        let listeners = all.map(|(address, speaks)| bind(address).map(|listener| (listener, speaks)));
+        let listeners = listeners.collect::<Result<_, _>>()?;
         Transport::begin(config, listeners, sink)
     }
 
@@ -184,18 +192,28 @@ impl Transport {
         listeners: Vec<TcpListener>,
         sink: impl Fn(Event) -> Result<(), Unreadable> + Send + Sync + 'static,
     ) -> Result<Transport, TransportError> {
-        Transport::begin(config, listeners, one_by_one(sink))
+        Transport::begin_on(config, listeners, one_by_one(sink))
+    }
+
+    fn begin_on(
+        config: Config,
+        listeners: Vec<TcpListener>,
+        sink: Box<Sink>,
+    ) -> Result<Transport, TransportError> {
+        let speaks = if config.tls.is_some() { Speaks::Tls } else { Speaks::Plain };
+        let listeners = listeners.into_iter().map(|listener| (listener, speaks)).collect();
+        Transport::begin(config, listeners, sink)
     }
 
     fn begin(
         config: Config,
-        listeners: Vec<TcpListener>,
+        listeners: Vec<(TcpListener, Speaks)>,
         sink: Box<Sink>,
     ) -> Result<Transport, TransportError> {
         config.validate()?;
         let peers = Arc::new(Peers::new(&config, !listeners.is_empty())?);
         let mut local_addresses = Vec::new();
-        for listener in &listeners {
+        for (listener, _) in &listeners {
             listener.set_nonblocking(true)?;
             local_addresses.push(listener.local_addr()?);
         }
@@ -227,13 +245,14 @@ impl Transport {
         Ok(transport)
     }
 
-    fn start_threads(&mut self, listeners: Vec<TcpListener>) -> Result<(), TransportError> {
+    fn start_threads(&mut self, listeners: Vec<(TcpListener, Speaks)>) -> Result<(), TransportError> {
         let supervisor = Supervisor::start(Arc::clone(&self.shared))?;
         self.threads.push(thread::Builder::new().name("peers".into()).spawn(|| supervisor.run())?);
         let (wake, woken) = net::waker()?;
         self.wake = Some(wake);
         let shared = Arc::clone(&self.shared);
-        let accept = move || inbound::accept(&shared, &listeners, &woken);
+        let (listeners, speak): (Vec<_>, Vec<_>) = listeners.into_iter().unzip();
+        let accept = move || inbound::accept(&shared, &listeners, &speak, &woken);
         self.threads.push(thread::Builder::new().name("accept".into()).spawn(accept)?);
         Ok(())
     }

@@ -228,7 +228,7 @@ fn answering(answer: impl Fn() -> Bytes + Send + Sync + 'static) -> Replica {
 }
 
 fn ask(address: SocketAddr) -> Result<Bytes, InquireError> {
-    inquire(&address.to_string(), WAIT_MAX)
+    inquire(&address.to_string(), None, WAIT_MAX)
 }
 
 #[test]
@@ -335,12 +335,12 @@ fn inquiries_are_bounded() {
 #[test]
 fn an_inquiry_fails_with_a_reason_and_in_time() {
     for address in ["", "host", ":1", "host:0", "host:x"] {
-        assert!(matches!(inquire(address, WAIT_MAX), Err(InquireError::Address(_))), "{address}");
+        assert!(matches!(inquire(address, None, WAIT_MAX), Err(InquireError::Address(_))), "{address}");
     }
     let listener = listeners(1).remove(0);
     let address = listener.local_addr().unwrap().to_string();
     let started = Instant::now();
-    let error = inquire(&address, Duration::from_millis(300)).unwrap_err();
+    let error = inquire(&address, None, Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, InquireError::Timeout { .. }), "{error}");
     assert!((250..2000).contains(&started.elapsed().as_millis()));
     drop(listener.accept().unwrap());
@@ -364,7 +364,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
     for (reply, expected) in cases {
         let inquirer = {
             let address = address.clone();
-            thread::spawn(move || inquire(&address, WAIT_MAX))
+            thread::spawn(move || inquire(&address, None, WAIT_MAX))
         };
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = [0; 16];
@@ -377,7 +377,7 @@ fn an_inquiry_fails_with_a_reason_and_in_time() {
         assert!(error.to_string().contains(expected), "{error}, not {expected}");
     }
     drop(listener);
-    let error = inquire(&address, WAIT_MAX).unwrap_err();
+    let error = inquire(&address, None, WAIT_MAX).unwrap_err();
     assert!(matches!(error, InquireError::Connect { .. }), "{error}");
 }
 

@@ -1,16 +1,18 @@
 //! Turns flags into configurations, with the checks that need more than one flag.
 
-use std::{collections::BTreeMap, net::SocketAddr, num::NonZero, path::PathBuf, thread};
+use std::{collections::BTreeMap, num::NonZero, path::PathBuf, thread};
 
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
 use synod_node::{MemberAddress, Merging, Threads};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
+use synod_server::{Address, At, Speaks};
 use synod_storage::{DataDir, Ending};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
     flags::{ClusterState, ServeArgs, Tuning},
     join::Joining,
+    tls::TlsPlan,
     units,
 };
 
@@ -23,7 +25,11 @@ pub struct ConfigError {
     why: String,
 }
 
-fn wrong<T>(flag: &'static str, value: impl ToString, why: impl ToString) -> Result<T, ConfigError> {
+pub(super) fn wrong<T>(
+    flag: &'static str,
+    value: impl ToString,
+    why: impl ToString,
+) -> Result<T, ConfigError> {
     Err(ConfigError { flag, value: value.to_string(), why: why.to_string() })
 }
 
@@ -39,6 +45,8 @@ pub struct Checked {
     pub joining: Option<Joining>,
     /// The addresses that clients are told for this replica.
     pub client_urls: Vec<String>,
+    /// What `node` and `server` still lack: TLS, which is made from files.
+    pub tls: TlsPlan,
     /// Settings that are legal and probably a mistake.
     pub warnings: Vec<String>,
 }
@@ -90,7 +98,18 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     }
     let mut node = synod_node::Config::new(cluster, me, members, data_dir);
     node.name.clone_from(name);
-    node.listen = listen("listen-peer-urls", &args.member.listen_peer_urls)?;
+    for Address { at, speaks } in listen("listen-peer-urls", &args.member.listen_peer_urls)? {
+        let At::Tcp(address) = at else {
+            return wrong("listen-peer-urls", at, "accepted: http://host:port or https://host:port");
+        };
+        if speaks != Speaks::Tls {
+            node.listen.push(address);
+        }
+        if speaks != Speaks::Plain {
+            node.listen_tls.push(address);
+        }
+    }
+    let tls = TlsPlan::check(args, &node, &mut warnings)?;
     node.durability = args.tuning.durability;
     node.segment_bytes = args.tuning.wal_segment_bytes;
     node.accept_lost_log = args.tuning.accept_lost_log;
@@ -109,7 +128,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         watch_progress_interval: args.tuning.watch_progress_notify_interval,
         ..synod_server::Config::default()
     };
-    Ok(Checked { node, server, groups, joining, client_urls, warnings })
+    Ok(Checked { node, server, groups, joining, client_urls, tls, warnings })
 }
 
 /// The library's defaults.
@@ -251,7 +270,7 @@ fn warn_of_another_cluster(args: &ServeArgs, groups: Groups, cluster: ClusterId,
 }
 
 fn address(((name, url), id): ((&String, &String), u64)) -> MemberAddress {
-    MemberAddress::new(ReplicaId(id), name, units::authority(url).expect("checked with the list"))
+    MemberAddress::new(ReplicaId(id), name, units::peer_address(url).expect("checked with the list"))
 }
 
 fn check_name(flag: &'static str, name: &str) -> Result<(), ConfigError> {
@@ -329,8 +348,7 @@ fn joining(args: &ServeArgs) -> Result<Joining, ConfigError> {
     };
     check_peer_url(name, &peer_url, false)?;
     let others = urls.values().filter(|url| units::plain(url) != units::plain(&peer_url));
-    let others: Vec<_> =
-        others.map(|url| units::authority(url).expect("checked with the list").to_owned()).collect();
+    let others: Vec<_> = others.map(|url| units::peer_address(url).expect("checked with the list")).collect();
     if others.is_empty() {
         let why = "there is no data of an earlier start, so this replica joins a cluster; accepted: with members of \
                    it, as NAME=http://host:port, in --initial-cluster";
@@ -349,7 +367,10 @@ fn own_peer_url(args: &ServeArgs) -> Result<String, ConfigError> {
 fn client_urls(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<String>, ConfigError> {
     let advertised = &args.member.advertise_client_urls;
     for url in advertised {
-        if let Err(why) = units::authority(url) {
+        let is_socket = url.starts_with("unix://") || url.starts_with("unixs://");
+        if let Err(why) = units::authority(url)
+            && !is_socket
+        {
             return wrong("advertise-client-urls", url, why);
         }
     }
@@ -370,15 +391,12 @@ fn pairs(flag: &'static str, list: &[String]) -> Result<Vec<(String, String)>, C
     pairs.collect()
 }
 
-fn listen(flag: &'static str, urls: &[String]) -> Result<Vec<SocketAddr>, ConfigError> {
-    let mut addresses = Vec::new();
-    for url in urls {
-        match synod_server::listen_addresses(url) {
-            Ok(found) => addresses.extend(found),
-            Err(error) => return wrong(flag, url, error),
-        }
+fn listen(flag: &'static str, urls: &[String]) -> Result<Vec<Address>, ConfigError> {
+    if urls.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(addresses)
+    let urls = urls.join(",");
+    synod_server::listen_addresses(&urls).or_else(|error| wrong(flag, urls, error))
 }
 
 fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
@@ -573,7 +591,10 @@ mod tests {
             (three("--name d"), ["--name d", "accepted: a, b, c"]),
             ("--name a=b".into(), ["--name 'a=b'", "accepted: a name"]),
             ("--name a --initial-cluster a".into(), ["--initial-cluster 'a'", "NAME=http://host:port"]),
-            ("--name a --initial-cluster a=https://h:1".into(), ["--initial-cluster a=https://h:1", "TLS"]),
+            (
+                "--name a --initial-cluster a=ftp://h:1".into(),
+                ["--initial-cluster a=ftp://h:1", "https://host:port"],
+            ),
             (
                 "--name a --initial-cluster a=http://h:1,a=http://i:1".into(),
                 ["--initial-cluster a:", "one URL for each name"],
@@ -606,9 +627,10 @@ mod tests {
             ("--max-request-bytes 1KiB".into(), ["--max-request-bytes 1024", "accepted: 4096 to 33554374"]),
             ("--max-request-bytes 64MiB".into(), ["--max-request-bytes 67108864", "accepted: 4096 to"]),
             ("--wal-segment-bytes 1KiB".into(), ["--wal-segment-bytes 1024", "accepted: 16KiB to 4GiB"]),
+            ("--listen-client-urls ftp://a:1".into(), ["--listen-client-urls ftp://a:1", "http://host:port"]),
             (
-                "--listen-client-urls https://a:1".into(),
-                ["--listen-client-urls https://a:1", "http://host:port"],
+                "--listen-peer-urls unix://a:1".into(),
+                ["--listen-peer-urls a:1", "accepted: http://host:port"],
             ),
             (
                 "--advertise-client-urls ftp://a:1".into(),

@@ -28,6 +28,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub tuning: Tuning,
     #[command(flatten)]
+    pub tls: TlsArgs,
+    #[command(flatten)]
     pub log: LogArgs,
     /// Stop, as on SIGTERM, when standard input ends; for a parent process that may be killed.
     #[arg(long, hide = true)]
@@ -44,7 +46,8 @@ pub struct MemberArgs {
     /// The folder for the log and snapshots [default: NAME.synod].
     #[arg(long, env = "SYNOD_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Addresses to listen at for clients (etcd v3 API and Synod's own over gRPC; /health and /metrics over HTTP).
+    /// Addresses to listen at for clients (etcd v3 API and Synod's own over gRPC; /health and /metrics over HTTP): http://
+    /// or https://host:port, or a unix socket, unix:// or unixs://path.
     #[arg(
         long,
         env = "SYNOD_LISTEN_CLIENT_URLS",
@@ -56,7 +59,7 @@ pub struct MemberArgs {
     /// Addresses that clients are told for this replica [default: --listen-client-urls].
     #[arg(long, env = "SYNOD_ADVERTISE_CLIENT_URLS", value_name = "URL,...", value_delimiter = ',')]
     pub advertise_client_urls: Vec<String>,
-    /// Addresses to listen at for other replicas.
+    /// Addresses to listen at for other replicas, http:// or https://host:port.
     #[arg(
         long,
         env = "SYNOD_LISTEN_PEER_URLS",
@@ -378,6 +381,99 @@ pub struct Tuning {
     /// there are at most 2 processors, and otherwise spread.
     #[arg(long, env = "SYNOD_THREADS", value_name = "HOW", help_heading = "Threads")]
     pub threads: Option<Threads>,
+}
+
+/// TLS for clients and for other replicas. Files are read again when they change.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "TLS")]
+pub struct TlsArgs {
+    /// The certificate for clients at https:// and unixs:// addresses, in PEM, with those that lead to its authority.
+    #[arg(long, env = "SYNOD_CERT_FILE", value_name = "FILE")]
+    pub cert_file: Option<PathBuf>,
+    /// The key of that certificate, in PEM.
+    #[arg(long, env = "SYNOD_KEY_FILE", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// The authorities of clients' certificates, in PEM. With it every client has to show a certificate.
+    #[arg(long, env = "SYNOD_TRUSTED_CA_FILE", value_name = "FILE")]
+    pub trusted_ca_file: Option<PathBuf>,
+    /// Have clients show certificates, which takes --trusted-ca-file.
+    #[arg(
+        long, env = "SYNOD_CLIENT_CERT_AUTH", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set
+    )]
+    pub client_cert_auth: bool,
+    /// Clients' certificates that are revoked, in DER or PEM.
+    #[arg(long, env = "SYNOD_CLIENT_CRL_FILE", value_name = "FILE")]
+    pub client_crl_file: Option<PathBuf>,
+    /// Host names or addresses, for one of which a client's certificate has to be.
+    #[arg(long, env = "SYNOD_CLIENT_CERT_ALLOWED_HOSTNAME", value_name = "NAME,...", value_delimiter = ',')]
+    pub client_cert_allowed_hostname: Vec<String>,
+    /// Make a certificate for clients, if --cert-file is not given: connections are encrypted, and clients cannot know with
+    /// whom. It is kept in the data directory.
+    #[arg(
+        long, env = "SYNOD_AUTO_TLS", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set
+    )]
+    pub auto_tls: bool,
+    /// The certificate for other replicas, in PEM. This replica shows it when it calls, and when it is called.
+    #[arg(long, env = "SYNOD_PEER_CERT_FILE", value_name = "FILE")]
+    pub peer_cert_file: Option<PathBuf>,
+    /// The key of that certificate, in PEM.
+    #[arg(long, env = "SYNOD_PEER_KEY_FILE", value_name = "FILE")]
+    pub peer_key_file: Option<PathBuf>,
+    /// Another certificate to show when this replica calls [default: --peer-cert-file].
+    #[arg(long, env = "SYNOD_PEER_CLIENT_CERT_FILE", value_name = "FILE")]
+    pub peer_client_cert_file: Option<PathBuf>,
+    /// The key of that certificate.
+    #[arg(long, env = "SYNOD_PEER_CLIENT_KEY_FILE", value_name = "FILE")]
+    pub peer_client_key_file: Option<PathBuf>,
+    /// The authorities of other replicas' certificates, in PEM. With it only replicas with such a certificate are admitted.
+    #[arg(long, env = "SYNOD_PEER_TRUSTED_CA_FILE", value_name = "FILE")]
+    pub peer_trusted_ca_file: Option<PathBuf>,
+    /// Have other replicas show certificates, which takes --peer-trusted-ca-file.
+    #[arg(
+        long, env = "SYNOD_PEER_CLIENT_CERT_AUTH", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set
+    )]
+    pub peer_client_cert_auth: bool,
+    /// Certificates of other replicas that are revoked, in DER or PEM.
+    #[arg(long, env = "SYNOD_PEER_CRL_FILE", value_name = "FILE")]
+    pub peer_crl_file: Option<PathBuf>,
+    /// Common names, one of which another replica's certificate has to have.
+    #[arg(long, env = "SYNOD_PEER_CERT_ALLOWED_CN", value_name = "NAME,...", value_delimiter = ',')]
+    pub peer_cert_allowed_cn: Vec<String>,
+    /// Host names or addresses, for one of which another replica's certificate has to be.
+    #[arg(long, env = "SYNOD_PEER_CERT_ALLOWED_HOSTNAME", value_name = "NAME,...", value_delimiter = ',')]
+    pub peer_cert_allowed_hostname: Vec<String>,
+    /// Make a certificate for other replicas, if --peer-cert-file is not given: connections are encrypted, and anybody is
+    /// admitted. It is kept in the data directory.
+    #[arg(
+        long, env = "SYNOD_PEER_AUTO_TLS", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set
+    )]
+    pub peer_auto_tls: bool,
+    /// For how many years a certificate that the replica makes is valid.
+    #[arg(
+        long, env = "SYNOD_SELF_SIGNED_CERT_VALIDITY", value_name = "YEARS", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    pub self_signed_cert_validity: u32,
+    /// The cipher suites that may be used, by the names of the standards; without any of TLS 1.3, all of that version may be
+    /// used [default: all that are safe].
+    #[arg(long, env = "SYNOD_CIPHER_SUITES", value_name = "NAME,...", value_delimiter = ',')]
+    pub cipher_suites: Vec<String>,
+    /// The least version of TLS: TLS1.2 or TLS1.3.
+    #[arg(long, env = "SYNOD_TLS_MIN_VERSION", value_name = "VERSION", default_value = "TLS1.2")]
+    pub tls_min_version: String,
+    /// The greatest version of TLS: TLS1.2 or TLS1.3 [default: the greatest that there is].
+    #[arg(
+        long,
+        env = "SYNOD_TLS_MAX_VERSION",
+        value_name = "VERSION",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub tls_max_version: String,
 }
 
 /// The replica's log messages.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use synod_node::{AskError, Origin};
+use synod_node::{AskError, Origin, Tls};
 use synod_replica::{Member, Standing};
 use synod_wire::{Groups, ReplicaId};
 
@@ -25,16 +25,16 @@ pub struct Joining {
     pub name: String,
     /// The URL at which the other replicas reach this one.
     pub peer_url: String,
-    /// The `host:port` of each other replica.
+    /// The `host:port` of each other replica, or `https://host:port`.
     pub others: Vec<String>,
 }
 
 /// Asks the other replicas until one answers, and finds this replica among the members.
-pub fn join(joining: &Joining, stop: &AtomicBool) -> Result<(ReplicaId, Origin), Failure> {
+pub fn join(joining: &Joining, tls: Option<&Tls>, stop: &AtomicBool) -> Result<(ReplicaId, Origin), Failure> {
     let deadline = Instant::now() + WAIT_MAX;
     tracing::info!(others = joining.others.join(","), "asking who belongs to the cluster");
     let origin = loop {
-        match Origin::ask_blocking(joining.others.iter().map(String::as_str), WAIT_MAX) {
+        match Origin::ask_blocking(joining.others.iter().map(String::as_str), tls, WAIT_MAX) {
             Ok(origin) => break origin,
             Err(error @ AskError::Divided { .. }) => {
                 return Err(Failure::failed(format!("--initial-cluster: {error}")));

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use synod_node::{ChangeError, Handle, Origin};
+use synod_node::{AskError, ChangeError, Handle, Origin, Tls};
 use synod_replica::{Change, Group, Member, Refusal, RequestError};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
@@ -43,6 +43,8 @@ pub struct Membership {
     pub me: ReplicaId,
     pub name: String,
     pub client_urls: Vec<String>,
+    /// TLS with other replicas.
+    pub tls: Option<Tls>,
 }
 
 /// A handle on the thread that looks after the membership.
@@ -150,7 +152,7 @@ impl Membership {
     /// Says which replicas were started with another number of groups: this one and they refuse each other.
     fn tell_of_other_groups(&self) {
         for address in self.addresses() {
-            let told = Origin::ask_blocking([address.as_str()], ASK_TIMEOUT);
+            let told = Origin::ask_blocking([address.as_str()], self.tls.as_ref(), ASK_TIMEOUT);
             if let Some(other) = told.ok().and_then(|told| self.groups.of(self.cluster, told.cluster)) {
                 let own = self.groups;
                 tracing::error!(
@@ -165,13 +167,14 @@ impl Membership {
     /// Asks the other replicas whether this one was removed, from every group.
     fn was_removed(&self) -> bool {
         let addresses = self.addresses();
-        let Ok(told) = Origin::ask_blocking(addresses.iter().map(String::as_str), ASK_TIMEOUT) else {
+        let Ok(told) = ask(&addresses, self.tls.as_ref()) else {
             return false;
         };
         if told.cluster != self.cluster || !says_removed(&told, &self.handle.group(), self.me) {
             return false;
         }
-        let needed = self.others.iter().position(|handle| is_needed(&handle.group(), self.me));
+        let needed =
+            self.others.iter().position(|handle| is_needed(&handle.group(), self.me, self.tls.as_ref()));
         if let Some(number) = needed.map(|place| place + 1) {
             tracing::error!(
                 "this replica was removed from the cluster. It votes in group {number}, as far as it knows, and no other \
@@ -184,7 +187,7 @@ impl Membership {
 
 fn addresses<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<String> {
     let urls = members.filter_map(|member| member.info.peer_urls.first());
-    urls.filter_map(|url| units::authority(url).ok().map(str::to_owned)).collect()
+    urls.filter_map(|url| units::peer_address(url).ok()).collect()
 }
 
 /// Whether an answer says that a replica was removed. Only an answer with a group that is no older than the one that the
@@ -198,10 +201,13 @@ fn says_removed(told: &Origin, known: &Group, me: ReplicaId) -> bool {
 
 /// Whether a replica has to go on for a group that it knows so: it votes there, and no other voter answers. Replicas that stay
 /// away from the group do not know who is needed there.
-fn is_needed(group: &Group, me: ReplicaId) -> bool {
+fn is_needed(group: &Group, me: ReplicaId, tls: Option<&Tls>) -> bool {
     let voters = group.members.iter().filter(|member| group.votes(member.id) && member.id != me);
-    let addresses = addresses(voters);
-    group.votes(me) && Origin::ask_blocking(addresses.iter().map(String::as_str), ASK_TIMEOUT).is_err()
+    group.votes(me) && ask(&addresses(voters), tls).is_err()
+}
+
+fn ask(addresses: &[String], tls: Option<&Tls>) -> Result<Origin, AskError> {
+    Origin::ask_blocking(addresses.iter().map(String::as_str), tls, ASK_TIMEOUT)
 }
 
 #[cfg(test)]
@@ -239,7 +245,7 @@ mod tests {
             changed(&first.clone().following(first.version), Change::Place(Some(choice)))
         };
         // The others stay away, and know nothing of the group; or the other voter is down.
-        assert!(is_needed(&of(&[R3]), R3) && is_needed(&of(&[ReplicaId(2), R3]), R3));
-        assert!(!is_needed(&of(&[R3]), ReplicaId(1)));
+        assert!(is_needed(&of(&[R3]), R3, None) && is_needed(&of(&[ReplicaId(2), R3]), R3, None));
+        assert!(!is_needed(&of(&[R3]), ReplicaId(1), None));
     }
 }

@@ -9,7 +9,8 @@
 //! group (`join.rs`). A running one tells the group its name and the addresses for its clients (`membership.rs`), and a
 //! leader that is told to stop first hands over. Descriptors that the replica does not need itself go to clients
 //! (`descriptors.rs`). What goes together is told by `combinations.rs`. A cluster may have several groups
-//! ([`synod_wire::Groups`]). Metrics tell what the process uses of the machine (`process.rs`).
+//! ([`synod_wire::Groups`]). Metrics tell what the process uses of the machine (`process.rs`). TLS is
+//! made from files (`tls.rs`).
 
 mod agreed;
 pub mod combinations;
@@ -23,6 +24,7 @@ mod membership;
 mod process;
 mod replica;
 mod run;
+mod tls;
 pub mod units;
 
 pub use file::arguments as file_arguments;

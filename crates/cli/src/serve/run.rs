@@ -48,8 +48,10 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked, args);
 
-    let Checked { node: mut config, server: mut server_config, mut groups, joining, client_urls, .. } =
-        checked;
+    let Checked {
+        node: mut config, server: mut server_config, mut groups, joining, client_urls, tls, ..
+    } = checked;
+    (server_config.tls, config.tls) = tls.start(&config.data_dir).map_err(Failure::usage)?;
     let limit = descriptors::raise();
     let places = descriptors::places(args.tuning.connections_max, limit).map_err(Failure::failed)?;
     server_config.connections_max = places as usize;
@@ -64,7 +66,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         tracing::info!(connections = places, files = limit, "connections that clients may have");
     }
     if let Some(joining) = joining {
-        let (me, origin) = super::join::join(&joining, &stop)?;
+        let (me, origin) = super::join::join(&joining, config.tls.as_ref(), &stop)?;
         groups = super::join::groups(&origin, args.tuning.groups)?;
         tracing::info!(%me, cluster = %origin.cluster, %groups, "joining");
         config.merging = super::config::merging(groups, &args.tuning);
@@ -83,6 +85,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         durability: args.tuning.durability.to_string(),
         transfer_timeout: args.tuning.request_timeout,
     };
+    let peer_tls = config.tls.clone();
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
     let queue_bytes_max = config.settings.queue_bytes_max as u64;
     let merged = config.merging.is_some();
@@ -106,6 +109,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         me: fixed.me,
         name: fixed.name.clone(),
         client_urls,
+        tls: peer_tls,
     };
     let answer_bytes_max = node.handle().limits().answer_bytes_max;
     let mut registry = Registry::default();

@@ -78,11 +78,9 @@ pub fn quota(text: &str) -> Result<u64, String> {
 
 /// The `host:port` of a URL.
 pub fn authority(url: &str) -> Result<&str, String> {
-    let wrong = |why: &str| format!("'{url}' {why}; accepted: http://host:port");
-    if url.starts_with("https://") {
-        return Err(wrong("asks for TLS, which is not supported yet"));
-    }
-    let authority = url.strip_prefix("http://").ok_or_else(|| wrong("does not begin with http://"))?;
+    let wrong = |why: &str| format!("'{url}' {why}; accepted: http://host:port or https://host:port");
+    let authority = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let authority = authority.ok_or_else(|| wrong("does not begin with http:// or https://"))?;
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     let (host, port) = authority.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
     if host.is_empty() || host.contains(['/', '@', ' ']) {
@@ -92,6 +90,17 @@ pub fn authority(url: &str) -> Result<&str, String> {
         return Err(wrong("has a port that is not one of 1 to 65535"));
     }
     Ok(authority)
+}
+
+/// Whether a URL asks for TLS.
+pub fn asks_for_tls(url: &str) -> bool {
+    url.starts_with("https://") || url.starts_with("unixs://")
+}
+
+/// The address of a peer with this URL, as the transport takes it: `host:port`, or `https://host:port` with TLS.
+pub fn peer_address(url: &str) -> Result<String, String> {
+    let authority = authority(url)?;
+    Ok(if asks_for_tls(url) { format!("https://{authority}") } else { authority.to_owned() })
 }
 
 /// A URL without the slash that may end it, so that equal ones are.
@@ -142,9 +151,11 @@ mod tests {
     #[test]
     fn urls_have_a_scheme_a_host_and_a_port() {
         assert_eq!(authority("http://node-1:2380/"), Ok("node-1:2380"));
-        assert_eq!(authority("http://[::1]:2380"), Ok("[::1]:2380"));
+        assert_eq!(authority("https://[::1]:2380"), Ok("[::1]:2380"));
+        assert_eq!(peer_address("https://a:1/").as_deref(), Ok("https://a:1"));
+        assert_eq!(peer_address("http://a:1/").as_deref(), Ok("a:1"));
         let wrong = [
-            ("https://a:1", "TLS"),
+            ("ftp://a:1", "http://"),
             ("a:1", "http://"),
             ("http://a", "no port"),
             ("http://:1", "no host"),

@@ -168,7 +168,7 @@ impl Pair {
             seen: Arc::default(),
         });
         let config = ServerConfig {
-            client_addresses: vec!["127.0.0.1:0".parse().unwrap()],
+            client_addresses: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()],
             ..ServerConfig::default()
         };
         let servers = replicas.each_ref().map(|replica| {

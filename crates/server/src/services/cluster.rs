@@ -102,7 +102,8 @@ const BAD_URLS: &str = "given member URLs are invalid";
 
 fn check_urls(urls: &[String]) -> Result<(), ChangeError> {
     let fits = |url: &String| {
-        let address = url.strip_prefix("http://").and_then(|rest| rest.rsplit_once(':'));
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let address = rest.and_then(|rest| rest.rsplit_once(':'));
         let dialled = address.is_some_and(|(host, port)| {
             !host.is_empty()
                 && !host.contains(['/', '@', ' ', ','])
@@ -200,11 +201,10 @@ mod tests {
 
     #[test]
     fn addresses_are_such_that_one_can_dial() {
-        for url in ["http://10.0.0.1:2380", "http://host:1", "http://[::1]:2380"] {
+        for url in ["http://10.0.0.1:2380", "https://host:1", "http://[::1]:2380"] {
             assert_eq!(check_urls(&[url.to_owned()]), Ok(()));
         }
-        for url in ["", "host:1", "https://host:1", "http://host", "http://:1", "http://h:0", "http://h/x:1"]
-        {
+        for url in ["", "host:1", "ftp://host:1", "http://host", "http://:1", "http://h:0", "http://h/x:1"] {
             assert!(check_urls(&[url.to_owned()]).is_err(), "{url}");
         }
         assert!(check_urls(&vec!["http://h:1".to_owned(); URLS_MAX + 1]).is_err());

@@ -101,8 +101,8 @@ pub fn replica_of(store: KvStore) -> InMemory {
 }
 
 pub fn config() -> Config {
-    let anywhere = "127.0.0.1:0".parse().unwrap();
-    Config { client_addresses: vec![anywhere], metrics_addresses: vec![anywhere], ..Config::default() }
+    let anywhere = || vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()];
+    Config { client_addresses: anywhere(), metrics_addresses: anywhere(), ..Config::default() }
 }
 
 pub fn serve(config: &Config, replica: impl Replica) -> Server {

@@ -1,0 +1,225 @@
+//! Where a server listens, and what is spoken there.
+
+use std::{
+    fmt, fs,
+    io::{self, ErrorKind},
+    net::{SocketAddr, ToSocketAddrs},
+    os::unix,
+    path::{Path, PathBuf},
+};
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+
+/// Connections that the kernel holds until the server accepts them.
+const BACKLOG: u32 = 1024;
+
+/// An address to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The place.
+    pub at: At,
+    /// What is spoken there.
+    pub speaks: Speaks,
+}
+
+/// A place to listen at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum At {
+    /// A port of this machine. Port 0 takes a free one.
+    Tcp(SocketAddr),
+    /// A unix socket. Its file is removed at the end; one that is left over from a process that has ended is replaced.
+    Unix(PathBuf),
+}
+
+/// What is spoken at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// No TLS.
+    Plain,
+    /// TLS.
+    Tls,
+    /// Either. The first byte of a connection tells.
+    Either,
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address { at: At::Tcp(address), speaks: Speaks::Plain }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Tcp(address) => address.fmt(f),
+            At::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Why the server cannot listen at a list of URLs.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen at {url:?}: {why}")]
+pub struct ListenError {
+    url: String,
+    why: String,
+}
+
+/// The addresses in a list of URLs separated by commas, as in `http://127.0.0.1:2379,https://localhost:2379`. Names are
+/// resolved. As with etcd, `unix://` and `unixs://` stand for unix sockets, and the rest of the URL is the path of the file:
+/// `unix:///run/synod.sock`, or `unix://localhost:2379` for a file of that name in the working directory. An address that is
+/// named with TLS and without speaks either.
+///
+/// # Errors
+/// A URL is none of these, or a name cannot be resolved.
+pub fn listen_addresses(urls: &str) -> Result<Vec<Address>, ListenError> {
+    const ACCEPTED: &str = "give http://host:port, https://host:port, unix://path or unixs://path";
+    let mut addresses: Vec<Address> = Vec::new();
+    for url in urls.split(',').map(str::trim) {
+        let wrong = |why: String| ListenError { url: url.to_owned(), why };
+        let Some((scheme, rest)) = url.split_once("://") else { return Err(wrong(ACCEPTED.into())) };
+        let speaks = if scheme.ends_with('s') { Speaks::Tls } else { Speaks::Plain };
+        let found: Vec<At> = match scheme {
+            "http" | "https" => {
+                let authority = rest.strip_suffix('/').unwrap_or(rest);
+                let found =
+                    authority.to_socket_addrs().map_err(|error| wrong(format!("{error}; {ACCEPTED}")))?;
+                found.map(At::Tcp).collect()
+            }
+            "unix" | "unixs" if !rest.is_empty() => vec![At::Unix(rest.into())],
+            _ => return Err(wrong(ACCEPTED.into())),
+        };
+        for at in found {
+            match addresses.iter_mut().find(|address| address.at == at) {
+                Some(same) if same.speaks != speaks => same.speaks = Speaks::Either,
+                Some(_) => {}
+                None => addresses.push(Address { at, speaks }),
+            }
+        }
+    }
+    addresses.sort_by(|one, other| one.at.cmp(&other.at));
+    Ok(addresses)
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// The other end of a connection, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote(Option<SocketAddr>);
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("a unix socket"),
+        }
+    }
+}
+
+impl Listener {
+    pub(crate) fn bind(at: &At) -> io::Result<Listener> {
+        match at {
+            At::Tcp(address) => {
+                let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+                // A restarted server need not wait until the kernel has forgotten the old connections.
+                socket.set_reuseaddr(true)?;
+                socket.bind(*address)?;
+                Ok(Listener::Tcp(socket.listen(BACKLOG)?))
+            }
+            At::Unix(path) => {
+                remove_stale(path)?;
+                Ok(Listener::Unix(UnixListener::bind(path)?, path.clone()))
+            }
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<(Accepted, Remote)> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, remote) = listener.accept().await?;
+                Ok((Accepted::Tcp(stream), Remote(Some(remote))))
+            }
+            Listener::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Accepted::Unix(stream), Remote(None)))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = self {
+            // It may be gone already, which is as good.
+            _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Removes the file of a socket at which nobody listens any more. Anything else stays, and then listening fails.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match unix::net::UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            let is_socket = unix::fs::FileTypeExt::is_socket(&fs::symlink_metadata(path)?.file_type());
+            if is_socket { fs::remove_file(path) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_become_addresses() {
+        let found =
+            listen_addresses("https://127.0.0.1:2379, http://[::1]:2379/,http://127.0.0.1:1").unwrap();
+        let told: Vec<_> = found.iter().map(|found| (found.at.to_string(), found.speaks)).collect();
+        let expected =
+            [("127.0.0.1:1", Speaks::Plain), ("127.0.0.1:2379", Speaks::Tls), ("[::1]:2379", Speaks::Plain)];
+        assert_eq!(told, expected.map(|(at, speaks)| (at.to_owned(), speaks)));
+        let both = listen_addresses("http://127.0.0.1:1,https://127.0.0.1:1,https://127.0.0.1:1").unwrap();
+        assert!(both.len() == 1 && both[0].speaks == Speaks::Either);
+        let unix = listen_addresses("unix://localhost:2379,unixs:///run/x.sock").unwrap();
+        let told: Vec<_> = unix.iter().map(|found| (found.at.clone(), found.speaks)).collect();
+        let path = |path: &str| At::Unix(path.into());
+        assert_eq!(told, [(path("/run/x.sock"), Speaks::Tls), (path("localhost:2379"), Speaks::Plain)]);
+        for wrong in
+            ["", "127.0.0.1:2379", "ftp://127.0.0.1:1", "http://127.0.0.1", "https://a:99999", "unix://"]
+        {
+            let error = listen_addresses(wrong).unwrap_err().to_string();
+            assert!(error.contains("http://host:port"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_left_over_is_replaced_and_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = At::Unix(folder.path().join("socket"));
+        let At::Unix(path) = &at else { unreachable!() };
+        // The process that listened there was killed.
+        drop(unix::net::UnixListener::bind(path).unwrap());
+        assert!(path.exists());
+        let listener = Listener::bind(&at).unwrap();
+        assert_eq!(Listener::bind(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert!(UnixStream::connect(path).await.is_ok());
+        drop(listener);
+        assert!(!path.exists());
+        fs::write(path, "a file of somebody else").unwrap();
+        assert_eq!(Listener::bind(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert!(path.exists());
+    }
+}

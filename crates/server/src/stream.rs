@@ -1,0 +1,223 @@
+//! What a client is connected by: TCP or a unix socket, with TLS or without.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use synod_tls::{Acceptor, common_name, explain_io};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use crate::listen::{Accepted, Speaks};
+
+/// The protocols that are negotiated with TLS. A client of gRPC offers HTTP/2 only; one that offers both is a browser or a
+/// monitor that wants a page, and gets HTTP/1.1, in which the pages are served.
+pub(crate) const PROTOCOLS: [&str; 2] = [HTTP1, "h2"];
+const HTTP1: &str = "http/1.1";
+
+/// The first byte of a connection with TLS: a record of the kind "handshake".
+const TLS_FIRST: u8 = 22;
+/// The first byte of HTTP/2's preface, `PRI * HTTP/2.0`. No method that the pages accept begins with that byte.
+const HTTP2_FIRST: u8 = b'P';
+
+/// Whoever makes the requests of a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    /// The common name of its certificate, if it had to show one.
+    pub(crate) common_name: Option<Arc<str>>,
+}
+
+/// A connection whose protocol is known.
+#[derive(Debug)]
+pub(crate) struct Established {
+    pub(crate) stream: Stream,
+    pub(crate) caller: Caller,
+    /// Whether the client speaks HTTP/2. Otherwise it asks for a page.
+    pub(crate) is_http2: bool,
+}
+
+/// A socket as it moves from thread to thread.
+#[derive(Debug)]
+pub(crate) enum Resting {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Accepted {
+    /// Takes the socket out of this thread's reactor.
+    pub(crate) fn rest(self) -> io::Result<Resting> {
+        Ok(match self {
+            Accepted::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                Resting::Tcp(stream.into_std()?)
+            }
+            Accepted::Unix(stream) => Resting::Unix(stream.into_std()?),
+        })
+    }
+}
+
+impl Resting {
+    /// Puts the socket into this thread's reactor.
+    pub(crate) fn wake(self) -> io::Result<Socket> {
+        Ok(match self {
+            Resting::Tcp(stream) => Socket::Tcp(TcpStream::from_std(stream)?),
+            Resting::Unix(stream) => Socket::Unix(UnixStream::from_std(stream)?),
+        })
+    }
+}
+
+/// Finds out what the client speaks; with TLS, after the handshake. If `pages` is true, it is not asked: it speaks HTTP/1.
+pub(crate) async fn establish(
+    socket: Socket,
+    speaks: Speaks,
+    acceptor: Option<&Acceptor>,
+    pages: bool,
+) -> io::Result<Established> {
+    let mut socket = Ahead::new(socket);
+    let with_tls = match speaks {
+        Speaks::Plain => false,
+        Speaks::Tls => true,
+        Speaks::Either => socket.first().await? == Some(TLS_FIRST),
+    };
+    if !with_tls {
+        let is_http2 = !pages && socket.first().await? == Some(HTTP2_FIRST);
+        return Ok(Established { stream: Stream::Plain(socket), caller: Caller::default(), is_http2 });
+    }
+    let mut config = acceptor.ok_or(io::ErrorKind::Unsupported)?.config();
+    if pages {
+        Arc::make_mut(&mut config).alpn_protocols = vec![HTTP1.into()];
+    }
+    let stream = TlsAcceptor::from(config).accept(socket).await;
+    let stream = stream.map_err(|error| io::Error::new(error.kind(), explain_io(&error)))?;
+    let (_, session) = stream.get_ref();
+    let shown = session.peer_certificates().and_then(|chain| chain.first());
+    let caller = Caller { common_name: shown.and_then(common_name).map(Arc::from) };
+    let negotiated = session.alpn_protocol().map(|protocol| protocol == b"h2");
+    let mut stream = Ahead::new(Box::new(stream));
+    let is_http2 = match negotiated {
+        _ if pages => false,
+        Some(is_http2) => is_http2,
+        None => stream.first().await? == Some(HTTP2_FIRST),
+    };
+    Ok(Established { stream: Stream::Tls(stream), caller, is_http2 })
+}
+
+/// A socket of either kind.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection, with TLS or without.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Plain(Ahead<Socket>),
+    Tls(Ahead<Box<TlsStream<Ahead<Socket>>>>),
+}
+
+/// A stream whose first byte may have been read, and is read again.
+#[derive(Debug)]
+pub(crate) struct Ahead<S> {
+    first: Option<u8>,
+    inner: S,
+}
+
+impl<S: AsyncRead + Unpin> Ahead<S> {
+    fn new(inner: S) -> Ahead<S> {
+        Ahead { first: None, inner }
+    }
+
+    /// The first byte; `None` at the end of the stream.
+    async fn first(&mut self) -> io::Result<Option<u8>> {
+        if self.first.is_none() {
+            let mut byte = [0];
+            self.first = (self.inner.read(&mut byte).await? == 1).then_some(byte[0]);
+        }
+        Ok(self.first)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buffer.remaining() > 0
+            && let Some(first) = self.first.take()
+        {
+            buffer.put_slice(&[first]);
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.inner).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+/// Reading and writing, by whichever variant it is.
+macro_rules! by_variant {
+    ($type:ident: $first:ident, $second:ident) => {
+        impl AsyncRead for $type {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                buffer: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $type::$first(stream) => Pin::new(stream).poll_read(cx, buffer),
+                    $type::$second(stream) => Pin::new(stream).poll_read(cx, buffer),
+                }
+            }
+        }
+
+        impl AsyncWrite for $type {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                match self.get_mut() {
+                    $type::$first(stream) => Pin::new(stream).poll_write(cx, bytes),
+                    $type::$second(stream) => Pin::new(stream).poll_write(cx, bytes),
+                }
+            }
+
+            fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $type::$first(stream) => Pin::new(stream).poll_flush(cx),
+                    $type::$second(stream) => Pin::new(stream).poll_flush(cx),
+                }
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                match self.get_mut() {
+                    $type::$first(stream) => Pin::new(stream).poll_shutdown(cx),
+                    $type::$second(stream) => Pin::new(stream).poll_shutdown(cx),
+                }
+            }
+        }
+    };
+}
+
+by_variant!(Socket: Tcp, Unix);
+by_variant!(Stream: Plain, Tls);

@@ -1,0 +1,264 @@
+//! Who may connect, and who may be connected to: the chain to an authority, revoked certificates, allowed names.
+
+use std::{
+    fmt::Debug,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
+    SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    server::{
+        WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+};
+use webpki::{CertRevocationList, EndEntityCert};
+
+use crate::{TlsError, common_name, files};
+
+/// Whom to trust.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// A file in PEM with the certificates of authorities.
+    pub authorities: Option<PathBuf>,
+    /// A file in DER or PEM with revoked certificates. As with etcd it counts by the serial number of a certificate alone,
+    /// its signature is not checked (whoever can change the file can change the authorities as well), and it does not
+    /// expire.
+    pub revoked: Option<PathBuf>,
+    /// Which names a certificate must have, besides the chain to an authority.
+    pub allowed: Allowed,
+}
+
+/// The names that the other side's certificate may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Allowed {
+    /// Any name.
+    #[default]
+    All,
+    /// One of these common names.
+    CommonNames(Vec<String>),
+    /// It is valid for one of these host names or addresses.
+    Hostnames(Vec<String>),
+}
+
+impl Trust {
+    /// The files whose changes matter.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.authorities.iter().chain(&self.revoked).map(PathBuf::as_path)
+    }
+
+    fn checks(&self) -> Result<Checks, TlsError> {
+        if let Allowed::Hostnames(names) = &self.allowed
+            && let Some(wrong) = names.iter().find(|name| ServerName::try_from(name.as_str()).is_err())
+        {
+            return Err(TlsError::Settings(format!("{wrong:?} is no host name and no address")));
+        }
+        let revoked = self.revoked.as_deref().map(files::revoked).transpose()?.map(CertRevocationList::from);
+        Ok(Checks { revoked, allowed: self.allowed.clone() })
+    }
+
+    /// What checks the certificates of those that connect.
+    pub(crate) fn of_clients(
+        &self,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let roots = Arc::new(files::authorities(self.authorities.as_deref())?);
+        let chain = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
+        let chain = chain.map_err(|error| TlsError::Settings(error.to_string()))?;
+        Ok(Arc::new(Strict { chain, checks: self.checks()? }))
+    }
+
+    /// What checks the certificates of those that are connected to.
+    pub(crate) fn of_servers(
+        &self,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+        let roots: RootCertStore = files::authorities(self.authorities.as_deref())?;
+        let chain =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
+        let chain = chain.map_err(|error| TlsError::Settings(error.to_string()))?;
+        Ok(Arc::new(Strict { chain, checks: self.checks()? }))
+    }
+}
+
+/// What a certificate must pass after its chain.
+#[derive(Debug)]
+struct Checks {
+    revoked: Option<CertRevocationList<'static>>,
+    allowed: Allowed,
+}
+
+/// Why a certificate whose chain is good is refused.
+#[derive(Clone, Debug, thiserror::Error)]
+enum Refused {
+    #[error("the certificate of {name} has none of the allowed common names: {allowed}")]
+    CommonName { name: String, allowed: String },
+    #[error("the certificate of {name} is for none of the allowed host names: {allowed}")]
+    Hostname { name: String, allowed: String },
+}
+
+impl Checks {
+    fn check(&self, leaf: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
+        for certificate in [leaf].into_iter().chain(others) {
+            let parsed = EndEntityCert::try_from(certificate)
+                .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+            let Some(revoked) = &self.revoked else { break };
+            if !matches!(revoked.find_serial(parsed.serial()), Ok(None)) {
+                return Err(Error::InvalidCertificate(CertificateError::Revoked));
+            }
+        }
+        let name = common_name(leaf);
+        let told = || name.clone().unwrap_or_else(|| "no name".into());
+        let refused = match &self.allowed {
+            Allowed::All => return Ok(()),
+            Allowed::CommonNames(allowed) => {
+                if name.as_ref().is_some_and(|name| allowed.contains(name)) {
+                    return Ok(());
+                }
+                Refused::CommonName { name: told(), allowed: allowed.join(", ") }
+            }
+            Allowed::Hostnames(allowed) => {
+                let parsed = EndEntityCert::try_from(leaf)
+                    .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+                let fits = |host: &String| {
+                    let host = ServerName::try_from(host.as_str());
+                    host.is_ok_and(|host| parsed.verify_is_valid_for_subject_name(&host).is_ok())
+                };
+                if allowed.iter().any(fits) {
+                    return Ok(());
+                }
+                Refused::Hostname { name: told(), allowed: allowed.join(", ") }
+            }
+        };
+        Err(Error::Other(OtherError(Arc::new(refused))))
+    }
+}
+
+/// Checks what rustls checks, and then more.
+#[derive(Debug)]
+struct Strict<V: ?Sized> {
+    checks: Checks,
+    chain: Arc<V>,
+}
+
+impl ClientCertVerifier for Strict<dyn ClientCertVerifier> {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.chain.verify_client_cert(leaf, others, now)?;
+        self.checks.check(leaf, others).map(|()| verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+impl ServerCertVerifier for Strict<WebPkiServerVerifier> {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self.chain.verify_server_cert(leaf, others, name, ocsp, now)?;
+        self.checks.check(leaf, others).map(|()| verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+/// Takes any certificate. The connection is encrypted, and nobody knows with whom.
+#[derive(Debug)]
+pub(crate) struct Anybody(pub(crate) Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
