@@ -1,5 +1,5 @@
-//! The wire formats of Synod's server: the etcd v3 API (packages `etcdserverpb` and `mvccpb`) and Synod's own
-//! (package `synod.v1`), generated from the files in `proto/`.
+//! The wire formats of Synod's server: the etcd v3 API (packages `etcdserverpb`, `mvccpb`, `v3lockpb` and
+//! `v3electionpb`) and Synod's own (package `synod.v1`), generated from the files in `proto/`.
 //!
 //! By default this crate holds the messages only. With the feature `grpc` the same modules also hold tonic's clients
 //! and servers, such as `etcdserverpb::kv_server` and `synod::v1::native_client`. Messages and fields are
@@ -27,6 +27,28 @@ pub mod mvccpb {
 )]
 pub mod etcdserverpb {
     include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
+}
+
+/// etcd's service Lock.
+#[allow(
+    clippy::all,
+    missing_debug_implementations,
+    missing_docs,
+    reason = "generated; the files in proto/ have the docs"
+)]
+pub mod v3lockpb {
+    include!(concat!(env!("OUT_DIR"), "/v3lockpb.rs"));
+}
+
+/// etcd's service Election.
+#[allow(
+    clippy::all,
+    missing_debug_implementations,
+    missing_docs,
+    reason = "generated; the files in proto/ have the docs"
+)]
+pub mod v3electionpb {
+    include!(concat!(env!("OUT_DIR"), "/v3electionpb.rs"));
 }
 
 /// Synod's own interface (the service `Native`) and the payloads of the key-value state machine (`KvCommand`,

@@ -1,9 +1,12 @@
 //! The server's services, by the path of a request.
 
 mod cluster;
+mod concurrency;
+mod election;
 mod envelope;
 mod kv;
 mod lease;
+mod lock;
 mod maintenance;
 mod native;
 
@@ -51,7 +54,8 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
         charge: &Charge,
     ) -> Result<Answer<'_, R>, Status> {
-        if path.starts_with("/etcdserverpb.") && !SERVED_OF_SEVERAL.contains(&path) {
+        let of_etcd = ["/etcdserverpb.", "/v3lockpb.", "/v3electionpb."];
+        if of_etcd.iter().any(|package| path.starts_with(package)) && !SERVED_OF_SEVERAL.contains(&path) {
             self.check_single()?;
         }
         match path {
@@ -135,6 +139,14 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Lease/LeaseLeases" => {
                 unary(body, |request| self.lease_leases(request, lane)).await
             }
+            "/v3lockpb.Lock/Lock" => unary(body, |request| self.lock(request, lane, charge)).await,
+            "/v3lockpb.Lock/Unlock" => unary(body, |request| self.unlock(request)).await,
+            "/v3electionpb.Election/Campaign" => {
+                unary(body, |request| self.campaign(request, lane, charge)).await
+            }
+            "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(request)).await,
+            "/v3electionpb.Election/Leader" => unary(body, |request| self.leader(request, lane)).await,
+            "/v3electionpb.Election/Resign" => unary(body, |request| self.resign(request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
             "/etcdserverpb.Cluster/MemberRemove" => unary(body, |request| self.member_remove(request)).await,
