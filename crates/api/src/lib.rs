@@ -7,6 +7,9 @@
 
 pub mod shards;
 
+/// All files of `proto/`, as a `google.protobuf.FileDescriptorSet`.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
 /// Keys, values and events of the etcd v3 API.
 #[allow(
     clippy::all,
@@ -49,6 +52,37 @@ pub mod v3lockpb {
 )]
 pub mod v3electionpb {
     include!(concat!(env!("OUT_DIR"), "/v3electionpb.rs"));
+}
+
+/// The services that gRPC has for every server.
+pub mod grpc {
+    /// Health.
+    pub mod health {
+        /// Package `grpc.health.v1`.
+        #[allow(
+            clippy::all,
+            missing_debug_implementations,
+            missing_docs,
+            reason = "generated; the files in proto/ have the docs"
+        )]
+        pub mod v1 {
+            include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
+        }
+    }
+
+    /// Reflection.
+    pub mod reflection {
+        /// Package `grpc.reflection.v1`.
+        #[allow(
+            clippy::all,
+            missing_debug_implementations,
+            missing_docs,
+            reason = "generated; the files in proto/ have the docs"
+        )]
+        pub mod v1 {
+            include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
+        }
+    }
 }
 
 /// Synod's own interface (the service `Native`) and the payloads of the key-value state machine (`KvCommand`,
