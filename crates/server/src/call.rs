@@ -39,6 +39,10 @@ const NEEDS_LEADER: &str = "hasleader";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const OBSERVE: &str = "/v3electionpb.Election/Observe";
+const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
+const REFLECT: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const REFLECT_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+const LASTING: [&str; 6] = [WATCH, KEEP_ALIVE, OBSERVE, WATCH_HEALTH, REFLECT, REFLECT_ALPHA];
 const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// How long a client may take almost nothing of an answer that is sent at the client's pace. Until then the
@@ -99,7 +103,7 @@ impl Call {
         lane: &Lane,
         ending: &watch::Receiver<bool>,
     ) {
-        if [WATCH, KEEP_ALIVE, OBSERVE].contains(&self.path.as_str()) {
+        if LASTING.contains(&self.path.as_str()) {
             return Box::pin(self.serve_stream(store, lane, ending.clone())).await;
         }
         let Call { path, body, mut deadline, mut reply, came, charge, needs_leader: _ } = self;
@@ -164,7 +168,11 @@ impl Call {
         mut ending: watch::Receiver<bool>,
     ) {
         let Call { path, body, deadline, mut reply, came, charge, needs_leader } = self;
-        let served = if path == KEEP_ALIVE { store.check_single() } else { store.watches().map(drop) };
+        let served = match path.as_str() {
+            WATCH | OBSERVE => store.watches().map(drop),
+            KEEP_ALIVE => store.check_single(),
+            _ => Ok(()),
+        };
         let code = match served {
             Err(refused) => {
                 let code = refused.code();
@@ -177,10 +185,15 @@ impl Call {
                     match path.as_str() {
                         WATCH => serve(store.watches()?, store, &charge, body, &mut stream).await,
                         KEEP_ALIVE => store.keep_alive(&charge, body, &mut stream).await,
-                        _ => {
+                        OBSERVE => {
                             let body = RequestBody::new(body, store.message_bytes_max(), &charge);
                             store.observe(body, &mut stream, lane, &charge).await
                         }
+                        WATCH_HEALTH => {
+                            let body = RequestBody::new(body, store.message_bytes_max(), &charge);
+                            store.watch_health(body, &mut stream).await
+                        }
+                        _ => store.reflect(body, &mut stream, &charge).await,
                     }
                 };
                 let leaderless =

@@ -14,7 +14,7 @@ use synod_metrics::{Durations, Families};
 use tonic::Code;
 
 /// Methods that are counted separately. All others are counted together, so that clients cannot create series at will.
-const METHODS: [&str; 35] = [
+const METHODS: [&str; 37] = [
     "/etcdserverpb.KV/Put",
     "/etcdserverpb.KV/Range",
     "/synod.v1.Native/Execute",
@@ -34,6 +34,8 @@ const METHODS: [&str; 35] = [
     "/etcdserverpb.Maintenance/Defragment",
     "/etcdserverpb.Maintenance/Hash",
     "/etcdserverpb.Maintenance/HashKV",
+    "/etcdserverpb.Maintenance/Snapshot",
+    "/etcdserverpb.Maintenance/Downgrade",
     "/etcdserverpb.Watch/Watch",
     "/etcdserverpb.Lease/LeaseGrant",
     "/etcdserverpb.Lease/LeaseRevoke",

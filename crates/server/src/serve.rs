@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hyper::{server::conn::http1, service::service_fn};
+use http_body_util::BodyExt as _;
+use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
@@ -28,6 +29,7 @@ use crate::{
     admission::Admission,
     connection,
     feeds::Feeds,
+    gateway::{self, Gateway},
     http::Pages,
     places::{Places, Presence},
     readers::Readers,
@@ -37,7 +39,9 @@ use crate::{
 /// Connections that the kernel holds until the server accepts them.
 const BACKLOG: u32 = 1024;
 /// How long a client may take to show which protocol it speaks, and to send the head of a request for a page.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for the second byte of a connection whose first one has come alone.
+const SECOND_BYTE_PAUSE: Duration = Duration::from_millis(5);
 /// Connections to the addresses for pages alone. Operators have room there when clients have taken all other places.
 pub(crate) const PAGES_MAX: u32 = 32;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
@@ -362,6 +366,8 @@ impl<R: Replica> Protocols<R> {
         mut stopping: watch::Receiver<bool>,
         mut place: Presence,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let gateway = (purpose == Purpose::Clients)
+            .then(|| Gateway::new(self.store.clone(), self.streams_max, stopping.clone()));
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let gives_way = place.idle(Instant::now());
         let grpc = purpose == Purpose::Clients
@@ -374,10 +380,20 @@ impl<R: Replica> Protocols<R> {
         if grpc {
             return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop, place).await;
         }
-        // The client asks for a page.
+        // The client asks for a page, or speaks JSON.
         place.busy();
-        let pages = &self.pages;
-        let page = service_fn(async |request| Ok::<_, Infallible>(pages.page(&request).await));
+        let (pages, gateway) = (&self.pages, gateway.as_ref());
+        let page = service_fn(async |request: Request<Incoming>| {
+            let answer = match gateway {
+                Some(gateway) if request.uri().path().starts_with(gateway::PREFIX) => {
+                    gateway.answer(request).await
+                }
+                _ => {
+                    pages.page(&request).await.map(|page| page.map_err(|never| match never {}).boxed_unsync())
+                }
+            };
+            Ok::<_, Infallible>(answer)
+        });
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         let mut connection = pin!(server.serve_connection(TokioIo::new(stream), page));
@@ -392,9 +408,13 @@ impl<R: Replica> Protocols<R> {
     }
 }
 
-/// Whether the first byte is that of HTTP/2's preface, `PRI * HTTP/2.0`. No method that the pages accept
-/// begins with that byte.
+/// Whether the first bytes are those of HTTP/2's preface, `PRI * HTTP/2.0`. No method begins with these two.
 async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
-    let mut first = [0];
-    Ok(stream.peek(&mut first).await? == 1 && first[0] == b'P')
+    let mut first = [0; 2];
+    loop {
+        match stream.peek(&mut first).await? {
+            1 if first[0] == b'P' => sleep(SECOND_BYTE_PAUSE).await,
+            seen => return Ok(seen == 2 && first == *b"PR"),
+        }
+    }
 }

@@ -9,6 +9,8 @@ mod lease;
 mod lock;
 mod maintenance;
 mod native;
+mod snapshot;
+mod standard;
 
 use bytes::Bytes;
 use prost::Message;
@@ -157,9 +159,12 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Maintenance/MoveLeader" => unary(body, |request| self.move_leader(request)).await,
             "/etcdserverpb.Maintenance/Alarm" => unary(body, |request| self.alarm(request)).await,
             "/etcdserverpb.Maintenance/Status" => unary(body, |request| self.member_status(request)).await,
+            "/etcdserverpb.Maintenance/Snapshot" => self.snapshot(body.message().await?).await,
+            "/etcdserverpb.Maintenance/Downgrade" => unary(body, |request| self.downgrade(request)).await,
             "/etcdserverpb.Maintenance/Defragment" => unary(body, |request| self.defragment(request)).await,
             "/etcdserverpb.Maintenance/Hash" => unary(body, |request| self.hash(request, lane)).await,
             "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request, lane)).await,
+            "/grpc.health.v1.Health/Check" => unary(body, |request| self.health(request)).await,
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
             "/synod.v1.Native/Subscribe" => {
@@ -168,7 +173,7 @@ impl<R: Replica> Store<R> {
             }
             "/synod.v1.Native/MoveLeader" => unary(body, |request| self.move_leader_natively(request)).await,
             "/synod.v1.Native/Change" => unary(body, |request| self.change_natively(request)).await,
-            _ => Err(Status::unimplemented(why_not_served(path))),
+            _ => Err(Status::unimplemented(format!("synod: {path} is not served"))),
         }
     }
 }
@@ -223,15 +228,4 @@ where
 {
     let request = body.message().await?;
     serve(request).await.map(|answer| Answer::Message(framed(&answer)))
-}
-
-fn why_not_served(path: &str) -> String {
-    let why = match path {
-        "/etcdserverpb.Maintenance/Snapshot" => {
-            "snapshots in etcd's file format are not served; copy a stopped member's data directory instead"
-        }
-        "/etcdserverpb.Maintenance/Downgrade" => "a cluster cannot be downgraded to a version of etcd",
-        _ => return format!("synod: {path} is not served"),
-    };
-    format!("synod: {why}")
 }
