@@ -97,7 +97,13 @@ pub fn of_query(query: &KvQuery, groups: u16) -> Result<Option<u16>, Unroutable>
     match &query.query {
         Some(Query::Range(range)) => found.key(&range.key, &range.range_end)?,
         Some(Query::Txn(txn)) => found.txn(txn)?,
-        Some(Query::HashKv(_) | Query::Status(_) | Query::LeaseTimeToLive(_) | Query::LeaseLeases(_))
+        Some(
+            Query::HashKv(_)
+            | Query::Status(_)
+            | Query::LeaseTimeToLive(_)
+            | Query::LeaseLeases(_)
+            | Query::EtcdSnapshot(_),
+        )
         | None => {}
     }
     Ok(found.first.map(|(_, group)| group))

@@ -2,7 +2,10 @@
 
 use synod_api::etcdserverpb::HashKvResponse;
 
-use crate::{KvError, KvStore, lease::End, store::header};
+use crate::{
+    KvError, KvStore, etcd_db::revision_key, history::History, lease::End, pieces::Pair,
+    revisions::Revisions, store::header,
+};
 
 impl KvStore {
     /// A fingerprint of all that is replicated: the revision, the last compaction and how far it is cleared away, the
@@ -36,13 +39,13 @@ impl KvStore {
             }
             lease.keys.iter().for_each(|key| print.bytes(key));
         }
-        self.print_versions(i64::MAX, &mut print);
+        self.print_versions(&mut print);
         print.finish()
     }
 
-    /// A fingerprint of the versions up to a revision (0 or less: the present one), for comparing replicas that have
-    /// gone on to different revisions since, provided that they compacted at the same one. It is not the number that
-    /// etcd computes.
+    /// etcd's hash of the versions up to a revision (0 or less: the present one), by which replicas are compared that have
+    /// gone on to different revisions since, provided that they compacted at the same one: the CRC-32C of the bucket `key` of
+    /// etcd's database, without versions that the last compaction keeps only for reads before `revision`.
     ///
     /// # Errors
     /// [`KvError::Compacted`], [`KvError::FutureRevision`].
@@ -54,23 +57,42 @@ impl KvStore {
             return Err(KvError::Compacted);
         }
         let hash_revision = if revision > 0 { revision } else { self.revision };
-        let mut print = Fingerprint::default();
-        self.print_versions(hash_revision, &mut print);
-        let hash = print.finish();
         Ok(HashKvResponse {
             header: header(self.revision),
-            hash: (hash ^ (hash >> 32)) as u32,
+            hash: self.hash_through(hash_revision),
             compact_revision: self.compacted,
             hash_revision,
         })
     }
 
-    fn print_versions(&self, revision: i64, print: &mut Fingerprint) {
+    fn hash_through(&self, revision: i64) -> u32 {
+        let read = |history: &History| history.seen(revision, self.revision).is_some();
+        // As in etcd: without any key everything counts.
+        let anything = self.keys.values().any(read);
+        let mut hash = crc32c::crc32c(b"key");
+        let mut pair = Vec::new();
+        Revisions::through(revision).walk(self, |key, history, version| {
+            if version.modified <= self.compacted {
+                let current = history.seen(revision, self.revision);
+                let is_current = current.is_some_and(|current| current.modified == version.modified);
+                if version.is_tombstone() || anything && !is_current {
+                    return true;
+                }
+            }
+            let (place, len) = revision_key(&version);
+            hash = crc32c::crc32c_append(hash, &place[..len]);
+            pair.clear();
+            Pair::stored(key, &version).put(&mut pair);
+            hash = crc32c::crc32c_append(hash, &pair);
+            true
+        });
+        hash
+    }
+
+    fn print_versions(&self, print: &mut Fingerprint) {
         for (key, history) in &self.keys {
             // Versions that a compaction has yet to clear away are already invisible.
-            let versions =
-                history.needed_from(self.compacted).take_while(|version| version.modified <= revision);
-            for version in versions {
+            for version in history.needed_from(self.compacted) {
                 print.bytes(key);
                 print.number(version.modified);
                 print.word(u64::from(version.sub));

@@ -125,9 +125,9 @@ impl Event {
 pub struct View(KvStore);
 
 impl KvStore {
-    /// A view that knows the history. Making it copies a reference to each thousandth change.
+    /// A view that knows the history.
     pub(crate) fn history_view(&self) -> View {
-        View(KvStore { changes: self.changes.clone(), ..self.view() })
+        View(self.view_with_changes())
     }
 }
 

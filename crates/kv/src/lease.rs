@@ -25,6 +25,8 @@
 //!
 //! Without leases there is nothing to remember here, and stores that were restored from a snapshot are as the others.
 
+use std::ops::RangeBounds;
+
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
 use synod_api::{
@@ -107,6 +109,11 @@ impl Leases {
 
     pub(crate) fn contains(&self, id: i64) -> bool {
         self.all.contains_key(&id)
+    }
+
+    /// The leases in a range of ids.
+    pub(crate) fn range(&self, ids: impl RangeBounds<i64>) -> impl Iterator<Item = (&i64, &Lease)> {
+        self.all.range(ids)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&i64, &Lease)> {

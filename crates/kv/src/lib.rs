@@ -15,10 +15,12 @@
 //! ```
 
 mod alarms;
+mod bbolt;
 mod budget;
 mod changes;
 mod digest;
 mod error;
+mod etcd_db;
 mod feed;
 mod history;
 mod key;
@@ -29,6 +31,7 @@ mod pieces;
 mod put;
 mod range;
 mod read;
+mod revisions;
 mod snapshot;
 mod store;
 #[cfg(test)]

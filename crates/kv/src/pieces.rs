@@ -23,6 +23,7 @@ use crate::{
     KvError, KvStore,
     budget::Budget,
     changes::ChangeLog,
+    etcd_db::EtcdDb,
     history::Seen,
     machine::encoded,
     read::{comes_as_found, limit},
@@ -30,7 +31,7 @@ use crate::{
 };
 
 /// Target size of a piece. A larger value comes as a piece of its own.
-const PIECE_BYTES: usize = 32 << 10;
+pub(crate) const PIECE_BYTES: usize = 32 << 10;
 
 /// Keys that are looked at for a piece if none of them is to be sent.
 const PIECE_LOOKS: usize = 1 << 15;
@@ -43,12 +44,21 @@ impl KvStore {
             Err(KvError::AnswerTooLarge(_) | KvError::TooManyKeys) => {}
             small => return Answered::Whole(encoded(small)),
         }
-        let view = self.view();
+        let view = match query.query {
+            Some(Query::HashKv(_) | Query::EtcdSnapshot(_)) => self.view_with_changes(),
+            _ => self.view(),
+        };
         Answered::Pieces(match query.query {
+            Some(Query::EtcdSnapshot(request)) => Box::new(EtcdDb::new(view, request)),
             Some(Query::Range(request)) if comes_as_found(&request) => Box::new(Walk::new(view, request)),
             Some(Query::Range(request)) => Box::new(Sorted::new(view, request)),
             _ => Box::new(std::iter::once_with(move || encoded(view.query(&query)))),
         })
+    }
+
+    /// A view that knows the history. Making it copies a reference to each thousandth change.
+    pub(crate) fn view_with_changes(&self) -> KvStore {
+        KvStore { changes: self.changes.clone(), ..self.view() }
     }
 
     /// A read-only copy of the store as it is now. Making it takes no time: everything is shared until it is changed.
@@ -82,20 +92,22 @@ fn piece(fields: &[u8]) -> Bytes {
     piece.into()
 }
 
-/// A pair as it is encoded in a response. It is encoded by hand: making a message of each of a million pairs
+/// A pair as it is encoded in a response and in etcd's database. It is encoded by hand: making a message of each of a million pairs
 /// costs several times as much as copying their bytes.
 #[derive(Clone, Copy)]
-struct Pair<'a> {
+pub(crate) struct Pair<'a> {
     key: &'a [u8],
     value: &'a [u8],
-    /// The pair's numbers, each with the number of its field.
-    numbers: [(u8, i64); 4],
+    /// The pair's numbers before the value, each with the number of its field.
+    revisions: [(u8, i64); 3],
+    lease: i64,
 }
 
 /// Field numbers of a response and of a pair.
 const KVS: u8 = 2;
 const KEY: u8 = 1;
 const VALUE: u8 = 5;
+const LEASE: u8 = 6;
 /// Wire types.
 const VARINT: u8 = 0;
 const LENGTH_DELIMITED: u8 = 2;
@@ -103,20 +115,27 @@ const LENGTH_DELIMITED: u8 = 2;
 impl<'a> Pair<'a> {
     fn new(key: &'a [u8], version: &'a Seen<'a>, keys_only: bool) -> Pair<'a> {
         let Seen { modified, created, version: number, lease, ref value, .. } = *version;
-        let numbers = [(2, created), (3, modified), (4, number), (6, lease)];
-        Pair { key, value: if keys_only { &[] } else { value }, numbers }
+        let revisions = [(2, created), (3, modified), (4, number)];
+        Pair { key, value: if keys_only { &[] } else { value }, revisions, lease }
     }
 
-    fn len(&self) -> usize {
+    /// As etcd's database has it: nothing of a tombstone but the key.
+    pub(crate) fn stored(key: &'a [u8], version: &'a Seen<'a>) -> Pair<'a> {
+        let pair = Pair::new(key, version, false);
+        if version.is_tombstone() { Pair { revisions: [(2, 0); 3], ..pair } } else { pair }
+    }
+
+    pub(crate) fn len(&self) -> usize {
         let bytes = |field: &[u8]| match field.len() {
             0 => 0,
             len => 1 + prost::length_delimiter_len(len) + len,
         };
-        let numbers = self.numbers.iter().map(|&(_, number)| match number {
+        let number = |number: i64| match number {
             0 => 0,
             number => 1 + encoded_len_varint(number as u64),
-        });
-        bytes(self.key) + bytes(self.value) + numbers.sum::<usize>()
+        };
+        let revisions = self.revisions.iter().map(|&(_, revision)| number(revision));
+        bytes(self.key) + revisions.sum::<usize>() + bytes(self.value) + number(self.lease)
     }
 
     /// The bytes that the pair takes in a response.
@@ -125,7 +144,15 @@ impl<'a> Pair<'a> {
         1 + prost::length_delimiter_len(len) + len
     }
 
-    fn put(&self, out: &mut Vec<u8>) {
+    /// Puts the pair into a response.
+    fn put_in_response(&self, out: &mut Vec<u8>) {
+        out.push(KVS << 3 | LENGTH_DELIMITED);
+        encode_varint(self.len() as u64, out);
+        self.put(out);
+    }
+
+    /// Puts the fields in the order of their numbers.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let bytes = |field: u8, bytes: &[u8], out: &mut Vec<u8>| {
             if !bytes.is_empty() {
                 out.push(field << 3 | LENGTH_DELIMITED);
@@ -133,14 +160,16 @@ impl<'a> Pair<'a> {
                 out.extend_from_slice(bytes);
             }
         };
-        out.push(KVS << 3 | LENGTH_DELIMITED);
-        encode_varint(self.len() as u64, out);
+        let number = |field: u8, number: i64, out: &mut Vec<u8>| {
+            if number != 0 {
+                out.push(field << 3 | VARINT);
+                encode_varint(number as u64, out);
+            }
+        };
         bytes(KEY, self.key, out);
+        self.revisions.iter().for_each(|&(field, revision)| number(field, revision, out));
         bytes(VALUE, self.value, out);
-        for (field, number) in self.numbers.iter().filter(|(_, number)| *number != 0) {
-            out.push(field << 3 | VARINT);
-            encode_varint(*number as u64, out);
-        }
+        number(LEASE, self.lease, out);
     }
 }
 
@@ -215,7 +244,7 @@ impl Iterator for Walk {
                     let fits =
                         count < left && (count == 0 || fields.len() + pair.len_in_response() <= PIECE_BYTES);
                     if fits {
-                        pair.put(&mut fields);
+                        pair.put_in_response(&mut fields);
                         count += 1;
                     }
                     fits
@@ -269,7 +298,7 @@ impl Iterator for Sorted {
                 while let Some(pair) = rest.as_slice().first().map(of)
                     && (fields.is_empty() || fields.len() + pair.len_in_response() <= PIECE_BYTES)
                 {
-                    pair.put(&mut fields);
+                    pair.put_in_response(&mut fields);
                     rest.next();
                 }
                 (!fields.is_empty()).then(|| piece(&fields))
@@ -280,8 +309,8 @@ impl Iterator for Sorted {
 
 fn of(pair: &KeyValue) -> Pair<'_> {
     let KeyValue { key, create_revision, mod_revision, version, value, lease } = pair;
-    let numbers = [(2, *create_revision), (3, *mod_revision), (4, *version), (6, *lease)];
-    Pair { key, value, numbers }
+    let revisions = [(2, *create_revision), (3, *mod_revision), (4, *version)];
+    Pair { key, value, revisions, lease: *lease }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use synod_api::{
 use crate::{
     KvError,
     alarms::cost,
-    budget::Budget,
+    budget::{Budget, PAGE_BYTES},
     changes::{Change, ChangeLog},
     feed::{Commit, Event, Feed},
     history::{History, Seen, Version},
@@ -222,6 +222,8 @@ impl KvStore {
                 budget.look_at(self.leases.len())?;
                 Ok(Answer::LeaseLeases(self.lease_leases()))
             }
+            // It comes in pieces only.
+            Some(Query::EtcdSnapshot(_)) => Err(KvError::AnswerTooLarge(PAGE_BYTES)),
             None => Err(KvError::Malformed("query")),
         }
     }

@@ -40,6 +40,11 @@ const NEEDS_LEADER: &str = "hasleader";
 /// The calls that last as long as their clients want.
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+const OBSERVE: &str = "/v3electionpb.Election/Observe";
+const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
+const REFLECT: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const REFLECT_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+const LASTING: [&str; 6] = [WATCH, KEEP_ALIVE, OBSERVE, WATCH_HEALTH, REFLECT, REFLECT_ALPHA];
 const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// How long a client may take almost nothing of an answer that is sent at the client's pace. Until then the
@@ -102,8 +107,8 @@ impl Call {
         lane: &Lane,
         ending: &watch::Receiver<bool>,
     ) {
-        if [WATCH, KEEP_ALIVE].contains(&self.path.as_str()) {
-            return Box::pin(self.serve_stream(store, ending.clone())).await;
+        if LASTING.contains(&self.path.as_str()) {
+            return Box::pin(self.serve_stream(store, lane, ending.clone())).await;
         }
         let Call { path, body, mut deadline, mut reply, came, charge, needs_leader: _ } = self;
         let requests = store.requests();
@@ -159,23 +164,40 @@ impl Call {
 }
 
 impl Call {
-    /// Serves a call in which both sides send messages until one of them ends it.
-    async fn serve_stream<R: Replica>(self, store: &Store<R>, mut ending: watch::Receiver<bool>) {
+    /// Serves a call in which one side or both send messages until one of them ends it.
+    async fn serve_stream<R: Replica>(
+        self,
+        store: &Store<R>,
+        lane: &Lane,
+        mut ending: watch::Receiver<bool>,
+    ) {
         let Call { path, body, deadline, mut reply, came, charge, needs_leader } = self;
-        let watches =
-            if path == WATCH { store.watches().map(Some) } else { store.check_single().map(|()| None) };
-        let code = match watches {
+        let served = match path.as_str() {
+            WATCH | OBSERVE => store.watches().map(drop),
+            KEEP_ALIVE => store.check_single(),
+            _ => Ok(()),
+        };
+        let code = match served {
             Err(refused) => {
                 let code = refused.code();
                 Refusal::from(refused).send(&mut reply);
                 code
             }
-            Ok(watches) => {
+            Ok(()) => {
                 let Ok(mut stream) = reply.send_response(head(), false) else { return };
                 let served = async {
-                    match watches {
-                        Some(watches) => serve(watches, store, &charge, body, &mut stream).await,
-                        None => store.keep_alive(&charge, body, &mut stream).await,
+                    match path.as_str() {
+                        WATCH => serve(store.watches()?, store, &charge, body, &mut stream).await,
+                        KEEP_ALIVE => store.keep_alive(&charge, body, &mut stream).await,
+                        OBSERVE => {
+                            let body = RequestBody::new(body, store.message_bytes_max(), &charge);
+                            store.observe(body, &mut stream, lane, &charge).await
+                        }
+                        WATCH_HEALTH => {
+                            let body = RequestBody::new(body, store.message_bytes_max(), &charge);
+                            store.watch_health(body, &mut stream).await
+                        }
+                        _ => store.reflect(body, &mut stream, &charge).await,
                     }
                 };
                 let leaderless =

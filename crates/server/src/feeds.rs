@@ -4,6 +4,7 @@
 //! slow: it is broken off if it takes next to nothing for a minute, or if the log no longer has what comes next.
 
 use std::{
+    future::pending,
     mem,
     sync::Arc,
     time::{Duration, Instant},
@@ -55,6 +56,13 @@ impl Feeds {
     /// Subscriptions end when the server does.
     pub(crate) fn new(stopping: watch::Receiver<bool>) -> Feeds {
         Feeds { places: Arc::new(Semaphore::new(FEEDS_MAX)), stopping }
+    }
+
+    /// Waits until the server ends.
+    pub(crate) async fn stopping(&self) {
+        if self.stopping.clone().wait_for(|stopping| *stopping).await.is_err() {
+            pending().await
+        }
     }
 
     pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, Status> {

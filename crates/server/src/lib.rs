@@ -13,6 +13,7 @@
 //!            reader threads       large answers, readers.rs
 //!            watch thread         events for watches, watch/
 //!                              ── pages, http.rs, exposition.rs
+//!                              ── JSON, gateway.rs, then as gRPC
 //! ```
 //!
 //! - **Threads** ([`Server::start`]): as in Santos 2012, section 9.4, a fixed number of client-I/O threads; every new
@@ -30,6 +31,7 @@ mod connection;
 mod event_loop;
 mod exposition;
 mod feeds;
+mod gateway;
 mod http;
 mod listen;
 mod memory;

@@ -14,7 +14,7 @@ use synod_metrics::{Durations, Families};
 use tonic::Code;
 
 /// Methods that are counted separately. All others are counted together, so that clients cannot create series at will.
-const METHODS: [&str; 28] = [
+const METHODS: [&str; 37] = [
     "/etcdserverpb.KV/Put",
     "/etcdserverpb.KV/Range",
     "/synod.v1.Native/Execute",
@@ -34,12 +34,21 @@ const METHODS: [&str; 28] = [
     "/etcdserverpb.Maintenance/Defragment",
     "/etcdserverpb.Maintenance/Hash",
     "/etcdserverpb.Maintenance/HashKV",
+    "/etcdserverpb.Maintenance/Snapshot",
+    "/etcdserverpb.Maintenance/Downgrade",
     "/etcdserverpb.Watch/Watch",
     "/etcdserverpb.Lease/LeaseGrant",
     "/etcdserverpb.Lease/LeaseRevoke",
     "/etcdserverpb.Lease/LeaseKeepAlive",
     "/etcdserverpb.Lease/LeaseTimeToLive",
     "/etcdserverpb.Lease/LeaseLeases",
+    "/v3lockpb.Lock/Lock",
+    "/v3lockpb.Lock/Unlock",
+    "/v3electionpb.Election/Campaign",
+    "/v3electionpb.Election/Proclaim",
+    "/v3electionpb.Election/Leader",
+    "/v3electionpb.Election/Observe",
+    "/v3electionpb.Election/Resign",
     "/synod.v1.Native/OpenSession",
     "/synod.v1.Native/Status",
     "/synod.v1.Native/Change",

@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hyper::{server::conn::http1, service::service_fn};
+use http_body_util::BodyExt as _;
+use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
@@ -28,6 +29,7 @@ use crate::{
     admission::Admission,
     connection,
     feeds::Feeds,
+    gateway::{self, Gateway},
     http::Pages,
     listen::{Listener, Remote},
     places::{Places, Presence},
@@ -37,7 +39,7 @@ use crate::{
 };
 
 /// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a request for a page.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses for pages alone. Operators have room there when clients have taken all other places.
 pub(crate) const PAGES_MAX: u32 = 32;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
@@ -375,6 +377,7 @@ impl<R: Replica> Protocols<R> {
         mut stopping: watch::Receiver<bool>,
         mut place: Presence,
     ) {
+        let gateway_stopping = stopping.clone();
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let gives_way = place.idle(Instant::now());
         let pages = purpose == Purpose::Pages;
@@ -395,23 +398,37 @@ impl<R: Replica> Protocols<R> {
             let (store, streams_max) = (&self.store, self.streams_max);
             connection::serve(stream, caller, store, streams_max, HEAD_TIMEOUT, stop, place).await
         } else {
-            self.serve_pages(established.stream, stop, place).await
+            let Established { stream, caller, .. } = established;
+            let gateway = (!pages)
+                .then(|| Gateway::new(self.store.clone(), caller, self.streams_max, gateway_stopping));
+            self.serve_pages(stream, gateway.as_ref(), stop, place).await
         };
         if let Err(error) = served {
             debug!(%peer, error, "a connection broke");
         }
     }
 
-    /// Answers requests for pages.
+    /// Answers requests for pages, and those of clients that speak JSON.
     async fn serve_pages(
         &self,
         stream: Stream,
+        gateway: Option<&Gateway<R>>,
         stop: Pin<&mut impl Future<Output = ()>>,
         mut place: Presence,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         place.busy();
         let pages = &self.pages;
-        let page = service_fn(async |request| Ok::<_, Infallible>(pages.page(&request).await));
+        let page = service_fn(async |request: Request<Incoming>| {
+            let answer = match gateway {
+                Some(gateway) if request.uri().path().starts_with(gateway::PREFIX) => {
+                    gateway.answer(request).await
+                }
+                _ => {
+                    pages.page(&request).await.map(|page| page.map_err(|never| match never {}).boxed_unsync())
+                }
+            };
+            Ok::<_, Infallible>(answer)
+        });
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         let mut connection = pin!(server.serve_connection(TokioIo::new(stream), page));

@@ -23,8 +23,8 @@ const HTTP1: &str = "http/1.1";
 
 /// The first byte of a connection with TLS: a record of the kind "handshake".
 const TLS_FIRST: u8 = 22;
-/// The first byte of HTTP/2's preface, `PRI * HTTP/2.0`. No method that the pages accept begins with that byte.
-const HTTP2_FIRST: u8 = b'P';
+/// The first bytes of HTTP/2's preface, `PRI * HTTP/2.0`. No method begins with these two.
+const HTTP2_FIRST: &[u8; 2] = b"PR";
 
 /// Whoever makes the requests of a connection.
 #[derive(Clone, Debug, Default)]
@@ -83,10 +83,10 @@ pub(crate) async fn establish(
     let with_tls = match speaks {
         Speaks::Plain => false,
         Speaks::Tls => true,
-        Speaks::Either => socket.first().await? == Some(TLS_FIRST),
+        Speaks::Either => socket.seen(1).await? == [TLS_FIRST],
     };
     if !with_tls {
-        let is_http2 = !pages && socket.first().await? == Some(HTTP2_FIRST);
+        let is_http2 = !pages && socket.begins_http2().await?;
         return Ok(Established { stream: Stream::Plain(socket), caller: Caller::default(), is_http2 });
     }
     let mut config = acceptor.ok_or(io::ErrorKind::Unsupported)?.config();
@@ -103,7 +103,7 @@ pub(crate) async fn establish(
     let is_http2 = match negotiated {
         _ if pages => false,
         Some(is_http2) => is_http2,
-        None => stream.first().await? == Some(HTTP2_FIRST),
+        None => stream.begins_http2().await?,
     };
     Ok(Established { stream: Stream::Tls(stream), caller, is_http2 })
 }
@@ -122,25 +122,35 @@ pub(crate) enum Stream {
     Tls(Ahead<Box<TlsStream<Ahead<Socket>>>>),
 }
 
-/// A stream whose first byte may have been read, and is read again.
+/// A stream whose first bytes may have been read, and are read again.
 #[derive(Debug)]
 pub(crate) struct Ahead<S> {
-    first: Option<u8>,
+    first: [u8; 2],
+    /// How many of them were read, and how many of these again.
+    read: usize,
+    given: usize,
     inner: S,
 }
 
 impl<S: AsyncRead + Unpin> Ahead<S> {
     fn new(inner: S) -> Ahead<S> {
-        Ahead { first: None, inner }
+        Ahead { first: [0; 2], read: 0, given: 0, inner }
     }
 
-    /// The first byte; `None` at the end of the stream.
-    async fn first(&mut self) -> io::Result<Option<u8>> {
-        if self.first.is_none() {
-            let mut byte = [0];
-            self.first = (self.inner.read(&mut byte).await? == 1).then_some(byte[0]);
+    /// The first `count` bytes, or fewer if the stream ends before.
+    async fn seen(&mut self, count: usize) -> io::Result<&[u8]> {
+        while self.read < count {
+            match self.inner.read(&mut self.first[self.read..count]).await? {
+                0 => break,
+                more => self.read += more,
+            }
         }
-        Ok(self.first)
+        Ok(&self.first[..self.read.min(count)])
+    }
+
+    /// Whether the client begins as HTTP/2 does. Of another protocol no more than it needs is read.
+    async fn begins_http2(&mut self) -> io::Result<bool> {
+        Ok(self.seen(1).await? == &HTTP2_FIRST[..1] && self.seen(2).await? == HTTP2_FIRST)
     }
 }
 
@@ -150,10 +160,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if buffer.remaining() > 0
-            && let Some(first) = self.first.take()
-        {
-            buffer.put_slice(&[first]);
+        let rest = &self.first[self.given..self.read];
+        if !rest.is_empty() && buffer.remaining() > 0 {
+            let again = rest.len().min(buffer.remaining());
+            buffer.put_slice(&rest[..again]);
+            self.given += again;
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.inner).poll_read(cx, buffer)

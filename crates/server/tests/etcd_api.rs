@@ -3,13 +3,15 @@
 mod common;
 
 use common::{CLUSTER, MEMBER, config, connect, replica, serve};
+use sha2::{Digest as _, Sha256};
 use synod_api::etcdserverpb::{
     AlarmRequest, AlarmType, CompactionRequest, Compare, DefragmentRequest, DeleteRangeRequest,
-    HashKvRequest, HashRequest, MemberListRequest, PutRequest, RangeRequest, RequestOp, SnapshotRequest,
-    StatusRequest, TxnRequest,
+    DowngradeRequest, HashKvRequest, HashRequest, MemberListRequest, PutRequest, RangeRequest, RequestOp,
+    SnapshotRequest, StatusRequest, TxnRequest,
     alarm_request::AlarmAction,
     cluster_client::ClusterClient,
     compare::{CompareTarget, TargetUnion},
+    downgrade_request::DowngradeAction,
     kv_client::KvClient,
     maintenance_client::MaintenanceClient,
     request_op::Request,
@@ -229,14 +231,56 @@ async fn members_status_and_hashes_are_told() {
 async fn what_is_not_served_says_so() {
     let server = serve(&config(), replica());
     let channel = connect(&server).await;
-    let mut maintenance = MaintenanceClient::new(channel.clone());
-    let outcomes = [
-        WatchClient::new(channel.clone()).watch(futures_util::stream::pending()).await.err(),
-        maintenance.snapshot(SnapshotRequest {}).await.err(),
-    ];
-    for outcome in outcomes {
-        let status = outcome.expect("it is refused");
-        assert_eq!(status.code(), Code::Unimplemented);
-        assert!(status.message().starts_with("synod: "), "{status}");
+    let outcome = WatchClient::new(channel.clone()).watch(futures_util::stream::pending()).await;
+    let status = outcome.expect_err("it is refused");
+    assert_eq!(status.code(), Code::Unimplemented);
+    assert!(status.message().starts_with("synod: "), "{status}");
+}
+
+#[tokio::test]
+async fn a_snapshot_is_a_file_and_its_hash() {
+    let server = serve(&config(), replica());
+    let channel = connect(&server).await;
+    let mut client = kv(&server).await;
+    for number in 0..3_000 {
+        client.put(put(&format!("key {number}"), &"v".repeat(number))).await.unwrap();
     }
+    let mut maintenance = MaintenanceClient::new(channel);
+    let mut stream = maintenance.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
+    let mut messages = Vec::new();
+    while let Some(message) = stream.message().await.unwrap() {
+        assert_eq!(message.version, "3.6.0");
+        messages.push((message.remaining_bytes, message.blob));
+    }
+    let (_, hash) = messages.pop().unwrap();
+    let mut file = Vec::new();
+    let total = messages[0].0 + messages[0].1.len() as u64;
+    for (remaining, blob) in messages {
+        file.extend_from_slice(&blob);
+        assert_eq!(remaining, total - file.len() as u64);
+    }
+    assert_eq!((file.len() as u64, file.len() % 4096), (total, 0));
+    assert_eq!(hash[..], Sha256::digest(&file)[..]);
+    for part in [&b"key 2999"[..], b"http://127.0.0.1:2380", b"members_removed", b"consistent_index"] {
+        assert!(file.windows(part.len()).any(|bytes| bytes == part), "{}", part.escape_ascii());
+    }
+}
+
+#[tokio::test]
+async fn there_is_nothing_to_downgrade_to() {
+    let server = serve(&config(), replica());
+    let mut maintenance = MaintenanceClient::new(connect(&server).await);
+    let mut ask = async |action: DowngradeAction, version: &str| {
+        let request = DowngradeRequest { action: action.into(), version: version.to_owned() };
+        maintenance.downgrade(request).await.map(|answer| answer.into_inner().version)
+    };
+    for action in [DowngradeAction::Validate, DowngradeAction::Enable] {
+        for (version, text) in
+            [("3.5.0", "invalid downgrade target version"), ("x", "wrong downgrade target version format")]
+        {
+            let text = format!("etcdserver: {text}");
+            assert_refused(ask(action, version).await, Code::InvalidArgument, &text);
+        }
+    }
+    assert_eq!(ask(DowngradeAction::Cancel, "").await.unwrap(), "3.6");
 }

@@ -21,7 +21,7 @@ use synod_kv::{
     validate::{self, Limits},
 };
 use synod_replica::ANSWER_BYTES_MAX;
-use tokio::time::sleep;
+use tokio::{sync::Semaphore, time::sleep};
 use tonic::{Code, Status};
 
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
     feeds::Feeds,
     readers::{GATHERED_BYTES, Lane, Place, Readers, apart},
     replica,
-    services::{lease::Renewals, no_single_revision},
+    services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
 };
 
 /// A gRPC message may be this much larger than the largest command, as with etcd. So a command that is a
@@ -64,6 +64,8 @@ pub(crate) struct Store<R> {
     watches: Option<Watches>,
     watch_progress_interval: Duration,
     renewals: Arc<Mutex<Renewals>>,
+    /// Places for keys of locks and elections that are deleted since their clients are gone.
+    releases: Arc<Semaphore>,
     /// When it was last looked whether there is a leader, and since when there was none.
     leader: Mutex<Leader>,
 }
@@ -96,6 +98,7 @@ impl<R: Replica> Store<R> {
             watches: config.watches.clone(),
             watch_progress_interval: config.watch_progress_interval.max(WATCH_PROGRESS_INTERVAL_MIN),
             renewals: Arc::default(),
+            releases: Arc::new(Semaphore::new(RELEASES_MAX)),
             leader: Mutex::new(Leader { looked: Instant::now(), gone: None }),
         }
     }
@@ -113,6 +116,10 @@ impl<R: Replica> Store<R> {
     /// The renewals of leases that wait to be ordered.
     pub(super) fn renewals(&self) -> &Arc<Mutex<Renewals>> {
         &self.renewals
+    }
+
+    pub(super) fn releases(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.releases)
     }
 
     pub(crate) fn watch_progress_interval(&self) -> Duration {
@@ -235,7 +242,8 @@ impl<R: Replica> Store<R> {
         answer(reply).map(|answer| (answer, Some(place)))
     }
 
-    fn checked(&self, command: Command, answer_bytes_max: u64) -> Result<Bytes, Status> {
+    /// Checks a command and encodes it.
+    pub(super) fn checked(&self, command: Command, answer_bytes_max: u64) -> Result<Bytes, Status> {
         let (quota_bytes, member_id) = (self.quota_bytes, self.member_id);
         let command = KvCommand { command: Some(command), answer_bytes_max, quota_bytes, member_id };
         validate::command(&command, &self.limits()).map_err(|error| refusal(&error))?;

@@ -171,7 +171,7 @@ impl<R: Replica> Store<R> {
     }
 }
 
-/// A large range, whose next piece is made once the client has taken the last one.
+/// A large range, or a snapshot, whose next piece is made once the client has taken the last one.
 pub(crate) struct Pieces<'a, R> {
     store: &'a Store<R>,
     source: Option<Source>,
@@ -188,12 +188,19 @@ pub(crate) struct Pieces<'a, R> {
 enum Form {
     OneMessage,
     Messages,
+    /// They are messages already.
+    Ready,
 }
 
 impl<'a, R: Replica> Pieces<'a, R> {
     fn new(store: &'a Store<R>, source: Source, form: Form, whole: bool) -> Box<Pieces<'a, R>> {
         let (source, begun, last) = (Some(source), false, None);
         Box::new(Pieces { store, source, form, begun, whole, last })
+    }
+
+    /// Messages that are made as they are sent.
+    pub(super) fn ready(store: &'a Store<R>, source: Source) -> Box<Pieces<'a, R>> {
+        Pieces::new(store, source, Form::Ready, false)
     }
 
     /// Waits for the places that the range needs until it is sent. The scarcer place comes first, so that a
@@ -210,13 +217,17 @@ impl<'a, R: Replica> Pieces<'a, R> {
 
     /// Makes the next bytes to be sent, about `bytes` of them. Returns nothing after the last ones.
     pub(crate) async fn next(&mut self, lane: &Lane, bytes: usize) -> Result<Vec<Bytes>, Status> {
+        if self.form == Form::Ready {
+            self.begun = true;
+            return lane.next(&mut self.source, bytes).await;
+        }
         if !mem::replace(&mut self.begun, true) {
             // Asking for one byte gives the first piece alone.
             let head = lane.next(&mut self.source, 1).await?.pop().unwrap_or_default();
             let (head, rest_bytes) = self.store.ranged(head)?;
             match self.form {
                 Form::OneMessage => return Ok(vec![begin_message(&head, rest_bytes)?]),
-                Form::Messages => self.last = Some(head),
+                Form::Messages | Form::Ready => self.last = Some(head),
             }
         }
         let pieces = lane.next(&mut self.source, bytes).await?;
@@ -228,6 +239,7 @@ impl<'a, R: Replica> Pieces<'a, R> {
             .into_iter()
             .map(|piece| match self.form {
                 Form::OneMessage => fields(piece),
+                Form::Ready => Ok(piece),
                 Form::Messages => match KvAnswer::decode(piece).map_err(garbled)?.answer {
                     Some(Found::Range(found)) => Ok(streamed(&found)),
                     other => Err(unexpected(other)),

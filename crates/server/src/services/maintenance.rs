@@ -2,9 +2,10 @@
 
 use synod_api::{
     etcdserverpb::{
-        AlarmRequest, AlarmResponse, DefragmentRequest, DefragmentResponse, DowngradeInfo, HashKvRequest,
-        HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest, MoveLeaderResponse, ResponseHeader,
-        StatusRequest, StatusResponse, alarm_request::AlarmAction,
+        AlarmRequest, AlarmResponse, DefragmentRequest, DefragmentResponse, DowngradeInfo, DowngradeRequest,
+        DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
+        MoveLeaderResponse, ResponseHeader, StatusRequest, StatusResponse, alarm_request::AlarmAction,
+        downgrade_request::DowngradeAction,
     },
     synod::v1::{KvStatus, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply},
 };
@@ -99,6 +100,22 @@ impl<R: Replica> Store<R> {
         Ok(MoveLeaderResponse { header: self.header(None) })
     }
 
+    /// No version of etcd goes on with the data of this one, so there is none to downgrade to, and no downgrade to cancel:
+    /// the way back leads over a snapshot.
+    pub(super) async fn downgrade(&self, request: DowngradeRequest) -> Result<DowngradeResponse, Status> {
+        match DowngradeAction::try_from(request.action) {
+            Ok(DowngradeAction::Cancel) => {
+                let (version, _patch) = API_VERSION.rsplit_once('.').expect("it has three parts");
+                Ok(DowngradeResponse { header: self.header(None), version: version.to_owned() })
+            }
+            Ok(DowngradeAction::Validate | DowngradeAction::Enable) if is_version(&request.version) => {
+                Err(Status::invalid_argument("etcdserver: invalid downgrade target version"))
+            }
+            Ok(_) => Err(Status::invalid_argument("etcdserver: wrong downgrade target version format")),
+            Err(_) => Err(Status::unknown("etcdserver: unknown method")),
+        }
+    }
+
     /// In etcd this gives back space that deletions left unused in the database file. Synod has no such file,
     /// so there is nothing to do.
     pub(super) async fn defragment(&self, _: DefragmentRequest) -> Result<DefragmentResponse, Status> {
@@ -110,6 +127,12 @@ impl<R: Replica> Store<R> {
         let HashKvResponse { header, hash, .. } = self.hash_kv(HashKvRequest { revision: 0 }, lane).await?;
         Ok(HashResponse { header, hash })
     }
+}
+
+/// Whether it is two or three numbers.
+fn is_version(version: &str) -> bool {
+    let parts: Vec<_> = version.split('.').collect();
+    (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
 }
 
 /// The status for a leadership that did not move, in etcd's words.

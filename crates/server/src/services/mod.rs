@@ -1,11 +1,16 @@
 //! The server's services, by the path of a request.
 
 mod cluster;
+mod concurrency;
+mod election;
 mod envelope;
 mod kv;
 mod lease;
+mod lock;
 mod maintenance;
 mod native;
+mod snapshot;
+mod standard;
 
 use bytes::Bytes;
 use prost::Message;
@@ -51,7 +56,8 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
         charge: &Charge,
     ) -> Result<Answer<'_, R>, Status> {
-        if path.starts_with("/etcdserverpb.") && !SERVED_OF_SEVERAL.contains(&path) {
+        let of_etcd = ["/etcdserverpb.", "/v3lockpb.", "/v3electionpb."];
+        if of_etcd.iter().any(|package| path.starts_with(package)) && !SERVED_OF_SEVERAL.contains(&path) {
             self.check_single()?;
         }
         match path {
@@ -135,6 +141,14 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Lease/LeaseLeases" => {
                 unary(body, |request| self.lease_leases(request, lane)).await
             }
+            "/v3lockpb.Lock/Lock" => unary(body, |request| self.lock(request, lane, charge)).await,
+            "/v3lockpb.Lock/Unlock" => unary(body, |request| self.unlock(request)).await,
+            "/v3electionpb.Election/Campaign" => {
+                unary(body, |request| self.campaign(request, lane, charge)).await
+            }
+            "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(request)).await,
+            "/v3electionpb.Election/Leader" => unary(body, |request| self.leader(request, lane)).await,
+            "/v3electionpb.Election/Resign" => unary(body, |request| self.resign(request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
             "/etcdserverpb.Cluster/MemberRemove" => unary(body, |request| self.member_remove(request)).await,
@@ -145,9 +159,12 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Maintenance/MoveLeader" => unary(body, |request| self.move_leader(request)).await,
             "/etcdserverpb.Maintenance/Alarm" => unary(body, |request| self.alarm(request)).await,
             "/etcdserverpb.Maintenance/Status" => unary(body, |request| self.member_status(request)).await,
+            "/etcdserverpb.Maintenance/Snapshot" => self.snapshot(body.message().await?).await,
+            "/etcdserverpb.Maintenance/Downgrade" => unary(body, |request| self.downgrade(request)).await,
             "/etcdserverpb.Maintenance/Defragment" => unary(body, |request| self.defragment(request)).await,
             "/etcdserverpb.Maintenance/Hash" => unary(body, |request| self.hash(request, lane)).await,
             "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request, lane)).await,
+            "/grpc.health.v1.Health/Check" => unary(body, |request| self.health(request)).await,
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
             "/synod.v1.Native/Subscribe" => {
@@ -156,7 +173,7 @@ impl<R: Replica> Store<R> {
             }
             "/synod.v1.Native/MoveLeader" => unary(body, |request| self.move_leader_natively(request)).await,
             "/synod.v1.Native/Change" => unary(body, |request| self.change_natively(request)).await,
-            _ => Err(Status::unimplemented(why_not_served(path))),
+            _ => Err(Status::unimplemented(format!("synod: {path} is not served"))),
         }
     }
 }
@@ -211,15 +228,4 @@ where
 {
     let request = body.message().await?;
     serve(request).await.map(|answer| Answer::Message(framed(&answer)))
-}
-
-fn why_not_served(path: &str) -> String {
-    let why = match path {
-        "/etcdserverpb.Maintenance/Snapshot" => {
-            "snapshots in etcd's file format are not served; copy a stopped member's data directory instead"
-        }
-        "/etcdserverpb.Maintenance/Downgrade" => "a cluster cannot be downgraded to a version of etcd",
-        _ => return format!("synod: {path} is not served"),
-    };
-    format!("synod: {why}")
 }

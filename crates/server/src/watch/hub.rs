@@ -138,6 +138,10 @@ impl Told {
         self.encoded[usize::from(prev_kv)].get_or_init(|| self.event.encoded(prev_kv))
     }
 
+    pub(crate) fn event(&self) -> &Event {
+        &self.event
+    }
+
     pub(crate) fn revision(&self) -> i64 {
         self.event.revision()
     }

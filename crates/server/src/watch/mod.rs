@@ -10,6 +10,7 @@
 //! by reference and never waits; without watchers it makes no events at all.
 
 mod feed;
+mod follower;
 mod hub;
 mod index;
 mod outgoing;
@@ -33,7 +34,10 @@ use self::{
     hub::{Hub, Message, RECENT_BYTES_MAX, Request, StreamNumber},
     outgoing::{ALL_BYTES_MAX, Outgoing},
 };
-pub(crate) use stream::serve;
+pub(crate) use self::{
+    follower::{Followed, Follower},
+    stream::serve,
+};
 
 /// Messages that are taken before watchers get what they are to be told.
 const BURST_MAX: usize = 1024;

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Leads a Synod's state back to an etcd: saves a snapshot with etcdctl, looks at it and restores it with etcdutl, starts a
+real etcd on the restored folder, and compares what both answer: keys with all their numbers, at every revision that is not
+compacted, leases with their keys, and etcd's hash of the history.
+
+    cargo build -p synod-cli
+    python3 compat/way-back/run.py --synod target/debug/synod
+
+etcd, etcdctl and etcdutl are built from their Go modules in `--cache`, unless they are there; `--etcd` names another server,
+such as an older version.
+"""
+
+import argparse
+import base64
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "etcd-e2e"))
+from run import build, go  # noqa: E402
+
+SERVER = "go.etcd.io/etcd/server/v3"
+SYNOD, ETCD = "127.0.0.1:23791", "127.0.0.1:23793"
+PEERS = {SYNOD: "127.0.0.1:23792", ETCD: "127.0.0.1:23794"}
+
+
+def started(command, log, address):
+    process = subprocess.Popen(command, stdout=log, stderr=log)
+    until = time.time() + 60
+    while time.time() < until and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://{address}/health", timeout=1) as page:
+                if json.load(page)["health"] == "true":
+                    return process
+        except (OSError, ValueError):
+            time.sleep(0.1)
+    process.kill()
+    sys.exit(f"{command[0]} does not serve; see {log.name}")
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+
+
+class Tools:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def ctl(self, address, *arguments, check=True):
+        command = [self.folder / "etcdctl", f"--endpoints=http://{address}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if check and done.returncode != 0:
+            sys.exit(f"etcdctl {' '.join(map(str, arguments))}: {done.stderr}")
+        return done.stdout
+
+    def json(self, address, *arguments):
+        return json.loads(self.ctl(address, *arguments, "-w", "json"))
+
+    def utl(self, *arguments):
+        done = subprocess.run([self.folder / "etcdutl", *arguments], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"etcdutl {' '.join(map(str, arguments))}: {done.stderr}")
+        return done.stdout
+
+
+def live(tools, draw):
+    """A life of a store: puts, deletions, transactions, leases, large values, a compaction."""
+    leases = [tools.json(SYNOD, "lease", "grant", "3600")["ID"] for _ in range(3)]
+    for number in range(120):
+        key = f"key/{draw.randrange(25)}"
+        choice = draw.randrange(10)
+        if choice < 2:
+            tools.ctl(SYNOD, "del", key)
+        elif choice == 2:
+            tools.ctl(SYNOD, "del", "key/1", "key/2")
+        elif choice < 5:
+            tools.ctl(SYNOD, "put", key, "leased", f"--lease={draw.choice(leases):x}")
+        elif choice == 5:
+            tools.ctl(SYNOD, "put", key, "long" * draw.randrange(20_000))
+        else:
+            tools.ctl(SYNOD, "put", key, f"value {number}")
+        if number == 60:
+            revision = tools.json(SYNOD, "get", "x")["header"]["revision"]
+            tools.ctl(SYNOD, "compaction", str(revision - 5))
+    for number in range(4_000):
+        request = {"key": text(f"many/{number:06}"), "value": text("v" * (number % 400))}
+        posted(SYNOD, "/v3/kv/put", request)
+
+
+def text(content):
+    return base64.b64encode(content.encode()).decode()
+
+
+def posted(address, path, request):
+    request = urllib.request.Request(f"http://{address}{path}", json.dumps(request).encode())
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def answers(tools, address):
+    """What a server says of all that a snapshot holds."""
+    told = {}
+    present = tools.json(address, "get", "", "--prefix")
+    revision = present["header"]["revision"]
+    told["revision"] = revision
+    first = revision
+    hashed = tools.json(address, "endpoint", "hashkv")[0]["HashKV"]
+    compacted = hashed["compact_revision"]
+    told["hash"] = (hashed["hash"], hashed["hash_revision"], compacted)
+    for first in [*range(compacted, revision, max(1, (revision - compacted) // 100)), revision]:
+        told[f"keys at {first}"] = tools.json(address, "get", "", "--prefix", f"--rev={first}").get("kvs", [])
+    for first in range(compacted, revision, max(1, (revision - compacted) // 20)):
+        hashed = tools.json(address, "endpoint", "hashkv", f"--rev={first}")[0]["HashKV"]
+        told[f"hash at {first}"] = (hashed["hash"], hashed["hash_revision"], hashed["compact_revision"])
+    for lease in tools.json(address, "lease", "list").get("leases", []):
+        found = tools.json(address, "lease", "timetolive", f"{lease['ID']:x}", "--keys")
+        told[f"lease {lease['ID']:x}"] = (found["granted-ttl"], sorted(found.get("keys") or []))
+    early = tools.ctl(address, "get", "x", f"--rev={compacted - 1}", check=False)
+    told["before the compaction"] = early
+    return told
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--synod", default="target/debug/synod")
+    parser.add_argument("--etcd", help="an etcd to restore to, in the place of the one that is built")
+    parser.add_argument("--cache", default=str(Path.home() / ".cache/synod-etcd-e2e"))
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    cache = Path(arguments.cache)
+    _, _, programs = build(cache)
+    etcd = Path(arguments.etcd or cache / "etcd-server")
+    if not etcd.exists():
+        go(["get", f"{SERVER}@v3.7.3"], cache)
+        go(["build", "-o", str(etcd), SERVER], cache)
+    tools = Tools(programs)
+    folder = Path(tempfile.mkdtemp(prefix="way-back-"))
+    log = open(folder / "log", "w")
+    serve = [
+        arguments.synod, "serve", "--name=s1", f"--data-dir={folder / 'synod'}",
+        f"--listen-client-urls=http://{SYNOD}", f"--advertise-client-urls=http://{SYNOD}",
+        f"--listen-peer-urls=http://{PEERS[SYNOD]}", f"--initial-advertise-peer-urls=http://{PEERS[SYNOD]}",
+        f"--initial-cluster=s1=http://{PEERS[SYNOD]}",
+    ]
+    synod = started(serve, log, SYNOD)
+    try:
+        live(tools, random.Random(arguments.seed))
+        before = answers(tools, SYNOD)
+        file = folder / "snapshot.db"
+        tools.ctl(SYNOD, "snapshot", "save", str(file))
+        after = answers(tools, SYNOD)
+    finally:
+        stop(synod)
+    if before != after:
+        sys.exit("a snapshot has changed the store")
+    status = json.loads(tools.utl("snapshot", "status", str(file), "-w", "json"))
+    print(f"snapshot: {status}")
+    keys = len(before[f"keys at {before['revision']}"])
+    if (status["revision"], status["totalKey"]) != (before["revision"], keys):
+        sys.exit(f"the snapshot should have {keys} keys at revision {before['revision']}")
+    if status["totalSize"] + 32 != file.stat().st_size:
+        sys.exit("the file has another size than it says")
+    peer = f"http://{PEERS[ETCD]}"
+    restored = folder / "etcd"
+    tools.utl("snapshot", "restore", str(file), "--name=e1", f"--data-dir={restored}",
+              f"--initial-cluster=e1={peer}", f"--initial-advertise-peer-urls={peer}")
+    command = [
+        str(etcd), "--name=e1", f"--data-dir={restored}", f"--listen-client-urls=http://{ETCD}",
+        f"--advertise-client-urls=http://{ETCD}", f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=e1={peer}",
+    ]
+    server = started(command, log, ETCD)
+    try:
+        version = json.load(urllib.request.urlopen(f"http://{ETCD}/version"))["etcdserver"]
+        there = answers(tools, ETCD)
+        tools.ctl(ETCD, "put", "goes", "on")
+    finally:
+        stop(server)
+    differs = [name for name in sorted(before.keys() | there.keys()) if before.get(name) != there.get(name)]
+    for name in differs[:10]:
+        print(f"{name}: Synod {str(before.get(name))[:300]}, etcd {str(there.get(name))[:300]}")
+    if differs:
+        sys.exit(f"{len(differs)} of {len(before)} answers differ; see {folder}")
+    print(f"etcd {version} gives the same {len(before)} answers")
+
+
+if __name__ == "__main__":
+    main()

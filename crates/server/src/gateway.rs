@@ -1,0 +1,489 @@
+//! etcd's gateway: the calls of the v3 API as JSON over HTTP, for clients that have no gRPC.
+//!
+//! ```text
+//! curl ── HTTP/1.1, JSON ── gateway.rs ── a pipe in memory, gRPC over HTTP/2 ── connection.rs, as for every other client
+//! ```
+//!
+//! The gateway is a client of its own server: it translates a request into a message and a message into an answer, and knows
+//! of calls only their types. So each call has the bounds, the errors and the end that it has for other clients.
+
+use std::{
+    collections::HashMap,
+    error::Error,
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, LazyLock},
+};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures_util::stream;
+use h2::{RecvStream, client::SendRequest};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Body, Frame};
+use prost::Message as _;
+use prost_reflect::{
+    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
+};
+use serde_json::json;
+use tokio::{
+    io::duplex,
+    sync::{Mutex, watch},
+};
+use tonic::{Code, Status};
+
+use crate::{
+    Replica,
+    admission::{Charge, REQUEST_BYTES, Share},
+    connection,
+    message::too_many,
+    places::Places,
+    readers::apart,
+    serve::HEAD_TIMEOUT,
+    services::Store,
+    stream::Caller,
+};
+
+/// The path of each call, below [`PREFIX`], and its method.
+const ROUTES: [(&str, &str); 52] = [
+    ("kv/range", "etcdserverpb.KV/Range"),
+    ("kv/put", "etcdserverpb.KV/Put"),
+    ("kv/deleterange", "etcdserverpb.KV/DeleteRange"),
+    ("kv/txn", "etcdserverpb.KV/Txn"),
+    ("kv/compaction", "etcdserverpb.KV/Compact"),
+    ("watch", "etcdserverpb.Watch/Watch"),
+    ("lease/grant", "etcdserverpb.Lease/LeaseGrant"),
+    ("lease/revoke", "etcdserverpb.Lease/LeaseRevoke"),
+    ("kv/lease/revoke", "etcdserverpb.Lease/LeaseRevoke"),
+    ("lease/keepalive", "etcdserverpb.Lease/LeaseKeepAlive"),
+    ("lease/timetolive", "etcdserverpb.Lease/LeaseTimeToLive"),
+    ("kv/lease/timetolive", "etcdserverpb.Lease/LeaseTimeToLive"),
+    ("lease/leases", "etcdserverpb.Lease/LeaseLeases"),
+    ("kv/lease/leases", "etcdserverpb.Lease/LeaseLeases"),
+    ("cluster/member/add", "etcdserverpb.Cluster/MemberAdd"),
+    ("cluster/member/remove", "etcdserverpb.Cluster/MemberRemove"),
+    ("cluster/member/update", "etcdserverpb.Cluster/MemberUpdate"),
+    ("cluster/member/list", "etcdserverpb.Cluster/MemberList"),
+    ("cluster/member/promote", "etcdserverpb.Cluster/MemberPromote"),
+    ("maintenance/alarm", "etcdserverpb.Maintenance/Alarm"),
+    ("maintenance/status", "etcdserverpb.Maintenance/Status"),
+    ("maintenance/defragment", "etcdserverpb.Maintenance/Defragment"),
+    ("maintenance/hash", "etcdserverpb.Maintenance/Hash"),
+    ("maintenance/hashkv", "etcdserverpb.Maintenance/HashKV"),
+    ("maintenance/snapshot", "etcdserverpb.Maintenance/Snapshot"),
+    ("maintenance/transfer-leadership", "etcdserverpb.Maintenance/MoveLeader"),
+    ("maintenance/downgrade", "etcdserverpb.Maintenance/Downgrade"),
+    ("auth/enable", "etcdserverpb.Auth/AuthEnable"),
+    ("auth/disable", "etcdserverpb.Auth/AuthDisable"),
+    ("auth/status", "etcdserverpb.Auth/AuthStatus"),
+    ("auth/authenticate", "etcdserverpb.Auth/Authenticate"),
+    ("auth/user/add", "etcdserverpb.Auth/UserAdd"),
+    ("auth/user/get", "etcdserverpb.Auth/UserGet"),
+    ("auth/user/list", "etcdserverpb.Auth/UserList"),
+    ("auth/user/delete", "etcdserverpb.Auth/UserDelete"),
+    ("auth/user/changepw", "etcdserverpb.Auth/UserChangePassword"),
+    ("auth/user/grant", "etcdserverpb.Auth/UserGrantRole"),
+    ("auth/user/revoke", "etcdserverpb.Auth/UserRevokeRole"),
+    ("auth/role/add", "etcdserverpb.Auth/RoleAdd"),
+    ("auth/role/get", "etcdserverpb.Auth/RoleGet"),
+    ("auth/role/list", "etcdserverpb.Auth/RoleList"),
+    ("auth/role/delete", "etcdserverpb.Auth/RoleDelete"),
+    ("auth/role/grant", "etcdserverpb.Auth/RoleGrantPermission"),
+    ("auth/role/revoke", "etcdserverpb.Auth/RoleRevokePermission"),
+    ("lock/lock", "v3lockpb.Lock/Lock"),
+    ("lock/unlock", "v3lockpb.Lock/Unlock"),
+    ("election/campaign", "v3electionpb.Election/Campaign"),
+    ("election/proclaim", "v3electionpb.Election/Proclaim"),
+    ("election/leader", "v3electionpb.Election/Leader"),
+    ("election/observe", "v3electionpb.Election/Observe"),
+    ("election/resign", "v3electionpb.Election/Resign"),
+    ("kv/rangestream", "etcdserverpb.KV/RangeStream"),
+];
+
+/// What the paths of all calls begin with.
+pub(crate) const PREFIX: &str = "/v3/";
+
+/// Bytes on their way between the gateway and the server, in each direction.
+const PIPE_BYTES: usize = 64 << 10;
+/// Bytes that may come from the server before they are translated.
+const WINDOW_BYTES: u32 = 1 << 20;
+/// JSON has at most so many times the bytes of its message, in base64 and with names, but for small messages.
+const JSON_FACTOR: usize = 2;
+/// What a body costs while it is translated: itself, its fields, and the message.
+const COPIES: u64 = 3;
+/// More is translated apart from the threads that serve clients.
+const SMALL_BYTES: usize = 64 << 10;
+/// Bytes of a message's prefix.
+const PREFIX_BYTES: usize = 5;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// All messages and services that there are.
+pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(synod_api::DESCRIPTORS).expect("the descriptors are those of this build")
+});
+
+/// The methods by their paths, below [`PREFIX`].
+static METHODS: LazyLock<HashMap<&str, MethodDescriptor>> = LazyLock::new(|| {
+    let found = ROUTES.iter().filter_map(|(path, method)| Some((*path, method_named(method)?)));
+    found.collect()
+});
+
+fn method_named(name: &str) -> Option<MethodDescriptor> {
+    let (service, method) = name.split_once('/')?;
+    POOL.get_service_by_name(service)?.methods().find(|found| found.name() == method)
+}
+
+/// The body of an answer: one object, or one after another.
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
+
+/// The gateway of one connection.
+pub(crate) struct Gateway<R> {
+    store: Arc<Store<R>>,
+    caller: Caller,
+    streams_max: u32,
+    stopping: watch::Receiver<bool>,
+    share: Share,
+    /// The way to the server, once it was needed.
+    link: Mutex<Option<SendRequest<Bytes>>>,
+}
+
+impl<R: Replica> Gateway<R> {
+    pub(crate) fn new(
+        store: Arc<Store<R>>,
+        caller: Caller,
+        streams_max: u32,
+        stopping: watch::Receiver<bool>,
+    ) -> Gateway<R> {
+        let share = store.share();
+        Gateway { store, caller, streams_max, stopping, share, link: Mutex::new(None) }
+    }
+
+    /// Answers a request whose path begins with [`PREFIX`].
+    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Answer
+    where
+        B: Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let answered = self.call(request).await;
+        // What earlier requests of this connection held has left: answers are sent one after another.
+        self.share.sent(self.share.answered());
+        answered.unwrap_or_else(|status| refusal(&status, status_of(status.code())))
+    }
+
+    async fn call<B>(&self, request: Request<B>) -> Result<Answer, Status>
+    where
+        B: Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
+        let Some(method) = METHODS.get(path) else { return Err(Status::not_found("Not Found")) };
+        if head.method != Method::POST {
+            return Err(Status::unimplemented("Method Not Allowed"));
+        }
+        let charge = self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?;
+        let body = self.body(body, &charge).await?;
+        let requests = translated(body, method.input(), method.is_client_streaming()).await?;
+        charge.shrink_to(REQUEST_BYTES);
+        let mut link = self.link().await?;
+        let mut call = Request::post(format!(
+            "http://gateway/{}/{}",
+            method.parent_service().full_name(),
+            method.name()
+        ));
+        let headers = call.headers_mut().expect("the request is valid");
+        headers.insert(header::CONTENT_TYPE, GRPC);
+        metadata(&head.headers, headers);
+        let call = call.body(()).map_err(|error| Status::internal(error.to_string()))?;
+        let (response, mut stream) = link.send_request(call, false).map_err(broken)?;
+        // What the pipe has no room for waits in the stream, and is part of the charge of the call at the other end.
+        stream.send_data(requests, true).map_err(broken)?;
+        let (head, mut answers) = response.await.map_err(broken)?.into_parts();
+        if head.headers.contains_key("grpc-status") {
+            outcome(&head.headers)?;
+        }
+        if method.is_server_streaming() {
+            return Ok(streamed(Messages::new(answers), method.output()));
+        }
+        let message = whole(&mut answers, &charge).await?;
+        let output = method.output();
+        let bytes = message.len();
+        let object = if bytes <= SMALL_BYTES {
+            object(message, output)?
+        } else {
+            apart(move || object(message, output)).await??
+        };
+        let mut answer = Response::new(Full::new(object).map_err(|never| match never {}).boxed_unsync());
+        answer.headers_mut().insert(header::CONTENT_TYPE, JSON);
+        answer.headers_mut().insert("grpc-metadata-content-type", GRPC);
+        Ok(answer)
+    }
+
+    /// The whole body of a request.
+    async fn body<B>(&self, body: B, charge: &Charge) -> Result<Bytes, Status>
+    where
+        B: Body<Data = Bytes> + Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let bytes_max = self.store.message_bytes_max().saturating_mul(JSON_FACTOR);
+        let mut body = pin!(Limited::new(body, bytes_max));
+        let mut whole = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+                true => Status::resource_exhausted(format!("synod: a body has {bytes_max} bytes at most")),
+                false => Status::cancelled(error.to_string()),
+            })?;
+            if let Ok(data) = frame.into_data() {
+                if !charge.grow(COPIES * data.len() as u64) {
+                    return Err(too_many());
+                }
+                whole.extend_from_slice(&data);
+            }
+        }
+        Ok(whole.freeze())
+    }
+
+    /// The way to the server.
+    async fn link(&self) -> Result<SendRequest<Bytes>, Status> {
+        let mut link = self.link.lock().await;
+        if let Some(open) = &*link
+            && let Ok(ready) = open.clone().ready().await
+        {
+            return Ok(ready);
+        }
+        let (near, far) = duplex(PIPE_BYTES);
+        let (store, caller, streams_max, mut stopping) =
+            (Arc::clone(&self.store), self.caller.clone(), self.streams_max, self.stopping.clone());
+        tokio::spawn(async move {
+            let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
+            let place = Places::new(1).take().expect("it is free");
+            // The gateway's client has the place that counts. An error means that it has left.
+            let _ = connection::serve(far, caller, &store, streams_max, HEAD_TIMEOUT, stop, place).await;
+        });
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+        let (open, connection) = builder.handshake(near).await.map_err(broken)?;
+        tokio::spawn(connection);
+        *link = Some(open.clone());
+        open.ready().await.map_err(broken)
+    }
+}
+
+/// Translates a body into messages with their prefixes: one, or as many as there are objects.
+async fn translated(body: Bytes, input: MessageDescriptor, many: bool) -> Result<Bytes, Status> {
+    if body.len() <= SMALL_BYTES {
+        translate(&body, &input, many)
+    } else {
+        apart(move || translate(&body, &input, many)).await?
+    }
+}
+
+fn translate(body: &[u8], input: &MessageDescriptor, many: bool) -> Result<Bytes, Status> {
+    let options = DeserializeOptions::new().deny_unknown_fields(false);
+    let mut objects = serde_json::Deserializer::from_slice(body);
+    let mut frames = BytesMut::new();
+    let mut put = |message: DynamicMessage| {
+        let bytes = u32::try_from(message.encoded_len());
+        frames.put_u8(0);
+        frames.put_u32(bytes.map_err(|_| Status::resource_exhausted("synod: a message has 4 GiB at most"))?);
+        message.encode(&mut frames).expect("the buffer grows");
+        Ok::<_, Status>(())
+    };
+    if !many && objects.end().is_ok() {
+        // An empty body stands for an empty object.
+        put(DynamicMessage::new(input.clone()))?;
+    }
+    while objects.end().is_err() {
+        let message = DynamicMessage::deserialize_with_options(input.clone(), &mut objects, &options);
+        put(message.map_err(|error| Status::invalid_argument(error.to_string()))?)?;
+        if !many {
+            break;
+        }
+    }
+    Ok(frames.freeze())
+}
+
+/// Passes on what a client says besides its request: who it is, how long it waits, and any header of gRPC that begins with
+/// `Grpc-Metadata-`.
+fn metadata(from: &HeaderMap, to: &mut HeaderMap) {
+    const OF_GRPC: &str = "grpc-metadata-";
+    for (name, value) in from {
+        let passed = match name.as_str() {
+            "authorization" | "grpc-timeout" => Some(name.clone()),
+            name => name.strip_prefix(OF_GRPC).and_then(|name| HeaderName::from_bytes(name.as_bytes()).ok()),
+        };
+        if let Some(passed) = passed.filter(|name| name != header::CONTENT_TYPE) {
+            to.append(passed, value.clone());
+        }
+    }
+}
+
+/// The messages of an answer.
+struct Messages {
+    stream: RecvStream,
+    buffer: BytesMut,
+    ended: bool,
+}
+
+impl Messages {
+    fn new(stream: RecvStream) -> Messages {
+        Messages { stream, buffer: BytesMut::new(), ended: false }
+    }
+
+    /// The next message; `None` after the last one.
+    async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        loop {
+            if let Some(&[_, a, b, c, d]) = self.buffer.first_chunk() {
+                let len = PREFIX_BYTES + u32::from_be_bytes([a, b, c, d]) as usize;
+                if self.buffer.len() >= len {
+                    let mut message = self.buffer.split_to(len).freeze();
+                    message.advance(PREFIX_BYTES);
+                    return Ok(Some(message));
+                }
+            }
+            let Some(piece) = self.stream.data().await else { break };
+            let piece = piece.map_err(broken)?;
+            let _ = self.stream.flow_control().release_capacity(piece.len());
+            self.buffer.extend_from_slice(&piece);
+        }
+        let trailers = poll_fn(|cx| self.stream.poll_trailers(cx)).await.map_err(broken)?;
+        outcome(&trailers.unwrap_or_default()).map(|()| None)
+    }
+}
+
+/// The only message of an answer. What arrives is charged: it is in memory as a whole, and so is its translation.
+async fn whole(answers: &mut RecvStream, charge: &Charge) -> Result<Bytes, Status> {
+    let mut whole = BytesMut::new();
+    while let Some(piece) = answers.data().await {
+        let piece = piece.map_err(broken)?;
+        if !charge.grow(COPIES * piece.len() as u64) {
+            return Err(too_many());
+        }
+        let _ = answers.flow_control().release_capacity(piece.len());
+        whole.extend_from_slice(&piece);
+    }
+    let trailers = poll_fn(|cx| answers.poll_trailers(cx)).await.map_err(broken)?;
+    outcome(&trailers.unwrap_or_default())?;
+    if whole.len() < PREFIX_BYTES {
+        return Err(Status::internal("synod: an answer without a message"));
+    }
+    whole.advance(PREFIX_BYTES);
+    Ok(whole.freeze())
+}
+
+/// Whether a call has succeeded, from its last headers.
+fn outcome(trailers: &HeaderMap) -> Result<(), Status> {
+    match Status::from_header_map(trailers) {
+        Some(status) if status.code() != Code::Ok => Err(status),
+        Some(_) => Ok(()),
+        None => Err(Status::internal("synod: an answer without a status")),
+    }
+}
+
+/// An answer of one object after another: `{"result": ...}`, or at last `{"error": ...}`.
+fn streamed(messages: Messages, output: MessageDescriptor) -> Answer {
+    let chunks = stream::unfold((messages, output), async |(mut messages, output)| {
+        if messages.ended {
+            return None;
+        }
+        let line = match messages.next().await {
+            Ok(None) => return None,
+            Ok(Some(message)) => object(message, output.clone()).map(|object| {
+                let mut line = BytesMut::from(&b"{\"result\":"[..]);
+                line.put(object);
+                line.put(&b"}\n"[..]);
+                line.freeze()
+            }),
+            Err(status) => Err(status),
+        };
+        let line = line.unwrap_or_else(|status| {
+            messages.ended = true;
+            Bytes::from(json!({"error": of_status(&status)}).to_string() + "\n")
+        });
+        Some((Ok(Frame::data(line)), (messages, output)))
+    });
+    let mut answer = Response::new(StreamBody::new(chunks).boxed_unsync());
+    answer.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    answer
+}
+
+/// A message as JSON, with the names of the protocol files and without fields that have their defaults, as with etcd.
+fn object(message: Bytes, output: MessageDescriptor) -> Result<Bytes, Status> {
+    let failed = |error: &dyn Error| Status::internal(format!("synod: an answer is not translated: {error}"));
+    let message = DynamicMessage::decode(output, message).map_err(|error| failed(&error))?;
+    let mut text = serde_json::Serializer::new(Vec::new());
+    let options = SerializeOptions::new().use_proto_field_name(true);
+    message.serialize_with_options(&mut text, &options).map_err(|error| failed(&error))?;
+    Ok(text.into_inner().into())
+}
+
+fn refusal(status: &Status, code: StatusCode) -> Answer {
+    let body = Full::new(Bytes::from(of_status(status).to_string()));
+    let mut answer = Response::new(body.map_err(|never| match never {}).boxed_unsync());
+    *answer.status_mut() = code;
+    answer.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    answer
+}
+
+/// `error` is what etcd called `message` before version 3.6.
+fn of_status(status: &Status) -> serde_json::Value {
+    json!({"code": status.code() as i32, "error": status.message(), "message": status.message()})
+}
+
+/// The codes of HTTP, as etcd's gateway has them.
+fn status_of(code: Code) -> StatusCode {
+    const CLIENT_CLOSED_REQUEST: u16 = 499;
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::Cancelled => StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("it has three digits"),
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unknown | Code::Internal | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn broken(error: h2::Error) -> Status {
+    Status::unavailable(format!("synod: the call broke off: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_of_a_known_service_has_its_method() {
+        for (path, method) in ROUTES {
+            let service = method.split_once('/').unwrap().0;
+            let known = POOL.get_service_by_name(service).is_some();
+            assert_eq!(METHODS.contains_key(path), known, "{path}");
+        }
+        assert!(METHODS.contains_key("election/observe"));
+    }
+
+    #[test]
+    fn bodies_are_read_as_generously_as_etcd_reads_them() {
+        let put = method_named("etcdserverpb.KV/Put").unwrap().input();
+        let watch = method_named("etcdserverpb.Watch/Watch").unwrap().input();
+        let bytes = |body: &str, input: &MessageDescriptor, many| translate(body.as_bytes(), input, many);
+        // A key "k", a lease 7.
+        let expected = &b"\0\0\0\0\x05\x0a\x01k\x18\x07"[..];
+        for body in [r#"{"key":"aw==","lease":"7"}"#, r#" {"key":"aw", "lease":7, "unknown":[1]} {"#] {
+            assert_eq!(bytes(body, &put, false).unwrap(), expected, "{body}");
+        }
+        assert_eq!(bytes("", &put, false).unwrap(), &b"\0\0\0\0\0"[..]);
+        assert_eq!(bytes("", &watch, true).unwrap(), &b""[..]);
+        let two = r#"{"create_request":{}} {"cancelRequest":{"watch_id":"1"}}"#;
+        assert_eq!(bytes(two, &watch, true).unwrap(), &b"\0\0\0\0\x02\x0a\0\0\0\0\0\x04\x12\x02\x08\x01"[..]);
+        for wrong in ["{", r#"{"key":7}"#, "[]", r#"{"lease":"x"}"#] {
+            assert_eq!(bytes(wrong, &put, false).unwrap_err().code(), Code::InvalidArgument, "{wrong}");
+        }
+    }
+}

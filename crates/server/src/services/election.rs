@@ -1,0 +1,182 @@
+//! etcd's service Election.
+
+use std::future::poll_fn;
+
+use bytes::Bytes;
+use h2::SendStream;
+use synod_api::{
+    etcdserverpb::{RangeResponse, ResponseHeader, WatchCreateRequest},
+    mvccpb::KeyValue,
+    v3electionpb::{
+        CampaignRequest, CampaignResponse, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest,
+        ProclaimResponse, ResignRequest, ResignResponse,
+    },
+};
+use tonic::Status;
+
+use super::{
+    concurrency::{Queue, Ticket},
+    envelope::Store,
+};
+use crate::{
+    Replica,
+    admission::Charge,
+    call,
+    message::{RequestBody, framed},
+    readers::Lane,
+    watch::Followed,
+};
+
+impl<R: Replica> Store<R> {
+    pub(super) async fn campaign(
+        &self,
+        request: CampaignRequest,
+        lane: &Lane,
+        charge: &Charge,
+    ) -> Result<CampaignResponse, Status> {
+        let CampaignRequest { name, lease, value } = request;
+        let lease = self.session(lease).await?;
+        let queue = Queue::new(&name);
+        let queued = self.enqueue(&queue, lease, value.clone()).await?;
+        let ticket = &queued.ticket;
+        if queued.found.is_some_and(|found| found != value) {
+            self.set_value(ticket, value, lease).await?;
+        }
+        if !queued.is_first {
+            self.until_first(&queue, ticket, lane, charge).await?;
+        }
+        let leader = LeaderKey { name, key: ticket.key.clone(), rev: ticket.created, lease };
+        Ok(CampaignResponse { header: queued.response.header, leader: Some(leader) })
+    }
+
+    pub(super) async fn proclaim(&self, request: ProclaimRequest) -> Result<ProclaimResponse, Status> {
+        let leader = of(request.leader)?;
+        let lease = self.session(leader.lease).await?;
+        let header = self.set_value(&ticket(&leader), request.value, lease).await?;
+        Ok(ProclaimResponse { header })
+    }
+
+    /// Changes the value of a key that stands.
+    async fn set_value(
+        &self,
+        ticket: &Ticket,
+        value: Bytes,
+        lease: i64,
+    ) -> Result<Option<ResponseHeader>, Status> {
+        let changed = self.transact(ticket.put(value, lease)).await?;
+        if changed.succeeded { Ok(changed.header) } else { Err(Status::unknown("election: not leader")) }
+    }
+
+    /// Whoever does not lead any more has resigned already.
+    pub(super) async fn resign(&self, request: ResignRequest) -> Result<ResignResponse, Status> {
+        let released = self.transact(ticket(&of(request.leader)?).release()).await?;
+        Ok(ResignResponse { header: released.header })
+    }
+
+    pub(super) async fn leader(&self, request: LeaderRequest, lane: &Lane) -> Result<LeaderResponse, Status> {
+        let RangeResponse { header, mut kvs, .. } =
+            self.found(Queue::new(&request.name).head(), lane).await?;
+        match kvs.pop() {
+            Some(kv) => Ok(LeaderResponse { header, kv: Some(kv) }),
+            None => Err(Status::unknown("election: no leader")),
+        }
+    }
+
+    /// Tells each leader, and each value that it proclaims, until the client leaves.
+    pub(crate) async fn observe(
+        &self,
+        body: RequestBody<'_>,
+        stream: &mut SendStream<Bytes>,
+        lane: &Lane,
+        charge: &Charge,
+    ) -> Result<(), Status> {
+        let request: LeaderRequest = body.message().await?;
+        let queue = Queue::new(&request.name);
+        loop {
+            let RangeResponse { header, mut kvs, .. } = self.found(queue.head(), lane).await?;
+            let mut revision = header.unwrap_or_default().revision;
+            let leader = match kvs.pop() {
+                Some(leader) => leader,
+                None => match self.first_put(&queue, revision, stream, charge).await? {
+                    Some(leader) => {
+                        revision = leader.mod_revision;
+                        leader
+                    }
+                    None => continue,
+                },
+            };
+            let key = leader.key.clone();
+            self.tell(stream, leader, revision).await?;
+            let watch =
+                WatchCreateRequest { key, start_revision: revision + 1, ..WatchCreateRequest::default() };
+            self.tell_values(&watch, stream, charge).await?;
+        }
+    }
+
+    /// Waits for the first key of an empty queue. `None`: it has to be looked for.
+    async fn first_put(
+        &self,
+        queue: &Queue,
+        revision: i64,
+        stream: &mut SendStream<Bytes>,
+        charge: &Charge,
+    ) -> Result<Option<KeyValue>, Status> {
+        let mut follower = self.follow(&queue.watch(revision), charge)?;
+        loop {
+            let Followed::Events { events, .. } = unless_gone(stream, follower.next()).await? else {
+                return Ok(None);
+            };
+            if let Some(put) = events.iter().find(|event| !event.is_deletion()) {
+                return Ok(put.to_message(false).kv);
+            }
+        }
+    }
+
+    /// Tells the values of a leader until it leads no more, or must be looked for.
+    async fn tell_values(
+        &self,
+        watch: &WatchCreateRequest,
+        stream: &mut SendStream<Bytes>,
+        charge: &Charge,
+    ) -> Result<(), Status> {
+        let mut follower = self.follow(watch, charge)?;
+        while let Followed::Events { revision, events } = unless_gone(stream, follower.next()).await? {
+            for event in events {
+                match event.to_message(false).kv {
+                    Some(kv) if !event.is_deletion() => self.tell(stream, kv, revision).await?,
+                    _ => return Ok(()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell(
+        &self,
+        stream: &mut SendStream<Bytes>,
+        leader: KeyValue,
+        revision: i64,
+    ) -> Result<(), Status> {
+        let header = self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
+        call::send_patiently(stream, framed(&LeaderResponse { header, kv: Some(leader) })).await
+    }
+}
+
+/// Waits for what is told next, unless the client resets the request.
+async fn unless_gone<T>(
+    stream: &mut SendStream<Bytes>,
+    next: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    tokio::select! {
+        next = next => next,
+        _ = poll_fn(|cx| stream.poll_reset(cx)) => Err(call::gone("it has given the request up")),
+    }
+}
+
+fn of(leader: Option<LeaderKey>) -> Result<LeaderKey, Status> {
+    leader.ok_or_else(|| Status::unknown("\"leader\" field must be provided"))
+}
+
+fn ticket(leader: &LeaderKey) -> Ticket {
+    Ticket { key: leader.key.clone(), created: leader.rev }
+}

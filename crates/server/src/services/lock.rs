@@ -1,0 +1,48 @@
+//! etcd's service Lock.
+
+use bytes::Bytes;
+use synod_api::{
+    etcdserverpb::{DeleteRangeRequest, RangeRequest},
+    synod::v1::{kv_command::Command, kv_reply::Reply},
+    v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse},
+};
+use tonic::Status;
+
+use super::{
+    concurrency::{Queue, relayed},
+    envelope::{Store, unexpected},
+};
+use crate::{Replica, admission::Charge, readers::Lane};
+
+impl<R: Replica> Store<R> {
+    pub(super) async fn lock(
+        &self,
+        request: LockRequest,
+        lane: &Lane,
+        charge: &Charge,
+    ) -> Result<LockResponse, Status> {
+        let lease = self.session(request.lease).await?;
+        let queue = Queue::new(&request.name);
+        let queued = self.enqueue(&queue, lease, Bytes::new()).await?;
+        let key = queued.ticket.key.clone();
+        if queued.is_first {
+            return Ok(LockResponse { header: queued.response.header, key });
+        }
+        self.until_first(&queue, &queued.ticket, lane, charge).await?;
+        // The lease may have ended meanwhile, and with it the key.
+        let own = self.found(RangeRequest { key: key.clone(), ..RangeRequest::default() }, lane).await?;
+        if own.kvs.is_empty() {
+            return Err(Status::unknown("mutex: session is expired"));
+        }
+        Ok(LockResponse { header: own.header, key })
+    }
+
+    pub(super) async fn unlock(&self, request: UnlockRequest) -> Result<UnlockResponse, Status> {
+        let delete = DeleteRangeRequest { key: request.key, ..DeleteRangeRequest::default() };
+        let deleted = self.execute(Command::DeleteRange(delete), |reply| match reply {
+            Reply::DeleteRange(done) => Ok(UnlockResponse { header: self.header(done.header) }),
+            other => Err(unexpected(other)),
+        });
+        deleted.await.map_err(relayed)
+    }
+}

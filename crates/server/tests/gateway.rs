@@ -1,0 +1,247 @@
+//! The calls of the v3 API as JSON over HTTP, health and reflection.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{config, connect, replica_of, serve};
+use futures_util::stream;
+use serde_json::{Value, json};
+use synod_api::{
+    etcdserverpb::{RangeRequest, kv_client::KvClient},
+    grpc::{
+        health::v1::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient},
+        reflection::v1::{
+            ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+            server_reflection_request::MessageRequest as Asked, server_reflection_response::MessageResponse,
+        },
+    },
+};
+use synod_kv::KvStore;
+use synod_server::{Config, Limits, Server, Watches};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    time::timeout,
+};
+use tonic::Code;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn watched() -> Server {
+    let watches = Watches::new();
+    let store = KvStore::new().feeding(watches.feed());
+    let limits = Limits { request_bytes_max: 200_000, ..Limits::default() };
+    serve(&Config { watches: Some(watches), ..config() }, replica_of(store).limited(limits))
+}
+
+/// A connection of HTTP/1.1.
+struct Http(BufReader<TcpStream>);
+
+impl Http {
+    async fn new(server: &Server) -> Http {
+        Http(BufReader::new(TcpStream::connect(server.client_addresses()[0]).await.unwrap()))
+    }
+
+    async fn send(&mut self, method: &str, path: &str, headers: &str, body: &str) {
+        let len = body.len();
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {len}\r\n\r\n{body}");
+        self.0.write_all(request.as_bytes()).await.unwrap();
+    }
+
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        timeout(SOON, self.0.read_line(&mut line)).await.expect("in time").unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Reads the head of an answer: its status, and how long it is unless it comes in chunks.
+    async fn head(&mut self) -> (u16, Option<usize>) {
+        let status = self.line().await.split(' ').nth(1).unwrap().parse().unwrap();
+        let mut length = None;
+        loop {
+            let line = self.line().await.to_lowercase();
+            if line.is_empty() {
+                return (status, length);
+            }
+            if let Some(bytes) = line.strip_prefix("content-length: ") {
+                length = Some(bytes.parse().unwrap());
+            }
+        }
+    }
+
+    /// Reads a chunk: an object and the end of its line.
+    async fn chunk(&mut self) -> Value {
+        let bytes = usize::from_str_radix(&self.line().await, 16).unwrap();
+        let mut chunk = vec![0; bytes + 2];
+        timeout(SOON, self.0.read_exact(&mut chunk)).await.expect("in time").unwrap();
+        serde_json::from_slice(&chunk).unwrap()
+    }
+
+    async fn ask(&mut self, method: &str, path: &str, headers: &str, body: &str) -> (u16, Value) {
+        self.send(method, path, headers, body).await;
+        let (status, bytes) = self.head().await;
+        let mut body = vec![0; bytes.expect("it is a single object")];
+        timeout(SOON, self.0.read_exact(&mut body)).await.expect("in time").unwrap();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    async fn post(&mut self, path: &str, body: Value) -> (u16, Value) {
+        self.ask("POST", path, "", &body.to_string()).await
+    }
+}
+
+fn header(revision: &str) -> Value {
+    json!({"cluster_id": "193", "member_id": "7", "revision": revision, "raft_term": "1"})
+}
+
+#[tokio::test]
+async fn keys_are_put_and_got_as_json() {
+    let server = watched();
+    let mut http = Http::new(&server).await;
+    let (status, put) = http.post("/v3/kv/put", json!({"key": "Zm9v", "value": "YmFy"})).await;
+    assert_eq!((status, put), (200, json!({"header": header("2")})));
+    let (status, got) = http.post("/v3/kv/range", json!({"key": "Zm9v"})).await;
+    let kv = json!({
+        "key": "Zm9v", "create_revision": "2", "mod_revision": "2", "version": "1", "value": "YmFy"
+    });
+    assert_eq!((status, got), (200, json!({"header": header("2"), "kvs": [kv], "count": "1"})));
+    let txn = json!({
+        "compare": [{"result": "EQUAL", "target": "CREATE", "key": "Zm9v", "createRevision": "2"}],
+        "success": [{"requestPut": {"key": "Zm9v", "value": "bmV3"}}, {"request_range": {"key": "Zm9v"}}],
+    });
+    let (status, txn) = http.post("/v3/kv/txn", txn).await;
+    assert_eq!((status, &txn["succeeded"]), (200, &json!(true)));
+    assert_eq!(txn["responses"][1]["response_range"]["kvs"][0]["value"], "bmV3");
+    let (status, members) = http.ask("POST", "/v3/cluster/member/list", "", "").await;
+    assert_eq!((status, &members["members"][0]["name"]), (200, &json!("only")));
+    let (status, told) = http.post("/v3/maintenance/status", json!({})).await;
+    assert_eq!((status, &told["version"]), (200, &json!("3.6.0")));
+    // The same connection serves pages.
+    let (status, health) = http.ask("GET", "/health", "", "").await;
+    assert_eq!((status, &health["health"]), (200, &json!("true")));
+}
+
+#[tokio::test]
+async fn refusals_have_the_code_of_http_and_that_of_grpc() {
+    let server = watched();
+    let mut http = Http::new(&server).await;
+    let failed = |code: i32, message: &str| json!({"code": code, "error": message, "message": message});
+    let (status, told) = http.post("/v3/kv/put", json!({"value": "YmFy"})).await;
+    assert_eq!((status, told), (400, failed(3, "etcdserver: key is not provided")));
+    let (status, told) = http.post("/v3/kv/put", json!({"key": "YQ==", "lease": 7})).await;
+    assert_eq!((status, told), (404, failed(5, "etcdserver: requested lease not found")));
+    let (status, told) = http.post("/v3/kv/nothing", json!({})).await;
+    assert_eq!((status, told), (404, failed(5, "Not Found")));
+    let (status, told) = http.ask("GET", "/v3/kv/put", "", "").await;
+    assert_eq!((status, told), (501, failed(12, "Method Not Allowed")));
+    let (status, told) = http.ask("POST", "/v3/kv/put", "", "{\"key\": 7}").await;
+    assert_eq!((status, &told["code"]), (400, &json!(3)));
+    let large = json!({"key": "YQ==", "value": "A".repeat(400_000)});
+    let (status, told) = http.post("/v3/kv/put", large).await;
+    assert_eq!((status, told), (400, failed(3, "etcdserver: request is too large")));
+    let (status, _) =
+        Http::new(&server).await.post("/v3/kv/put", json!({"key": "A".repeat(2_000_000)})).await;
+    assert_eq!(status, 429);
+    let late = "Grpc-Timeout: 50m\r\n";
+    http.ask("POST", "/v3/lock/lock", "", "{}").await;
+    let (status, told) = http.ask("POST", "/v3/lock/lock", late, "{}").await;
+    assert_eq!((status, told), (504, failed(4, "context deadline exceeded")));
+}
+
+#[tokio::test]
+async fn a_watch_is_a_line_for_each_response() {
+    let server = watched();
+    let (mut http, mut other) = (Http::new(&server).await, Http::new(&server).await);
+    http.send("POST", "/v3/watch", "", &json!({"create_request": {"key": "aw=="}}).to_string()).await;
+    assert_eq!(http.head().await, (200, None));
+    assert_eq!(http.chunk().await, json!({"result": {"header": header("1"), "created": true}}));
+    other.post("/v3/kv/put", json!({"key": "aw==", "value": "dg=="})).await;
+    let kv = json!({
+        "key": "aw==", "create_revision": "2", "mod_revision": "2", "version": "1", "value": "dg=="
+    });
+    let told = json!({"result": {"header": header("2"), "events": [{"kv": kv}]}});
+    assert_eq!(http.chunk().await, told);
+    other.post("/v3/kv/deleterange", json!({"key": "aw=="})).await;
+    assert_eq!(http.chunk().await["result"]["events"][0]["type"], "DELETE");
+    let stopped = tokio::task::spawn_blocking(|| server.stop());
+    let last = http.chunk().await;
+    assert_eq!(last["error"]["message"], "etcdserver: server stopped");
+    drop((http, other));
+    timeout(SOON, stopped).await.expect("it does not wait").unwrap();
+}
+
+#[tokio::test]
+async fn leases_are_kept_and_snapshots_come_as_lines() {
+    let server = watched();
+    let mut http = Http::new(&server).await;
+    let (_, granted) = http.post("/v3/lease/grant", json!({"TTL": 60, "ID": "7"})).await;
+    assert_eq!((&granted["ID"], &granted["TTL"]), (&json!("7"), &json!("60")));
+    let twice = r#"{"ID":7}{"ID":"8"}"#;
+    http.send("POST", "/v3/lease/keepalive", "", twice).await;
+    http.head().await;
+    let mut kept = [http.chunk().await, http.chunk().await];
+    kept.sort_by_key(|kept| kept["result"]["ID"].to_string());
+    assert_eq!((&kept[0]["result"]["TTL"], &kept[1]["result"]["TTL"]), (&json!("60"), &Value::Null));
+    assert_eq!(http.line().await, "0");
+    http.line().await;
+    http.send("POST", "/v3/maintenance/snapshot", "", "{}").await;
+    http.head().await;
+    let first = http.chunk().await;
+    assert_eq!(first["result"]["version"], "3.6.0");
+}
+
+/// A client that leaves takes its key out of the queue.
+#[tokio::test]
+async fn a_lock_that_is_waited_for_ends_with_its_client() {
+    let server = watched();
+    let (mut http, mut other) = (Http::new(&server).await, Http::new(&server).await);
+    let (_, first) = http.post("/v3/lock/lock", json!({"name": "bg=="})).await;
+    other.send("POST", "/v3/lock/lock", "", &json!({"name": "bg=="}).to_string()).await;
+    let mut kv = KvClient::new(connect(&server).await);
+    let mut count = async || {
+        let all = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..Default::default() };
+        kv.range(all).await.unwrap().into_inner().count
+    };
+    let mut until = async |wanted| {
+        let seen = async { while count().await != wanted {} };
+        timeout(SOON, seen).await.expect("in time");
+    };
+    until(2).await;
+    drop(other);
+    until(1).await;
+    let (status, _) = http.post("/v3/lock/unlock", json!({"key": first["key"]})).await;
+    assert_eq!(status, 200);
+    until(0).await;
+}
+
+#[tokio::test]
+async fn health_and_reflection_are_served() {
+    let server = watched();
+    let channel = connect(&server).await;
+    let mut health = HealthClient::new(channel.clone());
+    let ask = |service: &str| HealthCheckRequest { service: service.to_owned() };
+    let serving = i32::from(ServingStatus::Serving);
+    assert_eq!(health.check(ask("")).await.unwrap().into_inner().status, serving);
+    let unknown = health.check(ask("x")).await.unwrap_err();
+    assert_eq!((unknown.code(), unknown.message()), (Code::NotFound, "unknown service"));
+    let mut watched = health.watch(ask("")).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, serving);
+    let mut reflection = ServerReflectionClient::new(channel);
+    let asked = [
+        Asked::ListServices(String::new()),
+        Asked::FileContainingSymbol("etcdserverpb.KV.Range".to_owned()),
+        Asked::FileByFilename("nothing.proto".to_owned()),
+    ];
+    let asked =
+        asked.map(|asked| ServerReflectionRequest { host: String::new(), message_request: Some(asked) });
+    let mut told = reflection.server_reflection_info(stream::iter(asked)).await.unwrap().into_inner();
+    let mut next = async || told.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(listed) = next().await else { panic!("a list") };
+    assert!(listed.service.iter().any(|service| service.name == "v3lockpb.Lock"));
+    let MessageResponse::FileDescriptorResponse(files) = next().await else { panic!("files") };
+    assert_eq!(files.file_descriptor_proto.len(), 2, "the file of KV, and what it imports");
+    let MessageResponse::ErrorResponse(error) = next().await else { panic!("an error") };
+    assert_eq!(error.error_code, Code::NotFound as i32);
+}
