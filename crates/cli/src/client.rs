@@ -2,11 +2,13 @@
 
 use std::{
     future::Future,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use clap::Args;
 use synod_client::{Client, Config};
+use synod_tls::{Connector, Identity, Policy, TlsError, Trust};
 
 use crate::{failure::Failure, output::Format, quorum, serve::units};
 
@@ -23,6 +25,19 @@ pub struct ClientArgs {
         default_value = "http://127.0.0.1:2379"
     )]
     pub endpoints: Vec<String>,
+    /// The authorities of servers' certificates, in PEM, for endpoints with https:// or unixs:// [default: those that the
+    /// system trusts].
+    #[arg(long, env = "SYNOD_CACERT", value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+    /// The certificate to show to servers that ask for one, in PEM.
+    #[arg(long, env = "SYNOD_CERT", value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The key of that certificate, in PEM.
+    #[arg(long, env = "SYNOD_KEY", value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// Do not check servers' certificates: whoever is in between can read and change everything.
+    #[arg(long)]
+    pub insecure_skip_tls_verify: bool,
     /// How long the command may take in all.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::duration_above_zero)]
     pub command_timeout: Duration,
@@ -40,7 +55,21 @@ impl ClientArgs {
         config.request_timeout = self.command_timeout - self.reserve();
         config.connect_timeout = config.connect_timeout.min(config.request_timeout);
         config.give_up_unreachable = true;
+        config.tls = self.tls().map_err(Failure::usage)?;
         Ok(Client::new(config)?)
+    }
+
+    /// How connections with TLS are made, if there is one or a flag asks for it.
+    fn tls(&self) -> Result<Option<Connector>, TlsError> {
+        let is_wanted = self.insecure_skip_tls_verify || self.cacert.is_some() || self.cert.is_some();
+        if !is_wanted && !self.endpoints.iter().any(|url| units::asks_for_tls(url)) {
+            return Ok(None);
+        }
+        let identity = self.cert.clone().zip(self.key.clone());
+        let identity = identity.map(|(certificate, key)| Identity { certificate, key });
+        let trust = Trust { authorities: self.cacert.clone(), ..Trust::default() };
+        let trust = Some(trust).filter(|_| !self.insecure_skip_tls_verify);
+        Connector::new(identity, trust, Policy::default(), &["h2"]).map(Some)
     }
 
     /// The part of the command's time that is reserved for finding out why a request was not served.

@@ -114,7 +114,7 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
     });
     told("Durability", &|status| status.durability.clone());
     let rows = asked.iter().map(|asked| {
-        let endpoint = asked.endpoint.strip_prefix("http://").unwrap_or(&asked.endpoint).to_owned();
+        let endpoint = asked.endpoint.split_once("://").map_or(&*asked.endpoint, |(_, rest)| rest).to_owned();
         match &asked.answer {
             Ok(status) => [
                 status.name.clone(),

@@ -352,7 +352,8 @@ mod tests {
     fn a_configuration_that_makes_no_sense_is_named() {
         let wrong = |config| Client::new(config).unwrap_err().to_string();
         assert!(wrong(Config::new(Vec::<String>::new())).contains("no endpoint"));
-        assert!(wrong(Config::new(["https://a:1"])).contains("only http://"));
+        assert!(wrong(Config::new(["https://a:1"])).contains("--cacert"));
+        assert!(wrong(Config::new(["ftp://a:1"])).contains("http://host:port"));
         assert!(wrong(Config::new(["http://a b"])).contains("http://host:port"));
         assert!(wrong(Config { first_endpoint: Some(1), ..Config::new(["a:1"]) }).contains("first_endpoint"));
     }

@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
+use synod_tls::Connector;
+
 /// How to reach a cluster, and how long to try.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Client URLs of the replicas, `http://host:port` or just `host:port`. At least one.
+    /// Client URLs of the replicas, at least one: `http://host:port`, `https://host:port`, `unix://path`, `unixs://path`, or
+    /// just `host:port`, which is with TLS if `tls` is set.
     pub endpoints: Vec<String>,
     /// The endpoint to begin with, counted from 0. Without it each client picks one at random, which spreads
     /// many clients over the replicas.
     pub first_endpoint: Option<usize>,
+    /// How connections with TLS are made ([`Connector::new`], for the protocol `h2`).
+    pub tls: Option<Connector>,
     /// How long making a connection may take.
     pub connect_timeout: Duration,
     /// How long to wait for one endpoint's answer to a request that may be sent again. Each time-out doubles
@@ -37,6 +42,7 @@ impl Config {
         Config {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             first_endpoint: None,
+            tls: None,
             connect_timeout: Duration::from_secs(2),
             attempt_timeout: Duration::from_secs(2),
             request_timeout: Duration::from_secs(5),

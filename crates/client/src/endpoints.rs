@@ -18,7 +18,7 @@ use tonic::{
 };
 use tracing::debug;
 
-use crate::{Config, Error, error::Failure};
+use crate::{Config, Error, dial::Dial, error::Failure};
 
 /// The first pause after all endpoints have failed; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -57,7 +57,7 @@ pub(crate) struct Endpoints {
 
 struct Node {
     url: String,
-    endpoint: Endpoint,
+    way: Way,
     /// Made at the first use, because making it needs a runtime. It connects by itself, and connects again
     /// after a failure.
     channel: OnceLock<Channel>,
@@ -76,14 +76,10 @@ impl Endpoints {
             .endpoints
             .iter()
             .map(|given| {
-                let url = if given.contains("://") { given.clone() } else { format!("http://{given}") };
-                if !url.starts_with("http://") {
-                    return Err(wrong(format!("endpoint {given:?}"), "only http:// is supported"));
-                }
-                let endpoint = configured(&config, &url).map_err(|error| {
-                    wrong(format!("endpoint {given:?}"), &format!("{error}; give http://host:port"))
-                })?;
-                Ok(Node { url, endpoint, channel: OnceLock::new() })
+                let scheme = if config.tls.is_some() { "https" } else { "http" };
+                let url = if given.contains("://") { given.clone() } else { format!("{scheme}://{given}") };
+                let way = Way::to(&config, &url).map_err(|why| wrong(format!("endpoint {given:?}"), &why))?;
+                Ok(Node { url, way, channel: OnceLock::new() })
             })
             .collect::<Result<Vec<_>, _>>()?;
         let first = match (all.len(), config.first_endpoint) {
@@ -127,7 +123,7 @@ impl Endpoints {
 
     pub(crate) fn channel(&self, index: usize) -> Channel {
         let node = &self.all[index];
-        node.channel.get_or_init(|| node.endpoint.connect_lazy()).clone()
+        node.channel.get_or_init(|| node.way.channel()).clone()
     }
 
     /// The channel to an endpoint that a replica named; `None` if that is no address.
@@ -139,7 +135,7 @@ impl Endpoints {
         if let Some(channel) = named.get(url) {
             return Some(channel.clone());
         }
-        let channel = configured(&self.config, url).ok().filter(|_| named.len() < NAMED_MAX)?.connect_lazy();
+        let channel = Way::to(&self.config, url).ok().filter(|_| named.len() < NAMED_MAX)?.channel();
         named.insert(url.to_owned(), channel.clone());
         Some(channel)
     }
@@ -261,8 +257,32 @@ impl Endpoints {
 }
 
 /// How this client connects to an endpoint.
-fn configured(config: &Config, url: &str) -> Result<Endpoint, tonic::transport::Error> {
-    Ok(Endpoint::from_shared(url.to_owned())?
+struct Way {
+    endpoint: Endpoint,
+    /// If tonic does not connect by itself.
+    dial: Option<Dial>,
+}
+
+impl Way {
+    /// The text says what is wrong with the URL.
+    fn to(config: &Config, url: &str) -> Result<Way, String> {
+        let dial = Dial::to(url, config.tls.as_ref())?;
+        let uri = dial.as_ref().map_or_else(|| url.to_owned(), Dial::uri);
+        let endpoint = configured(config, uri).map_err(|error| format!("{error}; give http://host:port"))?;
+        Ok(Way { endpoint, dial })
+    }
+
+    /// A channel that connects when it is first used.
+    fn channel(&self) -> Channel {
+        match &self.dial {
+            Some(dial) => self.endpoint.connect_with_connector_lazy(dial.clone()),
+            None => self.endpoint.connect_lazy(),
+        }
+    }
+}
+
+fn configured(config: &Config, uri: String) -> Result<Endpoint, tonic::transport::Error> {
+    Ok(Endpoint::from_shared(uri)?
         .connect_timeout(config.connect_timeout)
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -274,7 +294,10 @@ fn configured(config: &Config, url: &str) -> Result<Endpoint, tonic::transport::
 /// The endpoints that a replica names which takes no part in a group.
 fn endpoints_in(status: &Status) -> impl Iterator<Item = String> {
     let named = status.metadata().get(ENDPOINTS).and_then(|urls| urls.to_str().ok()).unwrap_or_default();
-    named.split(',').filter(|url| url.starts_with("http://")).map(str::to_owned)
+    named
+        .split(',')
+        .filter(|url| url.starts_with("http://") || url.starts_with("https://"))
+        .map(str::to_owned)
 }
 
 /// Pauses that double, each shortened by up to a half at random, so that clients that failed together do not come

@@ -20,9 +20,25 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! With TLS, from files that are read again when they change:
+//!
+//! ```no_run
+//! use synod_client::{Client, Config, tls::{Connector, Identity, Policy, Trust}};
+//!
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let trust = Trust { authorities: Some("ca.crt".into()), ..Trust::default() };
+//! let shown = Identity { certificate: "client.crt".into(), key: "client.key".into() };
+//! let mut config = Config::new(["https://10.0.0.1:2379"]);
+//! config.tls = Some(Connector::new(Some(shown), Some(trust), Policy::default(), &["h2"])?);
+//! let client = Client::new(config)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod client;
 mod config;
+mod dial;
 mod endpoints;
 mod error;
 mod lease;
@@ -39,5 +55,14 @@ pub use subscription::{Start, Subscription};
 pub use synod_api::etcdserverpb as api;
 /// The messages of Synod's own API.
 pub use synod_api::synod::v1 as native;
+/// What TLS is made of ([`Config::tls`]).
+pub mod tls {
+    pub use synod_tls::{Connector, Identity, Policy, TlsError, Trust};
+}
+/// What the other crates of this workspace share with this one. Nothing of it is promised.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::dial::{Dial, Io};
+}
 pub use tonic::Code;
 pub use watch::Watch;

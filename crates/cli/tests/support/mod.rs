@@ -45,9 +45,23 @@ impl Cluster {
         started: usize,
         flags: &[&str],
     ) -> Cluster {
+        let mut cluster = Cluster::of(program, folder, replicas, "http", flags);
+        (0..started).for_each(|index| cluster.restart(index));
+        cluster
+    }
+
+    /// Starts replicas that clients and other replicas reach with TLS, which `flags` say more about.
+    pub fn start_with_tls(program: &Path, folder: &Path, replicas: usize, flags: &[&str]) -> Cluster {
+        let mut cluster = Cluster::of(program, folder, replicas, "https", flags);
+        (0..replicas).for_each(|index| cluster.restart(index));
+        cluster
+    }
+
+    /// Replicas that have not been started.
+    fn of(program: &Path, folder: &Path, replicas: usize, scheme: &str, flags: &[&str]) -> Cluster {
         let ports = free_ports(2 * replicas);
         let (clients, peers) = ports.split_at(replicas);
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let url = |port: u16| format!("{scheme}://127.0.0.1:{port}");
         let initial_cluster: Vec<_> =
             peers.iter().zip(1..).map(|(&port, number)| (format!("n{number}"), url(port))).collect();
         let members: Vec<_> = initial_cluster.iter().map(|(name, url)| format!("{name}={url}")).collect();
@@ -73,16 +87,15 @@ impl Cluster {
                 process: None,
             }
         });
-        let mut cluster = Cluster { replicas: replicas.collect() };
-        (0..started).for_each(|index| cluster.restart(index));
-        cluster
+        Cluster { replicas: replicas.collect() }
     }
 
     /// Starts one more replica, which joins: at free ports, or at those of another replica. Returns its index.
     pub fn join(&mut self, name: &str, peer_port: u16, flags: &[&str]) -> usize {
         let like = &self.replicas[0];
         let folder = like.log.parent().expect("it is in a folder").to_owned();
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let (scheme, _) = like.endpoint.split_once("://").expect("it is a URL");
+        let url = |port: u16| format!("{scheme}://127.0.0.1:{port}");
         let client = free_ports(1)[0];
         let data_dir = folder.join(format!("{name}-{client}"));
         let mut others = like.initial_cluster.clone();

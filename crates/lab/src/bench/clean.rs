@@ -15,10 +15,7 @@ use synod_api::{
 };
 use tonic::{Status, transport::Channel};
 
-use super::{
-    BenchError, Load,
-    target::{self, Target},
-};
+use super::{BenchError, Load, target::Target};
 
 /// Keys that one transaction removes: as many operations as servers accept by default.
 const OPERATIONS_MAX: usize = 128;
@@ -40,8 +37,7 @@ impl Before {
     /// # Errors
     /// No endpoint answers.
     pub(super) fn look(flag: &'static str, endpoints: &[String], load: &Load) -> Result<Before, BenchError> {
-        let targets = endpoints.iter().map(|text| target::parse(flag, text));
-        let targets: Vec<Target> = targets.collect::<Result<_, _>>()?;
+        let targets = load.tls.targets(flag, endpoints)?;
         let revision =
             block_on(first(&targets, async |target: &Target| revision(target, load.timeout).await))?;
         Ok(Before { targets, revision })

@@ -21,7 +21,12 @@ use synod_api::{
         QueryResponse, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply,
     },
 };
-use tokio::{net::TcpStream, sync::Mutex, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    sync::Mutex,
+    time::timeout,
+};
 use tonic::{Code, Status};
 
 use super::{
@@ -62,7 +67,7 @@ impl Connection {
     pub(super) async fn open(target: Target) -> Result<Rc<Connection>, BenchError> {
         let refuse = |reason: String| BenchError::Unreachable { endpoint: target.address.clone(), reason };
         let uri = |method: &str| {
-            let uri = format!("http://{}/{method}", target.address);
+            let uri = format!("{}/{method}", target.uri);
             uri.parse::<Uri>().map_err(|error| refuse(error.to_string()))
         };
         let connection = Rc::new(Connection {
@@ -225,8 +230,19 @@ impl Connection {
     }
 
     async fn dial(self: &Rc<Self>) -> Result<SendRequest<Bytes>, String> {
+        if let Some(dial) = &self.target.dial {
+            let stream = dial.clone().connect().await.map_err(|error| error.to_string())?;
+            return self.begin(stream).await;
+        }
         let stream = TcpStream::connect(&self.target.address).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        self.begin(stream).await
+    }
+
+    async fn begin(
+        self: &Rc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    ) -> Result<SendRequest<Bytes>, String> {
         let handshake = client::Builder::new()
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

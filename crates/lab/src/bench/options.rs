@@ -4,7 +4,12 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use super::{BenchError, target};
+use synod_tls::{Connector, Identity, Policy, Trust};
+
+use super::{
+    BenchError,
+    target::{self, Target},
+};
 
 const CLIENTS_MAX: usize = 100_000;
 const CONNS_MAX: usize = 10_000;
@@ -170,7 +175,7 @@ pub enum Consistency {
 /// One run against one set of endpoints.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Options {
-    /// The servers, as host:port or http://host:port. Connections are spread over them in turn.
+    /// The servers, as host:port, or http://, https://host:port or unix://path. Connections are spread over them in turn.
     #[arg(
         long,
         env = "SYNOD_ENDPOINTS",
@@ -248,6 +253,47 @@ pub struct Load {
     /// Length of the intervals of the time series.
     #[arg(long, value_parser = duration, default_value = "1s", value_name = "TIME")]
     pub interval: Duration,
+    /// TLS, for endpoints with https://.
+    #[command(flatten)]
+    pub tls: TlsOptions,
+}
+
+/// How servers with TLS are connected to.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct TlsOptions {
+    /// The authorities of servers' certificates, in PEM [default: those that the system trusts].
+    #[arg(long, env = "SYNOD_CACERT", value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+    /// The certificate to show to servers that ask for one, in PEM.
+    #[arg(long, env = "SYNOD_CERT", value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The key of that certificate, in PEM.
+    #[arg(long, env = "SYNOD_KEY", value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// Do not check servers' certificates.
+    #[arg(long)]
+    pub insecure_skip_tls_verify: bool,
+}
+
+impl TlsOptions {
+    /// The servers that these URLs name; `flag` is the one with which they were given.
+    pub(super) fn targets(&self, flag: &'static str, urls: &[String]) -> Result<Vec<Target>, BenchError> {
+        let asks_for_tls = |url: &String| url.starts_with("https://") || url.starts_with("unixs://");
+        let connector = if urls.iter().any(asks_for_tls) { Some(self.connector()?) } else { None };
+        urls.iter().map(|url| target::parse(flag, url, connector.as_ref())).collect()
+    }
+
+    fn connector(&self) -> Result<Connector, BenchError> {
+        let identity = self.cert.clone().zip(self.key.clone());
+        let identity = identity.map(|(certificate, key)| Identity { certificate, key });
+        let trust = Trust { authorities: self.cacert.clone(), ..Trust::default() };
+        let trust = Some(trust).filter(|_| !self.insecure_skip_tls_verify);
+        Connector::new(identity, trust, Policy::default(), &["h2"]).map_err(|error| BenchError::Argument {
+            flag: "--cacert",
+            value: self.cacert.as_ref().map_or_else(String::new, |path| path.display().to_string()),
+            accepted: format!("files that can be used are: {error}"),
+        })
+    }
 }
 
 /// Two sets of endpoints.
@@ -334,9 +380,7 @@ impl Options {
     /// [`BenchError::Argument`] names the flag and what it accepts.
     pub fn validate(&self, operation: Operation) -> Result<(), BenchError> {
         check(!self.endpoints.is_empty(), "--endpoints", "", || "at least one endpoint is needed".into())?;
-        for endpoint in &self.endpoints {
-            target::parse("--endpoints", endpoint)?;
-        }
+        self.load.tls.targets("--endpoints", &self.endpoints)?;
         check_clients(self.clients)?;
         if let Operation::Mixed { read_ratio, .. } = operation {
             let fits = (0.0..=1.0).contains(&read_ratio);
@@ -443,9 +487,7 @@ impl CompareOptions {
         for (flag, endpoints) in [("--a-endpoints", &self.a_endpoints), ("--b-endpoints", &self.b_endpoints)]
         {
             check(!endpoints.is_empty(), flag, "", || "at least one endpoint is needed".into())?;
-            for endpoint in endpoints {
-                target::parse(flag, endpoint)?;
-            }
+            load.tls.targets(flag, endpoints)?;
         }
         let fits = (1..=PAIRS_MAX).contains(&self.pairs);
         check(fits, "--pairs", self.pairs, || format!("a number from 1 to {PAIRS_MAX} is"))?;

@@ -22,7 +22,7 @@ use super::{
     report::{Ended, EndpointStatus, ErrorCount, GeneratorCost, Interval, Latency, Report, Setup},
     requests::Values,
     tally::Tally,
-    target::{self, Target},
+    target::Target,
 };
 
 /// How long outstanding requests are waited for at Ctrl-C, or when a run is given up.
@@ -76,8 +76,7 @@ async fn run_async(
     observer: &mut dyn FnMut(&Progress),
 ) -> Result<Report, BenchError> {
     let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let addresses: Vec<Target> =
-        options.endpoints.iter().map(|text| target::parse("--endpoints", text)).collect::<Result<_, _>>()?;
+    let addresses = options.load.tls.targets("--endpoints", &options.endpoints)?;
     let names: Vec<String> = addresses.iter().map(|target| target.address.clone()).collect();
     let client_host = host::describe(&names);
     let mut endpoints = Vec::new();
@@ -505,7 +504,8 @@ mod tests {
 
     #[test]
     fn every_client_and_connection_is_dealt_once() {
-        let targets = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| target::parse("--endpoints", text).unwrap());
+        let targets = ["127.0.0.1:1", "127.0.0.1:2"]
+            .map(|text| crate::bench::target::parse("--endpoints", text, None).unwrap());
         let mut options = Options { clients: 10, ..Options::default() };
         options.load.rate = Some(1000.0);
         let plans = plans(Operation::Put, &options, &[&targets[0], &targets[1]], 4, 3);

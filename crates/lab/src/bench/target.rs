@@ -3,6 +3,8 @@
 use std::{error::Error, time::Duration};
 
 use synod_api::etcdserverpb::{StatusRequest, maintenance_client::MaintenanceClient};
+use synod_client::internal::Dial;
+use synod_tls::Connector;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{BenchError, report::EndpointStatus};
@@ -12,40 +14,44 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server's address.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    /// `host:port`.
+    /// `host:port`, or the path of a unix socket.
     pub(super) address: String,
+    /// The beginning of the URIs of requests.
+    pub(super) uri: String,
     endpoint: Endpoint,
+    /// If it is reached otherwise than by TCP without TLS.
+    pub(super) dial: Option<Dial>,
 }
 
-/// Reads `host:port` or `http://host:port`, given with `flag`.
-pub(super) fn parse(flag: &'static str, text: &str) -> Result<Target, BenchError> {
+/// Reads `host:port`, or a URL with a scheme, given with `flag`; `tls` is for those that ask for it.
+pub(super) fn parse(flag: &'static str, text: &str, tls: Option<&Connector>) -> Result<Target, BenchError> {
     let refuse =
         |accepted: &str| BenchError::Argument { flag, value: text.into(), accepted: accepted.into() };
-    let accepted = "host:port or http://host:port is";
-    let address = match text.split_once("://") {
-        None => text,
-        Some(("http", address)) => address,
-        Some(("https", _)) => {
-            return Err(refuse("TLS is not supported here; host:port or http://host:port is"));
-        }
-        Some(_) => return Err(refuse(accepted)),
-    };
+    let accepted = "host:port, http://host:port, https://host:port or unix://path is";
+    let (scheme, address) = text.split_once("://").unwrap_or(("http", text));
+    let dial = Dial::to(&format!("{scheme}://{address}"), tls)
+        .map_err(|why| refuse(&format!("{accepted} ({why})")))?;
     let address = address.strip_suffix('/').unwrap_or(address);
-    let uri: Uri = format!("http://{address}").parse().map_err(|_| refuse(accepted))?;
+    let text = dial.as_ref().map_or_else(|| format!("http://{address}"), Dial::uri);
+    let uri: Uri = text.parse().map_err(|_| refuse(accepted))?;
     if uri.host().is_none_or(str::is_empty)
-        || uri.port_u16().is_none()
+        || uri.port_u16().is_none() && !scheme.starts_with("unix")
         || uri.path() != "/"
         || uri.query().is_some()
     {
         return Err(refuse(accepted));
     }
     let endpoint = Channel::builder(uri).connect_timeout(CONNECT_TIMEOUT);
-    Ok(Target { address: address.into(), endpoint })
+    Ok(Target { address: address.into(), uri: text, endpoint, dial })
 }
 
 impl Target {
     pub(super) async fn connect(&self) -> Result<Channel, BenchError> {
-        self.endpoint.connect().await.map_err(|error| self.unreachable(&error))
+        let channel = match &self.dial {
+            None => self.endpoint.connect().await,
+            Some(dial) => self.endpoint.connect_with_connector(dial.clone()).await,
+        };
+        channel.map_err(|error| self.unreachable(&error))
     }
 
     /// Asks the server for its status.
@@ -93,18 +99,18 @@ mod tests {
     #[test]
     fn addresses_are_read_with_and_without_scheme() {
         for text in ["127.0.0.1:2379", "http://127.0.0.1:2379", "http://127.0.0.1:2379/"] {
-            assert_eq!(parse("--endpoints", text).unwrap().address, "127.0.0.1:2379");
+            assert_eq!(parse("--endpoints", text, None).unwrap().address, "127.0.0.1:2379");
         }
-        assert_eq!(parse("--endpoints", "[::1]:2379").unwrap().address, "[::1]:2379");
+        assert_eq!(parse("--endpoints", "[::1]:2379", None).unwrap().address, "[::1]:2379");
     }
 
     #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["", "localhost", "http://", "ftp://a:1", "a:1/path", "a:99999", "unix:///tmp/x", ":1"] {
-            let error = parse("--endpoints", text).unwrap_err().to_string();
+        for text in ["", "localhost", "http://", "ftp://a:1", "a:1/path", "a:99999", "unix://", ":1"] {
+            let error = parse("--endpoints", text, None).unwrap_err().to_string();
             assert!(error.contains("--endpoints") && error.contains("host:port"), "{text}: {error}");
         }
-        assert!(parse("--endpoints", "https://a:1").unwrap_err().to_string().contains("TLS"));
+        assert!(parse("--endpoints", "https://a:1", None).unwrap_err().to_string().contains("--cacert"));
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -112,7 +118,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let error = parse("--endpoints", &address).unwrap().status().await.unwrap_err().to_string();
+        let error = parse("--endpoints", &address, None).unwrap().status().await.unwrap_err().to_string();
         assert!(error.contains(&address) && error.to_lowercase().contains("refused"), "{error}");
     }
 }
