@@ -60,6 +60,7 @@ impl KvStore {
             changes: ChangeLog::default(),
             leases: self.leases.clone(),
             feed: None,
+            comparer: None,
             ..*self
         }
     }

@@ -52,7 +52,9 @@ pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Server {
     client_addresses: Vec<SocketAddr>,
+    http_addresses: Vec<SocketAddr>,
     metrics_addresses: Vec<SocketAddr>,
+    reuse_port: bool,
     stopping: watch::Sender<bool>,
     clients: Places,
     pages: Places,
@@ -102,7 +104,9 @@ impl Server {
         let (stopping, _) = watch::channel(false);
         let mut server = Server {
             client_addresses: Vec::new(),
+            http_addresses: Vec::new(),
             metrics_addresses: Vec::new(),
+            reuse_port: config.reuse_port,
             stopping,
             clients: Places::new(connections_max.unwrap_or(u32::MAX)),
             pages: Places::new(PAGES_MAX),
@@ -120,6 +124,12 @@ impl Server {
         let metrics = Arc::new(metrics);
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let feeds = Feeds::new(server.stopping.subscribe());
+        let terms = connection::Terms {
+            streams_max: config.streams_per_connection_max,
+            head_timeout: HEAD_TIMEOUT,
+            keep_alive: config.keep_alive,
+        };
+        let hosts: Arc<[String]> = config.hosts.clone().into();
         let threads = handles.into_iter().map(|thread| {
             let gathering = groups.iter().map(|replica| {
                 let (replica, task) = replica.gathering();
@@ -130,13 +140,18 @@ impl Server {
                 Store::new(config, gathering.collect(), readers.clone(), admission.clone(), feeds.clone());
             let store = Arc::new(store);
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
-            let protocols = Protocols { store, pages, streams_max: config.streams_per_connection_max };
+            let protocols = Protocols { store, pages, terms, hosts: Arc::clone(&hosts) };
             (thread, protocols)
         });
         let threads: Vec<_> = threads.collect();
+        let purpose = if config.http_addresses.is_empty() { Purpose::Clients } else { Purpose::Calls };
         for &address in &config.client_addresses {
-            let bound = server.listen(address, threads.clone(), Purpose::Clients)?;
+            let bound = server.listen(address, threads.clone(), purpose)?;
             server.client_addresses.push(bound);
+        }
+        for &address in &config.http_addresses {
+            let bound = server.listen(address, threads.clone(), Purpose::Http)?;
+            server.http_addresses.push(bound);
         }
         for &address in &config.metrics_addresses {
             let bound = server.listen(address, threads.clone(), Purpose::Pages)?;
@@ -149,6 +164,12 @@ impl Server {
     #[must_use]
     pub fn client_addresses(&self) -> &[SocketAddr] {
         &self.client_addresses
+    }
+
+    /// The addresses for clients that ask for pages, where these are apart.
+    #[must_use]
+    pub fn http_addresses(&self) -> &[SocketAddr] {
+        &self.http_addresses
     }
 
     /// The addresses for the pages alone.
@@ -194,7 +215,7 @@ impl Server {
         let acceptor = threads[0].0.clone();
         let listener = {
             let _context = acceptor.enter();
-            bind(address).map_err(|error| {
+            bind(address, self.reuse_port).map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"))
             })?
         };
@@ -202,7 +223,7 @@ impl Server {
         info!(address = %bound, ?purpose, "listening");
         let acceptance = Acceptance {
             threads,
-            places: if purpose == Purpose::Clients { self.clients.clone() } else { self.pages.clone() },
+            places: if purpose == Purpose::Pages { self.pages.clone() } else { self.clients.clone() },
             refused: Sparse::default(),
             stopping: self.stopping.subscribe(),
         };
@@ -243,10 +264,11 @@ async fn ask(replica: impl Replica) {
     let _ = replica.query(query.encode_to_vec().into(), Consistency::Serializable).await;
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A restarted server need not wait until the kernel has forgotten the old connections.
     socket.set_reuseaddr(true)?;
+    socket.set_reuseport(reuse_port)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
@@ -273,7 +295,13 @@ impl Sparse {
 /// The use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
+    /// gRPC, and pages.
     Clients,
+    /// gRPC alone.
+    Calls,
+    /// Pages, for clients.
+    Http,
+    /// Pages, for operators and their tools.
     Pages,
 }
 
@@ -344,12 +372,19 @@ impl<R: Replica> Acceptance<R> {
 struct Protocols<R> {
     store: Arc<Store<R>>,
     pages: Pages<R>,
-    streams_max: u32,
+    terms: connection::Terms,
+    /// See [`Config::hosts`].
+    hosts: Arc<[String]>,
 }
 
 impl<R> Clone for Protocols<R> {
     fn clone(&self) -> Protocols<R> {
-        Protocols { store: self.store.clone(), pages: self.pages.clone(), streams_max: self.streams_max }
+        Protocols {
+            store: self.store.clone(),
+            pages: self.pages.clone(),
+            terms: self.terms,
+            hosts: Arc::clone(&self.hosts),
+        }
     }
 }
 
@@ -364,7 +399,7 @@ impl<R: Replica> Protocols<R> {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let gives_way = place.idle(Instant::now());
-        let grpc = purpose == Purpose::Clients
+        let grpc = matches!(purpose, Purpose::Clients | Purpose::Calls)
             && tokio::select! {
                 first = timeout(HEAD_TIMEOUT, speaks_http2(&stream)) => first??,
                 // The client has not sent a request.
@@ -372,12 +407,21 @@ impl<R: Replica> Protocols<R> {
                 _ = gives_way => return Ok(()),
             };
         if grpc {
-            return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop, place).await;
+            return connection::serve(stream, &self.store, self.terms, stop, place).await;
+        }
+        if purpose == Purpose::Calls {
+            return Err("the client does not speak HTTP/2, and pages are served at other addresses".into());
         }
         // The client asks for a page.
         place.busy();
         let pages = &self.pages;
-        let page = service_fn(async |request| Ok::<_, Infallible>(pages.page(&request).await));
+        let hosts: &[String] = if purpose == Purpose::Pages { &[] } else { &self.hosts };
+        let page = service_fn(async |request| {
+            Ok::<_, Infallible>(match Pages::<R>::unknown_host(&request, hosts) {
+                Some(refusal) => refusal,
+                None => pages.page(&request).await,
+            })
+        });
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         let mut connection = pin!(server.serve_connection(TokioIo::new(stream), page));
