@@ -81,7 +81,8 @@ pub fn of_command(command: &KvCommand, groups: u16) -> Result<Option<u16>, Unrou
             | Command::Alarm(_)
             | Command::LeaseGrant(_)
             | Command::LeaseRevoke(_)
-            | Command::LeaseRenew(_),
+            | Command::LeaseRenew(_)
+            | Command::HashCheck(_),
         )
         | None => {}
     }

@@ -134,25 +134,37 @@ fn main() -> ExitCode {
 }
 
 fn run(mut args: Vec<OsString>) -> Result<ExitCode, Failure> {
-    let mut matches = Cli::command().get_matches_from(&args);
-    if let Some(("serve", given)) = matches.subcommand()
-        && let Some(path) = given.get_one::<std::path::PathBuf>("config_file")
-    {
+    let command = command();
+    let serve = command.find_subcommand("serve").expect("it is one of them").clone();
+    args = serve::etcd::as_clap_reads(args, &serve);
+    let mut matches = command.clone().get_matches_from(&args);
+    let mut told = Vec::new();
+    if let Some(("serve", given)) = matches.subcommand() {
+        let settings = serve::etcd::settings(&serve, given)?;
+        told = settings.warnings;
         // They are inserted before the user's own arguments, after which clap may not accept an option.
-        args.splice(2..2, serve::file_arguments(path, given)?);
-        matches = Cli::command().get_matches_from(&args);
+        args.splice(2..2, settings.arguments);
+        matches = command.get_matches_from(&args);
+        let (_, given) = matches.subcommand().expect("it was parsed from one");
+        told.extend(serve::etcd::judge(given)?);
     }
-    dispatch(&matches)
+    dispatch(&matches, &told)
 }
 
-fn dispatch(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+/// The command line, with etcd's flags that `serve` does not have itself.
+fn command() -> clap::Command {
+    Cli::command()
+        .mut_subcommand("serve", |serve| serve::etcd::accept(serve).version(env!("CARGO_PKG_VERSION")))
+}
+
+fn dispatch(matches: &ArgMatches, told: &[String]) -> Result<ExitCode, Failure> {
     let cli = Cli::from_arg_matches(matches).map_err(Failure::usage)?;
     match cli.command {
         Command::Dev(args) => {
             let (_, given) = matches.subcommand().expect("it was parsed from one");
             dev::run(args, given)
         }
-        Command::Serve(args) => serve::serve(&args),
+        Command::Serve(args) => serve::serve(&args, told),
         Command::Put(args) => kv::put(args),
         Command::Get(args) => kv::get(args),
         Command::Del(args) => kv::del(args),
@@ -195,6 +207,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 }

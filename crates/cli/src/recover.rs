@@ -16,6 +16,7 @@ use synod_storage::{DataDir, Ending};
 use crate::{
     failure::Failure,
     serve::{
+        etcd::outputs::Output,
         flags::{LogArgs, LogFormat},
         log,
     },
@@ -47,7 +48,11 @@ pub struct RecoverArgs {
 const CONSENT: &str = "force new cluster";
 
 pub fn run(args: RecoverArgs) -> Result<(), Failure> {
-    log::start(&LogArgs { log_level: "warn".to_owned(), log_format: LogFormat::Text })?;
+    log::start(&LogArgs {
+        log_level: "warn".to_owned(),
+        log_outputs: vec![Output::Error],
+        log_format: LogFormat::Text,
+    })?;
     let marker = DataDir::read(&args.data_dir).map_err(Failure::failed)?.ok_or_else(|| {
         Failure::usage(format!("--data-dir {}: there is no data of a replica", args.data_dir.display()))
     })?;

@@ -158,6 +158,10 @@ fn applied(payload: &[u8]) -> String {
             let ids: Vec<_> = renew.ids.iter().map(|id| format!("{id:x}")).collect();
             format!("renew leases {}", ids.join(", "))
         }
+        Some(Command::HashCheck(check)) => match check.hash {
+            None => format!("ask for hashes at revision {}", check.revision),
+            Some(hash) => format!("hash {:08x} at revision {}", hash.hash, check.revision),
+        },
         None => format!("{} bytes {}", payload.len(), text(payload)),
     }
 }
@@ -243,6 +247,10 @@ fn to_json(batch: &DecidedBatch, command: &DecidedCommand) -> Value {
             }
             Some(Command::LeaseRevoke(revoke)) => value["lease_revoke"] = json!({ "id": revoke.id }),
             Some(Command::LeaseRenew(renew)) => value["lease_renew"] = json!({ "ids": renew.ids }),
+            Some(Command::HashCheck(check)) => {
+                let hash = check.hash.map(|hash| hash.hash);
+                value["hash_check"] = json!({ "revision": check.revision, "hash": hash });
+            }
             None => value["payload"] = base64(&command.payload),
         }
     }

@@ -43,4 +43,4 @@ pub use alarms::ALARMS_MAX;
 pub use budget::PAGE_BYTES;
 pub use error::KvError;
 pub use feed::{Change, Commit, Event, Feed, View};
-pub use store::KvStore;
+pub use store::{Comparer, KvStore};

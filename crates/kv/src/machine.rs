@@ -62,7 +62,7 @@ impl StateMachine for KvStore {
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
         let restored = snapshot::read_store(snapshot)?;
-        *self = KvStore { feed: self.feed.take(), ..restored };
+        *self = KvStore { feed: self.feed.take(), comparer: self.comparer.take(), ..restored };
         if let Some(feed) = &self.feed {
             feed.missed();
         }

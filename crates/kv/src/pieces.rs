@@ -70,6 +70,7 @@ impl KvStore {
             changes: ChangeLog::default(),
             leases: self.leases.clone(),
             feed: None,
+            comparer: None,
             ..*self
         }
     }

@@ -1,6 +1,6 @@
 //! The store's state, and the changes that commands make to it.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use imbl::OrdMap;
 use synod_api::{
@@ -9,8 +9,8 @@ use synod_api::{
         ResponseHeader,
     },
     synod::v1::{
-        KvCommand, KvQuery, KvStatus, kv_answer::Answer, kv_command::Command, kv_query::Query,
-        kv_reply::Reply,
+        KvCommand, KvHashCheck, KvHashChecked, KvQuery, KvStatus, kv_answer::Answer, kv_command::Command,
+        kv_query::Query, kv_reply::Reply,
     },
 };
 
@@ -64,6 +64,15 @@ pub struct KvStore {
     pub(crate) now_ms: u64,
     /// Who is told what is committed. It is no part of the replicated state.
     pub(crate) feed: Option<Arc<dyn Feed>>,
+    /// Who is told what members say of their hashes. It is no part of the replicated state.
+    pub(crate) comparer: Option<Arc<dyn Comparer>>,
+}
+
+/// Who compares this store with those of other members. Calls come from the thread that executes commands, in the order of
+/// the log, also of what an earlier life has executed, and must return at once.
+pub trait Comparer: fmt::Debug + Send + Sync {
+    /// A member asks for hashes, or tells its own. The store is at `revision`.
+    fn seen(&self, member: u64, check: &KvHashCheck, revision: i64);
 }
 
 /// The changes of one command while it executes. They share one revision, which becomes the store's only if
@@ -114,6 +123,7 @@ impl KvStore {
             leases: Leases::default(),
             now_ms: 0,
             feed: None,
+            comparer: None,
         }
     }
 
@@ -121,6 +131,12 @@ impl KvStore {
     #[must_use]
     pub fn feeding(self, feed: Arc<dyn Feed>) -> KvStore {
         KvStore { feed: Some(feed), ..self }
+    }
+
+    /// The same store, which tells `comparer` what members say of their hashes.
+    #[must_use]
+    pub fn compared_by(self, comparer: Arc<dyn Comparer>) -> KvStore {
+        KvStore { comparer: Some(comparer), ..self }
     }
 
     /// The revision of the last change; 1 for an empty store.
@@ -181,6 +197,12 @@ impl KvStore {
             Command::LeaseGrant(request) => self.lease_grant(request).map(Reply::LeaseGrant),
             Command::LeaseRevoke(request) => self.lease_revoke(request.id).map(Reply::LeaseRevoke),
             Command::LeaseRenew(request) => Ok(Reply::LeaseRenew(self.lease_renew(request))),
+            Command::HashCheck(check) => {
+                if let Some(comparer) = &self.comparer {
+                    comparer.seen(command.member_id, check, self.revision);
+                }
+                Ok(Reply::HashCheck(KvHashChecked {}))
+            }
             Command::Alarm(_) => unreachable!("handled above"),
         }
     }

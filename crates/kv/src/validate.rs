@@ -67,6 +67,8 @@ pub fn command(command: &KvCommand, limits: &Limits) -> Result<(), KvError> {
         Some(Command::Alarm(request)) => alarm(request)?,
         // Whether they make sense depends on the leases that there are.
         Some(Command::LeaseGrant(_) | Command::LeaseRevoke(_) | Command::LeaseRenew(_)) => {}
+        // Nothing is done with them here.
+        Some(Command::HashCheck(_)) => {}
         None => return Err(KvError::Malformed("command")),
     }
     // The size is checked last: etcd reports the other error of a request that is both wrong and too large.

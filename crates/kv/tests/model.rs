@@ -109,9 +109,11 @@ impl Model {
                 self.compacted = compact.revision;
                 Outcome::Compacted
             }
-            Command::Alarm(_) | Command::LeaseGrant(_) | Command::LeaseRevoke(_) | Command::LeaseRenew(_) => {
-                unreachable!("not generated")
-            }
+            Command::Alarm(_)
+            | Command::LeaseGrant(_)
+            | Command::LeaseRevoke(_)
+            | Command::LeaseRenew(_)
+            | Command::HashCheck(_) => unreachable!("not generated"),
         };
         if draft.changed {
             self.history.push(draft.contents);

@@ -382,6 +382,7 @@ impl Handle {
         NodeStatus {
             role: shared.role(),
             without_memory: shared.without_memory.load(Relaxed),
+            takes_care: shared.takes_care.load(Relaxed),
             leader: shared.leader(),
             epoch: synod_wire::Epoch(shared.epoch.get()),
             ballot: shared.ballot(),

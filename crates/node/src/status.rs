@@ -130,6 +130,8 @@ pub(crate) struct Shared {
     pub(crate) role: AtomicU8,
     /// The replica lost (part of) its log, and does not vote yet.
     pub(crate) without_memory: AtomicBool,
+    /// The replica does what one replica has to do for all.
+    pub(crate) takes_care: AtomicBool,
     pub(crate) leader: Gauge,
     pub(crate) ballot_round: Gauge,
     pub(crate) ballot_replica: Gauge,
@@ -203,6 +205,7 @@ impl Shared {
         let role = ROLES.iter().position(|&role| role == status.protocol.role).expect("all roles are listed");
         self.role.store(u8::try_from(role).expect("five roles"), Relaxed);
         self.without_memory.store(status.without_memory, Relaxed);
+        self.takes_care.store(status.takes_care, Relaxed);
         self.leader.set(status.protocol.view.leader.map_or(0, |leader| leader.0));
         self.ballot_round.set(status.protocol.view.ballot.round);
         self.ballot_replica.set(status.protocol.view.ballot.replica.0);
@@ -251,6 +254,9 @@ pub struct NodeStatus {
     pub role: Role,
     /// Whether it lost (part of) its log, and does not vote until it has learned what it may have said.
     pub without_memory: bool,
+    /// Whether it does what one replica has to do for all, as far as it knows: the leader, or with a protocol without one
+    /// whichever the protocol names.
+    pub takes_care: bool,
     /// The leader, as far as it knows.
     pub leader: Option<ReplicaId>,
     /// The epoch that it is in.

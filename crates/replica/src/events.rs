@@ -317,4 +317,6 @@ pub struct ReplicaStatus {
     /// Whether an earlier life may have said something in this epoch that the replica has forgotten: it does
     /// not vote before it has learned that, or an epoch begins for it.
     pub without_memory: bool,
+    /// Whether this replica does what one replica has to do for all, as far as it knows.
+    pub takes_care: bool,
 }

@@ -266,6 +266,7 @@ impl Replica {
             sources: self.catch_up.sources(),
             ahead_bytes: self.catch_up.ahead_bytes(),
             without_memory: self.forgets(),
+            takes_care: self.takes_care(),
         }
     }
 

@@ -125,6 +125,10 @@ impl Call {
             })
             .await
         };
+        if let Some(answer) = &answer {
+            let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+            store.slow().look(path.as_str(), code, came.elapsed());
+        }
         match answer {
             None => {}
             Some(Err(status)) => {

@@ -17,10 +17,16 @@ use crate::{
 pub struct Config {
     /// Addresses for clients: gRPC, and the HTTP pages too.
     pub client_addresses: Vec<Address>,
+    /// Addresses for clients that ask for the HTTP pages; if there are some, the client addresses serve gRPC alone.
+    pub http_addresses: Vec<Address>,
     /// Further addresses, for the HTTP pages alone.
     pub metrics_addresses: Vec<Address>,
     /// What addresses that speak TLS show and demand, made with [`Config::PROTOCOLS`].
     pub tls: Option<Acceptor>,
+    /// Whether another process may listen at the same addresses (SO_REUSEPORT).
+    pub reuse_port: bool,
+    /// The names of hosts by which clients may ask for a page at an address for clients; none, or `*`: any.
+    pub hosts: Vec<String>,
     /// Threads that serve clients, if there is no `event_loop`.
     pub client_io_threads: usize,
     /// Where clients are served in place of threads of the server: the loop on which the replica runs, which must have
@@ -28,6 +34,10 @@ pub struct Config {
     pub event_loop: Option<Arc<EventLoop>>,
     /// Most connections at a time, over all addresses. A further one replaces an idle one, or is closed.
     pub connections_max: usize,
+    /// How the server and a client find out that the other is gone.
+    pub keep_alive: KeepAlive,
+    /// A request that takes longer until its answer is known is logged.
+    pub slow_request: Duration,
     /// Most outstanding requests of one connection. A further one waits at the client.
     pub streams_per_connection_max: u32,
     /// Most bytes of memory for requests that are received, waiting or being answered, over all connections.
@@ -70,11 +80,16 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             client_addresses: Vec::new(),
+            http_addresses: Vec::new(),
             metrics_addresses: Vec::new(),
             tls: None,
+            reuse_port: false,
+            hosts: Vec::new(),
             client_io_threads: 1,
             event_loop: None,
             connections_max: 10_000,
+            keep_alive: KeepAlive::default(),
+            slow_request: Duration::from_millis(300),
             streams_per_connection_max: 4096,
             requests_bytes_max: 384 << 20,
             quota_bytes: 2 << 30,
@@ -82,6 +97,28 @@ impl Default for Config {
             watches: None,
             watch_progress_interval: Duration::from_secs(600),
             requests: RequestMetrics::default(),
+        }
+    }
+}
+
+/// How the server and a client find out that the other is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// After this long without a request the client is asked whether it is still there; zero: never.
+    pub interval: Duration,
+    /// How long the client has to answer; zero: it is not asked.
+    pub timeout: Duration,
+    /// A client that asks the server more often than this is cut off, as grpc does it; zero: it may ask at any time.
+    pub min_time: Duration,
+}
+
+impl Default for KeepAlive {
+    /// The server asks after 30 seconds, a client has 20 seconds to answer, and may ask every 5 seconds.
+    fn default() -> KeepAlive {
+        KeepAlive {
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(20),
+            min_time: Duration::from_secs(5),
         }
     }
 }

@@ -22,8 +22,8 @@ use tokio::{
 };
 
 use crate::{
-    Replica, call::Call, outbox::gathering, places::Presence, readers::GATHERED_BYTES, services::Store,
-    stream::Caller,
+    Replica, call::Call, config, outbox::gathering, pings::Pings, places::Presence, readers::GATHERED_BYTES,
+    services::Store, stream::Caller,
 };
 
 /// Bytes that a client may send on a stream, and on a connection, before the server has read them. A connection
@@ -40,26 +40,36 @@ pub(crate) const CONNECTION_BYTES: u64 = 192 << 10;
 const SEND_BUFFER_BYTES: usize = GATHERED_BYTES;
 /// What `h2` counts at most for a small frame of data that is not read yet.
 const SMALL_FRAME_BYTES: usize = 256;
+/// Longer than any connection lasts.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Most bytes of a request's headers.
 const HEADER_LIST_BYTES: u32 = 16 << 10;
-/// After this long without a request the client is asked whether it is still there, and has as long to answer.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What holds for every connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Most requests at a time.
+    pub streams_max: u32,
+    /// How long a client may take to begin.
+    pub head_timeout: Duration,
+    /// How the server and the client find out that the other is gone.
+    pub keep_alive: config::KeepAlive,
+}
 
 /// Serves a connection until the client ends it. Once `stop` is ready, it takes no more requests and ends the
 /// connection after the last answer.
 ///
 /// # Errors
-/// The client breaks HTTP/2's rules, does not begin within `head_timeout`, or does not answer a ping.
+/// The client breaks HTTP/2's rules, does not begin in time, or does not answer a ping.
 pub(crate) async fn serve<R: Replica>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     caller: Caller,
     store: &Store<R>,
-    streams_max: u32,
-    head_timeout: Duration,
+    terms: Terms,
     mut stop: Pin<&mut impl Future<Output = ()>>,
     mut place: Presence,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let Terms { streams_max, head_timeout, keep_alive } = terms;
     let mut builder = server::Builder::new();
     builder
         .initial_window_size(WINDOW_BYTES)
@@ -69,7 +79,7 @@ pub(crate) async fn serve<R: Replica>(
         // Many clients send a small request in a frame that is not the stream's last. The default would cut off one that
         // begins with a hundred of them.
         .data_frame_budget(streams_max as usize * SMALL_FRAME_BYTES);
-    let (stream, outbox) = gathering(stream);
+    let (stream, outbox) = gathering(stream, Pings::new(keep_alive.min_time));
     let mut gives_way = place.idle(std::time::Instant::now());
     let mut connection = tokio::select! {
         begun = timeout(head_timeout, builder.handshake(stream)) => begun??,
@@ -77,7 +87,8 @@ pub(crate) async fn serve<R: Replica>(
     };
     // Whether requests are outstanding, and whether the connection was told to give way.
     let (mut busy, mut told) = (false, false);
-    let mut keep_alive = KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"));
+    let mut keep_alive =
+        KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"), keep_alive);
     let (lane, share) = (&store.lane(), store.share());
     // Refusals since the client last took all that was sent, and the size of the connection's window.
     let (mut refused, mut window) = (0, WINDOW_BYTES_MIN);
@@ -145,6 +156,10 @@ pub(crate) async fn serve<R: Replica>(
             // If a call sends something, the connection wakes this task.
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
         }
+        if outbox.are_pings_too_many(!calls.is_empty()) {
+            outbox.say_too_many_pings(cx);
+            return Poll::Ready(Err("the client pings too often".into()));
+        }
         if busy && calls.is_empty() {
             busy = false;
             outbox.rest();
@@ -170,6 +185,9 @@ pub(crate) async fn serve<R: Replica>(
 /// Finds out whether the client is still there.
 struct KeepAlive {
     ping: PingPong,
+    /// After how long to ask, and how long to wait for the answer.
+    interval: Duration,
+    timeout: Duration,
     /// When to ask next, or how long to wait for the answer.
     timer: Pin<Box<Sleep>>,
     asked: bool,
@@ -178,8 +196,9 @@ struct KeepAlive {
 }
 
 impl KeepAlive {
-    fn new(ping: PingPong) -> KeepAlive {
-        KeepAlive { ping, timer: Box::pin(sleep(KEEP_ALIVE_INTERVAL)), asked: false, heard: false }
+    fn new(ping: PingPong, config::KeepAlive { interval, timeout, .. }: config::KeepAlive) -> KeepAlive {
+        let interval = if interval.is_zero() || timeout.is_zero() { NEVER } else { interval };
+        KeepAlive { ping, interval, timeout, timer: Box::pin(sleep(interval)), asked: false, heard: false }
     }
 
     /// Becomes ready, with an error, when the client is gone.
@@ -192,19 +211,19 @@ impl KeepAlive {
                     return Poll::Ready(error.into());
                 }
                 self.asked = false;
-                self.timer.as_mut().reset(Instant::now() + KEEP_ALIVE_INTERVAL);
+                self.timer.as_mut().reset(Instant::now() + self.interval);
             }
             ready!(self.timer.as_mut().poll(cx));
             if self.asked {
                 return Poll::Ready("the client does not answer a ping".into());
             }
-            let mut wait = KEEP_ALIVE_INTERVAL;
+            let mut wait = self.interval;
             if !mem::take(&mut self.heard) {
                 if let Err(error) = self.ping.send_ping(Ping::opaque()) {
                     return Poll::Ready(error.into());
                 }
                 self.asked = true;
-                wait = KEEP_ALIVE_TIMEOUT;
+                wait = self.timeout;
             }
             self.timer.as_mut().reset(Instant::now() + wait);
         }
@@ -229,9 +248,18 @@ mod tests {
 
     const STREAMS_MAX: u32 = 4096;
     const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+    const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+    const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
     /// The client's end of a connection, and how it ended.
     fn connection(room: usize) -> (DuplexStream, JoinHandle<Result<(), String>>) {
+        connection_kept(room, config::KeepAlive::default())
+    }
+
+    fn connection_kept(
+        room: usize,
+        keep_alive: config::KeepAlive,
+    ) -> (DuplexStream, JoinHandle<Result<(), String>>) {
         let member = Member {
             id: ReplicaId(1),
             name: "only".into(),
@@ -251,9 +279,8 @@ mod tests {
         let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
-            let caller = Caller::default();
-            let served =
-                serve(stream, caller, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
+            let terms = Terms { streams_max: STREAMS_MAX, head_timeout: HEAD_TIMEOUT, keep_alive };
+            let served = serve(stream, Caller::default(), &store, terms, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)
@@ -281,6 +308,35 @@ mod tests {
         client.read_to_end(&mut heard).await.unwrap();
         let ping_head = b"\0\0\x08\x06\0\0\0\0\0";
         assert_eq!(heard.windows(9).filter(|bytes| bytes == ping_head).count(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_is_not_asked_if_the_interval_is_zero() {
+        let never = config::KeepAlive { interval: Duration::ZERO, ..config::KeepAlive::default() };
+        let (mut client, served) = connection_kept(1 << 12, never);
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        sleep(Duration::from_secs(24 * 3600)).await;
+        assert!(!served.is_finished());
+        drop(client);
+        let _ = served.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_pings_too_often_is_told_so_and_cut_off() {
+        let (client, served) = connection(1 << 12);
+        let (send, mut client) = h2::client::handshake(client).await.unwrap();
+        let mut pings = client.ping_pong().unwrap();
+        let client = tokio::spawn(client);
+        let mut answered = 0;
+        while pings.ping(Ping::opaque()).await.is_ok() {
+            answered += 1;
+        }
+        assert_eq!(answered, 3);
+        let error = client.await.unwrap().unwrap_err();
+        assert_eq!(error.reason(), Some(h2::Reason::ENHANCE_YOUR_CALM));
+        assert!(format!("{error:?}").contains("too_many_pings"), "{error:?}");
+        assert_eq!(served.await.unwrap().unwrap_err(), "the client pings too often");
+        drop(send);
     }
 
     #[tokio::test(start_paused = true)]

@@ -35,11 +35,10 @@ use tonic::{Code, Status};
 use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
-    connection,
+    connection::{self, Terms},
     message::too_many,
     places::Places,
     readers::apart,
-    serve::HEAD_TIMEOUT,
     services::Store,
     stream::Caller,
 };
@@ -141,7 +140,7 @@ pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sy
 pub(crate) struct Gateway<R> {
     store: Arc<Store<R>>,
     caller: Caller,
-    streams_max: u32,
+    terms: Terms,
     stopping: watch::Receiver<bool>,
     share: Share,
     /// The way to the server, once it was needed.
@@ -152,11 +151,11 @@ impl<R: Replica> Gateway<R> {
     pub(crate) fn new(
         store: Arc<Store<R>>,
         caller: Caller,
-        streams_max: u32,
+        terms: Terms,
         stopping: watch::Receiver<bool>,
     ) -> Gateway<R> {
         let share = store.share();
-        Gateway { store, caller, streams_max, stopping, share, link: Mutex::new(None) }
+        Gateway { store, caller, terms, stopping, share, link: Mutex::new(None) }
     }
 
     /// Answers a request whose path begins with [`PREFIX`].
@@ -253,13 +252,13 @@ impl<R: Replica> Gateway<R> {
             return Ok(ready);
         }
         let (near, far) = duplex(PIPE_BYTES);
-        let (store, caller, streams_max, mut stopping) =
-            (Arc::clone(&self.store), self.caller.clone(), self.streams_max, self.stopping.clone());
+        let (store, caller, terms, mut stopping) =
+            (Arc::clone(&self.store), self.caller.clone(), self.terms, self.stopping.clone());
         tokio::spawn(async move {
             let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
             let place = Places::new(1).take().expect("it is free");
             // The gateway's client has the place that counts. An error means that it has left.
-            let _ = connection::serve(far, caller, &store, streams_max, HEAD_TIMEOUT, stop, place).await;
+            let _ = connection::serve(far, caller, &store, terms, stop, place).await;
         });
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);

@@ -7,7 +7,7 @@ use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{ACCEPT, ALLOW, CONTENT_TYPE},
+    header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST},
 };
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -52,6 +52,23 @@ pub(crate) type Page = Response<Full<Bytes>>;
 impl<R: Replica> Pages<R> {
     pub(crate) fn new(store: Arc<Store<R>>, metrics: Arc<Registry>) -> Pages<R> {
         Pages { store, metrics }
+    }
+
+    /// The refusal of a request for a host of another name than these, as etcd has it; none, or `*`: any name is right. So a
+    /// page of another origin, which a browser looks up at this address, cannot ask for anything here.
+    pub(crate) fn unknown_host<B>(request: &Request<B>, hosts: &[String]) -> Option<Page> {
+        let is_known = |name: &str| hosts.iter().any(|host| host == "*" || host == name);
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let host = host.or_else(|| request.uri().host()).unwrap_or_default();
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => host,
+        };
+        if hosts.is_empty() || is_known(name) {
+            return None;
+        }
+        let text = format!("this replica does not go by the name {name:?}: see --host-whitelist\n");
+        Some(page(StatusCode::MISDIRECTED_REQUEST, TEXT, text))
     }
 
     pub(crate) async fn page(&self, request: &Request<Incoming>) -> Page {
@@ -151,6 +168,23 @@ impl<'a> Parameters<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::InMemory;
+
+    #[test]
+    fn a_host_of_another_name_is_refused() {
+        let refused = |host: &str, hosts: &[&str]| {
+            let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            let request = Request::get("/health").header(HOST, host).body(()).unwrap();
+            let refusal = Pages::<InMemory>::unknown_host(&request, &hosts);
+            refusal.map(|page| page.status())
+        };
+        assert_eq!(refused("evil.example:2379", &["localhost"]), Some(StatusCode::MISDIRECTED_REQUEST));
+        assert_eq!(refused("localhost:2379", &["localhost"]), None);
+        assert_eq!(refused("[::1]:2379", &["[::1]"]), None);
+        assert_eq!(refused("[::1]", &["[::1]"]), None);
+        assert_eq!(refused("evil.example", &["*"]), None);
+        assert_eq!(refused("evil.example", &[]), None);
+    }
 
     #[test]
     fn parameters_are_found_by_their_whole_name() {

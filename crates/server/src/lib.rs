@@ -8,10 +8,11 @@
 //! sockets ── client-io threads ── gRPC over HTTP/2 ── services ── Replica (execute, query)
 //! listen.rs  serve.rs, stream.rs  connection.rs       kv, cluster, maintenance, native
 //!                                 call.rs, message.rs,
-//!                                 outbox.rs
+//!                                 outbox.rs, pings.rs
 //!                                 feeds.rs             Replica (subscribe)
 //!            reader threads       large answers, readers.rs
 //!            watch thread         events for watches, watch/
+//!            upkeep thread        compactions and comparisons by itself, upkeep/
 //!                              ── pages, http.rs, exposition.rs
 //!                              ── JSON, gateway.rs, then as gRPC
 //! ```
@@ -37,18 +38,21 @@ mod listen;
 mod memory;
 mod message;
 mod outbox;
+mod pings;
 mod places;
 mod readers;
 mod replica;
 mod requests;
 mod serve;
 mod services;
+mod slow;
 mod stream;
+mod upkeep;
 mod watch;
 
 pub use prometheus_client::registry::Registry;
 
-pub use config::Config;
+pub use config::{Config, KeepAlive};
 pub use event_loop::EventLoop;
 pub use listen::{Address, At, ListenError, Speaks, listen_addresses};
 pub use memory::InMemory;
@@ -59,4 +63,5 @@ pub use replica::{
 pub use requests::RequestMetrics;
 pub use serve::Server;
 pub use services::API_VERSION;
+pub use upkeep::{Compaction, Compactor, Differs, Hashes, Upkeep, UpkeepConfig};
 pub use watch::Watches;

@@ -129,12 +129,14 @@ impl fmt::Display for Remote {
 }
 
 impl Listener {
-    pub(crate) fn bind(at: &At) -> io::Result<Listener> {
+    /// `reuse_port`: whether another process may listen at the same address.
+    pub(crate) fn bind(at: &At, reuse_port: bool) -> io::Result<Listener> {
         match at {
             At::Tcp(address) => {
                 let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
                 // A restarted server need not wait until the kernel has forgotten the old connections.
                 socket.set_reuseaddr(true)?;
+                socket.set_reuseport(reuse_port)?;
                 socket.bind(*address)?;
                 Ok(Listener::Tcp(socket.listen(BACKLOG)?))
             }
@@ -213,13 +215,13 @@ mod tests {
         // The process that listened there was killed.
         drop(unix::net::UnixListener::bind(path).unwrap());
         assert!(path.exists());
-        let listener = Listener::bind(&at).unwrap();
-        assert_eq!(Listener::bind(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
+        let listener = Listener::bind(&at, false).unwrap();
+        assert_eq!(Listener::bind(&at, false).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert!(UnixStream::connect(path).await.is_ok());
         drop(listener);
         assert!(!path.exists());
         fs::write(path, "a file of somebody else").unwrap();
-        assert_eq!(Listener::bind(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(Listener::bind(&at, false).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert!(path.exists());
     }
 }

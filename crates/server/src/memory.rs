@@ -164,6 +164,7 @@ impl Replica for InMemory {
             snapshot: Slot::ZERO,
             sessions: self.shared.sessions.load(Ordering::Relaxed),
             troubles: Vec::new(),
+            forked_with: Vec::new(),
             peers: Vec::new(),
             receiving: None,
             missing: 0,

@@ -13,17 +13,22 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf, split};
 
+use crate::pings::Pings;
+
 /// Once this many bytes are gathered, they are sent before more are taken.
 const GATHERED_BYTES: usize = 64 << 10;
 
 /// Splits a stream into the end that `h2` reads and writes, and the end that sends.
-pub(crate) fn gathering<S: AsyncRead + AsyncWrite>(stream: S) -> (Gathering<S>, Outbox<S>) {
+///
+/// `pings` are those of the client.
+pub(crate) fn gathering<S: AsyncRead + AsyncWrite>(stream: S, pings: Pings) -> (Gathering<S>, Outbox<S>) {
     let (read, write) = split(stream);
     let outbox = Outbox(Arc::new(Mutex::new(Gathered {
         write,
         bytes: BytesMut::new(),
         unflushed: false,
         full: false,
+        pings,
     })));
     (Gathering { read, outbox: Outbox(outbox.0.clone()) }, outbox)
 }
@@ -47,6 +52,8 @@ struct Gathered<S> {
     unflushed: bool,
     /// Whether a write found no room since [`Outbox::is_all_sent`] last asked.
     full: bool,
+    /// They are counted where the connection's bytes pass.
+    pings: Pings,
 }
 
 impl<S: AsyncRead + AsyncWrite> Outbox<S> {
@@ -59,6 +66,22 @@ impl<S: AsyncRead + AsyncWrite> Outbox<S> {
     pub(crate) fn is_all_sent(&self) -> bool {
         let mut gathered = self.gathered();
         !mem::take(&mut gathered.full) && gathered.bytes.is_empty() && !gathered.unflushed
+    }
+
+    /// Whether the client has asked too often if the server is there, while it has requests (`busy`) or none.
+    pub(crate) fn are_pings_too_many(&self, busy: bool) -> bool {
+        let mut gathered = self.gathered();
+        gathered.pings.set_busy(busy);
+        gathered.pings.are_too_many()
+    }
+
+    /// Tells the client so, as the last thing that it is sent.
+    pub(crate) fn say_too_many_pings(&self, cx: &mut Context<'_>) {
+        let mut gathered = self.gathered();
+        let Gathered { pings, bytes, .. } = &mut *gathered;
+        pings.say_goodbye(bytes);
+        // The connection ends even if the client takes nothing.
+        let _ = gathered.poll_send(cx);
     }
 
     /// Frees the buffer of an idle connection.
@@ -94,13 +117,16 @@ impl<S: AsyncRead + AsyncWrite> Gathered<S> {
     }
 }
 
-impl<S: AsyncRead> AsyncRead for Gathering<S> {
+impl<S: AsyncRead + AsyncWrite> AsyncRead for Gathering<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.read).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.read).poll_read(cx, buffer))?;
+        self.outbox.gathered().pings.came(&buffer.filled()[before..]);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -112,6 +138,7 @@ impl<S: AsyncRead + AsyncWrite> AsyncWrite for Gathering<S> {
             ready!(gathered.poll_send(cx))?;
             gathered.full = false;
         }
+        gathered.pings.leave(bytes);
         gathered.bytes.extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
@@ -129,7 +156,7 @@ impl<S: AsyncRead + AsyncWrite> AsyncWrite for Gathering<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
+    use std::{future::poll_fn, time::Duration};
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
@@ -138,7 +165,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_leaves_together() {
         let (mut client, stream) = duplex(1 << 20);
-        let (mut stream, outbox) = gathering(stream);
+        let (mut stream, outbox) = gathering(stream, Pings::new(Duration::ZERO));
         for part in ["one ", "two ", "three"] {
             stream.write_all(part.as_bytes()).await.unwrap();
             stream.flush().await.unwrap();
@@ -152,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_gathered_is_bounded_and_all_of_it_leaves_before_the_end() {
         let (mut client, stream) = duplex(1000);
-        let (mut stream, _outbox) = gathering(stream);
+        let (mut stream, _outbox) = gathering(stream, Pings::new(Duration::ZERO));
         let piece = [7; 1000];
         let mut written = 0;
         while poll_fn(|cx| Poll::Ready(Pin::new(&mut stream).poll_write(cx, &piece))).await.is_ready() {

@@ -53,6 +53,12 @@ pub trait Replica: Clone + Send + Sync + 'static {
     /// How this replica sees itself and its peers. The cluster and the replica's id never change.
     fn status(&self) -> Status;
 
+    /// Whether this replica does what one replica has to do for all, as far as it knows. Two may believe it at a time.
+    fn takes_care(&self) -> bool {
+        let status = self.status();
+        status.leader == Some(status.replica)
+    }
+
     /// The group as this replica knows it, which may be out of date. After a linearizable query it is no
     /// older than the query.
     fn group(&self) -> Group;
@@ -235,6 +241,8 @@ pub struct Status {
     pub sessions: u64,
     /// Problems that an operator should know of, one sentence each.
     pub troubles: Vec<String>,
+    /// Replicas that have decided something else than this one.
+    pub forked_with: Vec<ReplicaId>,
     /// The other replicas.
     pub peers: Vec<PeerStatus>,
     /// The snapshot that it is fetching: bytes that have arrived, and bytes in all.
@@ -413,6 +421,9 @@ pub enum ChangeError {
     /// Another member has this address.
     #[error("Peer URLs already exists")]
     AddressTaken,
+    /// As many members stay learners as may.
+    #[error("too many learner members in cluster")]
+    TooManyLearners,
     /// The group has as many members as it can have.
     #[error("the group has as many members as it can have")]
     Full,

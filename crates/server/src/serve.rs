@@ -9,8 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http_body_util::BodyExt as _;
-use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
@@ -54,7 +55,9 @@ pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Server {
     client_addresses: Vec<SocketAddr>,
+    http_addresses: Vec<SocketAddr>,
     metrics_addresses: Vec<SocketAddr>,
+    reuse_port: bool,
     stopping: watch::Sender<bool>,
     clients: Places,
     pages: Places,
@@ -104,7 +107,9 @@ impl Server {
         let (stopping, _) = watch::channel(false);
         let mut server = Server {
             client_addresses: Vec::new(),
+            http_addresses: Vec::new(),
             metrics_addresses: Vec::new(),
+            reuse_port: config.reuse_port,
             stopping,
             clients: Places::new(connections_max.unwrap_or(u32::MAX)),
             pages: Places::new(PAGES_MAX),
@@ -123,6 +128,12 @@ impl Server {
         let rejected = Arc::<Mutex<Sparse>>::default();
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let feeds = Feeds::new(server.stopping.subscribe());
+        let terms = connection::Terms {
+            streams_max: config.streams_per_connection_max,
+            head_timeout: HEAD_TIMEOUT,
+            keep_alive: config.keep_alive,
+        };
+        let hosts: Arc<[String]> = config.hosts.clone().into();
         let threads = handles.into_iter().map(|thread| {
             let gathering = groups.iter().map(|replica| {
                 let (replica, task) = replica.gathering();
@@ -136,16 +147,22 @@ impl Server {
             let protocols = Protocols {
                 store,
                 pages,
-                streams_max: config.streams_per_connection_max,
+                terms,
+                hosts: Arc::clone(&hosts),
                 tls: config.tls.clone(),
                 rejected: Arc::clone(&rejected),
             };
             (thread, protocols)
         });
         let threads: Vec<_> = threads.collect();
+        let purpose = if config.http_addresses.is_empty() { Purpose::Clients } else { Purpose::Calls };
         for address in &config.client_addresses {
-            let bound = server.listen(address, threads.clone(), Purpose::Clients)?;
+            let bound = server.listen(address, threads.clone(), purpose)?;
             server.client_addresses.extend(bound);
+        }
+        for address in &config.http_addresses {
+            let bound = server.listen(address, threads.clone(), Purpose::Http)?;
+            server.http_addresses.extend(bound);
         }
         for address in &config.metrics_addresses {
             let bound = server.listen(address, threads.clone(), Purpose::Pages)?;
@@ -158,6 +175,12 @@ impl Server {
     #[must_use]
     pub fn client_addresses(&self) -> &[SocketAddr] {
         &self.client_addresses
+    }
+
+    /// The addresses for clients that ask for pages, where these are apart.
+    #[must_use]
+    pub fn http_addresses(&self) -> &[SocketAddr] {
+        &self.http_addresses
     }
 
     /// The addresses for the pages alone.
@@ -208,7 +231,7 @@ impl Server {
         let acceptor = threads[0].0.clone();
         let listener = {
             let _context = acceptor.enter();
-            Listener::bind(at)
+            Listener::bind(at, self.reuse_port)
                 .map_err(|error| io::Error::new(error.kind(), format!("cannot listen at {at}: {error}")))?
         };
         let (bound, path) = match &listener {
@@ -219,7 +242,7 @@ impl Server {
         info!(address = %place.unwrap_or_else(|| at.clone()), ?purpose, ?speaks, "listening");
         let acceptance = Acceptance {
             threads,
-            places: if purpose == Purpose::Clients { self.clients.clone() } else { self.pages.clone() },
+            places: if purpose == Purpose::Pages { self.pages.clone() } else { self.clients.clone() },
             refused: Sparse::default(),
             stopping: self.stopping.subscribe(),
         };
@@ -260,6 +283,11 @@ async fn ask(replica: impl Replica) {
     let _ = replica.query(query.encode_to_vec().into(), Consistency::Serializable).await;
 }
 
+/// A page as an answer of the gateway.
+fn boxed(page: Response<Full<Bytes>>) -> gateway::Answer {
+    page.map(|page| page.map_err(|never| match never {}).boxed_unsync())
+}
+
 /// Limits how often a warning is logged.
 #[derive(Debug, Default)]
 struct Sparse {
@@ -282,7 +310,13 @@ impl Sparse {
 /// The use of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
+    /// gRPC, and pages.
     Clients,
+    /// gRPC alone.
+    Calls,
+    /// Pages, for clients.
+    Http,
+    /// Pages, for operators and their tools.
     Pages,
 }
 
@@ -350,7 +384,9 @@ impl<R: Replica> Acceptance<R> {
 struct Protocols<R> {
     store: Arc<Store<R>>,
     pages: Pages<R>,
-    streams_max: u32,
+    terms: connection::Terms,
+    /// See [`Config::hosts`].
+    hosts: Arc<[String]>,
     tls: Option<Acceptor>,
     /// Warnings of handshakes that failed, over all connections.
     rejected: Arc<Mutex<Sparse>>,
@@ -361,7 +397,8 @@ impl<R> Clone for Protocols<R> {
         Protocols {
             store: self.store.clone(),
             pages: self.pages.clone(),
-            streams_max: self.streams_max,
+            terms: self.terms,
+            hosts: Arc::clone(&self.hosts),
             tls: self.tls.clone(),
             rejected: Arc::clone(&self.rejected),
         }
@@ -380,9 +417,9 @@ impl<R: Replica> Protocols<R> {
         let gateway_stopping = stopping.clone();
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let gives_way = place.idle(Instant::now());
-        let pages = purpose == Purpose::Pages;
+        let http1_only = matches!(purpose, Purpose::Http | Purpose::Pages);
         let established = tokio::select! {
-            established = timeout(HEAD_TIMEOUT, establish(socket, speaks, self.tls.as_ref(), pages)) => established,
+            established = timeout(HEAD_TIMEOUT, establish(socket, speaks, self.tls.as_ref(), http1_only)) => established,
             // The client has not sent a request.
             () = stop.as_mut() => return,
             _ = gives_way => return,
@@ -393,15 +430,16 @@ impl<R: Replica> Protocols<R> {
             Ok(Err(error)) => return debug!(%peer, %error, "a connection broke"),
             Err(_) => return debug!(%peer, "the client did not begin in time"),
         };
-        let served = if established.is_http2 {
-            let Established { stream, caller, .. } = established;
-            let (store, streams_max) = (&self.store, self.streams_max);
-            connection::serve(stream, caller, store, streams_max, HEAD_TIMEOUT, stop, place).await
+        let Established { stream, caller, is_http2 } = established;
+        let served = if is_http2 {
+            connection::serve(stream, caller, &self.store, self.terms, stop, place).await
+        } else if purpose == Purpose::Calls {
+            Err("the client does not speak HTTP/2, and pages are served at other addresses".into())
         } else {
-            let Established { stream, caller, .. } = established;
-            let gateway = (!pages)
-                .then(|| Gateway::new(self.store.clone(), caller, self.streams_max, gateway_stopping));
-            self.serve_pages(stream, gateway.as_ref(), stop, place).await
+            let gateway = (purpose != Purpose::Pages)
+                .then(|| Gateway::new(self.store.clone(), caller, self.terms, gateway_stopping));
+            let hosts: &[String] = if purpose == Purpose::Pages { &[] } else { &self.hosts };
+            self.serve_pages(stream, gateway.as_ref(), hosts, stop, place).await
         };
         if let Err(error) = served {
             debug!(%peer, error, "a connection broke");
@@ -413,19 +451,20 @@ impl<R: Replica> Protocols<R> {
         &self,
         stream: Stream,
         gateway: Option<&Gateway<R>>,
+        hosts: &[String],
         stop: Pin<&mut impl Future<Output = ()>>,
         mut place: Presence,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         place.busy();
         let pages = &self.pages;
         let page = service_fn(async |request: Request<Incoming>| {
-            let answer = match gateway {
-                Some(gateway) if request.uri().path().starts_with(gateway::PREFIX) => {
+            let refusal = Pages::<R>::unknown_host(&request, hosts);
+            let answer = match (refusal, gateway) {
+                (Some(refusal), _) => boxed(refusal),
+                (None, Some(gateway)) if request.uri().path().starts_with(gateway::PREFIX) => {
                     gateway.answer(request).await
                 }
-                _ => {
-                    pages.page(&request).await.map(|page| page.map_err(|never| match never {}).boxed_unsync())
-                }
+                (None, _) => boxed(pages.page(&request).await),
             };
             Ok::<_, Infallible>(answer)
         });

@@ -321,7 +321,7 @@ impl Answer {
             Reply::Compact(compact) => done(compact.header, true, Vec::new()),
             Reply::Error(failure) => Some(Answer::Refused(failure.code)),
             Reply::Alarm(alarm) => done(alarm.header, true, vec![Part::Cleared(alarm.alarms.len())]),
-            Reply::LeaseGrant(_) | Reply::LeaseRevoke(_) | Reply::LeaseRenew(_) => None,
+            Reply::LeaseGrant(_) | Reply::LeaseRevoke(_) | Reply::LeaseRenew(_) | Reply::HashCheck(_) => None,
         }
     }
 

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, num::NonZero, path::PathBuf, thread};
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
 use synod_node::{MemberAddress, Merging, Threads};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
-use synod_server::{Address, At, Speaks};
-use synod_storage::{DataDir, Ending};
+use synod_server::{Address, At, KeepAlive, Speaks};
+use synod_storage::{DataDir, Durability, Ending};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
@@ -38,6 +38,10 @@ pub(super) fn wrong<T>(
 pub struct Checked {
     pub node: synod_node::Config,
     pub server: synod_server::Config,
+    /// What the replica does for its store by itself.
+    pub upkeep: synod_server::UpkeepConfig,
+    /// Whether it compares itself with the others before it serves.
+    pub check_at_start: bool,
     /// That of the flags, for a replica that joins: the cluster tells it the number.
     pub groups: Groups,
     /// For the first start of a replica that joins a cluster: whom to ask. The cluster and the id in `node`
@@ -88,7 +92,8 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     };
 
     check_tuning(&args.tuning)?;
-    let durability = args.tuning.durability;
+    let durability = durability(args)?;
+    check_combination(&args.tuning, durability)?;
     if !durability.keeps_votes(Ending::Process) && members.len() == 1 {
         warnings.push(format!("one replica with --durability {durability} keeps nothing over a restart"));
     } else if !durability.keeps_votes(Ending::Machine) && members.len() == 2 {
@@ -96,6 +101,12 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
             "two replicas with --durability {durability} do not go on after one machine went down; use 3, or sync"
         ));
     }
+    let (upkeep, check_at_start) = match super::etcd::upkeep::config(&args.etcd) {
+        Ok(upkeep) => upkeep,
+        Err(why) => return wrong("auto-compaction-retention", &args.etcd.auto_compaction_retention, why),
+    };
+    let idle = &args.etcd.feature_gates.without_meaning;
+    warnings.extend(idle.iter().map(|name| format!("--feature-gates {name} has no meaning here")));
     let mut node = synod_node::Config::new(cluster, me, members, data_dir);
     node.name.clone_from(name);
     for Address { at, speaks } in listen("listen-peer-urls", &args.member.listen_peer_urls)? {
@@ -110,7 +121,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         }
     }
     let tls = TlsPlan::check(args, &node, &mut warnings)?;
-    node.durability = args.tuning.durability;
+    node.durability = durability;
     node.segment_bytes = args.tuning.wal_segment_bytes;
     node.accept_lost_log = args.tuning.accept_lost_log;
     node.begin_without_all = args.cluster.begin_without_all;
@@ -119,7 +130,16 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     node.merging = merging(groups, &args.tuning);
     let server = synod_server::Config {
         client_addresses: listen("listen-client-urls", &args.member.listen_client_urls)?,
+        http_addresses: listen("listen-client-http-urls", &args.etcd.listen_client_http_urls)?,
         metrics_addresses: listen("listen-metrics-urls", &args.member.listen_metrics_urls)?,
+        reuse_port: args.etcd.socket_reuse_port,
+        hosts: args.etcd.host_whitelist.clone(),
+        keep_alive: KeepAlive {
+            interval: args.etcd.grpc_keepalive_interval,
+            timeout: args.etcd.grpc_keepalive_timeout,
+            min_time: args.etcd.grpc_keepalive_min_time,
+        },
+        slow_request: args.etcd.warning_unary_request_duration,
         client_io_threads: client_io_threads(&args.tuning).into(),
         connections_max: args.tuning.connections_max as usize,
         streams_per_connection_max: args.tuning.max_concurrent_streams,
@@ -128,7 +148,20 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         watch_progress_interval: args.tuning.watch_progress_notify_interval,
         ..synod_server::Config::default()
     };
-    Ok(Checked { node, server, groups, joining, client_urls, tls, warnings })
+    Ok(Checked { node, server, upkeep, check_at_start, groups, joining, client_urls, tls, warnings })
+}
+
+/// The durability of the flags: --unsafe-no-fsync is etcd's way to say that nothing waits for the disk.
+fn durability(args: &ServeArgs) -> Result<Durability, ConfigError> {
+    match args.tuning.durability {
+        Durability::Sync | Durability::Async if args.etcd.unsafe_no_fsync => Ok(Durability::Async),
+        other if args.etcd.unsafe_no_fsync => wrong(
+            "unsafe-no-fsync",
+            true,
+            format!("does not go with --durability {other}; accepted: one of the two"),
+        ),
+        durability => Ok(durability),
+    }
 }
 
 /// The library's defaults.
@@ -409,7 +442,6 @@ fn check_tuning(tuning: &Tuning) -> Result<(), ConfigError> {
         return wrong("election-timeout", format!("{:?}", tuning.election_timeout), why);
     }
     check_options(tuning)?;
-    check_combination(tuning)?;
     if tuning.priority > 0 && election(tuning) == ElectionKind::Rotating {
         let why =
             "does nothing with --election rotating; accepted: 0, or any with --election ballot or randomized";
@@ -461,8 +493,8 @@ fn check_options(tuning: &Tuning) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn check_combination(tuning: &Tuning) -> Result<(), ConfigError> {
-    let (protocol, election, durability) = (protocol(tuning), election(tuning), tuning.durability);
+fn check_combination(tuning: &Tuning, durability: Durability) -> Result<(), ConfigError> {
+    let (protocol, election) = (protocol(tuning), election(tuning));
     let dissemination = settings(tuning).consensus.dissemination;
     match (Combination { protocol, election, dissemination, durability }).check() {
         Ok(()) => Ok(()),

@@ -10,15 +10,19 @@ use synod_storage::Durability;
 
 use synod_wire::Groups;
 
-use super::{config, units};
+use super::{
+    config,
+    etcd::{flags::EtcdArgs, outputs::Output},
+    units,
+};
 
 /// The flags of one replica.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// A TOML file with settings; its keys are the flags' names without the dashes.
+    /// A file with settings, in TOML or as etcd's in YAML; its keys are the flags' names without the dashes.
     ///
-    /// A flag takes precedence over the environment, the environment over the file, and the file over the
-    /// default. A list of URLs may be an array, and initial-cluster a table of names and URLs.
+    /// A flag takes precedence over the variables SYNOD_*, these over etcd's ETCD_*, these over the file, and the file
+    /// over the default. A list of URLs may be an array, and initial-cluster a table of names and URLs.
     #[arg(long, env = "SYNOD_CONFIG_FILE", value_name = "FILE")]
     pub config_file: Option<PathBuf>,
     #[command(flatten)]
@@ -29,6 +33,8 @@ pub struct ServeArgs {
     pub tuning: Tuning,
     #[command(flatten)]
     pub tls: TlsArgs,
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
     #[command(flatten)]
     pub log: LogArgs,
     /// Stop, as on SIGTERM, when standard input ends; for a parent process that may be killed.
@@ -112,7 +118,7 @@ pub struct ClusterArgs {
     #[arg(
         long, env = "SYNOD_BEGIN_WITHOUT_ALL", value_name = "true|false", default_value_t = false,
         num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
-        help_heading = CLUSTER
+        value_parser = units::truth, help_heading = CLUSTER
     )]
     pub begin_without_all: bool,
     /// The address at which the others reach this replica at first; must be the one in --initial-cluster,
@@ -302,7 +308,6 @@ pub struct Tuning {
     /// After how long a watch without events is told how far it is, if its client wants to know; at least 100ms.
     #[arg(
         long, env = "SYNOD_WATCH_PROGRESS_NOTIFY_INTERVAL", value_name = "TIME", default_value = "10m",
-        alias = "experimental-watch-progress-notify-interval",
         value_parser = units::duration_above_zero, help_heading = "Clients"
     )]
     pub watch_progress_notify_interval: Duration,
@@ -318,7 +323,7 @@ pub struct Tuning {
     #[arg(
         long, env = "SYNOD_ACCEPT_LOST_LOG", value_name = "true|false", default_value_t = false,
         num_args = 0..=1, require_equals = true, default_missing_value = "true",
-        action = clap::ArgAction::Set, help_heading = "Log and snapshots"
+        action = clap::ArgAction::Set, value_parser = units::truth, help_heading = "Log and snapshots"
     )]
     pub accept_lost_log: bool,
     /// Size of a segment of the log, 16KiB to 4GiB.
@@ -347,6 +352,7 @@ pub struct Tuning {
         env = "SYNOD_KEEP_SLOTS",
         value_name = "SLOTS",
         default_value = "5000",
+        alias = "snapshot-catchup-entries",
         help_heading = "Log and snapshots"
     )]
     pub keep_slots: u64,
@@ -483,7 +489,16 @@ pub struct LogArgs {
     /// The level: error, warn, info, debug or trace; or one for each part, as in info,synod_transport=debug.
     #[arg(long, env = "SYNOD_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     pub log_level: String,
-    /// The format: text (a line a message) or json (an object a line).
+    /// Where messages go: stderr, stdout, or files, to whose ends they are added.
+    #[arg(
+        long,
+        env = "SYNOD_LOG_OUTPUTS",
+        value_name = "PLACE,...",
+        value_delimiter = ',',
+        default_value = "stderr"
+    )]
+    pub log_outputs: Vec<Output>,
+    /// The format: text (a line a message; etcd's console) or json (an object a line).
     #[arg(long, env = "SYNOD_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
 }
@@ -492,6 +507,7 @@ pub struct LogArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// A line a message.
+    #[value(alias = "console")]
     Text,
     /// A JSON object a line.
     Json,

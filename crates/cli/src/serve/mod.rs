@@ -1,8 +1,9 @@
 //! `synod serve`: one replica.
 //!
 //! ```text
-//! flags, environment ─┐
-//! TOML file (file.rs) ┴─ ServeArgs (flags.rs) ─ check (config.rs) ─ Node + Server (run.rs, replica.rs)
+//! flags, environment ───────────────┐
+//! TOML file (file.rs)               ├─ ServeArgs (flags.rs) ─ check (config.rs) ─ Node + Server (run.rs, replica.rs)
+//! etcd's variables and file (etcd/) ┘
 //! ```
 //!
 //! Settings that belong to the group are used as the group has them (`agreed.rs`). A joining replica first asks for the
@@ -16,6 +17,7 @@ mod agreed;
 pub mod combinations;
 pub mod config;
 mod descriptors;
+pub mod etcd;
 mod file;
 pub mod flags;
 mod join;
@@ -27,5 +29,4 @@ mod run;
 mod tls;
 pub mod units;
 
-pub use file::arguments as file_arguments;
 pub use run::serve;

@@ -40,6 +40,8 @@ pub struct Fixed {
     pub me: ReplicaId,
     pub name: String,
     pub durability: String,
+    /// How many members may stay learners.
+    pub learners_max: u32,
     /// How long a transfer of the leadership may take.
     pub transfer_timeout: Duration,
 }
@@ -233,6 +235,7 @@ impl Replica for Served {
             snapshot: status.snapshot,
             sessions: status.client_sessions,
             troubles,
+            forked_with: status.forked_with,
             peers: peers.collect(),
             receiving: Some(status.receiving).filter(|&(_, total)| total > 0),
             missing: if away { 0 } else { status.decided_elsewhere.0.saturating_sub(status.decided.0) },
@@ -249,6 +252,10 @@ impl Replica for Served {
             stalled: status.merge.and_then(|merge| merge.waits_for),
             merged,
         }
+    }
+
+    fn takes_care(&self) -> bool {
+        self.handle.takes_part() && self.handle.status().takes_care
     }
 
     fn group(&self) -> Group {
@@ -274,6 +281,9 @@ impl Replica for Served {
                 return Err(ChangeError::Stale { expected, current: group.version });
             }
             let wanted = in_the_log(&group, &change)?;
+            if adds_too_many_learners(&group, &wanted, self.fixed.learners_max) {
+                return Err(ChangeError::TooManyLearners);
+            }
             if let Some(leaving) = leaving(&group, &wanted) {
                 let removed = matches!(wanted, synod_replica::Change::Remove(_));
                 self.check_others_follow(&group, leaving, removed)?;
@@ -413,6 +423,14 @@ fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Opti
         }),
         _ => None,
     }
+}
+
+/// Whether a change would leave more members than so many without a vote for good. A learner that is to vote, or to replace
+/// another member, does not count.
+fn adds_too_many_learners(group: &synod_replica::Group, change: &synod_replica::Change, max: u32) -> bool {
+    use synod_replica::{Change, Goal};
+    let stay = group.learners().filter(|(_, goal)| *goal == Goal::Learn).count();
+    matches!(change, Change::Add { goal: Goal::Learn, .. }) && stay >= max as usize
 }
 
 /// What is missing until a group has the members of the first one, for people; empty if it has them, as the first group
@@ -558,6 +576,23 @@ fn error(error: synod_replica::RequestError) -> RequestError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn learners_that_are_to_vote_do_not_count() {
+        use synod_replica::{Change, ChangeRequest, Goal, Group};
+        let group = Group::of(&synod_consensus::Options::default(), [1, 2, 3].map(ReplicaId));
+        let add = |goal| Change::Add { info: MemberInfo::new("", vec![format!("http://{goal:?}:1")]), goal };
+        let added = |group: &Group, goal| {
+            group.apply(Slot(1), &ChangeRequest { expected: group.version, change: add(goal) }).unwrap()
+        };
+        let voting = added(&group, Goal::Vote);
+        assert!(!adds_too_many_learners(&voting, &add(Goal::Learn), 1));
+        let learning = added(&voting, Goal::Learn);
+        assert!(adds_too_many_learners(&learning, &add(Goal::Learn), 1));
+        assert!(!adds_too_many_learners(&learning, &add(Goal::Learn), 2));
+        assert!(!adds_too_many_learners(&learning, &add(Goal::Vote), 1));
+        assert!(!adds_too_many_learners(&learning, &Change::Promote(ReplicaId(5)), 1));
+    }
 
     #[test]
     fn a_member_leaves_when_its_successor_is_promoted() {

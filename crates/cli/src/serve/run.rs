@@ -14,9 +14,9 @@ use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
 use synod_node::{Ended, Handle, Node, StartError};
 use synod_replica::Group;
-use synod_server::{EventLoop, Server, Watches};
+use synod_server::{EventLoop, Hashes, Server, Upkeep, Watches};
 use synod_storage::StorageError;
-use synod_wire::{Groups, ReplicaId};
+use synod_wire::ReplicaId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
@@ -38,18 +38,26 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long another process may hold on to the data directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs a replica until it is told to stop or cannot go on.
-pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
+/// Runs a replica until it is told to stop or cannot go on. `told` are warnings about where its flags come from.
+pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     let process = ProcessMetrics::now();
     let checked = super::config::check(args).map_err(Failure::usage)?;
     log::start(&args.log)?;
     // This comes before anything is started, so that an early signal is not lost.
     let stop = stop_requests(args.exit_with_stdin).map_err(Failure::failed)?;
-    checked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    describe(&checked, args);
+    told.iter().chain(&checked.warnings).for_each(|warning| tracing::warn!("{warning}"));
+    describe(&checked);
 
     let Checked {
-        node: mut config, server: mut server_config, mut groups, joining, client_urls, tls, ..
+        node: mut config,
+        server: mut server_config,
+        upkeep,
+        check_at_start,
+        mut groups,
+        joining,
+        client_urls,
+        tls,
+        ..
     } = checked;
     (server_config.tls, config.tls) = tls.start(&config.data_dir).map_err(Failure::usage)?;
     let limit = descriptors::raise();
@@ -82,7 +90,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         cluster: config.cluster,
         me: config.me,
         name: config.name.clone(),
-        durability: args.tuning.durability.to_string(),
+        durability: config.durability.to_string(),
+        learners_max: args.etcd.max_learners,
         transfer_timeout: args.tuning.request_timeout,
     };
     let peer_tls = config.tls.clone();
@@ -92,7 +101,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     // Where keys are spread over several groups there is no single revision, and nothing to watch by.
     let watches = (merged || groups.count == 1).then(Watches::new);
     server_config.watches.clone_from(&watches);
-    let node = start(config, groups, watches.as_ref(), &stop)?;
+    let stores = if merged { 1 } else { groups.count };
+    let hashes: Vec<_> = (0..stores).map(|_| Hashes::default()).collect();
+    let node = start(config, watches.as_ref(), &hashes, &stop)?;
     // A joining replica may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
     let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
@@ -126,6 +137,14 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
             groups.iter().map(served).collect()
         }
     };
+    let upkeep =
+        Upkeep::start(upkeep, served.iter().cloned().zip(hashes).collect()).map_err(Failure::failed)?;
+    if check_at_start && let Err(differs) = upkeep.check_at_start() {
+        node.stop_blocking().map_err(Failure::failed)?;
+        return Err(Failure::failed(format!(
+            "{differs}: this replica's contents are not those of most others. Replace it: `synod member replace`"
+        )));
+    }
     let server = Server::start_groups(&server_config, served, registry).map_err(|error| {
         Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
     })?;
@@ -136,7 +155,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     tracing::info!(name = args.member.name, "serving");
     let watch = membership.start()?;
 
-    until_stopped(node, server, &stop, &watch).map_err(|reason| {
+    let outcome = until_stopped(node, server, &stop, &watch);
+    drop(upkeep);
+    outcome.map_err(|reason| {
         tracing::error!(%reason, "the replica cannot go on");
         Failure::failed(format!(
             "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right \
@@ -178,7 +199,7 @@ fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -
     node.stop_blocking()
 }
 
-fn describe(checked: &Checked, args: &ServeArgs) {
+fn describe(checked: &Checked) {
     let node = &checked.node;
     for member in &node.members {
         let own = if member.id == node.me { " (this replica)" } else { "" };
@@ -187,7 +208,7 @@ fn describe(checked: &Checked, args: &ServeArgs) {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         data_dir = %node.data_dir.display(),
-        durability = %args.tuning.durability,
+        durability = %node.durability,
         groups = %checked.groups,
         "synod"
     );
@@ -212,16 +233,18 @@ fn check_name(name: &str, me: ReplicaId, group: &Group) -> Result<(), Failure> {
 /// log, waits for it.
 fn start(
     config: synod_node::Config,
-    groups: Groups,
     watches: Option<&Watches>,
+    hashes: &[Hashes],
     stop: &AtomicBool,
 ) -> Result<Node, Failure> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut said = false;
     loop {
-        let machines = if groups.merged.is_some() { 1 } else { groups.count };
-        let store = || watches.map_or_else(KvStore::new, |watches| KvStore::new().feeding(watches.feed()));
-        let stores = (0..machines).map(|_| store()).collect();
+        let store = |hashes: &Hashes| {
+            let store = KvStore::new().compared_by(hashes.comparer());
+            watches.map(Watches::feed).into_iter().fold(store, KvStore::feeding)
+        };
+        let stores = hashes.iter().map(store).collect();
         match Node::start_groups_blocking(config.clone(), stores) {
             Err(StartError::Storage(locked @ StorageError::Locked { .. }))
                 if Instant::now() < deadline && !stop.load(Ordering::Acquire) =>

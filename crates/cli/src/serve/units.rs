@@ -2,25 +2,52 @@
 
 use std::time::Duration;
 
-/// Reads a time: `100` (milliseconds, as in etcd's flags), `100ms`, `500us`, `2s`, `1.5m`.
+/// Reads a time: `100` (milliseconds, as in etcd's flags), `100ms`, `500us`, `2s`, `1.5m`, and, as Go does, `1h30m`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("'{text}' is not a time; accepted: 100 (milliseconds), 500us, 100ms, 2s, 10m, 1h");
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let seconds = match unit {
-        "us" => number / 1e6,
-        "" | "ms" => number / 1e3,
-        "s" => number,
-        "m" => number * 60.0,
-        "h" => number * 3600.0,
-        _ => return Err(wrong()),
+    let wrong =
+        || format!("'{text}' is not a time; accepted: 100 (milliseconds), 500us, 100ms, 2s, 10m, 1h30m");
+    let seconds = match text.parse::<f64>() {
+        Ok(millis) => millis / 1e3,
+        Err(_) => seconds_of_parts(text).ok_or_else(wrong)?,
     };
     // A year is longer than any time here, and far below what sums of them can represent.
     if !(0.0..=31_536_000.0).contains(&seconds) {
         return Err(wrong());
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The sum of numbers with units, of which there is at least one.
+fn seconds_of_parts(text: &str) -> Option<f64> {
+    let (mut rest, mut seconds) = (text, 0.0);
+    while !rest.is_empty() || text.is_empty() {
+        let unit_at = rest.find(|c: char| c.is_alphabetic())?;
+        let (number, with_unit) = rest.split_at(unit_at);
+        let unit_end = with_unit.find(|c: char| !c.is_alphabetic()).unwrap_or(with_unit.len());
+        let (unit, after) = with_unit.split_at(unit_end);
+        let number: f64 = number.parse().ok().filter(|number| *number >= 0.0)?;
+        seconds += number
+            * match unit {
+                "ns" => 1e-9,
+                "us" | "µs" | "μs" => 1e-6,
+                "ms" => 1e-3,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return None,
+            };
+        rest = after;
+    }
+    Some(seconds)
+}
+
+/// Reads whether something is so, as Go does.
+pub fn truth(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("'{text}' is neither; accepted: true or false")),
+    }
 }
 
 /// The same for times that must not be zero.
@@ -123,7 +150,10 @@ mod tests {
         assert_eq!(duration("100"), Ok(Duration::from_millis(100)));
         assert_eq!(duration("500us"), Ok(Duration::from_micros(500)));
         assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        for wrong in ["", "s", "-1", "1 s", "10parsecs", "1e300h", "NaN"] {
+        assert_eq!(duration("1h30m0.5s"), Ok(Duration::from_millis(5_400_500)));
+        assert_eq!(duration("5000000000ns"), Ok(Duration::from_secs(5)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        for wrong in ["", "s", "-1", "1 s", "10parsecs", "1e300h", "NaN", "1h-30m", "1h30"] {
             assert!(duration(wrong).unwrap_err().contains("accepted: 100 (milliseconds)"), "{wrong}");
         }
         assert!(duration_above_zero("0").unwrap_err().contains("above 0"));
@@ -138,6 +168,13 @@ mod tests {
             assert!(bytes(wrong).unwrap_err().contains("64KiB"), "{wrong}");
         }
         assert!(memory_bytes("0").is_err());
+    }
+
+    #[test]
+    fn a_truth_is_written_as_for_go() {
+        assert_eq!(["1", "T", "True"].map(truth), [Ok(true), Ok(true), Ok(true)]);
+        assert_eq!(["0", "f", "FALSE"].map(truth), [Ok(false), Ok(false), Ok(false)]);
+        assert!(truth("yes").unwrap_err().contains("accepted: true or false"));
     }
 
     #[test]

@@ -122,9 +122,10 @@ fn unchanged(error: ChangeError) -> Status {
     let (code, whose) = match &error {
         ChangeError::Request(error) => return failure(error.clone()),
         ChangeError::NotAMember => (Code::NotFound, "etcdserver"),
-        ChangeError::NotALearner | ChangeError::AddressTaken | ChangeError::LastVoter => {
-            (Code::FailedPrecondition, "etcdserver")
-        }
+        ChangeError::NotALearner
+        | ChangeError::AddressTaken
+        | ChangeError::LastVoter
+        | ChangeError::TooManyLearners => (Code::FailedPrecondition, "etcdserver"),
         ChangeError::Unacceptable(why) if why == BAD_URLS => (Code::InvalidArgument, "etcdserver"),
         ChangeError::Unacceptable(_) => (Code::InvalidArgument, "synod"),
         ChangeError::Stale { .. } => (Code::Aborted, "synod"),
@@ -182,6 +183,11 @@ mod tests {
                 ChangeError::LastVoter,
                 Code::FailedPrecondition,
                 "etcdserver: re-configuration failed due to not enough started members",
+            ),
+            (
+                ChangeError::TooManyLearners,
+                Code::FailedPrecondition,
+                "etcdserver: too many learner members in cluster",
             ),
             (
                 check_urls(&[]).unwrap_err(),

@@ -31,6 +31,7 @@ use crate::{
     readers::{GATHERED_BYTES, Lane, Place, Readers, apart},
     replica,
     services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
+    slow::Slow,
 };
 
 /// A gRPC message may be this much larger than the largest command, as with etcd. So a command that is a
@@ -58,6 +59,7 @@ pub(crate) struct Store<R> {
     cluster_id: u64,
     member_id: u64,
     requests: RequestMetrics,
+    slow: Slow,
     readers: Readers,
     admission: Admission,
     feeds: Feeds,
@@ -91,6 +93,7 @@ impl<R: Replica> Store<R> {
             cluster_id: status.cluster.0,
             member_id: status.replica.0,
             requests: config.requests.clone(),
+            slow: Slow::new(config.slow_request),
             groups,
             readers,
             admission,
@@ -178,6 +181,11 @@ impl<R: Replica> Store<R> {
 
     pub(crate) fn requests(&self) -> &RequestMetrics {
         &self.requests
+    }
+
+    /// The judge of slow requests.
+    pub(crate) fn slow(&self) -> &Slow {
+        &self.slow
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -334,7 +342,7 @@ async fn status_of<R: Replica>(group: &R, consistency: Consistency) -> Result<Kv
     }
 }
 
-pub(super) fn replied(reply: Result<Bytes, RequestError>) -> Result<Reply, Status> {
+pub(crate) fn replied(reply: Result<Bytes, RequestError>) -> Result<Reply, Status> {
     match KvReply::decode(reply.map_err(failure)?).map_err(garbled)?.reply {
         Some(Reply::Error(error)) => Err(failed(error)),
         Some(reply) => Ok(reply),
@@ -350,7 +358,7 @@ fn is_too_large(reply: &Result<Reply, Status>, bytes: u64) -> bool {
 }
 
 /// Decodes the store's answer.
-pub(super) fn decoded(answer: Bytes) -> Result<Answer, Status> {
+pub(crate) fn decoded(answer: Bytes) -> Result<Answer, Status> {
     match KvAnswer::decode(answer).map_err(garbled)?.answer {
         Some(Answer::Error(error)) => Err(failed(error)),
         Some(found) => Ok(found),
@@ -393,7 +401,7 @@ pub(super) fn failed(error: KvFailure) -> Status {
 }
 
 /// The status for a request that the replica did not answer, in etcd's words, since its clients match on them.
-pub(super) fn failure(error: RequestError) -> Status {
+pub(crate) fn failure(error: RequestError) -> Status {
     let code = match error {
         RequestError::NoLeader
         | RequestError::Timeout

@@ -20,7 +20,7 @@ use tonic::Status;
 
 use self::envelope::SMALL_ANSWER_BYTES_MAX;
 pub(crate) use self::{
-    envelope::{Store, refusal},
+    envelope::{Store, decoded, failure, refusal, replied},
     kv::Pieces,
 };
 use crate::{

@@ -1,0 +1,98 @@
+//! A replica that is started with etcd's own settings: its YAML file, its variables, its flags.
+
+#[path = "support/commands.rs"]
+mod commands;
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+};
+
+use self::{
+    commands::{SYNOD, done, synod, until},
+    support::{free_ports, stop},
+};
+
+/// A process that ends with the test.
+struct Replica(Option<Child>);
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            stop(&mut child);
+        }
+    }
+}
+
+#[test]
+fn a_file_variables_and_flags_of_etcds_start_a_replica() {
+    let folder = tempfile::tempdir().unwrap();
+    let [client, peer, pages] = free_ports(3)[..] else { unreachable!("three were asked for") };
+    let [client, peer, pages] = [client, peer, pages].map(|port| format!("http://127.0.0.1:{port}"));
+    let (file, log) = (folder.path().join("etcd.conf.yml"), folder.path().join("log"));
+    let text = format!(
+        "name: of-file\ndata-dir: {data}\nlisten-peer-urls: {peer}\nlisten-client-urls: {client}\n\
+         advertise-client-urls: {client}\ninitial-cluster: n1={peer}\nmax-wals: 5\nsnapshot-count: 10000\n\
+         quota-backend-bytes: 0\nheartbeat-interval: 50\nelection-timeout: 500\ninitial-cluster-token: 'etcd-cluster'\n\
+         warning-unary-request-duration: 1\nauto-compaction-mode: revision\nauto-compaction-retention: \"1000\"\n\
+         client-transport-security:\n  cert-file:\n  client-cert-auth: false\nlog-outputs: [stderr, {log}]\n",
+        data = folder.path().join("data").display(),
+        log = log.display(),
+    );
+    fs::write(&file, text).unwrap();
+    let mut command = Command::new(SYNOD);
+    command.args(["serve", "-pre-vote=false", "-name", "n1", "--feature-gates=InitialCorruptCheck=true"]);
+    command.env("ETCD_CONFIG_FILE", &file).env("ETCD_NAME", "of-variable");
+    command.env("ETCD_LISTEN_CLIENT_HTTP_URLS", &pages).env("ETCD_UNHEARD_OF", "1");
+    let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let replica = Replica(Some(child));
+    until("it serves", || synod(&["get", "k", "--endpoints", &client]).status.success());
+    done(&client, &["put", "k", "v"]);
+    assert_eq!(done(&client, &["get", "k", "--print-value-only"]), "v\n");
+    // Pages are served apart from gRPC.
+    let page = |url: &str| {
+        let page = Command::new("curl").args(["-s", "-m", "5", &format!("{url}/version")]).output().unwrap();
+        String::from_utf8(page.stdout).unwrap()
+    };
+    assert!(page(&pages).contains("etcdserver"), "{}", page(&pages));
+    assert_eq!(page(&client), "");
+    // A second member that stays a learner is one too many.
+    let add = |name: &str, url: &str| {
+        let args = ["member", "add", name, "--peer-urls", url, "--learner", "--endpoints", &client];
+        String::from_utf8(synod(&args).stderr).unwrap()
+    };
+    assert_eq!(add("n2", "http://127.0.0.1:1"), "");
+    let refused = add("n3", "http://127.0.0.1:2");
+    assert!(refused.contains("too many learner members in cluster"), "{refused}");
+    drop(replica);
+    let log = fs::read_to_string(&log).unwrap();
+    for line in [
+        "ETCD_NAME is set too, and --name counts",
+        "unrecognized environment variable ETCD_UNHEARD_OF",
+        "--max-wals has no meaning here",
+        "--pre-vote false has no effect",
+        "starting initial corruption check",
+        "a request took too long",
+    ] {
+        assert!(log.contains(line), "{line:?} is not in\n{log}");
+    }
+    assert!(!log.contains("--initial-cluster-token"), "{log}");
+}
+
+#[test]
+fn what_would_be_dangerous_to_ignore_is_refused() {
+    let refused = |args: &[&str], parts: &[&str]| {
+        let output = synod(&[&["serve"], args].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        parts.iter().for_each(|part| assert!(said.contains(part), "{said} should contain {part}"));
+    };
+    refused(&["--force-new-cluster"], &["--force-new-cluster", "synod recover"]);
+    refused(&["--wal-dir", "/x"], &["--wal-dir /x", "--data-dir"]);
+    refused(&["--unsafe-no-fsync", "--durability=view"], &["--unsafe-no-fsync", "--durability view"]);
+    refused(&["--auto-compaction-retention=soon"], &["--auto-compaction-retention soon", "30m"]);
+    refused(&["--feature-gates=Speed=true"], &["unrecognized feature gate: Speed"]);
+    refused(&["--no-such-flag"], &["--no-such-flag"]);
+}
