@@ -13,7 +13,11 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use futures_util::{
+    FutureExt as _, StreamExt as _,
+    future::{Either, OptionFuture},
+    stream::FuturesUnordered,
+};
 use h2::{Ping, PingPong, server};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -23,6 +27,7 @@ use tokio::{
 
 use crate::{
     Replica, call::Call, outbox::gathering, places::Presence, readers::GATHERED_BYTES, services::Store,
+    web::Web,
 };
 
 /// Bytes that a client may send on a stream, and on a connection, before the server has read them. A connection
@@ -45,7 +50,7 @@ const HEADER_LIST_BYTES: u32 = 16 << 10;
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves a connection until the client ends it. Once `stop` is ready, it takes no more requests and ends the
+/// Serves a connection until the client ends it; without `web` only calls of gRPC. Once `stop` is ready, it takes no more requests and ends the
 /// connection after the last answer.
 ///
 /// # Errors
@@ -53,6 +58,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) async fn serve<R: Replica>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     store: &Store<R>,
+    web: Option<&Web<R>>,
     streams_max: u32,
     head_timeout: Duration,
     mut stop: Pin<&mut impl Future<Output = ()>>,
@@ -117,8 +123,12 @@ pub(crate) async fn serve<R: Replica>(
                 }
             }
             match connection.poll_accept(cx)? {
+                Poll::Ready(Some((request, reply))) if web.is_some_and(|web| web.takes(&request)) => {
+                    let answer = web.map(|web| web.answer_http2(request, reply));
+                    calls.push(Either::Right(Box::pin(OptionFuture::from(answer).map(drop))));
+                }
                 Poll::Ready(Some((request, reply))) => match Call::new(request, reply, &share) {
-                    Some(call) => calls.push(call.answer(store, lane, &ending)),
+                    Some(call) => calls.push(Either::Left(call.answer(store, lane, &ending))),
                     None if refused == REFUSED_MAX => {
                         return Poll::Ready(Err("the client asks on and takes no answer".into()));
                     }
@@ -249,7 +259,7 @@ mod tests {
         let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
-            let served = serve(stream, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
+            let served = serve(stream, &store, None, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::Incoming,
     header::{ACCEPT, ALLOW, CONTENT_TYPE},
 };
 use prometheus_client::registry::Registry;
@@ -54,7 +53,10 @@ impl<R: Replica> Pages<R> {
         Pages { store, metrics }
     }
 
-    pub(crate) async fn page(&self, request: &Request<Incoming>) -> Page {
+    /// All pages.
+    pub(crate) const PATHS: [&str; 5] = ["/health", "/readyz", "/livez", "/version", "/metrics"];
+
+    pub(crate) async fn page<B>(&self, request: &Request<B>) -> Page {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut page = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n");
             page.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("it is a header value"));

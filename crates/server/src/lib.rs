@@ -13,7 +13,7 @@
 //!            reader threads       large answers, readers.rs
 //!            watch thread         events for watches, watch/
 //!                              ── pages, http.rs, exposition.rs
-//!                              ── JSON, gateway.rs, then as gRPC
+//!                              ── JSON, gateway.rs, then as gRPC   (both: web.rs)
 //! ```
 //!
 //! - **Threads** ([`Server::start`]): as in Santos 2012, section 9.4, a fixed number of client-I/O threads; every new
@@ -32,6 +32,7 @@ mod event_loop;
 mod exposition;
 mod feeds;
 mod gateway;
+mod hashes;
 mod http;
 mod memory;
 mod message;
@@ -43,6 +44,7 @@ mod requests;
 mod serve;
 mod services;
 mod watch;
+mod web;
 
 pub use prometheus_client::registry::Registry;
 

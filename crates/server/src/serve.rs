@@ -9,8 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http_body_util::BodyExt as _;
-use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
@@ -29,11 +28,11 @@ use crate::{
     admission::Admission,
     connection,
     feeds::Feeds,
-    gateway::{self, Gateway},
     http::Pages,
     places::{Places, Presence},
     readers::Readers,
     services::Store,
+    web::Web,
 };
 
 /// Connections that the kernel holds until the server accepts them.
@@ -366,8 +365,12 @@ impl<R: Replica> Protocols<R> {
         mut stopping: watch::Receiver<bool>,
         mut place: Presence,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let gateway = (purpose == Purpose::Clients)
-            .then(|| Gateway::new(self.store.clone(), self.streams_max, stopping.clone()));
+        let web = match purpose {
+            Purpose::Pages => Web::of_pages(self.pages.clone()),
+            Purpose::Clients => {
+                Web::new(self.pages.clone(), self.store.clone(), self.streams_max, stopping.clone())
+            }
+        };
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let gives_way = place.idle(Instant::now());
         let grpc = purpose == Purpose::Clients
@@ -378,25 +381,16 @@ impl<R: Replica> Protocols<R> {
                 _ = gives_way => return Ok(()),
             };
         if grpc {
-            return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop, place).await;
+            let (store, streams_max) = (&self.store, self.streams_max);
+            return connection::serve(stream, store, Some(&web), streams_max, HEAD_TIMEOUT, stop, place)
+                .await;
         }
         // The client asks for a page, or speaks JSON.
         place.busy();
-        let (pages, gateway) = (&self.pages, gateway.as_ref());
-        let page = service_fn(async |request: Request<Incoming>| {
-            let answer = match gateway {
-                Some(gateway) if request.uri().path().starts_with(gateway::PREFIX) => {
-                    gateway.answer(request).await
-                }
-                _ => {
-                    pages.page(&request).await.map(|page| page.map_err(|never| match never {}).boxed_unsync())
-                }
-            };
-            Ok::<_, Infallible>(answer)
-        });
+        let answer = service_fn(async |request| Ok::<_, Infallible>(web.answer(request).await));
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-        let mut connection = pin!(server.serve_connection(TokioIo::new(stream), page));
+        let mut connection = pin!(server.serve_connection(TokioIo::new(stream), answer));
         tokio::select! {
             ended = connection.as_mut() => ended?,
             () = stop => {
