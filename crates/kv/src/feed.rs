@@ -6,10 +6,13 @@
 use std::fmt;
 
 use prost::Message;
-use synod_api::mvccpb::{self, KeyValue, event::EventType};
+use synod_api::{
+    etcdserverpb::HashKvResponse,
+    mvccpb::{self, KeyValue, event::EventType},
+};
 
 use crate::{
-    KvStore, changes,
+    KvError, KvStore, changes,
     history::{History, Seen, Version},
     key::{Key, find},
 };
@@ -25,6 +28,12 @@ pub trait Feed: fmt::Debug + Send + Sync {
 
     /// A command has changed something.
     fn committed(&self, commit: Commit);
+
+    /// The store is about to be compacted at this revision. `before` makes a view of what there is until then, which takes
+    /// no time, but what the store changes is held twice while the view is.
+    fn compacting(&self, revision: i64, before: &dyn Fn() -> View) {
+        let _ = (revision, before);
+    }
 
     /// Events below this revision are gone from here on.
     fn compacted(&self, revision: i64);
@@ -142,6 +151,14 @@ impl View {
     #[must_use]
     pub fn compact_revision(&self) -> i64 {
         self.0.compacted
+    }
+
+    /// [`KvStore::hash_kv`]
+    ///
+    /// # Errors
+    /// As those of [`KvStore::hash_kv`].
+    pub fn hash_kv(&self, revision: i64) -> Result<HashKvResponse, KvError> {
+        self.0.hash_kv(revision)
     }
 
     /// All changes at or above this revision, in order. It must not be below the last compaction.

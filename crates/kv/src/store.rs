@@ -364,6 +364,9 @@ impl KvStore {
         if request.revision > self.revision {
             return Err(KvError::FutureRevision);
         }
+        if let Some(feed) = &self.feed {
+            feed.compacting(request.revision, &|| self.history_view());
+        }
         self.compacted = request.revision;
         if let Some(feed) = &self.feed {
             feed.compacted(self.compacted);

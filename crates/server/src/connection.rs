@@ -13,7 +13,11 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use futures_util::{
+    FutureExt as _, StreamExt as _,
+    future::{Either, OptionFuture},
+    stream::FuturesUnordered,
+};
 use h2::{Ping, PingPong, server};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -23,7 +27,7 @@ use tokio::{
 
 use crate::{
     Replica, call::Call, config, outbox::gathering, pings::Pings, places::Presence, readers::GATHERED_BYTES,
-    services::Store, stream::Caller,
+    services::Store, stream::Caller, web::Web,
 };
 
 /// Bytes that a client may send on a stream, and on a connection, before the server has read them. A connection
@@ -56,7 +60,7 @@ pub(crate) struct Terms {
     pub keep_alive: config::KeepAlive,
 }
 
-/// Serves a connection until the client ends it. Once `stop` is ready, it takes no more requests and ends the
+/// Serves a connection until the client ends it; without `web` only calls of gRPC. Once `stop` is ready, it takes no more requests and ends the
 /// connection after the last answer.
 ///
 /// # Errors
@@ -65,6 +69,7 @@ pub(crate) async fn serve<R: Replica>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     caller: Caller,
     store: &Store<R>,
+    web: Option<&Web<R>>,
     terms: Terms,
     mut stop: Pin<&mut impl Future<Output = ()>>,
     mut place: Presence,
@@ -130,8 +135,12 @@ pub(crate) async fn serve<R: Replica>(
                 }
             }
             match connection.poll_accept(cx)? {
+                Poll::Ready(Some((request, reply))) if web.is_some_and(|web| web.takes(&request)) => {
+                    let answer = web.map(|web| web.answer_http2(request, reply));
+                    calls.push(Either::Right(Box::pin(OptionFuture::from(answer).map(drop))));
+                }
                 Poll::Ready(Some((request, reply))) => match Call::new(request, reply, &caller, &share) {
-                    Some(call) => calls.push(call.answer(store, lane, &ending)),
+                    Some(call) => calls.push(Either::Left(call.answer(store, lane, &ending))),
                     None if refused == REFUSED_MAX => {
                         return Poll::Ready(Err("the client asks on and takes no answer".into()));
                     }
@@ -280,7 +289,7 @@ mod tests {
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
             let terms = Terms { streams_max: STREAMS_MAX, head_timeout: HEAD_TIMEOUT, keep_alive };
-            let served = serve(stream, Caller::default(), &store, terms, pin!(pending()), place).await;
+            let served = serve(stream, Caller::default(), &store, None, terms, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)

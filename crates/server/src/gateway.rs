@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     error::Error,
     future::poll_fn,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, LazyLock},
 };
 
@@ -27,8 +27,9 @@ use prost_reflect::{
 };
 use serde_json::json;
 use tokio::{
-    io::duplex,
+    io::{DuplexStream, duplex},
     sync::{Mutex, watch},
+    time::timeout,
 };
 use tonic::{Code, Status};
 
@@ -36,7 +37,7 @@ use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
     connection::{self, Terms},
-    message::too_many,
+    message::{COME_TIMEOUT, too_many},
     places::Places,
     readers::apart,
     services::Store,
@@ -228,7 +229,11 @@ impl<R: Replica> Gateway<R> {
         let bytes_max = self.store.message_bytes_max().saturating_mul(JSON_FACTOR);
         let mut body = pin!(Limited::new(body, bytes_max));
         let mut whole = BytesMut::new();
-        while let Some(frame) = body.frame().await {
+        loop {
+            let frame = timeout(COME_TIMEOUT, body.frame()).await;
+            let Some(frame) = frame.map_err(|_| Status::cancelled("synod: the body does not come"))? else {
+                break;
+            };
             let frame = frame.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
                 true => Status::resource_exhausted(format!("synod: a body has {bytes_max} bytes at most")),
                 false => Status::cancelled(error.to_string()),
@@ -243,6 +248,18 @@ impl<R: Replica> Gateway<R> {
         Ok(whole.freeze())
     }
 
+    /// The server's end of a pipe. Its type is hidden, since a connection has a gateway, whose pipe has a connection.
+    fn far_end(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (store, caller, terms, mut stopping) =
+            (Arc::clone(&self.store), self.caller.clone(), self.terms, self.stopping.clone());
+        Box::pin(async move {
+            let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
+            let place = Places::new(1).take().expect("it is free");
+            // The gateway's client has the place that counts. An error means that it has left.
+            let _ = connection::serve(pipe, caller, &store, None, terms, stop, place).await;
+        })
+    }
+
     /// The way to the server.
     async fn link(&self) -> Result<SendRequest<Bytes>, Status> {
         let mut link = self.link.lock().await;
@@ -252,14 +269,7 @@ impl<R: Replica> Gateway<R> {
             return Ok(ready);
         }
         let (near, far) = duplex(PIPE_BYTES);
-        let (store, caller, terms, mut stopping) =
-            (Arc::clone(&self.store), self.caller.clone(), self.terms, self.stopping.clone());
-        tokio::spawn(async move {
-            let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
-            let place = Places::new(1).take().expect("it is free");
-            // The gateway's client has the place that counts. An error means that it has left.
-            let _ = connection::serve(far, caller, &store, terms, stop, place).await;
-        });
+        tokio::spawn(self.far_end(far));
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
         let (open, connection) = builder.handshake(near).await.map_err(broken)?;

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::Incoming,
     header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST},
 };
 use prometheus_client::registry::Registry;
@@ -54,6 +53,9 @@ impl<R: Replica> Pages<R> {
         Pages { store, metrics }
     }
 
+    /// All pages.
+    pub(crate) const PATHS: [&str; 5] = ["/health", "/readyz", "/livez", "/version", "/metrics"];
+
     /// The refusal of a request for a host of another name than these, as etcd has it; none, or `*`: any name is right. So a
     /// page of another origin, which a browser looks up at this address, cannot ask for anything here.
     pub(crate) fn unknown_host<B>(request: &Request<B>, hosts: &[String]) -> Option<Page> {
@@ -71,7 +73,7 @@ impl<R: Replica> Pages<R> {
         Some(page(StatusCode::MISDIRECTED_REQUEST, TEXT, text))
     }
 
-    pub(crate) async fn page(&self, request: &Request<Incoming>) -> Page {
+    pub(crate) async fn page<B>(&self, request: &Request<B>) -> Page {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut page = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n");
             page.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("it is a header value"));

@@ -14,7 +14,7 @@
 //!            watch thread         events for watches, watch/
 //!            upkeep thread        compactions and comparisons by itself, upkeep/
 //!                              ── pages, http.rs, exposition.rs
-//!                              ── JSON, gateway.rs, then as gRPC
+//!                              ── JSON, gateway.rs, then as gRPC   (both: web.rs)
 //! ```
 //!
 //! - **Threads** ([`Server::start`]): as in Santos 2012, section 9.4, a fixed number of client-I/O threads; every new
@@ -33,6 +33,7 @@ mod event_loop;
 mod exposition;
 mod feeds;
 mod gateway;
+mod hashes;
 mod http;
 mod listen;
 mod memory;
@@ -49,6 +50,7 @@ mod slow;
 mod stream;
 mod upkeep;
 mod watch;
+mod web;
 
 pub use prometheus_client::registry::Registry;
 

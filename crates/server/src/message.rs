@@ -16,7 +16,7 @@ use crate::{admission::Charge, services::refusal};
 const PREFIX_BYTES: usize = 5;
 
 /// How long a request's body may make no progress. The bytes that have arrived are kept in memory until then.
-const COME_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const COME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message with its prefix, ready to be sent.
 pub(crate) fn framed(message: &impl Message) -> Bytes {

@@ -131,7 +131,7 @@ pub(crate) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + '
 }
 
 /// Lowers this thread's priority, so that the threads that order and execute go first where processors are few.
-fn give_way() {
+pub(crate) fn give_way() {
     thread_local!(static GIVES_WAY: Cell<bool> = const { Cell::new(false) });
     if !GIVES_WAY.replace(true) {
         // Where the system does not allow it, the thread keeps its priority.

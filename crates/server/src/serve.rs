@@ -9,9 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
@@ -30,13 +28,14 @@ use crate::{
     admission::Admission,
     connection,
     feeds::Feeds,
-    gateway::{self, Gateway},
+    gateway::Gateway,
     http::Pages,
     listen::{Listener, Remote},
     places::{Places, Presence},
     readers::Readers,
     services::Store,
     stream::{Established, Socket, Stream, establish},
+    web::Web,
 };
 
 /// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a request for a page.
@@ -283,11 +282,6 @@ async fn ask(replica: impl Replica) {
     let _ = replica.query(query.encode_to_vec().into(), Consistency::Serializable).await;
 }
 
-/// A page as an answer of the gateway.
-fn boxed(page: Response<Full<Bytes>>) -> gateway::Answer {
-    page.map(|page| page.map_err(|never| match never {}).boxed_unsync())
-}
-
 /// Limits how often a warning is logged.
 #[derive(Debug, Default)]
 struct Sparse {
@@ -414,7 +408,7 @@ impl<R: Replica> Protocols<R> {
         mut stopping: watch::Receiver<bool>,
         mut place: Presence,
     ) {
-        let gateway_stopping = stopping.clone();
+        let served_stopping = stopping.clone();
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let gives_way = place.idle(Instant::now());
         let http1_only = matches!(purpose, Purpose::Http | Purpose::Pages);
@@ -431,54 +425,24 @@ impl<R: Replica> Protocols<R> {
             Err(_) => return debug!(%peer, "the client did not begin in time"),
         };
         let Established { stream, caller, is_http2 } = established;
-        let served = if is_http2 {
-            connection::serve(stream, caller, &self.store, self.terms, stop, place).await
-        } else if purpose == Purpose::Calls {
-            Err("the client does not speak HTTP/2, and pages are served at other addresses".into())
-        } else {
-            let gateway = (purpose != Purpose::Pages)
-                .then(|| Gateway::new(self.store.clone(), caller, self.terms, gateway_stopping));
-            let hosts: &[String] = if purpose == Purpose::Pages { &[] } else { &self.hosts };
-            self.serve_pages(stream, gateway.as_ref(), hosts, stop, place).await
+        let web = match purpose {
+            Purpose::Pages => Some(Web::of_pages(self.pages.clone())),
+            Purpose::Clients | Purpose::Http => {
+                let gateway = Gateway::new(self.store.clone(), caller.clone(), self.terms, served_stopping);
+                Some(Web::new(self.pages.clone(), gateway, Arc::clone(&self.hosts)))
+            }
+            Purpose::Calls => None,
+        };
+        let served = match web {
+            web if is_http2 => {
+                connection::serve(stream, caller, &self.store, web.as_ref(), self.terms, stop, place).await
+            }
+            Some(web) => serve_web(stream, &web, stop, place).await,
+            None => Err("the client does not speak HTTP/2, and pages are served at other addresses".into()),
         };
         if let Err(error) = served {
             debug!(%peer, error, "a connection broke");
         }
-    }
-
-    /// Answers requests for pages, and those of clients that speak JSON.
-    async fn serve_pages(
-        &self,
-        stream: Stream,
-        gateway: Option<&Gateway<R>>,
-        hosts: &[String],
-        stop: Pin<&mut impl Future<Output = ()>>,
-        mut place: Presence,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        place.busy();
-        let pages = &self.pages;
-        let page = service_fn(async |request: Request<Incoming>| {
-            let refusal = Pages::<R>::unknown_host(&request, hosts);
-            let answer = match (refusal, gateway) {
-                (Some(refusal), _) => boxed(refusal),
-                (None, Some(gateway)) if request.uri().path().starts_with(gateway::PREFIX) => {
-                    gateway.answer(request).await
-                }
-                (None, _) => boxed(pages.page(&request).await),
-            };
-            Ok::<_, Infallible>(answer)
-        });
-        let mut server = http1::Builder::new();
-        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-        let mut connection = pin!(server.serve_connection(TokioIo::new(stream), page));
-        tokio::select! {
-            ended = connection.as_mut() => ended?,
-            () = stop => {
-                connection.as_mut().graceful_shutdown();
-                connection.await?;
-            }
-        }
-        Ok(())
     }
 
     /// Tells the operator, now and then, whose handshake failed.
@@ -488,4 +452,26 @@ impl<R: Replica> Protocols<R> {
             warn!(%peer, others, "a connection is refused: {error}");
         }
     }
+}
+
+/// Answers requests for pages, and those of clients that speak JSON.
+async fn serve_web<R: Replica>(
+    stream: Stream,
+    web: &Web<R>,
+    stop: Pin<&mut impl Future<Output = ()>>,
+    mut place: Presence,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    place.busy();
+    let answer = service_fn(async |request| Ok::<_, Infallible>(web.answer(request).await));
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), answer));
+    tokio::select! {
+        ended = connection.as_mut() => ended?,
+        () = stop => {
+            connection.as_mut().graceful_shutdown();
+            connection.await?;
+        }
+    }
+    Ok(())
 }

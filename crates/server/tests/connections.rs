@@ -200,7 +200,7 @@ async fn noise_is_cut_off() {
     for noise in [
         &b"PRI * HTTP/3.0\r\n\r\nxx\r\n\r\n"[..],
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
-        b"POST / HTTP/1.1\r\n\r\n",
+        b"PO\x01T / HTTP/1.1\r\n\r\n",
     ] {
         let mut stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
         stream.write_all(noise).await.unwrap();

@@ -217,6 +217,23 @@ async fn a_lock_that_is_waited_for_ends_with_its_client() {
 }
 
 #[tokio::test]
+async fn json_and_pages_are_served_over_http2() {
+    let server = watched();
+    let send = common::http2::http2(&server).await;
+    let ask = async |request: http::request::Builder, body: &str| {
+        let answer = common::http2::call(&send, request, body.as_bytes()).await;
+        (answer.http_status, serde_json::from_slice::<Value>(&answer.body).unwrap())
+    };
+    let post = |path: &str| http::Request::post(format!("http://x{path}"));
+    let (status, put) = ask(post("/v3/kv/put"), r#"{"key":"YQ==","value":"Yg=="}"#).await;
+    assert_eq!((status, put), (200, json!({"header": header("2")})));
+    let (status, refused) = ask(post("/v3/kv/put"), "{}").await;
+    assert_eq!((status, &refused["code"]), (400, &json!(3)));
+    let (status, health) = ask(http::Request::get("http://x/health"), "").await;
+    assert_eq!((status, &health["health"]), (200, &json!("true")));
+}
+
+#[tokio::test]
 async fn health_and_reflection_are_served() {
     let server = watched();
     let channel = connect(&server).await;

@@ -8,9 +8,10 @@ use common::{config, connect, replica_of, serve};
 use futures_util::{StreamExt as _, stream};
 use synod_api::{
     etcdserverpb::{
-        CompactionRequest, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest, WatchCancelRequest,
-        WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, kv_client::KvClient,
-        request_op::Request, watch_client::WatchClient, watch_request::RequestUnion,
+        CompactionRequest, DeleteRangeRequest, HashKvRequest, PutRequest, RequestOp, TxnRequest,
+        WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+        kv_client::KvClient, maintenance_client::MaintenanceClient, request_op::Request,
+        watch_client::WatchClient, watch_request::RequestUnion,
     },
     mvccpb::Event,
 };
@@ -87,6 +88,30 @@ fn short(events: &[Event]) -> Vec<String> {
         format!("{kind} {:?} {:?} at {}{previous}", kv.key, kv.value, kv.mod_revision)
     };
     events.iter().map(text).collect()
+}
+
+/// The hash of a revision stays what it was before the store was compacted there.
+#[tokio::test]
+async fn a_compaction_leaves_the_hash_of_its_revision() {
+    let server = watched(config());
+    let mut client = Client::new(&server).await;
+    for value in ["1", "2", "3"] {
+        client.put("a", value).await;
+    }
+    client.delete("a").await;
+    client.put("b", "1").await;
+    let mut maintenance = MaintenanceClient::new(connect(&server).await);
+    let mut hash = async |revision| {
+        let hash = maintenance.hash_kv(HashKvRequest { revision }).await.unwrap().into_inner();
+        (hash.hash, hash.hash_revision, hash.compact_revision, hash.header.unwrap().revision)
+    };
+    let (before, now) = (hash(5).await, hash(0).await);
+    assert_eq!((before.1, before.2, before.3), (5, -1, 6));
+    client.kv.compact(CompactionRequest { revision: 5, physical: true }).await.unwrap();
+    assert_eq!(hash(5).await, before);
+    let after = hash(6).await;
+    assert_eq!((after.1, after.2), (6, 5));
+    assert_ne!(after.0, now.0);
 }
 
 #[tokio::test]

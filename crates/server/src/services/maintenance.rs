@@ -20,13 +20,21 @@ use super::{
 use crate::{Consistency, MoveError, Replica, Role, readers::Lane, replica};
 
 impl<R: Replica> Store<R> {
-    /// The fingerprint of this replica's own state, for comparison with the others. It is small, so it needs
-    /// no place, however long it takes.
+    /// etcd's hash of this replica's own state, for comparison with the others. It is small, so it needs no place, however
+    /// long it takes.
     pub(super) async fn hash_kv(
         &self,
         request: HashKvRequest,
         lane: &Lane,
     ) -> Result<HashKvResponse, Status> {
+        if request.revision > 0
+            && let Ok(watches) = self.watches()
+            && let Some(found) = watches.hash_of(request.revision).await
+        {
+            let KvStatus { revision, .. } = self.status(Consistency::Serializable).await?;
+            let header = self.header(Some(ResponseHeader { revision, ..Default::default() }));
+            return Ok(HashKvResponse { header, ..found });
+        }
         let found = match self.asked(Ok(Query::HashKv(request)), Consistency::Serializable).await? {
             replica::Answer::Pieces(source) => {
                 lane.next(&mut Some(source), 1).await?.pop().unwrap_or_default()

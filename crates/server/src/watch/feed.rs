@@ -2,6 +2,7 @@
 //! when the bound is reached, the hub is told that it has lost something, and no more until it asks for a view.
 
 use std::sync::{
+    Arc,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     mpsc::Sender,
 };
@@ -9,6 +10,7 @@ use std::sync::{
 use synod_kv::{Commit, Event, Feed, View};
 
 use super::hub::Message;
+use crate::hashes::Hashes;
 
 /// Bytes of commits that may be on their way to the hub.
 pub(crate) const HANDED_BYTES_MAX: usize = 32 << 20;
@@ -25,6 +27,7 @@ pub(crate) struct Hand {
     view: AtomicU64,
     bytes: AtomicUsize,
     bytes_max: usize,
+    hashes: Arc<Hashes>,
 }
 
 impl Hand {
@@ -33,8 +36,12 @@ impl Hand {
     }
 
     pub(crate) fn bounded(messages: Sender<Message>, bytes_max: usize) -> Hand {
-        let (events, view, bytes) = Default::default();
-        Hand { messages, events, view, bytes, bytes_max }
+        let (events, view, bytes, hashes) = Default::default();
+        Hand { messages, events, view, bytes, bytes_max, hashes }
+    }
+
+    pub(crate) fn hashes(&self) -> &Hashes {
+        &self.hashes
     }
 
     /// Asks for a view, and for all commits after it. The store sees the first wish no later than the second.
@@ -77,6 +84,10 @@ impl Feed for Hand {
         }
         self.bytes.fetch_add(bytes, SeqCst);
         self.send(Message::Committed(commit, bytes));
+    }
+
+    fn compacting(&self, revision: i64, before: &dyn Fn() -> View) {
+        self.hashes.make(revision, before);
     }
 
     fn compacted(&self, revision: i64) {

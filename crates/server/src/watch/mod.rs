@@ -27,6 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use synod_api::etcdserverpb::HashKvResponse;
 use synod_kv::Feed;
 
 use self::{
@@ -112,6 +113,11 @@ impl Watches {
     /// Watches that are open, and how many of them have not been told everything yet.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.0.watchers.load(Relaxed), self.0.behind.load(Relaxed))
+    }
+
+    /// The hash of a compaction, if there is one.
+    pub(crate) async fn hash_of(&self, revision: i64) -> Option<HashKvResponse> {
+        self.0.hand.hashes().of(revision).await
     }
 
     /// Opens a stream.
