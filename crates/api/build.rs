@@ -3,7 +3,14 @@
 use std::{env, error::Error};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files = ["proto/mvccpb.proto", "proto/etcdserverpb.proto", "proto/synod.proto", "proto/kv.proto"];
+    let files = [
+        "proto/mvccpb.proto",
+        "proto/authpb.proto",
+        "proto/etcdserverpb.proto",
+        "proto/auth.proto",
+        "proto/synod.proto",
+        "proto/kv.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }

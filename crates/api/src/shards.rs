@@ -81,7 +81,8 @@ pub fn of_command(command: &KvCommand, groups: u16) -> Result<Option<u16>, Unrou
             | Command::Alarm(_)
             | Command::LeaseGrant(_)
             | Command::LeaseRevoke(_)
-            | Command::LeaseRenew(_),
+            | Command::LeaseRenew(_)
+            | Command::Auth(_),
         )
         | None => {}
     }
@@ -97,7 +98,13 @@ pub fn of_query(query: &KvQuery, groups: u16) -> Result<Option<u16>, Unroutable>
     match &query.query {
         Some(Query::Range(range)) => found.key(&range.key, &range.range_end)?,
         Some(Query::Txn(txn)) => found.txn(txn)?,
-        Some(Query::HashKv(_) | Query::Status(_) | Query::LeaseTimeToLive(_) | Query::LeaseLeases(_))
+        Some(
+            Query::HashKv(_)
+            | Query::Status(_)
+            | Query::LeaseTimeToLive(_)
+            | Query::LeaseLeases(_)
+            | Query::Auth(_),
+        )
         | None => {}
     }
     Ok(found.first.map(|(_, group)| group))
@@ -201,7 +208,7 @@ mod tests {
         assert_eq!(of(Command::DeleteRange(range)), Err(Unroutable::Range));
         assert_eq!(of(Command::Compact(CompactionRequest::default())), Ok(None));
         let range = RangeRequest { key: "a".into(), range_end: "b".into(), ..RangeRequest::default() };
-        let query = |range| KvQuery { query: Some(Query::Range(range)) };
+        let query = |range| KvQuery { query: Some(Query::Range(range)), ..KvQuery::default() };
         assert_eq!(of_query(&query(range.clone()), 4), Err(Unroutable::Range));
         let one = RangeRequest { range_end: "".into(), ..range };
         assert_eq!(of_query(&query(one), 4), Ok(Some(of_key(b"a", 4))));

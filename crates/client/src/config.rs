@@ -1,9 +1,9 @@
 //! The configuration of a client.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 /// How to reach a cluster, and how long to try.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
     /// Client URLs of the replicas, `http://host:port` or just `host:port`. At least one.
@@ -28,6 +28,10 @@ pub struct Config {
     /// Give up once a connection to each endpoint has been tried without success, instead of trying until the
     /// request time-out. Meant for a person at a terminal, whose replicas probably do not run.
     pub give_up_unreachable: bool,
+    /// The user for whom requests are made, and the password. The client gets a token with them when it first needs one,
+    /// and a new one when that is not valid any more. `None`: requests are made for nobody, which is enough while users do
+    /// not count (etcd's `auth enable`).
+    pub user: Option<(String, String)>,
 }
 
 impl Config {
@@ -42,6 +46,17 @@ impl Config {
             request_timeout: Duration::from_secs(5),
             retry_writes: false,
             give_up_unreachable: false,
+            user: None,
         }
+    }
+}
+
+impl fmt::Debug for Config {
+    /// Leaves the password out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("endpoints", &self.endpoints)
+            .field("user", &self.user.as_ref().map(|(name, _)| name))
+            .finish_non_exhaustive()
     }
 }

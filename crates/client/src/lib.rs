@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+mod auth;
 mod client;
 mod config;
 mod endpoints;

@@ -90,7 +90,8 @@ pub(crate) fn cost(command: &Command) -> u64 {
         | Command::Compact(_)
         | Command::Alarm(_)
         | Command::LeaseRevoke(_)
-        | Command::LeaseRenew(_) => 0,
+        | Command::LeaseRenew(_)
+        | Command::Auth(_) => 0,
     }
 }
 

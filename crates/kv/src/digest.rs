@@ -2,7 +2,7 @@
 
 use synod_api::etcdserverpb::HashKvResponse;
 
-use crate::{KvError, KvStore, lease::End, store::header};
+use crate::{KvError, KvStore, auth::Auth, lease::End, store::header};
 
 impl KvStore {
     /// A fingerprint of all that is replicated: the revision, the last compaction and how far it is cleared away, the
@@ -36,8 +36,31 @@ impl KvStore {
             }
             lease.keys.iter().for_each(|key| print.bytes(key));
         }
+        // As does one without users.
+        if *self.auth != Auth::default() {
+            self.print_auth(&mut print);
+        }
         self.print_versions(i64::MAX, &mut print);
         print.finish()
+    }
+
+    fn print_auth(&self, print: &mut Fingerprint) {
+        let Auth { enabled, revision, tokens, users, roles } = &*self.auth;
+        [u64::from(*enabled), *revision, *tokens].into_iter().for_each(|number| print.word(number));
+        for (name, user) in users {
+            print.bytes(name.as_bytes());
+            print.bytes(user.password_hash.as_bytes());
+            print.word(u64::from(user.no_password));
+            user.roles.iter().for_each(|role| print.bytes(role.as_bytes()));
+        }
+        for (name, role) in roles {
+            print.bytes(name.as_bytes());
+            for ((key, range_end), kind) in &role.permissions {
+                print.bytes(key);
+                print.bytes(range_end);
+                print.number(i64::from(*kind));
+            }
+        }
     }
 
     /// A fingerprint of the versions up to a revision (0 or less: the present one), for comparing replicas that have

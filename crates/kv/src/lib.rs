@@ -15,6 +15,7 @@
 //! ```
 
 mod alarms;
+mod auth;
 mod budget;
 mod changes;
 mod digest;
@@ -37,6 +38,7 @@ mod txn;
 pub mod validate;
 
 pub use alarms::ALARMS_MAX;
+pub use auth::{AuthFeed, ROOT, Token};
 pub use budget::PAGE_BYTES;
 pub use error::KvError;
 pub use feed::{Change, Commit, Event, Feed, View};

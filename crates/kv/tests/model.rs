@@ -386,7 +386,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn read(store: &KvStore, request: &RangeRequest) -> Result<Found, KvError> {
-    let Answer::Range(range) = store.query(&KvQuery { query: Some(Query::Range(request.clone())) })? else {
+    let Answer::Range(range) =
+        store.query(&KvQuery { query: Some(Query::Range(request.clone())), ..KvQuery::default() })?
+    else {
         panic!("a range is answered by a range");
     };
     assert_eq!(range.header.unwrap().revision, store.revision());

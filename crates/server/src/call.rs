@@ -3,7 +3,7 @@
 use std::{
     future::{pending, poll_fn},
     pin::{Pin, pin},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
     task::{Context, Poll},
     time::Duration,
 };
@@ -23,6 +23,7 @@ use tonic::{Code, Status};
 use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
+    auth::Caller,
     feeds::Feed,
     message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
@@ -65,6 +66,7 @@ pub(crate) struct Call {
     charge: Charge,
     /// Whether a stream is to end when there is no leader.
     needs_leader: bool,
+    caller: Caller,
 }
 
 impl Call {
@@ -74,15 +76,17 @@ impl Call {
         request: Request<RecvStream>,
         mut reply: SendResponse<Bytes>,
         share: &Share,
+        common_name: Option<&Arc<str>>,
     ) -> Option<Call> {
         let (head, body) = request.into_parts();
-        let charge = || share.charge(REQUEST_BYTES).ok_or_else(|| Refusal::from(too_many()));
+        let caller = Caller::of(&head.headers, common_name);
+        let charge = || share.charge(REQUEST_BYTES + caller.bytes()).ok_or_else(|| Refusal::from(too_many()));
         match deadline(&head).and_then(|deadline| Ok((deadline, charge()?))) {
             Ok((deadline, charge)) => {
                 let needs_leader = head.headers.get(NEEDS_LEADER).is_some_and(|value| value == "true");
                 let path = head.uri.into_parts().path_and_query;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-                Some(Call { path, body, deadline, reply, came: Instant::now(), charge, needs_leader })
+                Some(Call { path, body, deadline, reply, came: Instant::now(), charge, needs_leader, caller })
             }
             Err(refusal) => {
                 refusal.send(&mut reply);
@@ -101,12 +105,12 @@ impl Call {
         if [WATCH, KEEP_ALIVE].contains(&self.path.as_str()) {
             return Box::pin(self.serve_stream(store, ending.clone())).await;
         }
-        let Call { path, body, mut deadline, mut reply, came, charge, needs_leader: _ } = self;
+        let Call { path, body, mut deadline, mut reply, came, charge, needs_leader: _, caller } = self;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         let answer = {
             let body = RequestBody::new(body, store.message_bytes_max(), &charge);
-            let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge));
+            let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge, &caller));
             // The future of the answer is dropped when the client resets the request, which frees what the
             // request holds.
             poll_fn(|cx| match answer.as_mut().poll(cx) {
@@ -157,7 +161,7 @@ impl Call {
 impl Call {
     /// Serves a call in which both sides send messages until one of them ends it.
     async fn serve_stream<R: Replica>(self, store: &Store<R>, mut ending: watch::Receiver<bool>) {
-        let Call { path, body, deadline, mut reply, came, charge, needs_leader } = self;
+        let Call { path, body, deadline, mut reply, came, charge, needs_leader, caller } = self;
         let watches =
             if path == WATCH { store.watches().map(Some) } else { store.check_single().map(|()| None) };
         let code = match watches {
@@ -170,8 +174,8 @@ impl Call {
                 let Ok(mut stream) = reply.send_response(head(), false) else { return };
                 let served = async {
                     match watches {
-                        Some(watches) => serve(watches, store, &charge, body, &mut stream).await,
-                        None => store.keep_alive(&charge, body, &mut stream).await,
+                        Some(watches) => serve(watches, store, &charge, body, &mut stream, &caller).await,
+                        None => store.keep_alive(&charge, body, &mut stream, &caller).await,
                     }
                 };
                 let leaderless =

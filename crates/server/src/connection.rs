@@ -9,6 +9,7 @@ use std::{
     future::poll_fn,
     mem,
     pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -45,7 +46,8 @@ const HEADER_LIST_BYTES: u32 = 16 << 10;
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves a connection until the client ends it. Once `stop` is ready, it takes no more requests and ends the
+/// Serves a connection until the client ends it. If the client has shown a certificate, which was verified, `common_name` is
+/// its name. Once `stop` is ready, it takes no more requests and ends the
 /// connection after the last answer.
 ///
 /// # Errors
@@ -57,6 +59,7 @@ pub(crate) async fn serve<R: Replica>(
     head_timeout: Duration,
     mut stop: Pin<&mut impl Future<Output = ()>>,
     mut place: Presence,
+    common_name: Option<Arc<str>>,
 ) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut builder = server::Builder::new();
     builder
@@ -117,13 +120,15 @@ pub(crate) async fn serve<R: Replica>(
                 }
             }
             match connection.poll_accept(cx)? {
-                Poll::Ready(Some((request, reply))) => match Call::new(request, reply, &share) {
-                    Some(call) => calls.push(call.answer(store, lane, &ending)),
-                    None if refused == REFUSED_MAX => {
-                        return Poll::Ready(Err("the client asks on and takes no answer".into()));
+                Poll::Ready(Some((request, reply))) => {
+                    match Call::new(request, reply, &share, common_name.as_ref()) {
+                        Some(call) => calls.push(call.answer(store, lane, &ending)),
+                        None if refused == REFUSED_MAX => {
+                            return Poll::Ready(Err("the client asks on and takes no answer".into()));
+                        }
+                        None => refused += 1,
                     }
-                    None => refused += 1,
-                },
+                }
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending => break,
             }
@@ -249,7 +254,7 @@ mod tests {
         let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
-            let served = serve(stream, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place).await;
+            let served = serve(stream, &store, STREAMS_MAX, HEAD_TIMEOUT, pin!(pending()), place, None).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)

@@ -24,6 +24,7 @@
 //! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services name no type of the runtime.
 
 mod admission;
+mod auth;
 mod call;
 mod config;
 mod connection;
@@ -44,6 +45,7 @@ mod watch;
 
 pub use prometheus_client::registry::Registry;
 
+pub use auth::{Auth, TokenKind};
 pub use config::{Config, ListenError, listen_addresses};
 pub use event_loop::EventLoop;
 pub use memory::InMemory;

@@ -239,7 +239,7 @@ fn client_io_thread(number: usize) -> io::Result<Runtime> {
 
 /// Asks the store anything, so that it looks at what its feed wants. The watches ask again if that fails.
 async fn ask(replica: impl Replica) {
-    let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})) };
+    let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})), ..KvQuery::default() };
     let _ = replica.query(query.encode_to_vec().into(), Consistency::Serializable).await;
 }
 
@@ -372,7 +372,18 @@ impl<R: Replica> Protocols<R> {
                 _ = gives_way => return Ok(()),
             };
         if grpc {
-            return connection::serve(stream, &self.store, self.streams_max, HEAD_TIMEOUT, stop, place).await;
+            // Without TLS no client shows a certificate.
+            let common_name = None;
+            return connection::serve(
+                stream,
+                &self.store,
+                self.streams_max,
+                HEAD_TIMEOUT,
+                stop,
+                place,
+                common_name,
+            )
+            .await;
         }
         // The client asks for a page.
         place.busy();

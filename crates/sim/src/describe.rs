@@ -280,6 +280,7 @@ pub fn command(payload: &Bytes) -> String {
         Some(Command::LeaseGrant(request)) => format!("grant lease {} for {} s", request.id, request.ttl),
         Some(Command::LeaseRevoke(request)) => format!("revoke lease {}", request.id),
         Some(Command::LeaseRenew(request)) => format!("renew leases {:?}", request.ids),
+        Some(Command::Auth(_)) => "change of users".to_owned(),
         None => "nothing".to_owned(),
     }
 }

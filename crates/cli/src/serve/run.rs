@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
 use synod_node::{Ended, Handle, Node, StartError};
 use synod_replica::Group;
-use synod_server::{EventLoop, Server, Watches};
+use synod_server::{Auth, EventLoop, Server, Watches};
 use synod_storage::StorageError;
 use synod_wire::{Groups, ReplicaId};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -89,7 +89,11 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     // Where keys are spread over several groups there is no single revision, and nothing to watch by.
     let watches = (merged || groups.count == 1).then(Watches::new);
     server_config.watches.clone_from(&watches);
-    let node = start(config, groups, watches.as_ref(), &stop)?;
+    if watches.is_none() {
+        // Nor one store of users.
+        server_config.auth = None;
+    }
+    let node = start(config, groups, watches.as_ref(), server_config.auth.as_ref(), &stop)?;
     // A joining replica may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
     let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
@@ -210,13 +214,20 @@ fn start(
     config: synod_node::Config,
     groups: Groups,
     watches: Option<&Watches>,
+    auth: Option<&Auth>,
     stop: &AtomicBool,
 ) -> Result<Node, Failure> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut said = false;
     loop {
         let machines = if groups.merged.is_some() { 1 } else { groups.count };
-        let store = || watches.map_or_else(KvStore::new, |watches| KvStore::new().feeding(watches.feed()));
+        let store = || {
+            let store = watches.map_or_else(KvStore::new, |watches| KvStore::new().feeding(watches.feed()));
+            match auth {
+                Some(auth) => store.authenticating(auth.feed()),
+                None => store,
+            }
+        };
         let stores = (0..machines).map(|_| store()).collect();
         match Node::start_groups_blocking(config.clone(), stores) {
             Err(StartError::Storage(locked @ StorageError::Locked { .. }))
