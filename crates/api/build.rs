@@ -7,7 +7,9 @@ use prost::Message as _;
 fn main() -> Result<(), Box<dyn Error>> {
     let files = [
         "proto/mvccpb.proto",
+        "proto/authpb.proto",
         "proto/etcdserverpb.proto",
+        "proto/auth.proto",
         "proto/v3lock.proto",
         "proto/v3election.proto",
         "proto/health.proto",

@@ -21,6 +21,17 @@ pub mod mvccpb {
     include!(concat!(env!("OUT_DIR"), "/mvccpb.rs"));
 }
 
+/// Permissions of the etcd v3 API.
+#[allow(
+    clippy::all,
+    missing_debug_implementations,
+    missing_docs,
+    reason = "generated; the files in proto/ have the docs"
+)]
+pub mod authpb {
+    include!(concat!(env!("OUT_DIR"), "/authpb.rs"));
+}
+
 /// Requests, responses and services of the etcd v3 API.
 #[allow(
     clippy::all,

@@ -82,7 +82,8 @@ pub fn of_command(command: &KvCommand, groups: u16) -> Result<Option<u16>, Unrou
             | Command::LeaseGrant(_)
             | Command::LeaseRevoke(_)
             | Command::LeaseRenew(_)
-            | Command::HashCheck(_),
+            | Command::HashCheck(_)
+            | Command::Auth(_),
         )
         | None => {}
     }
@@ -103,7 +104,8 @@ pub fn of_query(query: &KvQuery, groups: u16) -> Result<Option<u16>, Unroutable>
             | Query::Status(_)
             | Query::LeaseTimeToLive(_)
             | Query::LeaseLeases(_)
-            | Query::EtcdSnapshot(_),
+            | Query::EtcdSnapshot(_)
+            | Query::Auth(_),
         )
         | None => {}
     }
@@ -208,7 +210,7 @@ mod tests {
         assert_eq!(of(Command::DeleteRange(range)), Err(Unroutable::Range));
         assert_eq!(of(Command::Compact(CompactionRequest::default())), Ok(None));
         let range = RangeRequest { key: "a".into(), range_end: "b".into(), ..RangeRequest::default() };
-        let query = |range| KvQuery { query: Some(Query::Range(range)) };
+        let query = |range| KvQuery { query: Some(Query::Range(range)), ..KvQuery::default() };
         assert_eq!(of_query(&query(range.clone()), 4), Err(Unroutable::Range));
         let one = RangeRequest { range_end: "".into(), ..range };
         assert_eq!(of_query(&query(one), 4), Ok(Some(of_key(b"a", 4))));

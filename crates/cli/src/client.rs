@@ -38,6 +38,12 @@ pub struct ClientArgs {
     /// Do not check servers' certificates: whoever is in between can read and change everything.
     #[arg(long)]
     pub insecure_skip_tls_verify: bool,
+    /// The user for whom the command is executed, NAME or NAME:PASSWORD, where users count (`etcdctl auth enable`).
+    #[arg(long, env = "SYNOD_USER", value_name = "NAME[:PASSWORD]", hide_env_values = true)]
+    pub user: Option<String>,
+    /// The user's password, if it is not in --user.
+    #[arg(long, env = "SYNOD_PASSWORD", value_name = "PASSWORD", hide_env_values = true, requires = "user")]
+    pub password: Option<String>,
     /// How long the command may take in all.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::duration_above_zero)]
     pub command_timeout: Duration,
@@ -56,6 +62,7 @@ impl ClientArgs {
         config.connect_timeout = config.connect_timeout.min(config.request_timeout);
         config.give_up_unreachable = true;
         config.tls = self.tls().map_err(Failure::usage)?;
+        config.user = self.user()?;
         Ok(Client::new(config)?)
     }
 
@@ -70,6 +77,19 @@ impl ClientArgs {
         let trust = Trust { authorities: self.cacert.clone(), ..Trust::default() };
         let trust = Some(trust).filter(|_| !self.insecure_skip_tls_verify);
         Connector::new(identity, trust, Policy::default(), &["h2"]).map(Some)
+    }
+
+    fn user(&self) -> Result<Option<(String, String)>, Failure> {
+        let Some(user) = &self.user else { return Ok(None) };
+        let (name, password) = match (&self.password, user.split_once(':')) {
+            (Some(password), _) => (user.as_str(), password.as_str()),
+            (None, Some(both)) => both,
+            (None, None) => {
+                let why = "the password is missing; accepted: --user NAME:PASSWORD, or --password, or SYNOD_PASSWORD";
+                return Err(Failure::usage(format!("--user {user}: {why}")));
+            }
+        };
+        Ok(Some((name.to_owned(), password.to_owned())))
     }
 
     /// The part of the command's time that is reserved for finding out why a request was not served.

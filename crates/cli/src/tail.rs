@@ -5,7 +5,9 @@ use std::{fmt::Write as _, str::FromStr};
 use clap::Args;
 use prost::Message as _;
 use serde_json::{Value, json};
-use synod_api::synod::v1::{CommandKind, KvCommand, kv_command::Command};
+use synod_api::synod::v1::{
+    CommandKind, KvAuthChange, KvCommand, kv_auth_change::Change, kv_command::Command,
+};
 use synod_client::{
     Start, Subscription,
     api::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request},
@@ -162,7 +164,32 @@ fn applied(payload: &[u8]) -> String {
             None => format!("ask for hashes at revision {}", check.revision),
             Some(hash) => format!("hash {:08x} at revision {}", hash.hash, check.revision),
         },
+        Some(Command::Auth(change)) => auth_text(&change),
         None => format!("{} bytes {}", payload.len(), text(payload)),
+    }
+}
+
+/// What becomes of users and roles. Hashes and tokens are left out.
+fn auth_text(change: &KvAuthChange) -> String {
+    match &change.change {
+        Some(Change::Enable(_)) => "auth enable".to_owned(),
+        Some(Change::Disable(_)) => "auth disable".to_owned(),
+        Some(Change::Authenticate(user)) => format!("authenticate {:?}", user.name),
+        Some(Change::UserAdd(user)) => format!("user add {:?}", user.name),
+        Some(Change::UserDelete(user)) => format!("user delete {:?}", user.name),
+        Some(Change::UserChangePassword(user)) => format!("user passwd {:?}", user.name),
+        Some(Change::UserGrantRole(user)) => format!("user grant-role {:?} {:?}", user.user, user.role),
+        Some(Change::UserRevokeRole(user)) => format!("user revoke-role {:?} {:?}", user.name, user.role),
+        Some(Change::RoleAdd(role)) => format!("role add {:?}", role.name),
+        Some(Change::RoleDelete(role)) => format!("role delete {:?}", role.role),
+        Some(Change::RoleGrantPermission(role)) => {
+            let range = role.perm.as_ref().map(|perm| range_text(&perm.key, &perm.range_end));
+            format!("role grant-permission {:?} {}", role.name, range.unwrap_or_default())
+        }
+        Some(Change::RoleRevokePermission(role)) => {
+            format!("role revoke-permission {:?} {}", role.role, range_text(&role.key, &role.range_end))
+        }
+        None => "auth".to_owned(),
     }
 }
 
@@ -251,6 +278,7 @@ fn to_json(batch: &DecidedBatch, command: &DecidedCommand) -> Value {
                 let hash = check.hash.map(|hash| hash.hash);
                 value["hash_check"] = json!({ "revision": check.revision, "hash": hash });
             }
+            Some(Command::Auth(change)) => value["auth"] = auth_text(&change).into(),
             None => value["payload"] = base64(&command.payload),
         }
     }

@@ -23,10 +23,11 @@ use synod_api::{
         kv_command::Command, kv_query::Query, kv_reply::Reply, native_client::NativeClient,
     },
 };
-use tonic::{Code, Response, Status, transport::Channel};
+use tonic::{Code, Response, Status};
 
 use crate::{
     Config, Error,
+    auth::Line,
     endpoints::{Endpoints, Retry},
 };
 
@@ -135,7 +136,7 @@ impl Client {
     }
 
     /// The answer of etcd's API; `None` if the cluster does not serve it, since its keys are spread over groups.
-    async fn unless_spread<T, F>(&self, retry: Retry, send: impl Fn(Channel) -> F) -> Option<Result<T, Error>>
+    async fn unless_spread<T, F>(&self, retry: Retry, send: impl Fn(Line) -> F) -> Option<Result<T, Error>>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -175,7 +176,7 @@ impl Client {
 
     /// Asks the key-value store by Synod's own API.
     async fn query(&self, query: Query, serializable: bool) -> Result<Answer, Error> {
-        let payload = KvQuery { query: Some(query) }.encode_to_vec();
+        let payload = KvQuery { query: Some(query), ..KvQuery::default() }.encode_to_vec();
         let request = native::QueryRequest { payload: payload.into(), serializable, group: None };
         let send = |channel| {
             let request = request.clone();
@@ -289,7 +290,7 @@ impl Client {
 
     async fn ask_all<T, F>(
         &self,
-        send: impl Fn(Channel) -> F + Clone + Send + 'static,
+        send: impl Fn(Line) -> F + Clone + Send + Sync + 'static,
     ) -> Vec<Result<T, Error>>
     where
         T: Send + 'static,
@@ -309,11 +310,11 @@ impl Client {
     }
 }
 
-fn native_client(channel: Channel) -> NativeClient<Channel> {
+fn native_client(channel: Line) -> NativeClient<Line> {
     NativeClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 
-fn kv(channel: Channel) -> KvClient<Channel> {
+fn kv(channel: Line) -> KvClient<Line> {
     KvClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
 }
 

@@ -1,11 +1,11 @@
 //! The configuration of a client.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use synod_tls::Connector;
 
 /// How to reach a cluster, and how long to try.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
     /// Client URLs of the replicas, at least one: `http://host:port`, `https://host:port`, `unix://path`, `unixs://path`, or
@@ -33,6 +33,10 @@ pub struct Config {
     /// Give up once a connection to each endpoint has been tried without success, instead of trying until the
     /// request time-out. Meant for a person at a terminal, whose replicas probably do not run.
     pub give_up_unreachable: bool,
+    /// The user for whom requests are made, and the password. The client gets a token with them when it first needs one,
+    /// and a new one when that is not valid any more. `None`: requests are made for nobody, which is enough while users do
+    /// not count (etcd's `auth enable`).
+    pub user: Option<(String, String)>,
 }
 
 impl Config {
@@ -48,6 +52,17 @@ impl Config {
             request_timeout: Duration::from_secs(5),
             retry_writes: false,
             give_up_unreachable: false,
+            user: None,
         }
+    }
+}
+
+impl fmt::Debug for Config {
+    /// Leaves the password out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("endpoints", &self.endpoints)
+            .field("user", &self.user.as_ref().map(|(name, _)| name))
+            .finish_non_exhaustive()
     }
 }

@@ -14,11 +14,17 @@ use synod_api::shards::ENDPOINTS;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{
     Response, Status,
+    service::interceptor::InterceptedService,
     transport::{Channel, Endpoint},
 };
 use tracing::debug;
 
-use crate::{Config, Error, dial::Dial, error::Failure};
+use crate::{
+    Config, Error,
+    auth::{Line, RENEWALS_MAX, Token},
+    dial::Dial,
+    error::Failure,
+};
 
 /// The first pause after all endpoints have failed; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
@@ -53,6 +59,7 @@ pub(crate) struct Endpoints {
     current: AtomicUsize,
     /// Endpoints that replicas named for groups in which they take no part, with their channels.
     named: Mutex<BTreeMap<String, Channel>>,
+    token: Token,
 }
 
 struct Node {
@@ -95,7 +102,13 @@ impl Endpoints {
             (_, Some(first)) => first,
             (n, None) => fastrand::usize(..n),
         };
-        Ok(Arc::new(Endpoints { config, all, current: AtomicUsize::new(first), named: Mutex::default() }))
+        Ok(Arc::new(Endpoints {
+            config,
+            all,
+            current: AtomicUsize::new(first),
+            named: Mutex::default(),
+            token: Token::default(),
+        }))
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -121,7 +134,22 @@ impl Endpoints {
         self.move_on(self.current());
     }
 
-    pub(crate) fn channel(&self, index: usize) -> Channel {
+    /// The connection to an endpoint, for a client that has a token if it needs one.
+    pub(crate) async fn line(&self, index: usize) -> Result<Line, Status> {
+        self.with_token(self.channel(index)).await
+    }
+
+    async fn with_token(&self, channel: Channel) -> Result<Line, Status> {
+        self.token.obtain(&self.config, channel.clone()).await?;
+        Ok(InterceptedService::new(channel, self.token.clone()))
+    }
+
+    /// Whether a request was refused for its token, so that it may be sent again for another.
+    pub(crate) fn needs_token(&self, reason: &str) -> bool {
+        self.token.is_refused(&self.config, reason)
+    }
+
+    fn channel(&self, index: usize) -> Channel {
         let node = &self.all[index];
         node.channel.get_or_init(|| node.way.channel()).clone()
     }
@@ -147,13 +175,22 @@ impl Endpoints {
     }
 
     /// One attempt at one endpoint, for requests that are about that endpoint.
-    pub(crate) async fn call_at<T, F>(&self, index: usize, send: impl Fn(Channel) -> F) -> Result<T, Error>
+    pub(crate) async fn call_at<T, F>(&self, index: usize, send: impl Fn(Line) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let deadline = Instant::now() + self.config.request_timeout;
         let endpoint = self.all[index].url.clone();
-        match timeout_at(deadline, send(self.channel(index))).await {
+        let attempt = async {
+            for _ in 0..RENEWALS_MAX {
+                match send(self.line(index).await?).await {
+                    Err(status) if self.needs_token(status.message()) => {}
+                    answer => return answer,
+                }
+            }
+            send(self.line(index).await?).await
+        };
+        match timeout_at(deadline, attempt).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) if Failure::of(&status) == Failure::Refused => {
                 Err(refused(endpoint, &status, false))
@@ -170,7 +207,7 @@ impl Endpoints {
     }
 
     /// Sends a request to the endpoint in use, and on failure to the next, as `retry` allows.
-    pub(crate) async fn call<T, F>(&self, retry: Retry, send: impl Fn(Channel) -> F) -> Result<T, Error>
+    pub(crate) async fn call<T, F>(&self, retry: Retry, send: impl Fn(Line) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -179,6 +216,7 @@ impl Endpoints {
         let mut pauses = backoff();
         let mut attempts: u32 = 0;
         let mut attempt_timeout = self.config.attempt_timeout;
+        let mut renewals = 0;
         // Where the replicas that were asked last send this request, and how often that was done.
         let (mut named, mut sent_on): (Vec<String>, u32) = (Vec::new(), 0);
         loop {
@@ -197,8 +235,13 @@ impl Endpoints {
                 _ => deadline,
             };
             let mut refused_after = Duration::ZERO;
-            let cause = match timeout_at(attempt_deadline, send(channel)).await {
+            let attempt = async { send(self.with_token(channel).await?).await };
+            let cause = match timeout_at(attempt_deadline, attempt).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Err(status)) if renewals < RENEWALS_MAX && self.needs_token(status.message()) => {
+                    renewals += 1;
+                    continue;
+                }
                 Ok(Err(status)) => match Failure::of(&status) {
                     Failure::Refused => {
                         return Err(refused(endpoint, &status, in_doubt && retry != Retry::Reads));

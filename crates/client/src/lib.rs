@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod auth;
 mod client;
 mod config;
 mod dial;

@@ -12,10 +12,11 @@ use synod_api::{
     synod::v1::{ExecuteRequest, KvCommand, OpenSessionRequest, QueryRequest, native_client::NativeClient},
 };
 use tokio::sync::{OnceCell, Semaphore};
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 
 use crate::{
     Config, Error,
+    auth::Line,
     endpoints::{Endpoints, Retry},
 };
 
@@ -189,6 +190,6 @@ impl Drop for Number<'_> {
     }
 }
 
-fn native(channel: Channel) -> NativeClient<Channel> {
+fn native(channel: Line) -> NativeClient<Line> {
     NativeClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
 }

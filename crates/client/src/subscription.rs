@@ -238,8 +238,8 @@ impl Subscription {
                 request.start = SubscribeStart::Points.into();
                 request.points = self.points();
             }
-            let channel = self.endpoints.channel(index);
-            let mut client = NativeClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            let line = self.endpoints.line(index).await?;
+            let mut client = NativeClient::new(line).max_decoding_message_size(MESSAGE_BYTES_MAX);
             self.stream = Some(client.subscribe(request).await?.into_inner());
         }
         let stream = self.stream.as_mut().expect("it was opened");

@@ -9,6 +9,7 @@ use tonic::{Request, Streaming, metadata::MetadataValue};
 
 use crate::{
     Client, Error,
+    auth::RENEWALS_MAX,
     endpoints::{Endpoints, Retry, backoff, refused},
     error::Failure,
 };
@@ -55,6 +56,16 @@ impl Watch {
             };
             let ended = responses.message().await;
             if let Ok(Some(response)) = ended {
+                let reason = &response.cancel_reason;
+                if response.canceled
+                    && self.fruitless < RENEWALS_MAX as usize
+                    && self.client.endpoints_used().needs_token(reason)
+                {
+                    // It is refused for its token, and asked for again with another.
+                    self.fruitless += 1;
+                    self.responses = None;
+                    continue;
+                }
                 self.fruitless = 0;
                 self.note(&response);
                 return Ok(Some(response));

@@ -8,12 +8,16 @@ use common::{Fault, Pair};
 use synod_client::{
     Client, Code, Config, Error,
     api::{
-        CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
-        WatchCreateRequest, request_op::Request,
+        AuthEnableRequest, AuthRoleAddRequest, AuthUserAddRequest, AuthUserChangePasswordRequest,
+        AuthUserGrantRoleRequest, AuthenticateRequest, CompactionRequest, DeleteRangeRequest, PutRequest,
+        RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, auth_client::AuthClient,
+        request_op::Request,
     },
 };
 use synod_kv::KvStore;
-use synod_server::{Config as ServerConfig, InMemory, Registry, RequestError, Server, Watches};
+use synod_server::{
+    Auth, Config as ServerConfig, InMemory, Registry, RequestError, Server, TokenKind, Watches,
+};
 use synod_wire::ClusterId;
 
 fn put() -> PutRequest {
@@ -236,4 +240,64 @@ async fn a_watch_that_is_refused_ends() {
     let error =
         tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("it ends").unwrap_err();
     assert_eq!(error.code(), Some(Code::ResourceExhausted), "{error}");
+}
+
+/// The client authenticates by itself, and again when its token is void.
+#[tokio::test]
+async fn a_client_of_a_user_has_a_token() {
+    let (auth, watches) = (Auth::new(TokenKind::default(), 4), Watches::new());
+    let store = KvStore::new().feeding(watches.feed()).authenticating(auth.feed());
+    let replica = InMemory::start(store, ClusterId(1), common::member()).unwrap();
+    let config = ServerConfig {
+        client_addresses: vec!["127.0.0.1:0".parse().unwrap()],
+        watches: Some(watches),
+        auth: Some(auth),
+        ..ServerConfig::default()
+    };
+    let server = Server::start(&config, replica, Registry::default()).unwrap();
+    let address = server.client_addresses()[0].to_string();
+    let client = |user: Option<(&str, &str)>| {
+        let mut config = Config::new([address.clone()]);
+        config.user = user.map(|(name, password)| (name.to_owned(), password.to_owned()));
+        Client::new(config).unwrap()
+    };
+    // A user whom the server does not ask for is nobody.
+    let root = client(Some(("root", "pw")));
+    root.put(put()).await.unwrap();
+    let url = format!("http://{address}");
+    let channel = tonic::transport::Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let mut users = AuthClient::new(channel);
+    let user =
+        AuthUserAddRequest { name: "root".into(), password: "pw".into(), ..AuthUserAddRequest::default() };
+    users.user_add(user).await.unwrap();
+    users.role_add(AuthRoleAddRequest { name: "root".into() }).await.unwrap();
+    let (name, role) = ("root".to_owned(), "root".to_owned());
+    users.user_grant_role(AuthUserGrantRoleRequest { user: name.clone(), role }).await.unwrap();
+    users.auth_enable(AuthEnableRequest {}).await.unwrap();
+    root.put(put()).await.unwrap();
+    root.status().await.remove(0).unwrap();
+    let mut watch = root.watch(WatchCreateRequest { key: put().key, ..Default::default() });
+    assert!(watch.next().await.unwrap().unwrap().created);
+    let refused = |error: Error| match error {
+        Error::Refused { message, .. } => message,
+        other => panic!("{other:?}"),
+    };
+    let wrong = client(Some(("root", "other"))).put(put()).await.unwrap_err();
+    assert_eq!(refused(wrong), "etcdserver: authentication failed, invalid user ID or password");
+    assert_eq!(refused(client(None).put(put()).await.unwrap_err()), "etcdserver: user name is empty");
+    // A new password makes the tokens void, even if it is the old one.
+    let token = users.authenticate(AuthenticateRequest { name: name.clone(), password: "pw".into() }).await;
+    let mut change = tonic::Request::new(AuthUserChangePasswordRequest {
+        name,
+        password: "pw".into(),
+        ..AuthUserChangePasswordRequest::default()
+    });
+    change.metadata_mut().insert("token", token.unwrap().into_inner().token.parse().unwrap());
+    users.user_change_password(change).await.unwrap();
+    let mut watch = root.watch(WatchCreateRequest { key: put().key, ..Default::default() });
+    let created = watch.next().await.unwrap().unwrap();
+    assert!(created.created && !created.canceled, "{created:?}");
+    root.put(put()).await.unwrap();
+    root.status().await.remove(0).unwrap();
+    assert!(!format!("{root:?}").contains("pw"));
 }

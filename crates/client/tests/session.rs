@@ -32,7 +32,7 @@ fn revision(reply: Bytes) -> i64 {
 /// How many times a key was written.
 async fn version(session: &Session, key: &str) -> i64 {
     let range = RangeRequest { key: key.to_owned().into(), ..Default::default() };
-    let query = KvQuery { query: Some(Query::Range(range)) }.encode_to_vec();
+    let query = KvQuery { query: Some(Query::Range(range)), ..KvQuery::default() }.encode_to_vec();
     match KvAnswer::decode(session.query(query.into(), false).await.unwrap()).unwrap().answer {
         Some(Answer::Range(response)) => response.kvs.first().map_or(0, |kv| kv.version),
         other => panic!("{other:?}"),

@@ -27,7 +27,7 @@ fn main() -> io::Result<()> {
     let value = Bytes::from(vec![b'v'; value_bytes as usize]);
     let encode = |command| {
         Bytes::from(
-            KvCommand { command: Some(command), answer_bytes_max: 0, quota_bytes: 1 << 40, member_id: 1 }
+            KvCommand { command: Some(command), quota_bytes: 1 << 40, member_id: 1, ..KvCommand::default() }
                 .encode_to_vec(),
         )
     };
@@ -72,7 +72,7 @@ fn main() -> io::Result<()> {
         .map(|_| {
             let key = format!("key-{:012}", random.u64(..keys)).into();
             let range = RangeRequest { key, ..RangeRequest::default() };
-            KvQuery { query: Some(Query::Range(range)) }.encode_to_vec().into()
+            KvQuery { query: Some(Query::Range(range)), ..KvQuery::default() }.encode_to_vec().into()
         })
         .collect();
     let start = Instant::now();

@@ -128,7 +128,7 @@ fn batch(sequence: &mut u64, commands: impl IntoIterator<Item = Command>) -> Bat
     for command in commands {
         *sequence += 1;
         let command =
-            KvCommand { command: Some(command), answer_bytes_max: 0, quota_bytes: 1 << 40, member_id: 1 };
+            KvCommand { command: Some(command), quota_bytes: 1 << 40, member_id: 1, ..KvCommand::default() };
         let lowest_outstanding = sequence.saturating_sub(OUTSTANDING).max(1);
         builder.push(SESSION, *sequence, lowest_outstanding, &command.encode_to_vec());
     }

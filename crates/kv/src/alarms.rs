@@ -91,7 +91,8 @@ pub(crate) fn cost(command: &Command) -> u64 {
         | Command::Alarm(_)
         | Command::LeaseRevoke(_)
         | Command::LeaseRenew(_)
-        | Command::HashCheck(_) => 0,
+        | Command::HashCheck(_)
+        | Command::Auth(_) => 0,
     }
 }
 

@@ -3,7 +3,7 @@
 use synod_api::etcdserverpb::HashKvResponse;
 
 use crate::{
-    KvError, KvStore, etcd_db::revision_key, history::History, lease::End, pieces::Pair,
+    KvError, KvStore, auth::Auth, etcd_db::revision_key, history::History, lease::End, pieces::Pair,
     revisions::Revisions, store::header,
 };
 
@@ -39,8 +39,31 @@ impl KvStore {
             }
             lease.keys.iter().for_each(|key| print.bytes(key));
         }
+        // As does one without users.
+        if *self.auth != Auth::default() {
+            self.print_auth(&mut print);
+        }
         self.print_versions(&mut print);
         print.finish()
+    }
+
+    fn print_auth(&self, print: &mut Fingerprint) {
+        let Auth { enabled, revision, tokens, users, roles } = &*self.auth;
+        [u64::from(*enabled), *revision, *tokens].into_iter().for_each(|number| print.word(number));
+        for (name, user) in users {
+            print.bytes(name.as_bytes());
+            print.bytes(user.password_hash.as_bytes());
+            print.word(u64::from(user.no_password));
+            user.roles.iter().for_each(|role| print.bytes(role.as_bytes()));
+        }
+        for (name, role) in roles {
+            print.bytes(name.as_bytes());
+            for ((key, range_end), kind) in &role.permissions {
+                print.bytes(key);
+                print.bytes(range_end);
+                print.number(i64::from(*kind));
+            }
+        }
     }
 
     /// etcd's hash of the versions up to a revision (0 or less: the present one), by which replicas are compared that have

@@ -58,6 +58,60 @@ pub enum KvError {
     /// The alarm that replicas differ is raised.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
+    /// Users are to count, and there is no user root.
+    #[error("etcdserver: root user does not exist")]
+    RootUserMissing,
+    /// Users are to count, and the user root has not the role root.
+    #[error("etcdserver: root user does not have root role")]
+    RootRoleMissing,
+    /// A user that is added exists.
+    #[error("etcdserver: user name already exists")]
+    UserExists,
+    /// A user without a name, or a request without a user.
+    #[error("etcdserver: user name is empty")]
+    UserEmpty,
+    /// A user that does not exist.
+    #[error("etcdserver: user name not found")]
+    UserNotFound,
+    /// A role that is added exists.
+    #[error("etcdserver: role name already exists")]
+    RoleExists,
+    /// A role that does not exist.
+    #[error("etcdserver: role name not found")]
+    RoleNotFound,
+    /// A role without a name.
+    #[error("etcdserver: role name is empty")]
+    RoleEmpty,
+    /// A user that does not exist, or a wrong password.
+    #[error("etcdserver: authentication failed, invalid user ID or password")]
+    AuthFailed,
+    /// A password for a user who cannot have one, or a password hash that is none. etcd's text has this prefix, too.
+    #[error("auth: authentication failed, password was given for no password user")]
+    NoPasswordUser,
+    /// A permission is to be granted, and none is given.
+    #[error("etcdserver: permission not given")]
+    PermissionNotGiven,
+    /// The user may not do that.
+    #[error("etcdserver: permission denied")]
+    PermissionDenied,
+    /// A role is to be revoked from a user who does not have it.
+    #[error("etcdserver: role is not granted to the user")]
+    RoleNotGranted,
+    /// A permission is to be revoked from a role that does not have it.
+    #[error("etcdserver: permission is not granted to the role")]
+    PermissionNotGranted,
+    /// A token is asked for, and users do not count.
+    #[error("etcdserver: authentication is not enabled")]
+    AuthNotEnabled,
+    /// A token that is not known, or not any more.
+    #[error("etcdserver: invalid auth token")]
+    InvalidAuthToken,
+    /// A change without which nobody could manage users, or a permission for no range.
+    #[error("etcdserver: invalid auth management")]
+    InvalidAuthMgmt,
+    /// Users or roles have changed since the server found out who the user is.
+    #[error("etcdserver: revision of auth store is old")]
+    AuthOldRevision,
     /// More alarms than [`ALARMS_MAX`](crate::ALARMS_MAX), or an alarm that is not defined.
     #[error("synod: {0}")]
     BadAlarm(&'static str),
@@ -74,12 +128,15 @@ impl KvError {
     /// The gRPC status code.
     #[must_use]
     pub fn code(&self) -> i32 {
+        const UNKNOWN: i32 = 2;
         const INVALID_ARGUMENT: i32 = 3;
         const NOT_FOUND: i32 = 5;
+        const PERMISSION_DENIED: i32 = 7;
         const RESOURCE_EXHAUSTED: i32 = 8;
         const FAILED_PRECONDITION: i32 = 9;
         const OUT_OF_RANGE: i32 = 11;
         const DATA_LOSS: i32 = 15;
+        const UNAUTHENTICATED: i32 = 16;
         match self {
             KvError::EmptyKey
             | KvError::KeyNotFound
@@ -92,9 +149,27 @@ impl KvError {
             | KvError::RequestTooLarge
             | KvError::BadAlarm(_)
             | KvError::QueryWrites
+            | KvError::UserEmpty
+            | KvError::RoleEmpty
+            | KvError::AuthFailed
+            | KvError::PermissionNotGiven
+            | KvError::InvalidAuthMgmt
+            | KvError::AuthOldRevision
             | KvError::Malformed(_) => INVALID_ARGUMENT,
             KvError::Compacted | KvError::FutureRevision | KvError::LeaseTtlTooLarge => OUT_OF_RANGE,
-            KvError::LeaseExists => FAILED_PRECONDITION,
+            KvError::LeaseExists
+            | KvError::RootUserMissing
+            | KvError::RootRoleMissing
+            | KvError::UserExists
+            | KvError::UserNotFound
+            | KvError::RoleExists
+            | KvError::RoleNotFound
+            | KvError::RoleNotGranted
+            | KvError::PermissionNotGranted
+            | KvError::AuthNotEnabled => FAILED_PRECONDITION,
+            KvError::PermissionDenied => PERMISSION_DENIED,
+            KvError::InvalidAuthToken => UNAUTHENTICATED,
+            KvError::NoPasswordUser => UNKNOWN,
             KvError::NoSpace | KvError::AnswerTooLarge(_) | KvError::TooManyKeys => RESOURCE_EXHAUSTED,
             KvError::LeaseNotFound => NOT_FOUND,
             KvError::Corrupt => DATA_LOSS,

@@ -70,6 +70,9 @@ impl KvStore {
                 entries.push(entry(META, name.into(), revision(self.compacted)));
             }
         }
+        entries.extend(
+            self.auth.bucket_entries().into_iter().map(|(bucket, key, value)| entry(bucket, key, value)),
+        );
         entries
     }
 }
@@ -208,7 +211,8 @@ mod tests {
     };
 
     fn file(store: &KvStore, entries: Vec<KvBucketEntry>) -> Vec<(String, Entries)> {
-        let query = KvQuery { query: Some(Query::EtcdSnapshot(KvEtcdSnapshot { entries })) };
+        let query =
+            KvQuery { query: Some(Query::EtcdSnapshot(KvEtcdSnapshot { entries })), ..KvQuery::default() };
         let Answered::Pieces(pieces) = store.answer(&query.encode_to_vec().into()) else {
             panic!("a snapshot comes in pieces");
         };

@@ -37,7 +37,7 @@ use synod_api::{
     synod::v1::{KvLeaseRenew, KvLeasesRenewed},
 };
 
-use crate::{KvError, KvStore, budget::Budget, key::Key, store::header};
+use crate::{KvError, KvStore, auth::Caller, budget::Budget, key::Key, store::header};
 
 /// What a lease counts against the quota.
 pub(crate) const LEASE_BYTES: u64 = 256;
@@ -114,6 +114,11 @@ impl Leases {
     /// The leases in a range of ids.
     pub(crate) fn range(&self, ids: impl RangeBounds<i64>) -> impl Iterator<Item = (&i64, &Lease)> {
         self.all.range(ids)
+    }
+
+    /// The keys of a lease; none if it does not exist.
+    pub(crate) fn keys_of(&self, id: i64) -> impl Iterator<Item = &Key> {
+        self.all.get(&id).into_iter().flat_map(|lease| &lease.keys)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&i64, &Lease)> {
@@ -265,14 +270,28 @@ impl KvStore {
         Ok(LeaseRevokeResponse { header: header(self.revision) })
     }
 
-    /// Renews leases, and says for how many seconds each; 0 for one that does not exist.
-    pub(crate) fn lease_renew(&mut self, request: &KvLeaseRenew) -> KvLeasesRenewed {
-        let renewed = request.ids.iter().map(|&id| {
+    /// Renews leases, and says for how many seconds each; 0 for one that does not exist, -1 for one with a key that the
+    /// caller may not put.
+    pub(crate) fn lease_renew(
+        &mut self,
+        request: &KvLeaseRenew,
+        caller: &Caller<'_>,
+        budget: &mut Budget,
+    ) -> Result<KvLeasesRenewed, KvError> {
+        let mut ttls = Vec::with_capacity(request.ids.len());
+        for &id in &request.ids {
+            match self.may_write_keys_of(caller, id, budget) {
+                Ok(()) => {}
+                Err(KvError::PermissionDenied) => {
+                    ttls.push(-1);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             self.leases.set_end(id, End::After(TICKS));
-            self.leases.all.get(&id).map_or(0, |lease| lease.ttl)
-        });
-        let ttls = renewed.collect();
-        KvLeasesRenewed { revision: self.revision, ttls }
+            ttls.push(self.leases.all.get(&id).map_or(0, |lease| lease.ttl));
+        }
+        Ok(KvLeasesRenewed { revision: self.revision, ttls })
     }
 
     pub(crate) fn lease_time_to_live(
@@ -502,8 +521,10 @@ mod tests {
         let mut store = KvStore::new();
         grant(&mut store, 1, 10).unwrap();
         (0..3_000).for_each(|key| set(&mut store, &format!("{key:04}"), 1).unwrap());
-        let query =
-            |keys| KvQuery { query: Some(Query::LeaseTimeToLive(LeaseTimeToLiveRequest { id: 1, keys })) };
+        let query = |keys| KvQuery {
+            query: Some(Query::LeaseTimeToLive(LeaseTimeToLiveRequest { id: 1, keys })),
+            ..KvQuery::default()
+        };
         let many = store.query_within(&query(true), Budget::page());
         assert!(matches!(many, Err(KvError::AnswerTooLarge(_))), "it is not made between two commands");
         assert!(store.query_within(&query(false), Budget::page()).is_ok());

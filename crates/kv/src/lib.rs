@@ -15,6 +15,7 @@
 //! ```
 
 mod alarms;
+mod auth;
 mod bbolt;
 mod budget;
 mod changes;
@@ -40,6 +41,7 @@ mod txn;
 pub mod validate;
 
 pub use alarms::ALARMS_MAX;
+pub use auth::{AuthFeed, ROOT, Token};
 pub use budget::PAGE_BYTES;
 pub use error::KvError;
 pub use feed::{Change, Commit, Event, Feed, View};

@@ -62,10 +62,16 @@ impl StateMachine for KvStore {
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
         let restored = snapshot::read_store(snapshot)?;
-        *self = KvStore { feed: self.feed.take(), comparer: self.comparer.take(), ..restored };
+        *self = KvStore {
+            feed: self.feed.take(),
+            comparer: self.comparer.take(),
+            auth_feed: self.auth_feed.take(),
+            ..restored
+        };
         if let Some(feed) = &self.feed {
             feed.missed();
         }
+        self.tell_auth_replaced();
         Ok(())
     }
 
@@ -118,7 +124,7 @@ mod tests {
     }
 
     fn query(store: &KvStore, query: Query) -> Answer {
-        let query = KvQuery { query: Some(query) }.encode_to_vec().into();
+        let query = KvQuery { query: Some(query), ..KvQuery::default() }.encode_to_vec().into();
         let answer = StateMachine::query(store, &query);
         KvAnswer::decode(answer).unwrap().answer.expect("there is always an answer")
     }

@@ -5,7 +5,7 @@
 //! answer, piece by piece, while commands are executed. A range in the order of its keys is never in memory
 //! as a whole: it is walked once to find out how long the answer is, and again to send it.
 
-use std::{mem, vec};
+use std::{mem, sync::Arc, vec};
 
 use bytes::Bytes;
 use prost::{
@@ -69,8 +69,10 @@ impl KvStore {
             // A reader does not need the list of changes.
             changes: ChangeLog::default(),
             leases: self.leases.clone(),
+            auth: Arc::clone(&self.auth),
             feed: None,
             comparer: None,
+            auth_feed: None,
             ..*self
         }
     }
@@ -337,7 +339,7 @@ mod tests {
     }
 
     fn pieces(store: &KvStore, query: Query) -> Vec<Bytes> {
-        let query = KvQuery { query: Some(query) }.encode_to_vec().into();
+        let query = KvQuery { query: Some(query), ..KvQuery::default() }.encode_to_vec().into();
         match store.answer(&query) {
             Answered::Pieces(pieces) => pieces.collect(),
             _ => panic!("{query:?} is answered at once"),
@@ -387,7 +389,9 @@ mod tests {
                 }
             }
             assert_eq!(told, rest as u64, "{request:?}");
-            let whole = store.query(&KvQuery { query: Some(Query::Range(request.clone())) }).unwrap();
+            let whole = store
+                .query(&KvQuery { query: Some(Query::Range(request.clone())), ..KvQuery::default() })
+                .unwrap();
             assert_eq!(joined(pieces).answer, Some(whole), "{request:?}");
         }
     }
@@ -423,8 +427,12 @@ mod tests {
                 max_create_revision: [0, 0, 0, 60_000][random.usize(..4)],
                 ..range(&format!("{from:06}"), ends[random.usize(..3)])
             };
-            let whole = store.query(&KvQuery { query: Some(Query::Range(request.clone())) }).unwrap();
-            let query = KvQuery { query: Some(Query::Range(request.clone())) }.encode_to_vec().into();
+            let whole = store
+                .query(&KvQuery { query: Some(Query::Range(request.clone())), ..KvQuery::default() })
+                .unwrap();
+            let query = KvQuery { query: Some(Query::Range(request.clone())), ..KvQuery::default() }
+                .encode_to_vec()
+                .into();
             let Answered::Pieces(mut pieces) = store.answer(&query) else { continue };
             let mut made: Vec<Bytes> = pieces.by_ref().take(random.usize(..4)).collect();
             if round == 60 {
@@ -440,7 +448,7 @@ mod tests {
     fn what_is_small_is_answered_at_once() {
         let store = store();
         let small = |query| {
-            let query = KvQuery { query: Some(query) }.encode_to_vec().into();
+            let query = KvQuery { query: Some(query), ..KvQuery::default() }.encode_to_vec().into();
             matches!(store.answer(&query), Answered::Whole(_))
         };
         assert!(small(Query::Range(range("00001", "00100"))));
@@ -476,10 +484,10 @@ mod tests {
             Query::Txn(TxnRequest { compare: vec![holds], ..TxnRequest::default() }),
             Query::Range(RangeRequest { count_only: false, ..by_value }),
         ] {
-            let whole = store.query(&KvQuery { query: Some(query.clone()) }).unwrap();
+            let whole = store.query(&KvQuery { query: Some(query.clone()), ..KvQuery::default() }).unwrap();
             assert_eq!(joined(pieces(&store, query)).answer, Some(whole));
         }
-        let count = KvQuery { query: Some(Query::Range(found)) }.encode_to_vec().into();
+        let count = KvQuery { query: Some(Query::Range(found)), ..KvQuery::default() }.encode_to_vec().into();
         assert!(matches!(store.answer(&count), Answered::Whole(_)));
     }
 
@@ -492,7 +500,7 @@ mod tests {
             Query::Txn(all(vec![op_range("0", "1")])),
             Query::HashKv(HashKvRequest { revision: 0 }),
         ] {
-            let query = KvQuery { query: Some(query) };
+            let query = KvQuery { query: Some(query), ..KvQuery::default() };
             let before = store.query(&query).unwrap();
             let Answered::Pieces(mut rest) = store.answer(&query.encode_to_vec().into()) else {
                 panic!("{query:?}")

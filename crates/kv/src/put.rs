@@ -5,6 +5,7 @@ use synod_api::etcdserverpb::{AlarmType, PutRequest, PutResponse};
 
 use crate::{
     KvError, KvStore,
+    auth::Caller,
     budget::Budget,
     feed::Event,
     history::{History, Seen, Version},
@@ -38,7 +39,9 @@ impl KvStore {
         if self.has_alarm(AlarmType::Corrupt) {
             return Err(KvError::Corrupt);
         }
-        let PlainPut { key, value, quota_bytes, member_id } = *command;
+        let PlainPut { key, value, user, auth_revision, quota_bytes, member_id } = *command;
+        let caller = Caller { user, revision: auth_revision, of_member: false };
+        self.check_plain_put(&caller, key)?;
         self.claim_space(charge(key, value), quota_bytes, member_id)?;
         self.put(&Put { key, value, ..Put::default() }, &mut Budget::unbounded())
     }
@@ -132,22 +135,27 @@ impl KvStore {
 pub(crate) struct PlainPut<'a> {
     key: &'a [u8],
     value: &'a [u8],
+    /// Empty if the server knew of no user.
+    user: &'a str,
+    auth_revision: u64,
     quota_bytes: u64,
     member_id: u64,
 }
 
 impl<'a> PlainPut<'a> {
-    /// Reads an encoded `KvCommand`: `1 { 1 key 2 value } 14 quota_bytes 15 member_id`, each field in its
+    /// Reads an encoded `KvCommand`: `1 { 1 key 2 value } 11 user 12 auth_revision 14 quota_bytes 15 member_id`, each field in its
     /// place or absent. Returns `None` for any other encoding, which may still be a valid command.
     pub(crate) fn read(command: &'a [u8]) -> Option<PlainPut<'a>> {
         let mut command = Fields(command);
         let mut put = Fields(command.bytes(1)?.filter(|put| !put.is_empty())?);
+        let user = std::str::from_utf8(command.bytes(11)?.unwrap_or_default()).ok()?;
+        let auth_revision = command.varint(12)?;
         let quota_bytes = command.varint(14)?;
         let member_id = command.varint(15)?;
         let key = put.bytes(1)?.filter(|key| !key.is_empty())?;
         let value = put.bytes(2)?.unwrap_or_default();
         let nothing_else = command.0.is_empty() && put.0.is_empty();
-        nothing_else.then_some(PlainPut { key, value, quota_bytes, member_id })
+        nothing_else.then_some(PlainPut { key, value, user, auth_revision, quota_bytes, member_id })
     }
 }
 
@@ -227,6 +235,9 @@ mod tests {
         KvCommand {
             command: Some(Command::Put(put)),
             answer_bytes_max: if random.u8(0..8) == 0 { number(random) } else { 0 },
+            user: if rarely(random) { "user".to_owned() } else { String::new() },
+            auth_revision: if rarely(random) { number(random) } else { 0 },
+            of_member: random.u8(0..20) == 0,
             quota_bytes,
             member_id: number(random),
         }
@@ -275,13 +286,15 @@ mod tests {
         let command = Command::Put(testing::put("key", "value"));
         let plain = KvCommand {
             command: Some(command),
-            answer_bytes_max: 0,
             quota_bytes: 2 << 30,
             member_id: u64::MAX,
+            ..KvCommand::default()
         };
         let expected = PlainPut {
             key: b"key",
             value: b"value",
+            user: "",
+            auth_revision: 0,
             quota_bytes: plain.quota_bytes,
             member_id: plain.member_id,
         };

@@ -13,6 +13,10 @@
 //!   with leases, which a store of version 2 has not:
 //!   leases u32   | clock u64 | mover u64 | restarted u64
 //!                | leases x { id i64 | ttl i64 | ticks u8, 0 if the end is known | end u64, 0 if it is not }
+//!   with users or roles, which a store of version 3 has not; then the leases above may be 0, without what follows them:
+//!   enabled u8   | revision u64 | tokens u64
+//!   users u32    | users x { name bytes | hash bytes | without password u8 | roles u32 | roles x { name bytes } }
+//!   roles u32    | roles x { name bytes | permissions u32 | permissions x { key bytes | range_end bytes | kind u32 } }
 //! bytes := length u32 | that many
 //! ```
 //!
@@ -23,6 +27,7 @@
 use std::{
     io::{self, Read, Write},
     mem,
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -32,6 +37,7 @@ use synod_wire::{Format, Written};
 
 use crate::{
     ALARMS_MAX, KvStore,
+    auth::{Auth, Role, User},
     changes::{Change, ChangeLog},
     history::{History, Seen, Version},
     key::Key,
@@ -41,10 +47,13 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"synod-kv";
 /// Format 1 did not say which versions can read it.
-const FORMAT: Format = Format { oldest: WITHOUT_LEASES, ..Format::first(3) };
+const FORMAT: Format = Format { oldest: WITHOUT_LEASES, ..Format::first(4) };
 /// A store without leases is written as before there were any.
 const WITHOUT_LEASES: u32 = 2;
 const OF_NO_LEASE: Written = Written { version: WITHOUT_LEASES, readers: WITHOUT_LEASES };
+/// A store without users and roles is written as before there were any.
+const WITHOUT_USERS: u32 = 3;
+const OF_NO_USER: Written = Written { version: WITHOUT_USERS, readers: WITHOUT_USERS };
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// A store as it was when it was frozen. It shares everything with the living store until that changes it.
@@ -55,7 +64,12 @@ impl Frozen for FrozenStore {
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         let FrozenStore(store) = self;
         out.write_all(MAGIC)?;
-        let written = if store.leases.is_empty() { OF_NO_LEASE } else { FORMAT.written };
+        let has_users = *store.auth != Auth::default();
+        let written = match (has_users, store.leases.is_empty()) {
+            (true, _) => FORMAT.written,
+            (false, false) => OF_NO_USER,
+            (false, true) => OF_NO_LEASE,
+        };
         out.write_all(&written.packed().to_le_bytes())?;
         let mut out = BlockWriter::new(out);
         out.i64(store.revision)?;
@@ -82,6 +96,11 @@ impl Frozen for FrozenStore {
         }
         if !store.leases.is_empty() {
             write_leases(&store.leases, &mut out)?;
+        } else if has_users {
+            out.count(0)?;
+        }
+        if has_users {
+            write_auth(&store.auth, &mut out)?;
         }
         out.finish()
     }
@@ -105,9 +124,64 @@ fn write_leases(leases: &Leases, out: &mut BlockWriter<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn read_leases(input: &mut BlockReader<'_>) -> io::Result<Leases> {
+fn write_auth(auth: &Auth, out: &mut BlockWriter<'_>) -> io::Result<()> {
+    let Auth { enabled, revision, tokens, users, roles } = auth;
+    out.write_all(&[u8::from(*enabled)])?;
+    out.u64(*revision)?;
+    out.u64(*tokens)?;
+    out.count(users.len())?;
+    for (name, user) in users {
+        out.bytes(name.as_bytes())?;
+        out.bytes(user.password_hash.as_bytes())?;
+        out.write_all(&[u8::from(user.no_password)])?;
+        out.count(user.roles.len())?;
+        user.roles.iter().try_for_each(|role| out.bytes(role.as_bytes()))?;
+    }
+    out.count(roles.len())?;
+    for (name, role) in roles {
+        out.bytes(name.as_bytes())?;
+        out.count(role.permissions.len())?;
+        for ((key, range_end), kind) in &role.permissions {
+            out.bytes(key)?;
+            out.bytes(range_end)?;
+            out.write_all(&kind.to_le_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn read_auth(input: &mut BlockReader<'_>) -> io::Result<Auth> {
+    let enabled = input.flag()?;
+    let (revision, tokens) = (input.u64()?, input.u64()?);
+    check(revision > 0, "the revision of users is 0")?;
+    let mut auth = Auth { enabled, revision, tokens, ..Auth::default() };
+    for _ in 0..input.u32()? {
+        let name = input.text()?;
+        let (password_hash, no_password) = (input.text()?, input.flag()?);
+        let mut user = User { password_hash, no_password, ..User::default() };
+        for _ in 0..input.u32()? {
+            check(user.roles.insert(input.text()?), "a user has a role twice")?;
+        }
+        check(!name.is_empty() && auth.users.insert(name, user).is_none(), "a user is void or repeated")?;
+    }
+    for _ in 0..input.u32()? {
+        let (name, mut role) = (input.text()?, Role::default());
+        for _ in 0..input.u32()? {
+            let range = (input.bytes()?, input.bytes()?);
+            let kind = i32::from_le_bytes(input.array()?);
+            check(role.permissions.insert(range, kind).is_none(), "a permission is repeated")?;
+        }
+        check(!name.is_empty() && auth.roles.insert(name, role).is_none(), "a role is void or repeated")?;
+    }
+    Ok(auth.complete())
+}
+
+fn read_leases(input: &mut BlockReader<'_>, may_be_none: bool) -> io::Result<Leases> {
     let mut leases = Leases::default();
     let count = input.u32()?;
+    if count == 0 && may_be_none {
+        return Ok(leases);
+    }
     check(count > 0, "there are no leases where some are announced")?;
     (leases.clock_ms, leases.mover, leases.restarted_ms) = (input.u64()?, input.u64()?, input.u64()?);
     for _ in 0..count {
@@ -167,8 +241,12 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
     }
     check(store.versions == versions, "the number of versions is not as announced")?;
     if written.version > WITHOUT_LEASES {
-        store.leases = read_leases(&mut input)?;
+        let with_users = written.version > WITHOUT_USERS;
+        store.leases = read_leases(&mut input, with_users)?;
         store.size_bytes += LEASE_BYTES * store.leases.len() as u64;
+        if with_users {
+            store.auth = Arc::new(read_auth(&mut input)?);
+        }
     }
     input.finish()?;
     for (lease, key) in leased {
@@ -357,6 +435,16 @@ impl<'a> BlockReader<'a> {
 
     fn i64(&mut self) -> io::Result<i64> {
         Ok(i64::from_le_bytes(self.array()?))
+    }
+
+    fn flag(&mut self) -> io::Result<bool> {
+        let [flag] = self.array()?;
+        check(flag <= 1, "a flag is neither 0 nor 1")?;
+        Ok(flag == 1)
+    }
+
+    fn text(&mut self) -> io::Result<String> {
+        String::from_utf8(self.bytes()?.into()).map_err(|_| invalid("a name is no text"))
     }
 
     fn count_at_most(&mut self, max: usize, what: &str) -> io::Result<usize> {
@@ -582,14 +670,14 @@ mod tests {
     #[test]
     fn a_later_format_is_named() {
         let mut store = KvStore::new();
-        store.leases.insert(1, 10, End::After(2));
+        Arc::make_mut(&mut store.auth).users.insert("u".into(), User::default());
         let mut bytes = written(&store);
         let later = |readers| Written { version: FORMAT.written.version + 1, readers }.packed().to_le_bytes();
         bytes[8..12].copy_from_slice(&later(FORMAT.written.version));
         restored(&bytes).unwrap();
         bytes[8..12].copy_from_slice(&later(FORMAT.written.version + 1));
         let error = restored(&bytes).unwrap_err().to_string();
-        assert!(error.contains("format version 4, which takes a program that knows version 4"), "{error}");
+        assert!(error.contains("format version 5, which takes a program that knows version 5"), "{error}");
         bytes[0] = 0;
         let error = restored(&bytes).unwrap_err().to_string();
         assert_eq!(error, "key-value snapshot: this is no snapshot of a key-value store");

@@ -17,6 +17,7 @@ use synod_api::{
 use crate::{
     KvError,
     alarms::cost,
+    auth::{Auth, AuthFeed, Caller},
     budget::{Budget, PAGE_BYTES},
     changes::{Change, ChangeLog},
     feed::{Commit, Event, Feed},
@@ -60,10 +61,14 @@ pub struct KvStore {
     pub(crate) versions: u64,
     pub(crate) size_bytes: u64,
     pub(crate) leases: Leases,
+    /// Users and roles. Views share them.
+    pub(crate) auth: Arc<Auth>,
     /// What the replicated clock showed at the last command.
     pub(crate) now_ms: u64,
     /// Who is told what is committed. It is no part of the replicated state.
     pub(crate) feed: Option<Arc<dyn Feed>>,
+    /// Who is told of users and tokens. It is no part of the replicated state.
+    pub(crate) auth_feed: Option<Arc<dyn AuthFeed>>,
     /// Who is told what members say of their hashes. It is no part of the replicated state.
     pub(crate) comparer: Option<Arc<dyn Comparer>>,
 }
@@ -121,9 +126,11 @@ impl KvStore {
             versions: 0,
             size_bytes: 0,
             leases: Leases::default(),
+            auth: Arc::default(),
             now_ms: 0,
             feed: None,
             comparer: None,
+            auth_feed: None,
         }
     }
 
@@ -181,14 +188,16 @@ impl KvStore {
         let Some(request) = &command.command else {
             unreachable!("an empty command does not pass validation");
         };
-        if let Command::Alarm(request) = request {
-            return self.alarm(request).map(Reply::Alarm);
-        }
-        if self.has_alarm(AlarmType::Corrupt) {
-            return Err(KvError::Corrupt);
-        }
-        self.claim_space(cost(request), command.quota_bytes, command.member_id)?;
         let mut budget = Budget::new(self.keys.len(), command.answer_bytes_max, wanted);
+        match request {
+            // Alarms and users can be managed while replicas are known to differ.
+            Command::Alarm(_) | Command::Auth(_) => {}
+            _ if self.has_alarm(AlarmType::Corrupt) => return Err(KvError::Corrupt),
+            _ => {}
+        }
+        // It comes before the quota: who may not write raises no alarm either.
+        self.check_command(command, &mut budget)?;
+        self.claim_space(cost(request), command.quota_bytes, command.member_id)?;
         match request {
             Command::Put(request) => self.put(&Put::from(request), &mut budget).map(Reply::Put),
             Command::DeleteRange(request) => self.delete_range(request, budget).map(Reply::DeleteRange),
@@ -196,14 +205,17 @@ impl KvStore {
             Command::Compact(request) => self.compact(request).map(Reply::Compact),
             Command::LeaseGrant(request) => self.lease_grant(request).map(Reply::LeaseGrant),
             Command::LeaseRevoke(request) => self.lease_revoke(request.id).map(Reply::LeaseRevoke),
-            Command::LeaseRenew(request) => Ok(Reply::LeaseRenew(self.lease_renew(request))),
+            Command::LeaseRenew(request) => {
+                self.lease_renew(request, &Caller::from(command), &mut budget).map(Reply::LeaseRenew)
+            }
             Command::HashCheck(check) => {
                 if let Some(comparer) = &self.comparer {
                     comparer.seen(command.member_id, check, self.revision);
                 }
                 Ok(Reply::HashCheck(KvHashChecked {}))
             }
-            Command::Alarm(_) => unreachable!("handled above"),
+            Command::Alarm(request) => self.alarm(request).map(Reply::Alarm),
+            Command::Auth(change) => self.change_auth(change).map(Reply::Auth),
         }
     }
 
@@ -222,6 +234,7 @@ impl KvStore {
 
     /// Answers a query if that costs no more than the budget.
     pub(crate) fn query_within(&self, query: &KvQuery, mut budget: Budget) -> Result<Answer, KvError> {
+        self.check_query(query, &mut budget)?;
         match &query.query {
             Some(Query::Range(request)) => {
                 validate::range(request)?;
@@ -246,6 +259,7 @@ impl KvStore {
             }
             // It comes in pieces only.
             Some(Query::EtcdSnapshot(_)) => Err(KvError::AnswerTooLarge(PAGE_BYTES)),
+            Some(Query::Auth(asked)) => self.ask_auth(asked, &Caller::from(query)).map(Answer::Auth),
             None => Err(KvError::Malformed("query")),
         }
     }

@@ -131,6 +131,6 @@ impl Execute for KvStore {
     }
 
     fn ask(&self, request: Query) -> Result<Answer, KvError> {
-        self.query(&KvQuery { query: Some(request) })
+        self.query(&KvQuery { query: Some(request), ..KvQuery::default() })
     }
 }

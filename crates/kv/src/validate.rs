@@ -69,7 +69,9 @@ pub fn command(command: &KvCommand, limits: &Limits) -> Result<(), KvError> {
         Some(Command::LeaseGrant(_) | Command::LeaseRevoke(_) | Command::LeaseRenew(_)) => {}
         // Nothing is done with them here.
         Some(Command::HashCheck(_)) => {}
-        None => return Err(KvError::Malformed("command")),
+        // Whether it makes sense depends on the users and roles that there are.
+        Some(Command::Auth(change)) if change.change.is_some() => {}
+        Some(Command::Auth(_)) | None => return Err(KvError::Malformed("command")),
     }
     // The size is checked last: etcd reports the other error of a request that is both wrong and too large.
     if limits.request_bytes_max != usize::MAX && command.encoded_len() > limits.request_bytes_max {

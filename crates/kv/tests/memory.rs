@@ -167,7 +167,8 @@ fn no_transaction_takes_more_than_its_bound() {
             assert_eq!(refused, !executed, "{range:?}");
             let reads = TxnRequest { success: poison(ranges, &range).success, ..TxnRequest::default() };
             let reads = all(reads.success[..reads.success.len() - 1].to_vec());
-            let query = KvQuery { query: Some(Query::Txn(reads)) }.encode_to_vec().into();
+            let query =
+                KvQuery { query: Some(Query::Txn(reads)), ..KvQuery::default() }.encode_to_vec().into();
             let asked = needs(|| drop(StateMachine::query(&store, &query)));
             assert!(asked < UNANSWERED_BYTES_MAX + 2 * ANSWER_BYTES_MAX as usize, "{asked}");
         }

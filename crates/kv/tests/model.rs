@@ -113,7 +113,8 @@ impl Model {
             | Command::LeaseGrant(_)
             | Command::LeaseRevoke(_)
             | Command::LeaseRenew(_)
-            | Command::HashCheck(_) => unreachable!("not generated"),
+            | Command::HashCheck(_)
+            | Command::Auth(_) => unreachable!("not generated"),
         };
         if draft.changed {
             self.history.push(draft.contents);
@@ -388,7 +389,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn read(store: &KvStore, request: &RangeRequest) -> Result<Found, KvError> {
-    let Answer::Range(range) = store.query(&KvQuery { query: Some(Query::Range(request.clone())) })? else {
+    let Answer::Range(range) =
+        store.query(&KvQuery { query: Some(Query::Range(request.clone())), ..KvQuery::default() })?
+    else {
         panic!("a range is answered by a range");
     };
     assert_eq!(range.header.unwrap().revision, store.revision());

@@ -3,7 +3,7 @@
 use std::{
     future::{pending, poll_fn},
     pin::{Pin, pin},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
     task::{Context, Poll},
     time::Duration,
 };
@@ -24,11 +24,11 @@ use tracing::trace;
 use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
+    auth::Caller,
     feeds::Feed,
     message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
     services::{Answer, Pieces, Store},
-    stream::Caller,
     watch::serve,
 };
 
@@ -40,7 +40,7 @@ const NEEDS_LEADER: &str = "hasleader";
 /// The calls that last as long as their clients want.
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
-const OBSERVE: &str = "/v3electionpb.Election/Observe";
+pub(crate) const OBSERVE: &str = "/v3electionpb.Election/Observe";
 const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 const REFLECT: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 const REFLECT_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
@@ -72,6 +72,7 @@ pub(crate) struct Call {
     charge: Charge,
     /// Whether a stream is to end when there is no leader.
     needs_leader: bool,
+    caller: Caller,
 }
 
 impl Call {
@@ -80,18 +81,19 @@ impl Call {
     pub(crate) fn new(
         request: Request<RecvStream>,
         mut reply: SendResponse<Bytes>,
-        caller: &Caller,
         share: &Share,
+        common_name: Option<&Arc<str>>,
     ) -> Option<Call> {
         let (head, body) = request.into_parts();
-        let charge = || share.charge(REQUEST_BYTES).ok_or_else(|| Refusal::from(too_many()));
+        let caller = Caller::of(&head.headers, common_name);
+        let charge = || share.charge(REQUEST_BYTES + caller.bytes()).ok_or_else(|| Refusal::from(too_many()));
         match deadline(&head).and_then(|deadline| Ok((deadline, charge()?))) {
             Ok((deadline, charge)) => {
                 let needs_leader = head.headers.get(NEEDS_LEADER).is_some_and(|value| value == "true");
                 let path = head.uri.into_parts().path_and_query;
                 let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
-                trace!(path = path.as_str(), common_name = caller.common_name.as_deref(), "called");
-                Some(Call { path, body, deadline, reply, came: Instant::now(), charge, needs_leader })
+                trace!(path = path.as_str(), common_name = common_name.map(|name| &**name), "called");
+                Some(Call { path, body, deadline, reply, came: Instant::now(), charge, needs_leader, caller })
             }
             Err(refusal) => {
                 refusal.send(&mut reply);
@@ -110,12 +112,12 @@ impl Call {
         if LASTING.contains(&self.path.as_str()) {
             return Box::pin(self.serve_stream(store, lane, ending.clone())).await;
         }
-        let Call { path, body, mut deadline, mut reply, came, charge, needs_leader: _ } = self;
+        let Call { path, body, mut deadline, mut reply, came, charge, needs_leader: _, caller } = self;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         let answer = {
             let body = RequestBody::new(body, store.message_bytes_max(), &charge);
-            let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge));
+            let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge, &caller));
             // The future of the answer is dropped when the client resets the request, which frees what the
             // request holds.
             poll_fn(|cx| match answer.as_mut().poll(cx) {
@@ -175,7 +177,7 @@ impl Call {
         lane: &Lane,
         mut ending: watch::Receiver<bool>,
     ) {
-        let Call { path, body, deadline, mut reply, came, charge, needs_leader } = self;
+        let Call { path, body, deadline, mut reply, came, charge, needs_leader, caller } = self;
         let served = match path.as_str() {
             WATCH | OBSERVE => store.watches().map(drop),
             KEEP_ALIVE => store.check_single(),
@@ -191,11 +193,11 @@ impl Call {
                 let Ok(mut stream) = reply.send_response(head(), false) else { return };
                 let served = async {
                     match path.as_str() {
-                        WATCH => serve(store.watches()?, store, &charge, body, &mut stream).await,
-                        KEEP_ALIVE => store.keep_alive(&charge, body, &mut stream).await,
+                        WATCH => serve(store.watches()?, store, &charge, body, &mut stream, &caller).await,
+                        KEEP_ALIVE => store.keep_alive(&charge, body, &mut stream, &caller).await,
                         OBSERVE => {
                             let body = RequestBody::new(body, store.message_bytes_max(), &charge);
-                            store.observe(body, &mut stream, lane, &charge).await
+                            store.observe(body, &mut stream, lane, &charge, &caller).await
                         }
                         WATCH_HEALTH => {
                             let body = RequestBody::new(body, store.message_bytes_max(), &charge);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use synod_tls::Acceptor;
 
 use crate::{
-    Address, EventLoop, RequestMetrics, Watches,
+    Address, Auth, EventLoop, RequestMetrics, Watches,
     connection::CONNECTION_BYTES,
     readers::{GATHERED_BYTES, SENT_MAX, WHOLE_MAX},
     serve::PAGES_MAX,
@@ -50,6 +50,9 @@ pub struct Config {
     /// The watches of the store, if the store feeds them ([`Watches::feed`]). Without them etcd's service Watch is
     /// refused.
     pub watches: Option<Watches>,
+    /// The users of the store, if the store tells of them ([`Auth::feed`]). Without them etcd's service Auth is refused, as it
+    /// is where there are several stores.
+    pub auth: Option<Auth>,
     /// After how long a watch without events is told how far it is, if its client wants that.
     pub watch_progress_interval: Duration,
     /// Counters of the requests. Keep a clone to read them.
@@ -95,6 +98,7 @@ impl Default for Config {
             quota_bytes: 2 << 30,
             stop_timeout: Duration::from_secs(5),
             watches: None,
+            auth: None,
             watch_progress_interval: Duration::from_secs(600),
             requests: RequestMetrics::default(),
         }

@@ -9,6 +9,7 @@ use std::{
     future::poll_fn,
     mem,
     pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -27,7 +28,7 @@ use tokio::{
 
 use crate::{
     Replica, call::Call, config, outbox::gathering, pings::Pings, places::Presence, readers::GATHERED_BYTES,
-    services::Store, stream::Caller, web::Web,
+    services::Store, web::Web,
 };
 
 /// Bytes that a client may send on a stream, and on a connection, before the server has read them. A connection
@@ -60,14 +61,15 @@ pub(crate) struct Terms {
     pub keep_alive: config::KeepAlive,
 }
 
-/// Serves a connection until the client ends it; without `web` only calls of gRPC. Once `stop` is ready, it takes no more requests and ends the
+/// Serves a connection until the client ends it; without `web` only calls of gRPC. If the client has shown a certificate, which
+/// was verified, `common_name` is its name. Once `stop` is ready, it takes no more requests and ends the
 /// connection after the last answer.
 ///
 /// # Errors
 /// The client breaks HTTP/2's rules, does not begin in time, or does not answer a ping.
 pub(crate) async fn serve<R: Replica>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    caller: Caller,
+    common_name: Option<Arc<str>>,
     store: &Store<R>,
     web: Option<&Web<R>>,
     terms: Terms,
@@ -139,13 +141,15 @@ pub(crate) async fn serve<R: Replica>(
                     let answer = web.map(|web| web.answer_http2(request, reply));
                     calls.push(Either::Right(Box::pin(OptionFuture::from(answer).map(drop))));
                 }
-                Poll::Ready(Some((request, reply))) => match Call::new(request, reply, &caller, &share) {
-                    Some(call) => calls.push(Either::Left(call.answer(store, lane, &ending))),
-                    None if refused == REFUSED_MAX => {
-                        return Poll::Ready(Err("the client asks on and takes no answer".into()));
+                Poll::Ready(Some((request, reply))) => {
+                    match Call::new(request, reply, &share, common_name.as_ref()) {
+                        Some(call) => calls.push(Either::Left(call.answer(store, lane, &ending))),
+                        None if refused == REFUSED_MAX => {
+                            return Poll::Ready(Err("the client asks on and takes no answer".into()));
+                        }
+                        None => refused += 1,
                     }
-                    None => refused += 1,
-                },
+                }
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Pending => break,
             }
@@ -289,7 +293,7 @@ mod tests {
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
             let terms = Terms { streams_max: STREAMS_MAX, head_timeout: HEAD_TIMEOUT, keep_alive };
-            let served = serve(stream, Caller::default(), &store, None, terms, pin!(pending()), place).await;
+            let served = serve(stream, None, &store, None, terms, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)

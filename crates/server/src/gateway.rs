@@ -41,7 +41,6 @@ use crate::{
     places::Places,
     readers::apart,
     services::Store,
-    stream::Caller,
 };
 
 /// The path of each call, below [`PREFIX`], and its method.
@@ -140,7 +139,7 @@ pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sy
 /// The gateway of one connection.
 pub(crate) struct Gateway<R> {
     store: Arc<Store<R>>,
-    caller: Caller,
+    common_name: Option<Arc<str>>,
     terms: Terms,
     stopping: watch::Receiver<bool>,
     share: Share,
@@ -151,12 +150,12 @@ pub(crate) struct Gateway<R> {
 impl<R: Replica> Gateway<R> {
     pub(crate) fn new(
         store: Arc<Store<R>>,
-        caller: Caller,
+        common_name: Option<Arc<str>>,
         terms: Terms,
         stopping: watch::Receiver<bool>,
     ) -> Gateway<R> {
         let share = store.share();
-        Gateway { store, caller, terms, stopping, share, link: Mutex::new(None) }
+        Gateway { store, common_name, terms, stopping, share, link: Mutex::new(None) }
     }
 
     /// Answers a request whose path begins with [`PREFIX`].
@@ -250,13 +249,13 @@ impl<R: Replica> Gateway<R> {
 
     /// The server's end of a pipe. Its type is hidden, since a connection has a gateway, whose pipe has a connection.
     fn far_end(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let (store, caller, terms, mut stopping) =
-            (Arc::clone(&self.store), self.caller.clone(), self.terms, self.stopping.clone());
+        let (store, common_name, terms, mut stopping) =
+            (Arc::clone(&self.store), self.common_name.clone(), self.terms, self.stopping.clone());
         Box::pin(async move {
             let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
             let place = Places::new(1).take().expect("it is free");
             // The gateway's client has the place that counts. An error means that it has left.
-            let _ = connection::serve(pipe, caller, &store, None, terms, stop, place).await;
+            let _ = connection::serve(pipe, common_name, &store, None, terms, stop, place).await;
         })
     }
 

@@ -26,6 +26,7 @@
 //! **Architecture invariant:** `replica.rs` names no type of gRPC, and the services name no type of the runtime.
 
 mod admission;
+mod auth;
 mod call;
 mod config;
 mod connection;
@@ -54,6 +55,7 @@ mod web;
 
 pub use prometheus_client::registry::Registry;
 
+pub use auth::{Auth, TokenKind};
 pub use config::{Config, KeepAlive};
 pub use event_loop::EventLoop;
 pub use listen::{Address, At, ListenError, Speaks, listen_addresses};

@@ -56,7 +56,7 @@ impl Readers {
     /// Makes the share of a new connection.
     pub(crate) fn lane(&self) -> Lane {
         let sent = places(SENT_OF_CONNECTION_MAX);
-        Lane { readers: self.clone(), piece: places(1), sent, whole: places(1) }
+        Lane { readers: self.clone(), piece: places(1), sent, whole: places(1), password: places(1) }
     }
 }
 
@@ -67,6 +67,7 @@ pub(crate) struct Lane {
     piece: Arc<Semaphore>,
     sent: Arc<Semaphore>,
     whole: Arc<Semaphore>,
+    password: Arc<Semaphore>,
 }
 
 /// A place for an answer. Dropping it frees the place.
@@ -85,6 +86,11 @@ impl Lane {
     /// Waits for a place for an answer in pieces.
     pub(crate) async fn sending(&self) -> Place {
         Place { _of_connection: permit(&self.sent).await, _of_all: permit(&self.readers.sent).await }
+    }
+
+    /// Waits until no other password of the connection is looked at.
+    pub(crate) async fn password(&self) -> OwnedSemaphorePermit {
+        permit(&self.password).await
     }
 
     /// Makes the next pieces, none of them empty, until they have `bytes` bytes. Returns at least one, unless

@@ -14,7 +14,7 @@ use synod_metrics::{Durations, Families};
 use tonic::Code;
 
 /// Methods that are counted separately. All others are counted together, so that clients cannot create series at will.
-const METHODS: [&str; 37] = [
+const METHODS: [&str; 54] = [
     "/etcdserverpb.KV/Put",
     "/etcdserverpb.KV/Range",
     "/synod.v1.Native/Execute",
@@ -49,6 +49,23 @@ const METHODS: [&str; 37] = [
     "/v3electionpb.Election/Leader",
     "/v3electionpb.Election/Observe",
     "/v3electionpb.Election/Resign",
+    "/etcdserverpb.Auth/AuthEnable",
+    "/etcdserverpb.Auth/AuthDisable",
+    "/etcdserverpb.Auth/AuthStatus",
+    "/etcdserverpb.Auth/Authenticate",
+    "/etcdserverpb.Auth/UserAdd",
+    "/etcdserverpb.Auth/UserGet",
+    "/etcdserverpb.Auth/UserList",
+    "/etcdserverpb.Auth/UserDelete",
+    "/etcdserverpb.Auth/UserChangePassword",
+    "/etcdserverpb.Auth/UserGrantRole",
+    "/etcdserverpb.Auth/UserRevokeRole",
+    "/etcdserverpb.Auth/RoleAdd",
+    "/etcdserverpb.Auth/RoleGet",
+    "/etcdserverpb.Auth/RoleList",
+    "/etcdserverpb.Auth/RoleDelete",
+    "/etcdserverpb.Auth/RoleGrantPermission",
+    "/etcdserverpb.Auth/RoleRevokePermission",
     "/synod.v1.Native/OpenSession",
     "/synod.v1.Native/Status",
     "/synod.v1.Native/Change",

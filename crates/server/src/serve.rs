@@ -278,7 +278,7 @@ fn client_io_thread(number: usize) -> io::Result<Runtime> {
 
 /// Asks the store anything, so that it looks at what its feed wants. The watches ask again if that fails.
 async fn ask(replica: impl Replica) {
-    let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})) };
+    let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})), ..KvQuery::default() };
     let _ = replica.query(query.encode_to_vec().into(), Consistency::Serializable).await;
 }
 
@@ -424,18 +424,20 @@ impl<R: Replica> Protocols<R> {
             Ok(Err(error)) => return debug!(%peer, %error, "a connection broke"),
             Err(_) => return debug!(%peer, "the client did not begin in time"),
         };
-        let Established { stream, caller, is_http2 } = established;
+        let Established { stream, common_name, is_http2 } = established;
         let web = match purpose {
             Purpose::Pages => Some(Web::of_pages(self.pages.clone())),
             Purpose::Clients | Purpose::Http => {
-                let gateway = Gateway::new(self.store.clone(), caller.clone(), self.terms, served_stopping);
+                let gateway =
+                    Gateway::new(self.store.clone(), common_name.clone(), self.terms, served_stopping);
                 Some(Web::new(self.pages.clone(), gateway, Arc::clone(&self.hosts)))
             }
             Purpose::Calls => None,
         };
         let served = match web {
             web if is_http2 => {
-                connection::serve(stream, caller, &self.store, web.as_ref(), self.terms, stop, place).await
+                connection::serve(stream, common_name, &self.store, web.as_ref(), self.terms, stop, place)
+                    .await
             }
             Some(web) => serve_web(stream, &web, stop, place).await,
             None => Err("the client does not speak HTTP/2, and pages are served at other addresses".into()),

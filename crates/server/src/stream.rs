@@ -26,18 +26,12 @@ const TLS_FIRST: u8 = 22;
 /// The first bytes of HTTP/2's preface, `PRI * HTTP/2.0`. No method begins with these two.
 const HTTP2_FIRST: &[u8; 2] = b"PR";
 
-/// Whoever makes the requests of a connection.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Caller {
-    /// The common name of its certificate, if it had to show one.
-    pub(crate) common_name: Option<Arc<str>>,
-}
-
 /// A connection whose protocol is known.
 #[derive(Debug)]
 pub(crate) struct Established {
     pub(crate) stream: Stream,
-    pub(crate) caller: Caller,
+    /// The common name of the client's certificate, if it had to show one.
+    pub(crate) common_name: Option<Arc<str>>,
     /// Whether the client speaks HTTP/2. Otherwise it asks for a page.
     pub(crate) is_http2: bool,
 }
@@ -87,7 +81,7 @@ pub(crate) async fn establish(
     };
     if !with_tls {
         let is_http2 = !pages && socket.begins_http2().await?;
-        return Ok(Established { stream: Stream::Plain(socket), caller: Caller::default(), is_http2 });
+        return Ok(Established { stream: Stream::Plain(socket), common_name: None, is_http2 });
     }
     let mut config = acceptor.ok_or(io::ErrorKind::Unsupported)?.config();
     if pages {
@@ -97,7 +91,7 @@ pub(crate) async fn establish(
     let stream = stream.map_err(|error| io::Error::new(error.kind(), explain_io(&error)))?;
     let (_, session) = stream.get_ref();
     let shown = session.peer_certificates().and_then(|chain| chain.first());
-    let caller = Caller { common_name: shown.and_then(common_name).map(Arc::from) };
+    let common_name = shown.and_then(common_name).map(Arc::from);
     let negotiated = session.alpn_protocol().map(|protocol| protocol == b"h2");
     let mut stream = Ahead::new(Box::new(stream));
     let is_http2 = match negotiated {
@@ -105,7 +99,7 @@ pub(crate) async fn establish(
         Some(is_http2) => is_http2,
         None => stream.begins_http2().await?,
     };
-    Ok(Established { stream: Stream::Tls(stream), caller, is_http2 })
+    Ok(Established { stream: Stream::Tls(stream), common_name, is_http2 })
 }
 
 /// A socket of either kind.

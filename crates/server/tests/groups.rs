@@ -33,7 +33,7 @@ fn put(key: &str) -> ExecuteRequest {
 }
 
 fn query(query: Query, group: Option<u32>) -> QueryRequest {
-    let payload = KvQuery { query: Some(query) }.encode_to_vec().into();
+    let payload = KvQuery { query: Some(query), ..KvQuery::default() }.encode_to_vec().into();
     QueryRequest { payload, serializable: false, group }
 }
 

@@ -281,6 +281,7 @@ pub fn command(payload: &Bytes) -> String {
         Some(Command::LeaseRevoke(request)) => format!("revoke lease {}", request.id),
         Some(Command::LeaseRenew(request)) => format!("renew leases {:?}", request.ids),
         Some(Command::HashCheck(request)) => format!("compare hashes at revision {}", request.revision),
+        Some(Command::Auth(_)) => "change of users".to_owned(),
         None => "nothing".to_owned(),
     }
 }

@@ -204,7 +204,8 @@ impl Op {
     pub fn encode(&self, id: u64, padding: usize) -> Bytes {
         let command = match self {
             Op::Get { first, last } => {
-                let query = KvQuery { query: Some(Query::Range(range_request(*first, *last))) };
+                let query =
+                    KvQuery { query: Some(Query::Range(range_request(*first, *last))), ..KvQuery::default() };
                 return query.encode_to_vec().into();
             }
             Op::Look { first, last, revision, limit, order, count_only } => {
@@ -221,7 +222,9 @@ impl Op {
                     count_only: *count_only,
                     ..range_request(*first, *last)
                 };
-                return KvQuery { query: Some(Query::Range(request)) }.encode_to_vec().into();
+                return KvQuery { query: Some(Query::Range(request)), ..KvQuery::default() }
+                    .encode_to_vec()
+                    .into();
             }
             Op::Put { key, value } => Command::Put(put_request(*key, *value, padding)),
             Op::Exceed { key } => Command::Put(put_request(*key, 0, padding)),
@@ -286,9 +289,15 @@ impl Op {
         let quota_bytes = u64::from(matches!(self, Op::Exceed { .. }));
         // There is room for three operations, but not for what the last one finds.
         let answer_bytes_max = if matches!(self, Op::Overrun { .. }) { 3 * 64 } else { 0 };
-        KvCommand { command: Some(command), answer_bytes_max, quota_bytes, member_id: id }
-            .encode_to_vec()
-            .into()
+        KvCommand {
+            command: Some(command),
+            answer_bytes_max,
+            quota_bytes,
+            member_id: id,
+            ..KvCommand::default()
+        }
+        .encode_to_vec()
+        .into()
     }
 }
 
@@ -321,7 +330,11 @@ impl Answer {
             Reply::Compact(compact) => done(compact.header, true, Vec::new()),
             Reply::Error(failure) => Some(Answer::Refused(failure.code)),
             Reply::Alarm(alarm) => done(alarm.header, true, vec![Part::Cleared(alarm.alarms.len())]),
-            Reply::LeaseGrant(_) | Reply::LeaseRevoke(_) | Reply::LeaseRenew(_) | Reply::HashCheck(_) => None,
+            Reply::LeaseGrant(_)
+            | Reply::LeaseRevoke(_)
+            | Reply::LeaseRenew(_)
+            | Reply::HashCheck(_)
+            | Reply::Auth(_) => None,
         }
     }
 

@@ -1,16 +1,16 @@
 //! Turns flags into configurations, with the checks that need more than one flag.
 
-use std::{collections::BTreeMap, num::NonZero, path::PathBuf, thread};
+use std::{collections::BTreeMap, num::NonZero, path::PathBuf, thread, time::Duration};
 
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
 use synod_node::{MemberAddress, Merging, Threads};
 use synod_replica::{Limits, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, Settings};
-use synod_server::{Address, At, KeepAlive, Speaks};
+use synod_server::{Address, At, Auth, KeepAlive, Speaks, TokenKind};
 use synod_storage::{DataDir, Durability, Ending};
 use synod_wire::{ClusterId, Groups, ReplicaId};
 
 use super::{
-    flags::{ClusterState, ServeArgs, Tuning},
+    flags::{AuthArgs, ClusterState, ServeArgs, Tuning},
     join::Joining,
     tls::TlsPlan,
     units,
@@ -128,7 +128,11 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     node.settings = settings(&args.tuning);
     node.threads = threads(&args.tuning);
     node.merging = merging(groups, &args.tuning);
+    let AuthArgs { auth_token, auth_token_ttl, bcrypt_cost } = &args.auth;
+    let ttl = Duration::from_secs((*auth_token_ttl).into());
+    let tokens = TokenKind::parse(auth_token, ttl).or_else(|why| wrong("auth-token", auth_token, why))?;
     let server = synod_server::Config {
+        auth: Some(Auth::new(tokens, *bcrypt_cost)),
         client_addresses: listen("listen-client-urls", &args.member.listen_client_urls)?,
         http_addresses: listen("listen-client-http-urls", &args.etcd.listen_client_http_urls)?,
         metrics_addresses: listen("listen-metrics-urls", &args.member.listen_metrics_urls)?,

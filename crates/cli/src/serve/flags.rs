@@ -34,6 +34,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub tls: TlsArgs,
     #[command(flatten)]
+    pub auth: AuthArgs,
+    #[command(flatten)]
     pub etcd: EtcdArgs,
     #[command(flatten)]
     pub log: LogArgs,
@@ -480,6 +482,29 @@ pub struct TlsArgs {
         hide_default_value = true
     )]
     pub tls_max_version: String,
+}
+
+/// How users show who they are, where they count (`etcdctl auth enable`).
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Users")]
+pub struct AuthArgs {
+    /// The tokens that users get for their passwords: simple, or jwt,sign-method=METHOD,priv-key=FILE,pub-key=FILE,ttl=TIME
+    /// for signed ones, which all members know that have the key, also after a restart. The methods are HS256, RS256, PS256,
+    /// ES256, EdDSA, and those of 384 and 512 bits.
+    #[arg(long, env = "SYNOD_AUTH_TOKEN", value_name = "KIND", default_value = "simple")]
+    pub auth_token: String,
+    /// How many seconds a simple token is valid after it was last used.
+    #[arg(
+        long, env = "SYNOD_AUTH_TOKEN_TTL", value_name = "SECONDS", default_value = "300",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub auth_token_ttl: u32,
+    /// What a hash of a password costs; each step doubles the time.
+    #[arg(
+        long, env = "SYNOD_BCRYPT_COST", value_name = "4..31", default_value_t = 10,
+        value_parser = clap::value_parser!(u32).range(4..=31)
+    )]
+    pub bcrypt_cost: u32,
 }
 
 /// The replica's log messages.

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use synod_kv::KvStore;
 use synod_node::{Ended, Handle, Node, StartError};
 use synod_replica::Group;
-use synod_server::{EventLoop, Hashes, Server, Upkeep, Watches};
+use synod_server::{Auth, EventLoop, Hashes, Server, Upkeep, Watches};
 use synod_storage::StorageError;
 use synod_wire::ReplicaId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -101,9 +101,13 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     // Where keys are spread over several groups there is no single revision, and nothing to watch by.
     let watches = (merged || groups.count == 1).then(Watches::new);
     server_config.watches.clone_from(&watches);
+    if watches.is_none() {
+        // Nor one store of users.
+        server_config.auth = None;
+    }
     let stores = if merged { 1 } else { groups.count };
     let hashes: Vec<_> = (0..stores).map(|_| Hashes::default()).collect();
-    let node = start(config, watches.as_ref(), &hashes, &stop)?;
+    let node = start(config, watches.as_ref(), server_config.auth.as_ref(), &hashes, &stop)?;
     // A joining replica may have been told of a group that its own log does not reach yet.
     let here = node.handle().group();
     let group = told.filter(|told| told.version > here.version).unwrap_or_else(|| (*here).clone());
@@ -234,6 +238,7 @@ fn check_name(name: &str, me: ReplicaId, group: &Group) -> Result<(), Failure> {
 fn start(
     config: synod_node::Config,
     watches: Option<&Watches>,
+    auth: Option<&Auth>,
     hashes: &[Hashes],
     stop: &AtomicBool,
 ) -> Result<Node, Failure> {
@@ -242,7 +247,8 @@ fn start(
     loop {
         let store = |hashes: &Hashes| {
             let store = KvStore::new().compared_by(hashes.comparer());
-            watches.map(Watches::feed).into_iter().fold(store, KvStore::feeding)
+            let store = watches.map(Watches::feed).into_iter().fold(store, KvStore::feeding);
+            auth.map(Auth::feed).into_iter().fold(store, KvStore::authenticating)
         };
         let stores = hashes.iter().map(store).collect();
         match Node::start_groups_blocking(config.clone(), stores) {

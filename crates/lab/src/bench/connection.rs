@@ -117,7 +117,8 @@ impl Connection {
             return answer.map(found);
         }
         let serializable = request.serializable;
-        let payload = KvQuery { query: Some(Query::Range(request)) }.encode_to_vec().into();
+        let payload =
+            KvQuery { query: Some(Query::Range(request)), ..KvQuery::default() }.encode_to_vec().into();
         let request = QueryRequest { payload, serializable, group: None };
         let answer: QueryResponse = self.call(&self.query, &request).await?;
         match KvAnswer::decode(answer.reply).ok().and_then(|answer| answer.answer) {

@@ -6,6 +6,7 @@
 //! queue. The server keeps nothing but the state of the calls that wait.
 
 use bytes::Bytes;
+use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
         Compare, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, RequestOp,
@@ -16,7 +17,9 @@ use synod_api::{
         response_op::Response,
     },
     mvccpb::KeyValue,
-    synod::v1::{kv_answer::Answer as Found, kv_command::Command, kv_query::Query, kv_reply::Reply},
+    synod::v1::{
+        KvCommand, kv_answer::Answer as Found, kv_command::Command, kv_query::Query, kv_reply::Reply,
+    },
 };
 use synod_kv::validate;
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
@@ -26,6 +29,7 @@ use super::envelope::{Store, unexpected};
 use crate::{
     Consistency, Replica,
     admission::Charge,
+    auth::Who,
     call,
     readers::Lane,
     watch::{Followed, Follower},
@@ -154,16 +158,22 @@ impl<R: Replica> Drop for Waiting<R> {
 
 impl<R: Replica> Store<R> {
     /// The lease of a request, or a new one.
-    pub(super) async fn session(&self, lease: i64) -> Result<i64, Status> {
+    pub(super) async fn session(&self, who: &Who, lease: i64) -> Result<i64, Status> {
         if lease != 0 {
             return Ok(lease);
         }
-        let granted = self.lease_grant(LeaseGrantRequest { ttl: TTL_SECONDS, id: 0 }).await;
+        let granted = self.lease_grant(who, LeaseGrantRequest { ttl: TTL_SECONDS, id: 0 }).await;
         Ok(granted.map_err(relayed)?.id)
     }
 
     /// Puts the key of a lease into a queue, unless it is there.
-    pub(super) async fn enqueue(&self, queue: &Queue, lease: i64, value: Bytes) -> Result<Queued, Status> {
+    pub(super) async fn enqueue(
+        &self,
+        who: &Who,
+        queue: &Queue,
+        lease: i64,
+        value: Bytes,
+    ) -> Result<Queued, Status> {
         let key = queue.key(lease);
         let put = PutRequest { key: key.clone(), value, lease, ..PutRequest::default() };
         let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
@@ -174,7 +184,7 @@ impl<R: Replica> Store<R> {
             success: vec![op(Request::RequestPut(put)), head()],
             failure: vec![op(Request::RequestRange(get)), head()],
         };
-        let mut response = self.transact(txn).await?;
+        let mut response = self.transact(who, txn).await?;
         let head = pair(&mut response, 1);
         let found = pair(&mut response, 0);
         let revision = response.header.unwrap_or_default().revision;
@@ -187,18 +197,19 @@ impl<R: Replica> Store<R> {
     /// Waits until a key is at the head of its queue, and deletes it if that cannot be waited for.
     pub(super) async fn until_first(
         &self,
+        who: &Who,
         queue: &Queue,
         ticket: &Ticket,
         lane: &Lane,
         charge: &Charge,
     ) -> Result<(), Status> {
         let release = match self.releases().try_acquire_owned() {
-            Ok(place) => Some((self.checked(Command::Txn(ticket.release()), 0)?, place)),
+            Ok(place) => Some((self.release_of(ticket)?, place)),
             Err(_) => None,
         };
         let mut waiting = Waiting { replica: self.replica().clone(), release };
         let waited = tokio::select! {
-            waited = self.until_none_before(queue, ticket.created, lane, charge) => waited,
+            waited = self.until_none_before(who, queue, ticket.created, lane, charge) => waited,
             () = self.feeds().stopping() => Err(call::stopped()),
         };
         match waited {
@@ -208,15 +219,23 @@ impl<R: Replica> Store<R> {
         waited
     }
 
+    /// The command that deletes a key. It is the server's own: what its client may do can have changed while it waited.
+    fn release_of(&self, ticket: &Ticket) -> Result<Bytes, Status> {
+        let command = self.checked(&None, Command::Txn(ticket.release()), 0)?;
+        let command = KvCommand::decode(command).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(KvCommand { of_member: true, ..command }.encode_to_vec().into())
+    }
+
     async fn until_none_before(
         &self,
+        who: &Who,
         queue: &Queue,
         created: i64,
         lane: &Lane,
         charge: &Charge,
     ) -> Result<(), Status> {
         loop {
-            let mut found = self.found(queue.before(created), lane).await?;
+            let mut found = self.found(who, queue.before(created), lane).await?;
             let Some(KeyValue { key, .. }) = found.kvs.pop() else { return Ok(()) };
             let start_revision = found.header.unwrap_or_default().revision;
             let watch = WatchCreateRequest { key, start_revision, ..WatchCreateRequest::default() };
@@ -231,17 +250,22 @@ impl<R: Replica> Store<R> {
     }
 
     /// Reads a range.
-    pub(super) async fn found(&self, request: RangeRequest, lane: &Lane) -> Result<RangeResponse, Status> {
+    pub(super) async fn found(
+        &self,
+        who: &Who,
+        request: RangeRequest,
+        lane: &Lane,
+    ) -> Result<RangeResponse, Status> {
         let query = validate::range(&request).map(|()| Query::Range(request));
-        let found = self.query(query, Consistency::Linearizable, lane, |answer| match answer {
+        let found = self.query(who, query, Consistency::Linearizable, lane, |answer| match answer {
             Found::Range(found) => Ok(RangeResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
         });
         Ok(found.await.map_err(relayed)?.0)
     }
 
-    pub(super) async fn transact(&self, txn: TxnRequest) -> Result<TxnResponse, Status> {
-        let executed = self.execute(Command::Txn(txn), |reply| match reply {
+    pub(super) async fn transact(&self, who: &Who, txn: TxnRequest) -> Result<TxnResponse, Status> {
+        let executed = self.execute(who, Command::Txn(txn), |reply| match reply {
             Reply::Txn(done) => Ok(TxnResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         });

@@ -21,7 +21,8 @@ use super::{
 use crate::{
     Replica,
     admission::Charge,
-    call,
+    auth::{Caller, Who},
+    call::{self, OBSERVE},
     message::{RequestBody, framed},
     readers::Lane,
     watch::Followed,
@@ -30,52 +31,63 @@ use crate::{
 impl<R: Replica> Store<R> {
     pub(super) async fn campaign(
         &self,
+        who: &Who,
         request: CampaignRequest,
         lane: &Lane,
         charge: &Charge,
     ) -> Result<CampaignResponse, Status> {
         let CampaignRequest { name, lease, value } = request;
-        let lease = self.session(lease).await?;
+        let lease = self.session(who, lease).await?;
         let queue = Queue::new(&name);
-        let queued = self.enqueue(&queue, lease, value.clone()).await?;
+        let queued = self.enqueue(who, &queue, lease, value.clone()).await?;
         let ticket = &queued.ticket;
         if queued.found.is_some_and(|found| found != value) {
-            self.set_value(ticket, value, lease).await?;
+            self.set_value(who, ticket, value, lease).await?;
         }
         if !queued.is_first {
-            self.until_first(&queue, ticket, lane, charge).await?;
+            self.until_first(who, &queue, ticket, lane, charge).await?;
         }
         let leader = LeaderKey { name, key: ticket.key.clone(), rev: ticket.created, lease };
         Ok(CampaignResponse { header: queued.response.header, leader: Some(leader) })
     }
 
-    pub(super) async fn proclaim(&self, request: ProclaimRequest) -> Result<ProclaimResponse, Status> {
+    pub(super) async fn proclaim(
+        &self,
+        who: &Who,
+        request: ProclaimRequest,
+    ) -> Result<ProclaimResponse, Status> {
         let leader = of(request.leader)?;
-        let lease = self.session(leader.lease).await?;
-        let header = self.set_value(&ticket(&leader), request.value, lease).await?;
+        let lease = self.session(who, leader.lease).await?;
+        let header = self.set_value(who, &ticket(&leader), request.value, lease).await?;
         Ok(ProclaimResponse { header })
     }
 
     /// Changes the value of a key that stands.
     async fn set_value(
         &self,
+        who: &Who,
         ticket: &Ticket,
         value: Bytes,
         lease: i64,
     ) -> Result<Option<ResponseHeader>, Status> {
-        let changed = self.transact(ticket.put(value, lease)).await?;
+        let changed = self.transact(who, ticket.put(value, lease)).await?;
         if changed.succeeded { Ok(changed.header) } else { Err(Status::unknown("election: not leader")) }
     }
 
     /// Whoever does not lead any more has resigned already.
-    pub(super) async fn resign(&self, request: ResignRequest) -> Result<ResignResponse, Status> {
-        let released = self.transact(ticket(&of(request.leader)?).release()).await?;
+    pub(super) async fn resign(&self, who: &Who, request: ResignRequest) -> Result<ResignResponse, Status> {
+        let released = self.transact(who, ticket(&of(request.leader)?).release()).await?;
         Ok(ResignResponse { header: released.header })
     }
 
-    pub(super) async fn leader(&self, request: LeaderRequest, lane: &Lane) -> Result<LeaderResponse, Status> {
+    pub(super) async fn leader(
+        &self,
+        who: &Who,
+        request: LeaderRequest,
+        lane: &Lane,
+    ) -> Result<LeaderResponse, Status> {
         let RangeResponse { header, mut kvs, .. } =
-            self.found(Queue::new(&request.name).head(), lane).await?;
+            self.found(who, Queue::new(&request.name).head(), lane).await?;
         match kvs.pop() {
             Some(kv) => Ok(LeaderResponse { header, kv: Some(kv) }),
             None => Err(Status::unknown("election: no leader")),
@@ -89,11 +101,13 @@ impl<R: Replica> Store<R> {
         stream: &mut SendStream<Bytes>,
         lane: &Lane,
         charge: &Charge,
+        caller: &Caller,
     ) -> Result<(), Status> {
         let request: LeaderRequest = body.message().await?;
         let queue = Queue::new(&request.name);
+        let who = &self.admitted(OBSERVE, caller).await?;
         loop {
-            let RangeResponse { header, mut kvs, .. } = self.found(queue.head(), lane).await?;
+            let RangeResponse { header, mut kvs, .. } = self.found(who, queue.head(), lane).await?;
             let mut revision = header.unwrap_or_default().revision;
             let leader = match kvs.pop() {
                 Some(leader) => leader,

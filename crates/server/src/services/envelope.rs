@@ -25,8 +25,9 @@ use tokio::{sync::Semaphore, time::sleep};
 use tonic::{Code, Status};
 
 use crate::{
-    Config, Consistency, Replica, RequestError, RequestMetrics, Watches,
+    Auth, Config, Consistency, Replica, RequestError, RequestMetrics, Watches,
     admission::{Admission, Share},
+    auth::{Identity, Who},
     feeds::Feeds,
     readers::{GATHERED_BYTES, Lane, Place, Readers, apart},
     replica,
@@ -64,6 +65,7 @@ pub(crate) struct Store<R> {
     admission: Admission,
     feeds: Feeds,
     watches: Option<Watches>,
+    auth: Option<Auth>,
     watch_progress_interval: Duration,
     renewals: Arc<Mutex<Renewals>>,
     /// Places for keys of locks and elections that are deleted since their clients are gone.
@@ -89,6 +91,7 @@ impl<R: Replica> Store<R> {
     ) -> Store<R> {
         let status = groups[0].status();
         Store {
+            auth: config.auth.clone().filter(|_| groups.len() == 1),
             quota_bytes: config.quota_bytes,
             cluster_id: status.cluster.0,
             member_id: status.replica.0,
@@ -114,6 +117,11 @@ impl<R: Replica> Store<R> {
         self.check_single()?;
         let missing = || Status::unimplemented("synod: watches are not served here: the store feeds none");
         self.watches.as_ref().ok_or_else(missing)
+    }
+
+    /// The users of the store, if it tells of them.
+    pub(super) fn auth(&self) -> Option<&Auth> {
+        self.auth.as_ref()
     }
 
     /// The renewals of leases that wait to be ordered.
@@ -217,12 +225,13 @@ impl<R: Replica> Store<R> {
     /// to every outstanding request. The received message is not kept while the command is ordered, either.
     pub(super) fn execute<A>(
         &self,
+        who: &Who,
         command: Command,
         answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
     ) -> impl Future<Output = Result<A, Status>> + Send {
         // The answer to a put has one pair at most; without a bound of its own the command is read faster.
         let bytes = if matches!(command, Command::Put(_)) { 0 } else { self.limits().answer_bytes_max };
-        let command = self.checked(command, bytes);
+        let command = self.checked(who, command, bytes);
         async move { answer(replied(self.replica().execute(command?).await)?) }
     }
 
@@ -231,13 +240,14 @@ impl<R: Replica> Store<R> {
     /// again once there is a place, which the answer then holds until it is sent.
     pub(super) async fn execute_in_place<A>(
         &self,
+        who: &Who,
         command: Command,
         lane: &Lane,
         answer: impl FnOnce(Reply) -> Result<A, Status> + Send,
     ) -> Result<(A, Option<Place>), Status> {
         let bytes_max = self.limits().answer_bytes_max;
         let small = SMALL_ANSWER_BYTES_MAX.min(bytes_max);
-        let command = self.checked(command, small)?;
+        let command = self.checked(who, command, small)?;
         let reply = replied(self.replica().execute(command.clone()).await);
         if small == bytes_max || !is_too_large(&reply, small) {
             return answer(reply?).map(|answer| (answer, None));
@@ -251,9 +261,21 @@ impl<R: Replica> Store<R> {
     }
 
     /// Checks a command and encodes it.
-    pub(super) fn checked(&self, command: Command, answer_bytes_max: u64) -> Result<Bytes, Status> {
+    pub(super) fn checked(
+        &self,
+        who: &Who,
+        command: Command,
+        answer_bytes_max: u64,
+    ) -> Result<Bytes, Status> {
         let (quota_bytes, member_id) = (self.quota_bytes, self.member_id);
-        let command = KvCommand { command: Some(command), answer_bytes_max, quota_bytes, member_id };
+        let command = KvCommand {
+            command: Some(command),
+            answer_bytes_max,
+            quota_bytes,
+            member_id,
+            ..KvCommand::default()
+        };
+        let command = by(who, command);
         validate::command(&command, &self.limits()).map_err(|error| refusal(&error))?;
         Ok(command.encode_to_vec().into())
     }
@@ -262,12 +284,13 @@ impl<R: Replica> Store<R> {
     /// answer. A large answer comes with a place, which must be kept until the answer is sent.
     pub(super) fn query<A>(
         &self,
+        who: &Who,
         query: Result<Query, KvError>,
         consistency: Consistency,
         lane: &Lane,
         answer: impl FnOnce(Answer) -> Result<A, Status> + Send,
     ) -> impl Future<Output = Result<(A, Option<Place>), Status>> + Send {
-        let found = self.asked(query, consistency);
+        let found = self.asked(who, query, consistency);
         async move {
             let (found, place) = gathered(found.await?, lane).await?;
             let found = match place {
@@ -281,10 +304,14 @@ impl<R: Replica> Store<R> {
     /// Asks the store, and returns its answer unconverted.
     pub(super) fn asked(
         &self,
+        who: &Who,
         query: Result<Query, KvError>,
         consistency: Consistency,
     ) -> impl Future<Output = Result<replica::Answer, Status>> + Send {
-        let query = query.map(|query| Bytes::from(KvQuery { query: Some(query) }.encode_to_vec()));
+        let query = query.map(|query| {
+            let query = asked_by(who, KvQuery { query: Some(query), ..KvQuery::default() });
+            Bytes::from(query.encode_to_vec())
+        });
         async move {
             let query = query.map_err(|error| refusal(&error))?;
             self.replica().query(query, consistency).await.map_err(failure)
@@ -318,6 +345,26 @@ impl<R: Replica> Store<R> {
     }
 }
 
+/// A command of this user.
+pub(super) fn by(who: &Who, command: KvCommand) -> KvCommand {
+    match who.as_deref() {
+        None => command,
+        Some(Identity { user, revision }) => {
+            KvCommand { user: user.clone(), auth_revision: *revision, ..command }
+        }
+    }
+}
+
+/// A query of this user.
+pub(super) fn asked_by(who: &Who, query: KvQuery) -> KvQuery {
+    match who.as_deref() {
+        None => query,
+        Some(Identity { user, revision }) => {
+            KvQuery { user: user.clone(), auth_revision: *revision, ..query }
+        }
+    }
+}
+
 /// The status of the store, from those of all groups.
 pub(super) fn summed(mut all: Vec<KvStatus>) -> KvStatus {
     if let [only] = &mut all[..] {
@@ -334,7 +381,8 @@ pub(super) fn summed(mut all: Vec<KvStatus>) -> KvStatus {
 }
 
 async fn status_of<R: Replica>(group: &R, consistency: Consistency) -> Result<KvStatus, Status> {
-    let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})) }.encode_to_vec();
+    let query =
+        KvQuery { query: Some(Query::Status(KvStatusRequest {})), ..KvQuery::default() }.encode_to_vec();
     let found = group.query(query.into(), consistency).await.map_err(failure)?;
     match decoded(found.whole())? {
         Answer::Status(status) => Ok(status),

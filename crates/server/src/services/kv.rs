@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     Consistency, Replica,
+    auth::Who,
     message::{self, framed},
     readers::{Lane, Place, Source},
     replica,
@@ -34,13 +35,14 @@ const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
 impl<R: Replica> Store<R> {
     pub(super) fn range(
         &self,
+        who: &Who,
         request: RangeRequest,
     ) -> impl Future<Output = Result<Answer<'_, R>, Status>> + Send {
         let consistency = consistency(request.serializable);
         // In any other order all pairs are in memory before the first is sent.
         let as_found = is_by_key(&request) && bounds_of_revisions(&request) == [0; 4];
         let query = validate::range(&request).map(|()| Query::Range(request));
-        let found = self.asked(query, consistency);
+        let found = self.asked(who, query, consistency);
         async move {
             match found.await? {
                 replica::Answer::Pieces(source) => {
@@ -58,6 +60,7 @@ impl<R: Replica> Store<R> {
     /// meaning of no order, whatever the sort target is.
     pub(super) fn range_stream(
         &self,
+        who: &Who,
         request: RangeRequest,
     ) -> impl Future<Output = Result<Answer<'_, R>, Status>> + Send {
         let no_order = request.sort_order() == SortOrder::None;
@@ -71,11 +74,13 @@ impl<R: Replica> Store<R> {
         let consistency = consistency(request.serializable);
         let request = RangeRequest { sort_target: SortTarget::Key.into(), ..request };
         let query = validate::range(&request).map(|()| Query::Range(request));
+        let unsupported = unsupported.filter(|_| query.is_ok());
+        let found = self.asked(who, query, consistency);
         async move {
-            if let (Ok(_), Some(unsupported)) = (&query, unsupported) {
+            if let Some(unsupported) = unsupported {
                 return Err(Status::unimplemented(unsupported));
             }
-            match self.asked(query, consistency).await? {
+            match found.await? {
                 replica::Answer::Pieces(source) => {
                     Ok(Answer::Pieces(Pieces::new(self, source, Form::Messages, false)))
                 }
@@ -101,9 +106,10 @@ impl<R: Replica> Store<R> {
 
     pub(super) fn put(
         &self,
+        who: &Who,
         request: PutRequest,
     ) -> impl Future<Output = Result<PutResponse, Status>> + Send {
-        self.execute(Command::Put(request), |reply| match reply {
+        self.execute(who, Command::Put(request), |reply| match reply {
             Reply::Put(done) => Ok(PutResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         })
@@ -112,10 +118,11 @@ impl<R: Replica> Store<R> {
     /// A put whose answer has the pair that it replaces.
     pub(super) async fn replace(
         &self,
+        who: &Who,
         request: PutRequest,
         lane: &Lane,
     ) -> Result<(PutResponse, Option<Place>), Status> {
-        let replaced = self.execute_in_place(Command::Put(request), lane, |reply| match reply {
+        let replaced = self.execute_in_place(who, Command::Put(request), lane, |reply| match reply {
             Reply::Put(done) => Ok(PutResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         });
@@ -124,10 +131,11 @@ impl<R: Replica> Store<R> {
 
     pub(super) async fn delete_range(
         &self,
+        who: &Who,
         request: DeleteRangeRequest,
         lane: &Lane,
     ) -> Result<(DeleteRangeResponse, Option<Place>), Status> {
-        let deleted = self.execute_in_place(Command::DeleteRange(request), lane, |reply| match reply {
+        let deleted = self.execute_in_place(who, Command::DeleteRange(request), lane, |reply| match reply {
             Reply::DeleteRange(done) => Ok(DeleteRangeResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         });
@@ -136,9 +144,10 @@ impl<R: Replica> Store<R> {
 
     pub(super) fn compact(
         &self,
+        who: &Who,
         request: CompactionRequest,
     ) -> impl Future<Output = Result<CompactionResponse, Status>> + Send {
-        self.execute(Command::Compact(request), |reply| match reply {
+        self.execute(who, Command::Compact(request), |reply| match reply {
             Reply::Compact(done) => Ok(CompactionResponse { header: self.header(done.header) }),
             other => Err(unexpected(other)),
         })
@@ -146,10 +155,11 @@ impl<R: Replica> Store<R> {
 
     pub(super) async fn txn(
         &self,
+        who: &Who,
         request: TxnRequest,
         lane: &Lane,
     ) -> Result<(TxnResponse, Option<Place>), Status> {
-        let executed = self.execute_in_place(Command::Txn(request), lane, |reply| match reply {
+        let executed = self.execute_in_place(who, Command::Txn(request), lane, |reply| match reply {
             Reply::Txn(done) => Ok(TxnResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         });
@@ -159,12 +169,13 @@ impl<R: Replica> Store<R> {
     /// A transaction that cannot write need not be ordered.
     pub(super) fn read_only_txn(
         &self,
+        who: &Who,
         request: TxnRequest,
         lane: &Lane,
     ) -> impl Future<Output = Result<(TxnResponse, Option<Place>), Status>> + Send {
         let consistency = consistency(validate::is_serializable(&request));
         let query = validate::txn(&request, &self.limits()).map(|()| Query::Txn(request));
-        self.query(query, consistency, lane, |answer| match answer {
+        self.query(who, query, consistency, lane, |answer| match answer {
             Found::Txn(found) => Ok(TxnResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
         })

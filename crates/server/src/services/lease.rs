@@ -4,6 +4,7 @@
 //! clients that renew cost the log a few entries.
 
 use std::{
+    collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -25,13 +26,15 @@ use synod_api::{
         kv_reply::Reply,
     },
 };
+use synod_kv::KvError;
 use tokio::{sync::oneshot, time::sleep};
 use tonic::Status;
 
-use super::envelope::{Store, replied, unexpected};
+use super::envelope::{Store, by, refusal, replied, unexpected};
 use crate::{
     Consistency, Replica,
     admission::Charge,
+    auth::{Caller, Who},
     call,
     message::{ClientMessages, framed, too_many},
     readers::Lane,
@@ -51,36 +54,43 @@ const RENEWAL_BYTES: u64 = 256;
 /// What becomes of a renewal: the revision, and for how many seconds the lease is renewed.
 type Renewed = Result<(i64, i64), Status>;
 
+/// A lease, who renews it, and who waits for that.
+type Renewal = (i64, Who, oneshot::Sender<Renewed>);
+
 /// Renewals that wait to be ordered together.
 #[derive(Debug, Default)]
 pub(super) struct Renewals {
-    waiting: Vec<(i64, oneshot::Sender<Renewed>)>,
+    waiting: Vec<Renewal>,
     /// How many are being ordered.
     ordered: usize,
 }
 
 impl Renewals {
     /// Adds one; says whether it is the first that waits. More than so many of all streams are refused.
-    fn add(&mut self, id: i64, renewed: oneshot::Sender<Renewed>) -> Result<bool, Status> {
+    fn add(&mut self, id: i64, who: Who, renewed: oneshot::Sender<Renewed>) -> Result<bool, Status> {
         if self.waiting.len() + self.ordered >= OUTSTANDING_ALL_MAX {
             return Err(too_many());
         }
-        self.waiting.push((id, renewed));
+        self.waiting.push((id, who, renewed));
         Ok(self.waiting.len() == 1)
     }
 
     /// Takes those that wait, to order them.
-    fn take(&mut self) -> Vec<(i64, oneshot::Sender<Renewed>)> {
+    fn take(&mut self) -> Vec<Renewal> {
         self.ordered += self.waiting.len();
         mem::take(&mut self.waiting)
     }
 }
 
 impl<R: Replica> Store<R> {
-    pub(super) async fn lease_grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
+    pub(super) async fn lease_grant(
+        &self,
+        who: &Who,
+        request: LeaseGrantRequest,
+    ) -> Result<LeaseGrantResponse, Status> {
         let id = if request.id == 0 { self.fresh_lease_id() } else { request.id };
         let command = Command::LeaseGrant(LeaseGrantRequest { id, ..request });
-        let granted = self.execute(command, |reply| match reply {
+        let granted = self.execute(who, command, |reply| match reply {
             Reply::LeaseGrant(done) => Ok(LeaseGrantResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         });
@@ -96,9 +106,10 @@ impl<R: Replica> Store<R> {
 
     pub(super) async fn lease_revoke(
         &self,
+        who: &Who,
         request: LeaseRevokeRequest,
     ) -> Result<LeaseRevokeResponse, Status> {
-        let revoked = self.execute(Command::LeaseRevoke(request), |reply| match reply {
+        let revoked = self.execute(who, Command::LeaseRevoke(request), |reply| match reply {
             Reply::LeaseRevoke(done) => Ok(LeaseRevokeResponse { header: self.header(done.header) }),
             other => Err(unexpected(other)),
         });
@@ -107,11 +118,12 @@ impl<R: Replica> Store<R> {
 
     pub(super) async fn lease_time_to_live(
         &self,
+        who: &Who,
         request: LeaseTimeToLiveRequest,
         lane: &Lane,
     ) -> Result<LeaseTimeToLiveResponse, Status> {
         let query = Ok(Query::LeaseTimeToLive(request));
-        let found = self.query(query, Consistency::Linearizable, lane, |answer| match answer {
+        let found = self.query(who, query, Consistency::Linearizable, lane, |answer| match answer {
             Answer::LeaseTimeToLive(found) => {
                 Ok(LeaseTimeToLiveResponse { header: self.header(found.header), ..found })
             }
@@ -122,11 +134,12 @@ impl<R: Replica> Store<R> {
 
     pub(super) async fn lease_leases(
         &self,
+        who: &Who,
         _: LeaseLeasesRequest,
         lane: &Lane,
     ) -> Result<LeaseLeasesResponse, Status> {
         let query = Ok(Query::LeaseLeases(LeaseLeasesRequest {}));
-        let found = self.query(query, Consistency::Linearizable, lane, |answer| match answer {
+        let found = self.query(who, query, Consistency::Linearizable, lane, |answer| match answer {
             Answer::LeaseLeases(found) => {
                 Ok(LeaseLeasesResponse { header: self.header(found.header), ..found })
             }
@@ -141,6 +154,7 @@ impl<R: Replica> Store<R> {
         charge: &Charge,
         body: RecvStream,
         stream: &mut SendStream<Bytes>,
+        caller: &Caller,
     ) -> Result<(), Status> {
         self.check_single()?;
         let mut messages = ClientMessages::new(body, self.message_bytes_max(), charge);
@@ -154,7 +168,9 @@ impl<R: Replica> Store<R> {
                         if !charge.grow(RENEWAL_BYTES) {
                             return Err(too_many());
                         }
-                        let renewed = self.renew(id)?;
+                        // The token must be valid with each renewal, as with etcd.
+                        let who = if self.users_count() { self.identify(caller).await? } else { None };
+                        let renewed = self.renew(id, who)?;
                         renewals.push(async move { (id, renewed.await) });
                     }
                     None => open = false,
@@ -175,9 +191,9 @@ impl<R: Replica> Store<R> {
     }
 
     /// Renews a lease together with others.
-    fn renew(&self, id: i64) -> Result<oneshot::Receiver<Renewed>, Status> {
+    fn renew(&self, id: i64, who: Who) -> Result<oneshot::Receiver<Renewed>, Status> {
         let (renewed, answer) = oneshot::channel();
-        if locked(self.renewals()).add(id, renewed)? {
+        if locked(self.renewals()).add(id, who, renewed)? {
             // A task of its own: the stream of the first renewal may end before the others are answered.
             tokio::spawn(order_renewals(self.replica().clone(), Arc::clone(self.renewals())));
         }
@@ -192,15 +208,24 @@ fn locked(renewals: &Mutex<Renewals>) -> MutexGuard<'_, Renewals> {
 /// Orders the renewals that come within a short time.
 async fn order_renewals<R: Replica>(replica: R, renewals: Arc<Mutex<Renewals>>) {
     sleep(RENEWALS_INTERVAL).await;
-    let mut waiting = locked(&renewals).take().into_iter();
+    // A command is of one user. Without users all renewals are of the same.
+    let mut by_user: BTreeMap<Who, Vec<_>> = BTreeMap::new();
+    for (id, who, renewed) in locked(&renewals).take() {
+        by_user.entry(who).or_default().push((id, renewed));
+    }
+    let mut by_user = by_user.into_iter();
+    let mut waiting = (None, Vec::new().into_iter());
     loop {
-        let batch: Vec<_> = waiting.by_ref().take(RENEWALS_MAX).collect();
+        let batch: Vec<_> = waiting.1.by_ref().take(RENEWALS_MAX).collect();
         if batch.is_empty() {
-            return;
+            let Some((who, next)) = by_user.next() else { return };
+            waiting = (who, next.into_iter());
+            continue;
         }
         let ids = batch.iter().map(|(id, _)| *id).collect();
         let command =
             KvCommand { command: Some(Command::LeaseRenew(KvLeaseRenew { ids })), ..KvCommand::default() };
+        let command = by(&waiting.0, command);
         let reply = replied(replica.execute(command.encode_to_vec().into()).await);
         let renewed = reply.and_then(|reply| match reply {
             Reply::LeaseRenew(renewed) if renewed.ttls.len() == batch.len() => Ok(renewed),
@@ -213,9 +238,12 @@ async fn order_renewals<R: Replica>(replica: R, renewals: Arc<Mutex<Renewals>>) 
 
 fn answer(batch: Vec<(i64, oneshot::Sender<Renewed>)>, renewed: Result<KvLeasesRenewed, Status>) {
     for (place, (_, waits)) in batch.into_iter().enumerate() {
-        let answer = renewed.as_ref().map(|renewed| (renewed.revision, renewed.ttls[place]));
+        let answer = match renewed.as_ref().map(|renewed| (renewed.revision, renewed.ttls[place])) {
+            Ok((_, -1)) => Err(refusal(&KvError::PermissionDenied)),
+            answer => answer.map_err(Status::clone),
+        };
         // An error means that the client has gone.
-        let _ = waits.send(answer.map_err(Status::clone));
+        let _ = waits.send(answer);
     }
 }
 
@@ -227,7 +255,7 @@ mod tests {
     fn renewals_that_are_being_ordered_count_until_they_are_answered() {
         let mut renewals = Renewals::default();
         let add = |renewals: &mut Renewals, count: usize| {
-            (0..count).map(|id| renewals.add(id as i64, oneshot::channel().0)).collect::<Vec<_>>()
+            (0..count).map(|id| renewals.add(id as i64, None, oneshot::channel().0)).collect::<Vec<_>>()
         };
         let added = add(&mut renewals, OUTSTANDING_ALL_MAX - 1);
         assert!(

@@ -12,34 +12,35 @@ use super::{
     concurrency::{Queue, relayed},
     envelope::{Store, unexpected},
 };
-use crate::{Replica, admission::Charge, readers::Lane};
+use crate::{Replica, admission::Charge, auth::Who, readers::Lane};
 
 impl<R: Replica> Store<R> {
     pub(super) async fn lock(
         &self,
+        who: &Who,
         request: LockRequest,
         lane: &Lane,
         charge: &Charge,
     ) -> Result<LockResponse, Status> {
-        let lease = self.session(request.lease).await?;
+        let lease = self.session(who, request.lease).await?;
         let queue = Queue::new(&request.name);
-        let queued = self.enqueue(&queue, lease, Bytes::new()).await?;
+        let queued = self.enqueue(who, &queue, lease, Bytes::new()).await?;
         let key = queued.ticket.key.clone();
         if queued.is_first {
             return Ok(LockResponse { header: queued.response.header, key });
         }
-        self.until_first(&queue, &queued.ticket, lane, charge).await?;
+        self.until_first(who, &queue, &queued.ticket, lane, charge).await?;
         // The lease may have ended meanwhile, and with it the key.
-        let own = self.found(RangeRequest { key: key.clone(), ..RangeRequest::default() }, lane).await?;
+        let own = self.found(who, RangeRequest { key: key.clone(), ..RangeRequest::default() }, lane).await?;
         if own.kvs.is_empty() {
             return Err(Status::unknown("mutex: session is expired"));
         }
         Ok(LockResponse { header: own.header, key })
     }
 
-    pub(super) async fn unlock(&self, request: UnlockRequest) -> Result<UnlockResponse, Status> {
+    pub(super) async fn unlock(&self, who: &Who, request: UnlockRequest) -> Result<UnlockResponse, Status> {
         let delete = DeleteRangeRequest { key: request.key, ..DeleteRangeRequest::default() };
-        let deleted = self.execute(Command::DeleteRange(delete), |reply| match reply {
+        let deleted = self.execute(who, Command::DeleteRange(delete), |reply| match reply {
             Reply::DeleteRange(done) => Ok(UnlockResponse { header: self.header(done.header) }),
             other => Err(unexpected(other)),
         });

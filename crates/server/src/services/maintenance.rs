@@ -17,13 +17,14 @@ use super::{
     API_VERSION,
     envelope::{Store, decoded, refusal, unexpected},
 };
-use crate::{Consistency, MoveError, Replica, Role, readers::Lane, replica};
+use crate::{Consistency, MoveError, Replica, Role, auth::Who, readers::Lane, replica};
 
 impl<R: Replica> Store<R> {
     /// etcd's hash of this replica's own state, for comparison with the others. It is small, so it needs no place, however
     /// long it takes.
     pub(super) async fn hash_kv(
         &self,
+        who: &Who,
         request: HashKvRequest,
         lane: &Lane,
     ) -> Result<HashKvResponse, Status> {
@@ -35,7 +36,7 @@ impl<R: Replica> Store<R> {
             let header = self.header(Some(ResponseHeader { revision, ..Default::default() }));
             return Ok(HashKvResponse { header, ..found });
         }
-        let found = match self.asked(Ok(Query::HashKv(request)), Consistency::Serializable).await? {
+        let found = match self.asked(who, Ok(Query::HashKv(request)), Consistency::Serializable).await? {
             replica::Answer::Pieces(source) => {
                 lane.next(&mut Some(source), 1).await?.pop().unwrap_or_default()
             }
@@ -48,7 +49,7 @@ impl<R: Replica> Store<R> {
     }
 
     /// A list of alarms is read from this replica's state, as with etcd, so that it works without a leader.
-    pub(super) async fn alarm(&self, request: AlarmRequest) -> Result<AlarmResponse, Status> {
+    pub(super) async fn alarm(&self, who: &Who, request: AlarmRequest) -> Result<AlarmResponse, Status> {
         validate::alarm(&request).map_err(|error| refusal(&error))?;
         if request.action() == AlarmAction::Get {
             let KvStatus { revision, alarms, .. } = self.status(Consistency::Serializable).await?;
@@ -60,7 +61,7 @@ impl<R: Replica> Store<R> {
             let header = self.header(Some(ResponseHeader { revision, ..Default::default() }));
             return Ok(AlarmResponse { header, alarms });
         }
-        let execute = self.execute(Command::Alarm(request), |reply| match reply {
+        let execute = self.execute(who, Command::Alarm(request), |reply| match reply {
             Reply::Alarm(done) => Ok(AlarmResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
         });
@@ -131,8 +132,9 @@ impl<R: Replica> Store<R> {
     }
 
     /// Apart from its log, a member stores only the keys and their versions, so this is the fingerprint of those.
-    pub(super) async fn hash(&self, _: HashRequest, lane: &Lane) -> Result<HashResponse, Status> {
-        let HashKvResponse { header, hash, .. } = self.hash_kv(HashKvRequest { revision: 0 }, lane).await?;
+    pub(super) async fn hash(&self, who: &Who, _: HashRequest, lane: &Lane) -> Result<HashResponse, Status> {
+        let all = HashKvRequest { revision: 0 };
+        let HashKvResponse { header, hash, .. } = self.hash_kv(who, all, lane).await?;
         Ok(HashResponse { header, hash })
     }
 }

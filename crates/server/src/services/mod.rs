@@ -1,5 +1,6 @@
 //! The server's services, by the path of a request.
 
+mod auth;
 mod cluster;
 mod concurrency;
 mod election;
@@ -26,6 +27,7 @@ pub(crate) use self::{
 use crate::{
     Replica,
     admission::Charge,
+    auth::{Caller, Who},
     feeds::Feed,
     message::{RequestBody, framed, too_many},
     readers::{Lane, Place, apart},
@@ -55,25 +57,27 @@ impl<R: Replica> Store<R> {
         body: RequestBody<'_>,
         lane: &Lane,
         charge: &Charge,
+        caller: &Caller,
     ) -> Result<Answer<'_, R>, Status> {
         let of_etcd = ["/etcdserverpb.", "/v3lockpb.", "/v3electionpb."];
         if of_etcd.iter().any(|package| path.starts_with(package)) && !SERVED_OF_SEVERAL.contains(&path) {
             self.check_single()?;
         }
+        let who = &self.admitted(path, caller).await?;
         match path {
             "/etcdserverpb.KV/Put" => {
                 let request: PutRequest = body.message().await?;
                 if request.prev_kv {
                     afford(charge, SMALL_ANSWER_BYTES_MAX)?;
-                    let (response, place) = Box::pin(self.replace(request, lane)).await?;
+                    let (response, place) = Box::pin(self.replace(who, request, lane)).await?;
                     return in_place(response, place).await;
                 }
-                self.put(request).await.map(|answer| Answer::Message(framed(&answer)))
+                self.put(who, request).await.map(|answer| Answer::Message(framed(&answer)))
             }
             "/etcdserverpb.KV/Range" => {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
-                self.range(request).await
+                self.range(who, request).await
             }
             "/synod.v1.Native/Execute" => {
                 let request: ExecuteRequest = body.message().await?;
@@ -81,7 +85,7 @@ impl<R: Replica> Store<R> {
                 if !in_session {
                     afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                 }
-                let response = self.execute_natively(request).await?;
+                let response = self.execute_natively(who, request).await?;
                 if in_session {
                     // A client that is refused here can ask again for the reply, which its session keeps.
                     afford(charge, response.reply.len() as u64)?;
@@ -91,7 +95,7 @@ impl<R: Replica> Store<R> {
             "/synod.v1.Native/Query" => {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
-                let (response, place) = self.query_natively(request, lane).await?;
+                let (response, place) = self.query_natively(who, request, lane).await?;
                 match place {
                     None => Ok(Answer::Message(framed(&response))),
                     Some(place) => Box::pin(large(response, place)).await,
@@ -99,7 +103,7 @@ impl<R: Replica> Store<R> {
             }
             // Boxed, so that the frequent requests above, of which there may be thousands, do not carry the
             // state of these.
-            _ => Box::pin(self.answer_rarer(path, body, lane, charge)).await,
+            _ => Box::pin(self.answer_rarer(path, body, lane, charge, who)).await,
         }
     }
 
@@ -109,46 +113,50 @@ impl<R: Replica> Store<R> {
         body: RequestBody<'_>,
         lane: &Lane,
         charge: &Charge,
+        who: &Who,
     ) -> Result<Answer<'_, R>, Status> {
+        if let Some(method) = path.strip_prefix("/etcdserverpb.Auth/") {
+            return self.answer_auth(method, body, lane, who).await.map(Answer::Message);
+        }
         match path {
             "/etcdserverpb.KV/Txn" => {
                 let request = body.message().await?;
                 let (response, place) = if validate::is_read_only(&request) {
-                    self.read_only_txn(request, lane).await?
+                    self.read_only_txn(who, request, lane).await?
                 } else {
                     afford(charge, SMALL_ANSWER_BYTES_MAX)?;
-                    self.txn(request, lane).await?
+                    self.txn(who, request, lane).await?
                 };
                 in_place(response, place).await
             }
             "/etcdserverpb.KV/DeleteRange" => {
                 let request = body.message().await?;
                 afford(charge, SMALL_ANSWER_BYTES_MAX)?;
-                let (response, place) = self.delete_range(request, lane).await?;
+                let (response, place) = self.delete_range(who, request, lane).await?;
                 in_place(response, place).await
             }
             "/etcdserverpb.KV/RangeStream" => {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
-                self.range_stream(request).await
+                self.range_stream(who, request).await
             }
-            "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(request)).await,
-            "/etcdserverpb.Lease/LeaseGrant" => unary(body, |request| self.lease_grant(request)).await,
-            "/etcdserverpb.Lease/LeaseRevoke" => unary(body, |request| self.lease_revoke(request)).await,
+            "/etcdserverpb.KV/Compact" => unary(body, |request| self.compact(who, request)).await,
+            "/etcdserverpb.Lease/LeaseGrant" => unary(body, |request| self.lease_grant(who, request)).await,
+            "/etcdserverpb.Lease/LeaseRevoke" => unary(body, |request| self.lease_revoke(who, request)).await,
             "/etcdserverpb.Lease/LeaseTimeToLive" => {
-                unary(body, |request| self.lease_time_to_live(request, lane)).await
+                unary(body, |request| self.lease_time_to_live(who, request, lane)).await
             }
             "/etcdserverpb.Lease/LeaseLeases" => {
-                unary(body, |request| self.lease_leases(request, lane)).await
+                unary(body, |request| self.lease_leases(who, request, lane)).await
             }
-            "/v3lockpb.Lock/Lock" => unary(body, |request| self.lock(request, lane, charge)).await,
-            "/v3lockpb.Lock/Unlock" => unary(body, |request| self.unlock(request)).await,
+            "/v3lockpb.Lock/Lock" => unary(body, |request| self.lock(who, request, lane, charge)).await,
+            "/v3lockpb.Lock/Unlock" => unary(body, |request| self.unlock(who, request)).await,
             "/v3electionpb.Election/Campaign" => {
-                unary(body, |request| self.campaign(request, lane, charge)).await
+                unary(body, |request| self.campaign(who, request, lane, charge)).await
             }
-            "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(request)).await,
-            "/v3electionpb.Election/Leader" => unary(body, |request| self.leader(request, lane)).await,
-            "/v3electionpb.Election/Resign" => unary(body, |request| self.resign(request)).await,
+            "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(who, request)).await,
+            "/v3electionpb.Election/Leader" => unary(body, |request| self.leader(who, request, lane)).await,
+            "/v3electionpb.Election/Resign" => unary(body, |request| self.resign(who, request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
             "/etcdserverpb.Cluster/MemberRemove" => unary(body, |request| self.member_remove(request)).await,
@@ -157,13 +165,15 @@ impl<R: Replica> Store<R> {
                 unary(body, |request| self.member_promote(request)).await
             }
             "/etcdserverpb.Maintenance/MoveLeader" => unary(body, |request| self.move_leader(request)).await,
-            "/etcdserverpb.Maintenance/Alarm" => unary(body, |request| self.alarm(request)).await,
+            "/etcdserverpb.Maintenance/Alarm" => unary(body, |request| self.alarm(who, request)).await,
             "/etcdserverpb.Maintenance/Status" => unary(body, |request| self.member_status(request)).await,
-            "/etcdserverpb.Maintenance/Snapshot" => self.snapshot(body.message().await?).await,
+            "/etcdserverpb.Maintenance/Snapshot" => self.snapshot(who, body.message().await?).await,
             "/etcdserverpb.Maintenance/Downgrade" => unary(body, |request| self.downgrade(request)).await,
             "/etcdserverpb.Maintenance/Defragment" => unary(body, |request| self.defragment(request)).await,
-            "/etcdserverpb.Maintenance/Hash" => unary(body, |request| self.hash(request, lane)).await,
-            "/etcdserverpb.Maintenance/HashKV" => unary(body, |request| self.hash_kv(request, lane)).await,
+            "/etcdserverpb.Maintenance/Hash" => unary(body, |request| self.hash(who, request, lane)).await,
+            "/etcdserverpb.Maintenance/HashKV" => {
+                unary(body, |request| self.hash_kv(who, request, lane)).await
+            }
             "/grpc.health.v1.Health/Check" => unary(body, |request| self.health(request)).await,
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,

@@ -2,7 +2,10 @@
 //! that etcd's API cannot express.
 
 use bytes::Bytes;
-use prost::{DecodeError, Message};
+use prost::{
+    DecodeError, Message,
+    encoding::{DecodeContext, decode_key, skip_field},
+};
 use synod_api::{
     shards::{self, ENDPOINTS, NOT_HERE, Unroutable},
     synod::v1::{
@@ -12,19 +15,27 @@ use synod_api::{
         change_request::Change as Asked, kv_command::Command,
     },
 };
-use synod_kv::validate;
+use synod_kv::{KvError, validate};
 use synod_wire::{GroupId, ReplicaId, SessionId, Slot};
 use tonic::Status;
 
 use super::{
-    envelope::{SMALL_ANSWER_BYTES_MAX, Store, failure, gathered, refusal, summed},
+    envelope::{SMALL_ANSWER_BYTES_MAX, Store, asked_by, by, failure, gathered, refusal, summed},
     maintenance::unmoved,
 };
 use crate::{
     Change, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
+    auth::Who,
     feeds::{Feed, broken_off},
     readers::{Lane, Place},
 };
+
+/// The fields of a `KvCommand` and of a `KvQuery` that no client may set: changes of users and questions about them,
+/// comparisons of members' contents, and whose the command or query is.
+const FOR_MEMBERS_OF_COMMAND: [u32; 5] = [9, 10, 11, 12, 16];
+const FOR_MEMBERS_OF_QUERY: [u32; 4] = [7, 10, 11, 12];
+const CLAIMED: &str = "synod: a client's command or query must not say whose it is nor manage users: give a token in the \
+     request's metadata, and use etcd's service Auth";
 
 impl<R: Replica> Store<R> {
     pub(super) async fn open_session(
@@ -35,7 +46,11 @@ impl<R: Replica> Store<R> {
         Ok(OpenSessionResponse { session, groups: self.count().into() })
     }
 
-    pub(super) async fn execute_natively(&self, request: ExecuteRequest) -> Result<ExecuteResponse, Status> {
+    pub(super) async fn execute_natively(
+        &self,
+        who: &Who,
+        request: ExecuteRequest,
+    ) -> Result<ExecuteResponse, Status> {
         let ExecuteRequest { session, sequence, lowest_outstanding, payload, group } = request;
         let in_session = session != 0;
         if !in_session && (sequence, lowest_outstanding) != (0, 0) {
@@ -55,7 +70,8 @@ impl<R: Replica> Store<R> {
         }
         // A session's number may be that of another client's session in another group.
         let group = if in_session { Some(group.unwrap_or(0)) } else { group };
-        let (replica, payload) = self.command(group, payload, in_session)?;
+        self.check_unclaimed(&payload, &FOR_MEMBERS_OF_COMMAND)?;
+        let (replica, payload) = self.command(who, group, payload, in_session)?;
         let reply = if in_session {
             replica.execute_in_session(SessionId(session), sequence, lowest_outstanding, payload).await
         } else {
@@ -66,6 +82,7 @@ impl<R: Replica> Store<R> {
 
     pub(super) async fn query_natively(
         &self,
+        who: &Who,
         request: QueryRequest,
         lane: &Lane,
     ) -> Result<(QueryResponse, Option<Place>), Status> {
@@ -73,6 +90,14 @@ impl<R: Replica> Store<R> {
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
+        self.check_unclaimed(&payload, &FOR_MEMBERS_OF_QUERY)?;
+        let payload = match who {
+            None => payload,
+            Some(_) => {
+                let query = KvQuery::decode(payload).map_err(|_| refusal(&KvError::Malformed("query")))?;
+                asked_by(who, query).encode_to_vec().into()
+            }
+        };
         let replica = match self.count() {
             1 => self.group(group.unwrap_or(0))?,
             groups => {
@@ -133,12 +158,23 @@ impl<R: Replica> Store<R> {
     }
 
     /// The replica in the group that executes a command, and the command as it is ordered there.
-    fn command(&self, group: Option<u32>, payload: Bytes, in_session: bool) -> Result<(&R, Bytes), Status> {
+    fn command(
+        &self,
+        who: &Who,
+        group: Option<u32>,
+        payload: Bytes,
+        in_session: bool,
+    ) -> Result<(&R, Bytes), Status> {
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
         if self.count() == 1 {
-            return Ok((self.group(group.unwrap_or(0))?, payload));
+            let replica = self.group(group.unwrap_or(0))?;
+            if who.is_none() {
+                return Ok((replica, payload));
+            }
+            let command = KvCommand::decode(payload).map_err(|_| refusal(&KvError::Malformed("command")))?;
+            return Ok((replica, by(who, command).encode_to_vec().into()));
         }
         let command = KvCommand::decode(payload).map_err(|error| malformed("KvCommand", &error))?;
         let replica = self.group_of(group, shards::of_command(&command, self.count()))?;
@@ -152,6 +188,25 @@ impl<R: Replica> Store<R> {
         }
         validate::command(&command, &replica.limits()).map_err(|error| refusal(&error))?;
         Ok((replica, command.encode_to_vec().into()))
+    }
+
+    /// Refuses a command or query in which a client says whose it is, or manages users: that is for servers, which find out
+    /// who the client is. Bytes that are none are left to the store, which refuses them.
+    fn check_unclaimed(&self, payload: &Bytes, for_members: &[u32]) -> Result<(), Status> {
+        if self.auth().is_none() && self.count() == 1 {
+            // The state machine need not be a key-value store.
+            return Ok(());
+        }
+        let mut rest = payload.clone();
+        while let Ok((field, wire_type)) = decode_key(&mut rest) {
+            if for_members.contains(&field) {
+                return Err(Status::invalid_argument(CLAIMED));
+            }
+            if skip_field(wire_type, field, &mut rest, DecodeContext::default()).is_err() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The replica in the group that is named, or to which the keys belong; both must agree.

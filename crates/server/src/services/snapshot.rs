@@ -15,16 +15,16 @@ use super::{
     API_VERSION, Answer, Pieces,
     envelope::{Store, unexpected},
 };
-use crate::{Consistency, Replica, Standing, message::framed, readers::Source, replica};
+use crate::{Consistency, Replica, Standing, auth::Who, message::framed, readers::Source, replica};
 
 /// Bytes of the file in one message, as with etcd.
 const BLOB_BYTES: usize = 32 << 10;
 
 impl<R: Replica> Store<R> {
     /// What this replica has executed, whether there is a leader or not, as with etcd.
-    pub(super) async fn snapshot(&self, _: SnapshotRequest) -> Result<Answer<'_, R>, Status> {
+    pub(super) async fn snapshot(&self, who: &Who, _: SnapshotRequest) -> Result<Answer<'_, R>, Status> {
         let query = Query::EtcdSnapshot(KvEtcdSnapshot { entries: self.entries() });
-        match self.asked(Ok(query), Consistency::Serializable).await? {
+        match self.asked(who, Ok(query), Consistency::Serializable).await? {
             replica::Answer::Pieces(pieces) => {
                 let messages = Messages { pieces, left: None, hash: Sha256::new(), ended: false };
                 Ok(Answer::Pieces(Pieces::ready(self, Box::new(messages))))

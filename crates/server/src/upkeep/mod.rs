@@ -352,12 +352,12 @@ impl<R: Replica> Keeper<R> {
 
 /// Orders a command that no client sent.
 async fn execute<R: Replica>(replica: &R, member_id: u64, command: Command) -> Result<Reply, Status> {
-    let command = KvCommand { command: Some(command), member_id, ..KvCommand::default() };
+    let command = KvCommand { command: Some(command), member_id, of_member: true, ..KvCommand::default() };
     replied(replica.execute(command.encode_to_vec().into()).await)
 }
 
 async fn ask<R: Replica>(replica: &R, query: Query, consistency: Consistency) -> Result<Answer, Status> {
-    let query = KvQuery { query: Some(query) }.encode_to_vec();
+    let query = KvQuery { query: Some(query), of_member: true, ..KvQuery::default() }.encode_to_vec();
     let found = replica.query(query.into(), consistency).await;
     decoded(found.map_err(crate::services::failure)?.whole())
 }

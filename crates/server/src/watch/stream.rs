@@ -22,6 +22,7 @@ use super::{
 use crate::{
     Replica,
     admission::Charge,
+    auth::Caller,
     call,
     message::{ClientMessages, begun, too_many},
     services::Store,
@@ -41,6 +42,7 @@ pub(crate) async fn serve<R: Replica>(
     charge: &Charge,
     body: RecvStream,
     stream: &mut SendStream<Bytes>,
+    caller: &Caller,
 ) -> Result<(), Status> {
     let opened = watches.open();
     let (progress, frames) = Default::default();
@@ -48,12 +50,18 @@ pub(crate) async fn serve<R: Replica>(
     let messages = ClientMessages::new(body, store.message_bytes_max(), charge);
     tokio::select! {
         outcome = sending.run() => outcome,
-        failed = read(messages, &opened, charge) => Err(failed),
+        failed = read(messages, &opened, charge, store, caller) => Err(failed),
     }
 }
 
 /// Reads requests; returns why there can be no more. A client that sends no more may still watch.
-async fn read(mut messages: ClientMessages<'_>, opened: &Opened, charge: &Charge) -> Status {
+async fn read<R: Replica>(
+    mut messages: ClientMessages<'_>,
+    opened: &Opened,
+    charge: &Charge,
+    store: &Store<R>,
+    caller: &Caller,
+) -> Status {
     loop {
         poll_fn(|cx| opened.out.poll_few(cx)).await;
         let request: WatchRequest = match messages.next().await {
@@ -64,7 +72,10 @@ async fn read(mut messages: ClientMessages<'_>, opened: &Opened, charge: &Charge
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => {
                 let create = Create::of(&request);
-                if charge.grow(create.cost()) {
+                if let Err(refused) = store.may_watch(caller, &request).await {
+                    // It may be tried again on the same stream, as with etcd.
+                    opened.out.push(Item::Refused { revision: 0, free: 0, reason: in_go(&refused) });
+                } else if charge.grow(create.cost()) {
                     opened.ask(Request::Create(Box::new(create)));
                 } else {
                     let reason = too_many().message().to_owned();
@@ -77,6 +88,11 @@ async fn read(mut messages: ClientMessages<'_>, opened: &Opened, charge: &Charge
             None => {}
         }
     }
+}
+
+/// A status as gRPC's Go implementation writes it, since etcd's clients compare it.
+fn in_go(status: &Status) -> String {
+    format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }
 
 /// The direction to the client.

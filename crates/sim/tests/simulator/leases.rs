@@ -55,7 +55,10 @@ impl Leased {
     }
 
     fn ask(&self, query: Query) -> Answer {
-        let answer = StateMachine::query(&self.store, &KvQuery { query: Some(query) }.encode_to_vec().into());
+        let answer = StateMachine::query(
+            &self.store,
+            &KvQuery { query: Some(query), ..KvQuery::default() }.encode_to_vec().into(),
+        );
         KvAnswer::decode(answer).unwrap().answer.unwrap()
     }
 

@@ -115,7 +115,7 @@ impl World {
         self.hub.end_burst();
         self.hub.work();
         if self.hub.waits_for_view().is_some() {
-            let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})) };
+            let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})), ..KvQuery::default() };
             let _ = self.store.answer(&prost::Message::encode_to_vec(&query).into());
         }
     }

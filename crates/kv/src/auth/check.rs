@@ -1,0 +1,237 @@
+//! Whether the user of a command or a query may do what it asks for.
+//!
+//! The rules are etcd's: a put takes the right to write its key, and the keys of its lease; what reads, the pair before
+//! a put or a deletion among it, takes the right to read; a transaction takes the rights of all its comparisons and of both
+//! its branches. Users, compactions and alarms take the role root.
+
+use synod_api::{
+    etcdserverpb::{PutRequest, RequestOp, TxnRequest, request_op::Request},
+    synod::v1::{KvCommand, KvQuery, kv_auth_change::Change, kv_command::Command, kv_query::Query},
+};
+
+use super::{Auth, User};
+use crate::{KvError, KvStore, budget::Budget};
+
+/// For whom a command or a query is executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Caller<'a> {
+    /// Empty if the server knew of no user.
+    pub(crate) user: &'a str,
+    /// The revision of users and roles at which the server found out who the user is; 0 without one.
+    pub(crate) revision: u64,
+    /// Whether a member asks for itself.
+    pub(crate) of_member: bool,
+}
+
+impl<'a> From<&'a KvCommand> for Caller<'a> {
+    fn from(command: &'a KvCommand) -> Caller<'a> {
+        Caller { user: &command.user, revision: command.auth_revision, of_member: command.of_member }
+    }
+}
+
+impl<'a> From<&'a KvQuery> for Caller<'a> {
+    fn from(query: &'a KvQuery) -> Caller<'a> {
+        Caller { user: &query.user, revision: query.auth_revision, of_member: query.of_member }
+    }
+}
+
+impl Auth {
+    /// Whether users count for this caller.
+    fn counts(&self, caller: &Caller<'_>) -> bool {
+        self.enabled && !caller.of_member
+    }
+
+    /// The user, if permissions limit what the caller may do.
+    ///
+    /// # Errors
+    /// There is no user, or users and roles have changed since the server found out who the user is.
+    fn limited(&self, caller: &Caller<'_>) -> Result<Option<&User>, KvError> {
+        if !self.counts(caller) {
+            return Ok(None);
+        }
+        if caller.revision == 0 {
+            return Err(KvError::UserEmpty);
+        }
+        if caller.revision < self.revision {
+            return Err(KvError::AuthOldRevision);
+        }
+        let user = self.users.get(caller.user).ok_or(KvError::PermissionDenied)?;
+        Ok(Some(user).filter(|user| !user.is_root()))
+    }
+
+    /// Whether the caller has the role root.
+    pub(crate) fn may_administer(&self, caller: &Caller<'_>) -> Result<(), KvError> {
+        if !self.counts(caller) {
+            return Ok(());
+        }
+        if caller.user.is_empty() {
+            return Err(KvError::UserEmpty);
+        }
+        let user = self.users.get(caller.user).ok_or(KvError::UserNotFound)?;
+        if user.is_root() { Ok(()) } else { Err(KvError::PermissionDenied) }
+    }
+
+    /// Whether the caller is a user.
+    pub(crate) fn is_known(&self, caller: &Caller<'_>) -> Result<(), KvError> {
+        if !self.counts(caller) {
+            return Ok(());
+        }
+        if caller.user.is_empty() {
+            return Err(KvError::UserEmpty);
+        }
+        if self.users.contains_key(caller.user) { Ok(()) } else { Err(KvError::PermissionDenied) }
+    }
+
+    pub(crate) fn may_read(&self, caller: &Caller<'_>, key: &[u8], range_end: &[u8]) -> Result<(), KvError> {
+        match self.limited(caller)? {
+            Some(user) if !user.may_read.cover(key, range_end) => Err(KvError::PermissionDenied),
+            _ => Ok(()),
+        }
+    }
+
+    fn may_write(&self, caller: &Caller<'_>, key: &[u8], range_end: &[u8]) -> Result<(), KvError> {
+        match self.limited(caller)? {
+            Some(user) if !user.may_write.cover(key, range_end) => Err(KvError::PermissionDenied),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl KvStore {
+    /// Whether the caller may put this key, without anything else.
+    pub(crate) fn check_plain_put(&self, caller: &Caller<'_>, key: &[u8]) -> Result<(), KvError> {
+        if self.auth.enabled { self.auth.may_write(caller, key, &[]) } else { Ok(()) }
+    }
+
+    /// Whether the caller of a command may do what it does.
+    pub(crate) fn check_command(&self, command: &KvCommand, budget: &mut Budget) -> Result<(), KvError> {
+        if !self.auth.enabled {
+            return Ok(());
+        }
+        let (auth, caller) = (&self.auth, &Caller::from(command));
+        match command.command.as_ref() {
+            Some(Command::Put(request)) => self.check_put_by(caller, request, budget),
+            Some(Command::DeleteRange(request)) => {
+                auth.may_write(caller, &request.key, &request.range_end)?;
+                if request.prev_kv { auth.may_read(caller, &request.key, &request.range_end) } else { Ok(()) }
+            }
+            Some(Command::Txn(request)) => self.check_txn(caller, request, budget),
+            Some(Command::LeaseGrant(_)) => auth.is_known(caller),
+            Some(Command::LeaseRevoke(request)) => {
+                auth.is_known(caller)?;
+                self.may_write_keys_of(caller, request.id, budget)
+            }
+            // Each lease of it is checked by itself.
+            Some(Command::LeaseRenew(_)) => auth.is_known(caller),
+            Some(Command::Compact(_) | Command::Alarm(_) | Command::HashCheck(_)) => {
+                auth.may_administer(caller)
+            }
+            // The password is what shows who it is.
+            Some(Command::Auth(change)) if matches!(change.change, Some(Change::Authenticate(_))) => Ok(()),
+            Some(Command::Auth(_)) => auth.may_administer(caller),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the caller of a query may see what it asks for. The answer comes from the same state.
+    pub(crate) fn check_query(&self, query: &KvQuery, budget: &mut Budget) -> Result<(), KvError> {
+        if !self.auth.enabled {
+            return Ok(());
+        }
+        let (auth, caller) = (&self.auth, &Caller::from(query));
+        // A replica that lags does not judge by permissions that may be gone since.
+        let is_ahead = caller.revision > auth.revision;
+        match query.query.as_ref() {
+            Some(Query::Range(request)) => {
+                auth.may_read(caller, &request.key, &request.range_end)?;
+                if is_ahead { Err(KvError::AuthOldRevision) } else { Ok(()) }
+            }
+            Some(Query::Txn(request)) => {
+                self.check_txn(caller, request, budget)?;
+                if is_ahead { Err(KvError::AuthOldRevision) } else { Ok(()) }
+            }
+            Some(Query::LeaseTimeToLive(request)) => {
+                auth.is_known(caller)?;
+                if request.keys { self.may_read_keys_of(caller, request.id, budget) } else { Ok(()) }
+            }
+            Some(Query::LeaseLeases(_)) => {
+                auth.is_known(caller)?;
+                if auth.may_administer(caller).is_ok() {
+                    return Ok(());
+                }
+                let mut ids = self.leases.iter().map(|(id, _)| *id);
+                ids.try_for_each(|id| self.may_read_keys_of(caller, id, budget))
+            }
+            Some(Query::HashKv(_) | Query::EtcdSnapshot(_)) => auth.may_administer(caller),
+            // What the pages for operators show is no secret; the others check for themselves.
+            Some(Query::Status(_) | Query::Auth(_)) | None => Ok(()),
+        }
+    }
+
+    fn check_put_by(
+        &self,
+        caller: &Caller<'_>,
+        put: &PutRequest,
+        budget: &mut Budget,
+    ) -> Result<(), KvError> {
+        self.auth.may_write(caller, &put.key, &[])?;
+        // Who could not end the lease must not add keys to it.
+        self.may_write_keys_of(caller, put.lease, budget)?;
+        if put.prev_kv { self.auth.may_read(caller, &put.key, &[]) } else { Ok(()) }
+    }
+
+    fn check_txn(
+        &self,
+        caller: &Caller<'_>,
+        request: &TxnRequest,
+        budget: &mut Budget,
+    ) -> Result<(), KvError> {
+        for compare in &request.compare {
+            self.auth.may_read(caller, &compare.key, &compare.range_end)?;
+        }
+        request.success.iter().chain(&request.failure).try_for_each(|op| self.check_op(caller, op, budget))
+    }
+
+    fn check_op(&self, caller: &Caller<'_>, op: &RequestOp, budget: &mut Budget) -> Result<(), KvError> {
+        match &op.request {
+            Some(Request::RequestRange(request)) => {
+                self.auth.may_read(caller, &request.key, &request.range_end)
+            }
+            Some(Request::RequestPut(request)) => self.check_put_by(caller, request, budget),
+            Some(Request::RequestDeleteRange(request)) => {
+                if request.prev_kv {
+                    self.auth.may_read(caller, &request.key, &request.range_end)?;
+                }
+                self.auth.may_write(caller, &request.key, &request.range_end)
+            }
+            Some(Request::RequestTxn(nested)) => self.check_txn(caller, nested, budget),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the caller may put all keys of a lease, if it exists.
+    pub(crate) fn may_write_keys_of(
+        &self,
+        caller: &Caller<'_>,
+        lease: i64,
+        budget: &mut Budget,
+    ) -> Result<(), KvError> {
+        if lease == 0 || self.auth.may_administer(caller).is_ok() {
+            return Ok(());
+        }
+        self.leases.keys_of(lease).try_for_each(|key| {
+            budget.look()?;
+            self.auth.may_write(caller, key, &[])
+        })
+    }
+
+    fn may_read_keys_of(&self, caller: &Caller<'_>, lease: i64, budget: &mut Budget) -> Result<(), KvError> {
+        if self.auth.may_administer(caller).is_ok() {
+            return Ok(());
+        }
+        self.leases.keys_of(lease).try_for_each(|key| {
+            budget.look()?;
+            self.auth.may_read(caller, key, &[])
+        })
+    }
+}

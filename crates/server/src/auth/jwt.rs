@@ -1,0 +1,158 @@
+//! Tokens that say for themselves who somebody is, signed by the server that issued them: JSON Web Tokens, with etcd's
+//! claims. Every server that has the key knows them, also after a restart.
+
+use std::{
+    fs,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde_json::{Map, Value, json};
+
+/// What is accepted as options.
+pub(super) const ACCEPTED: &str = "jwt,sign-method=METHOD,priv-key=FILE,pub-key=FILE,ttl=TIME, with the methods HS256, HS384, \
+     HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 and EdDSA; without priv-key no tokens are issued";
+/// etcd's text where there is only a public key.
+const VERIFY_ONLY: &str = "auth: token signing attempted with verify-only key";
+
+pub(super) struct Signer {
+    method: Algorithm,
+    ttl: Duration,
+    /// `None` if tokens are only verified.
+    signs: Option<EncodingKey>,
+    verifies: DecodingKey,
+}
+
+impl std::fmt::Debug for Signer {
+    /// A key must not come into a message of the log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signer").field("method", &self.method).field("ttl", &self.ttl).finish_non_exhaustive()
+    }
+}
+
+impl Signer {
+    /// Reads etcd's options, and the files of keys that they name.
+    pub(super) fn parse(options: &str) -> Result<Signer, String> {
+        let (mut method, mut ttl, mut private, mut public) = (None, None, None, None);
+        for option in options.split(',') {
+            let wrong = |why: &str| format!("{option:?}: {why}; accepted: {ACCEPTED}");
+            let (name, value) = option.split_once('=').ok_or_else(|| wrong("give NAME=VALUE"))?;
+            let read = || fs::read(value).map_err(|error| wrong(&error.to_string()));
+            let is_first = match name {
+                "sign-method" => {
+                    let known = value.parse::<Algorithm>().map_err(|_| wrong("no such method"))?;
+                    method.replace(known).is_none()
+                }
+                "ttl" => {
+                    ttl.replace(duration(value).ok_or_else(|| wrong("give a time such as 5m"))?).is_none()
+                }
+                "priv-key" => private.replace(read()?).is_none(),
+                "pub-key" => public.replace(read()?).is_none(),
+                _ => return Err(wrong("no such option")),
+            };
+            if !is_first {
+                return Err(wrong("it is given twice"));
+            }
+        }
+        let method = method.ok_or_else(|| format!("sign-method is missing; accepted: {ACCEPTED}"))?;
+        let ttl = ttl.unwrap_or(super::SIMPLE_TTL);
+        Signer::new(method, ttl, private.as_deref(), public.as_deref())
+            .map_err(|why| format!("{method:?}: {why}"))
+    }
+
+    fn new(
+        method: Algorithm,
+        ttl: Duration,
+        private: Option<&[u8]>,
+        public: Option<&[u8]>,
+    ) -> Result<Signer, String> {
+        let readable = |error: jsonwebtoken::errors::Error| {
+            format!("a key cannot be read: {error}; give PEM (a private key for ES and EdDSA as PKCS 8)")
+        };
+        let missing = || "no key is given; give priv-key, or pub-key to verify only".to_owned();
+        let (signs, verifies) = match method {
+            Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => {
+                let key = private.filter(|key| !key.is_empty()).ok_or_else(missing)?;
+                (Some(EncodingKey::from_secret(key)), DecodingKey::from_secret(key))
+            }
+            Algorithm::ES256 | Algorithm::ES384 => (
+                private.map(EncodingKey::from_ec_pem).transpose().map_err(readable)?,
+                of_pair(private, public, DecodingKey::from_ec_pem)?,
+            ),
+            Algorithm::EdDSA => (
+                private.map(EncodingKey::from_ed_pem).transpose().map_err(readable)?,
+                of_pair(private, public, DecodingKey::from_ed_pem)?,
+            ),
+            _ => (
+                private.map(EncodingKey::from_rsa_pem).transpose().map_err(readable)?,
+                of_pair(private, public, DecodingKey::from_rsa_pem)?,
+            ),
+        };
+        let signer = Signer { method, ttl, signs, verifies };
+        // Keys of two pairs would show only when the first user comes.
+        if signer.signs.is_some() && signer.sign("", 0).ok().and_then(|token| signer.verify(&token)).is_none()
+        {
+            return Err("auth: public and private keys don't match".to_owned());
+        }
+        Ok(signer)
+    }
+
+    /// A token of this user, at this revision of users and roles.
+    pub(super) fn sign(&self, user: &str, revision: u64) -> Result<String, &'static str> {
+        let Some(key) = &self.signs else { return Err(VERIFY_ONLY) };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let claims = json!({ "username": user, "revision": revision, "exp": (since + self.ttl).as_secs() });
+        jsonwebtoken::encode(&Header::new(self.method), &claims, key)
+            .map_err(|_| "synod: the key cannot sign")
+    }
+
+    /// The user of a token, and the revision of users and roles at which it was issued.
+    pub(super) fn verify(&self, token: &str) -> Option<(String, u64)> {
+        let mut validation = Validation::new(self.method);
+        validation.leeway = 0;
+        validation.validate_aud = false;
+        validation.validate_nbf = true;
+        // As in etcd, a token of others may be without an end.
+        validation.required_spec_claims.clear();
+        let claims =
+            jsonwebtoken::decode::<Map<String, Value>>(token, &self.verifies, &validation).ok()?.claims;
+        let user = claims.get("username")?.as_str()?.to_owned();
+        Some((user, claims.get("revision")?.as_u64()?))
+    }
+}
+
+/// The key that verifies: the public one, or that of the private one.
+fn of_pair(
+    private: Option<&[u8]>,
+    public: Option<&[u8]>,
+    read: fn(&[u8]) -> Result<DecodingKey, jsonwebtoken::errors::Error>,
+) -> Result<DecodingKey, String> {
+    match (private, public) {
+        (_, Some(public)) => {
+            read(public).map_err(|error| format!("pub-key cannot be read: {error}; give PEM"))
+        }
+        (Some(_), None) => Err("pub-key is missing: tokens are verified with it".to_owned()),
+        (None, None) => Err("no key is given; give pub-key, and priv-key to sign".to_owned()),
+    }
+}
+
+/// A time in Go's notation: numbers with the units h, m, s and ms, one after another.
+fn duration(text: &str) -> Option<Duration> {
+    let (mut sum, mut rest) = (Duration::ZERO, text);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        let units = &rest[digits..];
+        let end = units.find(|c: char| c.is_ascii_digit()).unwrap_or(units.len());
+        let unit = match &units[..end] {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1_000,
+            "ms" => 1,
+            _ => return None,
+        };
+        sum = sum.checked_add(Duration::from_millis(number.checked_mul(unit)?))?;
+        rest = &units[end..];
+    }
+    Some(sum).filter(|sum| !sum.is_zero())
+}

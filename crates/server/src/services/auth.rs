@@ -1,0 +1,366 @@
+//! etcd's service Auth, and who may make which requests.
+//!
+//! Where the store judges, in the slot of a command or in the state from which a query is answered, nothing is judged here.
+//! What no command or query of the store is, such as a change of members, is judged by a query that is made for it.
+
+use std::mem;
+
+use bytes::Bytes;
+use prost::Message as _;
+use synod_api::{
+    etcdserverpb::{
+        AuthDisableResponse, AuthEnableResponse, AuthRoleAddResponse, AuthRoleDeleteResponse,
+        AuthRoleGetResponse, AuthRoleGrantPermissionResponse, AuthRoleListResponse,
+        AuthRoleRevokePermissionResponse, AuthStatusResponse, AuthUserAddRequest, AuthUserAddResponse,
+        AuthUserChangePasswordRequest, AuthUserChangePasswordResponse, AuthUserDeleteResponse,
+        AuthUserGetResponse, AuthUserGrantRoleResponse, AuthUserListResponse, AuthUserRevokeRoleResponse,
+        AuthenticateRequest, AuthenticateResponse, ResponseHeader, WatchCreateRequest,
+    },
+    synod::v1::{
+        KvAuthAnswer, KvAuthChange, KvAuthChanged, KvAuthQuery, KvAuthenticate, KvPassword, KvPasswordOf,
+        KvPermission, KvQuery, kv_answer::Answer, kv_auth_answer::Answer as AuthAnswer,
+        kv_auth_change::Change, kv_auth_query::Query as AuthQuery, kv_command::Command, kv_query::Query,
+        kv_reply::Reply,
+    },
+};
+use synod_kv::KvError;
+use tonic::Status;
+
+use super::envelope::{Store, decoded, failure, refusal, unexpected};
+use crate::{
+    Auth, Consistency, Replica,
+    auth::{Caller, Found, Who, decoded_hash, now_ms},
+    message::{RequestBody, framed},
+    readers::Lane,
+};
+
+/// How often a token is asked for when users or roles change again and again meanwhile.
+const ATTEMPTS_MAX: usize = 8;
+
+/// What a request takes, besides what the store demands of the command or query in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// The request shows who it is by itself, or what it tells is no secret. A token is not looked at.
+    Nothing,
+    /// A token has to be valid if there is one; the store judges.
+    WhatTheStoreDemands,
+    /// A user.
+    AUser,
+    /// A user with the role root.
+    Root,
+}
+
+/// **What is not named here takes the role root**, so that a request that is added to the server is not open by mistake.
+fn takes(path: &str) -> Takes {
+    match path {
+        "/etcdserverpb.Auth/Authenticate" => Takes::Nothing,
+        "/etcdserverpb.KV/Put"
+        | "/etcdserverpb.KV/Range"
+        | "/etcdserverpb.KV/RangeStream"
+        | "/etcdserverpb.KV/Txn"
+        | "/etcdserverpb.KV/DeleteRange"
+        | "/etcdserverpb.KV/Compact"
+        | "/etcdserverpb.Lease/LeaseGrant"
+        | "/etcdserverpb.Lease/LeaseRevoke"
+        | "/etcdserverpb.Lease/LeaseTimeToLive"
+        | "/etcdserverpb.Lease/LeaseLeases" => Takes::WhatTheStoreDemands,
+        // They are made of commands and queries on their keys and leases.
+        path if path.starts_with("/v3lockpb.Lock/") || path.starts_with("/v3electionpb.Election/") => {
+            Takes::WhatTheStoreDemands
+        }
+        path if path.starts_with("/etcdserverpb.Auth/") => Takes::WhatTheStoreDemands,
+        // A command that raises or clears an alarm is judged by the store.
+        "/etcdserverpb.Maintenance/Alarm"
+        | "/etcdserverpb.Maintenance/Status"
+        | "/etcdserverpb.Cluster/MemberList"
+        | "/synod.v1.Native/Query"
+        | "/synod.v1.Native/Status" => Takes::AUser,
+        path if path.starts_with("/grpc.health.v1.Health/") || path.starts_with("/grpc.reflection.") => {
+            Takes::Nothing
+        }
+        // A session keeps its replies for whoever knows its number, so commands in sessions take the role root, too.
+        _ => Takes::Root,
+    }
+}
+
+impl<R: Replica> Store<R> {
+    /// Whether users count, as far as this replica knows. If it lags, the store refuses what has no user.
+    pub(crate) fn users_count(&self) -> bool {
+        self.auth().is_some_and(Auth::is_enabled)
+    }
+
+    /// [`Store::admit`], where users count.
+    pub(super) async fn admitted(&self, path: &str, caller: &Caller) -> Result<Who, Status> {
+        if self.users_count() { Box::pin(self.admit(path, caller)).await } else { Ok(None) }
+    }
+
+    /// Finds out whose request it is, and refuses it if it takes more.
+    async fn admit(&self, path: &str, caller: &Caller) -> Result<Who, Status> {
+        let takes = takes(path);
+        if takes == Takes::Nothing {
+            return Ok(None);
+        }
+        let who = self.identify(caller).await?;
+        let administer = match takes {
+            Takes::Nothing | Takes::WhatTheStoreDemands => return Ok(who),
+            Takes::AUser => false,
+            Takes::Root => true,
+        };
+        self.permitted(&who, KvPermission { administer, ..KvPermission::default() }).await?;
+        Ok(who)
+    }
+
+    /// The user of a request. Without a token and a certificate it has none.
+    pub(crate) async fn identify(&self, caller: &Caller) -> Result<Who, Status> {
+        let Some(auth) = self.auth() else { return Ok(None) };
+        let Some(token) = &caller.token else {
+            return Ok(caller.common_name.as_ref().map(|name| Box::new(auth.named(name))));
+        };
+        let found = match auth.find(token) {
+            Found::Later => {
+                // Another replica may have issued it, and this one lag. A linearizable read waits for what was decided.
+                self.status(Consistency::Linearizable).await?;
+                auth.find(token)
+            }
+            found => found,
+        };
+        match found {
+            Found::User(identity) => Ok(Some(Box::new(identity))),
+            Found::Later | Found::Nobody => Err(refusal(&KvError::InvalidAuthToken)),
+        }
+    }
+
+    /// Whether a new watch may read its range. As with etcd, a watch that has begun goes on when that is revoked.
+    pub(crate) async fn may_watch(
+        &self,
+        caller: &Caller,
+        request: &WatchCreateRequest,
+    ) -> Result<(), Status> {
+        if !self.users_count() {
+            return Ok(());
+        }
+        let who = self.identify(caller).await?;
+        let smallest = Bytes::from_static(&[0]);
+        let key = if request.key.is_empty() { smallest } else { request.key.clone() };
+        self.permitted(&who, KvPermission { administer: false, key, range_end: request.range_end.clone() })
+            .await
+    }
+
+    async fn permitted(&self, who: &Who, asked: KvPermission) -> Result<(), Status> {
+        let consistency = Consistency::Serializable;
+        self.ask_auth(who, AuthQuery::Permission(asked), consistency).await.map(drop)
+    }
+
+    async fn ask_auth(&self, who: &Who, query: AuthQuery, of: Consistency) -> Result<AuthAnswer, Status> {
+        let query = Query::Auth(KvAuthQuery { query: Some(query) });
+        auth_answer(self.asked(who, Ok(query), of).await?.whole())
+    }
+
+    /// Answers a request of etcd's service Auth.
+    pub(super) async fn answer_auth(
+        &self,
+        method: &str,
+        body: RequestBody<'_>,
+        lane: &Lane,
+        who: &Who,
+    ) -> Result<Bytes, Status> {
+        let Some(auth) = self.auth() else {
+            return Err(Status::unimplemented("synod: users are not served here: the store tells of none"));
+        };
+        macro_rules! change {
+            ($change:ident, $response:ident) => {{
+                let change = Change::$change(body.message().await?);
+                let changed = self.change_users(who, change).await?;
+                Ok(framed(&$response { header: self.header_of(&changed) }))
+            }};
+        }
+        macro_rules! query {
+            ($query:ident, $response:ident) => {{
+                let query = AuthQuery::$query(body.message().await?);
+                match self.ask_auth(who, query, Consistency::Linearizable).await? {
+                    AuthAnswer::$query(found) => {
+                        Ok(framed(&$response { header: self.header(found.header), ..found }))
+                    }
+                    other => Err(unexpected(other)),
+                }
+            }};
+        }
+        match method {
+            "AuthEnable" => change!(Enable, AuthEnableResponse),
+            "AuthDisable" => change!(Disable, AuthDisableResponse),
+            "AuthStatus" => query!(Status, AuthStatusResponse),
+            "Authenticate" => {
+                let response = self.authenticate(auth, body.message().await?, lane).await?;
+                Ok(framed(&response))
+            }
+            "UserAdd" => {
+                let request: AuthUserAddRequest = body.message().await?;
+                let change = self.with_hash(auth, request, lane, who).await?;
+                let changed = self.change_users(who, Change::UserAdd(change)).await?;
+                Ok(framed(&AuthUserAddResponse { header: self.header_of(&changed) }))
+            }
+            "UserGet" => query!(UserGet, AuthUserGetResponse),
+            "UserList" => query!(UserList, AuthUserListResponse),
+            "UserDelete" => change!(UserDelete, AuthUserDeleteResponse),
+            "UserChangePassword" => {
+                let request: AuthUserChangePasswordRequest = body.message().await?;
+                let change = self.with_new_hash(auth, request, lane, who).await?;
+                let changed = self.change_users(who, Change::UserChangePassword(change)).await?;
+                Ok(framed(&AuthUserChangePasswordResponse { header: self.header_of(&changed) }))
+            }
+            "UserGrantRole" => change!(UserGrantRole, AuthUserGrantRoleResponse),
+            "UserRevokeRole" => change!(UserRevokeRole, AuthUserRevokeRoleResponse),
+            "RoleAdd" => change!(RoleAdd, AuthRoleAddResponse),
+            "RoleGet" => query!(RoleGet, AuthRoleGetResponse),
+            "RoleList" => query!(RoleList, AuthRoleListResponse),
+            "RoleDelete" => change!(RoleDelete, AuthRoleDeleteResponse),
+            "RoleGrantPermission" => change!(RoleGrantPermission, AuthRoleGrantPermissionResponse),
+            "RoleRevokePermission" => change!(RoleRevokePermission, AuthRoleRevokePermissionResponse),
+            _ => Err(Status::unimplemented(format!("synod: /etcdserverpb.Auth/{method} is not served"))),
+        }
+    }
+
+    fn header_of(&self, changed: &KvAuthChanged) -> Option<ResponseHeader> {
+        self.header(Some(ResponseHeader { revision: changed.revision, ..ResponseHeader::default() }))
+    }
+
+    async fn change_users(&self, who: &Who, change: Change) -> Result<KvAuthChanged, Status> {
+        let change = Command::Auth(KvAuthChange { change: Some(change) });
+        let changed = self.execute(who, change, |reply| match reply {
+            Reply::Auth(changed) => Ok(changed),
+            other => Err(unexpected(other)),
+        });
+        changed.await
+    }
+
+    /// The request with the hash of its password in place of that. Only those who may add users make the server work.
+    async fn with_hash(
+        &self,
+        auth: &Auth,
+        mut request: AuthUserAddRequest,
+        lane: &Lane,
+        who: &Who,
+    ) -> Result<AuthUserAddRequest, Status> {
+        self.permitted(who, KvPermission { administer: true, ..KvPermission::default() }).await?;
+        let password = mem::take(&mut request.password);
+        // As in etcd, a hash of the client's own counts for nothing here.
+        request.hashed_password = match request.options {
+            Some(options) if options.no_password => String::new(),
+            _ => auth.passwords().hash(password, lane).await?,
+        };
+        Ok(request)
+    }
+
+    /// The same for a new password, in whose place etcd takes a hash, too.
+    async fn with_new_hash(
+        &self,
+        auth: &Auth,
+        mut request: AuthUserChangePasswordRequest,
+        lane: &Lane,
+        who: &Who,
+    ) -> Result<AuthUserChangePasswordRequest, Status> {
+        self.permitted(who, KvPermission { administer: true, ..KvPermission::default() }).await?;
+        let password = mem::take(&mut request.password);
+        if !password.is_empty() {
+            request.hashed_password = auth.passwords().hash(password, lane).await?;
+        } else if decoded_hash(&request.hashed_password).is_none() {
+            return Err(refusal(&KvError::NoPasswordUser));
+        }
+        Ok(request)
+    }
+
+    /// Issues a token. The command that does it is refused if users or roles have changed since the password was right.
+    async fn authenticate(
+        &self,
+        auth: &Auth,
+        request: AuthenticateRequest,
+        lane: &Lane,
+    ) -> Result<AuthenticateResponse, Status> {
+        let AuthenticateRequest { name, password } = request;
+        let old = refusal(&KvError::AuthOldRevision);
+        for _ in 0..ATTEMPTS_MAX {
+            let KvPassword { hash, auth_revision } = match self.password_of(&name).await {
+                Err(status) if status.message() == KvError::AuthFailed.to_string() => {
+                    // Whether there is such a user does not show in how long the answer takes.
+                    auth.passwords().is(password, None, lane).await?;
+                    return Err(status);
+                }
+                found => found?,
+            };
+            if !auth.passwords().is(password.clone(), Some(hash), lane).await? {
+                return Err(refusal(&KvError::AuthFailed));
+            }
+            let change = Change::Authenticate(KvAuthenticate {
+                name: name.clone(),
+                checked_revision: auth_revision,
+                secret: auth.secret(),
+                issued_ms: now_ms(),
+            });
+            match self.change_users(&None, change).await {
+                Err(status) if status.message() == old.message() => {}
+                changed => {
+                    let changed = changed?;
+                    let signed = auth.sign(&name, changed.auth_revision).transpose();
+                    let token = signed.map_err(Status::unknown)?.unwrap_or(changed.token.clone());
+                    return Ok(AuthenticateResponse { header: self.header_of(&changed), token });
+                }
+            }
+        }
+        Err(old)
+    }
+
+    /// The hash of a user's password. No request of a client becomes this query.
+    async fn password_of(&self, name: &str) -> Result<KvPassword, Status> {
+        let query = AuthQuery::PasswordOf(KvPasswordOf { name: name.to_owned() });
+        let query = Query::Auth(KvAuthQuery { query: Some(query) });
+        let query = KvQuery { query: Some(query), of_member: true, ..KvQuery::default() }.encode_to_vec();
+        let found = self.replica().query(query.into(), Consistency::Linearizable).await.map_err(failure)?;
+        match auth_answer(found.whole())? {
+            AuthAnswer::Password(found) => Ok(found),
+            _ => Err(unexpected("something else than a hash")),
+        }
+    }
+}
+
+fn auth_answer(answer: Bytes) -> Result<AuthAnswer, Status> {
+    match decoded(answer)? {
+        Answer::Auth(KvAuthAnswer { answer: Some(answer) }) => Ok(answer),
+        other => Err(unexpected(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use synod_api::synod::v1::KvFailure;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_takes_the_role_root() {
+        let of_root = [
+            "/synod.v1.Native/Execute",
+            "/synod.v1.Native/OpenSession",
+            "/synod.v1.Native/Subscribe",
+            "/synod.v1.Native/Change",
+            "/etcdserverpb.Cluster/MemberAdd",
+            "/etcdserverpb.Maintenance/Snapshot",
+            "/etcdserverpb.Maintenance/Defragment",
+            "/made.Up/One",
+        ];
+        assert!(of_root.iter().all(|path| takes(path) == Takes::Root));
+        assert_eq!(takes("/etcdserverpb.Auth/Authenticate"), Takes::Nothing);
+        assert_eq!(takes("/etcdserverpb.Auth/UserAdd"), Takes::WhatTheStoreDemands);
+    }
+
+    #[test]
+    fn etcds_words_and_codes() {
+        let told = |error: KvError| {
+            let KvFailure { code, message } = KvFailure::from(&error);
+            format!("{code} {message}")
+        };
+        assert_eq!(told(KvError::InvalidAuthToken), "16 etcdserver: invalid auth token");
+        assert_eq!(told(KvError::PermissionDenied), "7 etcdserver: permission denied");
+        assert_eq!(told(KvError::AuthNotEnabled), "9 etcdserver: authentication is not enabled");
+        assert_eq!(told(KvError::AuthOldRevision), "3 etcdserver: revision of auth store is old");
+    }
+}

@@ -1,0 +1,563 @@
+//! Users, roles and tokens, through etcd's service Auth; and that Synod's own service is no way around them.
+
+#[macro_use]
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use common::{config, connect, replica_of, serve};
+use prost::Message as _;
+use synod_api::{
+    authpb::{Permission, UserAddOptions, permission::Type},
+    etcdserverpb::{
+        AuthDisableRequest, AuthEnableRequest, AuthRoleAddRequest, AuthRoleGetRequest,
+        AuthRoleGrantPermissionRequest, AuthRoleRevokePermissionRequest, AuthStatusRequest,
+        AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserDeleteRequest, AuthUserGetRequest,
+        AuthUserGrantRoleRequest, AuthUserListRequest, AuthenticateRequest, CompactionRequest, HashKvRequest,
+        LeaseGrantRequest, LeaseKeepAliveRequest, MemberAddRequest, MemberListRequest, PutRequest,
+        RangeRequest, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest,
+        auth_client::AuthClient, cluster_client::ClusterClient, kv_client::KvClient,
+        lease_client::LeaseClient, maintenance_client::MaintenanceClient, request_op::Request as Op,
+        watch_client::WatchClient, watch_request::RequestUnion,
+    },
+    synod::v1::{
+        self as native, ChangeRequest, ExecuteRequest, KvAuthChange, KvAuthQuery, KvAuthenticate, KvCommand,
+        KvPasswordOf, KvQuery, KvReply, MoveLeaderRequest, OpenSessionRequest, QueryRequest,
+        SubscribeRequest, kv_auth_change::Change, kv_auth_query, kv_command::Command, kv_query::Query,
+        kv_reply::Reply, native_client::NativeClient,
+    },
+};
+use synod_kv::KvStore;
+use synod_server::{Auth, Config, InMemory, Replica, RequestError, Server, TokenKind, Watches};
+use tokio::sync::Notify;
+use tonic::{Code, Request, Status, transport::Channel};
+
+/// The least cost: these tests are not about guessing passwords.
+const COST: u32 = 4;
+
+/// A store whose server has users and watches.
+fn with_users(tokens: TokenKind) -> (KvStore, Config) {
+    let (auth, watches) = (Auth::new(tokens, COST), Watches::new());
+    let store = KvStore::new().feeding(watches.feed()).authenticating(auth.feed());
+    (store, Config { auth: Some(auth), watches: Some(watches), ..config() })
+}
+
+fn server() -> Server {
+    let (store, config) = with_users(TokenKind::default());
+    serve(&config, replica_of(store))
+}
+
+/// A request with this token.
+fn with<T>(token: &str, request: T) -> Request<T> {
+    let mut request = Request::new(request);
+    if !token.is_empty() {
+        request.metadata_mut().insert("token", token.parse().unwrap());
+    }
+    request
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(outcome: Result<T, Status>) -> String {
+    let status = outcome.unwrap_err();
+    format!("{:?}: {}", status.code(), status.message())
+}
+
+const EMPTY: &str = "InvalidArgument: etcdserver: user name is empty";
+const DENIED: &str = "PermissionDenied: etcdserver: permission denied";
+const INVALID: &str = "Unauthenticated: etcdserver: invalid auth token";
+const OLD: &str = "InvalidArgument: etcdserver: revision of auth store is old";
+const FAILED: &str = "InvalidArgument: etcdserver: authentication failed, invalid user ID or password";
+
+struct Users {
+    auth: AuthClient<Channel>,
+    /// The token of whoever manages users.
+    token: String,
+}
+
+impl Users {
+    async fn new(server: &Server) -> Users {
+        Users { auth: AuthClient::new(connect(server).await), token: String::new() }
+    }
+
+    async fn add(&mut self, name: &str, password: &str) {
+        let request =
+            AuthUserAddRequest { name: name.into(), password: password.into(), ..Default::default() };
+        self.auth.user_add(with(&self.token, request)).await.unwrap();
+    }
+
+    async fn role(&mut self, name: &str) {
+        self.auth.role_add(with(&self.token, AuthRoleAddRequest { name: name.into() })).await.unwrap();
+    }
+
+    async fn grant(&mut self, user: &str, role: &str) {
+        let request = AuthUserGrantRoleRequest { user: user.into(), role: role.into() };
+        self.auth.user_grant_role(with(&self.token, request)).await.unwrap();
+    }
+
+    async fn permit(&mut self, role: &str, kind: Type, key: &str, end: &str) {
+        let (key, range_end) = (key.to_owned().into(), end.to_owned().into());
+        let perm = Some(Permission { perm_type: kind.into(), key, range_end });
+        let request = AuthRoleGrantPermissionRequest { name: role.into(), perm };
+        self.auth.role_grant_permission(with(&self.token, request)).await.unwrap();
+    }
+
+    async fn authenticate(&mut self, name: &str, password: &str) -> Result<String, Status> {
+        let request = AuthenticateRequest { name: name.into(), password: password.into() };
+        self.auth.authenticate(request).await.map(|answer| answer.into_inner().token)
+    }
+
+    /// The user root, a user `u` who may do everything with keys that begin with `u`, and users count.
+    async fn enabled(server: &Server) -> (Users, String) {
+        let mut users = Users::new(server).await;
+        assert_eq!(
+            refused(users.authenticate("root", "rootpw").await),
+            "FailedPrecondition: etcdserver: authentication is not enabled"
+        );
+        let enable = users.auth.auth_enable(AuthEnableRequest {}).await;
+        assert_eq!(refused(enable), "FailedPrecondition: etcdserver: root user does not exist");
+        users.add("root", "rootpw").await;
+        users.add("u", "upw").await;
+        users.role("root").await;
+        users.role("editor").await;
+        users.permit("editor", Type::Readwrite, "u", "v").await;
+        users.grant("root", "root").await;
+        users.grant("u", "editor").await;
+        users.auth.auth_enable(AuthEnableRequest {}).await.unwrap();
+        users.token = users.authenticate("root", "rootpw").await.unwrap();
+        let token = users.authenticate("u", "upw").await.unwrap();
+        (users, token)
+    }
+}
+
+fn put(key: &str) -> PutRequest {
+    PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() }
+}
+
+fn get(key: &str, end: &str) -> RangeRequest {
+    RangeRequest { key: key.to_owned().into(), range_end: end.to_owned().into(), ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_user_may_do_with_a_token_what_roles_permit() {
+    let server = server();
+    let (mut users, token) = Users::enabled(&server).await;
+    let channel = connect(&server).await;
+    let mut kv = KvClient::new(channel.clone());
+    kv.put(with(&token, put("u1"))).await.unwrap();
+    kv.put(with(&users.token, put("x"))).await.unwrap();
+    assert_eq!(refused(kv.put(with(&token, put("x"))).await), DENIED);
+    assert_eq!(refused(kv.put(put("u1")).await), EMPTY);
+    assert_eq!(refused(kv.put(with("abc.1", put("u1"))).await), INVALID);
+    assert_eq!(refused(kv.put(with("abc.99", put("u1"))).await), INVALID);
+    // As etcd's gateway sends it.
+    let mut request = Request::new(get("u", "v"));
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    assert_eq!(kv.range(request).await.unwrap().into_inner().count, 1);
+    for serializable in [false, true] {
+        let range = |key, end| RangeRequest { serializable, ..get(key, end) };
+        assert_eq!(refused(kv.range(with(&token, range("u", "w"))).await), DENIED);
+        assert_eq!(refused(kv.range(range("u", "v")).await), EMPTY);
+    }
+    assert_eq!(refused(kv.range_stream(with(&token, get("a", "\0"))).await), DENIED);
+    let reads = |key| TxnRequest {
+        success: vec![RequestOp { request: Some(Op::RequestRange(get(key, ""))) }],
+        ..Default::default()
+    };
+    let writes = |key| TxnRequest {
+        failure: vec![RequestOp { request: Some(Op::RequestPut(put(key))) }],
+        ..Default::default()
+    };
+    for txn in [reads("x"), writes("x")] {
+        assert_eq!(refused(kv.txn(with(&token, txn.clone())).await), DENIED);
+        assert_eq!(refused(kv.txn(txn.clone()).await), EMPTY);
+        kv.txn(with(&users.token, txn)).await.unwrap();
+    }
+    for txn in [reads("u"), writes("u")] {
+        kv.txn(with(&token, txn)).await.unwrap();
+    }
+    let compact = CompactionRequest { revision: 2, physical: false };
+    assert_eq!(refused(kv.compact(with(&token, compact)).await), DENIED);
+    kv.compact(with(&users.token, compact)).await.unwrap();
+    // A large answer is made from the state that was judged.
+    for n in 0..200 {
+        let value = "v".repeat(1_000).into();
+        kv.put(with(&token, PutRequest { value, ..put(&format!("u{n:03}")) })).await.unwrap();
+    }
+    let all = kv.range(with(&token, get("u", "v"))).await.unwrap().into_inner();
+    assert!(all.kvs.len() > 200);
+    let txn = TxnRequest {
+        success: vec![RequestOp { request: Some(Op::RequestRange(get("u", "v"))) }],
+        ..Default::default()
+    };
+    kv.txn(with(&token, txn)).await.unwrap();
+
+    let mut maintenance = MaintenanceClient::new(channel.clone());
+    let hash = HashKvRequest { revision: 0 };
+    assert_eq!(refused(maintenance.hash_kv(with(&token, hash)).await), DENIED);
+    maintenance.hash_kv(with(&users.token, hash)).await.unwrap();
+    assert_eq!(refused(maintenance.status(StatusRequest {}).await), EMPTY);
+    maintenance.status(with(&token, StatusRequest {})).await.unwrap();
+    let mut cluster = ClusterClient::new(channel);
+    let list = MemberListRequest { linearizable: false };
+    assert_eq!(refused(cluster.member_list(list).await), EMPTY);
+    cluster.member_list(with(&token, list)).await.unwrap();
+    assert_eq!(refused(cluster.member_add(with(&token, MemberAddRequest::default())).await), DENIED);
+
+    // Whoever may manage users does; others see what concerns them.
+    let list = AuthUserListRequest {};
+    assert_eq!(refused(users.auth.user_list(with(&token, list)).await), DENIED);
+    let found = users.auth.user_list(with(&users.token, list)).await.unwrap().into_inner();
+    assert_eq!(found.users, ["root", "u"]);
+    let own = AuthUserGetRequest { name: "u".into() };
+    let found = users.auth.user_get(with(&token, own)).await.unwrap().into_inner();
+    assert_eq!(found.roles, ["editor"]);
+    let role = AuthRoleGetRequest { role: "editor".into() };
+    let found = users.auth.role_get(with(&token, role)).await.unwrap().into_inner();
+    assert_eq!(found.perm.len(), 1);
+    let add = AuthUserAddRequest { name: "v".into(), password: "pw".into(), ..Default::default() };
+    assert_eq!(refused(users.auth.user_add(with(&token, add)).await), DENIED);
+    let status = users.auth.auth_status(AuthStatusRequest {}).await.unwrap().into_inner();
+    assert!(status.enabled && status.auth_revision > 1);
+    assert_eq!(refused(users.auth.auth_disable(with(&token, AuthDisableRequest {})).await), DENIED);
+    users.auth.auth_disable(with(&users.token, AuthDisableRequest {})).await.unwrap();
+    kv.put(put("x")).await.unwrap();
+    // A token that is void does no harm where users do not count.
+    kv.put(with(&token, put("x"))).await.unwrap();
+}
+
+#[tokio::test]
+async fn watches_and_leases_take_permissions() {
+    let server = server();
+    let (users, token) = Users::enabled(&server).await;
+    let channel = connect(&server).await;
+    let watch = |key: &str, end: &str| {
+        let (key, range_end) = (key.to_owned().into(), end.to_owned().into());
+        let create = WatchCreateRequest { key, range_end, ..Default::default() };
+        WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+    };
+    let created = async |token: &str, watches: Vec<WatchRequest>| {
+        use futures_util::{StreamExt as _, stream};
+        let requests = stream::iter(watches).chain(stream::pending());
+        let answer = WatchClient::new(channel.clone()).watch(with(token, requests)).await.unwrap();
+        answer.into_inner()
+    };
+    let mut own = created(&token, vec![watch("u", "v"), watch("u", "w"), watch("", "\0")]).await;
+    let first = own.message().await.unwrap().unwrap();
+    assert!(first.created && !first.canceled);
+    for _ in 0..2 {
+        let second = own.message().await.unwrap().unwrap();
+        assert!(second.created && second.canceled, "{second:?}");
+        let reason = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+        assert_eq!((second.watch_id, second.cancel_reason.as_str()), (-1, reason));
+    }
+    let nobody = created("", vec![watch("u", "")]).await.message().await.unwrap().unwrap();
+    assert_eq!(
+        nobody.cancel_reason,
+        "rpc error: code = InvalidArgument desc = etcdserver: user name is empty"
+    );
+    let mut kv = KvClient::new(channel.clone());
+    let mut leases = LeaseClient::new(channel.clone());
+    let grant = |id| LeaseGrantRequest { ttl: 60, id };
+    assert_eq!(refused(leases.lease_grant(grant(5)).await), EMPTY);
+    leases.lease_grant(with(&token, grant(5))).await.unwrap();
+    leases.lease_grant(with(&users.token, grant(6))).await.unwrap();
+    kv.put(with(&token, PutRequest { lease: 5, ..put("u") })).await.unwrap();
+    kv.put(with(&users.token, PutRequest { lease: 6, ..put("x") })).await.unwrap();
+    assert_eq!(refused(kv.put(with(&token, PutRequest { lease: 6, ..put("u") })).await), DENIED);
+    let renew = async |token: &str, id| {
+        let requests = futures_util::stream::iter([LeaseKeepAliveRequest { id }]);
+        let mut answers = LeaseClient::new(channel.clone())
+            .lease_keep_alive(with(token, requests))
+            .await
+            .unwrap()
+            .into_inner();
+        answers.message().await.map(|answer| answer.unwrap().ttl)
+    };
+    // Renewals of several users go together.
+    let (own, others, of_root, of_nobody) =
+        tokio::join!(renew(&token, 5), renew(&token, 6), renew(&users.token, 6), renew("", 5));
+    assert_eq!((own.unwrap(), of_root.unwrap()), (60, 60));
+    assert_eq!((refused(others), refused(of_nobody)), (DENIED.to_owned(), EMPTY.to_owned()));
+    assert_eq!(own_events(&mut created(&token, vec![watch("u", "v")]).await, &mut kv, &token).await, "u9");
+}
+
+/// The key of the first event after a put.
+async fn own_events(
+    watch: &mut tonic::Streaming<synod_api::etcdserverpb::WatchResponse>,
+    kv: &mut KvClient<Channel>,
+    token: &str,
+) -> String {
+    watch.message().await.unwrap();
+    kv.put(with(token, put("u9"))).await.unwrap();
+    let events = watch.message().await.unwrap().unwrap().events;
+    String::from_utf8(events[0].kv.as_ref().unwrap().key.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_token_ends_with_its_password_or_its_user() {
+    let server = server();
+    let (mut users, token) = Users::enabled(&server).await;
+    let mut kv = KvClient::new(connect(&server).await);
+    for (name, password) in [("u", "wrong"), ("nobody", "upw"), ("u", ""), ("", "")] {
+        assert_eq!(refused(users.authenticate(name, password).await), FAILED);
+    }
+    let second = users.authenticate("u", "upw").await.unwrap();
+    assert_ne!(token, second);
+    let change =
+        AuthUserChangePasswordRequest { name: "u".into(), password: "new".into(), ..Default::default() };
+    users.auth.user_change_password(with(&users.token, change)).await.unwrap();
+    for old in [&token, &second] {
+        assert_eq!(refused(kv.put(with(old, put("u"))).await), INVALID);
+    }
+    assert_eq!(refused(users.authenticate("u", "upw").await), FAILED);
+    let token = users.authenticate("u", "new").await.unwrap();
+    kv.put(with(&token, put("u"))).await.unwrap();
+    users.auth.user_delete(with(&users.token, AuthUserDeleteRequest { name: "u".into() })).await.unwrap();
+    assert_eq!(refused(kv.put(with(&token, put("u"))).await), INVALID);
+    // A user of the same name is another one.
+    users.add("u", "new").await;
+    assert_eq!(refused(kv.put(with(&token, put("u"))).await), INVALID);
+    let options = Some(UserAddOptions { no_password: true });
+    let request = AuthUserAddRequest { name: "cert".into(), options, ..Default::default() };
+    users.auth.user_add(with(&users.token, request)).await.unwrap();
+    assert_eq!(
+        refused(users.authenticate("cert", "x").await),
+        "Unknown: auth: authentication failed, password was given for no password user"
+    );
+    let hash = |hashed_password: &str| AuthUserChangePasswordRequest {
+        name: "u".into(),
+        hashed_password: hashed_password.into(),
+        ..Default::default()
+    };
+    let garbled = users.auth.user_change_password(with(&users.token, hash("?"))).await;
+    assert_eq!(
+        refused(garbled),
+        "Unknown: auth: authentication failed, password was given for no password user"
+    );
+}
+
+/// With users Synod's own service takes a token as well, and no client can say for itself who it is.
+#[tokio::test]
+async fn the_native_service_is_no_way_around() {
+    let server = server();
+    let channel = connect(&server).await;
+    let mut native = NativeClient::new(channel);
+    let command = |command| KvCommand { command: Some(command), ..Default::default() };
+    let execute = |session, sequence, command: KvCommand| ExecuteRequest {
+        session,
+        sequence,
+        lowest_outstanding: 1,
+        payload: command.encode_to_vec().into(),
+        group: None,
+    };
+    // Before users count, too: a server that lags would take the command for one of nobody.
+    let session = native.open_session(OpenSessionRequest::default()).await.unwrap().into_inner().session;
+    let authenticate = KvAuthenticate {
+        name: "root".into(),
+        secret: "mine".into(),
+        checked_revision: 1,
+        issued_ms: u64::MAX,
+    };
+    let auth = |change| Command::Auth(KvAuthChange { change: Some(change) });
+    let forged = [
+        KvCommand { user: "root".into(), auth_revision: 1 << 60, ..command(Command::Put(put("x"))) },
+        KvCommand { auth_revision: 1, ..command(Command::Put(put("x"))) },
+        KvCommand { of_member: true, ..command(Command::Put(put("x"))) },
+        command(auth(Change::Authenticate(authenticate))),
+        command(auth(Change::Enable(AuthEnableRequest {}))),
+    ];
+    let password_of =
+        KvAuthQuery { query: Some(kv_auth_query::Query::PasswordOf(KvPasswordOf { name: "root".into() })) };
+    let queries = [
+        KvQuery { query: Some(Query::Auth(password_of)), of_member: true, ..Default::default() },
+        KvQuery { query: Some(Query::Range(get("x", ""))), of_member: true, ..Default::default() },
+        KvQuery {
+            query: Some(Query::Range(get("x", ""))),
+            user: "root".into(),
+            auth_revision: 1,
+            ..Default::default()
+        },
+    ];
+    let (mut users, mut tokens) = (None, vec![String::new()]);
+    for round in 0..2 {
+        for token in &tokens {
+            for (sequence, forged) in (1..).zip(&forged) {
+                let outcome = native.execute(with(token, execute(session, sequence, forged.clone()))).await;
+                let why = refused(outcome);
+                let claims =
+                    why.starts_with("InvalidArgument: synod: a client's command or query must not say whose");
+                assert!(claims || round == 1 && [EMPTY, DENIED].contains(&&*why), "{why} for {forged:?}");
+            }
+            for query in &queries {
+                let payload: Bytes = query.encode_to_vec().into();
+                // A tag may be written longer than it need be.
+                let longer: Bytes = [&[0xd0, 0x80, 0x00, 0x01][..], &payload].concat().into();
+                for payload in [payload, longer] {
+                    let request = QueryRequest { payload, serializable: true, group: None };
+                    let outcome = native.query(with(token, request)).await;
+                    assert_eq!(outcome.unwrap_err().code(), Code::InvalidArgument);
+                }
+            }
+        }
+        if round == 0 {
+            let (managing, token) = Users::enabled(&server).await;
+            tokens = vec![String::new(), token, managing.token.clone()];
+            users = Some(managing);
+        }
+    }
+    let users = users.unwrap();
+    let [_, own, root] = &tokens[..] else { panic!() };
+    for (token, why) in [("", EMPTY), (own.as_str(), DENIED), ("x.1", INVALID)] {
+        assert_eq!(refused(native.open_session(with(token, OpenSessionRequest::default())).await), why);
+        let plain = execute(session, 9, command(Command::Put(put("u"))));
+        assert_eq!(refused(native.execute(with(token, plain)).await), why);
+        assert_eq!(refused(native.subscribe(with(token, SubscribeRequest::default())).await), why);
+        assert_eq!(refused(native.change(with(token, ChangeRequest::default())).await), why);
+        assert_eq!(refused(native.move_leader(with(token, MoveLeaderRequest::default())).await), why);
+    }
+    let query = |key: &str| {
+        let query = KvQuery { query: Some(Query::Range(get(key, ""))), ..Default::default() };
+        QueryRequest { payload: query.encode_to_vec().into(), serializable: true, group: None }
+    };
+    assert_eq!(refused(native.query(query("u")).await), EMPTY);
+    assert_eq!(refused(native.status(native::StatusRequest {}).await), EMPTY);
+    native.status(with(own, native::StatusRequest {})).await.unwrap();
+    let answered = async |native: &mut NativeClient<Channel>, key| {
+        let reply = native.query(with(own, query(key))).await.unwrap().into_inner().reply;
+        native::KvAnswer::decode(reply).unwrap().answer.unwrap()
+    };
+    assert!(matches!(answered(&mut native, "u").await, native::kv_answer::Answer::Range(_)));
+    let denied = answered(&mut native, "x").await;
+    assert!(matches!(&denied, native::kv_answer::Answer::Error(failure) if failure.code == 7), "{denied:?}");
+    // Root may.
+    let reply =
+        native.execute(with(root, execute(session, 9, command(Command::Put(put("x")))))).await.unwrap();
+    let reply = KvReply::decode(reply.into_inner().reply).unwrap().reply;
+    assert!(matches!(reply, Some(Reply::Put(_))), "{reply:?}");
+    assert_eq!(users.token, *root);
+    // The pages for operators stay open, as with etcd.
+    for page in ["health", "metrics"] {
+        assert!(page_is_there(&server, page).await, "{page}");
+    }
+}
+
+async fn page_is_there(server: &Server, page: &str) -> bool {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(server.metrics_addresses()[0]).await.unwrap();
+    let request = format!("GET /{page} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.starts_with("HTTP/1.1 200")
+}
+
+/// Holds commands back before they are decided.
+#[derive(Clone)]
+struct Held {
+    inner: InMemory,
+    holds: Arc<AtomicBool>,
+    held: Arc<Notify>,
+    goes_on: Arc<Notify>,
+}
+
+impl Replica for Held {
+    answered_by_inner!(
+        limits,
+        execute_in_session,
+        open_session,
+        query,
+        ballot,
+        status,
+        group,
+        change,
+        move_leader
+    );
+
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        if self.holds.swap(false, SeqCst) {
+            self.held.notify_one();
+            self.goes_on.notified().await;
+        }
+        self.inner.execute(command).await
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_decided_after_a_revocation_is_refused() {
+    let (store, config) = with_users(TokenKind::default());
+    let (holds, held, goes_on) = Default::default();
+    let replica = Held { inner: replica_of(store), holds, held, goes_on };
+    let server = serve(&config, replica.clone());
+    let (mut users, token) = Users::enabled(&server).await;
+    let mut kv = KvClient::new(connect(&server).await);
+    kv.put(with(&token, put("u"))).await.unwrap();
+    replica.holds.store(true, SeqCst);
+    let mut other = kv.clone();
+    let early = tokio::spawn({
+        let token = token.clone();
+        async move {
+            other.put(with(&token, put("late"))).await.map(drop).and(other.put(with(&token, put("u"))).await)
+        }
+    });
+    replica.held.notified().await;
+    let (role, key, range_end) = ("editor".into(), "u".into(), "v".into());
+    let revoke = AuthRoleRevokePermissionRequest { role, key, range_end };
+    users.auth.role_revoke_permission(with(&users.token, revoke)).await.unwrap();
+    replica.goes_on.notify_one();
+    assert_eq!(refused(early.await.unwrap()), OLD);
+    // The same token is good for what is permitted now.
+    assert_eq!(refused(kv.put(with(&token, put("u"))).await), DENIED);
+    // A password that is changed between its check and the command gives no token.
+    replica.holds.store(true, SeqCst);
+    let mut other = users.auth.clone();
+    let early = tokio::spawn(async move {
+        other.authenticate(AuthenticateRequest { name: "u".into(), password: "upw".into() }).await
+    });
+    replica.held.notified().await;
+    let change =
+        AuthUserChangePasswordRequest { name: "u".into(), password: "new".into(), ..Default::default() };
+    users.auth.user_change_password(with(&users.token, change)).await.unwrap();
+    replica.goes_on.notify_one();
+    assert_eq!(refused(early.await.unwrap()), FAILED);
+}
+
+#[tokio::test]
+async fn signed_tokens_say_who_it_is_until_users_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, "a secret of servers").unwrap();
+    let kind = |ttl: &str| {
+        let text = format!("jwt,sign-method=HS256,priv-key={},ttl={ttl}", key.display());
+        TokenKind::parse(&text, Duration::from_secs(300)).unwrap()
+    };
+    let (store, config) = with_users(kind("5m"));
+    let server = serve(&config, replica_of(store));
+    let (mut users, token) = Users::enabled(&server).await;
+    let mut kv = KvClient::new(connect(&server).await);
+    kv.put(with(&token, put("u"))).await.unwrap();
+    assert_eq!(refused(kv.put(with(&token, put("x"))).await), DENIED);
+    let mut forged = token.clone().into_bytes();
+    let last = forged.len() - 2;
+    forged[last] = if forged[last] == b'A' { b'B' } else { b'A' };
+    assert_eq!(refused(kv.put(with(&String::from_utf8(forged).unwrap(), put("u"))).await), INVALID);
+    // Its revision is old, and the client gets another.
+    users.role("other").await;
+    assert_eq!(refused(kv.put(with(&token, put("u"))).await), OLD);
+    let token = users.authenticate("u", "upw").await.unwrap();
+    kv.put(with(&token, put("u"))).await.unwrap();
+    assert_eq!(token.split('.').count(), 3);
+    // They end.
+    let (store, config) = with_users(kind("1s"));
+    let server = serve(&config, replica_of(store));
+    let (_, token) = Users::enabled(&server).await;
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    let mut kv = KvClient::new(connect(&server).await);
+    assert_eq!(refused(kv.put(with(&token, put("u"))).await), INVALID);
+}
