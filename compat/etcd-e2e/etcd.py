@@ -5,11 +5,13 @@ The suite waits for the line below, and ends the program by signals. `etcd --ver
 served.
 """
 
+import http.client
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import time
-import urllib.request
 
 # It stands beside this program.
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -26,7 +28,7 @@ def main():
         return 0
     # The suite's signals are to reach the replica itself, so this process becomes it.
     if os.fork() == 0:
-        tell_ready(client_url(arguments), os.getppid())
+        tell_ready(asking(arguments), os.getppid())
         return 0
     os.execv(SYNOD, [SYNOD, "serve", *arguments])
 
@@ -36,24 +38,54 @@ def name_of(argument):
     return argument.partition("=")[0].removeprefix("--")
 
 
-def client_url(arguments):
-    """The first address for clients."""
+def value_of(arguments, wanted):
+    """The value of a flag, with an equals sign or without."""
     for at, argument in enumerate(arguments):
         _, given, value = argument.partition("=")
-        if name_of(argument) == "listen-client-urls":
-            return (value if given else arguments[at + 1]).split(",")[0]
-    return "http://127.0.0.1:2379"
+        if name_of(argument) == wanted:
+            return value if given else arguments[at + 1]
+    return None
 
 
-def tell_ready(url, replica):
+def asking(arguments):
+    """A function that makes a connection to the first address for clients."""
+    url = (value_of(arguments, "listen-client-urls") or "http://127.0.0.1:2379").split(",")[0]
+    scheme, _, address = url.partition("://")
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    certificate = value_of(arguments, "cert-file")
+    if certificate:
+        # A server may want to see one, and takes its own.
+        context.load_cert_chain(certificate, value_of(arguments, "key-file"))
+
+    def connect():
+        if scheme == "http":
+            return http.client.HTTPConnection(address, timeout=1)
+        if scheme == "https":
+            return http.client.HTTPSConnection(address, timeout=1, context=context)
+        connection = http.client.HTTPConnection("localhost", timeout=1)
+        plain = socket.socket(socket.AF_UNIX)
+        plain.settimeout(1)
+        plain.connect(address)
+        connection.sock = context.wrap_socket(plain) if scheme == "unixs" else plain
+        return connection
+
+    return connect
+
+
+def tell_ready(connect, replica):
     """Prints the line once the replica answers, unless it has ended before."""
     while os.getppid() == replica:
         try:
-            with urllib.request.urlopen(f"{url}/health?serializable=true", timeout=1):
+            connection = connect()
+            connection.request("GET", "/health?serializable=true")
+            if connection.getresponse().status == 200:
                 print(READY, file=sys.stderr, flush=True)
                 return
-        except OSError:
-            time.sleep(0.02)
+        except (OSError, http.client.HTTPException):
+            pass
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":

@@ -30,11 +30,11 @@ pub struct ClientArgs {
     #[arg(long, env = "SYNOD_CACERT", value_name = "FILE")]
     pub cacert: Option<PathBuf>,
     /// The certificate to show to servers that ask for one, in PEM.
-    #[arg(long, env = "SYNOD_CERT", value_name = "FILE", requires = "key")]
+    #[arg(long, env = "SYNOD_CERT", value_name = "FILE", requires = "cert_key")]
     pub cert: Option<PathBuf>,
     /// The key of that certificate, in PEM.
-    #[arg(long, env = "SYNOD_KEY", value_name = "FILE", requires = "cert")]
-    pub key: Option<PathBuf>,
+    #[arg(long = "key", env = "SYNOD_KEY", value_name = "FILE", requires = "cert")]
+    pub cert_key: Option<PathBuf>,
     /// Do not check servers' certificates: whoever is in between can read and change everything.
     #[arg(long)]
     pub insecure_skip_tls_verify: bool,
@@ -72,7 +72,7 @@ impl ClientArgs {
         if !is_wanted && !self.endpoints.iter().any(|url| units::asks_for_tls(url)) {
             return Ok(None);
         }
-        let identity = self.cert.clone().zip(self.key.clone());
+        let identity = self.cert.clone().zip(self.cert_key.clone());
         let identity = identity.map(|(certificate, key)| Identity { certificate, key });
         let trust = Trust { authorities: self.cacert.clone(), ..Trust::default() };
         let trust = Some(trust).filter(|_| !self.insecure_skip_tls_verify);

@@ -62,9 +62,8 @@ fn a_cluster_serves_and_admits_members_only(threads: &str) {
     let all = cluster.endpoints().join(",");
     let client = ["--cacert", ca, "--cert", text(&user.certificate), "--key", text(&user.key)];
     until("they serve", || run(&all, &client, &["put", "k", "v"]).is_ok());
-    for number in 0..150 {
-        run(&all, &client, &["put", &format!("key/{number}"), "v"]).unwrap();
-    }
+    let load = ["bench", "put", "--total", "150", "--sequential-keys", "--key-size", "8", "--keep"];
+    run(&all, &client, &load).unwrap();
     for endpoint in cluster.endpoints() {
         assert_eq!(run(&endpoint, &client, &["get", "k", "--print-value-only"]).unwrap().trim(), "v");
     }
@@ -91,10 +90,10 @@ fn a_cluster_serves_and_admits_members_only(threads: &str) {
     // One that joins asks whom it joins, and fetches a snapshot.
     let port = free_ports(1)[0];
     let url = format!("https://127.0.0.1:{port}");
-    run(&all, &client, &["member", "add", "n4", "--peer-urls", &url]).unwrap();
+    run(&all, &client, &["member", "add", "n4", "--peer-urls", &url, "--wait=false"]).unwrap();
     let fourth = cluster.join("n4", port, &flags);
     let endpoint = cluster.endpoints()[fourth].clone();
-    let get = ["get", "key/", "--prefix", "--keys-only", "--serializable"];
+    let get = ["get", "000", "--prefix", "--keys-only", "--serializable"];
     until("it has everything", || {
         run(&endpoint, &client, &get)
             .is_ok_and(|keys| keys.lines().filter(|key| !key.is_empty()).count() == 150)

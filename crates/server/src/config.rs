@@ -9,7 +9,7 @@ use crate::{
     connection::CONNECTION_BYTES,
     readers::{GATHERED_BYTES, SENT_MAX, WHOLE_MAX},
     serve::PAGES_MAX,
-    stream::PROTOCOLS,
+    stream::{PROTOCOLS, TLS_BYTES},
 };
 
 /// Addresses to listen at, and limits.
@@ -72,7 +72,8 @@ impl Config {
         // Such an answer exists twice: as it was made, and as it is sent.
         let whole = 2 * WHOLE_MAX as u64 * answer_bytes_max;
         let watches = if self.watches.is_some() { Watches::BYTES_MAX } else { 0 };
-        connections * CONNECTION_BYTES + self.requests_bytes_max + pieces + whole + watches
+        let connection = CONNECTION_BYTES + if self.tls.is_some() { TLS_BYTES } else { 0 };
+        connections * connection + self.requests_bytes_max + pieces + whole + watches
     }
 }
 

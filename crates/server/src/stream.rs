@@ -21,6 +21,9 @@ use crate::listen::{Accepted, Speaks};
 pub(crate) const PROTOCOLS: [&str; 2] = [HTTP1, "h2"];
 const HTTP1: &str = "http/1.1";
 
+/// Bytes that a connection with TLS takes besides: what is encrypted and has not left, and what has not arrived as a whole.
+pub(crate) const TLS_BYTES: u64 = 160 << 10;
+
 /// The first byte of a connection with TLS: a record of the kind "handshake".
 const TLS_FIRST: u8 = 22;
 /// The first bytes of HTTP/2's preface, `PRI * HTTP/2.0`. No method begins with these two.

@@ -293,6 +293,31 @@ fn whoever_asks_needs_tls_too() {
     one.stop();
 }
 
+/// More callers than there are places begin a handshake, and stop.
+#[test]
+fn a_handshake_that_stops_keeps_no_member_out() {
+    let authority = Authority::new();
+    let mut listeners = listeners(2);
+    let addresses = addresses(&listeners);
+    let settings = |me| secured(me, 1, &addresses, tls(&authority, &format!("r{me}"), Allowed::All));
+    let few = Config { inbound_connections_max: 4, ..settings(1) };
+    let (second, first) = (listeners.pop().unwrap(), listeners.pop().unwrap());
+    let one = Replica::start(few, first);
+    let stopped: Vec<_> = (0..12)
+        .map(|_| {
+            let mut stream = std::net::TcpStream::connect(addresses[0]).unwrap();
+            std::io::Write::write_all(&mut stream, &[22, 3, 1, 2, 0, 1]).unwrap();
+            stream
+        })
+        .collect();
+    let two = Replica::start(settings(2), second);
+    two.wait_up(1);
+    one.wait_up(2);
+    drop(stopped);
+    one.stop();
+    two.stop();
+}
+
 /// Bytes that are no handshake, of every length, cost their connection only.
 #[test]
 fn garbage_costs_its_connection() {
