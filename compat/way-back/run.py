@@ -111,13 +111,17 @@ def answers(address):
         return posted(address, "/v3/kv/range", {"key": text("\0"), "range_end": text("\0"), "revision": revision})
 
     def hashed(revision):
-        told = posted(address, "/v3/maintenance/hashkv", {"revision": revision})
-        return [told.get(name) for name in ("hash", "hash_revision", "compact_revision")]
+        try:
+            told = posted(address, "/v3/maintenance/hashkv", {"revision": revision})
+        except urllib.error.HTTPError:
+            # The path before etcd 3.6.
+            told = posted(address, "/v3/maintenance/hash", {"revision": revision})
+        return [told["hash"], told["compact_revision"]]
 
     told = {}
     present = int(keys(0)["header"]["revision"])
     told["revision"], told["hash"] = present, hashed(0)
-    compacted = int(told["hash"][2])
+    compacted = int(told["hash"][1])
     for revision in [*range(compacted, present, max(1, (present - compacted) // 50)), present]:
         told[f"keys at {revision}"] = keys(revision).get("kvs", [])
     # The hash of the compaction's own revision is not in a snapshot.

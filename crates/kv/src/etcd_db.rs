@@ -55,7 +55,7 @@ fn lease(id: i64, lease: &Lease) -> Vec<u8> {
 }
 
 impl KvStore {
-    /// The entries of the small buckets that the store itself knows.
+    /// The entries of the small buckets that the store itself knows: of all buckets but `key` and `lease`.
     fn small_entries(&self) -> Vec<KvBucketEntry> {
         let entry = |bucket: &str, key: Vec<u8>, value: Vec<u8>| KvBucketEntry {
             bucket: bucket.to_owned(),
@@ -142,13 +142,11 @@ impl Walk {
         let end = if from < NEGATIVE { Bound::Unbounded } else { Bound::Excluded(0) };
         let leases = view.leases.range((Bound::Included(from.cast_signed()), end));
         self.lease = if from < NEGATIVE { Some(NEGATIVE) } else { None };
-        let mut entries = 0;
-        for (&id, found) in leases {
-            if entries == STEP_ENTRIES {
+        for (number, (&id, found)) in leases.enumerate() {
+            if number == STEP_ENTRIES {
                 self.lease = Some(id.cast_unsigned());
                 break;
             }
-            entries += 1;
             let value = lease(id, found);
             self.writer.entry(&id.to_be_bytes(), value.len(), |out| out.extend_from_slice(&value));
         }

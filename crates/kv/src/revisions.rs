@@ -47,7 +47,7 @@ impl Revisions {
         mut visit: impl FnMut(&Key, &History, Seen<'_>) -> bool,
     ) -> bool {
         loop {
-            while let Some((place, key)) = self.window.next() {
+            for (place, key) in self.window.by_ref() {
                 if !visited(store, place, &key, &mut visit) {
                     return false;
                 }
