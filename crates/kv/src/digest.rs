@@ -170,7 +170,10 @@ impl Fingerprint {
 
 #[cfg(test)]
 mod tests {
-    use synod_api::etcdserverpb::{AlarmType, alarm_request::AlarmAction};
+    use synod_api::{
+        etcdserverpb::{AlarmType, alarm_request::AlarmAction},
+        synod::v1::{KvHash, KvHashCheck, kv_command::Command},
+    };
 
     use super::*;
     use crate::testing::Execute;
@@ -232,5 +235,20 @@ mod tests {
         store.compact_at(4, false).unwrap();
         assert_eq!(store.hash_kv(3), Err(KvError::Compacted));
         assert_eq!(store.hash_kv(4).unwrap().compact_revision, 4);
+    }
+
+    /// So a member whose version does not know comparisons stays as the others are.
+    #[test]
+    fn a_comparison_changes_nothing_that_is_replicated() {
+        let mut store = KvStore::new();
+        store.set("a", "1");
+        let digest = store.digest();
+        for hash in [None, Some(KvHash { hash: 7, compact_revision: 1, revision: 2 })] {
+            store.send(Command::HashCheck(KvHashCheck { round: 1, revision: 2, hash })).unwrap();
+            assert_eq!((store.digest(), store.revision()), (digest, 2));
+        }
+        store.ask_alarm(AlarmAction::Activate, 1, AlarmType::Corrupt);
+        let check = Command::HashCheck(KvHashCheck::default());
+        assert_eq!(store.send(check), Err(KvError::Corrupt));
     }
 }

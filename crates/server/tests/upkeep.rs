@@ -34,6 +34,8 @@ struct OneOfThree {
     handle: Handle,
     id: u64,
     inner: InMemory,
+    /// Replicas that are said to have decided something else.
+    forked_with: Vec<ReplicaId>,
 }
 
 impl Replica for OneOfThree {
@@ -56,7 +58,12 @@ impl Replica for OneOfThree {
     }
 
     fn status(&self) -> Status {
-        Status { replica: ReplicaId(self.id), leader: self.handle.status().leader, ..self.inner.status() }
+        Status {
+            replica: ReplicaId(self.id),
+            leader: self.handle.status().leader,
+            forked_with: self.forked_with.clone(),
+            ..self.inner.status()
+        }
     }
 
     fn takes_care(&self) -> bool {
@@ -81,6 +88,10 @@ struct Cluster {
 impl Cluster {
     /// `stores` are those with which the replicas begin.
     fn start(config: UpkeepConfig, stores: [KvStore; 3]) -> Cluster {
+        Cluster::forked(config, stores, &[])
+    }
+
+    fn forked(config: UpkeepConfig, stores: [KvStore; 3], forked_with: &[ReplicaId]) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
@@ -98,7 +109,8 @@ impl Cluster {
             node.settings.consensus.election_timeout = Duration::from_millis(300);
             let hashes = Hashes::default();
             let node = Node::start_blocking(node, store.compared_by(hashes.comparer())).unwrap();
-            let replica = OneOfThree { handle: node.handle(), id, inner: replica() };
+            let forked_with = forked_with.to_vec();
+            let replica = OneOfThree { handle: node.handle(), id, inner: replica(), forked_with };
             cluster.upkeep.push(Upkeep::start(config, vec![(replica.clone(), hashes)]).unwrap());
             cluster.replicas.push(replica);
             cluster.nodes.push(node);
@@ -179,6 +191,21 @@ fn a_member_whose_contents_differ_is_found_and_nothing_is_written_any_more() {
     let Reply::Alarm(cleared) = cluster.execute(&Command::Alarm(clear)) else { panic!("it is refused") };
     assert_eq!(cleared.alarms, [raised]);
     until("it is raised again", || cluster.status(0).alarms == [raised]);
+}
+
+#[test]
+fn a_fork_raises_the_alarm_once_while_members_are_compared() {
+    let config = UpkeepConfig { check_interval: EACH_TENTH, ..UpkeepConfig::default() };
+    let cluster = Cluster::forked(config, Default::default(), &[ReplicaId(9)]);
+    let raised = AlarmMember { member_id: 9, alarm: AlarmType::Corrupt.into() };
+    until("the alarm is raised", || cluster.status(0).alarms == [raised]);
+    // Each replica that takes care tells it once.
+    let clear = AlarmRequest { action: AlarmAction::Deactivate.into(), ..AlarmRequest::default() };
+    let compared = || cluster.upkeep[0].check_at_start() == Ok(3);
+    until("it stays cleared", || {
+        cluster.execute(&Command::Alarm(clear));
+        compared() && compared() && cluster.status(0).alarms.is_empty()
+    });
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     let mut warnings = Vec::new();
     check_name("name", name)?;
     let client_urls = client_urls(args, &mut warnings)?;
-    let data_dir = args.member.data_dir.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.synod")));
+    let data_dir = data_dir(args);
     let begun = begun(args, &data_dir)?;
     let asked_for = args.tuning.groups;
     let groups = begun.map_or(asked_for.unwrap_or(Groups::ONE), |begun| begun.groups);
@@ -86,7 +86,8 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
             let urls = initial_members(args)?;
             let cluster = cluster_id(args, groups, &urls);
             let members: Vec<_> = urls.iter().zip(1..).map(address).collect();
-            let me = members.iter().find(|member| member.name == *name).expect("checked with the list").id;
+            let own = named_as(args);
+            let me = members.iter().find(|member| member.name == own).expect("checked with the list").id;
             (cluster, me, members, None)
         }
     };
@@ -166,6 +167,16 @@ fn durability(args: &ServeArgs) -> Result<Durability, ConfigError> {
         ),
         durability => Ok(durability),
     }
+}
+
+/// The folder of the replica's data.
+pub fn data_dir(args: &ServeArgs) -> PathBuf {
+    args.member.data_dir.clone().unwrap_or_else(|| PathBuf::from(format!("{}.synod", args.member.name)))
+}
+
+/// The name of this replica in --initial-cluster.
+fn named_as(args: &ServeArgs) -> &str {
+    args.cluster.found_as.as_deref().unwrap_or(&args.member.name)
 }
 
 /// The library's defaults.
@@ -322,11 +333,11 @@ fn check_name(flag: &'static str, name: &str) -> Result<(), ConfigError> {
 /// The peer URLs of the members with which a cluster begins, by name, this replica included. Their ids are 1,
 /// 2, ... in this order.
 fn initial_members(args: &ServeArgs) -> Result<BTreeMap<String, String>, ConfigError> {
-    let name = &args.member.name;
+    let name = named_as(args);
     let mut peer_urls = named_urls(args)?;
     if args.cluster.initial_cluster.is_empty() {
         let url = own_peer_url(args)?;
-        peer_urls.insert(name.clone(), url.clone());
+        peer_urls.insert(name.to_owned(), url.clone());
         check_peer_url(name, &url, true)?;
     }
     if peer_urls.len() > synod_consensus::MEMBERS_MAX {
@@ -603,6 +614,27 @@ mod tests {
             let members = if other.contains("--initial-cluster a") { "" } else { THREE };
             assert_ne!(id(&format!("--name a {members} {other}")), three, "{other}");
         }
+    }
+
+    #[test]
+    fn members_that_dns_has_named_need_no_names() {
+        let line = ["serve", "--name", "mine", "--data-dir", "/nowhere"];
+        let mut args = Cli::try_parse_from(line).unwrap().args;
+        args.cluster.initial_cluster = ["h1:1", "h2:1"].map(|at| format!("{at}=http://{at}")).into();
+        let mut of = |own: &str, state| {
+            args.cluster.found_as = Some(own.to_owned());
+            args.cluster.initial_advertise_peer_urls = Some(format!("http://{own}"));
+            args.cluster.initial_cluster_state = state;
+            check(&args).unwrap()
+        };
+        let [one, two] = ["h1:1", "h2:1"].map(|own| of(own, ClusterState::New).node);
+        assert_eq!((one.cluster, one.me, two.me), (two.cluster, ReplicaId(1), ReplicaId(2)));
+        assert_eq!((&*two.name, one.members), ("mine", two.members));
+        let joining = of("h2:1", ClusterState::Existing).joining.unwrap();
+        assert_eq!(
+            (&*joining.name, &*joining.peer_url, &joining.others[..]),
+            ("mine", "http://h2:1", &["h1:1".to_owned()][..])
+        );
     }
 
     #[test]

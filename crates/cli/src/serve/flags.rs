@@ -127,6 +127,9 @@ pub struct ClusterArgs {
     /// which is the default.
     #[arg(long, env = "SYNOD_INITIAL_ADVERTISE_PEER_URLS", value_name = "URL")]
     pub initial_advertise_peer_urls: Option<String>,
+    /// The name in --initial-cluster that stands for this replica, if it is not its own: DNS knows no names.
+    #[arg(skip)]
+    pub found_as: Option<String>,
 }
 
 /// Whether a cluster begins.
@@ -139,7 +142,7 @@ pub enum ClusterState {
 }
 
 /// Settings that stay.
-const CLUSTER: &str = "The cluster, at the first start (the same on all replicas)";
+pub const CLUSTER: &str = "The cluster, at the first start (the same on all replicas)";
 /// Settings that must be the same at all replicas.
 const GROUPS: &str =
     "The group's: at the first start the same on all replicas; later `synod reconfigure` changes it";

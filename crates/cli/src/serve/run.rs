@@ -41,6 +41,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Runs a replica until it is told to stop or cannot go on. `told` are warnings about where its flags come from.
 pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     let process = ProcessMetrics::now();
+    let found = super::etcd::dns::discover(args)?;
+    let args = found.as_ref().unwrap_or(args);
     let checked = super::config::check(args).map_err(Failure::usage)?;
     log::start(&args.log)?;
     // This comes before anything is started, so that an early signal is not lost.

@@ -153,4 +153,47 @@ mod tests {
         assert_eq!(looked[..10], [None; 10]);
         assert_eq!(looked[10..], [None, Some(1), Some(2)], "revision 0 is no revision to compact at");
     }
+
+    /// Replicas lag, restart, and take themselves for the caretaker as a seed draws it.
+    #[test]
+    fn no_version_is_lost_that_was_there_a_period_ago() {
+        const REPLICAS: usize = 3;
+        const PERIOD: Duration = Duration::from_millis(500);
+        let (mut made, mut restarts) = (0, 0);
+        for seed in 0..100 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let new = |now| Compactor::new(Compaction::Periodic(PERIOD), now);
+            let mut replicas: Vec<_> = (0..REPLICAS).map(|_| new(Duration::ZERO)).collect();
+            // The revision of the cluster after each millisecond, and what each replica has executed.
+            let (mut history, mut executed, mut compacted) = (vec![1_i64], [1; REPLICAS], 0);
+            for millis in 1..4000 {
+                let now = Duration::from_millis(millis);
+                history.push(history.last().unwrap() + i64::from(rng.u8(..4) == 0));
+                let revision = *history.last().unwrap();
+                for index in 0..REPLICAS {
+                    if rng.u16(..) < 20 {
+                        replicas[index] = new(now);
+                        restarts += 1;
+                    }
+                    if rng.u8(..8) > 0 || index == 0 {
+                        executed[index] = rng.i64(executed[index]..=revision);
+                    }
+                    if now < replicas[index].due() || rng.u8(..20) == 0 {
+                        continue;
+                    }
+                    let Some(at) = replicas[index].look(now, executed[index], rng.bool()) else { continue };
+                    let then = millis.checked_sub(500).expect("nothing is old before");
+                    assert!(at <= history[then as usize], "seed {seed}: {at} at {millis} ms");
+                    // It may be refused, or its outcome unknown.
+                    if rng.bool() {
+                        compacted = at.max(compacted);
+                        replicas[index].compacted(now, at);
+                        made += 1;
+                    }
+                }
+            }
+            assert!(compacted <= history[3500], "seed {seed}");
+        }
+        assert!(made > 300 && restarts > 100, "{made} compactions, {restarts} restarts");
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::features::Features;
-use crate::serve::units;
+use crate::serve::{flags::CLUSTER, units};
 
 const CLIENTS: &str = "Clients";
 const UPKEEP: &str = "Upkeep";
@@ -13,6 +13,13 @@ const UPKEEP: &str = "Upkeep";
 /// Flags of etcd.
 #[derive(Clone, Debug, Args)]
 pub struct EtcdArgs {
+    /// A domain whose records SRV name the members with which the cluster begins (_etcd-server._tcp), in place of
+    /// --initial-cluster; one of them has this replica's --initial-advertise-peer-urls.
+    #[arg(long, env = "SYNOD_DISCOVERY_SRV", value_name = "DOMAIN", help_heading = CLUSTER)]
+    pub discovery_srv: Option<String>,
+    /// The name of the service in these records: _etcd-server-NAME._tcp.
+    #[arg(long, env = "SYNOD_DISCOVERY_SRV_NAME", value_name = "NAME", help_heading = CLUSTER)]
+    pub discovery_srv_name: Option<String>,
     /// Addresses for the pages, health and metrics among them, for clients; then --listen-client-urls serves gRPC alone.
     #[arg(
         long, env = "SYNOD_LISTEN_CLIENT_HTTP_URLS", value_name = "URL,...", value_delimiter = ',', help_heading = CLIENTS

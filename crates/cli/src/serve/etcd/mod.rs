@@ -5,6 +5,7 @@
 //! flag or a variable `SYNOD_*` sets. So one parser reads them all. Flags of etcd that `synod serve` does not have are hidden
 //! arguments ([`accept`]); [`judge`] warns of those that were given, or refuses them.
 
+pub mod dns;
 pub mod features;
 pub mod flags;
 pub mod outputs;
@@ -197,9 +198,10 @@ fn entries(path: &Path, serve: &Command) -> Result<Vec<(String, String)>, String
             if yaml::is_security(&key) && value == "false" {
                 continue;
             }
-            return Err(format!(
-                "unknown key '{key}'; accepted: the names of flags, as in `synod serve --help`"
-            ));
+            let shown =
+                serve.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "config_file");
+            let names: Vec<_> = shown.filter_map(|arg| arg.get_long()).collect();
+            return Err(format!("unknown key '{key}'; accepted: {}, and etcd's", names.join(", ")));
         };
         file::check(serve, &flag, &value).map_err(|why| format!("{key} = {value}: {why}"))?;
         entries.push((flag, value));

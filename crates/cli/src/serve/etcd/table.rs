@@ -100,16 +100,8 @@ pub const FLAGS: &[Flag] = &[
     flag("discovery-password", Text, NoMeaning(NO_DISCOVERY)),
     flag("discovery-proxy", Text, NoMeaning(NO_DISCOVERY)),
     flag("discovery-request-timeout", Time, NoMeaning(NO_DISCOVERY)),
-    flag(
-        "discovery-srv",
-        Text,
-        Refused("", "DNS is not asked for the members; name them with --initial-cluster"),
-    ),
-    flag(
-        "discovery-srv-name",
-        Text,
-        NoMeaning("DNS is not asked for the members; name them with --initial-cluster"),
-    ),
+    flag("discovery-srv", Text, Same("At the first start. DNS is asked at the servers of /etc/resolv.conf.")),
+    flag("discovery-srv-name", Text, Same("")),
     flag("discovery-token", Text, Refused("", NO_DISCOVERY)),
     flag("discovery-user", Text, NoMeaning(NO_DISCOVERY)),
     flag("distributed-tracing-address", Text, NoMeaning(NO_TRACES)),

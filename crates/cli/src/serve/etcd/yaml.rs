@@ -4,8 +4,11 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use super::table::{self, Form};
 
+/// The flag of a key.
+type ToFlag = fn(&str) -> String;
+
 /// The sections of the file, and the flag of each of their keys.
-const SECTIONS: [(&str, fn(&str) -> String); 3] = [
+const SECTIONS: [(&str, ToFlag); 3] = [
     ("client-transport-security", |key| match key {
         "allowed-hostname" => "client-cert-allowed-hostname".to_owned(),
         "allowed-cn" => "client-cert-allowed-cn".to_owned(),
