@@ -109,7 +109,11 @@ impl Model {
                 self.compacted = compact.revision;
                 Outcome::Compacted
             }
-            Command::Alarm(_) | Command::LeaseGrant(_) | Command::LeaseRevoke(_) | Command::LeaseRenew(_) => {
+            Command::Alarm(_)
+            | Command::LeaseGrant(_)
+            | Command::LeaseRevoke(_)
+            | Command::LeaseRenew(_)
+            | Command::Auth(_) => {
                 unreachable!("not generated")
             }
         };
