@@ -58,7 +58,8 @@ impl Config {
         // Such an answer exists twice: as it was made, and as it is sent.
         let whole = 2 * WHOLE_MAX as u64 * answer_bytes_max;
         let watches = if self.watches.is_some() { Watches::BYTES_MAX } else { 0 };
-        connections * CONNECTION_BYTES + self.requests_bytes_max + pieces + whole + watches
+        let tokens = if self.auth.is_some() { Auth::BYTES_MAX } else { 0 };
+        connections * CONNECTION_BYTES + self.requests_bytes_max + pieces + whole + watches + tokens
     }
 }
 
