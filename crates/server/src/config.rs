@@ -73,7 +73,8 @@ impl Config {
         let whole = 2 * WHOLE_MAX as u64 * answer_bytes_max;
         let watches = if self.watches.is_some() { Watches::BYTES_MAX } else { 0 };
         let connection = CONNECTION_BYTES + if self.tls.is_some() { TLS_BYTES } else { 0 };
-        connections * connection + self.requests_bytes_max + pieces + whole + watches
+        let tokens = if self.auth.is_some() { Auth::BYTES_MAX } else { 0 };
+        connections * connection + self.requests_bytes_max + pieces + whole + watches + tokens
     }
 }
 

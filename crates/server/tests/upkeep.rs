@@ -136,7 +136,8 @@ impl Cluster {
     }
 
     fn status(&self, index: usize) -> KvStatus {
-        let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})), ..KvQuery::default() }.encode_to_vec();
+        let query =
+            KvQuery { query: Some(Query::Status(KvStatusRequest {})), ..KvQuery::default() }.encode_to_vec();
         let answer =
             block(self.replicas[index].query(query.into(), Consistency::Serializable)).unwrap().whole();
         match KvAnswer::decode(answer).unwrap().answer {

@@ -156,3 +156,58 @@ fn duration(text: &str) -> Option<Duration> {
     }
     Some(sum).filter(|sum| !sum.is_zero())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signer(method: Algorithm, key: &[u8]) -> Signer {
+        Signer::new(method, Duration::from_secs(60), Some(key), None).unwrap()
+    }
+
+    #[test]
+    fn a_token_counts_only_with_its_key_and_its_method() {
+        let own = signer(Algorithm::HS256, b"own");
+        let token = own.sign("u", 7).unwrap();
+        assert_eq!(own.verify(&token), Some(("u".to_owned(), 7)));
+        assert_eq!(signer(Algorithm::HS256, b"other").verify(&token), None);
+        assert_eq!(signer(Algorithm::HS512, b"own").verify(&token), None);
+        // A token without a signature: the header says {"alg":"none"}.
+        let claims = token.split('.').nth(1).unwrap();
+        assert_eq!(own.verify(&format!("eyJhbGciOiJub25lIn0.{claims}.")), None);
+        for garbled in ["", "..", "a.b.c", &token[1..]] {
+            assert_eq!(own.verify(garbled), None, "{garbled}");
+        }
+    }
+
+    #[test]
+    fn claims_that_are_missing_or_of_another_kind_are_nobody() {
+        let own = signer(Algorithm::HS256, b"own");
+        let of = |claims: Value| {
+            let key = own.signs.as_ref().unwrap();
+            own.verify(&jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, key).unwrap())
+        };
+        assert_eq!(of(json!({ "username": "u", "revision": 3 })), Some(("u".to_owned(), 3)));
+        for wrong in [
+            json!({ "username": "u" }),
+            json!({ "revision": 3 }),
+            json!({ "username": 1, "revision": 3 }),
+            json!({ "username": "u", "revision": "3" }),
+            json!({ "username": "u", "revision": 3, "exp": 1 }),
+            json!({ "username": "u", "revision": 3, "nbf": 1u64 << 40 }),
+        ] {
+            assert_eq!(of(wrong.clone()), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_in_go() {
+        let times = [("5m", 300_000), ("1h30m", 5_400_000), ("10s", 10_000), ("250ms", 250)];
+        for (text, ms) in times {
+            assert_eq!(duration(text), Some(Duration::from_millis(ms)));
+        }
+        for wrong in ["", "5", "m", "5x", "-5m", "0s", "5m3"] {
+            assert_eq!(duration(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -94,6 +94,9 @@ impl Default for Auth {
 }
 
 impl Auth {
+    /// Most bytes of tokens that are kept.
+    pub(crate) const BYTES_MAX: u64 = tokens::BYTES_MAX as u64;
+
     /// etcd's default: a password takes some ten milliseconds.
     pub const BCRYPT_COST: u32 = 10;
 

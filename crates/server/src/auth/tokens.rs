@@ -13,7 +13,7 @@ use synod_kv::Token;
 const SECRET_LETTERS: usize = 24;
 const LETTERS: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Bytes of tokens and their users' names that are kept. Beyond, the oldest are void.
-const BYTES_MAX: usize = 32 << 20;
+pub(super) const BYTES_MAX: usize = 32 << 20;
 /// What a token takes besides its texts.
 const TOKEN_BYTES: usize = 128;
 /// How often it is looked which tokens are void.
