@@ -62,6 +62,7 @@
 
 use std::{
     any::Any,
+    cell::RefCell,
     fmt::Debug,
     io::{self, Read, Write},
     rc::Rc,
@@ -70,6 +71,10 @@ use std::{
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fastrand::Rng;
+use synod_api::{
+    etcdserverpb::LeaseLeasesRequest,
+    synod::v1::{KvQuery, kv_answer::Answer as QueryAnswer, kv_query::Query},
+};
 use synod_kv::KvStore;
 use synod_replica::{Answer, Context, Frozen, StateMachine};
 use synod_wire::SessionId;
@@ -206,11 +211,33 @@ pub(crate) fn command_in(payload: &Bytes) -> Option<Bytes> {
 pub(crate) struct Hosting {
     store: KvStore,
     guest: Option<Box<dyn AnyMachine>>,
+    /// The leases that the clock has ended, each with the store's revision after that, since they were last taken.
+    ended: RefCell<Vec<(i64, i64)>>,
 }
 
 impl Hosting {
     pub(crate) fn new(guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
-        Hosting { store: KvStore::new(), guest: guest.map(|guest| guest.machine()) }
+        Hosting {
+            store: KvStore::new(),
+            guest: guest.map(|guest| guest.machine()),
+            ended: RefCell::default(),
+        }
+    }
+
+    /// The leases that the clock has ended since the last call, each with the store's revision after that.
+    pub(crate) fn take_ended(&self) -> Vec<(i64, i64)> {
+        self.ended.take()
+    }
+
+    fn leases(&self) -> Vec<i64> {
+        if self.store.waits_for().is_none() {
+            return Vec::new();
+        }
+        let query = KvQuery { query: Some(Query::LeaseLeases(LeaseLeasesRequest {})) };
+        match self.store.query(&query) {
+            Ok(QueryAnswer::LeaseLeases(found)) => found.leases.iter().map(|lease| lease.id).collect(),
+            other => unreachable!("leases are always listed: {other:?}"),
+        }
     }
 
     pub(crate) fn guest(&self) -> Option<&dyn AnyMachine> {
@@ -230,7 +257,14 @@ impl StateMachine for Hosting {
         if let Some(guest) = &mut self.guest {
             guest.clock_moved(context, mover);
         }
+        let before = self.leases();
         StateMachine::clock_moved(&mut self.store, context, mover);
+        if !before.is_empty() {
+            let (left, revision) = (self.leases(), self.store.revision());
+            self.ended
+                .get_mut()
+                .extend(before.into_iter().filter(|id| !left.contains(id)).map(|id| (id, revision)));
+        }
     }
 
     fn waits_for(&self) -> Option<Duration> {

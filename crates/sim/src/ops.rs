@@ -6,8 +6,8 @@ use bytes::Bytes;
 use prost::Message;
 use synod_api::{
     etcdserverpb::{
-        AlarmRequest, CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp,
-        ResponseHeader, TxnRequest, TxnResponse,
+        AlarmRequest, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest,
+        PutRequest, RangeRequest, RequestOp, ResponseHeader, TxnRequest, TxnResponse,
         alarm_request::AlarmAction,
         compare::{CompareResult, CompareTarget, TargetUnion},
         range_request::{SortOrder, SortTarget},
@@ -16,13 +16,16 @@ use synod_api::{
     },
     mvccpb::KeyValue,
     synod::v1::{
-        KvAnswer, KvCommand, KvQuery, KvReply, kv_answer::Answer as QueryAnswer, kv_command::Command,
-        kv_query::Query, kv_reply::Reply,
+        KvAnswer, KvCommand, KvLeaseRenew, KvQuery, KvReply, kv_answer::Answer as QueryAnswer,
+        kv_command::Command, kv_query::Query, kv_reply::Reply,
     },
 };
 
 /// A key; there are few, so that operations meet.
 pub type Key = u8;
+
+/// A lease, above zero; there are few, too.
+pub type Lease = u8;
 
 /// An operation on the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +110,37 @@ pub enum Op {
     },
     /// Clear all alarms.
     Disarm,
+    /// Grant a lease, if there is none of this number.
+    Grant {
+        /// Its number.
+        lease: Lease,
+        /// Its time to live.
+        seconds: i64,
+    },
+    /// Renew a lease.
+    Renew {
+        /// Its number.
+        lease: Lease,
+    },
+    /// End a lease, and delete its keys.
+    Revoke {
+        /// Its number.
+        lease: Lease,
+    },
+    /// Write a key that goes with a lease.
+    Attach {
+        /// The key.
+        key: Key,
+        /// The value.
+        value: u64,
+        /// The lease.
+        lease: Lease,
+    },
+    /// The time of a lease is over. No client asks for it: the log does it by its clock.
+    End {
+        /// The lease.
+        lease: Lease,
+    },
 }
 
 /// How a read is sorted.
@@ -144,6 +178,8 @@ pub struct Entry {
     pub modified: i64,
     /// How many changes it has seen since it was created.
     pub version: i64,
+    /// The lease with which it goes; 0 for none.
+    pub lease: Lease,
 }
 
 /// The answer to an operation: everything in the store's reply.
@@ -189,6 +225,8 @@ pub enum Part {
     },
     /// This many alarms were cleared.
     Cleared(usize),
+    /// The lease exists from now on for this many seconds; 0 if it does not exist.
+    Lives(i64),
 }
 
 impl Op {
@@ -228,6 +266,15 @@ impl Op {
             }
             Op::Put { key, value } => Command::Put(put_request(*key, *value, padding)),
             Op::Exceed { key } => Command::Put(put_request(*key, 0, padding)),
+            Op::Grant { lease, seconds } => {
+                Command::LeaseGrant(LeaseGrantRequest { ttl: *seconds, id: (*lease).into() })
+            }
+            Op::Renew { lease } => Command::LeaseRenew(KvLeaseRenew { ids: vec![(*lease).into()] }),
+            Op::Revoke { lease } => Command::LeaseRevoke(LeaseRevokeRequest { id: (*lease).into() }),
+            Op::Attach { key, value, lease } => {
+                Command::Put(PutRequest { lease: (*lease).into(), ..put_request(*key, *value, padding) })
+            }
+            Op::End { .. } => unreachable!("no client asks for it"),
             Op::Disarm => Command::Alarm(AlarmRequest {
                 action: AlarmAction::Deactivate.into(),
                 ..AlarmRequest::default()
@@ -330,11 +377,13 @@ impl Answer {
             Reply::Compact(compact) => done(compact.header, true, Vec::new()),
             Reply::Error(failure) => Some(Answer::Refused(failure.code)),
             Reply::Alarm(alarm) => done(alarm.header, true, vec![Part::Cleared(alarm.alarms.len())]),
-            Reply::LeaseGrant(_)
-            | Reply::LeaseRevoke(_)
-            | Reply::LeaseRenew(_)
-            | Reply::HashCheck(_)
-            | Reply::Auth(_) => None,
+            Reply::LeaseGrant(granted) => done(granted.header, true, vec![Part::Lives(granted.ttl)]),
+            Reply::LeaseRevoke(revoked) => done(revoked.header, true, Vec::new()),
+            Reply::LeaseRenew(renewed) => {
+                let parts = renewed.ttls.into_iter().map(Part::Lives).collect();
+                Some(Answer::Done { revision: renewed.revision, succeeded: true, parts })
+            }
+            Reply::HashCheck(_) | Reply::Auth(_) => None,
         }
     }
 
@@ -355,7 +404,12 @@ impl Answer {
         };
         parts.iter().flat_map(|part| match part {
             Part::Get(entries) => entries.as_slice(),
-            Part::Put(_) | Part::Delete(_) | Part::Look { .. } | Part::Nest { .. } | Part::Cleared(_) => &[],
+            Part::Put(_)
+            | Part::Delete(_)
+            | Part::Look { .. }
+            | Part::Nest { .. }
+            | Part::Cleared(_)
+            | Part::Lives(_) => &[],
         })
     }
 }
@@ -370,6 +424,7 @@ impl fmt::Display for Answer {
                 Part::Look { entries, count, .. } => write!(f, "{} of {count}", entries.len())?,
                 Part::Nest { parts, .. } => write!(f, "{} parts", parts.len())?,
                 Part::Cleared(alarms) => write!(f, "{alarms} alarms cleared")?,
+                Part::Lives(seconds) => write!(f, "lives for {seconds} s")?,
                 Part::Get(entries) if entries.is_empty() => f.write_str("nothing")?,
                 Part::Get(entries) => {
                     let entries: Vec<String> =
@@ -440,8 +495,8 @@ fn put_request(key: Key, value: u64, padding: usize) -> PutRequest {
 fn entry(pair: &KeyValue) -> Option<Entry> {
     let key = std::str::from_utf8(&pair.key).ok()?.strip_prefix('k')?.parse().ok()?;
     let value = std::str::from_utf8(&pair.value).ok()?.trim_end_matches('.').parse().ok()?;
-    let KeyValue { create_revision: created, mod_revision: modified, version, .. } = *pair;
-    Some(Entry { key, value, created, modified, version })
+    let KeyValue { create_revision: created, mod_revision: modified, version, lease, .. } = *pair;
+    Some(Entry { key, value, created, modified, version, lease: lease.try_into().ok()? })
 }
 
 fn entries(pairs: &[KeyValue]) -> Option<Vec<Entry>> {

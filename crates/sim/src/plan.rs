@@ -307,6 +307,8 @@ pub struct ClientPlan {
     pub padding_max: usize,
     /// How many reads accept whatever state a replica has.
     pub stale_reads: Odds,
+    /// How many of a hundred operations are about leases.
+    pub leases: u8,
 }
 
 /// Most replicas that are added in a run.
@@ -405,6 +407,8 @@ impl Plan {
         let duration = between(rng, 2_000 * MS, 8_000 * MS).max(settings.consensus.election_timeout * 8);
         let mut clients = draw_clients(rng, duration, settings.consensus.election_timeout);
         draw_bytes(seed, &mut settings, &mut clients);
+        // It is drawn separately, so that the rest of a seed's plan does not depend on it.
+        clients.leases = pick(&mut Rng::with_seed(seed ^ 0x1e_a5_e5), &[0, 0, 0, 30]);
         keep_up(&mut settings, &network, &disk, &clients);
         let some_first = seed.is_multiple_of(3);
         let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
@@ -837,5 +841,6 @@ fn draw_clients(rng: &mut Rng, duration: Duration, election_timeout: Duration) -
         cancels: Odds::NEVER,
         padding_max: pick(rng, &[0, 50, 400]),
         stale_reads: Odds::percent(5),
+        leases: 0,
     }
 }

@@ -8,7 +8,7 @@ use super::{
     Invariant, Model, Violation,
     linear::{self, Operation, Verdict},
 };
-use crate::ops::{Answer, Op};
+use crate::ops::{Answer, Lease, Op};
 
 /// States that the search for a linearization may visit.
 const SEARCH_STEPS_MAX: usize = 2_000_000;
@@ -24,22 +24,40 @@ pub(crate) struct Done {
     pub void: bool,
 }
 
-/// Looks for a linearization. `reply` says of a command that was executed which place it has among all commands, and
+/// A lease that the log has ended by its clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedLease {
+    pub lease: Lease,
+    /// When the first replica delivered that.
+    pub delivered: u64,
+    /// How many commands come before it.
+    pub place: u64,
+    /// The revision after it.
+    pub revision: i64,
+}
+
+/// Looks for a linearization, in which leases may end from when that was first delivered. `reply` says of a command that was executed which place it has among all commands, and
 /// its reply. Returns true if the search was given up.
 pub(crate) fn check_history<'a>(
     history: &[Done],
+    ended: &[EndedLease],
     reply: impl Fn(&Bytes) -> Option<(u64, &'a Bytes)>,
 ) -> Result<bool, Violation> {
-    let hint = hints(history, reply);
+    let hint = hints(history, ended, reply);
     let happened = history.iter().filter(|done| !done.void);
-    let operations: Vec<Operation<Op, Answer>> = happened
-        .map(|done| Operation {
-            op: done.op.clone(),
-            invoked: done.invoked,
-            returned: done.returned.clone(),
-            hint: hint(done),
-        })
-        .collect();
+    let asked = happened.map(|done| Operation {
+        op: done.op.clone(),
+        invoked: done.invoked,
+        returned: done.returned.clone(),
+        hint: hint(done),
+    });
+    let by_itself = ended.iter().map(|ended| Operation {
+        op: Op::End { lease: ended.lease },
+        invoked: ended.delivered,
+        returned: None,
+        hint: hint_of_end(ended.place),
+    });
+    let operations: Vec<Operation<Op, Answer>> = asked.chain(by_itself).collect();
     match linear::check(Model::default(), &operations, SEARCH_STEPS_MAX) {
         Verdict::Linearizable => Ok(false),
         Verdict::Undecided => Ok(true),
@@ -56,21 +74,29 @@ pub(crate) fn check_history<'a>(
     }
 }
 
-/// The probable place of an operation: that of a command is its place among all commands; that of a read is after the
-/// command that made the revision which it saw.
-fn hints<'a>(history: &[Done], reply: impl Fn(&Bytes) -> Option<(u64, &'a Bytes)>) -> impl Fn(&Done) -> u64 {
+/// The probable place of an operation: that of a command is its place among all commands; that of a read is after what
+/// made the revision which it saw.
+fn hints<'a>(
+    history: &[Done],
+    ended: &[EndedLease],
+    reply: impl Fn(&Bytes) -> Option<(u64, &'a Bytes)>,
+) -> impl Fn(&Done) -> u64 {
     let mut made = BTreeMap::new();
     for done in history.iter().filter(|done| !done.op.is_read()) {
         let Some((place, reply)) = reply(&done.payload) else { continue };
         if let Some(revision) = Answer::decode(&done.op, reply).and_then(|answer| answer.revision()) {
-            let first = made.entry(revision).or_insert(place);
-            *first = place.min(*first);
+            let first = made.entry(revision).or_insert(u64::MAX);
+            *first = hint_of_command(place).min(*first);
         }
+    }
+    for ended in ended {
+        let first = made.entry(ended.revision).or_insert(u64::MAX);
+        *first = hint_of_end(ended.place).min(*first);
     }
     move |done| {
         let seen = done.returned.as_ref().and_then(|(_, answer)| answer.revision());
-        let place = reply(&done.payload).map(|(place, _)| place * 2);
-        let after = || made.range(..=seen?).next_back().map(|(_, place)| place * 2 + 1);
+        let place = reply(&done.payload).map(|(place, _)| hint_of_command(place));
+        let after = || made.range(..=seen?).next_back().map(|(_, hint)| hint + 1);
         match (&done.returned, done.op.is_read()) {
             (_, true) => after().unwrap_or(0),
             // The command is not in the log: it probably never happened.
@@ -78,4 +104,13 @@ fn hints<'a>(history: &[Done], reply: impl Fn(&Bytes) -> Option<(u64, &'a Bytes)
             (Some(_), false) => place.unwrap_or(0),
         }
     }
+}
+
+/// After each command there is room for the reads of its revision, the end of leases, and the reads after that.
+fn hint_of_command(place: u64) -> u64 {
+    place * 4
+}
+
+fn hint_of_end(commands_before: u64) -> u64 {
+    commands_before * 4 + 2
 }

@@ -15,7 +15,7 @@ mod votes;
 
 pub(crate) use batches::Batches;
 pub(crate) use groups::{Groups, settled};
-pub(crate) use history::{Done, check_history};
+pub(crate) use history::{Done, EndedLease, check_history};
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
 pub(crate) use lives::{Held, Surroundings, Watch};

@@ -11,10 +11,16 @@ use std::{
 };
 
 use super::linear::Sequential;
-use crate::ops::{Answer, Entry, Key, Op, Order, Other, Part};
+use crate::ops::{Answer, Entry, Key, Lease, Op, Order, Other, Part};
 
 /// gRPC's OUT_OF_RANGE, with which etcd refuses revisions.
 const OUT_OF_RANGE: i32 = 11;
+/// gRPC's NOT_FOUND, with which etcd answers for a lease that does not exist.
+const NOT_FOUND: i32 = 5;
+/// gRPC's FAILED_PRECONDITION, with which etcd refuses to grant a lease that exists.
+const FAILED_PRECONDITION: i32 = 9;
+/// The shortest time that a lease lives, in seconds.
+const LEASE_SECONDS_MIN: i64 = 2;
 /// gRPC's RESOURCE_EXHAUSTED, with which etcd refuses operations for which there is no space.
 const RESOURCE_EXHAUSTED: i32 = 8;
 
@@ -33,14 +39,17 @@ pub struct Model {
     revision: i64,
     compacted: i64,
     alarm: bool,
+    /// The leases that exist, each with its time to live.
+    leases: BTreeMap<Lease, i64>,
     past: Option<Arc<Past>>,
     /// Stands for `past` where states are compared: a hash of the whole history.
     digest: u64,
 }
 
 impl Model {
-    fn shown(&self) -> (&BTreeMap<Key, Entry>, i64, i64, bool, u64) {
-        (&self.keys, self.revision, self.compacted, self.alarm, self.digest)
+    #[allow(clippy::type_complexity, reason = "these are what counts, in one place")]
+    fn shown(&self) -> (&BTreeMap<Key, Entry>, i64, i64, bool, &BTreeMap<Lease, i64>, u64) {
+        (&self.keys, self.revision, self.compacted, self.alarm, &self.leases, self.digest)
     }
 }
 
@@ -60,17 +69,21 @@ impl Hash for Model {
 
 impl Default for Model {
     fn default() -> Model {
-        let (keys, past) = (BTreeMap::new(), None);
-        Model { keys, revision: 1, compacted: -1, alarm: false, past, digest: 0 }
+        let (keys, leases, past) = (BTreeMap::new(), BTreeMap::new(), None);
+        Model { keys, revision: 1, compacted: -1, alarm: false, leases, past, digest: 0 }
     }
 }
 
 impl Model {
     fn put(&mut self, key: Key, value: u64, revision: i64) -> Part {
+        self.put_with(0, key, value, revision)
+    }
+
+    fn put_with(&mut self, lease: Lease, key: Key, value: u64, revision: i64) -> Part {
         let before = self.keys.get(&key).copied();
         let created = before.map_or(revision, |entry| entry.created);
         let version = before.map_or(1, |entry| entry.version + 1);
-        self.keys.insert(key, Entry { key, value, created, modified: revision, version });
+        self.keys.insert(key, Entry { key, value, created, modified: revision, version, lease });
         self.revision = revision;
         Part::Put(before)
     }
@@ -82,6 +95,17 @@ impl Model {
             self.revision = revision;
         }
         Part::Delete(gone)
+    }
+
+    /// Removes a lease, and its keys at one revision.
+    fn end(&mut self, lease: Lease, revision: i64) -> bool {
+        let existed = self.leases.remove(&lease).is_some();
+        let before = self.keys.len();
+        self.keys.retain(|_, entry| !existed || entry.lease != lease);
+        if self.keys.len() < before {
+            self.revision = revision;
+        }
+        existed
     }
 
     /// Makes the present contents a part of the past.
@@ -178,6 +202,29 @@ impl Sequential for Model {
                 return Answer::Refused(RESOURCE_EXHAUSTED);
             }
             Op::Overrun { .. } => return Answer::Refused(RESOURCE_EXHAUSTED),
+            Op::Grant { lease, seconds } => {
+                if self.leases.contains_key(&lease) {
+                    return Answer::Refused(FAILED_PRECONDITION);
+                }
+                let seconds = seconds.max(LEASE_SECONDS_MIN);
+                self.leases.insert(lease, seconds);
+                vec![Part::Lives(seconds)]
+            }
+            Op::Renew { lease } => vec![Part::Lives(self.leases.get(&lease).copied().unwrap_or(0))],
+            Op::Attach { lease, .. } if !self.leases.contains_key(&lease) => {
+                return Answer::Refused(NOT_FOUND);
+            }
+            Op::Attach { key, value, lease } => vec![self.put_with(lease, key, value, next)],
+            Op::Revoke { lease } => {
+                if !self.end(lease, next) {
+                    return Answer::Refused(NOT_FOUND);
+                }
+                Vec::new()
+            }
+            Op::End { lease } => {
+                self.end(lease, next);
+                Vec::new()
+            }
             Op::Disarm => vec![Part::Cleared(usize::from(std::mem::take(&mut self.alarm)))],
         };
         if self.revision > before {
@@ -191,10 +238,12 @@ impl Sequential for Model {
             return !matches!(op, Op::Exceed { .. });
         };
         match op {
-            Op::Get { .. } | Op::Look { .. } | Op::Overrun { .. } => true,
+            Op::Get { .. } | Op::Look { .. } | Op::Overrun { .. } | Op::Renew { .. } => true,
             Op::Swap { .. } | Op::Nest { .. } => !succeeded,
             Op::Disarm => *parts == [Part::Cleared(0)],
-            Op::Exceed { .. } => false,
+            Op::Exceed { .. } | Op::Grant { .. } | Op::Revoke { .. } | Op::Attach { .. } | Op::End { .. } => {
+                false
+            }
             Op::Delete { .. } => {
                 parts.iter().all(|part| matches!(part, Part::Delete(gone) if gone.is_empty()))
             }
@@ -205,7 +254,15 @@ impl Sequential for Model {
 
 /// Whether an operation is refused while there is no space.
 fn takes_space(op: &Op) -> bool {
-    matches!(op, Op::Put { .. } | Op::Swap { .. } | Op::Nest { .. } | Op::Exceed { .. })
+    matches!(
+        op,
+        Op::Put { .. }
+            | Op::Attach { .. }
+            | Op::Grant { .. }
+            | Op::Swap { .. }
+            | Op::Nest { .. }
+            | Op::Exceed { .. }
+    )
 }
 
 #[cfg(test)]
@@ -227,7 +284,11 @@ mod tests {
                 let key = rng.u8(0..4);
                 let other = (key + rng.u8(1..4)) % 4;
                 let known = model.keys.get(&key).map_or(0, |entry| entry.modified);
-                let op = match rng.u8(0..10) {
+                let op = match rng.u8(0..14) {
+                    10 => Op::Grant { lease: rng.u8(1..3), seconds: rng.i64(1..4) },
+                    11 => Op::Renew { lease: rng.u8(1..3) },
+                    12 if rng.bool() => Op::Revoke { lease: rng.u8(1..3) },
+                    12 | 13 => Op::Attach { key, value: id, lease: rng.u8(1..3) },
                     6 => Op::Look {
                         first: key.min(other),
                         last: key.max(other),

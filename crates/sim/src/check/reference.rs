@@ -33,6 +33,8 @@ pub struct Reference {
     /// For each payload, the place of its command among all executed commands, and the reply.
     replies: BTreeMap<Bytes, (u64, Bytes)>,
     commands: u64,
+    /// Leases that the clock has ended: each with the revision after that, and how many commands come before it.
+    ended: Vec<(i64, i64, u64)>,
 }
 
 impl Reference {
@@ -48,7 +50,13 @@ impl Reference {
             executed: HashMap::new(),
             replies: BTreeMap::new(),
             commands: 0,
+            ended: Vec::new(),
         }
+    }
+
+    /// The leases that the clock has ended in slots that were delivered since the last call.
+    pub(crate) fn take_ended(&mut self) -> Vec<(i64, i64, u64)> {
+        std::mem::take(&mut self.ended)
     }
 
     /// The last slot that some replica has delivered.
@@ -133,9 +141,12 @@ impl Reference {
         }
         let (epoch, protocol) = (self.executor.group().epoch, self.executor.group().protocol);
         let outcomes = self.executor.execute(slot, Ballots::ZERO, batch, |_| true);
+        let ended = self.executor.machine().take_ended();
         for (command, outcome) in batch.commands().zip(&outcomes) {
             self.outcome(slot, command, outcome)?;
         }
+        // Where in the batch the clock moved does not matter to a hint.
+        self.ended.extend(ended.into_iter().map(|(lease, revision)| (lease, revision, self.commands)));
         self.log.push((batch.clone(), epoch, protocol));
         self.outcomes.push(outcomes);
         self.digests.push(self.executor.digest());

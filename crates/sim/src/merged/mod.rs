@@ -278,7 +278,7 @@ impl World {
         self.followed_to_the_end()?;
         let recovery = self.now.since(peace);
         self.stay_idle()?;
-        let undecided = check_history(&self.clients.history, |payload| self.order.reply(payload))?;
+        let undecided = check_history(&self.clients.history, &[], |payload| self.order.reply(payload))?;
         let (operations, unanswered) = self.clients.counts();
         Ok(MergedOutcome {
             simulated: self.now.since(Moment::START),

@@ -490,6 +490,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             timeout: Duration::ZERO,
             padding_max: 0,
             stale_reads: Odds::NEVER,
+            leases: 0,
             cancels: Odds::NEVER,
         },
         changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },

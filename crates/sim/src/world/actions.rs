@@ -196,6 +196,7 @@ impl World {
             self.batches.delivered(slot, by_reference, &batch)?;
         }
         self.reference.delivered(id, slot, &batch)?;
+        self.leases_end();
         self.check_clock()?;
         self.group_moves(slot)?;
         self.check_chosen(of, slot, ballots, &batch)?;

@@ -17,7 +17,7 @@ use synod_wire::SessionId;
 use super::{Happening, World};
 use crate::{
     chart,
-    check::{Checked, Done, Invariant, Violation},
+    check::{Checked, Done, EndedLease, Invariant, Violation},
     describe,
     network::between,
     ops::{Answer, Key, Op, Order, Other},
@@ -131,6 +131,8 @@ pub(crate) struct Clients {
     /// The clients from this one on probe the members.
     probed_from: usize,
     pub(super) history: Vec<Done>,
+    /// The leases that the log has ended by its clock.
+    pub(super) ended: Vec<EndedLease>,
     /// Counts invocations and returns.
     pub(super) stamp: u64,
     pub(super) asked: u64,
@@ -153,6 +155,8 @@ pub(super) struct Scripted {
 pub(super) const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 /// A value of this size or more counts as large.
 const LARGE_VALUE_BYTES: usize = 2_000;
+/// Leases that clients use.
+const LEASES: u8 = 3;
 /// How long a client waits before it asks again after a refusal.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
@@ -172,6 +176,7 @@ impl Clients {
             clients,
             probed_from,
             history: Vec::new(),
+            ended: Vec::new(),
             stamp: 0,
             asked: 0,
             requests,
@@ -199,6 +204,15 @@ impl Clients {
         let key = rng.u8(1..=plan.clients.keys);
         let last = rng.u8(key..=plan.clients.keys);
         let known = client.known.get(&key).copied().unwrap_or(0);
+        if plan.clients.leases > 0 && rng.u8(0..100) < plan.clients.leases {
+            let lease = rng.u8(1..=LEASES);
+            return match rng.u8(0..10) {
+                0..3 => Op::Grant { lease, seconds: rng.i64(1..4) },
+                3..5 => Op::Renew { lease },
+                5 => Op::Revoke { lease },
+                _ => Op::Attach { key, value: id, lease },
+            };
+        }
         match rng.u8(0..100) {
             // An alarm stops all writes until it is cleared.
             99 if rng.u8(0..4) == 0 => Op::Exceed { key },
@@ -247,6 +261,16 @@ impl Client {
 }
 
 impl World {
+    /// Notes which leases have ended by what was just delivered for the first time.
+    pub(super) fn leases_end(&mut self) {
+        for (lease, revision, place) in self.reference.take_ended() {
+            let lease = lease.try_into().expect("clients use few");
+            let delivered = self.clients.stamp();
+            self.clients.ended.push(EndedLease { lease, delivered, place, revision });
+            self.coverage.leases_ended += 1;
+        }
+    }
+
     /// Has all workers begin to think.
     pub(super) fn begin_asking(&mut self) {
         for client in 0..self.clients.clients.len() {

@@ -110,6 +110,8 @@ coverage! {
     follower_reads = "follower reads",
     /// Stale reads.
     stale_reads = "stale reads",
+    /// Leases that the log ended by its clock.
+    leases_ended = "leases ended",
     /// Changes that an operator asked for.
     changes_asked = "changes asked",
     /// Answers that refused a change.

@@ -294,7 +294,9 @@ impl World {
         self.run_to_recovery(peace)?;
         let recovery = self.now.since(peace);
         self.check_guest_history()?;
-        let undecided = check_history(&self.clients.history, |payload| self.reference.reply(payload))?;
+        let undecided = check_history(&self.clients.history, &self.clients.ended, |payload| {
+            self.reference.reply(payload)
+        })?;
         let (operations, unanswered) = self.clients.counts();
         Ok(Outcome {
             simulated: self.now.since(Moment::START),

@@ -30,10 +30,16 @@ use synod_wire::SessionId;
 /// Leases that clients use.
 const LEASES: i64 = 6;
 
+/// The same mover for every tick.
+const ANY_MOVER: SessionId = SessionId(1);
+
 /// A store, and what happened to its leases.
 #[derive(Debug, Default)]
 struct Leased {
     store: KvStore,
+    /// Whether time counts from a grant on, by a clock that may not have moved for a while, and no other replica's tick lets
+    /// leases start again: a mistake, which must be found.
+    hasty: bool,
     /// Grants and renewals so far, and the last one of each lease that exists.
     count: u64,
     last: BTreeMap<i64, Promise>,
@@ -86,6 +92,10 @@ impl StateMachine for Leased {
         let mut wanted = *context;
         wanted.reply_wanted = true;
         let reply = self.store.apply(command, &wanted);
+        if self.hasty {
+            // Leases that are new have their end set by the second tick.
+            (0..2).for_each(|_| self.clock_moved(context, ANY_MOVER));
+        }
         let asked = KvCommand::decode(command.clone()).unwrap().command.unwrap();
         match (asked, KvReply::decode(reply.clone()).unwrap().reply.unwrap()) {
             (_, Reply::LeaseGrant(granted)) => self.promise(granted.id, granted.ttl),
@@ -104,7 +114,7 @@ impl StateMachine for Leased {
 
     fn clock_moved(&mut self, context: &Context, mover: SessionId) {
         let (keys, before) = (self.keys(), self.store.revision());
-        self.store.clock_moved(context, mover);
+        self.store.clock_moved(context, if self.hasty { ANY_MOVER } else { mover });
         let left = self.leases();
         let gone: Vec<i64> = self.last.keys().copied().filter(|id| !left.contains(id)).collect();
         let with_keys = gone.iter().filter(|id| keys.contains_key(id)).count();
@@ -137,7 +147,7 @@ impl StateMachine for Leased {
             snapshot.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
         };
         let (count, last, ended) = (number()?, number()?, number()?);
-        let mut restored = Leased { count, ..Leased::default() };
+        let mut restored = Leased { count, hasty: self.hasty, ..Leased::default() };
         for _ in 0..last {
             let (id, number, seconds) = (number()? as i64, number()?, number()? as i64);
             restored.last.insert(id, Promise { number, seconds });
@@ -171,13 +181,14 @@ impl Frozen for FrozenLeased {
 struct Leasing {
     /// What a lease is taken to live longer than it says, so that a test can see that this is found out.
     longer: Duration,
+    hasty: bool,
     /// When each promise was first executed anywhere.
     seen: RefCell<BTreeMap<u64, Duration>>,
 }
 
 impl Leasing {
-    fn new(longer: Duration) -> Leasing {
-        Leasing { longer, seen: RefCell::default() }
+    fn new(longer: Duration, hasty: bool) -> Leasing {
+        Leasing { longer, hasty, seen: RefCell::default() }
     }
 }
 
@@ -185,7 +196,7 @@ impl Guest for Leasing {
     type Machine = Leased;
 
     fn machine(&self) -> Leased {
-        Leased::default()
+        Leased { hasty: self.hasty, ..Leased::default() }
     }
 
     fn command(&self, rng: &mut Rng) -> Bytes {
@@ -238,11 +249,11 @@ impl Guest for Leasing {
     }
 }
 
-fn run(longer: Duration, seeds: std::ops::Range<u64>) -> Result<(), String> {
+fn run(longer: Duration, hasty: bool, seeds: std::ops::Range<u64>) -> Result<(), String> {
     for seed in seeds {
         for protocol in [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft] {
             let plan = Plan::draw(seed, protocol);
-            let run = synod_sim::run_guest(&plan, Leasing::new(longer));
+            let run = synod_sim::run_guest(&plan, Leasing::new(longer, hasty));
             run.map_err(|failure| format!("seed {seed} {protocol:?}: {}", failure.violation))?;
         }
     }
@@ -251,11 +262,17 @@ fn run(longer: Duration, seeds: std::ops::Range<u64>) -> Result<(), String> {
 
 #[test]
 fn no_lease_ends_early_whatever_happens() {
-    run(Duration::ZERO, 0..5).unwrap();
+    run(Duration::ZERO, false, 0..5).unwrap();
 }
 
 #[test]
 fn a_lease_that_ends_early_would_be_found_out() {
-    let found = run(Duration::from_secs(5), 0..25).unwrap_err();
+    let found = run(Duration::from_secs(5), false, 0..25).unwrap_err();
+    assert!(found.contains("ended after"), "{found}");
+}
+
+#[test]
+fn a_lease_whose_time_counts_from_its_grant_is_found_out() {
+    let found = run(Duration::ZERO, true, 0..50).unwrap_err();
     assert!(found.contains("ended after"), "{found}");
 }
