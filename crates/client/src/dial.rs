@@ -118,7 +118,7 @@ impl Service<Uri> for Dial {
 
     fn call(&mut self, _: Uri) -> Self::Future {
         let dial = self.clone();
-        Box::pin(async { dial.connect().await.map(|stream| TokioIo::new(stream)) })
+        Box::pin(async { dial.connect().await.map(TokioIo::new) })
     }
 }
 

@@ -68,7 +68,10 @@ impl TlsPlan {
         warnings: &mut Vec<String>,
     ) -> Result<TlsPlan, ConfigError> {
         let TlsArgs { cipher_suites, tls_min_version, tls_max_version, .. } = &args.tls;
-        if tls_min_version == "TLS1.3" && !cipher_suites.is_empty() && !cipher_suites.iter().any(is_of_13) {
+        if tls_min_version == "TLS1.3"
+            && !cipher_suites.is_empty()
+            && !cipher_suites.iter().any(|suite| is_of_13(suite))
+        {
             let why =
                 "cipher suites cannot be configured when only TLS1.3 is enabled; accepted: suites of TLS 1.3";
             return wrong("cipher-suites", cipher_suites.join(","), why);
@@ -119,7 +122,7 @@ impl TlsPlan {
     }
 }
 
-fn is_of_13(suite: &String) -> bool {
+fn is_of_13(suite: &str) -> bool {
     !suite.contains("_WITH_")
 }
 
