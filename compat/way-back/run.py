@@ -101,7 +101,7 @@ def text(content):
 
 def posted(address, path, request):
     request = urllib.request.Request(f"http://{address}{path}", json.dumps(request).encode())
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
