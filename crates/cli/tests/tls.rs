@@ -29,7 +29,16 @@ fn text(path: &Path) -> &str {
 
 /// Runs a command with the flags of a client.
 fn run(endpoints: &str, client: &[&str], args: &[&str]) -> Result<String, String> {
-    let output = synod(&[args, client, &["--endpoints", endpoints, "--command-timeout", "20s"]].concat());
+    run_for("20s", endpoints, client, args)
+}
+
+/// Why a client with these flags gets nothing.
+fn refused(endpoints: &str, client: &[&str]) -> String {
+    run_for("1s", endpoints, client, &["get", "k"]).unwrap_err()
+}
+
+fn run_for(time: &str, endpoints: &str, client: &[&str], args: &[&str]) -> Result<String, String> {
+    let output = synod(&[args, client, &["--endpoints", endpoints, "--command-timeout", time]].concat());
     let said = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(said(output.stdout)) } else { Err(said(output.stderr)) }
 }
@@ -72,12 +81,12 @@ fn a_cluster_serves_and_admits_members_only(threads: &str) {
 
     // Whoever shows no certificate, or trusts another authority, gets nothing.
     let stranger = Authority::new();
-    run(&all, &["--cacert", ca], &["get", "k"]).unwrap_err();
-    run(&all, &["--insecure-skip-tls-verify"], &["get", "k"]).unwrap_err();
-    let error = run(&all, &["--cacert", text(stranger.certificate())], &["get", "k"]).unwrap_err();
+    refused(&all, &["--cacert", ca]);
+    refused(&all, &["--insecure-skip-tls-verify"]);
+    let error = refused(&all, &["--cacert", text(stranger.certificate())]);
     assert!(error.contains("another authority"), "{error}");
     let plain = all.replace("https://", "http://");
-    run(&plain, &[], &["get", "k"]).unwrap_err();
+    refused(&plain, &[]);
 
     cluster.kill(2);
     run(&all, &client, &["put", "k", "w"]).unwrap();
@@ -98,12 +107,9 @@ fn a_cluster_serves_and_admits_members_only(threads: &str) {
         run(&endpoint, &client, &get)
             .is_ok_and(|keys| keys.lines().filter(|key| !key.is_empty()).count() == 150)
     });
+    let said: Vec<_> = (0..4).map(|index| cluster.said(index)).collect();
+    assert!(!said.iter().any(|said| said.contains("cannot reach peer: TLS")), "{said:?}");
     for index in 0..4 {
-        assert!(
-            !cluster.said(index).contains("WARN synod_transport::dial: cannot reach peer: TLS"),
-            "{}",
-            cluster.said(index)
-        );
         assert!(cluster.stop(index).success());
     }
 }

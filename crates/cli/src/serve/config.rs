@@ -697,7 +697,7 @@ mod tests {
             ("--wal-segment-bytes 1KiB".into(), ["--wal-segment-bytes 1024", "accepted: 16KiB to 4GiB"]),
             ("--listen-client-urls ftp://a:1".into(), ["--listen-client-urls ftp://a:1", "http://host:port"]),
             (
-                "--listen-peer-urls unix://a:1".into(),
+                three("--name a --listen-peer-urls unix://a:1"),
                 ["--listen-peer-urls a:1", "accepted: http://host:port"],
             ),
             (
