@@ -105,7 +105,7 @@ def posted(address, path, request):
         return json.load(answer)
 
 
-def answers(address):
+def answers(tools, address):
     """What a server says of all that a snapshot holds."""
     def keys(revision):
         return posted(address, "/v3/kv/range", {"key": text("\0"), "range_end": text("\0"), "revision": revision})
@@ -114,14 +114,15 @@ def answers(address):
         try:
             told = posted(address, "/v3/maintenance/hashkv", {"revision": revision})
         except urllib.error.HTTPError:
-            # The path before etcd 3.6.
-            told = posted(address, "/v3/maintenance/hash", {"revision": revision})
-        return [told["hash"], told["compact_revision"]]
+            # The gateway has it since etcd 3.6.
+            told = tools.ctl(address, "endpoint", "hashkv", f"--rev={revision}", "-w", "json")
+            told = json.loads(told)[0]["HashKV"]
+        return [int(told["hash"]), int(told["compact_revision"])]
 
     told = {}
     present = int(keys(0)["header"]["revision"])
     told["revision"], told["hash"] = present, hashed(0)
-    compacted = int(told["hash"][1])
+    compacted = told["hash"][1]
     for revision in [*range(compacted, present, max(1, (present - compacted) // 50)), present]:
         told[f"keys at {revision}"] = keys(revision).get("kvs", [])
     # The hash of the compaction's own revision is not in a snapshot.
@@ -162,10 +163,10 @@ def main():
     synod = started(serve, log, SYNOD)
     try:
         live(random.Random(arguments.seed))
-        before = answers(SYNOD)
+        before = answers(tools, SYNOD)
         file = folder / "snapshot.db"
         tools.ctl(SYNOD, "snapshot", "save", str(file))
-        after = answers(SYNOD)
+        after = answers(tools, SYNOD)
     finally:
         stop(synod)
     if before != after:
@@ -189,7 +190,7 @@ def main():
     server = started(command, log, ETCD)
     try:
         version = json.load(urllib.request.urlopen(f"http://{ETCD}/version"))["etcdserver"]
-        there = answers(ETCD)
+        there = answers(tools, ETCD)
         tools.ctl(ETCD, "put", "goes", "on")
     finally:
         stop(server)

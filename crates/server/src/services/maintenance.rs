@@ -95,8 +95,8 @@ impl<R: Replica> Store<R> {
             // Everything allocated is in use: there is no file in which a deletion leaves holes.
             db_size_in_use: bytes(size_bytes),
             is_learner: self.replica().group().is_learner(status.replica) || status.role == Role::Learner,
-            // The file format is not that of any etcd version.
-            storage_version: String::new(),
+            // That of the snapshots that it gives.
+            storage_version: API_VERSION.to_owned(),
             db_size_quota: bytes(self.quota_bytes()),
             downgrade_info: Some(DowngradeInfo { enabled: false, target_version: String::new() }),
         })
@@ -106,7 +106,8 @@ impl<R: Replica> Store<R> {
     pub(super) async fn move_leader(&self, request: MoveLeaderRequest) -> Result<MoveLeaderResponse, Status> {
         let moved = self.replica().move_leader(ReplicaId(request.target_id)).await;
         moved.map_err(|error| unmoved(&error))?;
-        Ok(MoveLeaderResponse { header: self.header(None) })
+        // As with etcd, there is no header, nor in the answer to a defragmentation.
+        Ok(MoveLeaderResponse::default())
     }
 
     /// No version of etcd goes on with the data of this one, so there is none to downgrade to, and no downgrade to cancel:
@@ -128,7 +129,7 @@ impl<R: Replica> Store<R> {
     /// In etcd this gives back space that deletions left unused in the database file. Synod has no such file,
     /// so there is nothing to do.
     pub(super) async fn defragment(&self, _: DefragmentRequest) -> Result<DefragmentResponse, Status> {
-        Ok(DefragmentResponse { header: self.header(None) })
+        Ok(DefragmentResponse::default())
     }
 
     /// Apart from its log, a member stores only the keys and their versions, so this is the fingerprint of those.
