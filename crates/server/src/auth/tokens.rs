@@ -79,9 +79,12 @@ impl Tokens {
     /// A token was issued. A replica that reads its log again after a restart, or catches up, learns of old ones too, so its
     /// age by the clock of the server that issued it counts.
     pub(super) fn add(&self, token: &Token<'_>) {
-        let age = Duration::from_millis(now_ms().saturating_sub(token.issued_ms));
+        self.add_at(token, Instant::now(), now_ms());
+    }
+
+    fn add_at(&self, token: &Token<'_>, now: Instant, now_ms: u64) {
+        let age = Duration::from_millis(now_ms.saturating_sub(token.issued_ms));
         let Some(left) = self.ttl.checked_sub(age).filter(|left| !left.is_zero()) else { return };
-        let now = Instant::now();
         let mut known = self.known();
         if now.duration_since(known.swept) >= SWEEP_INTERVAL {
             known.swept = now;
@@ -99,7 +102,10 @@ impl Tokens {
 
     /// The user of a token. Its use makes it valid for longer.
     pub(super) fn find(&self, number: u64, secret: &str) -> Option<String> {
-        let now = Instant::now();
+        self.find_at(number, secret, Instant::now())
+    }
+
+    fn find_at(&self, number: u64, secret: &str, now: Instant) -> Option<String> {
         let mut known = self.known();
         let entry = known.tokens.get_mut(&number)?;
         if !equal(entry.secret.as_bytes(), secret.as_bytes()) {
@@ -154,16 +160,18 @@ mod tests {
 
     #[test]
     fn a_token_lives_from_use_to_use_and_an_old_one_does_not_come_back() {
-        let tokens = Tokens::new(Duration::from_millis(300));
-        tokens.add(&token(1, "u", now_ms()));
-        tokens.add(&token(2, "old", now_ms() - 1_000));
-        assert_eq!(tokens.find(2, "secret"), None);
-        for _ in 0..4 {
-            std::thread::sleep(Duration::from_millis(100));
-            assert_eq!(tokens.find(1, "secret").as_deref(), Some("u"));
+        let tokens = Tokens::new(Duration::from_secs(300));
+        let (began, ms) = (Instant::now(), 1_000_000);
+        let after = |seconds| began + Duration::from_secs(seconds);
+        tokens.add_at(&token(1, "u", ms), began, ms);
+        tokens.add_at(&token(2, "old", ms - 300_000), began, ms);
+        tokens.add_at(&token(3, "v", ms - 200_000), began, ms);
+        assert_eq!(tokens.find_at(2, "secret", began), None);
+        assert_eq!(tokens.find_at(3, "secret", after(100)), None);
+        for seconds in [0, 299, 598, 800] {
+            assert_eq!(tokens.find_at(1, "secret", after(seconds)).as_deref(), Some("u"));
         }
-        std::thread::sleep(Duration::from_millis(320));
-        assert_eq!(tokens.find(1, "secret"), None);
+        assert_eq!(tokens.find_at(1, "secret", after(1_100)), None);
         assert_eq!(tokens.known().bytes, 0);
     }
 

@@ -76,6 +76,8 @@ pub(crate) enum Request {
     Open(Arc<Outgoing>),
     /// A watch begins.
     Create(Box<Create>),
+    /// A watch is refused for this reason before it begins. The answer keeps its place among the others.
+    Refuse(String),
     /// A watch ends.
     Cancel(i64),
     /// How far the watch is, or all of the stream together.
@@ -89,7 +91,7 @@ pub(crate) enum Request {
 impl Request {
     /// Whether it is one of those that are answered in their order, of which only so many may wait.
     pub(crate) fn is_answered(&self) -> bool {
-        matches!(self, Request::Create(_) | Request::Cancel(_) | Request::Progress(_))
+        matches!(self, Request::Create(_) | Request::Refuse(_) | Request::Cancel(_) | Request::Progress(_))
     }
 }
 
@@ -524,6 +526,11 @@ impl Hub {
         }
         match request {
             Request::Create(request) => self.create(number, *request),
+            Request::Refuse(reason) => {
+                if let Some(stream) = self.streams.get(&number) {
+                    stream.out.push(Item::Refused { revision: self.head, free: 0, reason });
+                }
+            }
             Request::Cancel(id) => self.cancel(number, id),
             Request::Progress(id) => self.progress(number, id),
             Request::Open(_) | Request::Close | Request::Room => unreachable!("handled above"),

@@ -74,7 +74,7 @@ async fn read<R: Replica>(
                 let create = Create::of(&request);
                 if let Err(refused) = store.may_watch(caller, &request).await {
                     // It may be tried again on the same stream, as with etcd.
-                    opened.out.push(Item::Refused { revision: 0, free: 0, reason: in_go(&refused) });
+                    opened.ask(Request::Refuse(in_go(&refused)));
                 } else if charge.grow(create.cost()) {
                     opened.ask(Request::Create(Box::new(create)));
                 } else {
