@@ -249,7 +249,7 @@ async fn a_client_of_a_user_has_a_token() {
     let store = KvStore::new().feeding(watches.feed()).authenticating(auth.feed());
     let replica = InMemory::start(store, ClusterId(1), common::member()).unwrap();
     let config = ServerConfig {
-        client_addresses: vec!["127.0.0.1:0".parse().unwrap()],
+        client_addresses: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()],
         watches: Some(watches),
         auth: Some(auth),
         ..ServerConfig::default()
