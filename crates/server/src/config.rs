@@ -25,6 +25,8 @@ pub struct Config {
     pub tls: Option<Acceptor>,
     /// Whether another process may listen at the same addresses (SO_REUSEPORT).
     pub reuse_port: bool,
+    /// Whether clients may make calls as JSON.
+    pub json: bool,
     /// The names of hosts by which clients may ask for a page at an address for clients; none, or `*`: any.
     pub hosts: Vec<String>,
     /// Threads that serve clients, if there is no `event_loop`.
@@ -89,6 +91,7 @@ impl Default for Config {
             metrics_addresses: Vec::new(),
             tls: None,
             reuse_port: false,
+            json: true,
             hosts: Vec::new(),
             client_io_threads: 1,
             event_loop: None,

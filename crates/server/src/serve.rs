@@ -148,6 +148,7 @@ impl Server {
                 pages,
                 terms,
                 hosts: Arc::clone(&hosts),
+                json: config.json,
                 tls: config.tls.clone(),
                 rejected: Arc::clone(&rejected),
             };
@@ -381,6 +382,7 @@ struct Protocols<R> {
     terms: connection::Terms,
     /// See [`Config::hosts`].
     hosts: Arc<[String]>,
+    json: bool,
     tls: Option<Acceptor>,
     /// Warnings of handshakes that failed, over all connections.
     rejected: Arc<Mutex<Sparse>>,
@@ -393,6 +395,7 @@ impl<R> Clone for Protocols<R> {
             pages: self.pages.clone(),
             terms: self.terms,
             hosts: Arc::clone(&self.hosts),
+            json: self.json,
             tls: self.tls.clone(),
             rejected: Arc::clone(&self.rejected),
         }
@@ -429,7 +432,8 @@ impl<R: Replica> Protocols<R> {
             Purpose::Pages => Some(Web::of_pages(self.pages.clone())),
             Purpose::Clients | Purpose::Http => {
                 let gateway =
-                    Gateway::new(self.store.clone(), common_name.clone(), self.terms, served_stopping);
+                    || Gateway::new(self.store.clone(), common_name.clone(), self.terms, served_stopping);
+                let gateway = self.json.then(gateway);
                 Some(Web::new(self.pages.clone(), gateway, Arc::clone(&self.hosts)))
             }
             Purpose::Calls => None,

@@ -35,8 +35,8 @@ impl<R: Replica> Web<R> {
     }
 
     /// Pages, and calls of clients.
-    pub(crate) fn new(pages: Pages<R>, gateway: Gateway<R>, hosts: Arc<[String]>) -> Web<R> {
-        Web { pages, gateway: Some(gateway), hosts }
+    pub(crate) fn new(pages: Pages<R>, gateway: Option<Gateway<R>>, hosts: Arc<[String]>) -> Web<R> {
+        Web { pages, gateway, hosts }
     }
 
     /// Whether a request of HTTP/2 is for this, and not a call of gRPC.

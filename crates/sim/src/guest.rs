@@ -233,7 +233,7 @@ impl Hosting {
         if self.store.waits_for().is_none() {
             return Vec::new();
         }
-        let query = KvQuery { query: Some(Query::LeaseLeases(LeaseLeasesRequest {})) };
+        let query = KvQuery { query: Some(Query::LeaseLeases(LeaseLeasesRequest {})), ..KvQuery::default() };
         match self.store.query(&query) {
             Ok(QueryAnswer::LeaseLeases(found)) => found.leases.iter().map(|lease| lease.id).collect(),
             other => unreachable!("leases are always listed: {other:?}"),

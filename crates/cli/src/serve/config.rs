@@ -138,6 +138,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         http_addresses: listen("listen-client-http-urls", &args.etcd.listen_client_http_urls)?,
         metrics_addresses: listen("listen-metrics-urls", &args.member.listen_metrics_urls)?,
         reuse_port: args.etcd.socket_reuse_port,
+        json: args.etcd.enable_grpc_gateway,
         hosts: args.etcd.host_whitelist.clone(),
         keep_alive: KeepAlive {
             interval: args.etcd.grpc_keepalive_interval,

@@ -63,6 +63,13 @@ pub struct EtcdArgs {
         value_parser = units::truth, help_heading = CLIENTS
     )]
     pub socket_reuse_port: bool,
+    /// Whether the calls of etcd's API are served as JSON too, at /v3/... of the addresses for clients.
+    #[arg(
+        long, env = "SYNOD_ENABLE_GRPC_GATEWAY", value_name = "true|false", default_value_t = true,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth, help_heading = CLIENTS
+    )]
+    pub enable_grpc_gateway: bool,
     /// How many members may stay learners; those that are to vote, or to replace another, do not count.
     #[arg(long, env = "SYNOD_MAX_LEARNERS", value_name = "COUNT", default_value_t = 1, help_heading = CLIENTS)]
     pub max_learners: u32,

@@ -111,7 +111,7 @@ pub const FLAGS: &[Flag] = &[
     flag("downgrade-check-time", Time, NoMeaning("a cluster is not downgraded to a version of etcd")),
     flag("election-timeout", Text, Same("At least 3 heartbeats, where etcd demands 5.")),
     flag("enable-distributed-tracing", Switch, Fixed("false", NO_TRACES)),
-    flag("enable-grpc-gateway", Switch, Fixed("false", "etcd's API is not served as JSON")),
+    flag("enable-grpc-gateway", Switch, Same("")),
     flag("enable-lease-checkpoint", Switch, Fixed("true", "the log decides when a lease ends")),
     flag("enable-lease-checkpoint-persist", Switch, Fixed("true", "the log decides when a lease ends")),
     flag(
