@@ -58,8 +58,8 @@ pub struct Config {
     pub listen_tls: Vec<SocketAddr>,
     /// TLS with other replicas: for those whose address begins with `https://`, and at addresses of [`Config::listen_tls`].
     pub tls: Option<Tls>,
-    /// Sockets that listen already, in place of [`Config::listen`] and [`Config::listen_tls`], with TLS if there is any: with ports that the system chose, the addresses of
-    /// all replicas must be known before the first of them starts.
+    /// Sockets that listen already, in place of [`Config::listen`] and [`Config::listen_tls`], with TLS if there is any:
+    /// with ports that the system chose, the addresses of all replicas must be known before the first of them starts.
     pub listeners: Vec<Arc<TcpListener>>,
     /// Where log and snapshots live.
     pub data_dir: PathBuf,

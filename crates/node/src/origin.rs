@@ -137,9 +137,9 @@ impl Origin {
         Ok(Origin { cluster, first, present, others, staying, merged })
     }
 
-    /// Asks replicas, each at its `host:port` or `https://host:port`, which cluster they belong to and which members it has. All are
-    /// asked one after the other, within `timeout` in all; the answer that knows the latest group counts, with the
-    /// replicas that stay as any answer says.
+    /// Asks replicas, each at its `host:port` or `https://host:port`, which cluster they belong to and which members it
+    /// has. All are asked one after the other, within `timeout` in all; the answer that knows the latest group counts, with
+    /// the replicas that stay as any answer says.
     ///
     /// # Errors
     /// See [`AskError`].

@@ -38,8 +38,9 @@ use crate::{
     web::Web,
 };
 
-/// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a request for a page.
-pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a request
+/// for a page.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses for pages alone. Operators have room there when clients have taken all other places.
 pub(crate) const PAGES_MAX: u32 = 32;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
