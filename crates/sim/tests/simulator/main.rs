@@ -4,6 +4,7 @@
 //! Protocols that do not stand in this tree are registered for a whole process: `leaderless.rs` and `outside.rs` are
 //! programs of their own.
 
+mod auth;
 mod explore;
 mod guest;
 mod leases;
