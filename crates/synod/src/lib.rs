@@ -226,6 +226,9 @@ pub use synod_wire::{
     SessionId, Slot,
 };
 #[cfg(feature = "json")]
+pub use typed::Json;
+pub use typed::{Codec, Machine, Typed, TypedError, TypedHandle};
+
 /// TLS between the replicas of a group ([`Config::tls`]).
 pub mod tls {
     pub use synod_tls::{
@@ -233,6 +236,3 @@ pub mod tls {
     };
     pub use synod_transport::Tls;
 }
-
-pub use typed::Json;
-pub use typed::{Codec, Machine, Typed, TypedError, TypedHandle};
