@@ -373,6 +373,21 @@ fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
     code
 }
 
+/// [`send_patiently`] for what is not little: it is charged until the client has taken it.
+pub(crate) async fn send_charged(
+    stream: &mut SendStream<Bytes>,
+    bytes: Bytes,
+    charge: &Charge,
+) -> Result<(), Status> {
+    let len = bytes.len() as u64;
+    if !charge.grow(len) {
+        return Err(too_many());
+    }
+    let sent = send_patiently(stream, bytes).await;
+    charge.give_back(len);
+    sent
+}
+
 /// Waits until the client has room for some of the next `bytes` bytes, as long as it keeps its pace.
 async fn room(stream: &mut SendStream<Bytes>, bytes: usize, pace: &Pace) -> Result<(), Status> {
     let room = time::timeout_at(pace.until, room_patiently(stream, bytes)).await;

@@ -23,6 +23,8 @@ pub struct Config {
     pub metrics_addresses: Vec<Address>,
     /// What addresses that speak TLS show and demand, made with [`Config::PROTOCOLS`].
     pub tls: Option<Acceptor>,
+    /// Whether the common name of a client's verified certificate is the user of its requests without a token.
+    pub names_are_users: bool,
     /// Whether another process may listen at the same addresses (SO_REUSEPORT).
     pub reuse_port: bool,
     /// Whether clients may make calls as JSON.
@@ -90,6 +92,7 @@ impl Default for Config {
             http_addresses: Vec::new(),
             metrics_addresses: Vec::new(),
             tls: None,
+            names_are_users: true,
             reuse_port: false,
             json: true,
             hosts: Vec::new(),

@@ -104,8 +104,10 @@ pub(crate) const PREFIX: &str = "/v3/";
 
 /// Bytes on their way between the gateway and the server, in each direction.
 const PIPE_BYTES: usize = 64 << 10;
-/// Bytes that may come from the server before they are translated.
-const WINDOW_BYTES: u32 = 1 << 20;
+/// Bytes of a call that may come from the server before they are translated. The window of the connection is larger, so that
+/// a stream that is not read does not stop the others.
+const WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// JSON has at most so many times the bytes of its message, in base64 and with names, but for small messages.
 const JSON_FACTOR: usize = 2;
 /// What a body costs while it is translated: itself, its fields, and the message.
@@ -164,10 +166,7 @@ impl<R: Replica> Gateway<R> {
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let answered = self.call(request).await;
-        // What earlier requests of this connection held has left: answers are sent one after another.
-        self.share.sent(self.share.answered());
-        answered.unwrap_or_else(|status| refusal(&status, status_of(status.code())))
+        self.call(request).await.unwrap_or_else(|status| refusal(&status, status_of(status.code())))
     }
 
     async fn call<B>(&self, request: Request<B>) -> Result<Answer, Status>
@@ -181,10 +180,10 @@ impl<R: Replica> Gateway<R> {
         if head.method != Method::POST {
             return Err(Status::unimplemented("Method Not Allowed"));
         }
-        let charge = self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?;
-        let body = self.body(body, &charge).await?;
+        let held = Held(self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?);
+        let body = self.body(body, &held.0).await?;
         let requests = translated(body, method.input(), method.is_client_streaming()).await?;
-        charge.shrink_to(REQUEST_BYTES);
+        held.0.shrink_to(REQUEST_BYTES + requests.len() as u64);
         let mut link = self.link().await?;
         let mut call = Request::post(format!(
             "http://gateway/{}/{}",
@@ -196,16 +195,19 @@ impl<R: Replica> Gateway<R> {
         metadata(&head.headers, headers);
         let call = call.body(()).map_err(|error| Status::internal(error.to_string()))?;
         let (response, mut stream) = link.send_request(call, false).map_err(broken)?;
-        // What the pipe has no room for waits in the stream, and is part of the charge of the call at the other end.
         stream.send_data(requests, true).map_err(broken)?;
         let (head, mut answers) = response.await.map_err(broken)?.into_parts();
+        held.0.shrink_to(REQUEST_BYTES);
         if head.headers.contains_key("grpc-status") {
             outcome(&head.headers)?;
         }
         if method.is_server_streaming() {
-            return Ok(streamed(Messages::new(answers), method.output()));
+            if !held.0.grow(u64::from(WINDOW_BYTES)) {
+                return Err(too_many());
+            }
+            return Ok(streamed(Messages::new(answers), method.output(), held));
         }
-        let message = whole(&mut answers, &charge).await?;
+        let message = whole(&mut answers, &held.0).await?;
         let output = method.output();
         let bytes = message.len();
         let object = if bytes <= SMALL_BYTES {
@@ -213,7 +215,14 @@ impl<R: Replica> Gateway<R> {
         } else {
             apart(move || object(message, output)).await??
         };
-        let mut answer = Response::new(Full::new(object).map_err(|never| match never {}).boxed_unsync());
+        let len = object.len();
+        // In pieces, so that what it holds is held until nearly all of it has left.
+        let pieces = stream::unfold((object, held), async |(mut rest, held)| {
+            let piece = rest.split_to(SMALL_BYTES.min(rest.len()));
+            (!piece.is_empty()).then(|| (Ok(Frame::data(piece)), (rest, held)))
+        });
+        let mut answer = Response::new(StreamBody::new(pieces).boxed_unsync());
+        answer.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
         answer.headers_mut().insert(header::CONTENT_TYPE, JSON);
         answer.headers_mut().insert("grpc-metadata-content-type", GRPC);
         Ok(answer)
@@ -270,11 +279,20 @@ impl<R: Replica> Gateway<R> {
         let (near, far) = duplex(PIPE_BYTES);
         tokio::spawn(self.far_end(far));
         let mut builder = h2::client::Builder::new();
-        builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(WINDOW_BYTES);
+        builder.initial_window_size(WINDOW_BYTES).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
         let (open, connection) = builder.handshake(near).await.map_err(broken)?;
         tokio::spawn(connection);
         *link = Some(open.clone());
         open.ready().await.map_err(broken)
+    }
+}
+
+/// A charge that is given back when it is dropped: nothing else tells when an answer has left.
+struct Held(Charge);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.shrink_to(0);
     }
 }
 
@@ -390,8 +408,8 @@ fn outcome(trailers: &HeaderMap) -> Result<(), Status> {
 }
 
 /// An answer of one object after another: `{"result": ...}`, or at last `{"error": ...}`.
-fn streamed(messages: Messages, output: MessageDescriptor) -> Answer {
-    let chunks = stream::unfold((messages, output), async |(mut messages, output)| {
+fn streamed(messages: Messages, output: MessageDescriptor, held: Held) -> Answer {
+    let chunks = stream::unfold((messages, output, held), async |(mut messages, output, held)| {
         if messages.ended {
             return None;
         }
@@ -409,7 +427,7 @@ fn streamed(messages: Messages, output: MessageDescriptor) -> Answer {
             messages.ended = true;
             Bytes::from(json!({"error": of_status(&status)}).to_string() + "\n")
         });
-        Some((Ok(Frame::data(line)), (messages, output)))
+        Some((Ok(Frame::data(line)), (messages, output, held)))
     });
     let mut answer = Response::new(StreamBody::new(chunks).boxed_unsync());
     answer.headers_mut().insert(header::CONTENT_TYPE, JSON);

@@ -105,7 +105,8 @@ pub fn listen_addresses(urls: &str) -> Result<Vec<Address>, ListenError> {
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    /// With the file, and which one it is.
+    Unix(UnixListener, PathBuf, Option<(u64, u64)>),
 }
 
 /// A connection that was accepted.
@@ -142,7 +143,8 @@ impl Listener {
             }
             At::Unix(path) => {
                 remove_stale(path)?;
-                Ok(Listener::Unix(UnixListener::bind(path)?, path.clone()))
+                let listener = UnixListener::bind(path)?;
+                Ok(Listener::Unix(listener, path.clone(), which(path)))
             }
         }
     }
@@ -153,7 +155,7 @@ impl Listener {
                 let (stream, remote) = listener.accept().await?;
                 Ok((Accepted::Tcp(stream), Remote(Some(remote))))
             }
-            Listener::Unix(listener, _) => {
+            Listener::Unix(listener, ..) => {
                 let (stream, _) = listener.accept().await?;
                 Ok((Accepted::Unix(stream), Remote(None)))
             }
@@ -163,11 +165,20 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
+        // Another process may have put its own there meanwhile.
+        if let Listener::Unix(_, path, own) = self
+            && which(path) == *own
+        {
             // It may be gone already, which is as good.
             _ = fs::remove_file(path);
         }
     }
+}
+
+/// Which file is there, if there is one.
+fn which(path: &Path) -> Option<(u64, u64)> {
+    let meta = fs::symlink_metadata(path).ok()?;
+    Some((unix::fs::MetadataExt::dev(&meta), unix::fs::MetadataExt::ino(&meta)))
 }
 
 /// Removes the file of a socket at which nobody listens any more. Anything else stays, and then listening fails.
@@ -220,6 +231,13 @@ mod tests {
         assert!(UnixStream::connect(path).await.is_ok());
         drop(listener);
         assert!(!path.exists());
+        // Another process takes the place over; what stands there is its own.
+        let first = Listener::bind(&at, false).unwrap();
+        fs::remove_file(path).unwrap();
+        let second = Listener::bind(&at, false).unwrap();
+        drop(first);
+        assert!(UnixStream::connect(path).await.is_ok());
+        drop(second);
         fs::write(path, "a file of somebody else").unwrap();
         assert_eq!(Listener::bind(&at, false).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert!(path.exists());

@@ -151,6 +151,7 @@ impl Server {
                 hosts: Arc::clone(&hosts),
                 json: config.json,
                 tls: config.tls.clone(),
+                names_are_users: config.names_are_users,
                 rejected: Arc::clone(&rejected),
             };
             (thread, protocols)
@@ -237,7 +238,7 @@ impl Server {
         };
         let (bound, path) = match &listener {
             Listener::Tcp(listener) => (Some(listener.local_addr()?), None),
-            Listener::Unix(_, path) => (None, Some(path)),
+            Listener::Unix(_, path, _) => (None, Some(path)),
         };
         let place = bound.map(At::Tcp).or(path.cloned().map(At::Unix));
         info!(address = %place.unwrap_or_else(|| at.clone()), ?purpose, ?speaks, "listening");
@@ -385,6 +386,7 @@ struct Protocols<R> {
     hosts: Arc<[String]>,
     json: bool,
     tls: Option<Acceptor>,
+    names_are_users: bool,
     /// Warnings of handshakes that failed, over all connections.
     rejected: Arc<Mutex<Sparse>>,
 }
@@ -398,6 +400,7 @@ impl<R> Clone for Protocols<R> {
             hosts: Arc::clone(&self.hosts),
             json: self.json,
             tls: self.tls.clone(),
+            names_are_users: self.names_are_users,
             rejected: Arc::clone(&self.rejected),
         }
     }
@@ -429,6 +432,7 @@ impl<R: Replica> Protocols<R> {
             Err(_) => return debug!(%peer, "the client did not begin in time"),
         };
         let Established { stream, common_name, is_http2 } = established;
+        let common_name = common_name.filter(|_| self.names_are_users);
         let web = match purpose {
             Purpose::Pages => Some(Web::of_pages(self.pages.clone())),
             Purpose::Clients | Purpose::Http => {

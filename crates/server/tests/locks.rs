@@ -145,6 +145,29 @@ async fn a_lock_goes_from_one_to_the_next() {
     assert_eq!(world.lock(0xdd).await.unwrap(), unknown("etcdserver: requested lease not found"));
 }
 
+/// A call whose key was deleted and put again, behind others, does not hold the lock that they wait for.
+#[tokio::test]
+async fn a_key_that_stands_elsewhere_since_is_not_the_one_of_the_call() {
+    let mut world = world().await;
+    for lease in 1..=3 {
+        world.grant(lease).await;
+    }
+    world.lock(1).await.unwrap().unwrap();
+    let early = world.lock(2);
+    world.until_keys(&["name/1", "name/2"]).await;
+    let third = world.lock(3);
+    world.until_keys(&["name/1", "name/2", "name/3"]).await;
+    world.locks.unlock(UnlockRequest { key: "name/2".into() }).await.unwrap();
+    world.until_keys(&["name/1", "name/3"]).await;
+    let late = world.lock(2);
+    world.until_keys(&["name/1", "name/2", "name/3"]).await;
+    world.locks.unlock(UnlockRequest { key: "name/1".into() }).await.unwrap();
+    assert_eq!(timeout(SOON, early).await.unwrap().unwrap(), unknown("mutex: session is expired"));
+    assert_eq!(timeout(SOON, third).await.unwrap().unwrap().unwrap(), "name/3");
+    sleep(WHILE).await;
+    assert!(!late.is_finished());
+}
+
 #[tokio::test]
 async fn who_gives_up_leaves_the_queue() {
     let mut world = world().await;

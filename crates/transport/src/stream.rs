@@ -141,7 +141,10 @@ impl Stream {
             }
             let mut rest = &buffer[..count];
             while !rest.is_empty() {
-                connection.read_tls(&mut rest)?;
+                // After the other side's last word the session takes nothing more.
+                if connection.read_tls(&mut rest)? == 0 {
+                    break;
+                }
                 if let Err(error) = connection.process_new_packets() {
                     say_last(self, &to_say(&mut connection)?);
                     return Err(failed(error));
@@ -234,7 +237,7 @@ impl Session {
     /// `may_wait` is false, it returns 0 in place of waiting.
     fn read(&self, stream: &Stream, target: &mut [u8], may_wait: bool) -> io::Result<usize> {
         let arriving = &mut *lock(&self.arriving);
-        let mut filled = 0;
+        let (mut filled, mut has_read) = (0, false);
         loop {
             filled += self.decrypt(arriving, stream, &mut target[filled..])?;
             // A socket that blocks is not asked for more than the first bytes.
@@ -243,8 +246,13 @@ impl Session {
             if filled == target.len() || arriving.has_ended || has_some && is_enough {
                 return Ok(filled);
             }
+            // A caller with a deadline looks at it before a socket that blocks is read again.
+            if has_read && filled == 0 && !stream.is_nonblocking.load(Relaxed) {
+                return Err(ErrorKind::Interrupted.into());
+            }
             match (&*stream.socket).read(&mut arriving.buffer) {
                 Ok(count) => {
+                    has_read = true;
                     (arriving.start, arriving.end) = (0, count);
                     arriving.is_drained = count < arriving.buffer.len();
                     // An end that nobody announced loses no more than the end of any connection.
@@ -267,6 +275,8 @@ impl Session {
             match connection.reader().read(&mut target[filled..]) {
                 Ok(0) => {
                     arriving.has_ended = true;
+                    // The socket itself need not end here, and whoever waits for it, on either side, has to hear of this.
+                    _ = stream.socket.shutdown(Shutdown::Both);
                     break;
                 }
                 Ok(count) => {
@@ -300,7 +310,8 @@ impl Session {
                 Err(_) if left > 0 => return Ok(left),
                 Err(error) => return Err(error),
             }
-            if left >= total {
+            // A call that may wait says what has left before it waits again, so that a deadline is looked at.
+            if left >= total || left > 0 && matches!(pace, Pace::AsItGoes) {
                 return Ok(left);
             }
             state.held = encrypt(&mut state.connection, parts, left)?;
@@ -326,6 +337,10 @@ fn send(connection: &mut Connection, socket: &TcpStream, pace: Pace) -> io::Resu
     while connection.wants_write() {
         match connection.write_tls(&mut Paced { socket, pace }) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            // The same while nothing has left as a whole; the bytes are remembered.
+            Ok(_) if matches!(pace, Pace::AsItGoes) && connection.wants_write() => {
+                return Err(ErrorKind::Interrupted.into());
+            }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

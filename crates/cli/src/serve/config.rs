@@ -134,6 +134,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     let tokens = TokenKind::parse(auth_token, ttl).or_else(|why| wrong("auth-token", auth_token, why))?;
     let server = synod_server::Config {
         auth: Some(Auth::new(tokens, *bcrypt_cost)),
+        names_are_users: args.tls.client_cert_auth,
         client_addresses: listen("listen-client-urls", &args.member.listen_client_urls)?,
         http_addresses: listen("listen-client-http-urls", &args.etcd.listen_client_http_urls)?,
         metrics_addresses: listen("listen-metrics-urls", &args.member.listen_metrics_urls)?,

@@ -410,7 +410,8 @@ pub struct TlsArgs {
     /// Have clients show certificates, which takes --trusted-ca-file.
     #[arg(
         long, env = "SYNOD_CLIENT_CERT_AUTH", value_name = "true|false", default_value_t = false,
-        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth
     )]
     pub client_cert_auth: bool,
     /// Clients' certificates that are revoked, in DER or PEM.
@@ -423,7 +424,8 @@ pub struct TlsArgs {
     /// whom. It is kept in the data directory.
     #[arg(
         long, env = "SYNOD_AUTO_TLS", value_name = "true|false", default_value_t = false,
-        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth
     )]
     pub auto_tls: bool,
     /// The certificate for other replicas, in PEM. This replica shows it when it calls, and when it is called.
@@ -444,7 +446,8 @@ pub struct TlsArgs {
     /// Have other replicas show certificates, which takes --peer-trusted-ca-file.
     #[arg(
         long, env = "SYNOD_PEER_CLIENT_CERT_AUTH", value_name = "true|false", default_value_t = false,
-        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth
     )]
     pub peer_client_cert_auth: bool,
     /// Certificates of other replicas that are revoked, in DER or PEM.
@@ -460,7 +463,8 @@ pub struct TlsArgs {
     /// admitted. It is kept in the data directory.
     #[arg(
         long, env = "SYNOD_PEER_AUTO_TLS", value_name = "true|false", default_value_t = false,
-        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth
     )]
     pub peer_auto_tls: bool,
     /// For how many years a certificate that the replica makes is valid.

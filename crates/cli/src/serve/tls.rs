@@ -83,7 +83,11 @@ impl TlsPlan {
                 }
                 _ => wrong("tls-min-version", tls_min_version, error),
             })?;
-        let urls = [&args.member.listen_client_urls, &args.member.listen_metrics_urls];
+        let urls = [
+            &args.member.listen_client_urls,
+            &args.etcd.listen_client_http_urls,
+            &args.member.listen_metrics_urls,
+        ];
         let client_urls: Vec<String> = urls.into_iter().flatten().cloned().collect();
         let clients = side(&of_clients(&args.tls, &client_urls), false, warnings)?;
         let named = args.cluster.initial_cluster.iter().filter_map(|pair| pair.split_once('='));
@@ -194,7 +198,13 @@ fn side(flags: &Flags<'_>, calls: bool, warnings: &mut Vec<String>) -> Result<Op
             }
             Shown::Given(identity)
         }
-        None if secure.is_none() && !calls => return Ok(None),
+        None if secure.is_none() && !calls => {
+            if trust.is_some() || flags.makes.1 {
+                let given = if trust.is_some() { flags.authorities.0 } else { flags.makes.0 };
+                warnings.push(format!("--{given} has no effect: no URL of --{listens} asks for TLS"));
+            }
+            return Ok(None);
+        }
         None if flags.makes.1 => {
             if trust.is_some() {
                 let why = format!(
@@ -220,6 +230,12 @@ fn side(flags: &Flags<'_>, calls: bool, warnings: &mut Vec<String>) -> Result<Op
             };
         }
     };
+    if matches!(shown, Shown::Given(_)) && trust.is_none() && flags.folder == "peer" {
+        warnings.push(
+            "--peer-cert-file without --peer-trusted-ca-file encrypts, and admits anybody who reaches --listen-peer-urls"
+                .into(),
+        );
+    }
     if matches!(shown, Shown::Made { .. }) && flags.folder == "peer" {
         warnings.push(
             "--peer-auto-tls encrypts, and admits anybody who reaches --listen-peer-urls; --peer-trusted-ca-file admits \

@@ -83,6 +83,16 @@ fn takes(path: &str) -> Takes {
     }
 }
 
+/// What is judged when it comes and never again, and works on when more is known. A change that may be what ends a standstill
+/// is not among them.
+const LASTS: [&str; 5] = [
+    "/synod.v1.Native/Subscribe",
+    "/etcdserverpb.Cluster/MemberAdd",
+    "/etcdserverpb.Cluster/MemberRemove",
+    "/etcdserverpb.Cluster/MemberUpdate",
+    "/etcdserverpb.Cluster/MemberPromote",
+];
+
 impl<R: Replica> Store<R> {
     /// Whether users count, as far as this replica knows. If it lags, the store refuses what has no user.
     pub(crate) fn users_count(&self) -> bool {
@@ -91,6 +101,10 @@ impl<R: Replica> Store<R> {
 
     /// [`Store::admit`], where users count.
     pub(super) async fn admitted(&self, path: &str, caller: &Caller) -> Result<Who, Status> {
+        if LASTS.contains(&path) && self.auth().is_some() && !self.users_count() {
+            // A replica that lags may not know yet that they count, and nobody judges this later.
+            self.status(Consistency::Linearizable).await?;
+        }
         if self.users_count() { Box::pin(self.admit(path, caller)).await } else { Ok(None) }
     }
 

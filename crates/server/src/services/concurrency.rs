@@ -128,13 +128,19 @@ pub(super) struct Queued {
 }
 
 /// A key whose client waits. If the client gives its call up, the key is deleted, as with etcd.
-struct Waiting<R: Replica> {
+#[must_use]
+pub(super) struct Waiting<R: Replica> {
     replica: R,
     /// The command that deletes it, unless there are too many of these already.
     release: Option<(Bytes, OwnedSemaphorePermit)>,
 }
 
 impl<R: Replica> Waiting<R> {
+    /// The client has what it waited for, and the key stays.
+    pub(super) fn stays(mut self) {
+        self.release = None;
+    }
+
     /// Deletes the key. If that fails, the key goes with its lease.
     async fn release(&mut self) {
         if let Some((release, _place)) = self.release.take() {
@@ -194,7 +200,7 @@ impl<R: Replica> Store<R> {
         Ok(Queued { ticket: Ticket { key, created }, response, found, is_first })
     }
 
-    /// Waits until a key is at the head of its queue, and deletes it if that cannot be waited for.
+    /// Waits until a key is at the head of its queue, and deletes it if that cannot be waited for, or the result is dropped.
     pub(super) async fn until_first(
         &self,
         who: &Who,
@@ -202,7 +208,7 @@ impl<R: Replica> Store<R> {
         ticket: &Ticket,
         lane: &Lane,
         charge: &Charge,
-    ) -> Result<(), Status> {
+    ) -> Result<Waiting<R>, Status> {
         let release = match self.releases().try_acquire_owned() {
             Ok(place) => Some((self.release_of(ticket)?, place)),
             Err(_) => None,
@@ -213,10 +219,12 @@ impl<R: Replica> Store<R> {
             () = self.feeds().stopping() => Err(call::stopped()),
         };
         match waited {
-            Ok(()) => waiting.release = None,
-            Err(_) => waiting.release().await,
+            Ok(()) => Ok(waiting),
+            Err(status) => {
+                waiting.release().await;
+                Err(status)
+            }
         }
-        waited
     }
 
     /// The command that deletes a key. It is the server's own: what its client may do can have changed while it waited.

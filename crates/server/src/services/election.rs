@@ -45,7 +45,7 @@ impl<R: Replica> Store<R> {
             self.set_value(who, ticket, value, lease).await?;
         }
         if !queued.is_first {
-            self.until_first(who, &queue, ticket, lane, charge).await?;
+            self.until_first(who, &queue, ticket, lane, charge).await?.stays();
         }
         let leader = LeaderKey { name, key: ticket.key.clone(), rev: ticket.created, lease };
         Ok(CampaignResponse { header: queued.response.header, leader: Some(leader) })
@@ -105,8 +105,9 @@ impl<R: Replica> Store<R> {
     ) -> Result<(), Status> {
         let request: LeaderRequest = body.message().await?;
         let queue = Queue::new(&request.name);
-        let who = &self.admitted(OBSERVE, caller).await?;
         loop {
+            // Users and roles may have changed since.
+            let who = &self.admitted(OBSERVE, caller).await?;
             let RangeResponse { header, mut kvs, .. } = self.found(who, queue.head(), lane).await?;
             let mut revision = header.unwrap_or_default().revision;
             let leader = match kvs.pop() {
@@ -120,7 +121,7 @@ impl<R: Replica> Store<R> {
                 },
             };
             let key = leader.key.clone();
-            self.tell(stream, leader, revision).await?;
+            self.tell(stream, leader, revision, charge).await?;
             let watch =
                 WatchCreateRequest { key, start_revision: revision + 1, ..WatchCreateRequest::default() };
             self.tell_values(&watch, stream, charge).await?;
@@ -157,7 +158,7 @@ impl<R: Replica> Store<R> {
         while let Followed::Events { revision, events } = unless_gone(stream, follower.next()).await? {
             for event in events {
                 match event.to_message(false).kv {
-                    Some(kv) if !event.is_deletion() => self.tell(stream, kv, revision).await?,
+                    Some(kv) if !event.is_deletion() => self.tell(stream, kv, revision, charge).await?,
                     _ => return Ok(()),
                 }
             }
@@ -170,9 +171,10 @@ impl<R: Replica> Store<R> {
         stream: &mut SendStream<Bytes>,
         leader: KeyValue,
         revision: i64,
+        charge: &Charge,
     ) -> Result<(), Status> {
         let header = self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
-        call::send_patiently(stream, framed(&LeaderResponse { header, kv: Some(leader) })).await
+        call::send_charged(stream, framed(&LeaderResponse { header, kv: Some(leader) }), charge).await
     }
 }
 

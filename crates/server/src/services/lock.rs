@@ -29,12 +29,13 @@ impl<R: Replica> Store<R> {
         if queued.is_first {
             return Ok(LockResponse { header: queued.response.header, key });
         }
-        self.until_first(who, &queue, &queued.ticket, lane, charge).await?;
-        // The lease may have ended meanwhile, and with it the key.
+        let waiting = self.until_first(who, &queue, &queued.ticket, lane, charge).await?;
+        // The lease may have ended meanwhile, and with it the key; it may stand at another place since.
         let own = self.found(who, RangeRequest { key: key.clone(), ..RangeRequest::default() }, lane).await?;
-        if own.kvs.is_empty() {
+        if own.kvs.first().is_none_or(|own| own.create_revision != queued.ticket.created) {
             return Err(Status::unknown("mutex: session is expired"));
         }
+        waiting.stays();
         Ok(LockResponse { header: own.header, key })
     }
 

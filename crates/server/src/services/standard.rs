@@ -58,7 +58,7 @@ impl<R: Replica> Store<R> {
     ) -> Result<(), Status> {
         let mut messages = ClientMessages::new(body, self.message_bytes_max(), charge);
         while let Some(request) = messages.next().await? {
-            call::send_patiently(stream, framed(&reflected(request))).await?;
+            call::send_charged(stream, framed(&reflected(request)), charge).await?;
         }
         Ok(())
     }

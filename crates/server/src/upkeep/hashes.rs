@@ -99,6 +99,9 @@ impl Hashes {
     }
 }
 
+/// The compaction that a member without a hash tells. A store that was never compacted has -1.
+pub(super) const NO_HASH: i64 = -2;
+
 /// What a comparison shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -150,6 +153,13 @@ mod tests {
     fn answers(all: &[(u64, u32, i64)]) -> BTreeMap<u64, KvHash> {
         let hash = |hash, compact_revision| KvHash { hash, compact_revision, revision: 9 };
         all.iter().map(|&(member, number, compacted)| (member, hash(number, compacted))).collect()
+    }
+
+    /// A store that was never compacted has a hash, with the compaction -1.
+    #[test]
+    fn a_member_without_a_hash_is_not_compared() {
+        let never = answers(&[(1, 7, -1), (2, 7, -1), (3, 0, NO_HASH)]);
+        assert_eq!(judge(3, 1, &never), Verdict::Same(2));
     }
 
     #[test]

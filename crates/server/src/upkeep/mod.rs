@@ -35,7 +35,7 @@ use tokio::{
 use tonic::Status;
 use tracing::{error, info, warn};
 
-use self::hashes::{Question, Verdict, judge};
+use self::hashes::{NO_HASH, Question, Verdict, judge};
 pub use self::{
     compactor::{Compaction, Compactor},
     hashes::Hashes,
@@ -204,9 +204,10 @@ impl<R: Replica> Keeper<R> {
     /// Notes the revision, and compacts if that is due here.
     async fn compact(&mut self) {
         let Some(compactor) = &mut self.compactor else { return };
-        let now = self.began.elapsed();
         // Without a revision there is nothing to note. The next look is a note's time away.
         let revision = status(&self.replica).await.map_or(0, |status| status.revision);
+        // Only now: no later revision than this one had been executed.
+        let now = self.began.elapsed();
         let Some(revision) = compactor.look(now, revision, self.replica.takes_care()) else { return };
         let (mode, retention) = match self.config.compaction {
             Some(Compaction::Revision(kept)) => ("revision", kept.to_string()),
@@ -232,7 +233,7 @@ impl<R: Replica> Keeper<R> {
     async fn answer(&self) {
         let Some(Question { round, revision, executed_at }) = self.hashes.take_question() else { return };
         let query = Query::HashKv(HashKvRequest { revision });
-        let mut told = KvHash { hash: 0, compact_revision: -1, revision: executed_at };
+        let mut told = KvHash { hash: 0, compact_revision: NO_HASH, revision: executed_at };
         match ask(&self.replica, query, Consistency::Serializable).await {
             Ok(Answer::HashKv(HashKvResponse { hash, compact_revision, .. })) => {
                 (told.hash, told.compact_revision) = (hash, compact_revision);

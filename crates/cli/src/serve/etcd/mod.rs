@@ -110,6 +110,8 @@ fn gather(serve: &Command, given: &ArgMatches, variables: Variables) -> Result<S
     if let Some(path) = file {
         let entries =
             entries(&path, serve).map_err(|why| Failure::usage(format!("{}: {why}", path.display())))?;
+        // The parser adds lists up, so what a variable sets must not become an argument twice.
+        let entries = entries.into_iter().filter(|(name, _)| !variables.values.contains_key(name));
         settings.add(entries, given, |_| None);
     }
     for (name, value) in &variables.values {
@@ -227,7 +229,8 @@ pub fn judge(given: &ArgMatches) -> Result<Vec<String>, Failure> {
             },
             Here::Refused(harmless, why) => match value().unwrap_or_default() {
                 value if value == harmless => {}
-                value => return Err(Failure::usage(format!("--{name} {value}: {why}"))),
+                // Without the value, which may be secret.
+                _ => return Err(Failure::usage(format!("--{name}: {why}"))),
             },
         }
     }
@@ -281,12 +284,14 @@ mod tests {
         let file = folder.path().join("etcd.conf.yml");
         fs::write(
             &file,
-            "name: of-file\ndata-dir: of-file\ninitial-cluster-token: of-file\nsnapshot-count: 5\n",
+            "name: of-file\ndata-dir: of-file\ninitial-cluster-token: of-file\nsnapshot-count: 5\n\
+             listen-client-urls: http://a:1\n",
         )
         .unwrap();
         let variables = variables_of(&[
             ("ETCD_NAME", "of-variable"),
             ("ETCD_DATA_DIR", "of-variable"),
+            ("ETCD_LISTEN_CLIENT_URLS", "https://b:2"),
             ("ETCD_CONFIG_FILE", file.to_str().unwrap()),
             ("ETCD_MAX_WALS", "5"),
             ("ETCD_UNHEARD_OF", "secret"),
@@ -295,11 +300,11 @@ mod tests {
         ]);
         let found = gather(&serve(), &parsed(&["--name=of-flag"]), variables).unwrap();
         let expected = [
-            "--data-dir=of-file",
             "--initial-cluster-token=of-file",
             "--snapshot-count=5",
             "--config-file=",
             "--data-dir=of-variable",
+            "--listen-client-urls=https://b:2",
             "--max-wals=5",
         ];
         assert_eq!(found.arguments.len(), expected.len(), "{:?}", found.arguments);
@@ -320,6 +325,9 @@ mod tests {
         assert_eq!(given.get_one::<String>("name").unwrap(), "of-flag");
         assert_eq!(given.get_one::<PathBuf>("data_dir"), Some(&PathBuf::from("of-variable")));
         assert_eq!(given.get_one::<String>("initial_cluster_token").unwrap(), "of-file");
+        // A list of the file is replaced, not added to.
+        let urls = given.get_many::<String>("listen_client_urls").unwrap();
+        assert_eq!(urls.collect::<Vec<_>>(), ["https://b:2"]);
     }
 
     #[test]

@@ -28,8 +28,10 @@ fn compaction(mode: CompactionMode, retention: &str) -> Result<Option<Compaction
             Ok(Some(Compaction::Periodic(Duration::from_secs(3600) * hours)))
         }
         (CompactionMode::Periodic, None) => {
-            let period = units::duration(retention)
-                .map_err(|_| "accepted: 1 or 1h (an hour), 30m, or 0 (never)".to_owned())?;
+            // Without a unit only a whole number of hours has a meaning.
+            let has_unit = retention.parse::<f64>().is_err();
+            let period = has_unit.then(|| units::duration(retention).ok()).flatten();
+            let period = period.ok_or_else(|| "accepted: 1 or 1h (an hour), 30m, or 0 (never)".to_owned())?;
             Ok((!period.is_zero()).then_some(Compaction::Periodic(period)))
         }
         (CompactionMode::Revision, _) => match retention.parse() {
@@ -56,6 +58,8 @@ mod tests {
             [compaction(Periodic, "0"), compaction(Revision, "0"), compaction(Periodic, "0s")],
             [Ok(None), Ok(None), Ok(None)]
         );
+        // Half an hour, or half a millisecond? etcd refuses it as well.
+        assert!(compaction(Periodic, "0.5").is_err() && compaction(Periodic, "4294967296").is_err());
         assert!(compaction(Periodic, "soon").unwrap_err().contains("30m"));
         assert!(compaction(Revision, "1h").unwrap_err().contains("number of revisions"));
         assert!(compaction(Revision, "-1").is_err());

@@ -65,6 +65,7 @@ fn add(entries: &mut Vec<(String, String)>, flag: String, value: &Yaml) -> Resul
 
 /// A value as it would be typed after the flag.
 fn plain(flag: &str, value: &Yaml) -> Option<String> {
+    let flag = flag.strip_prefix(super::EXPERIMENTAL).unwrap_or(flag);
     match value {
         Yaml::String(text) | Yaml::Real(text) => Some(text.clone()),
         // etcd reads times of a file as Go's encoding of them: nanoseconds.
@@ -93,7 +94,8 @@ mod tests {
     #[test]
     fn keys_sections_and_values_of_every_kind_become_flags() {
         let text = "name: 'n1'\ndata-dir:\nsnapshot-count: 5000\npre-vote: true\nauto-compaction-retention: \"1\"\n\
-                    log-outputs: [stderr, /tmp/log]\ngrpc-keepalive-min-time: 5000000000\nheartbeat-interval: 100\n\
+                    log-outputs: [stderr, /tmp/log]\ngrpc-keepalive-min-time: 5000000000\n\
+                    experimental-corrupt-check-time: 1000000000\nheartbeat-interval: 100\n\
                     client-transport-security:\n  cert-file: a.crt\n  key-file:\n  client-cert-auth: false\n\
                     peer-transport-security:\n  auto-tls: true\n  allowed-cn: [x, y]\n\
                     socket-options:\n  reuse-port: true\n";
@@ -104,6 +106,7 @@ mod tests {
             ("auto-compaction-retention", "1"),
             ("log-outputs", "stderr,/tmp/log"),
             ("grpc-keepalive-min-time", "5000000000ns"),
+            ("experimental-corrupt-check-time", "1000000000ns"),
             ("heartbeat-interval", "100"),
             ("cert-file", "a.crt"),
             ("client-cert-auth", "false"),
