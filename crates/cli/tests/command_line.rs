@@ -129,7 +129,7 @@ fn what_cannot_be_reached_or_read_is_a_failure() {
     refused(&get, 1, &[&nobody, "is a replica running there?", "synod dev", "--endpoints"]);
     assert!(began.elapsed() < Duration::from_secs(30), "it is said at once");
     refused(&synod(&["wal", "verify", "/nowhere"]), 1, &["/nowhere"]);
-    refused(&synod(&["put", "--endpoints", "https://a:1", "a", "b"]), 2, &["https://a:1", "http://"]);
+    refused(&synod(&["put", "--endpoints", "ftp://a:1", "a", "b"]), 2, &["ftp://a:1", "http://"]);
 }
 
 #[test]
