@@ -17,7 +17,7 @@ use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
 use synod_tls::Acceptor;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
-    sync::{Semaphore, watch},
+    sync::{Semaphore, oneshot, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -349,12 +349,14 @@ impl<R: Replica> Acceptance<R> {
                 place = self.places.claim() => place,
                 _ = self.stopping.wait_for(|stopping| *stopping) => return,
             };
-            let Some(place) = place else {
+            let Some(mut place) = place else {
                 if let Some(others) = self.refused.say(Instant::now()) {
                     warn!(%peer, others, "a connection is refused: there are as many as connections_max allows");
                 }
                 continue;
             };
+            // From here on, and not only once its task runs, so that newer connections are not refused meanwhile.
+            let gives_way = place.idle(Instant::now());
             // The socket moves to the other thread's reactor.
             let stream = match stream.rest() {
                 Ok(stream) => stream,
@@ -367,7 +369,9 @@ impl<R: Replica> Acceptance<R> {
             let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
             thread.spawn(async move {
                 match stream.wake() {
-                    Ok(stream) => protocols.serve((stream, peer), (purpose, speaks), stopping, place).await,
+                    Ok(stream) => {
+                        protocols.serve((stream, peer), (purpose, speaks), stopping, (place, gives_way)).await
+                    }
                     Err(error) => debug!(%peer, %error, "a connection broke at once"),
                 }
             });
@@ -413,11 +417,10 @@ impl<R: Replica> Protocols<R> {
         (socket, peer): (Socket, Remote),
         (purpose, speaks): (Purpose, Speaks),
         mut stopping: watch::Receiver<bool>,
-        mut place: Presence,
+        (place, gives_way): (Presence, oneshot::Receiver<()>),
     ) {
         let served_stopping = stopping.clone();
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
-        let gives_way = place.idle(Instant::now());
         let http1_only = matches!(purpose, Purpose::Http | Purpose::Pages);
         let established = tokio::select! {
             established = timeout(HEAD_TIMEOUT, establish(socket, speaks, self.tls.as_ref(), http1_only)) => established,
