@@ -231,8 +231,6 @@ pub use typed::{Codec, Machine, Typed, TypedError, TypedHandle};
 
 /// TLS between the replicas of a group ([`Config::tls`]).
 pub mod tls {
-    pub use synod_tls::{
-        Acceptor, Allowed, Connector, Identity, Policy, PolicyError, TlsError, Trust, self_signed,
-    };
+    pub use synod_tls::{Acceptor, Allowed, Connector, Identity, Policy, PolicyError, TlsError, Trust};
     pub use synod_transport::Tls;
 }

@@ -18,6 +18,7 @@
 mod acceptor;
 #[cfg(any(test, feature = "authority"))]
 pub mod authority;
+#[cfg(feature = "self-signed")]
 mod automatic;
 mod certificate;
 mod connector;
@@ -28,6 +29,7 @@ mod reload;
 mod verify;
 
 pub use acceptor::Acceptor;
+#[cfg(feature = "self-signed")]
 pub use automatic::self_signed;
 pub use certificate::common_name;
 pub use connector::Connector;
