@@ -251,7 +251,10 @@ impl Endpoints {
                         reached = true;
                         refused_after = began.elapsed();
                         sent_on += 1;
-                        named = endpoints_in(&status).filter(|url| *url != endpoint).collect();
+                        // A client that speaks TLS tells nothing in plain text, whatever a replica names.
+                        let scheme = if self.config.tls.is_some() { "https://" } else { "http" };
+                        let named_here = endpoints_in(&status).filter(|url| url.starts_with(scheme));
+                        named = named_here.filter(|url| *url != endpoint).collect();
                         describe(&status)
                     }
                     Failure::NotExecuted => {
