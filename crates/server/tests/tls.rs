@@ -14,14 +14,22 @@ use bytes::Bytes;
 use common::{
     config,
     http2::{SOON, framed, post, read},
-    replica, serve,
+    replica, replica_of, serve,
 };
 use h2::client::SendRequest;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use prost::Message;
-use synod_api::etcdserverpb::PutRequest;
-use synod_server::{Address, At, Config, Server, Speaks};
+use synod_api::{
+    authpb::{Permission, UserAddOptions, permission::Type},
+    etcdserverpb::{
+        AuthEnableRequest, AuthRoleAddRequest, AuthRoleGrantPermissionRequest, AuthUserAddRequest,
+        AuthUserGrantRoleRequest, PutRequest,
+    },
+    synod::v1::{KvAuthChange, KvCommand, kv_auth_change::Change, kv_command::Command},
+};
+use synod_kv::KvStore;
+use synod_server::{Address, At, Auth, Config, Server, Speaks, TokenKind};
 use synod_tls::{
     Acceptor, Connector, Identity, Policy, Trust,
     authority::{Authority, Issued, Wanted},
@@ -325,4 +333,71 @@ fn an_address_with_tls_needs_a_certificate() {
     let config = Config { client_addresses: vec![Address { at, speaks: Speaks::Tls }], ..config() };
     let error = Server::start(&config, replica(), synod_server::Registry::default()).unwrap_err();
     assert!(error.to_string().contains("no certificate"), "{error}");
+}
+
+/// A store in which the user `tester` may do everything, and nobody without a name anything.
+fn store_of_tester() -> KvStore {
+    let mut store = KvStore::new();
+    let everything =
+        Permission { perm_type: Type::Readwrite.into(), key: "\0".into(), range_end: "\0".into() };
+    let user = |name: &str| {
+        let (name, options) = (name.to_owned(), Some(UserAddOptions { no_password: true }));
+        Change::UserAdd(AuthUserAddRequest { name, options, ..Default::default() })
+    };
+    let has = |user: &str, role: &str| {
+        let (user, role) = (user.to_owned(), role.to_owned());
+        Change::UserGrantRole(AuthUserGrantRoleRequest { user, role })
+    };
+    let granted = AuthRoleGrantPermissionRequest { name: "all".into(), perm: Some(everything) };
+    for change in [
+        user("root"),
+        user("tester"),
+        Change::RoleAdd(AuthRoleAddRequest { name: "root".into() }),
+        Change::RoleAdd(AuthRoleAddRequest { name: "all".into() }),
+        Change::RoleGrantPermission(granted),
+        has("root", "root"),
+        has("tester", "all"),
+        Change::Enable(AuthEnableRequest {}),
+    ] {
+        let command = Some(Command::Auth(KvAuthChange { change: Some(change) }));
+        store.execute(&KvCommand { command, of_member: true, ..Default::default() }).unwrap();
+    }
+    store
+}
+
+/// Whether a put succeeds.
+async fn may_put(send: &SendRequest<Bytes>) -> bool {
+    let mut send = send.clone().ready().await.unwrap();
+    let (response, mut stream) =
+        send.send_request(post("/etcdserverpb.KV/Put").body(()).unwrap(), false).unwrap();
+    let request = PutRequest { key: "k".into(), value: "v".into(), ..Default::default() };
+    stream.send_data(framed(&request).freeze(), true).unwrap();
+    let response = timeout(SOON, response).await.expect("it is answered").unwrap();
+    let refused = response.headers().contains_key("grpc-status");
+    let mut body = response.into_body();
+    while body.data().await.is_some() {}
+    !refused && body.trailers().await.unwrap().unwrap()["grpc-status"] == "0"
+}
+
+/// A certificate that has to be shown says who the client is only where names of certificates are users.
+#[tokio::test]
+async fn the_name_of_a_certificate_is_a_user_where_that_is_said() {
+    let authority = Authority::new();
+    let shown = issue(&authority, "client", 2);
+    for names_are_users in [true, false] {
+        let acceptor = accepting(&issue(&authority, "server", 1), Some(trust(&authority)));
+        let auth = Auth::new(TokenKind::default(), 4);
+        let at = At::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let limited = Config {
+            client_addresses: vec![Address { at, speaks: Speaks::Tls }],
+            tls: Some(acceptor),
+            names_are_users,
+            auth: Some(auth.clone()),
+            ..config()
+        };
+        let server = serve(&limited, replica_of(store_of_tester().authenticating(auth.feed())));
+        let client = connecting(Some(&shown), &authority, &["h2"]);
+        let send = http2(&client, server.client_addresses()[0]).await.unwrap();
+        assert_eq!(may_put(&send).await, names_are_users);
+    }
 }
