@@ -35,7 +35,7 @@ pub struct ClientArgs {
     /// The key of that certificate, in PEM.
     #[arg(long = "key", env = "SYNOD_KEY", value_name = "FILE", requires = "cert")]
     pub cert_key: Option<PathBuf>,
-    /// Do not check servers' certificates: whoever is in between can read and change everything.
+    /// Do not check servers' certificates: anybody in between can read and change everything.
     #[arg(long)]
     pub insecure_skip_tls_verify: bool,
     /// The user for whom the command is executed, NAME or NAME:PASSWORD, where users count (`etcdctl auth enable`).

@@ -79,7 +79,7 @@ fn a_cluster_serves_and_admits_members_only(threads: &str) {
     let status = run(&all, &client, &["status", "-w", "json"]).unwrap();
     assert_eq!(status.matches("\"reachable\"").count(), 3, "{status}");
 
-    // Whoever shows no certificate, or trusts another authority, gets nothing.
+    // A client that shows no certificate, or trusts another authority, gets nothing.
     let stranger = Authority::new();
     refused(&all, &["--cacert", ca]);
     refused(&all, &["--insecure-skip-tls-verify"]);

@@ -77,7 +77,7 @@ const FAILED: &str = "InvalidArgument: etcdserver: authentication failed, invali
 
 struct Users {
     auth: AuthClient<Channel>,
-    /// The token of whoever manages users.
+    /// The token of the user who manages users.
     token: String,
 }
 
@@ -210,7 +210,7 @@ async fn a_user_may_do_with_a_token_what_roles_permit() {
     cluster.member_list(with(&token, list)).await.unwrap();
     assert_eq!(refused(cluster.member_add(with(&token, MemberAddRequest::default())).await), DENIED);
 
-    // Whoever may manage users does; others see what concerns them.
+    // A user with the role root manages users; others see what concerns them.
     let list = AuthUserListRequest {};
     assert_eq!(refused(users.auth.user_list(with(&token, list)).await), DENIED);
     let found = users.auth.user_list(with(&users.token, list)).await.unwrap().into_inner();

@@ -19,7 +19,7 @@ use crate::{
 /// How often a file is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was made from files, and is made anew when one of them changes.
+/// What was made from files, and is made again when one of them changes.
 pub(crate) struct Reloaded<T> {
     current: ArcSwap<T>,
     files: Vec<PathBuf>,

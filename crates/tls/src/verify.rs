@@ -30,7 +30,7 @@ pub struct Trust {
     /// A file in PEM with the certificates of authorities.
     pub authorities: Option<PathBuf>,
     /// A file in DER or PEM with revoked certificates. As with etcd it counts by the serial number of a certificate alone,
-    /// its signature is not checked (whoever can change the file can change the authorities as well), and it does not
+    /// its signature is not checked (a process that can change the file can change the authorities as well), and it does not
     /// expire.
     pub revoked: Option<PathBuf>,
     /// Which names a certificate must have, besides the chain to an authority.

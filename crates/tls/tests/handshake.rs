@@ -72,7 +72,7 @@ fn a_client_of_the_same_authority_is_taken_and_known_by_its_name() {
         server.reader().read_exact(&mut heard).unwrap();
         assert_eq!(&heard, b"hello");
     }
-    // Whoever needs no certificate shows none.
+    // A client shows no certificate where none is asked for.
     let open = acceptor(&server, None);
     let (_, server) = shake(&open, &connector(Some(&alice), Some(trust(&authority))), "localhost").unwrap();
     assert!(server.peer_certificates().is_none());
@@ -106,7 +106,7 @@ fn whoever_is_not_trusted_is_refused_with_a_reason() {
     let error =
         shake(&strict, &connector(Some(&good), Some(trust(&authority))), "elsewhere.example").unwrap_err();
     assert!(error.contains("client: the certificate of the other side is for other host names"), "{error}");
-    // Whoever checks nothing speaks with anybody.
+    // A client that checks nothing speaks with any server.
     shake(&strict, &connector(Some(&good), None), "elsewhere.example").unwrap();
 }
 
@@ -200,7 +200,7 @@ fn a_certificate_that_a_replica_makes_serves_as_its_own_authority() {
     assert_eq!(fs::read(&made.key).unwrap(), before, "a certificate that is valid stays");
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&made.key).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
-    // One that has expired is made anew.
+    // One that has expired is made again.
     let authority = Authority::new();
     let expired = authority.issue(&Wanted { expired: true, ..Wanted::default() });
     fs::copy(expired.certificate, &made.certificate).unwrap();

@@ -34,7 +34,7 @@ pub struct Peer {
     pub address: String,
 }
 
-/// TLS with peers. Whoever the two admit is then asked what it would be asked without TLS: the cluster, its id and birth.
+/// TLS with peers. A peer that the two admit is then asked what it would be asked without TLS: the cluster, its id and birth.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// For peers that call.

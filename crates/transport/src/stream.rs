@@ -275,7 +275,7 @@ impl Session {
             match connection.reader().read(&mut target[filled..]) {
                 Ok(0) => {
                     arriving.has_ended = true;
-                    // The socket itself need not end here, and whoever waits for it, on either side, has to hear of this.
+                    // The socket itself need not end here, and a thread that waits for it, on either side, has to hear of this.
                     _ = stream.socket.shutdown(Shutdown::Both);
                     break;
                 }

@@ -297,7 +297,7 @@ fn hosts(urls: &[String]) -> Vec<String> {
 fn exposed(listen: &[SocketAddr]) -> Option<String> {
     let address = listen.iter().find(|address| !address.ip().is_loopback())?;
     Some(format!(
-        "replicas speak without TLS at {address}: whoever is on that network can read and change what they tell each other, \
+        "replicas speak without TLS at {address}: anybody on that network can read and change what they tell each other, \
          and pose as one. Give https:// in --listen-peer-urls and --initial-cluster, with --peer-cert-file, --peer-key-file \
          and --peer-trusted-ca-file; see docs/tls.md"
     ))

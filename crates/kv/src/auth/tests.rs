@@ -229,7 +229,7 @@ fn leases_take_the_rights_of_their_keys() {
     let attach = |key, lease| Command::Put(PutRequest { lease, ..put(key, "") });
     by(&mut store, "u", attach("a", 1)).unwrap();
     by(&mut store, "root", attach("x", 2)).unwrap();
-    // Whoever could not end the lease must not add keys to it.
+    // A user who could not end the lease must not add keys to it.
     assert_eq!(by(&mut store, "u", attach("b", 2)).err(), denied);
     let in_txn =
         op(synod_api::etcdserverpb::request_op::Request::RequestPut(PutRequest { lease: 2, ..put("b", "") }));

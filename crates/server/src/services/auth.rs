@@ -78,7 +78,7 @@ fn takes(path: &str) -> Takes {
         path if path.starts_with("/grpc.health.v1.Health/") || path.starts_with("/grpc.reflection.") => {
             Takes::Nothing
         }
-        // A session keeps its replies for whoever knows its number, so commands in sessions take the role root, too.
+        // A session keeps its replies for any client that knows its number, so commands in sessions take the role root, too.
         _ => Takes::Root,
     }
 }

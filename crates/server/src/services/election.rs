@@ -74,7 +74,7 @@ impl<R: Replica> Store<R> {
         if changed.succeeded { Ok(changed.header) } else { Err(Status::unknown("election: not leader")) }
     }
 
-    /// Whoever does not lead any more has resigned already.
+    /// A candidate that does not lead any more has resigned already.
     pub(super) async fn resign(&self, who: &Who, request: ResignRequest) -> Result<ResignResponse, Status> {
         let released = self.transact(who, ticket(&of(request.leader)?).release()).await?;
         Ok(ResignResponse { header: released.header })
