@@ -40,7 +40,7 @@ const NEEDS_LEADER: &str = "hasleader";
 /// The calls that last as long as their clients want.
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
-pub(crate) const OBSERVE: &str = "/v3electionpb.Election/Observe";
+const OBSERVE: &str = "/v3electionpb.Election/Observe";
 const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 const REFLECT: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 const REFLECT_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";

@@ -14,6 +14,7 @@ use std::{
 use bytes::Bytes;
 use common::{config, connect, replica_of, serve};
 use prost::Message as _;
+use synod_api::v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient};
 use synod_api::{
     authpb::{Permission, UserAddOptions, permission::Type},
     etcdserverpb::{
@@ -526,6 +527,34 @@ async fn a_command_that_is_decided_after_a_revocation_is_refused() {
     users.auth.user_change_password(with(&users.token, change)).await.unwrap();
     replica.goes_on.notify_one();
     assert_eq!(refused(early.await.unwrap()), FAILED);
+}
+
+/// A change of users or roles is no reason to lose a place in a queue.
+#[tokio::test]
+async fn who_waits_for_a_lock_keeps_its_place_when_users_change() {
+    let server = server();
+    let (mut users, token) = Users::enabled(&server).await;
+    let channel = connect(&server).await;
+    let mut leases = LeaseClient::new(channel.clone());
+    for id in [1, 2] {
+        leases.lease_grant(with(&token, LeaseGrantRequest { ttl: 60, id })).await.unwrap();
+    }
+    let mut locks = LockClient::new(channel.clone());
+    let held = locks.lock(with(&token, LockRequest { name: "u".into(), lease: 1 })).await.unwrap();
+    let (mut other, asked) = (locks.clone(), with(&token, LockRequest { name: "u".into(), lease: 2 }));
+    let waiting = tokio::spawn(async move { other.lock(asked).await });
+    let mut kv = KvClient::new(channel);
+    while kv.range(with(&token, get("u/", "u0"))).await.unwrap().into_inner().count < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    users.add("another", "pw").await;
+    users.role("another").await;
+    locks.unlock(with(&token, UnlockRequest { key: held.into_inner().key })).await.unwrap();
+    let locked = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it has its turn");
+    assert_eq!(locked.unwrap().unwrap().into_inner().key, "u/2");
+    // Nobody without a token gets in line.
+    let nobody = locks.lock(LockRequest { name: "u".into(), lease: 2 }).await;
+    assert_eq!(refused(nobody), "Unknown: etcdserver: user name is empty");
 }
 
 #[tokio::test]

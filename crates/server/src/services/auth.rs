@@ -99,17 +99,21 @@ impl<R: Replica> Store<R> {
         self.auth().is_some_and(Auth::is_enabled)
     }
 
-    /// [`Store::admit`], where users count.
+    /// [`Store::admit`], where users count or may do so. It is boxed, since thousands of requests may wait.
     pub(super) async fn admitted(&self, path: &str, caller: &Caller) -> Result<Who, Status> {
-        if LASTS.contains(&path) && self.auth().is_some() && !self.users_count() {
-            // A replica that lags may not know yet that they count, and nobody judges this later.
-            self.status(Consistency::Linearizable).await?;
-        }
-        if self.users_count() { Box::pin(self.admit(path, caller)).await } else { Ok(None) }
+        let may_count = self.users_count() || self.auth().is_some() && LASTS.contains(&path);
+        if may_count { Box::pin(self.admit(path, caller)).await } else { Ok(None) }
     }
 
     /// Finds out whose request it is, and refuses it if it takes more.
     async fn admit(&self, path: &str, caller: &Caller) -> Result<Who, Status> {
+        if !self.users_count() {
+            // A replica that lags may not know yet that they count, and nobody judges this later.
+            self.status(Consistency::Linearizable).await?;
+            if !self.users_count() {
+                return Ok(None);
+            }
+        }
         let takes = takes(path);
         if takes == Takes::Nothing {
             return Ok(None);
@@ -122,6 +126,11 @@ impl<R: Replica> Store<R> {
         };
         self.permitted(&who, KvPermission { administer, ..KvPermission::default() }).await?;
         Ok(who)
+    }
+
+    /// The user of a call that lasts, at this moment: users and roles may have changed since it began.
+    pub(crate) async fn user_now(&self, caller: &Caller) -> Result<Who, Status> {
+        if self.users_count() { self.identify(caller).await } else { Ok(None) }
     }
 
     /// The user of a request. Without a token and a certificate it has none.

@@ -29,7 +29,7 @@ use super::envelope::{Store, unexpected};
 use crate::{
     Consistency, Replica,
     admission::Charge,
-    auth::Who,
+    auth::{Caller, Who},
     call,
     readers::Lane,
     watch::{Followed, Follower},
@@ -203,7 +203,7 @@ impl<R: Replica> Store<R> {
     /// Waits until a key is at the head of its queue, and deletes it if that cannot be waited for, or the result is dropped.
     pub(super) async fn until_first(
         &self,
-        who: &Who,
+        caller: &Caller,
         queue: &Queue,
         ticket: &Ticket,
         lane: &Lane,
@@ -215,7 +215,7 @@ impl<R: Replica> Store<R> {
         };
         let mut waiting = Waiting { replica: self.replica().clone(), release };
         let waited = tokio::select! {
-            waited = self.until_none_before(who, queue, ticket.created, lane, charge) => waited,
+            waited = self.until_none_before(caller, queue, ticket.created, lane, charge) => waited,
             () = self.feeds().stopping() => Err(call::stopped()),
         };
         match waited {
@@ -236,13 +236,14 @@ impl<R: Replica> Store<R> {
 
     async fn until_none_before(
         &self,
-        who: &Who,
+        caller: &Caller,
         queue: &Queue,
         created: i64,
         lane: &Lane,
         charge: &Charge,
     ) -> Result<(), Status> {
         loop {
+            let who = &self.user_now(caller).await?;
             let mut found = self.found(who, queue.before(created), lane).await?;
             let Some(KeyValue { key, .. }) = found.kvs.pop() else { return Ok(()) };
             let start_revision = found.header.unwrap_or_default().revision;

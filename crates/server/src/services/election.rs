@@ -22,7 +22,7 @@ use crate::{
     Replica,
     admission::Charge,
     auth::{Caller, Who},
-    call::{self, OBSERVE},
+    call,
     message::{RequestBody, framed},
     readers::Lane,
     watch::Followed,
@@ -35,6 +35,7 @@ impl<R: Replica> Store<R> {
         request: CampaignRequest,
         lane: &Lane,
         charge: &Charge,
+        caller: &Caller,
     ) -> Result<CampaignResponse, Status> {
         let CampaignRequest { name, lease, value } = request;
         let lease = self.session(who, lease).await?;
@@ -45,7 +46,7 @@ impl<R: Replica> Store<R> {
             self.set_value(who, ticket, value, lease).await?;
         }
         if !queued.is_first {
-            self.until_first(who, &queue, ticket, lane, charge).await?.stays();
+            self.until_first(caller, &queue, ticket, lane, charge).await?.stays();
         }
         let leader = LeaderKey { name, key: ticket.key.clone(), rev: ticket.created, lease };
         Ok(CampaignResponse { header: queued.response.header, leader: Some(leader) })
@@ -106,8 +107,7 @@ impl<R: Replica> Store<R> {
         let request: LeaderRequest = body.message().await?;
         let queue = Queue::new(&request.name);
         loop {
-            // Users and roles may have changed since.
-            let who = &self.admitted(OBSERVE, caller).await?;
+            let who = &self.user_now(caller).await?;
             let RangeResponse { header, mut kvs, .. } = self.found(who, queue.head(), lane).await?;
             let mut revision = header.unwrap_or_default().revision;
             let leader = match kvs.pop() {

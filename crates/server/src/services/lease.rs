@@ -169,8 +169,7 @@ impl<R: Replica> Store<R> {
                             return Err(too_many());
                         }
                         // The token must be valid with each renewal, as with etcd.
-                        let who = if self.users_count() { self.identify(caller).await? } else { None };
-                        let renewed = self.renew(id, who)?;
+                        let renewed = self.renew(id, self.user_now(caller).await?)?;
                         renewals.push(async move { (id, renewed.await) });
                     }
                     None => open = false,

@@ -12,7 +12,12 @@ use super::{
     concurrency::{Queue, relayed},
     envelope::{Store, unexpected},
 };
-use crate::{Replica, admission::Charge, auth::Who, readers::Lane};
+use crate::{
+    Replica,
+    admission::Charge,
+    auth::{Caller, Who},
+    readers::Lane,
+};
 
 impl<R: Replica> Store<R> {
     pub(super) async fn lock(
@@ -21,6 +26,7 @@ impl<R: Replica> Store<R> {
         request: LockRequest,
         lane: &Lane,
         charge: &Charge,
+        caller: &Caller,
     ) -> Result<LockResponse, Status> {
         let lease = self.session(who, request.lease).await?;
         let queue = Queue::new(&request.name);
@@ -29,7 +35,8 @@ impl<R: Replica> Store<R> {
         if queued.is_first {
             return Ok(LockResponse { header: queued.response.header, key });
         }
-        let waiting = self.until_first(who, &queue, &queued.ticket, lane, charge).await?;
+        let waiting = self.until_first(caller, &queue, &queued.ticket, lane, charge).await?;
+        let who = &self.user_now(caller).await?;
         // The lease may have ended meanwhile, and with it the key; it may stand at another place since.
         let own = self.found(who, RangeRequest { key: key.clone(), ..RangeRequest::default() }, lane).await?;
         if own.kvs.first().is_none_or(|own| own.create_revision != queued.ticket.created) {

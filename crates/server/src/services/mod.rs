@@ -103,7 +103,7 @@ impl<R: Replica> Store<R> {
             }
             // Boxed, so that the frequent requests above, of which there may be thousands, do not carry the
             // state of these.
-            _ => Box::pin(self.answer_rarer(path, body, lane, charge, who)).await,
+            _ => Box::pin(self.answer_rarer(path, body, lane, charge, (caller, who))).await,
         }
     }
 
@@ -113,7 +113,7 @@ impl<R: Replica> Store<R> {
         body: RequestBody<'_>,
         lane: &Lane,
         charge: &Charge,
-        who: &Who,
+        (caller, who): (&Caller, &Who),
     ) -> Result<Answer<'_, R>, Status> {
         if let Some(method) = path.strip_prefix("/etcdserverpb.Auth/") {
             return self.answer_auth(method, body, lane, who).await.map(Answer::Message);
@@ -149,10 +149,12 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Lease/LeaseLeases" => {
                 unary(body, |request| self.lease_leases(who, request, lane)).await
             }
-            "/v3lockpb.Lock/Lock" => unary(body, |request| self.lock(who, request, lane, charge)).await,
+            "/v3lockpb.Lock/Lock" => {
+                unary(body, |request| self.lock(who, request, lane, charge, caller)).await
+            }
             "/v3lockpb.Lock/Unlock" => unary(body, |request| self.unlock(who, request)).await,
             "/v3electionpb.Election/Campaign" => {
-                unary(body, |request| self.campaign(who, request, lane, charge)).await
+                unary(body, |request| self.campaign(who, request, lane, charge, caller)).await
             }
             "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(who, request)).await,
             "/v3electionpb.Election/Leader" => unary(body, |request| self.leader(who, request, lane)).await,
