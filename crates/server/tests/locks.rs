@@ -219,6 +219,23 @@ async fn a_server_that_stops_does_not_wait_for_locks() {
     timeout(Duration::from_secs(5), stopped).await.expect("it does not wait").unwrap();
 }
 
+/// The threads that serve clients end while calls wait; nothing of these may keep them busy.
+#[tokio::test]
+async fn a_server_that_is_dropped_lets_go_of_calls_that_wait() {
+    for _ in 0..10 {
+        let mut world = world().await;
+        world.lock(0).await.unwrap().unwrap();
+        let waits = [world.lock(0), world.lock(0)];
+        while world.keys().await.len() < 3 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        drop(world.server);
+        for waits in waits {
+            timeout(SOON, waits).await.unwrap().unwrap().unwrap_err();
+        }
+    }
+}
+
 #[tokio::test]
 async fn leaders_follow_each_other_and_are_observed() {
     let mut world = world().await;

@@ -151,13 +151,15 @@ impl<R: Replica> Waiting<R> {
 
 impl<R: Replica> Drop for Waiting<R> {
     fn drop(&mut self) {
-        if self.release.is_none() {
-            return;
-        }
-        let mut left = Waiting { replica: self.replica.clone(), release: self.release.take() };
-        // Without a runtime the server has ended, and the key goes with its lease.
+        let Some((release, place)) = self.release.take() else { return };
+        let replica = self.replica.clone();
+        // Without a runtime, or with one that ends, the server has ended, and the key goes with its lease. The task must not
+        // hold a `Waiting`: a runtime that ends drops it at once, and that would begin the next.
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { left.release().await });
+            runtime.spawn(async move {
+                let _place = place;
+                let _ = replica.execute(release).await;
+            });
         }
     }
 }
