@@ -90,7 +90,7 @@ fn what_would_be_dangerous_to_ignore_is_refused() {
         parts.iter().for_each(|part| assert!(said.contains(part), "{said} should contain {part}"));
     };
     refused(&["--force-new-cluster"], &["--force-new-cluster", "synod recover"]);
-    refused(&["--wal-dir", "/x"], &["--wal-dir /x", "--data-dir"]);
+    refused(&["--wal-dir", "/x"], &["--wal-dir: the log", "--data-dir"]);
     refused(&["--unsafe-no-fsync", "--durability=view"], &["--unsafe-no-fsync", "--durability view"]);
     refused(&["--auto-compaction-retention=soon"], &["--auto-compaction-retention soon", "30m"]);
     refused(&["--feature-gates=Speed=true"], &["unrecognized feature gate: Speed"]);

@@ -50,14 +50,19 @@ impl KvStore {
     fn print_auth(&self, print: &mut Fingerprint) {
         let Auth { enabled, revision, tokens, users, roles } = &*self.auth;
         [u64::from(*enabled), *revision, *tokens].into_iter().for_each(|number| print.word(number));
+        // The lengths of lists keep one state from looking like another.
+        print.word(users.len() as u64);
         for (name, user) in users {
             print.bytes(name.as_bytes());
             print.bytes(user.password_hash.as_bytes());
             print.word(u64::from(user.no_password));
+            print.word(user.roles.len() as u64);
             user.roles.iter().for_each(|role| print.bytes(role.as_bytes()));
         }
+        print.word(roles.len() as u64);
         for (name, role) in roles {
             print.bytes(name.as_bytes());
+            print.word(role.permissions.len() as u64);
             for ((key, range_end), kind) in &role.permissions {
                 print.bytes(key);
                 print.bytes(range_end);

@@ -25,7 +25,10 @@
 //!
 //! Without leases there is nothing to remember here, and stores that were restored from a snapshot are as the others.
 
-use std::ops::RangeBounds;
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    ops::RangeBounds,
+};
 
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
@@ -278,19 +281,25 @@ impl KvStore {
         caller: &Caller<'_>,
         budget: &mut Budget,
     ) -> Result<KvLeasesRenewed, KvError> {
-        let mut ttls = Vec::with_capacity(request.ids.len());
+        // A client may renew a lease again and again: it is judged once, and all are judged before any is renewed.
+        let mut permitted = BTreeMap::new();
         for &id in &request.ids {
-            match self.may_write_keys_of(caller, id, budget) {
-                Ok(()) => {}
-                Err(KvError::PermissionDenied) => {
-                    ttls.push(-1);
-                    continue;
+            if let Entry::Vacant(vacant) = permitted.entry(id) {
+                match self.may_write_keys_of(caller, id, budget) {
+                    Ok(()) => _ = vacant.insert(true),
+                    Err(KvError::PermissionDenied) => _ = vacant.insert(false),
+                    Err(error) => return Err(error),
                 }
-                Err(error) => return Err(error),
+            }
+        }
+        let renewed = request.ids.iter().map(|&id| {
+            if !permitted[&id] {
+                return -1;
             }
             self.leases.set_end(id, End::After(TICKS));
-            ttls.push(self.leases.all.get(&id).map_or(0, |lease| lease.ttl));
-        }
+            self.leases.all.get(&id).map_or(0, |lease| lease.ttl)
+        });
+        let ttls = renewed.collect();
         Ok(KvLeasesRenewed { revision: self.revision, ttls })
     }
 

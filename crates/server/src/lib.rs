@@ -28,13 +28,13 @@
 mod admission;
 mod auth;
 mod call;
+mod compaction_hashes;
 mod config;
 mod connection;
 mod event_loop;
 mod exposition;
 mod feeds;
 mod gateway;
-mod hashes;
 mod http;
 mod listen;
 mod memory;

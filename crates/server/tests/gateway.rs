@@ -4,7 +4,12 @@ mod common;
 
 use std::time::Duration;
 
-use common::{config, connect, replica_of, serve};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use common::{
+    config, connect,
+    http2::{begin, http2_with},
+    replica_of, serve,
+};
 use futures_util::stream;
 use serde_json::{Value, json};
 use synod_api::{
@@ -261,4 +266,65 @@ async fn health_and_reflection_are_served() {
     assert_eq!(files.file_descriptor_proto.len(), 2, "the file of KV, and what it imports");
     let MessageResponse::ErrorResponse(error) = next().await else { panic!("an error") };
     assert_eq!(error.error_code, Code::NotFound as i32);
+}
+
+/// A client of HTTP/2 that makes no room for the bodies of answers.
+async fn without_room(server: &Server) -> h2::client::SendRequest<bytes::Bytes> {
+    http2_with(server, h2::client::Builder::new().initial_window_size(0)).await
+}
+
+/// Makes a call as JSON; the body of the answer stays where it is.
+async fn begun(
+    send: &h2::client::SendRequest<bytes::Bytes>,
+    path: &str,
+    body: Value,
+) -> h2::client::ResponseFuture {
+    let request = http::Request::post(format!("http://x{path}")).header("content-type", "application/json");
+    begin(send, request, body.to_string().as_bytes(), true).await.0
+}
+
+/// Otherwise a client could have the server keep as many answers as it likes.
+#[tokio::test]
+async fn answers_that_nobody_reads_stay_charged() {
+    let limited = Config { requests_bytes_max: 8 << 20, ..config() };
+    let server = serve(&limited, replica_of(KvStore::new()));
+    let mut http = Http::new(&server).await;
+    let value = STANDARD.encode(vec![b'x'; 100_000]);
+    assert_eq!(http.post("/v3/kv/put", json!({"key": "Zm9v", "value": value})).await.0, 200);
+    let send = without_room(&server).await;
+    let (mut answered, mut refused) = (Vec::new(), 0);
+    for _ in 0..200 {
+        let response = timeout(SOON, begun(&send, "/v3/kv/range", json!({"key": "Zm9v"})).await).await;
+        match response.expect("in time").unwrap() {
+            answer if answer.status() == 200 => answered.push(answer),
+            answer => {
+                assert_eq!(answer.status(), 429);
+                refused += 1;
+            }
+        }
+    }
+    assert!(answered.len() < 50 && refused > 100, "{} answered, {refused} refused", answered.len());
+    // What is given up is free again.
+    drop(answered);
+    loop {
+        let response = begun(&send, "/v3/kv/range", json!({"key": "Zm9v"})).await;
+        if timeout(SOON, response).await.expect("in time").unwrap().status() == 200 {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_reads_holds_up_no_other_call() {
+    let server = watched();
+    let send = without_room(&server).await;
+    let watch = json!({"create_request": {"key": "Zm9v"}});
+    let watch = timeout(SOON, begun(&send, "/v3/watch", watch).await).await.expect("in time").unwrap();
+    let value = STANDARD.encode(vec![b'x'; 100_000]);
+    // More than a window of events.
+    for _ in 0..30 {
+        let put = begun(&send, "/v3/kv/put", json!({"key": "Zm9v", "value": value})).await;
+        assert_eq!(timeout(SOON, put).await.expect("in time").unwrap().status(), 200);
+    }
+    drop(watch);
 }

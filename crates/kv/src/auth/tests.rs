@@ -238,6 +238,11 @@ fn leases_take_the_rights_of_their_keys() {
     let Ok(Reply::LeaseRenew(renewed)) = by(&mut store, "u", renew(vec![1, 2, 3])) else { panic!() };
     assert_eq!(renewed.ttls, [10, -1, 0]);
     assert_eq!(by(&mut store, "", renew(vec![1])).err(), Some(KvError::UserEmpty));
+    // A lease is judged once, however often it is renewed in a command; here it may cost 512 looks.
+    let again = KvLeaseRenew { ids: vec![1; 600] };
+    let caller = Caller { user: "u", revision: store.auth.revision, of_member: false };
+    let renewed = store.lease_renew(&again, &caller, &mut crate::budget::Budget::page()).unwrap();
+    assert_eq!(renewed.ttls, [10; 600]);
     let keys_of = |id, keys| Asked::LeaseTimeToLive(LeaseTimeToLiveRequest { id, keys });
     assert!(ask(&store, "u", keys_of(1, true)).is_ok() && ask(&store, "u", keys_of(2, false)).is_ok());
     assert_eq!(ask(&store, "u", keys_of(2, true)).err(), denied);

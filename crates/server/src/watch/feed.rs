@@ -10,7 +10,7 @@ use std::sync::{
 use synod_kv::{Commit, Event, Feed, View};
 
 use super::hub::Message;
-use crate::hashes::Hashes;
+use crate::compaction_hashes::CompactionHashes;
 
 /// Bytes of commits that may be on their way to the hub.
 pub(crate) const HANDED_BYTES_MAX: usize = 32 << 20;
@@ -27,7 +27,7 @@ pub(crate) struct Hand {
     view: AtomicU64,
     bytes: AtomicUsize,
     bytes_max: usize,
-    hashes: Arc<Hashes>,
+    hashes: Arc<CompactionHashes>,
 }
 
 impl Hand {
@@ -40,7 +40,7 @@ impl Hand {
         Hand { messages, events, view, bytes, bytes_max, hashes }
     }
 
-    pub(crate) fn hashes(&self) -> &Hashes {
+    pub(crate) fn hashes(&self) -> &CompactionHashes {
         &self.hashes
     }
 
@@ -102,6 +102,7 @@ impl Feed for Hand {
     }
 
     fn missed(&self) {
+        self.hashes.forget();
         if self.wants_events() {
             self.send(Message::Lost);
         }

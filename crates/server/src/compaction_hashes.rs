@@ -26,7 +26,7 @@ const GLANCE: Duration = Duration::from_millis(10);
 
 /// The hashes of the last compactions.
 #[derive(Debug, Default)]
-pub(crate) struct Hashes(Mutex<State>);
+pub(crate) struct CompactionHashes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -36,40 +36,51 @@ struct State {
     rests_until: Option<Instant>,
     /// By revision.
     made: VecDeque<HashKvResponse>,
+    /// How often the store was replaced: a hash of the one before does not count.
+    replaced: u64,
 }
 
-impl Hashes {
+impl CompactionHashes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the hash of a revision at which the store is about to be compacted. It is called by the thread that executes
     /// commands.
-    pub(crate) fn make(self: &Arc<Hashes>, revision: i64, before: &dyn Fn() -> View) {
+    pub(crate) fn make(self: &Arc<CompactionHashes>, revision: i64, before: &dyn Fn() -> View) {
         let now = Instant::now();
-        {
+        let replaced = {
             let mut state = self.state();
             if state.making.is_some() || state.rests_until.is_some_and(|until| now < until) {
                 return;
             }
             state.making = Some(revision);
-        }
+            state.replaced
+        };
         let (hashes, view) = (Arc::clone(self), before());
         let made = thread::Builder::new().name("hash".into()).spawn(move || {
             give_way();
             let hash = view.hash_kv(revision);
             drop(view);
-            hashes.made(hash.ok(), now);
+            hashes.made(hash.ok(), now, replaced);
         });
         if made.is_err() {
-            self.made(None, now);
+            self.made(None, now, replaced);
         }
     }
 
-    fn made(&self, hash: Option<HashKvResponse>, began: Instant) {
+    /// The store is replaced by another one, which may have had other contents at these revisions.
+    pub(crate) fn forget(&self) {
+        let mut state = self.state();
+        state.made.clear();
+        state.replaced += 1;
+    }
+
+    fn made(&self, hash: Option<HashKvResponse>, began: Instant, replaced: u64) {
         let mut state = self.state();
         state.making = None;
         state.rests_until = Some(Instant::now() + began.elapsed() * REST);
+        let hash = hash.filter(|_| state.replaced == replaced);
         state.made.extend(hash);
         if state.made.len() > KEPT_MAX {
             state.made.pop_front();
