@@ -1,13 +1,18 @@
 //! Where a server listens, and what is spoken there.
 
 use std::{
-    fmt, fs,
-    io::{self, ErrorKind},
+    fmt,
+    fs::{self, File},
+    io,
     net::{SocketAddr, ToSocketAddrs},
     os::unix,
     path::{Path, PathBuf},
 };
 
+use rustix::{
+    io::Errno,
+    net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 /// Connections that the kernel holds until the server accepts them.
@@ -142,6 +147,8 @@ impl Listener {
                 Ok(Listener::Tcp(socket.listen(BACKLOG)?))
             }
             At::Unix(path) => {
+                // Of two processes that start at once, the second one must not take the first one's new file for a stale one.
+                let _one_at_a_time = lock_folder_of(path);
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path)?;
                 Ok(Listener::Unix(listener, path.clone(), which(path)))
@@ -181,10 +188,21 @@ fn which(path: &Path) -> Option<(u64, u64)> {
     Some((unix::fs::MetadataExt::dev(&meta), unix::fs::MetadataExt::ino(&meta)))
 }
 
+/// Holds the lock of a file's folder, where the folder can be read.
+fn lock_folder_of(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = File::open(folder).ok()?;
+    folder.lock().ok()?;
+    Some(folder)
+}
+
 /// Removes the file of a socket at which nobody listens any more. Anything else stays, and then listening fails.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    match unix::net::UnixStream::connect(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+    // It must not wait until a listener whose connections wait to be accepted has room for one more.
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => {
             let is_socket = unix::fs::FileTypeExt::is_socket(&fs::symlink_metadata(path)?.file_type());
             if is_socket { fs::remove_file(path) } else { Ok(()) }
         }
@@ -194,6 +212,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::{io::ErrorKind, iter, thread};
+
     use super::*;
 
     #[test]
@@ -241,5 +261,47 @@ mod tests {
         fs::write(path, "a file of somebody else").unwrap();
         assert_eq!(Listener::bind(&at, false).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn one_that_listens_and_accepts_nothing_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let socket = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let address = SocketAddrUnix::new(&path).unwrap();
+        net::bind(&socket, &address).unwrap();
+        net::listen(&socket, 0).unwrap();
+        let connect = || {
+            let flags = SocketFlags::NONBLOCK;
+            let caller = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            net::connect(&caller, &address).ok().map(|()| caller)
+        };
+        let waiting: Vec<_> = iter::from_fn(connect).collect();
+        assert!(!waiting.is_empty());
+        remove_stale(&path).unwrap();
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn of_those_that_start_at_once_one_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        for round in 0..50 {
+            let path = folder.path().join(round.to_string());
+            drop(unix::net::UnixListener::bind(&path).unwrap());
+            let bind = || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+                let _inside = runtime.enter();
+                (Listener::bind(&At::Unix(path.clone()), false), runtime)
+            };
+            let bound: Vec<_> = thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(bound.iter().filter(|(bound, _)| bound.is_ok()).count(), 1);
+            for (bound, runtime) in bound {
+                let _inside = runtime.enter();
+                drop(bound);
+            }
+        }
     }
 }

@@ -4,16 +4,21 @@ mod common;
 
 use std::{
     fmt::Write as _,
-    net::SocketAddr,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
     sync::{Arc, Mutex, Once},
     time::Duration,
 };
 
 use bytes::Bytes;
-use common::{Replica, WAIT_MAX, addresses, config, encode, eventually, listeners, without_threads};
+use common::{
+    CLUSTER, Replica, WAIT_MAX, addresses, config, encode, eventually, frame, hello, listeners,
+    without_threads,
+};
 use synod_tls::{
     Acceptor, Allowed, Connector, Identity, Policy, Trust,
     authority::{Authority, Wanted},
+    rustls::{ClientConnection, pki_types::ServerName},
 };
 use synod_transport::{Config, Event, InquireError, Tls, inquire};
 use synod_wire::ReplicaId;
@@ -270,7 +275,7 @@ fn an_address_may_take_both() {
 }
 
 #[test]
-fn whoever_asks_needs_tls_too() {
+fn an_inquiry_needs_tls_too() {
     let authority = Authority::new();
     let listener = listeners(1).pop().unwrap();
     let address = listener.local_addr().unwrap();
@@ -347,4 +352,97 @@ fn garbage_costs_its_connection() {
     let joining = tls(&authority, "joining", Allowed::All);
     inquire(&format!("https://{address}"), Some(&joining), WAIT_MAX).unwrap();
     one.stop();
+}
+
+/// Somebody with a certificate who speaks TLS by hand.
+struct ByHand {
+    socket: TcpStream,
+    session: ClientConnection,
+}
+
+impl ByHand {
+    /// Before the first word.
+    fn new(address: SocketAddr, tls: &Tls) -> ByHand {
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        ByHand { socket, session: ClientConnection::new(tls.connector.config(), name).unwrap() }
+    }
+
+    /// After the handshake.
+    fn secured(address: SocketAddr, tls: &Tls) -> ByHand {
+        let mut caller = ByHand::new(address, tls);
+        while caller.session.is_handshaking() {
+            caller.session.complete_io(&mut caller.socket).unwrap();
+        }
+        caller
+    }
+
+    /// What the session has to say after `bytes`, as it travels.
+    fn encrypted(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.session.writer().write_all(bytes).unwrap();
+        let mut encrypted = Vec::new();
+        while self.session.wants_write() {
+            self.session.write_tls(&mut encrypted).unwrap();
+        }
+        encrypted
+    }
+
+    /// Whether the other side ends the connection, whatever it says before.
+    fn is_closed(mut self) -> bool {
+        match self.socket.read_to_end(&mut Vec::new()) {
+            Ok(_) => true,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+/// A replica that takes this for its peer 2.
+fn called_by_hand(tune: fn(Config) -> Config) -> (Replica, Tls) {
+    let authority = Authority::new();
+    let mut listeners = listeners(2);
+    let addresses = addresses(&listeners);
+    let settings = secured(1, 1, &addresses, tls(&authority, "r1", Allowed::All));
+    (Replica::start(tune(settings), listeners.remove(0)), tls(&authority, "r2", Allowed::All))
+}
+
+/// Bytes that come one by one, and make no whole record, do not stretch the time for a handshake.
+#[test]
+fn a_record_that_trickles_does_not_stretch_the_handshake() {
+    let (one, tls) =
+        called_by_hand(|config| Config { handshake_timeout: Duration::from_millis(300), ..config });
+    let mut caller = ByHand::secured(one.address, &tls);
+    let record = caller.encrypted(&[0; 10_000]);
+    let refused = record.iter().take(2000).any(|&byte| {
+        std::thread::sleep(Duration::from_millis(5));
+        caller.socket.write_all(&[byte]).is_err()
+    });
+    assert!(refused, "ten seconds are more than the time for a handshake");
+    one.stop();
+}
+
+fn a_goodbye_after_a_frame_ends_the_session(tune: fn(Config) -> Config) {
+    let (one, tls) = called_by_hand(tune);
+    let mut caller = ByHand::secured(one.address, &tls);
+    let hello = caller.encrypted(&hello(CLUSTER, 2, 1, 1));
+    caller.socket.write_all(&hello).unwrap();
+    caller.session.writer().write_all(&frame(b"the last word")).unwrap();
+    caller.session.send_close_notify();
+    let last = caller.encrypted(b"");
+    // The socket stays open on this side.
+    caller.socket.write_all(&last).unwrap();
+    assert_eq!(one.wait_received(2), "the last word");
+    assert!(caller.is_closed());
+    one.stop();
+}
+
+#[test]
+fn a_goodbye_after_a_frame_ends_the_session_with_threads() {
+    a_goodbye_after_a_frame_ends_the_session(|config| config);
+}
+
+#[test]
+fn a_goodbye_after_a_frame_ends_the_session_without_threads() {
+    a_goodbye_after_a_frame_ends_the_session(without_threads);
 }
