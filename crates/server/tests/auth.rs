@@ -5,14 +5,14 @@ mod common;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
-use common::{config, connect, replica_of, serve};
+use common::{MEMBER, config, connect, replica_of, serve};
 use prost::Message as _;
 use synod_api::v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient};
 use synod_api::{
@@ -22,11 +22,11 @@ use synod_api::{
         AuthRoleGrantPermissionRequest, AuthRoleRevokePermissionRequest, AuthStatusRequest,
         AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserDeleteRequest, AuthUserGetRequest,
         AuthUserGrantRoleRequest, AuthUserListRequest, AuthenticateRequest, CompactionRequest, HashKvRequest,
-        LeaseGrantRequest, LeaseKeepAliveRequest, MemberAddRequest, MemberListRequest, PutRequest,
-        RangeRequest, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest, WatchRequest,
-        auth_client::AuthClient, cluster_client::ClusterClient, kv_client::KvClient,
-        lease_client::LeaseClient, maintenance_client::MaintenanceClient, request_op::Request as Op,
-        watch_client::WatchClient, watch_request::RequestUnion,
+        LeaseGrantRequest, LeaseKeepAliveRequest, MemberAddRequest, MemberListRequest, MemberPromoteRequest,
+        MemberRemoveRequest, MemberUpdateRequest, PutRequest, RangeRequest, RequestOp, StatusRequest,
+        TxnRequest, WatchCreateRequest, WatchRequest, auth_client::AuthClient, cluster_client::ClusterClient,
+        kv_client::KvClient, lease_client::LeaseClient, maintenance_client::MaintenanceClient,
+        request_op::Request as Op, watch_client::WatchClient, watch_request::RequestUnion,
     },
     synod::v1::{
         self as native, ChangeRequest, ExecuteRequest, KvAuthChange, KvAuthQuery, KvAuthenticate, KvCommand,
@@ -35,8 +35,10 @@ use synod_api::{
         kv_reply::Reply, native_client::NativeClient,
     },
 };
-use synod_kv::KvStore;
-use synod_server::{Auth, Config, InMemory, Replica, RequestError, Server, TokenKind, Watches};
+use synod_kv::{AuthFeed, KvStore, Token};
+use synod_server::{
+    Answer, Auth, Config, Consistency, InMemory, Replica, RequestError, Server, TokenKind, Watches,
+};
 use tokio::sync::Notify;
 use tonic::{Code, Request, Status, transport::Channel};
 
@@ -527,6 +529,91 @@ async fn a_command_that_is_decided_after_a_revocation_is_refused() {
     users.auth.user_change_password(with(&users.token, change)).await.unwrap();
     replica.goes_on.notify_one();
     assert_eq!(refused(early.await.unwrap()), FAILED);
+}
+
+/// What the store tells a server of users reaches it only with the answer to a linearizable read: the replica lags.
+#[derive(Debug)]
+struct LateFeed {
+    feed: Arc<dyn AuthFeed>,
+    last: Mutex<Option<(bool, u64, u64)>>,
+}
+
+impl AuthFeed for LateFeed {
+    fn state(&self, enabled: bool, revision: u64, tokens: u64) {
+        *self.last.lock().unwrap() = Some((enabled, revision, tokens));
+    }
+
+    fn issued(&self, token: &Token<'_>) {
+        self.feed.issued(token);
+    }
+
+    fn void(&self, user: Option<&str>) {
+        self.feed.void(user);
+    }
+}
+
+#[derive(Clone)]
+struct Late {
+    inner: InMemory,
+    feed: Arc<LateFeed>,
+    lags: Arc<AtomicBool>,
+}
+
+impl Replica for Late {
+    answered_by_inner!(
+        limits,
+        execute,
+        execute_in_session,
+        open_session,
+        ballot,
+        status,
+        group,
+        change,
+        move_leader
+    );
+
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
+        let answer = self.inner.query(query, consistency).await;
+        if consistency == Consistency::Linearizable && !self.lags.load(SeqCst) {
+            let last = *self.feed.last.lock().unwrap();
+            last.into_iter()
+                .for_each(|(enabled, revision, tokens)| self.feed.feed.state(enabled, revision, tokens));
+        }
+        answer
+    }
+}
+
+/// Calls that are judged only when they come wait for what was decided before them.
+#[tokio::test]
+async fn a_server_that_does_not_know_yet_that_users_count_lets_nobody_in() {
+    for call in 0..6 {
+        let auth = Auth::new(TokenKind::default(), COST);
+        let feed = Arc::new(LateFeed { feed: auth.feed(), last: Mutex::default() });
+        let lags = Arc::new(AtomicBool::new(true));
+        let store = KvStore::new().authenticating(feed.clone());
+        let inner = replica_of(store);
+        let server =
+            serve(&Config { auth: Some(auth), ..config() }, Late { inner, feed, lags: lags.clone() });
+        let mut users = Users::new(&server).await;
+        users.add("root", "rootpw").await;
+        users.role("root").await;
+        users.grant("root", "root").await;
+        users.auth.auth_enable(AuthEnableRequest {}).await.unwrap();
+        let channel = connect(&server).await;
+        let mut cluster = ClusterClient::new(channel.clone());
+        // As far as this server knows, nobody needs a token.
+        cluster.member_list(MemberListRequest { linearizable: false }).await.unwrap();
+        lags.store(false, SeqCst);
+        let refusal = match call {
+            0 => refused(NativeClient::new(channel).subscribe(SubscribeRequest::default()).await),
+            1 => refused(cluster.member_add(MemberAddRequest::default()).await),
+            2 => refused(cluster.member_remove(MemberRemoveRequest { id: MEMBER }).await),
+            3 => refused(cluster.member_update(MemberUpdateRequest::default()).await),
+            4 => refused(cluster.member_promote(MemberPromoteRequest { id: MEMBER }).await),
+            _ => refused(KvClient::new(channel).put(put("u")).await),
+        };
+        assert_eq!(refusal, EMPTY);
+    }
 }
 
 /// A change of users or roles is no reason to lose a place in a queue.
