@@ -2,10 +2,12 @@
 //! was before, so that replicas and observers can compare what they held when some of them are compacted and others are not.
 //!
 //! The hash is made from a view by a thread of its own. One is made at a time, and the thread rests nine times as long as it
-//! took: a compaction meanwhile gets no such hash, and `HashKV` is that of what is left, as after a restart.
+//! took. The next compactions wait with their views, at most four of them; others get no such hash, and `HashKV` is that of what
+//! is left, as after a restart.
 
 use std::{
     collections::VecDeque,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -19,6 +21,8 @@ use crate::readers::give_way;
 
 /// Hashes that are kept, as with etcd.
 const KEPT_MAX: usize = 10;
+/// Views that wait. Each holds what its compaction drops.
+const WAITING_MAX: usize = 4;
 /// How many times as long as a hash took none is made.
 const REST: u32 = 9;
 /// How often somebody who waits for a hash looks.
@@ -30,13 +34,24 @@ pub(crate) struct CompactionHashes(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// Whether there is a thread that makes hashes.
+    has_thread: bool,
     /// The revision whose hash is being made.
     making: Option<i64>,
-    /// No hash is made before.
-    rests_until: Option<Instant>,
+    waiting: VecDeque<Waiting>,
     /// By revision.
     made: VecDeque<HashKvResponse>,
     /// How often the store was replaced: a hash of the one before does not count.
+    replaced: u64,
+}
+
+/// A compaction whose hash is not made yet.
+#[derive(Debug)]
+struct Waiting {
+    revision: i64,
+    /// What there is until then.
+    view: View,
+    /// [`State::replaced`] when the view was made.
     replaced: u64,
 }
 
@@ -45,27 +60,47 @@ impl CompactionHashes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the hash of a revision at which the store is about to be compacted. It is called by the thread that executes
+    /// Has the hash made of a revision at which the store is about to be compacted. It is called by the thread that executes
     /// commands.
     pub(crate) fn make(self: &Arc<CompactionHashes>, revision: i64, before: &dyn Fn() -> View) {
-        let now = Instant::now();
-        let replaced = {
+        {
             let mut state = self.state();
-            if state.making.is_some() || state.rests_until.is_some_and(|until| now < until) {
+            // A view that waits is not given up for a later one: this thread would have to free what only that view holds.
+            if state.waiting.len() == WAITING_MAX {
                 return;
             }
-            state.making = Some(revision);
-            state.replaced
-        };
-        let (hashes, view) = (Arc::clone(self), before());
-        let made = thread::Builder::new().name("hash".into()).spawn(move || {
-            give_way();
+            let waiting = Waiting { revision, view: before(), replaced: state.replaced };
+            state.waiting.push_back(waiting);
+            if mem::replace(&mut state.has_thread, true) {
+                return;
+            }
+        }
+        let hashes = Arc::clone(self);
+        if thread::Builder::new().name("hash".into()).spawn(move || hashes.make_all()).is_err() {
+            let mut state = self.state();
+            state.has_thread = false;
+            state.waiting.clear();
+        }
+    }
+
+    /// Makes the hashes that are due, until none is.
+    fn make_all(&self) {
+        give_way();
+        loop {
+            let Waiting { revision, view, replaced } = {
+                let mut state = self.state();
+                let Some(next) = state.waiting.pop_front() else {
+                    state.has_thread = false;
+                    return;
+                };
+                state.making = Some(next.revision);
+                next
+            };
+            let began = Instant::now();
             let hash = view.hash_kv(revision);
             drop(view);
-            hashes.made(hash.ok(), now, replaced);
-        });
-        if made.is_err() {
-            self.made(None, now, replaced);
+            self.made(hash.ok(), replaced);
+            thread::sleep(began.elapsed() * REST);
         }
     }
 
@@ -76,10 +111,9 @@ impl CompactionHashes {
         state.replaced += 1;
     }
 
-    fn made(&self, hash: Option<HashKvResponse>, began: Instant, replaced: u64) {
+    fn made(&self, hash: Option<HashKvResponse>, replaced: u64) {
         let mut state = self.state();
         state.making = None;
-        state.rests_until = Some(Instant::now() + began.elapsed() * REST);
         let hash = hash.filter(|_| state.replaced == replaced);
         state.made.extend(hash);
         if state.made.len() > KEPT_MAX {
@@ -95,7 +129,8 @@ impl CompactionHashes {
                 if let Some(made) = state.made.iter().find(|made| made.hash_revision == revision) {
                     return Some(*made);
                 }
-                if state.making != Some(revision) {
+                let mut waiting = state.waiting.iter().map(|waiting| waiting.revision);
+                if state.making != Some(revision) && !waiting.any(|waits| waits == revision) {
                     return None;
                 }
             }

@@ -112,6 +112,16 @@ async fn a_compaction_leaves_the_hash_of_its_revision() {
     let after = hash(6).await;
     assert_eq!((after.1, after.2), (6, 5));
     assert_ne!(after.0, now.0);
+    // Compactions that follow each other closely have theirs, too.
+    for revision in (8..28).step_by(2) {
+        client.put("a", "1").await;
+        client.delete("a").await;
+        for revision in [revision - 1, revision] {
+            client.kv.compact(CompactionRequest { revision, physical: true }).await.unwrap();
+        }
+        let kept = hash(revision).await;
+        assert_eq!((kept.1, kept.2), (revision, revision - 1));
+    }
 }
 
 #[tokio::test]
