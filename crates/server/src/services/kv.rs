@@ -56,8 +56,8 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// A range in pieces, all of one state. The pairs come in the order of their keys, which is also the
-    /// meaning of no order, whatever the sort target is.
+    /// A range in pieces, all of one state, sorted as the answer to [`range`](Self::range) is. As with etcd, a sort target that
+    /// is not the key is refused with an order and taken without one.
     pub(super) fn range_stream(
         &self,
         who: &Who,
@@ -72,7 +72,6 @@ impl<R: Replica> Store<R> {
             None
         };
         let consistency = consistency(request.serializable);
-        let request = RangeRequest { sort_target: SortTarget::Key.into(), ..request };
         let query = validate::range(&request).map(|()| Query::Range(request));
         let unsupported = unsupported.filter(|_| query.is_ok());
         let found = self.asked(who, query, consistency);
