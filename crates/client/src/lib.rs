@@ -40,20 +40,29 @@ mod auth;
 mod client;
 mod config;
 mod dial;
+mod election;
 mod endpoints;
 mod error;
+mod keeper;
 mod lease;
+mod lock;
+mod queue;
 mod session;
 mod subscription;
 mod watch;
 
 pub use client::Client;
 pub use config::Config;
+pub use election::{Election, Leadership, Observation};
 pub use error::Error;
+pub use keeper::Lease;
+pub use lock::Lock;
 pub use session::Session;
 pub use subscription::{Start, Subscription};
 /// The messages of the etcd v3 API.
 pub use synod_api::etcdserverpb as api;
+/// Keys, values and events of the etcd v3 API.
+pub use synod_api::mvccpb;
 /// The messages of Synod's own API.
 pub use synod_api::synod::v1 as native;
 /// What TLS is made of ([`Config::tls`]).
