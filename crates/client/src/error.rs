@@ -71,7 +71,8 @@ pub enum Error {
     #[error("the command was executed by an earlier attempt, and its reply is not kept any more")]
     ReplyGone,
     /// The lease has ended, or its time has gone by without a renewal, or somebody has deleted the key: the lock is
-    /// not held, or the candidate does not lead and is none any more. The request had no effect.
+    /// not held, or the candidate does not lead and is none any more. What the request may have written is gone with
+    /// the key.
     #[error("the lease has ended, and with it what it held")]
     LeaseLost,
 }

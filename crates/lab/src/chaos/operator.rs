@@ -7,6 +7,7 @@ use synod_client::{
     api::{
         CompactionRequest, HashKvRequest, HashKvResponse, RangeRequest, maintenance_client::MaintenanceClient,
     },
+    mvccpb::KeyValue,
     native::{AddMember, ChangeRequest, Goal, Group, Reconfigure, StatusResponse, change_request::Change},
 };
 use tokio::time::sleep;
@@ -180,14 +181,23 @@ impl Operator {
         Ok(())
     }
 
-    /// Compacts: forgets versions that are more than `keep` revisions old.
-    pub async fn compact(&self, keep: i64) -> Result<(), Error> {
+    /// Compacts: forgets versions that are more than `keep` revisions old, as far as `allowed` says.
+    pub async fn compact(&self, keep: i64, allowed: impl Fn(i64) -> i64) -> Result<(), Error> {
         let request = RangeRequest { key: "chaos".into(), ..RangeRequest::default() };
         let revision = self.all.get(request).await?.header.map_or(0, |header| header.revision) - keep;
+        let revision = allowed(revision);
         if revision > 0 {
             self.all.compact(CompactionRequest { revision, physical: false }).await?;
         }
         Ok(())
+    }
+
+    /// The revision, and everything that the store holds at it.
+    pub async fn everything(&self) -> Result<(i64, Vec<KeyValue>), String> {
+        let (key, range_end) = ("\0".into(), "\0".into());
+        let all = RangeRequest { key, range_end, ..RangeRequest::default() };
+        let found = self.all.get(all).await.map_err(|error| error.to_string())?;
+        Ok((found.header.map_or(0, |header| header.revision), found.kvs))
     }
 
     /// Waits until all replicas are at the same revision, at which they must hold the same. Returns that revision.
