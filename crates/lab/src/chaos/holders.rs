@@ -82,6 +82,17 @@ impl Shared {
         self.began.elapsed()
     }
 
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the contenders are to end.
+    async fn stopped(&self) {
+        while !self.stops() {
+            sleep(PAUSE).await;
+        }
+    }
+
     fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,7 +179,7 @@ struct Contender {
 impl Contender {
     /// Waits for the lock, holds it, and lets go of it, over and over.
     async fn work(mut self, client: Client) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !self.shared.stops() {
             let Some(lock) = self.acquire(&client).await else { continue };
             let from = self.shared.now();
             self.hold(&client, &lock).await;
@@ -192,7 +203,7 @@ impl Contender {
     /// Does the same in a runtime of its own for each lock, which ends while the lock is held. Then nobody renews the lease,
     /// and nobody lets go, as if the process had been killed.
     fn vanish_now_and_then(mut self, endpoints: &[String]) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !self.shared.stops() {
             let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };
             let Ok(client) = client(endpoints) else { return };
             let held = runtime.block_on(async {
@@ -208,19 +219,24 @@ impl Contender {
                 self.shared.record().holds.push(hold);
                 self.shared.record().vanished += 1;
             }
-            thread::sleep(Duration::from_millis(self.random.u64(0..4_000)));
+            let goes_on = Instant::now() + Duration::from_millis(self.random.u64(0..4_000));
+            while Instant::now() < goes_on && !self.shared.stops() {
+                thread::sleep(PAUSE);
+            }
         }
     }
 
     async fn acquire(&mut self, client: &Client) -> Option<Lock> {
         let name = format!("chaos-lock/{}", self.lock);
         let wait = Duration::from_millis(self.random.u64(WAITS));
-        match timeout(wait, client.lock(name, TTL)).await {
-            Ok(Ok(lock)) => return Some(lock),
-            Ok(Err(_)) => {}
-            Err(_) => self.shared.record().left += 1,
+        tokio::select! {
+            locked = client.lock(name, TTL) => match locked {
+                Ok(lock) => return Some(lock),
+                Err(_) => sleep(PAUSE).await,
+            },
+            () = sleep(wait) => self.shared.record().left += 1,
+            () = self.shared.stopped() => {}
         }
-        sleep(PAUSE).await;
         None
     }
 
@@ -230,7 +246,7 @@ impl Contender {
         let ends = Instant::now() + Duration::from_millis(self.random.u64(range.clone()));
         let (mut sure_until, mut lost) = (lock.held_until(), false);
         let mut is_lost = pin!(lock.lost());
-        while Instant::now() < ends && !lost && !self.shared.stop.load(Ordering::Relaxed) {
+        while Instant::now() < ends && !lost && !self.shared.stops() {
             sure_until = sure_until.max(lock.held_until());
             tokio::select! {
                 () = &mut is_lost => lost = true,

@@ -69,10 +69,15 @@ impl Operator {
         told.into_iter().enumerate().filter_map(known).max().map(|(_, _, place)| place)
     }
 
-    /// The id of a replica.
+    /// The id of a replica, which must tell it in time.
     pub async fn id(&self, place: usize) -> Result<u64, String> {
-        let status = self.each[place].native_status().await.remove(0);
-        status.map(|status| status.replica).map_err(|error| error.to_string())
+        let mut id = None;
+        self.until("a replica does not tell its status", async || {
+            id = self.each[place].native_status().await.remove(0).ok().map(|status| status.replica);
+            id.is_some()
+        })
+        .await?;
+        Ok(id.unwrap_or_default())
     }
 
     /// The places of replicas that do not serve a linearizable read.
