@@ -116,6 +116,11 @@ impl Client {
     /// Compares, then executes one of two lists of operations, all at one revision.
     pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Error> {
         let retry = if only_reads(&request) { Retry::Reads } else { self.writes() };
+        self.txn_as(retry, request).await
+    }
+
+    /// [`Client::txn`], sent again as `retry` allows.
+    pub(crate) async fn txn_as(&self, retry: Retry, request: TxnRequest) -> Result<TxnResponse, Error> {
         let send = |channel| {
             let request = request.clone();
             async move { kv(channel).txn(request).await }

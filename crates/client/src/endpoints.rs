@@ -211,11 +211,25 @@ impl Endpoints {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let deadline = Instant::now() + self.config.request_timeout;
+        let Config { attempt_timeout, request_timeout, .. } = self.config;
+        self.call_within(retry, attempt_timeout, request_timeout, send).await
+    }
+
+    /// [`call`](Endpoints::call) with other time-outs than those of the configuration.
+    pub(crate) async fn call_within<T, F>(
+        &self,
+        retry: Retry,
+        mut attempt_timeout: Duration,
+        request_timeout: Duration,
+        send: impl Fn(Line) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let deadline = Instant::now() + request_timeout;
         let (mut in_doubt, mut reached) = (false, false);
         let mut pauses = backoff();
         let mut attempts: u32 = 0;
-        let mut attempt_timeout = self.config.attempt_timeout;
         let mut renewals = 0;
         // Where the replicas that were asked last send this request, and how often that was done.
         let (mut named, mut sent_on): (Vec<String>, u32) = (Vec::new(), 0);

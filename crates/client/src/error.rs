@@ -70,6 +70,11 @@ pub enum Error {
     /// reply: the outstanding commands of the session have larger replies than a session may keep.
     #[error("the command was executed by an earlier attempt, and its reply is not kept any more")]
     ReplyGone,
+    /// The lease has ended, or its time has gone by without a renewal, or somebody has deleted the key: the lock is
+    /// not held, or the candidate does not lead and is none any more. What the request may have written is gone with
+    /// the key.
+    #[error("the lease has ended, and with it what it held")]
+    LeaseLost,
 }
 
 fn times(attempts: u32) -> String {

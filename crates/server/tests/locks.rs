@@ -1,9 +1,17 @@
 //! etcd's services Lock and Election.
 
+#[macro_use]
 mod common;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicIsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
+use bytes::Bytes;
 use common::{config, connect, replica_of, serve};
 use synod_api::{
     etcdserverpb::{
@@ -17,7 +25,7 @@ use synod_api::{
     v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient},
 };
 use synod_kv::KvStore;
-use synod_server::{Config, Server, Watches};
+use synod_server::{Config, InMemory, Replica, RequestError, Server, Watches};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Streaming, transport::Channel};
 
@@ -34,9 +42,14 @@ struct World {
 }
 
 async fn world() -> World {
+    world_with(|replica| replica).await
+}
+
+/// A world whose replica is made of one in memory.
+async fn world_with<R: Replica>(make: impl FnOnce(InMemory) -> R) -> World {
     let watches = Watches::new();
     let store = KvStore::new().feeding(watches.feed());
-    let server = serve(&Config { watches: Some(watches), ..config() }, replica_of(store));
+    let server = serve(&Config { watches: Some(watches), ..config() }, make(replica_of(store)));
     let channel = connect(&server).await;
     World {
         server,
@@ -293,4 +306,49 @@ async fn a_candidate_that_gives_up_is_none_any_more() {
     world.until_keys(&["name/1"]).await;
     world.elections.resign(ResignRequest { leader: Some(first) }).await.unwrap();
     assert_eq!(world.leader().await, unknown("election: no leader"));
+}
+
+/// Does not execute the command that comes after so many others.
+#[derive(Clone)]
+struct Refusing {
+    inner: InMemory,
+    after: Arc<AtomicIsize>,
+}
+
+impl Replica for Refusing {
+    answered_by_inner!(
+        limits,
+        execute_in_session,
+        open_session,
+        query,
+        ballot,
+        status,
+        group,
+        change,
+        move_leader
+    );
+
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        match self.after.fetch_sub(1, SeqCst) {
+            0 => Err(RequestError::Timeout),
+            _ => self.inner.execute(command).await,
+        }
+    }
+}
+
+/// Its key has the value of before, so others would take it for one that leads with that.
+#[tokio::test]
+async fn a_candidate_whose_value_cannot_be_told_is_none_any_more() {
+    let after = Arc::new(AtomicIsize::new(-1));
+    let mut world = world_with(|inner| Refusing { inner, after: Arc::clone(&after) }).await;
+    world.grant(1).await;
+    world.campaign(1, "one").await.unwrap().unwrap();
+    // Its key is found; then its value is to be changed.
+    after.store(1, SeqCst);
+    let (code, message) = world.campaign(1, "uno").await.unwrap().unwrap_err();
+    assert_eq!((code, &*message), (Code::Unknown, "etcdserver: request timed out"));
+    assert_eq!(world.leader().await, unknown("election: no leader"));
+    assert!(world.keys().await.is_empty());
+    assert_eq!(text(&world.campaign(1, "uno").await.unwrap().unwrap().key), "name/1");
+    assert_eq!(world.leader().await.unwrap(), "uno");
 }

@@ -1,5 +1,7 @@
 //! Two endpoints of one store, each of which can be made to fail.
 
+#![allow(dead_code, reason = "each user needs some of it")]
+
 use std::{
     collections::VecDeque,
     future::pending,
@@ -16,6 +18,7 @@ use synod_kv::KvStore;
 use synod_server::{
     Answer, Change, ChangeError, Config as ServerConfig, Consistency, Elsewhere, Group, InMemory, Limits,
     Member, MoveError, Registry, Replica, RequestError, Server, Start, Status, SubscribeError, Subscription,
+    Watches,
 };
 use synod_wire::{Ballot, ClusterId, GroupId, ReplicaId, SessionId};
 
@@ -30,8 +33,9 @@ pub enum Fault {
     /// It does not execute the request, and answers with an error at once.
     Refuse(RequestError),
     /// It does not execute the request, and answers with an error after two seconds.
-    #[allow(dead_code, reason = "not every test needs it")]
     RefuseLate(RequestError),
+    /// It does so with every other request.
+    EveryOther(Box<Fault>),
 }
 
 /// A replica that fails as a test demands.
@@ -52,12 +56,10 @@ impl Faulty {
         *self.fault.lock().unwrap() = fault;
     }
 
-    #[allow(dead_code, reason = "not every test needs it")]
     pub fn send_on(&self, elsewhere: Option<Elsewhere>) {
         *self.elsewhere.lock().unwrap() = elsewhere;
     }
 
-    #[allow(dead_code, reason = "not every test needs it")]
     pub fn refuse_to_be_followed(&self, refusals: impl IntoIterator<Item = SubscribeError>) {
         *self.refusals.lock().unwrap() = refusals.into_iter().collect();
     }
@@ -70,9 +72,19 @@ impl Faulty {
         &self,
         execute: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
-        self.seen.fetch_add(1, Ordering::SeqCst);
-        let fault = self.fault.lock().unwrap().clone();
+        let seen = self.seen.fetch_add(1, Ordering::SeqCst);
+        let fault = match self.fault.lock().unwrap().clone() {
+            Fault::EveryOther(fault) => {
+                if seen.is_multiple_of(2) {
+                    *fault
+                } else {
+                    Fault::None
+                }
+            }
+            fault => fault,
+        };
         match fault {
+            Fault::EveryOther(_) => unreachable!("it is another fault by now"),
             Fault::Refuse(error) => Err(error),
             Fault::RefuseLate(error) => {
                 tokio::time::sleep(Duration::from_secs(2)).await;
@@ -177,6 +189,28 @@ impl Pair {
         });
         let urls = servers.iter().flatten().map(|server| server.client_addresses()[0].to_string()).collect();
         Pair { replicas, servers, urls }
+    }
+
+    /// One server at two addresses, whose store can be watched. What is set and seen at a replica concerns both.
+    pub fn watched() -> Pair {
+        let watches = Watches::new();
+        let store = KvStore::new().feeding(watches.feed());
+        let replica = Faulty {
+            inner: InMemory::start(store, ClusterId(1), member()).unwrap(),
+            fault: Arc::new(Mutex::new(Fault::None)),
+            elsewhere: Arc::default(),
+            refusals: Arc::default(),
+            seen: Arc::default(),
+        };
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = ServerConfig {
+            client_addresses: vec![address.into(), address.into()],
+            watches: Some(watches),
+            ..ServerConfig::default()
+        };
+        let server = Server::start(&config, replica.clone(), Registry::default()).unwrap();
+        let urls = server.client_addresses().iter().map(ToString::to_string).collect();
+        Pair { replicas: [replica.clone(), replica], servers: [Some(server), None], urls }
     }
 
     /// The client begins with the first endpoint, and gives up an attempt soon.

@@ -24,7 +24,7 @@ use synod_client::{
 };
 use tokio::{task::JoinSet, time::sleep};
 
-use super::history::{Answer, History, Op, Seen};
+use super::history::{Answer, History, Op, Seen, name_of};
 
 /// How long a request may take: longer than an election, so that some requests live through one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -205,7 +205,7 @@ async fn work(client: Client, mut random: Rng, shared: Arc<Shared>) {
 
 /// Sends one request, in the client's way.
 pub async fn ask(client: &Client, key: u32, op: Op) -> Result<Seen, Error> {
-    let name = || format!("chaos/{key:06}").into();
+    let name = || name_of(key).into();
     let put = |value| PutRequest { key: name(), value: encode(value), ..PutRequest::default() };
     let range = || RangeRequest { key: name(), ..RangeRequest::default() };
     let revision = |header: Option<ResponseHeader>| header.map_or(0, |header| header.revision);

@@ -16,6 +16,8 @@ use std::{
 
 use synod_sim::check::linear::{self, Operation, Sequential, Verdict};
 
+use super::events::Known;
+
 /// Steps after which a search is given up. With the hints that revisions give, a history needs about as many
 /// steps as it has operations.
 const STEPS_MAX: usize = 5_000_000;
@@ -78,6 +80,16 @@ impl Entry {
         }
     }
 
+    /// The revision at which a number was written, and the number, as far as its answer tells that.
+    fn known(&self) -> Option<(i64, u64)> {
+        let (_, seen) = self.returned?;
+        match (self.read(), self.written()) {
+            (Some(value), _) if seen.written_at > 0 => Some((seen.written_at, value)),
+            (None, Some(value)) => Some((seen.revision, value)),
+            _ => None,
+        }
+    }
+
     /// The number that it read.
     fn read(&self) -> Option<u64> {
         match self.returned?.1.answer {
@@ -109,6 +121,17 @@ impl History {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             entries.push(Entry { key, op, invoked, returned });
         }
+    }
+
+    /// The writes of which clients know: from their answers, or since they read the value.
+    #[must_use]
+    pub(super) fn known(&self) -> Vec<Known> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = entries.iter().filter_map(|entry| {
+            let (revision, value) = entry.known()?;
+            Some(Known { revision, key: name_of(entry.key), value: value.to_string() })
+        });
+        known.collect()
     }
 
     /// Checks everything that has ended so far.
@@ -156,6 +179,11 @@ pub struct Findings {
     pub undecided: u64,
     /// Answers that no store explains, with the operations around them.
     pub violations: Vec<String>,
+}
+
+/// The name of a key in the store.
+pub(super) fn name_of(key: u32) -> String {
+    format!("chaos/{key:06}")
 }
 
 /// One key.
@@ -213,12 +241,7 @@ fn revisions(entries: &[Entry]) -> Option<String> {
     // The write at each revision, as far as any client was told.
     let mut written: BTreeMap<i64, (u32, u64)> = BTreeMap::new();
     for entry in &answered {
-        let (_, seen) = entry.returned?;
-        let told = match (entry.read(), entry.written()) {
-            (Some(value), _) if seen.written_at > 0 => (seen.written_at, value),
-            (None, Some(value)) => (seen.revision, value),
-            _ => continue,
-        };
+        let Some(told) = entry.known() else { continue };
         let before = *written.entry(told.0).or_insert((entry.key, told.1));
         if before != (entry.key, told.1) {
             let ((key, value), revision) = (before, told.0);

@@ -2,8 +2,9 @@
 //!
 //! A seed draws a schedule of faults ([`Schedule`]). They are applied one after another to processes `synod
 //! serve`, some of them together with an operator's action. Clients work without a pause and record what they
-//! see; at the end [`History::check`](history::History::check) looks for a store that explains it. How a run
-//! proceeds, and how operations and faults coincide, is different each time; the schedule is the same.
+//! see; at the end [`History::check`](history::History::check) looks for a store that explains it. Watchers follow
+//! everything that happens, and contenders hold locks; what they see is checked too. How a run proceeds, and how
+//! operations and faults coincide, is different each time; the schedule is the same.
 //!
 //! Where the system allows it, everything happens in namespaces that the program makes and that end with it:
 //! of networks, so that packets can be dropped; of mounts, so that each replica has a file system that can be
@@ -12,7 +13,10 @@
 
 mod clients;
 mod cluster;
+mod events;
 pub mod history;
+mod holders;
+mod holds;
 mod log;
 mod network;
 mod operator;
@@ -20,6 +24,7 @@ mod report;
 mod run;
 mod schedule;
 mod timeline;
+mod watchers;
 
 use std::{
     collections::BTreeMap,
@@ -45,12 +50,14 @@ pub use self::schedule::{Fault, Schedule, Step, Victim};
 use self::{
     clients::Clients,
     cluster::Cluster,
+    holders::Holders,
     log::Log,
     network::Network,
     operator::Operator,
-    report::Report,
+    report::{Locks, Report, Watched},
     run::{Run, Tally},
     timeline::Timeline,
+    watchers::Watchers,
 };
 use crate::{
     figure::{Figure, numbers::date},
@@ -291,8 +298,9 @@ fn start(
     write("report.md", &text)?;
     let drawn = figure.write(&folder.join("timeline"));
     drawn.map_err(|(path, error)| Stopped::Failed(format!("{}: {error}", path.display())))?;
-    if !report.findings.violations.is_empty() {
-        write("violations.txt", &report.findings.violations.join("\n"))?;
+    let violations: Vec<&str> = report.violations().collect();
+    if !violations.is_empty() {
+        write("violations.txt", &violations.join("\n"))?;
     }
     Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -322,6 +330,8 @@ async fn measure(
     let log = Log::new(&folder.join("events.log"), args.seconds, !args.quiet)?;
     let tallies: BTreeMap<_, _> = faults.iter().map(|&fault| (fault, Tally::default())).collect();
     let clients = Clients::start(&endpoints, seed).map_err(refused)?;
+    let mut watchers = Watchers::start(&endpoints, seed).map_err(refused)?;
+    let mut holders = Holders::start(&endpoints, seed).map_err(refused)?;
     let longest_gap = (Duration::ZERO, 0.0, String::new());
     let timeline = Timeline::begin(clients.pulse());
     let mut run =
@@ -334,7 +344,8 @@ async fn measure(
     run.clients.pulse().longest_gap();
 
     let began = Instant::now();
-    let housekeeping = tokio::spawn(keep_house(run.log.bar(), run.clients.pulse(), run.operator.clone()));
+    let housekeeping =
+        tokio::spawn(keep_house(run.log.bar(), run.clients.pulse(), run.operator.clone(), watchers.shared()));
     let mut broken = Vec::new();
     for (turn, step) in Schedule::new(seed, &faults, args.replicas).enumerate() {
         if turn >= run.tallies.len() && began.elapsed() >= Duration::from_secs(args.seconds) {
@@ -352,9 +363,20 @@ async fn measure(
     let figure = run.timeline.end();
     housekeeping.abort();
     run.log.say("reading every key once more, comparing replicas, checking the history");
-    broken.extend(end(&mut run, broken.is_empty()).await);
+    let in_order = broken.is_empty();
+    if let Err(error) = run.clients.stop().await {
+        broken.push(format!("a key cannot be read in the end: {error}"));
+    }
+    holders.stop().await;
+    let (watched, locks) = settle(&run, &mut watchers, &holders, in_order, &mut broken).await;
+    if in_order {
+        broken.extend(run.operator.compare().await.err());
+        broken.extend(run.cluster.stop().err());
+    }
     let findings = run.clients.history().check();
-    if !(broken.is_empty() && findings.violations.is_empty()) {
+    let nothing_found =
+        findings.violations.is_empty() && watched.violations.is_empty() && locks.violations.is_empty();
+    if !(broken.is_empty() && nothing_found) {
         run.cluster.keep()?;
     }
     environment.end();
@@ -365,6 +387,8 @@ async fn measure(
         tallies: run.tallies,
         longest_gap: run.longest_gap,
         findings,
+        watched,
+        locks,
         broken,
     };
     Ok((report, figure))
@@ -387,17 +411,45 @@ fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
     ]
 }
 
-/// Ends the run. Returns the promises that were broken after the last fault.
-async fn end(run: &mut Run, in_order: bool) -> Vec<String> {
-    let mut broken = Vec::new();
-    if let Err(error) = run.clients.stop().await {
-        broken.push(format!("a key cannot be read in the end: {error}"));
-    }
-    if in_order {
-        broken.extend(run.operator.compare().await.err());
-        broken.extend(run.cluster.stop().err());
-    }
-    broken
+/// Waits until watchers have been told everything, if the run is in order, and checks what they and the holders of locks
+/// saw.
+async fn settle(
+    run: &Run,
+    watchers: &mut Watchers,
+    holders: &Holders,
+    in_order: bool,
+    broken: &mut Vec<String>,
+) -> (Watched, Locks) {
+    let held = if in_order { run.operator.everything().await } else { Err("nothing is read".to_owned()) };
+    let until = match &held {
+        Ok((revision, _)) => {
+            watchers.stop(*revision).await;
+            *revision
+        }
+        Err(why) => {
+            watchers.abort();
+            if in_order {
+                broken.push(format!("the store cannot be read in the end: {why}"));
+            }
+            i64::MAX
+        }
+    };
+    let shared = watchers.shared();
+    let ledger = shared.ledger();
+    let record = holders.record();
+    let mut known = run.clients.history().known();
+    known.extend(record.written.iter().map(|(_, known)| known.clone()));
+    let held = held.ok().map(|(_, held)| held);
+    let watched = Watched {
+        watchers: ledger.watchers().to_vec(),
+        known: known.len(),
+        violations: ledger.check(until, &known, held.as_deref()),
+    };
+    let mut written = holders::told(&ledger);
+    written.extend(record.written.iter().map(|(fenced, _)| *fenced));
+    let mut violations = record.violations.clone();
+    violations.extend(holds::check(&record.holds, &written));
+    (watched, Locks { changes: holds::changes(&record.holds), record, violations })
 }
 
 /// The faults of the run: those that were asked for, or all that can be applied.
@@ -430,7 +482,12 @@ fn setup(args: &Args, seed: u64, on: &str, environment: &Environment) -> Vec<(&'
 }
 
 /// Keeps the bar up to date, and the store small: it compacts versions that are no longer read.
-async fn keep_house(bar: indicatif::ProgressBar, pulse: Arc<clients::Pulse>, operator: Operator) {
+async fn keep_house(
+    bar: indicatif::ProgressBar,
+    pulse: Arc<clients::Pulse>,
+    operator: Operator,
+    watched: Arc<watchers::Shared>,
+) {
     let (began, mut before) = (Instant::now(), 0);
     let mut tick = interval(Duration::from_secs(1));
     for second in 1_u64.. {
@@ -441,7 +498,7 @@ async fn keep_house(bar: indicatif::ProgressBar, pulse: Arc<clients::Pulse>, ope
         before = completed;
         if second.is_multiple_of(5) {
             // Compaction may fail during a fault; the next round tries again.
-            let _ = operator.compact(2000).await;
+            let _ = operator.compact(2000, |revision| watched.compact(revision)).await;
         }
     }
 }

@@ -7,6 +7,7 @@ use synod_client::{
     api::{
         CompactionRequest, HashKvRequest, HashKvResponse, RangeRequest, maintenance_client::MaintenanceClient,
     },
+    mvccpb::KeyValue,
     native::{AddMember, ChangeRequest, Goal, Group, Reconfigure, StatusResponse, change_request::Change},
 };
 use tokio::time::sleep;
@@ -68,10 +69,15 @@ impl Operator {
         told.into_iter().enumerate().filter_map(known).max().map(|(_, _, place)| place)
     }
 
-    /// The id of a replica.
+    /// The id of a replica, which must tell it in time.
     pub async fn id(&self, place: usize) -> Result<u64, String> {
-        let status = self.each[place].native_status().await.remove(0);
-        status.map(|status| status.replica).map_err(|error| error.to_string())
+        let mut id = None;
+        self.until("a replica does not tell its status", async || {
+            id = self.each[place].native_status().await.remove(0).ok().map(|status| status.replica);
+            id.is_some()
+        })
+        .await?;
+        Ok(id.unwrap_or_default())
     }
 
     /// The places of replicas that do not serve a linearizable read.
@@ -180,14 +186,23 @@ impl Operator {
         Ok(())
     }
 
-    /// Compacts: forgets versions that are more than `keep` revisions old.
-    pub async fn compact(&self, keep: i64) -> Result<(), Error> {
+    /// Compacts: forgets versions that are more than `keep` revisions old, as far as `allowed` says.
+    pub async fn compact(&self, keep: i64, allowed: impl Fn(i64) -> i64) -> Result<(), Error> {
         let request = RangeRequest { key: "chaos".into(), ..RangeRequest::default() };
         let revision = self.all.get(request).await?.header.map_or(0, |header| header.revision) - keep;
+        let revision = allowed(revision);
         if revision > 0 {
             self.all.compact(CompactionRequest { revision, physical: false }).await?;
         }
         Ok(())
+    }
+
+    /// The revision, and everything that the store holds at it.
+    pub async fn everything(&self) -> Result<(i64, Vec<KeyValue>), String> {
+        let (key, range_end) = ("\0".into(), "\0".into());
+        let all = RangeRequest { key, range_end, ..RangeRequest::default() };
+        let found = self.all.get(all).await.map_err(|error| error.to_string())?;
+        Ok((found.header.map_or(0, |header| header.revision), found.kvs))
     }
 
     /// Waits until all replicas are at the same revision, at which they must hold the same. Returns that revision.

@@ -2,7 +2,14 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use super::{history::Findings, run::Tally, schedule::Fault};
+use super::{
+    events::{EVENTS_MIN, Watcher},
+    history::Findings,
+    holders::Record,
+    holds::CHANGES_MIN,
+    run::Tally,
+    schedule::Fault,
+};
 
 /// Operations that must be completed during a kind of fault. With fewer it is not covered.
 const COVERED: u64 = 10;
@@ -20,13 +27,45 @@ pub struct Report {
     pub tallies: BTreeMap<Fault, Tally>,
     /// The longest time without a completed operation, when it was noticed, and which fault preceded it.
     pub longest_gap: (Duration, f64, String),
-    /// The result of the checks.
+    /// The result of the checks of what clients saw.
     pub findings: Findings,
+    /// What watchers were told.
+    pub watched: Watched,
+    /// What happened to locks.
+    pub locks: Locks,
     /// Other promises that were broken: of service, of equality, of stopping in order.
     pub broken: Vec<String>,
 }
 
+/// What watchers were told.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// The watchers.
+    pub watchers: Vec<Watcher>,
+    /// Writes of which clients know, each of which was looked for among the events.
+    pub known: usize,
+    /// Events that were lost, came twice or out of order, or differ from what others saw.
+    pub violations: Vec<String>,
+}
+
+/// What happened to locks.
+#[derive(Clone, Debug, Default)]
+pub struct Locks {
+    /// What contenders saw.
+    pub record: Record,
+    /// How often each lock went from one contender to another.
+    pub changes: BTreeMap<u32, usize>,
+    /// Locks that two held at once, leases that ended early, and writes that passed a fence.
+    pub violations: Vec<String>,
+}
+
 impl Report {
+    /// What was seen and cannot be explained.
+    pub fn violations(&self) -> impl Iterator<Item = &str> {
+        let all = [&self.findings.violations, &self.watched.violations, &self.locks.violations];
+        all.into_iter().flatten().map(String::as_str)
+    }
+
     /// Why the run failed; empty if it did not.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = self.broken.clone();
@@ -39,6 +78,28 @@ impl Report {
                 "the check was given up for {} of {} keys; at most {UNDECIDED_PERCENT_MAX} % may be",
                 found.undecided, found.keys
             ));
+        }
+        if let Some(first) = self.watched.violations.first() {
+            failures
+                .push(format!("watches: {} violations, the first: {first}", self.watched.violations.len()));
+        }
+        if let Some(first) = self.locks.violations.first() {
+            failures.push(format!("locks: {} violations, the first: {first}", self.locks.violations.len()));
+        }
+        for Watcher { name, events, .. } in &self.watched.watchers {
+            if *events < EVENTS_MIN {
+                failures.push(format!("{name} is not covered: it was told {events} events of {EVENTS_MIN}"));
+            }
+        }
+        if self.locks.changes.is_empty() {
+            failures.push("the locks are not covered: none was held".to_owned());
+        }
+        for (lock, changes) in &self.locks.changes {
+            if *changes < CHANGES_MIN {
+                failures.push(format!(
+                    "lock {lock} is not covered: it changed hands {changes} times of {CHANGES_MIN}"
+                ));
+            }
         }
         for (fault, tally) in &self.tallies {
             if tally.completed < COVERED {
@@ -84,6 +145,32 @@ impl fmt::Display for Report {
             "Checked: {} keys, {} of them undecided; revisions of all of them; what all replicas hold",
             found.keys, found.undecided
         )?;
+        let Watched { watchers, known, .. } = &self.watched;
+        let events: u64 = watchers.iter().map(|watcher| watcher.events).sum();
+        let resumed: u64 = watchers.iter().map(|watcher| watcher.resumed).sum();
+        writeln!(
+            f,
+            "\nWatches: {} watchers, {events} events told, {resumed} resumptions, {known} writes that clients know of  ",
+            watchers.len()
+        )?;
+        let Locks { record, changes, .. } = &self.locks;
+        let changes: Vec<_> = changes.values().map(ToString::to_string).collect();
+        writeln!(
+            f,
+            "Locks: held {} times, changed hands {} times; {} holders vanished and {} lost their lock, {} contenders \
+             left the queue  ",
+            record.holds.len(),
+            changes.join(" and "),
+            record.vanished,
+            record.lost,
+            record.left
+        )?;
+        writeln!(
+            f,
+            "Writes under a lock: {}, and {} that a fence refused",
+            record.written.len(),
+            record.refused
+        )?;
         let failures = self.failures();
         match failures.is_empty() {
             true => writeln!(f, "\nVerdict: linearizable, every fault covered, every promise kept"),
@@ -97,7 +184,15 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::events::Ledger, *};
+
+    fn watcher() -> Watcher {
+        let mut ledger = Ledger::default();
+        ledger.add("the watcher at n1".to_owned(), 2);
+        let mut watcher = ledger.watchers()[0].clone();
+        watcher.events = EVENTS_MIN;
+        watcher
+    }
 
     fn report() -> Report {
         let tally = Tally { applied: 2, completed: COVERED, ..Tally::default() };
@@ -107,6 +202,8 @@ mod tests {
             tallies: [(Fault::Kill, tally)].into(),
             longest_gap: (Duration::from_millis(900), 3.0, "kill n1".to_owned()),
             findings: Findings { reads: 50, writes: 50, keys: 100, undecided: 1, ..Findings::default() },
+            watched: Watched { watchers: vec![watcher()], ..Watched::default() },
+            locks: Locks { changes: [(0, CHANGES_MIN)].into(), ..Locks::default() },
             broken: Vec::new(),
         }
     }
@@ -128,6 +225,15 @@ mod tests {
         };
         fails(&|report| report.findings.undecided = 2, "2 of 100 keys");
         fails(&|report| report.findings.violations = vec!["x".to_owned()], "not linearizable");
+        let few = |report: &mut Report| report.watched.watchers[0].events -= 1;
+        fails(&few, "the watcher at n1 is not covered: it was told 99 events");
+        fails(&|report| report.watched.violations = vec!["twice".to_owned()], "the first: twice");
+        fails(&|report| report.locks.violations = vec!["held by two".to_owned()], "the first: held by two");
+        fails(
+            &|report| report.locks.changes = [(0, 9)].into(),
+            "lock 0 is not covered: it changed hands 9 times",
+        );
+        fails(&|report| report.locks.changes.clear(), "none was held");
         fails(&|report| report.broken = vec!["n1 ended by itself".to_owned()], "n1 ended by itself");
         fails(&|report| _ = report.tallies.insert(Fault::Pause, Tally::default()), "pause is not covered");
     }

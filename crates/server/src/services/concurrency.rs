@@ -211,11 +211,7 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
         charge: &Charge,
     ) -> Result<Waiting<R>, Status> {
-        let release = match self.releases().try_acquire_owned() {
-            Ok(place) => Some((self.release_of(ticket)?, place)),
-            Err(_) => None,
-        };
-        let mut waiting = Waiting { replica: self.replica().clone(), release };
+        let mut waiting = self.waiting(ticket)?;
         let waited = tokio::select! {
             waited = self.until_none_before(caller, queue, ticket.created, lane, charge) => waited,
             () = self.feeds().stopping() => Err(call::stopped()),
@@ -227,6 +223,21 @@ impl<R: Replica> Store<R> {
                 Err(status)
             }
         }
+    }
+
+    /// Takes a candidate out of its queue whose value could not be told, as etcd does.
+    pub(super) async fn withdraw(&self, ticket: &Ticket) {
+        if let Ok(mut waiting) = self.waiting(ticket) {
+            waiting.release().await;
+        }
+    }
+
+    fn waiting(&self, ticket: &Ticket) -> Result<Waiting<R>, Status> {
+        let release = match self.releases().try_acquire_owned() {
+            Ok(place) => Some((self.release_of(ticket)?, place)),
+            Err(_) => None,
+        };
+        Ok(Waiting { replica: self.replica().clone(), release })
     }
 
     /// The command that deletes a key. It is the server's own: what its client may do can have changed while it waited.

@@ -42,8 +42,11 @@ impl<R: Replica> Store<R> {
         let queue = Queue::new(&name);
         let queued = self.enqueue(who, &queue, lease, value.clone()).await?;
         let ticket = &queued.ticket;
-        if queued.found.is_some_and(|found| found != value) {
-            self.set_value(who, ticket, value, lease).await?;
+        if queued.found.is_some_and(|found| found != value)
+            && let Err(status) = self.set_value(who, ticket, value, lease).await
+        {
+            self.withdraw(ticket).await;
+            return Err(status);
         }
         if !queued.is_first {
             self.until_first(caller, &queue, ticket, lane, charge).await?.stays();
