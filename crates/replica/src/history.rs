@@ -130,8 +130,8 @@ impl History {
     /// newest. `None` if there are none.
     #[must_use]
     pub fn noted(since: Slot, marks: impl IntoIterator<Item = Mark>) -> Option<History> {
-        let marks: BTreeMap<Slot, u64> =
-            marks.into_iter().map(|mark| (mark.slot, mark.fingerprint)).collect();
+        let of_slots = marks.into_iter().filter(|mark| mark.slot > Slot::ZERO);
+        let marks: BTreeMap<Slot, u64> = of_slots.map(|mark| (mark.slot, mark.fingerprint)).collect();
         let (&slot, &fingerprint) = marks.last_key_value()?;
         let end = Mark { slot, fingerprint };
         Some(History { since, end, marks, delivered: Arc::default(), place: None })
@@ -247,7 +247,10 @@ impl History {
         let since = reader.slot("since")?;
         let end = Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? };
         let count = reader.u32("fingerprints")?;
-        let mark = |_| Ok((reader.slot("slot")?, reader.u64("fingerprint")?));
+        let mark = |_| match (reader.slot("slot of a fingerprint")?, reader.u64("fingerprint")?) {
+            (slot, fingerprint) if Slot::ZERO < slot && slot <= end.slot => Ok((slot, fingerprint)),
+            (slot, _) => Err(DecodeError::Undefined { field: "slot of a fingerprint", value: slot.0 }),
+        };
         let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
         let delivered = if named { Delivered::decode(reader)? } else { Delivered::default() };
         let mut place = None;

@@ -32,7 +32,7 @@ impl Origin {
     fn tidy(&mut self) {
         self.above = self.above.split_off(&self.floor);
         while self.above.remove(&self.floor) {
-            self.floor += 1;
+            self.floor = self.floor.saturating_add(1);
         }
     }
 }
