@@ -91,7 +91,8 @@ impl Forks {
 /// How many slots there must be after this one before its fingerprint is dropped, if the newest `dense` slots
 /// keep all theirs.
 fn span(slot: Slot, dense: u64) -> u64 {
-    dense.saturating_mul(1 << slot.0.trailing_zeros())
+    // Every power of two divides slot 0, with which a note may begin.
+    dense.saturating_mul(1_u64.checked_shl(slot.0.trailing_zeros()).unwrap_or(u64::MAX))
 }
 
 /// What a slot adds to the sum: its number and the checksum and length of the batch, mixed so that each bit of them
@@ -130,8 +131,8 @@ impl History {
     /// newest. `None` if there are none.
     #[must_use]
     pub fn noted(since: Slot, marks: impl IntoIterator<Item = Mark>) -> Option<History> {
-        let of_slots = marks.into_iter().filter(|mark| mark.slot > Slot::ZERO);
-        let marks: BTreeMap<Slot, u64> = of_slots.map(|mark| (mark.slot, mark.fingerprint)).collect();
+        let marks: BTreeMap<Slot, u64> =
+            marks.into_iter().map(|mark| (mark.slot, mark.fingerprint)).collect();
         let (&slot, &fingerprint) = marks.last_key_value()?;
         let end = Mark { slot, fingerprint };
         Some(History { since, end, marks, delivered: Arc::default(), place: None })
@@ -248,7 +249,7 @@ impl History {
         let end = Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? };
         let count = reader.u32("fingerprints")?;
         let mark = |_| match (reader.slot("slot of a fingerprint")?, reader.u64("fingerprint")?) {
-            (slot, fingerprint) if Slot::ZERO < slot && slot <= end.slot => Ok((slot, fingerprint)),
+            (slot, fingerprint) if slot <= end.slot => Ok((slot, fingerprint)),
             (slot, _) => Err(DecodeError::Undefined { field: "slot of a fingerprint", value: slot.0 }),
         };
         let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;

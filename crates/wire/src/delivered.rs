@@ -114,6 +114,13 @@ mod tests {
     }
 
     #[test]
+    fn the_last_number_that_there_is_ends_nothing() {
+        let mut delivered = Delivered::default();
+        delivered.deliver(&batch(id(1, 1, u64::MAX), u64::MAX));
+        assert!(delivered.voids(id(1, 1, 7)) && !delivered.voids(id(1, 2, 7)));
+    }
+
+    #[test]
     fn what_is_delivered_is_void_afterwards_by_reference_too() {
         let mut delivered = Delivered::default();
         assert!(!delivered.voids(id(1, 1, 2)));
