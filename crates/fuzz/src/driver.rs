@@ -247,10 +247,13 @@ fn shrunk(target: &Target, input: &[u8], why: String) -> Failure {
     smallest
 }
 
-/// A reason without what it tells of the input, which is different in each: words with digits, and what stands in quotation
-/// marks.
+/// A reason without what it tells of the input, which is different in each: words with digits, what stands in quotation marks,
+/// and a list with what follows it.
 fn without_details(reason: &str) -> String {
     let words = reason.split('"').step_by(2).flat_map(str::split_whitespace);
-    let words = words.filter(|word| !word.contains(|letter: char| letter.is_ascii_digit())).take(20);
+    let words = words
+        .take_while(|word| !word.starts_with('['))
+        .filter(|word| !word.contains(|letter: char| letter.is_ascii_digit()))
+        .take(20);
     words.collect::<Vec<_>>().join(" ")
 }

@@ -482,6 +482,7 @@ mod tests {
             let history = long(slots);
             let noted = History::noted(history.since(), history.to_note()).unwrap();
             assert_eq!(noted.end(), history.end());
+            assert_eq!(noted.to_note().last(), Some(history.end()));
             assert!(noted.marks.len() <= 8 * DENSE_IN_NOTE as usize, "{} of {slots}", noted.marks.len());
             for slot in (slots.saturating_sub(DENSE_IN_NOTE - 1).max(1)..=slots).map(Slot) {
                 assert_eq!(noted.at(slot), history.at(slot), "{slot} of {slots}");

@@ -149,7 +149,10 @@ fn frames(input: &[u8]) -> Verdict {
     let groups = messages.iter().filter(|(group, _)| *group != GroupId::FIRST).count();
     match error {
         Some(error) if messages.is_empty() => Verdict::Refused(error),
-        error => Verdict::Accepted(format!("{} {} {error:?}", messages.len().min(5), groups.min(5))),
+        error => {
+            let (messages, is_broken) = (messages.len().min(5), error.is_some());
+            Verdict::Accepted(format!("{messages} messages, {} of groups, {is_broken}", groups.min(5)))
+        }
     }
 }
 
