@@ -84,8 +84,9 @@ impl fmt::Display for Failure {
 /// The most time that an input may take. It is far more than any takes, and what is quadratic takes more.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// How many smaller inputs are tried when an input has failed.
+/// How many smaller inputs are tried when an input has failed, and for how long: an input may have failed since it takes long.
 const SHRINKING_RUNS: usize = 5_000;
+const SHRINKING_TIME: Duration = Duration::from_secs(20);
 
 thread_local! {
     /// Whether a target runs on this thread, whose panics are caught.
@@ -229,11 +230,11 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
 /// A smaller input that fails as well: pieces are left out as long as it still fails.
 fn shrunk(target: &Target, input: &[u8], why: String) -> Failure {
     let mut smallest = Failure { input: input.to_vec(), why };
-    let mut runs = 0;
+    let (mut runs, began) = (0, Instant::now());
     let mut piece = input.len() / 2;
     while piece > 0 {
         let mut at = 0;
-        while at < smallest.input.len() && runs < SHRINKING_RUNS {
+        while at < smallest.input.len() && runs < SHRINKING_RUNS && began.elapsed() < SHRINKING_TIME {
             runs += 1;
             let mut smaller = smallest.input.clone();
             smaller.drain(at..(at + piece).min(smaller.len()));

@@ -361,7 +361,7 @@ fn check_reads(store: &KvStore) {
     assert!(all.kvs.is_sorted_by(|one, other| one.key < other.key));
     for pair in &all.kvs {
         let alone = ask(RangeRequest { key: pair.key.clone(), ..RangeRequest::default() });
-        assert_eq!(alone.kvs, [pair.clone()]);
+        assert_eq!(alone.kvs, std::slice::from_ref(pair));
         assert!(pair.create_revision <= pair.mod_revision && pair.mod_revision <= store.revision());
     }
 }
