@@ -209,7 +209,7 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
     store.compacted = input.i64()?;
     store.purged = input.i64()?;
     check(
-        store.revision >= 1 && (-1..=store.revision).contains(&store.compacted),
+        (1..i64::MAX).contains(&store.revision) && (-1..=store.revision).contains(&store.compacted),
         "the revisions of the store are out of order",
     )?;
     check((0..=store.compacted.max(0)).contains(&store.purged), "the purged revision is out of range")?;
@@ -281,9 +281,10 @@ fn read_history(
         let plausible = if Seen::from(&version).is_tombstone() {
             version.created == 0 && version.lease == 0 && version.value.is_empty()
         } else {
-            version.version > 0 && (2..=version.modified).contains(&version.created)
+            (1..i64::MAX).contains(&version.version) && (2..=version.modified).contains(&version.created)
         };
-        check(plausible && (2..=store.revision).contains(&version.modified), "a version contradicts itself")?;
+        let is_placed = (2..=store.revision).contains(&version.modified) && version.sub < u32::MAX;
+        check(plausible && is_placed, "a version contradicts itself")?;
         store.versions += 1;
         store.size_bytes += charge(key, &version.value);
         if version.modified >= store.purged {
@@ -735,6 +736,7 @@ mod tests {
         };
         refused(Forged { revisions: [0, -1, 0], ..GOOD }, "revisions of the store");
         refused(Forged { revisions: [5, 6, 2], ..GOOD }, "revisions of the store");
+        refused(Forged { revisions: [i64::MAX, 2, 2], ..GOOD }, "revisions of the store");
         refused(Forged { revisions: [5, -2, 0], ..GOOD }, "revisions of the store");
         refused(Forged { revisions: [5, 2, 3], ..GOOD }, "purged");
         refused(Forged { revisions: [5, 2, -1], ..GOOD }, "purged");
@@ -754,6 +756,8 @@ mod tests {
         refused(with(&[("a", &[(3, 0, 3, 1), (3, 0, 3, 2)])]), "versions of a key");
         refused(with(&[("a", &[(2, 0, 2, 1)]), ("b", &[(2, 0, 2, 1)])]), "same revision and place");
         refused(with(&[("a", &[(6, 0, 2, 1)])]), "contradicts itself");
+        refused(with(&[("a", &[(3, u32::MAX, 2, 1)])]), "contradicts itself");
+        refused(with(&[("a", &[(3, 0, 2, i64::MAX)])]), "contradicts itself");
         refused(with(&[("a", &[(1, 0, 1, 1)])]), "contradicts itself");
         refused(with(&[("a", &[(3, 0, 4, 1)])]), "contradicts itself");
         refused(with(&[("a", &[(3, 0, 3, -1)])]), "contradicts itself");

@@ -52,6 +52,8 @@ mod error;
 mod event_loop;
 mod executor;
 mod found;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod hand_over;
 mod handle;
 mod hosted;

@@ -91,7 +91,8 @@ impl Forks {
 /// How many slots there must be after this one before its fingerprint is dropped, if the newest `dense` slots
 /// keep all theirs.
 fn span(slot: Slot, dense: u64) -> u64 {
-    dense.saturating_mul(1 << slot.0.trailing_zeros())
+    // Every power of two divides slot 0, with which a note may begin.
+    dense.saturating_mul(1_u64.checked_shl(slot.0.trailing_zeros()).unwrap_or(u64::MAX))
 }
 
 /// What a slot adds to the sum: its number and the checksum and length of the batch, mixed so that each bit of them
@@ -247,7 +248,10 @@ impl History {
         let since = reader.slot("since")?;
         let end = Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? };
         let count = reader.u32("fingerprints")?;
-        let mark = |_| Ok((reader.slot("slot")?, reader.u64("fingerprint")?));
+        let mark = |_| match (reader.slot("slot of a fingerprint")?, reader.u64("fingerprint")?) {
+            (slot, fingerprint) if slot <= end.slot => Ok((slot, fingerprint)),
+            (slot, _) => Err(DecodeError::Undefined { field: "slot of a fingerprint", value: slot.0 }),
+        };
         let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
         let delivered = if named { Delivered::decode(reader)? } else { Delivered::default() };
         let mut place = None;
@@ -478,6 +482,7 @@ mod tests {
             let history = long(slots);
             let noted = History::noted(history.since(), history.to_note()).unwrap();
             assert_eq!(noted.end(), history.end());
+            assert_eq!(noted.to_note().last(), Some(history.end()));
             assert!(noted.marks.len() <= 8 * DENSE_IN_NOTE as usize, "{} of {slots}", noted.marks.len());
             for slot in (slots.saturating_sub(DENSE_IN_NOTE - 1).max(1)..=slots).map(Slot) {
                 assert_eq!(noted.at(slot), history.at(slot), "{slot} of {slots}");

@@ -457,14 +457,14 @@ fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
 }
 
 /// Accepts `application/grpc` with or without parameters, and of its encodings none or protobuf.
-fn is_grpc(content_type: &HeaderValue) -> bool {
+pub(crate) fn is_grpc(content_type: &HeaderValue) -> bool {
     let Some(rest) = content_type.as_bytes().strip_prefix(b"application/grpc") else { return false };
     let rest = rest.strip_prefix(b"+proto").unwrap_or(rest);
     rest.first().is_none_or(|&next| next == b';' || next == b' ')
 }
 
 /// The time-out in a `grpc-timeout` header, or `None` if it is not valid.
-fn timeout(header: &HeaderValue) -> Option<Duration> {
+pub(crate) fn timeout(header: &HeaderValue) -> Option<Duration> {
     let (unit, count) = header.as_bytes().split_last()?;
     if !(1..=8).contains(&count.len()) || !count.iter().all(u8::is_ascii_digit) {
         return None;

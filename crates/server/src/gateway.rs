@@ -305,7 +305,7 @@ async fn translated(body: Bytes, input: MessageDescriptor, many: bool) -> Result
     }
 }
 
-fn translate(body: &[u8], input: &MessageDescriptor, many: bool) -> Result<Bytes, Status> {
+pub(crate) fn translate(body: &[u8], input: &MessageDescriptor, many: bool) -> Result<Bytes, Status> {
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let mut objects = serde_json::Deserializer::from_slice(body);
     let mut frames = BytesMut::new();
@@ -332,7 +332,7 @@ fn translate(body: &[u8], input: &MessageDescriptor, many: bool) -> Result<Bytes
 
 /// Passes on what a client says besides its request: who it is, how long it waits, and any header of gRPC that begins with
 /// `Grpc-Metadata-`.
-fn metadata(from: &HeaderMap, to: &mut HeaderMap) {
+pub(crate) fn metadata(from: &HeaderMap, to: &mut HeaderMap) {
     const OF_GRPC: &str = "grpc-metadata-";
     for (name, value) in from {
         let passed = match name.as_str() {
@@ -435,7 +435,7 @@ fn streamed(messages: Messages, output: MessageDescriptor, held: Held) -> Answer
 }
 
 /// A message as JSON, with the names of the protocol files and without fields that have their defaults, as with etcd.
-fn object(message: Bytes, output: MessageDescriptor) -> Result<Bytes, Status> {
+pub(crate) fn object(message: Bytes, output: MessageDescriptor) -> Result<Bytes, Status> {
     let failed = |error: &dyn Error| Status::internal(format!("synod: an answer is not translated: {error}"));
     let message = DynamicMessage::decode(output, message).map_err(|error| failed(&error))?;
     let mut text = serde_json::Serializer::new(Vec::new());

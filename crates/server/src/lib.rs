@@ -34,6 +34,8 @@ mod connection;
 mod event_loop;
 mod exposition;
 mod feeds;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gateway;
 mod http;
 mod listen;

@@ -14,7 +14,7 @@ use synod_metrics::{Durations, Families};
 use tonic::Code;
 
 /// Methods that are counted separately. All others are counted together, so that clients cannot create series at will.
-const METHODS: [&str; 54] = [
+pub(crate) const METHODS: [&str; 54] = [
     "/etcdserverpb.KV/Put",
     "/etcdserverpb.KV/Range",
     "/synod.v1.Native/Execute",

@@ -16,6 +16,7 @@ use prost::Message as _;
 use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
 use synod_tls::Acceptor;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     runtime::{Builder, Handle, Runtime},
     sync::{Semaphore, oneshot, watch},
     task::JoinHandle,
@@ -34,7 +35,7 @@ use crate::{
     places::{Places, Presence},
     readers::Readers,
     services::Store,
-    stream::{Established, Socket, Stream, establish},
+    stream::{Established, Socket, establish},
     web::Web,
 };
 
@@ -469,8 +470,8 @@ impl<R: Replica> Protocols<R> {
 }
 
 /// Answers requests for pages, and those of clients that speak JSON.
-async fn serve_web<R: Replica>(
-    stream: Stream,
+pub(crate) async fn serve_web<R: Replica>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     web: &Web<R>,
     stop: Pin<&mut impl Future<Output = ()>>,
     mut place: Presence,

@@ -130,7 +130,7 @@ pub(crate) struct Ahead<S> {
 }
 
 impl<S: AsyncRead + Unpin> Ahead<S> {
-    fn new(inner: S) -> Ahead<S> {
+    pub(crate) fn new(inner: S) -> Ahead<S> {
         Ahead { first: [0; 2], read: 0, given: 0, inner }
     }
 
@@ -146,7 +146,7 @@ impl<S: AsyncRead + Unpin> Ahead<S> {
     }
 
     /// Whether the client begins as HTTP/2 does. Of another protocol no more than it needs is read.
-    async fn begins_http2(&mut self) -> io::Result<bool> {
+    pub(crate) async fn begins_http2(&mut self) -> io::Result<bool> {
         Ok(self.seen(1).await? == &HTTP2_FIRST[..1] && self.seen(2).await? == HTTP2_FIRST)
     }
 }

@@ -18,7 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_wire::{ClusterId, Format, GroupId, Groups, Incarnation, ReplicaId};
+use synod_wire::{ClusterId, Format, GroupId, Groups, INCARNATION_MAX, Incarnation, ReplicaId};
 
 use crate::{
     Durability, StorageError,
@@ -143,6 +143,11 @@ impl DataDir {
         let latest = previous.as_ref().map(|marker| marker.identity).or(log.identity());
         let outlived = lives::read(&*disk, path, None)?.map_or(Incarnation(0), |lives| lives.outlived);
         let lives = latest.map_or(0, |identity| identity.incarnation.0).max(outlived.0);
+        if lives >= INCARNATION_MAX.0 {
+            let reason =
+                format!("the replica has had {lives} lives, and there are {INCARNATION_MAX} at most");
+            return Err(StorageError::Malformed { path: path.to_owned(), reason });
+        }
         let birth = latest.map_or_else(|| disk.secret(), |identity| identity.birth);
         let identity = Identity { cluster, replica, birth, incarnation: Incarnation(lives + 1) };
         if let Some(found) = latest.filter(|found| !found.is_same_replica(&identity)) {

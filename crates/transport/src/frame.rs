@@ -32,14 +32,14 @@ use synod_wire::{ClusterId, Encoded, GROUPS_SINCE, GroupId, Lsn, Writer};
 /// Bytes before the body of a frame without a group.
 pub(crate) const HEADER_BYTES: usize = 28;
 /// Bytes before the body of a frame with a group.
-const GROUP_HEADER_BYTES: usize = 32;
+pub(crate) const GROUP_HEADER_BYTES: usize = 32;
 /// The most bytes that one read takes, besides the body of a large frame.
 const READ_BUFFER_BYTES: usize = 32 * 1024;
 
-const MAGIC: [u8; 4] = *b"SYNF";
+pub(crate) const MAGIC: [u8; 4] = *b"SYNF";
 const VERSION: u8 = 2;
 /// The version of a header with a group.
-const GROUP_VERSION: u8 = 3;
+pub(crate) const GROUP_VERSION: u8 = 3;
 const FLAG_MARK: u8 = 1;
 
 /// A body with its header, ready to be written; shared by all destinations.
@@ -137,7 +137,7 @@ impl Frame {
 }
 
 /// The checksum of a whole header, which ends with it.
-fn header_crc(cluster: ClusterId, header: &[u8]) -> u32 {
+pub(crate) fn header_crc(cluster: ClusterId, header: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&cluster.0.to_le_bytes());
     crc.update(&header[..header.len() - 4]);
@@ -157,10 +157,8 @@ pub(crate) enum FrameError {
     Version(u8),
     #[error("frame flags {0:#04x} are not defined")]
     Flags(u8),
-    #[error(
-        "a frame of a group; the session speaks version {agreed} of the messages, and groups begin with {GROUPS_SINCE}"
-    )]
-    Group { agreed: u16 },
+    #[error("a frame of a group in version {version} of the messages, and groups begin with {GROUPS_SINCE}")]
+    Group { version: u16 },
     #[error("a frame has {0:#06x} in a place that is not used")]
     Unused(u16),
     #[error("a message of version {found}; the session speaks versions up to {agreed}")]
@@ -353,8 +351,9 @@ impl<R: Read> FrameReader<R> {
             return Err(FrameError::HeaderChecksum);
         }
         if header.len() == GROUP_HEADER_BYTES {
-            if self.agreed < GROUPS_SINCE {
-                return Err(FrameError::Group { agreed: self.agreed });
+            let version = message_version(header).min(self.agreed);
+            if version < GROUPS_SINCE {
+                return Err(FrameError::Group { version });
             }
             let unused = u16::from_le_bytes([header[26], header[27]]);
             if unused != 0 {
@@ -524,7 +523,7 @@ mod tests {
         let bytes = on_wire(&frame(b"four"));
         let source = Dribble { bytes, at: 0, sizes: vec![100], turn: 0 };
         let error = FrameReader::new(source, CLUSTER, 6, MAX).next_frame().unwrap_err();
-        assert!(matches!(error, FrameError::Group { agreed: 6 }), "{error}");
+        assert!(matches!(error, FrameError::Group { version: 6 }), "{error}");
     }
 
     #[test]
@@ -617,22 +616,6 @@ mod tests {
             let (read, error) = read_all(bytes, sizes);
             prop_assert!(error.is_none());
             prop_assert_eq!(read, bodies);
-        }
-
-        #[test]
-        fn random_bytes_never_pass_nor_panic(
-            good in prop::collection::vec(any::<u8>(), 0..100),
-            tail in prop::collection::vec(any::<u8>(), 1..400),
-            keep in 0_usize..=HEADER_BYTES,
-            sizes in prop::collection::vec(1_usize..100, 1..4),
-        ) {
-            // Some of them begin like a frame, so that every check is reached.
-            let mut bytes = on_wire(&frame(&good));
-            bytes.extend_from_slice(&on_wire(&frame(b"next"))[..keep]);
-            bytes.extend_from_slice(&tail);
-            let (read, error) = read_all(bytes, sizes);
-            prop_assert_eq!(read, vec![Bytes::from(good)]);
-            prop_assert!(error.is_some());
         }
     }
 }

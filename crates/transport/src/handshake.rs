@@ -291,6 +291,10 @@ fn described(found: &[u8; 4]) -> String {
     .to_owned()
 }
 
+/// Fills a buffer with the next bytes of a connection. The magic number, if there is one, is noticed to be wrong at its first
+/// wrong byte.
+type Fill<'a> = &'a mut dyn FnMut(&mut [u8], Option<[u8; 4]>) -> Result<(), HandshakeError>;
+
 /// Introduces this replica on a new connection and waits for the answer.
 pub(crate) fn call(
     stream: &Stream,
@@ -300,31 +304,16 @@ pub(crate) fn call(
 ) -> Result<Welcome, HandshakeError> {
     let deadline = Deadline::after(timeout);
     deadline.write(stream, &encode_hello(versions, hello))?;
-    let Verdict { version, frame_bytes_max } = read_verdict(stream, &deadline, versions)?;
-    let rest = read_rest(stream, &deadline)?;
+    let welcome = read_welcome(&mut |target, magic| deadline.read(stream, target, magic), versions)?;
     stream.socket().set_read_timeout(None)?;
-    let who = FieldReader(&rest).introduction()?;
-    Ok(Welcome { version, who, frame_bytes_max })
+    Ok(welcome)
 }
 
 /// Makes an inquiry on a new connection and waits for the answer.
 pub(crate) fn inquire(stream: &Stream, timeout: Duration) -> Result<Bytes, HandshakeError> {
     let (deadline, versions) = (Deadline::after(timeout), VERSION_OLDEST..=VERSION);
     deadline.write(stream, &encode_call(&versions, KIND_INQUIRY, &Fields::default()))?;
-    read_verdict(stream, &deadline, &versions)?;
-    let mut head = [0; ANSWER_HEAD_BYTES];
-    deadline.read(stream, &mut head, None)?;
-    let (length, crc) = (half_word(&head, 0), half_word(&head, 4));
-    let length = length as usize;
-    if length > ANSWER_BYTES_MAX {
-        return Err(HandshakeError::AnswerTooLarge { length });
-    }
-    let mut bytes = vec![0; length];
-    deadline.read(stream, &mut bytes, None)?;
-    if answer_crc(&bytes) != crc {
-        return Err(HandshakeError::Checksum);
-    }
-    Ok(bytes.into())
+    read_answer(&mut |target, magic| deadline.read(stream, target, magic), &versions)
 }
 
 /// Waits for a caller to introduce itself. A caller that speaks none of `versions` is told so.
@@ -335,27 +324,34 @@ pub(crate) fn receive(
     timeout: Duration,
 ) -> Result<Caller, HandshakeError> {
     let deadline = Deadline::after(timeout);
+    let caller = read_call(&mut |target, magic| deadline.read(stream, target, magic), versions);
+    if let Err(HandshakeError::Version { .. }) = caller {
+        refuse(stream, &Refusal::Version(Some(versions.clone())), versions, me);
+    }
+    let caller = caller?;
+    stream.socket().set_read_timeout(None)?;
+    Ok(caller)
+}
+
+/// Reads what a caller says.
+pub(crate) fn read_call(fill: Fill<'_>, versions: &RangeInclusive<u16>) -> Result<Caller, HandshakeError> {
     let mut bytes = vec![0; CALL_HEAD_BYTES];
     let (prefix, rest) = bytes.split_at_mut(PREFIX_BYTES);
-    deadline.read(stream, prefix, Some(CALL_MAGIC))?;
+    fill(prefix, Some(CALL_MAGIC))?;
     let newest = u16::from_le_bytes([prefix[4], prefix[5]]);
     let kind = u16::from_le_bytes([prefix[6], prefix[7]]);
-    let other = |theirs: RangeInclusive<u16>| {
-        refuse(stream, &Refusal::Version(Some(versions.clone())), versions, me);
-        Err(HandshakeError::Version { theirs, ours: versions.clone() })
-    };
+    let other = |theirs: RangeInclusive<u16>| Err(HandshakeError::Version { theirs, ours: versions.clone() });
     if newest < VERSION_FIRST_RANGE {
         return other(newest..=newest);
     }
-    deadline.read(stream, rest, None)?;
+    fill(rest, None)?;
     let oldest = u16::from_le_bytes([rest[0], rest[1]]);
     let length = usize::from(u16::from_le_bytes([rest[2], rest[3]]));
     if length > FIELDS_BYTES_MAX {
         return Err(HandshakeError::FieldsTooLarge(length));
     }
     bytes.resize(CALL_HEAD_BYTES + length + 4, 0);
-    deadline.read(stream, &mut bytes[CALL_HEAD_BYTES..], None)?;
-    stream.socket().set_read_timeout(None)?;
+    fill(&mut bytes[CALL_HEAD_BYTES..], None)?;
     check_seal(&bytes)?;
     let Some(version) = common(&(oldest..=newest), versions) else { return other(oldest..=newest) };
     let mut fields = FieldReader(&bytes[CALL_HEAD_BYTES..CALL_HEAD_BYTES + length]);
@@ -372,6 +368,35 @@ pub(crate) fn receive(
         KIND_INQUIRY => Ok(Caller::Inquirer(version)),
         kind => Err(HandshakeError::Kind(kind)),
     }
+}
+
+/// Reads the answer to a hello.
+pub(crate) fn read_welcome(
+    fill: Fill<'_>,
+    versions: &RangeInclusive<u16>,
+) -> Result<Welcome, HandshakeError> {
+    let Verdict { version, frame_bytes_max } = read_verdict(fill, versions)?;
+    let rest = read_rest(fill)?;
+    let who = FieldReader(&rest).introduction()?;
+    Ok(Welcome { version, who, frame_bytes_max })
+}
+
+/// Reads the answer to an inquiry.
+pub(crate) fn read_answer(fill: Fill<'_>, versions: &RangeInclusive<u16>) -> Result<Bytes, HandshakeError> {
+    read_verdict(fill, versions)?;
+    let mut head = [0; ANSWER_HEAD_BYTES];
+    fill(&mut head, None)?;
+    let (length, crc) = (half_word(&head, 0), half_word(&head, 4));
+    let length = length as usize;
+    if length > ANSWER_BYTES_MAX {
+        return Err(HandshakeError::AnswerTooLarge { length });
+    }
+    let mut bytes = vec![0; length];
+    fill(&mut bytes, None)?;
+    if answer_crc(&bytes) != crc {
+        return Err(HandshakeError::Checksum);
+    }
+    Ok(bytes.into())
 }
 
 /// The highest version that is in both ranges.
@@ -429,7 +454,7 @@ pub(crate) fn say_last(stream: &Stream, bytes: &[u8]) {
     }
 }
 
-fn seal(bytes: &mut [u8]) {
+pub(crate) fn seal(bytes: &mut [u8]) {
     let (content, crc) = bytes.split_at_mut(bytes.len() - 4);
     crc.copy_from_slice(&crc32fast::hash(content).to_le_bytes());
 }
@@ -443,7 +468,7 @@ fn half_word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
 
-fn answer_crc(answer: &[u8]) -> u32 {
+pub(crate) fn answer_crc(answer: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&(answer.len() as u32).to_le_bytes());
     crc.update(answer);
@@ -541,7 +566,7 @@ fn length_of(fields: &Fields) -> u16 {
     fields.0.len() as u16
 }
 
-fn encode_hello(versions: &RangeInclusive<u16>, hello: &Hello) -> Vec<u8> {
+pub(crate) fn encode_hello(versions: &RangeInclusive<u16>, hello: &Hello) -> Vec<u8> {
     let mut fields = Fields::default();
     for word in [hello.cluster.0, hello.from.0, hello.to.0] {
         fields.word(word);
@@ -558,15 +583,15 @@ fn encode_rest(fields: &Fields) -> Vec<u8> {
     bytes
 }
 
-fn read_rest(stream: &Stream, deadline: &Deadline) -> Result<Vec<u8>, HandshakeError> {
+fn read_rest(fill: Fill<'_>) -> Result<Vec<u8>, HandshakeError> {
     let mut bytes = vec![0; 2];
-    deadline.read(stream, &mut bytes, None)?;
+    fill(&mut bytes, None)?;
     let length = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
     if length > FIELDS_BYTES_MAX {
         return Err(HandshakeError::FieldsTooLarge(length));
     }
     bytes.resize(2 + length + 4, 0);
-    deadline.read(stream, &mut bytes[2..], None)?;
+    fill(&mut bytes[2..], None)?;
     check_seal(&bytes)?;
     bytes.truncate(2 + length);
     bytes.drain(..2);
@@ -590,7 +615,7 @@ fn encode_verdict(
     bytes
 }
 
-fn encode_welcome(me: &Welcome) -> Vec<u8> {
+pub(crate) fn encode_welcome(me: &Welcome) -> Vec<u8> {
     let mut fields = Fields::default();
     fields.introduction(&me.who);
     let mut bytes = encode_verdict(0, me.version, me.who.incarnation, me.frame_bytes_max).to_vec();
@@ -605,19 +630,15 @@ struct Verdict {
     frame_bytes_max: usize,
 }
 
-fn read_verdict(
-    stream: &Stream,
-    deadline: &Deadline,
-    ours: &RangeInclusive<u16>,
-) -> Result<Verdict, HandshakeError> {
+fn read_verdict(fill: Fill<'_>, ours: &RangeInclusive<u16>) -> Result<Verdict, HandshakeError> {
     let mut bytes = [0; VERDICT_BYTES];
-    deadline.read(stream, &mut bytes, Some(VERDICT_MAGIC))?;
+    fill(&mut bytes, Some(VERDICT_MAGIC))?;
     check_seal(&bytes)?;
     let version = u16::from_le_bytes([bytes[4], bytes[5]]);
     let verdict = u16::from_le_bytes([bytes[6], bytes[7]]);
     if verdict != 0 {
         // Acceptors of older versions say no more, and the reason is complete without the rest.
-        let rest = read_rest(stream, deadline).unwrap_or_default();
+        let rest = read_rest(fill).unwrap_or_default();
         return Err(HandshakeError::Refused(Refusal::read(verdict, version, &mut FieldReader(&rest))));
     }
     if !ours.contains(&version) {

@@ -48,6 +48,8 @@ mod deadline;
 mod dial;
 mod event_loop;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handshake;
 mod inbound;
 mod inbox;

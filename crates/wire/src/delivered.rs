@@ -32,7 +32,7 @@ impl Origin {
     fn tidy(&mut self) {
         self.above = self.above.split_off(&self.floor);
         while self.above.remove(&self.floor) {
-            self.floor += 1;
+            self.floor = self.floor.saturating_add(1);
         }
     }
 }
@@ -111,6 +111,13 @@ mod tests {
         let mut builder = BatchBuilder::identified();
         builder.push(SessionId(1), 1, 1, b"x");
         builder.finish_as(id, floor)
+    }
+
+    #[test]
+    fn the_last_number_that_there_is_ends_nothing() {
+        let mut delivered = Delivered::default();
+        delivered.deliver(&batch(id(1, 1, u64::MAX), u64::MAX));
+        assert!(delivered.voids(id(1, 1, 7)) && !delivered.voids(id(1, 2, 7)));
     }
 
     #[test]

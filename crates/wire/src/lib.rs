@@ -43,6 +43,6 @@ pub use id::{
     Ballot, Ballots, ClusterId, Epoch, GroupId, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot,
 };
 pub use identity::{Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Introduction, Mismatch, Stranger};
-pub use session::{Life, REPLICA_ID_MAX, replica_session};
+pub use session::{INCARNATION_MAX, Life, REPLICA_ID_MAX, replica_session};
 pub use time::Time;
 pub use version::{FILE_HEAD_BYTES, Format, VersionError, Written};

@@ -10,6 +10,9 @@ const LIFE_BITS: u32 = INCARNATION_BITS + NONCE_BITS;
 /// The largest replica id whose session can be named.
 pub const REPLICA_ID_MAX: u64 = (1 << (63 - LIFE_BITS)) - 1;
 
+/// The last life of a replica whose session can be named: ten restarts per second for most of a year.
+pub const INCARNATION_MAX: Incarnation = Incarnation((1 << INCARNATION_BITS) - 1);
+
 /// A life of a replica: its number, followed by some bits of the nonce that it drew. Later lives are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Life(pub u64);
@@ -28,11 +31,11 @@ impl Life {
 /// life that it holds for the later one, and refuses the other.
 ///
 /// # Panics
-/// If the id exceeds [`REPLICA_ID_MAX`], which is checked where it is configured, or the life exceeds 28
-/// bits, which is ten restarts per second for most of a year.
+/// If the id exceeds [`REPLICA_ID_MAX`], which is checked where it is configured, or the life exceeds [`INCARNATION_MAX`],
+/// which is checked where a data directory is opened.
 #[must_use]
 pub fn replica_session(replica: ReplicaId, incarnation: Incarnation, nonce: u64) -> SessionId {
-    assert!(replica.0 <= REPLICA_ID_MAX && incarnation.0 < 1 << INCARNATION_BITS, "{replica} {incarnation}");
+    assert!(replica.0 <= REPLICA_ID_MAX && incarnation <= INCARNATION_MAX, "{replica} {incarnation}");
     let life = incarnation.0 << NONCE_BITS | nonce & ((1 << NONCE_BITS) - 1);
     SessionId(REPLICA_FLAG | replica.0 << LIFE_BITS | life)
 }

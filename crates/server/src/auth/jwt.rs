@@ -60,6 +60,12 @@ impl Signer {
             .map_err(|why| format!("{method:?}: {why}"))
     }
 
+    /// Signs with HMAC and this secret.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn of_key(key: &[u8]) -> Signer {
+        Signer::new(Algorithm::HS256, super::SIMPLE_TTL, Some(key), None).expect("it is a key")
+    }
+
     fn new(
         method: Algorithm,
         ttl: Duration,

@@ -71,6 +71,12 @@ impl Default for TokenKind {
 }
 
 impl TokenKind {
+    /// Tokens that are signed with a secret.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn of_key(key: &[u8]) -> TokenKind {
+        TokenKind(Kind::Signed(Box::new(Signer::of_key(key))))
+    }
+
     /// Reads etcd's notation: `simple`, or `jwt` with `pub-key=FILE`, `priv-key=FILE`, `sign-method=METHOD` and `ttl=TIME`
     /// after commas. A simple token is valid for `simple_ttl` after it was last used.
     ///

@@ -1,0 +1,361 @@
+//! What comes from clients.
+
+use synod_server::fuzzing;
+
+use super::{Memory, Target, Verdict};
+use crate::entropy::Entropy;
+
+pub(super) const TARGETS: &[Target] = &[
+    Target {
+        name: "client-connection",
+        about: "the bytes of a connection: HTTP/1.1 or HTTP/2, pages, calls as JSON and of gRPC; it ends when its client ends it",
+        run: connection,
+        seeds: connection_seeds,
+        memory: Memory { base: 64 << 20, times: 16 << 10 },
+        words: &[
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+            b"POST /v3/kv/put HTTP/1.1\r\n",
+            b"GET /health HTTP/1.1\r\n\r\n",
+            b"content-length: 2\r\n",
+            b"transfer-encoding: chunked\r\n",
+            b"\r\n\r\n",
+            b"{}",
+            b"Grpc-Metadata-",
+        ],
+    },
+    Target {
+        name: "client-call",
+        about: "a call of each method of each service, with any headers and any body, as bytes of protobuf with their prefix",
+        run: call,
+        seeds: call_seeds,
+        memory: Memory { base: 64 << 20, times: 16 << 10 },
+        words: &[b"grpc-timeout", b"hasleader", b"token", b"authorization", b"Bearer ", b"root", b"abc.1"],
+    },
+    Target {
+        name: "client-json",
+        about: "JSON of the requests and answers of all methods; what is translated is the same when it is translated back and forth",
+        run: json,
+        seeds: json_seeds,
+        memory: Memory { base: 1 << 20, times: 2 << 10 },
+        words: &[
+            b"\"key\":",
+            b"\"value\":",
+            b"\"lease\":",
+            b"\"success\":[",
+            b"\"requestPut\":",
+            b"\"request_range\":",
+            b"{",
+            b"}",
+            b"[",
+            b"]",
+            b",",
+            b":",
+            b"null",
+            b"true",
+            b"\"\"",
+            b"1e400",
+            b"\\u0000",
+            b"\\ud800",
+            b"\"NONE\"",
+        ],
+    },
+    Target {
+        name: "client-headers",
+        about: "headers that are read here: grpc-timeout, content-type, token, authorization, accept, and those that a gateway passes on",
+        run: headers,
+        seeds: || {
+            let seeds = HEADERS.iter().map(|(name, value)| (name.to_lowercase(), pairs(&[(name, value)])));
+            seeds.chain([("all".to_owned(), pairs(&HEADERS))]).collect()
+        },
+        memory: Memory { base: 256 << 10, times: 64 },
+        words: &[
+            b"application/grpc",
+            b"grpc-timeout",
+            b"99999999H",
+            b"application/openmetrics-text",
+            b"grpc-metadata-",
+        ],
+    },
+    Target {
+        name: "client-token",
+        about: "simple tokens and JSON Web Tokens, also with claims that are signed with the right key; only the right ones are users",
+        run: token,
+        seeds: || {
+            let seed = |name: &str, signed: u8, text: &[u8]| (name.to_owned(), [&[signed], text].concat());
+            vec![
+                seed("simple", 0, b"abc.1"),
+                seed("later", 0, b"abc.9"),
+                seed("claims", 1, br#"{"username":"u","revision":3}"#),
+                seed("claims-with-an-end", 1, br#"{"username":"u","revision":3,"exp":99999999999,"nbf":1}"#),
+                seed("unsigned", 0, b"eyJhbGciOiJub25lIn0.eyJ1c2VybmFtZSI6InUiLCJyZXZpc2lvbiI6M30."),
+            ]
+        },
+        memory: Memory { base: 256 << 10, times: 256 },
+        words: &[b"\"username\":", b"\"revision\":", b"\"exp\":", b"\"nbf\":", b"abc.1", b"abc."],
+    },
+];
+
+fn connection(input: &[u8]) -> Verdict {
+    let (answer, error) = fuzzing::connection(input);
+    let is_http2 = input.starts_with(b"PR");
+    // Of HTTP/2, the settings of the server are no answer.
+    let first = match is_http2 {
+        true => frames(&answer),
+        false => String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned(),
+    };
+    let answered = if is_http2 { first.contains(" 1") } else { first.contains("HTTP/1.1 200") };
+    let error = error.unwrap_or_default();
+    match answered {
+        true => Verdict::Accepted(format!("{first} {error}")),
+        false => Verdict::Refused(format!("{first} {error}")),
+    }
+}
+
+/// The kinds of the first frames of HTTP/2 after the settings.
+fn frames(mut bytes: &[u8]) -> String {
+    let mut kinds = String::new();
+    for _ in 0..8 {
+        let Some((head, rest)) = bytes.split_at_checked(9) else { break };
+        kinds.push_str(&format!(" {}", head[3]));
+        let len = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        bytes = rest.get(len..).unwrap_or_default();
+    }
+    kinds
+}
+
+/// Frames of HTTP/2: kind, flags, number of the stream, payload.
+fn http2(frames: &[(u8, u8, u32, &[u8])]) -> Vec<u8> {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+    for (kind, flags, stream, payload) in frames {
+        bytes.extend_from_slice(&u32::try_from(payload.len()).expect("it is small").to_be_bytes()[1..]);
+        bytes.extend_from_slice(&[*kind, *flags]);
+        bytes.extend_from_slice(&stream.to_be_bytes());
+        bytes.extend_from_slice(payload);
+    }
+    bytes
+}
+
+/// Headers of HTTP/2, none of them compressed: each is a literal with a new name.
+fn header_block(headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in headers {
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).expect("it is short"));
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    block
+}
+
+fn connection_seeds() -> Vec<(String, Vec<u8>)> {
+    let headers = |method, path, content_type| {
+        header_block(&[
+            (":method", method),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "synod"),
+            ("content-type", content_type),
+            ("grpc-timeout", "5S"),
+        ])
+    };
+    let (range, put) = (b"\0\0\0\0\x03\x0a\x01k", b"\0\0\0\0\x06\x0a\x01k\x12\x01v");
+    let grpc = |path| headers("POST", path, "application/grpc");
+    let page = headers("GET", "/health", "text/plain");
+    let json = headers("POST", "/v3/kv/range", "application/json");
+    let http1 = |text: &str| text.as_bytes().to_vec();
+    let seeds = [
+        ("http1-health", http1("GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")),
+        (
+            "http1-metrics",
+            http1("GET /metrics HTTP/1.1\r\nhost: x\r\naccept: text/plain\r\nconnection: close\r\n\r\n"),
+        ),
+        (
+            "http1-put",
+            http1(
+                "POST /v3/kv/put HTTP/1.1\r\nhost: x\r\ncontent-length: 29\r\n\r\n{\"key\":\"aw==\",\"value\":\"dg==\"}",
+            ),
+        ),
+        (
+            "http1-chunked",
+            http1(
+                "POST /v3/kv/range HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            ),
+        ),
+        (
+            "http1-metadata",
+            http1(
+                "POST /v3/kv/range HTTP/1.1\r\nhost: x\r\nGrpc-Metadata-token: abc.1\r\nGrpc-Timeout: 1S\r\n\
+                 content-length: 14\r\n\r\n{\"key\":\"aw==\"}",
+            ),
+        ),
+        (
+            "http1-pipelined",
+            http1("GET /version HTTP/1.1\r\nhost: x\r\n\r\nGET /readyz HTTP/1.1\r\nhost: x\r\n\r\n"),
+        ),
+        (
+            "http2-settings",
+            http2(&[(4, 0, 0, &[0, 3, 0, 0, 0, 100]), (4, 1, 0, &[]), (8, 0, 0, &[0, 1, 0, 0])]),
+        ),
+        (
+            "http2-range",
+            http2(&[(4, 1, 0, &[]), (1, 4, 1, &grpc("/etcdserverpb.KV/Range")), (0, 1, 1, range)]),
+        ),
+        (
+            "http2-two-calls",
+            http2(&[
+                (1, 4, 1, &grpc("/etcdserverpb.KV/Put")),
+                (1, 4, 3, &grpc("/etcdserverpb.KV/Range")),
+                (0, 1, 3, range),
+                (0, 0, 1, &put[..5]),
+                (0, 1, 1, &put[5..]),
+                (6, 0, 0, &[7; 8]),
+            ]),
+        ),
+        ("http2-page", http2(&[(1, 5, 1, &page)])),
+        ("http2-json", http2(&[(1, 4, 1, &json), (0, 1, 1, b"{\"key\":\"aw==\"}")])),
+        ("http2-reset", http2(&[(1, 4, 1, &grpc("/v3lockpb.Lock/Lock")), (3, 0, 1, &[0, 0, 0, 8])])),
+        (
+            "http2-keep-alive",
+            http2(&[
+                (1, 4, 1, &grpc("/etcdserverpb.Lease/LeaseKeepAlive")),
+                (0, 0, 1, b"\0\0\0\0\x02\x08\x07"),
+            ]),
+        ),
+    ];
+    seeds.map(|(name, bytes)| (name.to_owned(), bytes)).into()
+}
+
+/// Headers, each as the length of its name, the name, the length of its value, the value; there are as many as the first byte says.
+fn read_pairs<'a>(input: &mut Entropy<'a>) -> Vec<(&'a [u8], &'a [u8])> {
+    (0..input.below(8)).map(|_| (input.slice(255), input.slice(255))).collect()
+}
+
+fn pairs(headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut bytes = vec![u8::try_from(headers.len()).expect("a few")];
+    for text in headers.iter().flat_map(|(name, value)| [name, value]) {
+        bytes.push(u8::try_from(text.len()).expect("it is short"));
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+const HEADERS: [(&str, &str); 6] = [
+    ("grpc-timeout", "100m"),
+    ("content-type", "application/grpc+proto"),
+    ("token", "abc.1"),
+    ("authorization", "Bearer abc.1"),
+    ("accept", "application/openmetrics-text; version=1.0.0, text/plain"),
+    ("grpc-metadata-hasleader", "true"),
+];
+
+fn headers(input: &[u8]) -> Verdict {
+    Verdict::Accepted(fuzzing::headers(&read_pairs(&mut Entropy::new(input))))
+}
+
+fn call(input: &[u8]) -> Verdict {
+    let mut input = Entropy::new(input);
+    let paths: Vec<_> = fuzzing::paths().collect();
+    let path = paths[input.below(paths.len())];
+    let headers = read_pairs(&mut input);
+    // One body in eight is sent with its own prefix.
+    let as_it_is = input.below(8) == 7;
+    let mut body = input.rest().to_vec();
+    if !as_it_is {
+        let prefix = u32::try_from(body.len()).expect("it is small").to_be_bytes();
+        body.splice(0..0, [&[0], &prefix[..]].concat());
+    }
+    match fuzzing::call(path, &headers, &body) {
+        Ok((status, answer)) if status.code() as i32 == 0 => {
+            Verdict::Accepted(format!("{path} {}", answer.len().min(64) / 16))
+        }
+        Ok((status, _)) => Verdict::Refused(format!("{path} {:?} {}", status.code(), status.message())),
+        Err(error) => Verdict::Refused(error),
+    }
+}
+
+/// Each method with an empty message; and some with a message that means something.
+fn call_seeds() -> Vec<(String, Vec<u8>)> {
+    let paths: Vec<_> = fuzzing::paths().collect();
+    let seed = |path: &str, headers: &[(&str, &str)], body: &[u8]| {
+        let number = paths.iter().position(|known| *known == path).expect("it is served");
+        [&[u8::try_from(number).expect("few methods")][..], &pairs(headers), &[0], body].concat()
+    };
+    let name = |path: &str| path.trim_start_matches('/').replace('/', "-").to_lowercase();
+    let empty = paths.iter().map(|path| (name(path), seed(path, &[], b"")));
+    let range = b"\x0a\x01\0\x12\x01\0";
+    let put = b"\x0a\x01k\x12\x01v";
+    let full = [
+        ("put", seed("/etcdserverpb.KV/Put", &[("token", "abc.1")], put)),
+        ("range", seed("/etcdserverpb.KV/Range", &[("grpc-timeout", "1S"), ("hasleader", "true")], range)),
+        ("range-stream", seed("/etcdserverpb.KV/RangeStream", &[], range)),
+        (
+            "txn",
+            seed("/etcdserverpb.KV/Txn", &[], b"\x12\x08\x12\x06\x0a\x01k\x12\x01v\x1a\x05\x0a\x03\x0a\x01k"),
+        ),
+        ("lock", seed("/v3lockpb.Lock/Lock", &[], b"\x0a\x01n")),
+        ("campaign", seed("/v3electionpb.Election/Campaign", &[], b"\x0a\x01n\x1a\x01v")),
+        ("authenticate", seed("/etcdserverpb.Auth/Authenticate", &[], b"\x0a\x04root\x12\x01p")),
+        ("user-add", seed("/etcdserverpb.Auth/UserAdd", &[], b"\x0a\x04root\x12\x01p")),
+        ("member-add", seed("/etcdserverpb.Cluster/MemberAdd", &[], b"\x0a\x14http://10.0.0.4:2380")),
+        ("native-execute", seed("/synod.v1.Native/Execute", &[], b"\x12\x08\x0a\x06\x0a\x01k\x12\x01v")),
+        ("lease-grant", seed("/etcdserverpb.Lease/LeaseGrant", &[], b"\x08\x3c\x10\x07")),
+    ];
+    empty.chain(full.map(|(name, bytes)| (format!("full-{name}"), bytes))).collect()
+}
+
+/// The first two bytes choose the message, the rest is JSON.
+fn json(input: &[u8]) -> Verdict {
+    let mut input = Entropy::new(input);
+    let (method, answer) = (usize::from(input.byte()), input.flag());
+    match fuzzing::json(method, answer, input.rest()) {
+        Ok((name, count)) => Verdict::Accepted(format!("{name} {}", count.min(3))),
+        Err(error) => Verdict::Refused(error),
+    }
+}
+
+fn json_seeds() -> Vec<(String, Vec<u8>)> {
+    const TEXTS: [(&str, &str); 8] = [
+        ("empty", ""),
+        ("object", "{}"),
+        (
+            "range",
+            r#"{"key":"aw==","range_end":"bA==","limit":"7","sort_order":"DESCEND","sort_target":"MOD","keysOnly":true}"#,
+        ),
+        ("put", r#" {"key":"aw", "value":"dg==", "lease":7, "prev_kv":true, "unknown":[1]} "#),
+        (
+            "txn",
+            r#"{"compare":[{"result":"EQUAL","target":"VERSION","key":"aw==","version":"1"}],"success":[{"requestPut":{"key":"aw=="}},
+               {"request_range":{"key":"aw=="}}],"failure":[{"request_txn":{"success":[]}}]}"#,
+        ),
+        (
+            "watch",
+            r#"{"create_request":{"key":"aw==","filters":["NOPUT"]}} {"cancelRequest":{"watch_id":"1"}}"#,
+        ),
+        (
+            "answer",
+            r#"{"header":{"cluster_id":"1","revision":"2"},"kvs":[{"key":"aw==","mod_revision":"2"}],"count":"1"}"#,
+        ),
+        ("numbers", r#"{"ID":-1,"TTL":"9223372036854775807","ttl":1e3,"revision":0.0,"id":null}"#),
+    ];
+    // With each of these methods, to which some of the texts belong.
+    let seeds = TEXTS.iter().zip(0..).flat_map(|((name, text), at)| {
+        let of = move |method: u8, flag: u8| {
+            (format!("{name}-{method}-{flag}"), [&[method, flag], text.as_bytes()].concat())
+        };
+        [of(at, 0), of(at + 8, 0), of(at + 16, 1)]
+    });
+    seeds.collect()
+}
+
+fn token(input: &[u8]) -> Verdict {
+    let Some((kind, text)) = input.split_first() else { return Verdict::Refused("empty".into()) };
+    let signed = kind % 2 == 1;
+    let found = fuzzing::token(text, signed);
+    if !signed {
+        // Nobody but the server can sign, and there is one simple token only. A number may be written with a sign or zeros.
+        assert!(!found.ends_with("user"), "a token is made without the key: {text:?}");
+        assert!(!found.starts_with("user") || text.starts_with(b"abc."), "{text:?}");
+    }
+    if found.contains("user") { Verdict::Accepted(found) } else { Verdict::Refused(found) }
+}
