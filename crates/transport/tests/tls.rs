@@ -390,7 +390,7 @@ impl ByHand {
     }
 
     /// Whether the other side ends the connection, whatever it says before.
-    fn is_closed(mut self) -> bool {
+    fn is_closed(&mut self) -> bool {
         match self.socket.read_to_end(&mut Vec::new()) {
             Ok(_) => true,
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
