@@ -8,6 +8,8 @@
 pub mod dns;
 pub mod features;
 pub mod flags;
+#[cfg(test)]
+mod fuzz;
 pub mod outputs;
 mod table;
 pub mod upkeep;
