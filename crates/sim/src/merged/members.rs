@@ -131,7 +131,7 @@ impl World {
             life.hosted[0].replica.group().member(id(of)).is_none() || first.protocol.view.leader.is_none();
         let has = |group: GroupId| {
             let known = self.order.group(group);
-            known.next_id <= id(of) || known.known().any(|member| member.id == id(of))
+            known.next_id <= id(of) || known.member(id(of)).is_some() || known.outgoing.contains(&id(of))
         };
         asks && !self.groups().any(has)
     }
