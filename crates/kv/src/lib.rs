@@ -29,6 +29,7 @@ mod lease;
 mod machine;
 mod packed;
 mod pieces;
+mod planted;
 mod put;
 mod range;
 mod read;
@@ -38,6 +39,7 @@ mod store;
 #[cfg(test)]
 mod testing;
 mod txn;
+pub mod upkeep;
 pub mod validate;
 
 pub use alarms::ALARMS_MAX;
@@ -45,4 +47,7 @@ pub use auth::{AuthFeed, ROOT, Token};
 pub use budget::PAGE_BYTES;
 pub use error::KvError;
 pub use feed::{Change, Commit, Event, Feed, View};
+pub use planted::KvBug;
+#[cfg(feature = "planted-bugs")]
+pub use planted::plant;
 pub use store::{Comparer, KvStore};

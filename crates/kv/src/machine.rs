@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,7 +16,7 @@ use synod_replica::{Context, Frozen, StateMachine};
 use synod_wire::SessionId;
 
 use crate::{
-    KvError, KvStore,
+    KvBug, KvError, KvStore, planted,
     put::PlainPut,
     snapshot::{self, FrozenStore},
 };
@@ -61,7 +62,10 @@ impl StateMachine for KvStore {
     }
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        let restored = snapshot::read_store(snapshot)?;
+        let mut restored = snapshot::read_store(snapshot)?;
+        if planted::has(KvBug::KeepRightsAtRestore) {
+            Arc::make_mut(&mut restored.auth).keep_rights_of(&self.auth);
+        }
         *self = KvStore {
             feed: self.feed.take(),
             comparer: self.comparer.take(),

@@ -5,6 +5,8 @@
 //!   nothing until half of the backlog is done. What it had accepted before may still be decided and be added to it. It
 //!   drops the messages that its protocol is sent meanwhile; when there is room again, it tells its leader so
 //!   ([`PeerMessage::Missed`](crate::PeerMessage::Missed)), which sends them again at once.
+//!   One that the first of several merged groups has removed executes nothing more, since its merge waits for that group for
+//!   good. What the other groups decide until they have let it go counts no more, or they might wait for it for good.
 //! - **Messages.** While a disk does not answer, peers go on asking, and every answer waits: a promise may
 //!   hold a page of
 //!   a megabyte, and a candidate asks for it again with every retransmission. A message that does not fit the bound is
@@ -17,7 +19,7 @@ use std::collections::VecDeque;
 use synod_consensus::{Bug, Control, Input};
 use synod_wire::{Lsn, Slot, Time};
 
-use crate::{Action, Replica, Settings};
+use crate::{Action, MergeBug, Replica, Settings, merge::has};
 
 /// Sizes in the order in which they came, each with the mark at which its item is done.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ pub(crate) struct Backlog {
     given_up: u64,
     /// Whether the replica takes in nothing more, because too much waits.
     too_much: bool,
+    /// Batches that wait to be executed do not count: the node leaves, and will not execute them.
+    leaves: bool,
 }
 
 impl Backlog {
@@ -81,7 +85,13 @@ impl Backlog {
             durable,
             given_up: 0,
             too_much: false,
+            leaves: false,
         }
+    }
+
+    /// Takes note of whether the node was removed, and executes nothing more.
+    pub(crate) fn leaves(&mut self, leaves: bool) {
+        self.leaves = leaves;
     }
 
     /// Takes note that a batch of this size is decided and has to be executed.
@@ -133,9 +143,10 @@ impl Backlog {
     pub(crate) fn changes(&mut self, settings: &Settings) -> bool {
         let share = if self.too_much { 2 } else { 1 };
         let slots = self.unexecuted.entries.len() as u64;
-        let too_much = slots > settings.backlog_slots_max / share
+        let lags = slots > settings.backlog_slots_max / share
             || self.unexecuted.bytes > settings.backlog_bytes_max / share
-                && !settings.consensus.has(Bug::QueueForExecutorWithoutBound)
+                && !settings.consensus.has(Bug::QueueForExecutorWithoutBound);
+        let too_much = lags && (!self.leaves || has(MergeBug::HoldLeavingBack))
             || self.undurable.bytes > settings.undurable_bytes_max / share;
         std::mem::replace(&mut self.too_much, too_much) != too_much
     }
@@ -204,6 +215,17 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_replica_whose_node_leaves_does_not_wait_for_its_executor() {
+        let mut backlog = Backlog::new(Slot::ZERO, Lsn::ZERO);
+        (1..20).for_each(|slot| backlog.delivered(Slot(slot), 1));
+        assert!(backlog.changes(&settings()) && backlog.is_too_much());
+        backlog.leaves(true);
+        assert!(backlog.changes(&settings()) && !backlog.is_too_much());
+        backlog.appended(Lsn(1), 2_000);
+        assert!(backlog.changes(&settings()) && backlog.is_too_much(), "it still waits for its disk");
+    }
 
     fn settings() -> Settings {
         Settings {

@@ -174,6 +174,12 @@ impl<S: StateMachine> Executor<S> {
         self.head(group).applied
     }
 
+    /// A group of several, as far as it is executed.
+    #[must_use]
+    pub fn group_of(&self, group: GroupId) -> &Group {
+        &self.head(group).group
+    }
+
     /// What a replica of this group is told of a snapshot that holds what this executor has executed.
     #[must_use]
     pub fn installed(&self, group: GroupId, bytes: u64) -> Installed {
@@ -492,7 +498,10 @@ impl<S: StateMachine> Executor<S> {
             // Of two points of the common order, what lies between them in a group that is further at the earlier one
             // has nothing to execute: batches that have are in the order.
             if take.is_none() || theirs.applied > own.applied || has(MergeBug::ForgetFurtherHead) {
-                *own = theirs;
+                let before = std::mem::replace(own, theirs);
+                if has(MergeBug::KeepMembersAtRestore) {
+                    own.group = before.group;
+                }
             }
         }
         Ok(())

@@ -241,6 +241,10 @@ impl Replica {
     /// Takes note of the members of the group that this one follows. A set that is not later than the known one, as that
     /// of a node whose log lost its end, is ignored.
     pub(crate) fn told_of_members(&mut self, now: Time, set: Arc<MemberSet>) {
+        if self.settings.merged {
+            self.backlog.leaves(self.me < set.next_id && set.member(self.me).is_none());
+            self.watch_backlog(now);
+        }
         if self.other_groups.followed.as_ref().is_none_or(|(known, _)| known.version < set.version) {
             self.other_groups.followed = Some((set, now));
         }

@@ -69,5 +69,5 @@ pub use replica::{
 pub use requests::RequestMetrics;
 pub use serve::Server;
 pub use services::API_VERSION;
-pub use upkeep::{Compaction, Compactor, Differs, Hashes, Upkeep, UpkeepConfig};
+pub use upkeep::{Compaction, Differs, Hashes, Upkeep, UpkeepConfig};
 pub use watch::Watches;

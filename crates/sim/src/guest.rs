@@ -90,6 +90,24 @@ pub trait Guest: Debug + 'static {
     /// The next command of a client. All that is random about it comes from `rng`, so that a seed repeats it.
     fn command(&self, rng: &mut Rng) -> Bytes;
 
+    /// How often each replica [looks](Guest::look) at its own state machine; it never does without it.
+    fn looks_each(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A replica looks at its own state machine, and may order a command itself, in no session. It does not look again
+    /// before [`Guest::looked`] was told what became of that.
+    fn look(&self, machine: &Self::Machine, place: &Place) -> Option<Bytes> {
+        let _ = (machine, place);
+        None
+    }
+
+    /// What became of the command that this replica ordered itself: the reply, or nothing, if it was refused or nobody
+    /// knows whether it was or will be executed.
+    fn looked(&self, machine: &Self::Machine, place: &Place, reply: Option<Bytes>) {
+        let _ = (machine, place, reply);
+    }
+
     /// What must hold of the state of every replica at every moment.
     ///
     /// # Errors
@@ -117,6 +135,22 @@ pub trait Guest: Debug + 'static {
         let _ = (machine, history);
         Ok(())
     }
+}
+
+/// Where a state machine runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// The replica.
+    pub replica: u64,
+    /// The number of its life.
+    pub life: u64,
+    /// What went by since the world began.
+    pub elapsed: Duration,
+    /// Whether the replica does what one replica has to do for all.
+    pub takes_care: bool,
+    /// The members of its group.
+    pub members: Vec<u64>,
 }
 
 /// The time of the simulated world, which no replica knows.
@@ -160,6 +194,9 @@ impl<M: StateMachine + Debug> AnyMachine for M {
 pub(crate) trait AnyGuest: Debug {
     fn machine(&self) -> Box<dyn AnyMachine>;
     fn command(&self, rng: &mut Rng) -> Bytes;
+    fn looks_each(&self) -> Option<Duration>;
+    fn look(&self, machine: &dyn AnyMachine, place: &Place) -> Option<Bytes>;
+    fn looked(&self, machine: &dyn AnyMachine, place: &Place, reply: Option<Bytes>);
     fn check_in_time(&self, machine: &dyn AnyMachine, time: InTime) -> Result<(), String>;
     fn check_history(&self, machine: &dyn AnyMachine, history: &[Told]) -> Result<(), String>;
 }
@@ -171,6 +208,18 @@ impl<G: Guest> AnyGuest for G {
 
     fn command(&self, rng: &mut Rng) -> Bytes {
         Guest::command(self, rng)
+    }
+
+    fn looks_each(&self) -> Option<Duration> {
+        Guest::looks_each(self)
+    }
+
+    fn look(&self, machine: &dyn AnyMachine, place: &Place) -> Option<Bytes> {
+        Guest::look(self, own::<G>(machine), place)
+    }
+
+    fn looked(&self, machine: &dyn AnyMachine, place: &Place, reply: Option<Bytes>) {
+        Guest::looked(self, own::<G>(machine), place, reply);
     }
 
     fn check_in_time(&self, machine: &dyn AnyMachine, time: InTime) -> Result<(), String> {

@@ -55,7 +55,7 @@ pub mod situations;
 mod trace;
 mod world;
 
-pub use guest::{Guest, InTime, Told};
+pub use guest::{Guest, InTime, Place, Told};
 pub use network::{NetworkPlan, Wire};
 pub use odds::Odds;
 pub use run::{Failure, record, run, run_guest, run_with_trace};

@@ -31,7 +31,7 @@ use synod_api::{
 };
 
 pub(crate) use self::{check::Caller, ranges::Ranges};
-use crate::{KvError, KvStore, range::bounds, store::header};
+use crate::{KvBug, KvError, KvStore, planted, range::bounds, store::header};
 
 /// The user that must exist before users count, and the role that permits everything. They are etcd's.
 pub const ROOT: &str = "root";
@@ -161,6 +161,15 @@ impl Auth {
         self
     }
 
+    /// What users may do as it was before a snapshot replaced it: a planted bug.
+    pub(crate) fn keep_rights_of(&mut self, before: &Auth) {
+        for (name, user) in &mut self.users {
+            if let Some(before) = before.users.get(name) {
+                (user.may_read, user.may_write) = (before.may_read.clone(), before.may_write.clone());
+            }
+        }
+    }
+
     /// Finds out what a user's roles permit.
     fn refresh(&mut self, name: &str) {
         let Some(user) = self.users.get_mut(name) else { return };
@@ -177,6 +186,9 @@ impl Auth {
 
     /// Finds out what the users with a role may do.
     fn refresh_with(&mut self, role: &str) {
+        if planted::has(KvBug::RightsOfGrant) {
+            return;
+        }
         let with = self.users.iter().filter(|(_, user)| user.roles.contains(role));
         let names: Vec<String> = with.map(|(name, _)| name.clone()).collect();
         names.iter().for_each(|name| self.refresh(name));
@@ -257,7 +269,9 @@ impl Auth {
         if !self.user(name)?.roles.remove(role) {
             return Err(KvError::RoleNotGranted);
         }
-        self.refresh(name);
+        if !planted::has(KvBug::KeepRightsOfRevokedRole) {
+            self.refresh(name);
+        }
         Ok(())
     }
 

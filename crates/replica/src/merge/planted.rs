@@ -22,6 +22,10 @@ pub enum MergeBug {
     DoNotWait,
     /// A subscriber takes a group to be at the position where the group begins for it, and not where its log is.
     SubscribeAnywhere,
+    /// A snapshot that is installed brings what groups have executed, and not their members and protocols.
+    KeepMembersAtRestore,
+    /// A node that the first group has removed is held back by what it will not execute in other groups.
+    HoldLeavingBack,
 }
 
 impl MergeBug {
@@ -35,6 +39,8 @@ impl MergeBug {
         MergeBug::SilentTakesPosition,
         MergeBug::DoNotWait,
         MergeBug::SubscribeAnywhere,
+        MergeBug::KeepMembersAtRestore,
+        MergeBug::HoldLeavingBack,
     ];
 }
 

@@ -130,6 +130,10 @@ invariants! {
     /// The replicated clock advances at most as fast as the fastest clock of a replica, plus one bounded step for every
     /// jump of such a clock.
     ClockNotFast = "clock-not-fast", "crates/replica/src/clock.rs: a tick measures from when its instant was seen";
+    /// A caretaker compacts only revisions that are as old as the policy says, and that are not to be kept.
+    CompactsWhatIsOld = "compacts-what-is-old", "docs/etcd-flags.md: --auto-compaction-mode and --auto-compaction-retention as etcd's";
+    /// No member is called corrupt that has the state of the log.
+    SoundMembers = "sound-members", "docs/operating.md: upkeep";
     /// No message is refused for its size: every message fits the frame that the replicas' settings demand.
     FitsAFrame = "fits-a-frame", "crates/replica/src/settings.rs: the largest message";
     /// A replica that was removed ends its service only once a quorum of its successors has durably gone on.

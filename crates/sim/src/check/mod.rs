@@ -1,6 +1,7 @@
 //! What is checked while a world runs, and at its end.
 
 mod batches;
+mod compactions;
 mod groups;
 mod history;
 mod invariant;
@@ -14,6 +15,7 @@ mod terms;
 mod votes;
 
 pub(crate) use batches::Batches;
+pub use compactions::Compactions;
 pub(crate) use groups::{Groups, settled};
 pub(crate) use history::{Done, EndedLease, check_history};
 pub(crate) use invariant::demand;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use synod_replica::{Action, Event, SnapshotInfo};
+use synod_replica::{Action, Event, Group, SnapshotInfo};
 use synod_wire::{CommandKind, GroupId, Slot};
 
 use super::{
     Happening, Situation, World,
     clients::Response,
     execution::unsealed,
-    machine::{Job, Waiter, index},
+    machine::{Job, Waiter, id, index},
 };
 use crate::{
     check::{Checked, Invariant, demand},
@@ -59,11 +59,11 @@ impl World {
                     self.respond(&ask, Response::Failed(error));
                 }
             }
-            Action::RequestFailed { request, error } => {
-                if let Some(Waiter::Client(ask)) = life.hosted[at].requests.remove(&request) {
-                    self.respond(&ask, Response::Failed(error));
-                }
-            }
+            Action::RequestFailed { request, error } => match life.hosted[at].requests.remove(&request) {
+                Some(Waiter::Client(ask)) => self.respond(&ask, Response::Failed(error)),
+                Some(Waiter::Keeper) => self.kept(of, None),
+                Some(Waiter::Operator) | None => {}
+            },
             Action::Deadline(deadline) => life.hosted[at].deadline = deadline,
             Action::TakeSnapshot => life.jobs.push_back((group, Job::Freeze)),
             Action::ReadChunk { to, slot, offset, len_max } => {
@@ -87,18 +87,36 @@ impl World {
             Action::Forked(fork) => demand(false, Invariant::Agreement, || {
                 format!("r{} differs from {} in {group}: {fork:?}", of + 1, fork.with)
             })?,
-            Action::Group(of) if life.hosted[at].delivered > Slot::ZERO => {
-                let began = &self.plan.groups[at].consensus;
-                if (of.protocol, of.election) != (began.protocol, began.election) {
-                    self.counts.see(Situation::ProtocolChanges);
-                }
-                if of.placement.is_some() {
-                    self.counts.see(Situation::VotersChosen);
-                }
+            Action::Group(after) => self.regroup(of, group, &after),
+            Action::Retired => {
+                life.hosted[at].retired = true;
+                self.line(of, || format!("is not needed in {group} any more"));
             }
-            Action::Group(_) | Action::Leader(_) | Action::Agreed(_) | Action::Retired => {}
+            Action::Leader(_) | Action::Agreed(_) => {}
         }
         Ok(())
+    }
+
+    /// A replica has another group, or begins with one.
+    fn regroup(&mut self, of: usize, group: GroupId, after: &Group) {
+        let Some(life) = &mut self.machines[of].life else { return };
+        let hosted = &mut life.hosted[usize::from(group.0)];
+        hosted.retired &= after.member(id(of)).is_none();
+        let is_first = hosted.delivered == Slot::ZERO;
+        self.line(of, || format!("{group} is {}", crate::describe::group(after)));
+        if is_first {
+            return;
+        }
+        let began = &self.plan.groups[usize::from(group.0)].consensus;
+        if (after.protocol, after.election) != (began.protocol, began.election) {
+            self.counts.see(Situation::ProtocolChanges);
+        }
+        if after.placement.is_some() {
+            self.counts.see(Situation::VotersChosen);
+        }
+        if group == GroupId::FIRST {
+            self.members_change(after);
+        }
     }
 
     /// The received snapshot of a group becomes a file, and the executor is to go on from it.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use synod_kv::KvStore;
 use synod_replica::{Executor, Group, Outcome, Place, Point, Take};
-use synod_wire::{Ballots, Batch, CommandKind, GroupId, Slot};
+use synod_wire::{Ballots, Batch, CommandKind, GroupId, ReplicaId, Slot};
 
 use crate::check::{Checked, Invariant, demand};
 
@@ -249,6 +249,16 @@ impl Order {
     /// If a command with this payload was executed: its place among all commands, and its reply.
     pub fn reply(&self, payload: &Bytes) -> Option<(u64, &Bytes)> {
         self.replies.get(payload).map(|(place, reply)| (*place, reply))
+    }
+
+    /// A group after what the reference has executed.
+    pub fn group(&self, group: GroupId) -> &Group {
+        self.executor.group_of(group)
+    }
+
+    /// Whether a group has this member, as far as the reference has executed.
+    pub fn has_member(&self, group: GroupId, id: ReplicaId) -> bool {
+        self.executor.group_of(group).member(id).is_some()
     }
 
     /// Batches of the common order.

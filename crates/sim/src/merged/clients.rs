@@ -11,7 +11,11 @@ use fastrand::Rng;
 use synod_replica::{Event, RequestError, SessionCommand};
 use synod_wire::{CommandKind, GroupId, SessionId};
 
-use super::{Happening, Situation, World, machine::Waiter, plan::MergedPlan};
+use super::{
+    Happening, Situation, World,
+    machine::{Waiter, id},
+    plan::MergedPlan,
+};
 use crate::{
     check::{Checked, Done, Invariant, Violation},
     network::between,
@@ -187,7 +191,8 @@ impl World {
 
     /// Has somebody write and read at every node, of every group.
     pub(super) fn begin_probing(&mut self) {
-        for of in 0..self.plan.nodes {
+        let nodes: Vec<usize> = (0..self.machines.len()).filter(|of| !self.machines[*of].gone).collect();
+        for of in nodes {
             for group in self.groups() {
                 let mut probe = Client::new(of, group, Session::Unwanted);
                 probe.probe = Some(Probe::Write);
@@ -208,7 +213,11 @@ impl World {
     /// Has a client go on: with a new operation, or with the one that is not answered yet.
     pub(super) fn think(&mut self, index: usize) {
         let clients = &mut self.clients;
-        let client = &clients.clients[index];
+        let client = &mut clients.clients[index];
+        if client.probe.is_some() && !self.order.has_member(GroupId::FIRST, id(client.home)) {
+            // The node leaves, and need not serve anybody.
+            (client.op, client.probe) = (None, Some(Probe::Done));
+        }
         let goes_on = client.op.is_some() || client.session == Session::Closed && !clients.closing;
         if goes_on {
             return self.attempt(index);
@@ -393,7 +402,7 @@ impl World {
 
     /// Has a client turn to another node and another group.
     fn move_on(&mut self, index: usize) {
-        let (nodes, busy) = (self.plan.nodes, &self.plan.busy);
+        let (nodes, busy) = (self.machines.len(), &self.plan.busy);
         let Clients { clients, rng, .. } = &mut self.clients;
         let client = &mut clients[index];
         if client.probe.is_none() {

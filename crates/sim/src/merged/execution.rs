@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_replica::{Cut, Event, MergedFile, Outcome, RequestError, Restored, SnapshotInfo};
+use synod_replica::{Cut, Event, Group, MergedFile, Outcome, RequestError, Restored, SnapshotInfo};
 use synod_wire::{GroupId, ReplicaId, Slot};
 
 use super::{
@@ -44,7 +44,7 @@ impl World {
             match job {
                 Job::Execute { slot, ballots, batch, replies } => {
                     match life.merged.take(group, slot, ballots, batch, replies) {
-                        Some(replies) => self.give_up(replies),
+                        Some(replies) => self.give_up(of, replies),
                         None => self.execute_turns(of)?,
                     }
                 }
@@ -74,6 +74,9 @@ impl World {
             let Some((group, slot, replies, outcomes)) = life.merged.execute(awaited) else { break };
             let (order, digest) = (life.merged.executor().cut().order, life.merged.executor().digest());
             self.line(of, || format!("executes slot {slot} of {group}, through batch {order}"));
+            if of >= self.plan.nodes {
+                self.counts.see(Situation::Joins);
+            }
             self.order.executed(of, (group, slot), order, &outcomes)?;
             self.order.state(of, order, digest)?;
             for (place, waiter) in replies {
@@ -82,10 +85,14 @@ impl World {
                     Outcome::Error(error) => Response::Failed(*error),
                     Outcome::Unanswered => unreachable!("it was asked for"),
                 };
-                if let Waiter::Client(ask) = waiter {
-                    self.respond(&ask, response);
+                match (waiter, &outcomes[place]) {
+                    (Waiter::Client(ask), _) => self.respond(&ask, response),
+                    (Waiter::Keeper, Outcome::Reply(reply)) => self.kept(of, Some(reply)),
+                    (Waiter::Keeper, _) => self.kept(of, None),
+                    (Waiter::Operator, _) => {}
                 }
             }
+            self.check_compaction(of)?;
         }
         self.answer_reads(of);
         let waits_for = self.machines[of].life.as_ref().and_then(|life| life.merged.waits_for());
@@ -95,10 +102,12 @@ impl World {
         Ok(())
     }
 
-    fn give_up(&mut self, replies: Replies) {
+    fn give_up(&mut self, of: usize, replies: Replies) {
         for (_, waiter) in replies {
-            if let Waiter::Client(ask) = waiter {
-                self.respond(&ask, Response::Failed(RequestError::OutcomeUnknown));
+            match waiter {
+                Waiter::Client(ask) => self.respond(&ask, Response::Failed(RequestError::OutcomeUnknown)),
+                Waiter::Keeper => self.kept(of, None),
+                Waiter::Operator => {}
             }
         }
     }
@@ -237,7 +246,9 @@ impl World {
             return self.tell_in_order(of, vec![(group, Event::SnapshotInstalled(None))]);
         };
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
+        let ids = |group: &Group| group.members.iter().map(|member| member.id).collect::<Vec<_>>();
         let before = life.merged.executor().cut();
+        let members = ids(life.merged.executor().group_of(GroupId::FIRST));
         let cut = Cut::read_from(&mut &content[..]).ok().flatten().unwrap_or_else(|| before.clone());
         let restored = life.merged.restore(group, info, || Ok(&content[..]));
         let Restored { events, gone } = restored.map_err(|error| Violation {
@@ -245,6 +256,7 @@ impl World {
             detail: format!("r{} cannot install slot {} of {group}: {error}", of + 1, info.slot),
         })?;
         let (after, digest) = (life.merged.executor().cut(), life.merged.executor().digest());
+        let has_others = members != ids(life.merged.executor().group_of(GroupId::FIRST));
         self.line(of, || {
             let [held, before] = [&cut.slots, &before.slots].map(|of| super::slots(of));
             format!("installs slot {} of {group} ({held}, batch {}; it had {before})", info.slot, cut.order)
@@ -257,6 +269,12 @@ impl World {
                 self.counts.see(Situation::HeadKept);
             }
         }
+        if of >= self.plan.nodes && before.order == 0 && after.order > 0 {
+            self.counts.see(Situation::JoinsBySnapshot);
+        }
+        if has_others {
+            self.counts.see(Situation::MembersBySnapshot);
+        }
         if cut.order < before.order && after.slots != before.slots {
             self.counts.see(Situation::OlderInstalled);
         }
@@ -267,7 +285,8 @@ impl World {
             format!("r{} goes back from batch {} to batch {}", of + 1, before.order, after.order)
         })?;
         self.order.state(of, after.order, digest)?;
-        gone.into_iter().for_each(|replies| self.give_up(replies));
+        self.check_compaction(of)?;
+        gone.into_iter().for_each(|replies| self.give_up(of, replies));
         self.execute_turns(of)?;
         self.tell_in_order(of, events)
     }

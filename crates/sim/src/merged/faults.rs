@@ -77,19 +77,20 @@ impl World {
         });
         let timeout = self.plan.base().consensus.election_timeout;
         let of = self.victim();
-        let other = (of + self.rng.usize(1..self.plan.nodes)) % self.plan.nodes;
+        let nodes = self.machines.len();
+        let other = (of + self.rng.usize(1..nodes)) % nodes;
         let longest = timeout * self.rng.u32(1..6);
         let lasts = between(&mut self.rng, 20 * MS, longest);
         match kind {
             Some(0) => self.crash_for(of, lasts)?,
             Some(1) => {
-                for of in 0..self.plan.nodes {
+                for of in 0..nodes {
                     self.crash_for(of, lasts / 4)?;
                 }
             }
             Some(2) => self.pause(of, lasts),
             Some(3) => {
-                let others = (0..self.plan.nodes).filter(|other| *other != of);
+                let others = (0..nodes).filter(|other| *other != of);
                 self.cut_for(others.map(|other| (of, other)).collect(), lasts);
             }
             Some(4) => self.cut_for(vec![(of, other)], lasts),
@@ -99,7 +100,7 @@ impl World {
                 self.line(of, || format!("is heard late in {group} for {lasts:?}"));
                 let (now, everybody) = (self.now, self.rng.bool());
                 self.holds.retain(|hold| hold.until > now);
-                let to = (0..self.plan.nodes).filter(|to| *to != of && (everybody || *to == other));
+                let to = (0..nodes).filter(|to| *to != of && (everybody || *to == other));
                 self.holds.extend(to.map(|to| Hold { from: of, to, group, until: now + lasts }));
             }
             Some(7) => {
@@ -116,7 +117,7 @@ impl World {
     fn victim(&mut self) -> usize {
         let group = self.rng.u16(0..self.plan.groups.len() as u16);
         let leader = self.leader_of(GroupId(group));
-        let any = self.rng.usize(0..self.plan.nodes);
+        let any = self.rng.usize(0..self.machines.len());
         leader.filter(|_| self.rng.bool()).unwrap_or(any)
     }
 
@@ -147,7 +148,7 @@ impl World {
     /// An operator wants a group to go on with another protocol, or other voters.
     fn change(&mut self, of: usize) -> Checked {
         let group = GroupId(self.rng.u16(0..self.plan.groups.len() as u16));
-        let change = draw_change(&mut self.rng, group, &self.plan);
+        let change = draw_change(&mut self.rng, group, &self.plan, self.order.group(GroupId::FIRST));
         let request = self.next_request();
         let is_paused = self.machines[of].paused.is_some();
         let Some(life) = self.machines[of].life.as_mut().filter(|_| !is_paused) else { return Ok(()) };
@@ -165,13 +166,13 @@ impl World {
     pub(super) fn make_peace(&mut self) -> Checked {
         self.peace = true;
         self.trace.line(self.now, || "peace".to_owned());
-        for of in 0..self.plan.nodes {
+        for of in 0..self.machines.len() {
             self.resume(of)?;
             self.unstall(of)?;
             self.restart(of)?;
         }
-        for one in 0..self.plan.nodes {
-            for other in one + 1..self.plan.nodes {
+        for one in 0..self.machines.len() {
+            for other in one + 1..self.machines.len() {
                 while self.links_cut(one, other) {
                     self.mend(one, other)?;
                 }
@@ -243,7 +244,13 @@ impl World {
         if !self.clients.are_done() {
             return Some(format!("{}; {}", self.clients.missing(), self.positions()));
         }
-        for of in 0..self.plan.nodes {
+        if let Some(missing) = self.missing_of_members() {
+            return Some(missing);
+        }
+        for of in 0..self.machines.len() {
+            if self.machines[of].gone {
+                continue;
+            }
             let Some(life) = &self.machines[of].life else {
                 return Some(format!("r{} does not run", of + 1));
             };
@@ -264,7 +271,7 @@ impl World {
     }
 
     /// How far everybody is, for people.
-    fn positions(&self) -> String {
+    pub(super) fn positions(&self) -> String {
         let nodes = self.machines.iter().enumerate().map(|(of, machine)| {
             let Some(life) = &machine.life else { return format!("r{} is down", of + 1) };
             let applied = super::slots(&life.merged.executor().cut().slots);

@@ -55,10 +55,13 @@ impl World {
 
     /// A node tries to begin sessions to all others.
     pub(super) fn dial_all(&mut self, of: usize) {
-        (0..self.plan.nodes).filter(|to| *to != of).for_each(|to| self.dial_later(of, to));
+        (0..self.machines.len()).filter(|to| *to != of).for_each(|to| self.dial_later(of, to));
     }
 
-    fn dial_later(&mut self, one: usize, other: usize) {
+    pub(super) fn dial_later(&mut self, one: usize, other: usize) {
+        if self.machines[one].gone || self.machines[other].gone {
+            return;
+        }
         let pair = self.links.pair(one, other);
         if !pair.dialing && pair.session.is_none() {
             pair.dialing = true;
@@ -99,7 +102,7 @@ impl World {
         let groups = || (0..self.plan.groups.len() as u16).map(GroupId);
         let mut events: Vec<_> =
             groups().map(|group| (group, Event::Link { peer: id(peer), link })).collect();
-        if link == Link::Up && self.machines[of].met.len() == self.plan.nodes - 1 {
+        if link == Link::Up && self.machines[of].has_met_all(of, self.plan.nodes) {
             events.extend(groups().map(|group| (group, Event::MetAll)));
         }
         let life = self.machines[of].lives;

@@ -7,7 +7,6 @@ use std::{
 };
 
 use synod_consensus::Link;
-use synod_kv::KvStore;
 use synod_replica::{
     Cut, Event, Executor, MergedExecutor, MergedFile, MergedFiles, MergedReads, Pace, Recovered, Replica,
 };
@@ -34,7 +33,9 @@ impl World {
         let machine = &mut self.machines[of];
         machine.lives += 1;
         let number = machine.lives;
-        let mut executor = Executor::merged(KvStore::new(), first.clone(), self.plan.take);
+        let (store, kept) = self.kept_store(of, number);
+        let mut executor = Executor::merged(store, first.clone(), self.plan.take);
+        let machine = &mut self.machines[of];
         let mut files = MergedFiles::default();
         for (group, slot) in machine.disk.names() {
             let bytes = machine.disk.file(group, slot).expect("it has this name");
@@ -71,6 +72,11 @@ impl World {
         }
         self.order.state(of, executor.cut().order, executor.digest())?;
         let at = executor.cut();
+        let is_removed =
+            |group| at.slots.iter().any(|slot| *slot > Slot::ZERO) && !self.order.has_member(group, id(of));
+        if self.groups().any(is_removed) {
+            self.counts.see(Situation::RemovedRestarts);
+        }
         self.line(of, || {
             format!("starts life {number} from {}, batch {}", super::slots(&at.slots), at.order)
         });
@@ -82,7 +88,7 @@ impl World {
         let nonce = self.rng.u64(..);
         let incarnation = Incarnation(number);
         let machine = &mut self.machines[of];
-        let met_all = machine.met.len() == self.plan.nodes - 1;
+        let met_all = machine.has_met_all(of, self.plan.nodes);
         let mut hosted = Vec::new();
         for ((group, first), snapshot) in (0u16..).map(GroupId).zip(first).zip(starts) {
             let (records, last_lsn) = machine.disk.records(group);
@@ -105,6 +111,7 @@ impl World {
                 executed: delivered,
                 receiving: None,
                 backlogged: false,
+                retired: false,
             });
         }
         let groups = hosted.len();
@@ -122,13 +129,18 @@ impl World {
             glance_at: now + GLANCE_INTERVAL,
             touched: (0..groups as u16).map(GroupId).collect(),
             snapshots: Snapshots { files, writing: VecDeque::new(), served: None },
+            members_told: None,
+            leaves: false,
+            kept,
         });
+        self.look_later(of);
         self.dial_all(of);
         self.end_burst(of)
     }
 
     pub(super) fn restart(&mut self, of: usize) -> Checked {
-        if self.machines[of].life.is_some() { Ok(()) } else { self.start(of) }
+        let machine = &self.machines[of];
+        if machine.life.is_some() || machine.gone { Ok(()) } else { self.start(of) }
     }
 
     /// The process of a node ends.
@@ -137,10 +149,13 @@ impl World {
         if life.merged.waits_for().is_some() {
             self.counts.see(Situation::WaitingAtCrash);
         }
+        if of >= self.plan.nodes && life.merged.executor().cut().order < self.order.len() {
+            self.counts.see(Situation::JoinerCrashes);
+        }
         self.line(of, || "crashes".to_owned());
         self.machines[of].paused = None;
         self.machines[of].disk.crash(&mut self.rng);
-        for other in (0..self.plan.nodes).filter(|other| *other != of) {
+        for other in (0..self.machines.len()).filter(|other| *other != of) {
             let link = if self.rng.bool() { Link::Refused } else { Link::Down };
             self.break_session(of, other, link)?;
         }
@@ -215,7 +230,9 @@ impl World {
         if now >= life.glance_at {
             life.glance_at = now + GLANCE_INTERVAL;
             life.touched.extend((0..groups as u16).map(GroupId));
+            self.tell_followers(of);
         }
+        let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         for (group, hosted) in (0u16..).map(GroupId).zip(&mut life.hosted) {
             if now >= hosted.deadline {
                 hosted.deadline = Time::NEVER;
@@ -230,6 +247,9 @@ impl World {
             }
         }
         self.flush(of)?;
+        if self.tell_members(of) {
+            self.flush(of)?;
+        }
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let skips = life.pace.skips(now, life.hosted.iter().map(|hosted| &hosted.replica));
         if !skips.is_empty() {
@@ -249,6 +269,7 @@ impl World {
         self.write_log(of);
         self.go_on_executing(of);
         self.set_timer(of);
+        self.leave_later(of);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use synod_replica::{
 };
 use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot, Time};
 
-use super::{Happening, clients::Ask, disk::Disk};
+use super::{Happening, clients::Ask, disk::Disk, upkeep::Kept};
 use crate::clock::{Clock, Moment};
 
 /// A machine of the world.
@@ -26,6 +26,8 @@ pub(super) struct Machine {
     pub stalled: bool,
     /// The others that were met, in all lives.
     pub met: BTreeSet<usize>,
+    /// Every group has let the node go, and it has ended for good.
+    pub gone: bool,
 }
 
 impl Machine {
@@ -37,7 +39,13 @@ impl Machine {
             paused: None,
             stalled: false,
             met: BTreeSet::new(),
+            gone: false,
         }
+    }
+
+    /// Whether the machine, which has this place, has met all others with which the groups begin. One that joins need not.
+    pub fn has_met_all(&self, of: usize, nodes: usize) -> bool {
+        of >= nodes || self.met.range(..nodes).count() == nodes - 1
     }
 
     pub fn in_life(&mut self, number: u64) -> Option<&mut Life> {
@@ -65,6 +73,12 @@ pub(super) struct Life {
     /// The groups that the present burst has touched.
     pub touched: BTreeSet<GroupId>,
     pub snapshots: Snapshots,
+    /// The version of the first group's members that the other groups were told of last.
+    pub members_told: Option<u64>,
+    /// The node ends soon.
+    pub leaves: bool,
+    /// The keeper of the node's store, if the run has them.
+    pub kept: Option<Kept>,
 }
 
 /// Those who wait for the outcomes of a batch's commands, with the places of these.
@@ -76,6 +90,8 @@ pub(super) enum Waiter {
     Client(Ask),
     /// An operator asked for a change of a group.
     Operator,
+    /// The keeper of the node's store wanted it.
+    Keeper,
 }
 
 /// The replica of one group.
@@ -93,6 +109,8 @@ pub(super) struct Hosted {
     pub executed: Slot,
     pub receiving: Option<(SnapshotInfo, Vec<u8>)>,
     pub backlogged: bool,
+    /// The group has let this node go.
+    pub retired: bool,
 }
 
 /// What the executor has to do, in order.

@@ -12,9 +12,11 @@
 //! | `actions.rs` | actions out |
 //! | `execution.rs` | batches, reads and snapshots |
 //! | `links.rs` | sessions between nodes |
+//! | `members.rs` | nodes that join and leave |
 //! | `clients.rs` | who asks for what, and what they see |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `check.rs` | one log a group, one common order, one state |
+//! | `upkeep.rs` | compactions and comparisons that nodes make by themselves |
 //! | `subscribers.rs` | those who follow some of the groups |
 //! | `situations.rs` | what a run came to |
 //! | `cli.rs` | `synod sim merged` |
@@ -29,9 +31,11 @@ mod faults;
 mod links;
 mod lives;
 mod machine;
+mod members;
 mod plan;
 mod situations;
 mod subscribers;
+mod upkeep;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -54,7 +58,7 @@ pub use self::{
     situations::{Counts, Situation},
 };
 use crate::{
-    check::{Checked, Invariant, Violation, check_history, demand},
+    check::{Checked, Compactions, Invariant, Violation, check_history, demand},
     clock::Moment,
     queue::EventQueue,
     run::catch,
@@ -98,6 +102,12 @@ enum Happening {
     Impatient { client: usize, attempt: u64 },
     /// Something goes wrong.
     Fault,
+    /// Somebody wants a node to join or to leave.
+    Operate,
+    /// The keeper of a node's store looks.
+    Look { of: usize, life: u64 },
+    /// A node ends for good that every group has let go.
+    Leave { of: usize, life: u64 },
     /// A crashed node starts again.
     Restart { of: usize },
     /// A paused node goes on.
@@ -118,6 +128,7 @@ impl Happening {
             | Happening::SyncEnds { of, .. }
             | Happening::Execute { of, .. }
             | Happening::Seen { of, .. }
+            | Happening::Look { of, .. }
             | Happening::Written { of, .. }
             | Happening::Asked { of, .. } => Some(of),
             _ => None,
@@ -148,6 +159,10 @@ pub struct MergedWorld {
     /// Folds what happened when; equal for equal runs.
     fingerprint: u64,
     peace: bool,
+    /// What keepers have compacted.
+    compactions: Compactions,
+    /// What somebody wants of the members, and when keepers look. It is apart from what else is drawn.
+    operator: Rng,
 }
 
 use MergedWorld as World;
@@ -244,7 +259,7 @@ impl World {
             now: Moment::START,
             queue: EventQueue::default(),
             machines: (0..plan.nodes).map(|_| Machine::new(groups)).collect(),
-            links: Links::new(plan.nodes, groups),
+            links: Links::new(plan.nodes + plan.joiners, groups),
             holds: Vec::new(),
             clients: Clients::new(&plan, rng.fork()),
             order: Order::new(plan.first_groups(), plan.take),
@@ -257,6 +272,8 @@ impl World {
             events: 0,
             fingerprint: 0,
             peace: false,
+            compactions: Compactions::default(),
+            operator: Rng::with_seed(plan.seed ^ 0x6d_65_6d),
             plan,
         }
     }
@@ -271,6 +288,7 @@ impl World {
         }
         self.begin_asking();
         self.begin_faults();
+        self.operate_later();
         self.run_until(Moment::after(self.plan.duration))?;
         let peace = self.now;
         self.make_peace()?;
@@ -341,6 +359,9 @@ impl World {
                 Ok(())
             }
             Happening::Fault => self.fault(),
+            Happening::Operate => self.operate(),
+            Happening::Look { of, life } => self.look(of, life),
+            Happening::Leave { of, life } => self.leave(of, life),
             Happening::Restart { of } => self.restart(of),
             Happening::Resume { of } => self.resume(of),
             Happening::Unstall { of } => self.unstall(of),

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use synod_consensus::{Dissemination, ElectionKind, Overrides, ProtocolKind};
+use synod_kv::upkeep::{Compaction, UpkeepConfig};
 use synod_replica::{Change, Choice, Group, Others, Settings, Skips, Take};
 use synod_wire::{GroupId, ReplicaId};
 
+use super::upkeep::FASTER;
 use crate::plan::draw_settings;
 
 const US: Duration = Duration::from_micros(1);
@@ -42,6 +44,12 @@ pub struct MergedPlan {
     pub(super) duration: Duration,
     /// Whether groups change their voters, too, where they would change their protocols.
     pub(super) places: bool,
+    /// So many nodes may join; nodes leave only where some may join.
+    pub(super) joiners: usize,
+    /// What keepers of the store do, in times that are [faster](super::upkeep::FASTER) than those of the world.
+    pub(super) upkeep: Option<UpkeepConfig>,
+    /// How often somebody wants a node to join or to leave.
+    pub(super) member_interval: Duration,
     #[cfg(feature = "planted-bugs")]
     pub(super) planted: Option<synod_replica::MergeBug>,
 }
@@ -157,7 +165,11 @@ impl MergedPlan {
             fault_interval: duration / rng.u32(4..20),
             faults,
             duration,
-            places: seed % 4 == 3,
+            places: seed % 4 >= 2,
+            // Every other seed. It is drawn from the seed itself, so that the other ones are as they were.
+            joiners: if seed % 2 == 1 { 1 + usize::try_from(seed / 2 % 3).expect("few") } else { 0 },
+            upkeep: draw_upkeep(seed),
+            member_interval: duration / (6 + u32::try_from(seed / 6 % 8).expect("few")),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -187,6 +199,8 @@ impl MergedPlan {
             operations: usize::MAX,
             busy: vec![0],
             faults: Weights::default(),
+            joiners: 0,
+            upkeep: None,
             ..MergedPlan::draw(0)
         }
     }
@@ -213,17 +227,33 @@ impl MergedPlan {
     }
 }
 
+/// Every third seed has keepers. What they do is drawn from the seed itself, so that the other seeds are as they were.
+fn draw_upkeep(seed: u64) -> Option<UpkeepConfig> {
+    let rng = &mut Rng::with_seed(seed ^ 0x6b_65_70);
+    let drawn = |rng: &mut Rng, low, high| MS * rng.u32(low..high) * FASTER;
+    let compaction = match rng.u8(0..4) {
+        0 => Compaction::Revision(rng.i64(0..10)),
+        _ => Compaction::Periodic(drawn(rng, 50, 500)),
+    };
+    let (check, compact_check) = (drawn(rng, 20, 200), drawn(rng, 20, 200));
+    (seed % 3 == 2).then_some(UpkeepConfig {
+        compaction: Some(compaction),
+        check_interval: Some(check),
+        compact_check_interval: Some(compact_check),
+    })
+}
+
 fn draw_order(rng: &mut Rng) -> (ProtocolKind, ElectionKind) {
     let (_, protocol) = pick(rng, ProtocolKind::ALL);
     (protocol, pick(rng, protocol.elections()))
 }
 
 /// Another protocol for a group, or other voters if it is not the first group.
-pub(super) fn draw_change(rng: &mut Rng, group: GroupId, plan: &MergedPlan) -> Change {
+pub(super) fn draw_change(rng: &mut Rng, group: GroupId, plan: &MergedPlan, first: &Group) -> Change {
     if plan.places && group != GroupId::FIRST && rng.bool() {
-        let mut voters: Vec<_> = (1..=plan.nodes as u64).map(ReplicaId).collect();
+        let mut voters: Vec<_> = first.voters().collect();
         rng.shuffle(&mut voters);
-        voters.truncate(rng.usize(1..=plan.nodes));
+        voters.truncate(rng.usize(1..=voters.len()));
         return Change::Place((rng.u8(0..4) > 0).then(|| Choice::of(voters, Others::Learn)));
     }
     let (protocol, election) = draw_order(rng);

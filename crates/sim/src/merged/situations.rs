@@ -58,6 +58,30 @@ situations! {
     SubscriberJoins = "a group joins a subscription";
     /// A group left those that a subscriber follows.
     SubscriberLeaves = "a group leaves a subscription";
+    /// A keeper had the store of all groups compacted.
+    Compacts = "a caretaker compacts the store of merged groups";
+    /// A keeper found all members to have the same contents.
+    MembersCompared = "all members are compared, and are the same";
+    /// A node that joined has executed something.
+    Joins = "a node joins, and executes what the others do";
+    /// A node that joined, and had executed nothing, went on from a snapshot.
+    JoinsBySnapshot = "a node joins by a snapshot of all groups";
+    /// A node that joined crashed before it had executed what was ordered.
+    JoinerCrashes = "a node that joins crashes before it has caught up";
+    /// Every group let a node go, and it ended.
+    Leaves = "a node leaves for good";
+    /// A node that a group had removed started again.
+    RemovedRestarts = "a removed node starts again";
+    /// The first group removed the node that led another group.
+    LeaderRemoved = "the leader of another group is removed";
+    /// The first group had removed a voter that another group still had.
+    StillVotes = "a group needs a voter that the first group has removed";
+    /// The first group removed a member while batches waited for another group.
+    RemovedWhileWaiting = "a member is removed while the merge waits for a group";
+    /// A removal was refused, since a group that lags would have too few voters left.
+    RemovalRefused = "a removal has to wait for a group that lags";
+    /// A snapshot of all groups was installed that had other members than the node knew.
+    MembersBySnapshot = "a snapshot brings other members";
     /// A snapshot of a group that was not asked for took the place of its log.
     SharedTrims = "a snapshot of another group trims the log";
 }

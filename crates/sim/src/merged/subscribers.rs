@@ -88,7 +88,7 @@ impl World {
     }
 
     fn read_on(&mut self, number: usize) -> Checked {
-        let (take, nodes) = (self.plan.take, self.plan.nodes);
+        let (take, nodes) = (self.plan.take, self.machines.len());
         let rng = &mut self.subscribers.rng;
         let following = &mut self.subscribers.all[number];
         let machine = &self.machines[following.at];

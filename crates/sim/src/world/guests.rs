@@ -1,5 +1,5 @@
 //! The clients of a guest: each sends one command after the other in a session, and the same one again until it knows
-//! what became of it.
+//! what became of it. And what replicas order for a guest by themselves.
 
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{Happening, World};
 use crate::{
     check::{Checked, Invariant, Violation, demand},
     clock::Moment,
-    guest::{AnyGuest, InTime, Told, payload},
+    guest::{AnyGuest, InTime, Place, Told, payload},
     network::between,
 };
 
@@ -30,6 +30,10 @@ pub(crate) struct Guests {
     /// Requests that a replica works on: the replica, and the client.
     requests: BTreeMap<RequestId, (usize, usize)>,
     history: Vec<Told>,
+    /// Commands that replicas have ordered themselves: each replica has one at a time.
+    own: BTreeMap<RequestId, usize>,
+    /// How many there were.
+    owned: u64,
     /// How many sessions expired. Those of a group whose clock ticks seldom may do so all the time.
     expired: usize,
     rng: Rng,
@@ -55,6 +59,8 @@ impl Guests {
             clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             requests: BTreeMap::new(),
             history: Vec::new(),
+            own: BTreeMap::new(),
+            owned: 0,
             expired: 0,
             // Not from the same source as the rest, which is as it was without a guest.
             rng: Rng::with_seed(seed ^ 0x9_0e57),
@@ -124,13 +130,65 @@ impl World {
         self.step(of, Event::Request { request, kind, session, payload })
     }
 
-    /// Whether an outcome is for a guest's client, which then goes on.
+    /// A life has begun: its replica looks at its machine now and then, if the guest wants that.
+    pub(super) fn guest_looks_later(&mut self, of: usize) {
+        let (Some(guests), Some(life)) = (&mut self.guests, &self.machines[of].life) else { return };
+        let Some(interval) = guests.guest.looks_each().filter(|_| !guests.over) else { return };
+        let wait = between(&mut guests.rng, interval / 2, interval * 2);
+        self.queue.push(self.now + wait, Happening::GuestLooks { of, life: life.number });
+    }
+
+    /// A replica looks at its own machine, and perhaps orders something.
+    pub(super) fn guest_looks(&mut self, of: usize, life: u64) -> Checked {
+        if self.machines[of].in_life(life).is_none() {
+            return Ok(());
+        }
+        self.guest_looks_later(of);
+        let Some(place) = self.guest_place(of) else { return Ok(()) };
+        let (Some(guests), Some(life)) = (&mut self.guests, &self.machines[of].life) else { return Ok(()) };
+        if guests.over || guests.own.values().any(|at| *at == of) {
+            return Ok(());
+        }
+        let machine = life.executor.machine().guest().expect("every machine hosts the guest");
+        let Some(command) = guests.guest.look(machine, &place) else { return Ok(()) };
+        let request = RequestId(self.clients.asked);
+        self.clients.asked += 1;
+        guests.own.insert(request, of);
+        guests.owned += 1;
+        // Clients' commands are numbered from below.
+        let payload = payload(!guests.owned, &command);
+        self.reference.submitted(&payload);
+        self.step(of, Event::Request { request, kind: CommandKind::Apply, session: None, payload })
+    }
+
+    fn guest_place(&self, of: usize) -> Option<Place> {
+        let machine = &self.machines[of];
+        let life = machine.life.as_ref()?;
+        Some(Place {
+            replica: machine.id.0,
+            life: life.number,
+            elapsed: self.now.since(Moment::START),
+            takes_care: life.replica.status().takes_care,
+            members: life.executor.group().members.iter().map(|member| member.id.0).collect(),
+        })
+    }
+
+    /// Whether an outcome is for a guest's client, which then goes on, or of what a replica ordered itself.
     pub(super) fn guest_answered(
         &mut self,
         request: RequestId,
         outcome: &Outcome,
     ) -> Result<bool, Violation> {
         let Some(guests) = &mut self.guests else { return Ok(false) };
+        if let Some(of) = guests.own.remove(&request) {
+            let reply = if let Outcome::Reply(reply) = outcome { Some(reply.clone()) } else { None };
+            let place = self.guest_place(of);
+            if let (Some(guests), Some(life), Some(place)) = (&self.guests, &self.machines[of].life, place) {
+                let machine = life.executor.machine().guest().expect("every machine hosts the guest");
+                guests.guest.looked(machine, &place, reply);
+            }
+            return Ok(true);
+        }
         let Some((_, index)) = guests.requests.remove(&request) else { return Ok(false) };
         let client = &mut guests.clients[index];
         client.request = None;
@@ -163,6 +221,7 @@ impl World {
     pub(super) fn hang_up_guests(&mut self, of: usize) {
         let Some(guests) = &mut self.guests else { return };
         let mut left = Vec::new();
+        guests.own.retain(|_, at| *at != of);
         guests.requests.retain(|_, (at, client)| {
             if *at == of {
                 left.push(*client);

@@ -118,6 +118,7 @@ impl World {
             life.watch.started(&life.replica.status());
         }
         self.make_sessions(of);
+        self.guest_looks_later(of);
         self.stepped(of)?;
         self.sees_at_start(of)
     }

@@ -102,6 +102,8 @@ pub(crate) enum Happening {
     Think { client: usize, worker: usize },
     /// A client of a guest thinks of what to do next.
     GuestThinks { client: usize },
+    /// A replica looks at the machine of a guest that it hosts.
+    GuestLooks { of: usize, life: u64 },
     /// A client gives up an attempt.
     Impatient { client: usize, worker: usize, attempt: u64 },
     /// Somebody looks at a replica's state as it is.
@@ -427,6 +429,7 @@ impl World {
             | Happening::Timer { of, .. }
             | Happening::Flush { of, .. }
             | Happening::Execute { of, .. }
+            | Happening::GuestLooks { of, .. }
             | Happening::Peek { of }
             | Happening::Sees { of }
             | Happening::Asked { of, .. } => Some(*of),
@@ -468,6 +471,7 @@ impl World {
             Happening::Think { client, worker } => self.think(client, worker),
             Happening::Impatient { client, worker, attempt } => self.impatient(client, worker, attempt),
             Happening::GuestThinks { client } => self.guest_thinks(client),
+            Happening::GuestLooks { of, life } => self.guest_looks(of, life),
             Happening::Peek { of } => self.peek(of),
             Happening::Sees { of } => self.sees(of),
             Happening::Fault => self.fault(),

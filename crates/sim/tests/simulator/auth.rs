@@ -2,8 +2,8 @@
 //! whatever the server knew that proposed the command, on every replica, after restarts and snapshots.
 
 use std::{
-    cell::Cell,
-    collections::BTreeSet,
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Read, Write},
 };
 
@@ -23,7 +23,7 @@ use synod_api::{
     },
 };
 use synod_consensus::ProtocolKind;
-use synod_kv::KvStore;
+use synod_kv::{KvBug, KvStore, plant};
 use synod_replica::{Context, Frozen, StateMachine};
 use synod_sim::{Guest, plan::Plan};
 
@@ -207,8 +207,10 @@ impl Frozen for FrozenJudged {
 #[derive(Debug, Default)]
 struct Judging {
     forgets: bool,
-    /// The latest revision of users and roles on any replica.
-    revision: Cell<u64>,
+    /// Servers judge by what they know themselves, and order what they permit as if it was their own: a mistake.
+    judge: bool,
+    /// Users and roles as they were at each revision that any replica has reached.
+    known: RefCell<BTreeMap<u64, Twin>>,
 }
 
 impl Guest for Judging {
@@ -241,11 +243,16 @@ impl Guest for Judging {
             _ => {
                 let put = PutRequest { key, value: name.clone().into(), ..PutRequest::default() };
                 let lag = if rng.bool() { 0 } else { rng.u64(..3) };
-                let auth_revision = self.revision.get().saturating_sub(lag).max(1);
+                let known = self.known.borrow();
+                let latest = known.last_key_value().map_or(0, |(revision, _)| *revision);
+                let auth_revision = latest.saturating_sub(lag).max(1);
+                let permits = |twin: &Twin| twin.judges(number, auth_revision, letter).is_none();
+                let of_member = self.judge && known.get(&auth_revision).is_some_and(permits);
                 KvCommand {
                     command: Some(Command::Put(put)),
                     user: name,
                     auth_revision,
+                    of_member,
                     ..KvCommand::default()
                 }
             }
@@ -254,15 +261,15 @@ impl Guest for Judging {
     }
 
     fn check(&self, machine: &Judged) -> Result<(), String> {
-        self.revision.set(self.revision.get().max(machine.twin.revision));
+        self.known.borrow_mut().insert(machine.twin.revision, machine.twin.clone());
         machine.wrong.clone().map_or(Ok(()), Err)
     }
 }
 
-fn run(forgets: bool, seeds: std::ops::Range<u64>) -> Result<(), String> {
+fn run(forgets: bool, judge: bool, seeds: std::ops::Range<u64>) -> Result<(), String> {
     for seed in seeds {
         for protocol in [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft] {
-            let guest = Judging { forgets, ..Judging::default() };
+            let guest = Judging { forgets, judge, ..Judging::default() };
             let run = synod_sim::run_guest(&Plan::draw(seed, protocol), guest);
             run.map_err(|failure| format!("seed {seed} {protocol:?}: {}", failure.violation))?;
         }
@@ -272,11 +279,27 @@ fn run(forgets: bool, seeds: std::ops::Range<u64>) -> Result<(), String> {
 
 #[test]
 fn users_are_judged_by_what_was_decided_before() {
-    run(false, 0..5).unwrap();
+    run(false, false, 0..5).unwrap();
 }
 
 #[test]
 fn a_revocation_that_does_not_count_would_be_found_out() {
-    let found = run(true, 0..25).unwrap_err();
+    let found = run(true, false, 0..25).unwrap_err();
     assert!(found.contains("in place of"), "{found}");
+}
+
+#[test]
+fn a_right_that_is_judged_by_what_the_proposer_knows_would_be_found_out() {
+    let found = run(false, true, 0..25).unwrap_err();
+    assert!(found.contains("in place of"), "{found}");
+}
+
+#[test]
+fn each_planted_bug_of_users_is_found() {
+    for &bug in KvBug::AUTH {
+        plant(Some(bug));
+        let found = (0..100).find_map(|seed| run(false, false, seed..seed + 1).err());
+        plant(None);
+        println!("{bug:?}: {}", found.unwrap_or_else(|| panic!("{bug:?} is not found")));
+    }
 }

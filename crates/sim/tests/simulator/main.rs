@@ -13,3 +13,4 @@ mod outages;
 mod planted_bugs;
 mod scenarios;
 mod seeds;
+mod upkeep;

@@ -5,29 +5,19 @@
 //! same point of it, where they must have the same revision. The caretaker judges, and raises alarms, which are commands as
 //! well.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+use std::collections::{BTreeMap, BTreeSet};
+
+use synod_api::{
+    etcdserverpb::HashKvResponse,
+    synod::v1::{KvHash, KvHashCheck},
 };
 
-use synod_api::synod::v1::{KvHash, KvHashCheck};
-use synod_kv::Comparer;
-use tokio::sync::Notify;
+use crate::{KvBug, planted};
 
-/// What the log says of comparisons. Clones share it; the store tells it ([`synod_kv::KvStore::compared_by`]).
-#[derive(Clone, Debug, Default)]
-pub struct Hashes {
-    seen: Arc<Seen>,
-}
-
+/// What the log says of comparisons, as far as a replica still has to do something about it. The store tells it, by
+/// [`Comparer`](crate::Comparer).
 #[derive(Debug, Default)]
-struct Seen {
-    inner: Mutex<Inner>,
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
+pub struct Comparisons {
     /// The last question that this replica has not answered.
     asked: Option<Question>,
     /// The question of this replica, and the answers to it.
@@ -37,7 +27,7 @@ struct Inner {
 
 /// A question to this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Question {
+pub struct Question {
     /// Which comparison it is.
     pub round: u64,
     /// The revision up to which versions are hashed.
@@ -46,69 +36,76 @@ pub(super) struct Question {
     pub executed_at: i64,
 }
 
-impl Comparer for Seen {
-    fn seen(&self, member: u64, check: &KvHashCheck, executed_at: i64) {
-        let mut inner = self.inner();
+impl Question {
+    /// The revision at which the store is asked for its hash.
+    #[must_use]
+    pub fn hashed_at(&self) -> i64 {
+        if planted::has(KvBug::HashAtPresent) { 0 } else { self.revision }
+    }
+
+    /// What this replica tells: what its store says of that revision. It has no hash if a later compaction has passed the
+    /// revision, or if it never had it.
+    #[must_use]
+    pub fn answer(&self, found: Option<&HashKvResponse>) -> KvHashCheck {
+        let mut told = KvHash { hash: 0, compact_revision: NO_HASH, revision: self.executed_at };
+        if let Some(found) = found {
+            (told.hash, told.compact_revision) = (found.hash, found.compact_revision);
+        }
+        KvHashCheck { round: self.round, revision: self.revision, hash: Some(told) }
+    }
+}
+
+impl Comparisons {
+    /// A member asks, or tells its hash; this replica executes that at `executed_at`. The result is whether there is
+    /// something to do.
+    pub fn seen(&mut self, member: u64, check: &KvHashCheck, executed_at: i64) -> bool {
         match check.hash {
             None => {
                 let revision = if check.revision > 0 { check.revision } else { executed_at };
-                inner.asked = Some(Question { round: check.round, revision, executed_at });
+                self.asked = Some(Question { round: check.round, revision, executed_at });
             }
-            Some(hash) if check.round == inner.round => _ = inner.answers.insert(member, hash),
+            Some(hash) if check.round == self.round || planted::has(KvBug::AnyRound) => {
+                self.answers.insert(member, hash);
+            }
             // It answers a question of another, or of an earlier life.
-            Some(_) => return,
+            Some(_) => return false,
         }
-        drop(inner);
-        self.changed.notify_one();
-    }
-}
-
-impl Seen {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Hashes {
-    /// What a store tells of comparisons.
-    #[must_use]
-    pub fn comparer(&self) -> Arc<dyn Comparer> {
-        Arc::clone(&self.seen) as Arc<dyn Comparer>
-    }
-
-    /// Waits until something was said since the last call.
-    pub(super) async fn changed(&self) {
-        self.seen.changed.notified().await;
+        true
     }
 
     /// The last question that was not taken yet.
-    pub(super) fn take_question(&self) -> Option<Question> {
-        self.seen.inner().asked.take()
+    pub fn take_question(&mut self) -> Option<Question> {
+        self.asked.take()
     }
 
     /// Begins to collect answers to this replica's question.
-    pub(super) fn begin(&self, round: u64) {
-        let mut inner = self.seen.inner();
-        inner.round = round;
-        inner.answers.clear();
+    pub(super) fn begin(&mut self, round: u64) {
+        self.round = round;
+        self.answers.clear();
     }
 
     /// The answers so far.
-    pub(super) fn answers(&self) -> BTreeMap<u64, KvHash> {
-        self.seen.inner().answers.clone()
+    #[must_use]
+    pub fn answers(&self) -> &BTreeMap<u64, KvHash> {
+        &self.answers
     }
 }
 
 /// The compaction that a member without a hash tells. A store that was never compacted has -1.
-pub(super) const NO_HASH: i64 = -2;
+pub const NO_HASH: i64 = -2;
 
 /// What a comparison shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// So many members have the same hash.
     Same(usize),
     /// Some differ from the majority of all members, in which so many are the same.
-    Differ { differ: BTreeSet<u64>, same: usize },
+    Differ {
+        /// Those that differ.
+        differ: BTreeSet<u64>,
+        /// So many are the same.
+        same: usize,
+    },
     /// There are several hashes, and none of them is that of a majority.
     Unclear,
 }
@@ -122,11 +119,14 @@ impl Default for Verdict {
 
 /// Judges what some of the `members` told. All must have had the same revision; as etcd does, hashes are compared that belong
 /// to the same compaction as that of this replica, `me`.
-pub(super) fn judge(members: usize, me: u64, answers: &BTreeMap<u64, KvHash>) -> Verdict {
+#[must_use]
+pub fn judge(members: usize, me: u64, answers: &BTreeMap<u64, KvHash>) -> Verdict {
     let Some(own) = answers.get(&me) else { return Verdict::Same(0) };
     let mut by_hash: BTreeMap<(i64, u32), BTreeSet<u64>> = BTreeMap::new();
     for (member, told) in answers {
         let of = match told.revision == own.revision {
+            true if planted::has(KvBug::JudgeByRevision) => (told.revision, 0),
+            true if planted::has(KvBug::JudgeAcrossCompactions) => (told.revision, told.hash),
             true if told.compact_revision == own.compact_revision => (told.revision, told.hash),
             true => continue,
             false => (told.revision, 0),
@@ -136,7 +136,8 @@ pub(super) fn judge(members: usize, me: u64, answers: &BTreeMap<u64, KvHash>) ->
     if let [only] = &by_hash.values().collect::<Vec<_>>()[..] {
         return Verdict::Same(only.len());
     }
-    let majority = by_hash.values().find(|those| those.len() > members / 2).cloned();
+    let least = if planted::has(KvBug::AnyHashIsRight) { 0 } else { members / 2 };
+    let majority = by_hash.values().find(|those| those.len() > least).cloned();
     match majority {
         Some(majority) => Verdict::Differ {
             same: majority.len(),
@@ -197,21 +198,33 @@ mod tests {
 
     #[test]
     fn answers_count_for_the_question_that_was_asked_last() {
-        let hashes = Hashes::default();
-        let say = |member, round, hash: Option<u32>| {
+        let mut comparisons = Comparisons::default();
+        let say = |comparisons: &mut Comparisons, member, round, hash: Option<u32>| {
             let hash = hash.map(|hash| KvHash { hash, compact_revision: 1, revision: 12 });
-            hashes.comparer().seen(member, &KvHashCheck { round, revision: 9, hash }, 12);
+            comparisons.seen(member, &KvHashCheck { round, revision: 9, hash }, 12)
         };
-        say(2, 77, None);
+        assert!(say(&mut comparisons, 2, 77, None));
         let question = Question { round: 77, revision: 9, executed_at: 12 };
-        assert_eq!((hashes.take_question(), hashes.take_question()), (Some(question), None));
-        hashes.comparer().seen(2, &KvHashCheck { round: 78, revision: 0, hash: None }, 13);
-        assert_eq!(hashes.take_question(), Some(Question { round: 78, revision: 13, executed_at: 13 }));
-        hashes.begin(5);
-        say(1, 5, Some(3));
-        say(2, 77, Some(4));
-        assert_eq!(hashes.answers().keys().collect::<Vec<_>>(), [&1]);
-        hashes.begin(6);
-        assert!(hashes.answers().is_empty());
+        assert_eq!((comparisons.take_question(), comparisons.take_question()), (Some(question), None));
+        comparisons.seen(2, &KvHashCheck { round: 78, revision: 0, hash: None }, 13);
+        let question = Question { round: 78, revision: 13, executed_at: 13 };
+        assert_eq!(comparisons.take_question(), Some(question));
+        comparisons.begin(5);
+        assert!(say(&mut comparisons, 1, 5, Some(3)));
+        assert!(!say(&mut comparisons, 2, 77, Some(4)));
+        assert_eq!(comparisons.answers().keys().collect::<Vec<_>>(), [&1]);
+        comparisons.begin(6);
+        assert!(comparisons.answers().is_empty());
+    }
+
+    #[test]
+    fn an_answer_is_of_the_revision_at_which_the_question_was_executed() {
+        let question = Question { round: 7, revision: 9, executed_at: 12 };
+        let found = HashKvResponse { hash: 5, compact_revision: 3, ..HashKvResponse::default() };
+        let hash = KvHash { hash: 5, compact_revision: 3, revision: 12 };
+        let answer = KvHashCheck { round: 7, revision: 9, hash: Some(hash) };
+        assert_eq!((question.hashed_at(), question.answer(Some(&found))), (9, answer));
+        let nothing = KvHash { hash: 0, compact_revision: NO_HASH, revision: 12 };
+        assert_eq!(question.answer(None).hash, Some(nothing));
     }
 }

@@ -7,6 +7,8 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use crate::{KvBug, planted};
+
 /// Which revisions are compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compaction {
@@ -56,6 +58,7 @@ impl Compactor {
         self.next = now + self.interval();
         let old = match self.mode {
             Compaction::Periodic(period) => {
+                let period = if planted::has(KvBug::HastyCompaction) { period / 10 } else { period };
                 // Of those that are old the latest counts; it stays, for a compaction that fails.
                 while self.notes.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= period) {
                     self.notes.pop_front();
@@ -64,7 +67,8 @@ impl Compactor {
                 self.notes.push_back((now, revision));
                 let rested =
                     |(at, _): (Duration, i64)| now.saturating_sub(at) >= period.min(PERIODIC_INTERVAL_MAX);
-                old.map(|(_, revision)| revision).filter(|_| self.last.is_none_or(rested))
+                let old = old.map(|(_, revision)| revision).filter(|_| self.last.is_none_or(rested));
+                if planted::has(KvBug::CompactAtPresent) { old.map(|_| revision) } else { old }
             }
             Compaction::Revision(kept) => Some(revision - kept),
         };
