@@ -199,6 +199,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
 
     fn put(key: &str, value: &str, revision: i64) -> Event {
@@ -250,7 +252,7 @@ mod tests {
     #[test]
     fn a_lost_event_is_found() {
         let [a, b, c] = [put("a", "1", 2), put("b", "2", 3), put("c", "3", 4)];
-        let ledger = told(&[&[a.clone(), b.clone(), c.clone()]], &[&[a.clone()], &[c.clone()]]);
+        let ledger = told(&[&[a.clone(), b.clone(), c.clone()]], &[from_ref(&a), from_ref(&c)]);
         only(ledger.check(4, &[], None), "second: it was told revision 4 when revision 3 was due");
         // By all watchers, at the end.
         let ledger = told(&[&[a.clone(), b.clone()]], &[&[a.clone(), b.clone()]]);
@@ -260,7 +262,7 @@ mod tests {
         assert!(found[2].contains("the events lead to None for c"), "{found:?}");
         // One of the two of a revision.
         let both = [delete("a", 3), delete("b", 3)];
-        let ledger = told(&[std::slice::from_ref(&a), &both], &[std::slice::from_ref(&a), &both[..1]]);
+        let ledger = told(&[from_ref(&a), &both], &[from_ref(&a), &both[..1]]);
         only(ledger.check(3, &[], None), "second: it was told");
     }
 
@@ -273,16 +275,16 @@ mod tests {
         let found = ledger.check(4, &[], None);
         assert!(found.len() == 2 && found[1].contains("revision 3 after revision 4"), "{found:?}");
         // Two parts of one revision in two responses.
-        let ledger = told(&[&[a.clone()], &[delete("a", 3)], &[delete("b", 3)]], &[]);
+        let ledger = told(&[from_ref(&a), &[delete("a", 3)], &[delete("b", 3)]], &[]);
         only(ledger.check(3, &[], None), "revision 3 after revision 3");
     }
 
     #[test]
     fn another_event_than_others_or_clients_know_of_is_found() {
         let a = put("a", "1", 2);
-        let ledger = told(&[std::slice::from_ref(&a)], &[&[put("a", "2", 2)]]);
+        let ledger = told(&[from_ref(&a)], &[&[put("a", "2", 2)]]);
         only(ledger.check(2, &[], None), "and watcher 0 was told");
-        let ledger = told(&[std::slice::from_ref(&a)], &[std::slice::from_ref(&a)]);
+        let ledger = told(&[from_ref(&a)], &[from_ref(&a)]);
         only(ledger.check(2, &[known(2, "a", "2")], None), "a client knows of");
         only(ledger.check(2, &[known(2, "b", "1")], None), "a client knows of");
         let held = [KeyValue { version: 2, ..a.kv.clone().unwrap() }];
