@@ -25,6 +25,60 @@ pub(crate) struct ChangeLog {
 
 const CHUNK_CHANGES: usize = 1024;
 
+/// Most buckets of a [`Sorter`].
+const BUCKETS_MAX: usize = 1 << 16;
+
+/// Brings changes that come in any order into the order of a list. Each goes into the bucket of its revision, and a bucket
+/// becomes a chunk of the list: sorting millions of changes in one piece would take longer, and twice the memory.
+#[derive(Debug)]
+pub(crate) struct Sorter {
+    first: i64,
+    /// Revisions of a bucket.
+    width: i64,
+    buckets: Vec<Vec<Change>>,
+}
+
+impl Sorter {
+    /// For about `count` changes of the revisions from `first` through `last`.
+    pub(crate) fn new(first: i64, last: i64, count: u64) -> Sorter {
+        let buckets = i64::try_from(count / CHUNK_CHANGES as u64 + 1).unwrap_or(i64::MAX);
+        let buckets = buckets.min(BUCKETS_MAX as i64);
+        let width = ((last - first).max(0) / buckets).saturating_add(1);
+        Sorter { first, width, buckets: Vec::new() }
+    }
+
+    /// Adds a change at or after the first revision.
+    pub(crate) fn push(&mut self, change: Change) {
+        let bucket = usize::try_from((change.revision - self.first) / self.width).unwrap_or(0);
+        if self.buckets.len() <= bucket {
+            self.buckets.resize_with(bucket + 1, Vec::new);
+        }
+        self.buckets[bucket].push(change);
+    }
+
+    /// The list; `None` if two changes have the same place in the same revision.
+    pub(crate) fn finish(self) -> Option<ChangeLog> {
+        let place = |change: &Change| (change.revision, change.sub);
+        let mut chunks = VecDeque::new();
+        for mut bucket in self.buckets {
+            bucket.sort_unstable_by_key(place);
+            if bucket.windows(2).any(|pair| place(&pair[0]) == place(&pair[1])) {
+                return None;
+            }
+            // The changes of one revision are in one bucket, however many they are.
+            while bucket.len() > CHUNK_CHANGES {
+                let rest = bucket.split_off(CHUNK_CHANGES);
+                chunks.push_back(Arc::new(std::mem::replace(&mut bucket, rest).into()));
+            }
+            if !bucket.is_empty() {
+                bucket.shrink_to_fit();
+                chunks.push_back(Arc::new(bucket.into()));
+            }
+        }
+        Some(ChangeLog { chunks })
+    }
+}
+
 impl ChangeLog {
     /// Adds a change, later than all others.
     pub(crate) fn push(&mut self, change: Change) {
@@ -93,6 +147,34 @@ mod tests {
 
     fn revisions<'a>(changes: impl Iterator<Item = &'a Change>) -> Vec<i64> {
         changes.filter(|change| change.sub == 0).map(|change| change.revision).collect()
+    }
+
+    #[test]
+    fn changes_in_any_order_become_a_list() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for (first, last, of_revision) in [(0, 0, 0), (5, 5, 3), (5, 5, 3_000), (1, 5_000, 1), (7, 3_000, 3)]
+        {
+            let change = |revision, sub| Change { revision, sub, key: b"k"[..].into() };
+            let mut all: Vec<Change> = (first..=last)
+                .flat_map(|revision| (0..of_revision).map(move |sub| change(revision, sub)))
+                .collect();
+            let expected = all.clone();
+            random.shuffle(&mut all);
+            for announced in [0, all.len() as u64, u64::MAX] {
+                let mut sorter = Sorter::new(first, last, announced);
+                all.iter().cloned().for_each(|change| sorter.push(change));
+                let log = sorter.finish().unwrap();
+                assert!(log.from(0).eq(&expected));
+                assert!(log.chunks.iter().all(|chunk| (1..=CHUNK_CHANGES).contains(&chunk.len())));
+                let middle = (first + last) / 2;
+                assert!(log.from(middle).eq(expected.iter().filter(|change| change.revision >= middle)));
+            }
+            if let Some(one) = all.pop() {
+                let mut sorter = Sorter::new(first, last, 2);
+                [one.clone(), one].into_iter().for_each(|change| sorter.push(change));
+                assert!(sorter.finish().is_none(), "one comes twice");
+            }
+        }
     }
 
     #[test]

@@ -156,6 +156,9 @@ impl Leases {
     fn set_end(&mut self, id: i64, end: End) {
         let Some(lease) = self.all.get_mut(&id) else { return };
         let before = std::mem::replace(&mut lease.end, end);
+        if let (End::After(_), End::After(_)) = (before, end) {
+            return;
+        }
         self.forget_end(id, before);
         match end {
             End::After(_) => _ = self.fresh.insert(id),
@@ -453,6 +456,24 @@ mod tests {
         store.execute(&synod_api::synod::v1::KvCommand { answer_bytes_max: 1, ..txn }).unwrap_err();
         assert_eq!(store.digest(), digest);
         assert_eq!((left(&store, 1).1, left(&store, 2).1), (vec!["k".into()], vec!["l".into()]));
+    }
+
+    #[test]
+    fn a_lease_that_is_renewed_again_before_its_time_counts_starts_again() {
+        let mut store = KvStore::new();
+        store.clock_moved(5_000, MOVER);
+        grant(&mut store, 1, 3).unwrap();
+        store.clock_moved(6_000, MOVER);
+        let renew = || Command::LeaseRenew(KvLeaseRenew { ids: vec![1] });
+        store.send(renew()).unwrap();
+        store.clock_moved(6_100, MOVER);
+        assert_eq!(store.leases.waits_for(), Some(6_100), "it waits for one more tick");
+        store.clock_moved(6_200, MOVER);
+        assert_eq!(store.leases.next_ended(), None);
+        store.clock_moved(9_199, MOVER);
+        assert!(store.leases.contains(1));
+        store.clock_moved(9_200, MOVER);
+        assert!(!store.leases.contains(1) && store.leases == Leases::default());
     }
 
     #[test]

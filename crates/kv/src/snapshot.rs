@@ -31,6 +31,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use imbl::OrdMap;
 use synod_api::etcdserverpb::AlarmType;
 use synod_replica::Frozen;
 use synod_wire::{Format, Written};
@@ -38,7 +39,7 @@ use synod_wire::{Format, Written};
 use crate::{
     ALARMS_MAX, KvStore,
     auth::{Auth, Role, User},
-    changes::{Change, ChangeLog},
+    changes::{Change, Sorter},
     history::{History, Seen, Version},
     key::Key,
     lease::{End, LEASE_BYTES, Leases},
@@ -224,11 +225,13 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
     }
     let keys = input.u64()?;
     let versions = input.u64()?;
-    let mut changes = Vec::new();
+    let mut changes = Sorter::new(store.purged, store.revision, versions);
     let mut leased = Vec::new();
+    let mut map = Ascending::default();
     let mut last_key = Key::from(&[][..]);
+    let mut buffer = Vec::new();
     for _ in 0..keys {
-        let key = Key::from(&input.bytes()?[..]);
+        let key = Key::from(input.bytes_into(&mut buffer)?);
         // The last key is empty at first, so this also refuses an empty key, which the store never has.
         check(key > last_key, "the keys are out of order")?;
         let history = read_history(&mut input, &key, &mut store, &mut changes)?;
@@ -236,9 +239,10 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
         if let Some(lease) = history.live().map(|version| version.lease).filter(|lease| *lease != 0) {
             leased.push((lease, key.clone()));
         }
-        store.keys.insert(key.clone(), history);
+        map.push(key.clone(), history);
         last_key = key;
     }
+    store.keys = map.finish();
     check(store.versions == versions, "the number of versions is not as announced")?;
     if written.version > WITHOUT_LEASES {
         let with_users = written.version > WITHOUT_USERS;
@@ -253,20 +257,56 @@ pub(crate) fn read_store(input: &mut dyn Read) -> io::Result<KvStore> {
         check(store.leases.contains(lease), "a key has a lease that does not exist")?;
         store.leases.attach(&key, 0, lease);
     }
-    changes.sort_unstable_by_key(|change| (change.revision, change.sub));
-    let distinct =
-        changes.windows(2).all(|pair| (pair[0].revision, pair[0].sub) < (pair[1].revision, pair[1].sub));
-    check(distinct, "two changes have the same revision and place")?;
-    store.changes = ChangeLog::default();
-    changes.into_iter().for_each(|change| store.changes.push(change));
+    store.changes =
+        changes.finish().ok_or_else(|| invalid("two changes have the same revision and place"))?;
     Ok(store)
+}
+
+/// Keys of which every second is put into the map before those between them.
+const ASCENDING_KEYS: usize = 2048;
+
+/// Builds a map of keys that ascend.
+///
+/// A leaf of the map that is full is split into halves. If keys are inserted as they come, the left half gets no further
+/// key, and the map takes nearly twice the memory that it needs. So every second of some keys comes first, and those
+/// between them fill the halves.
+#[derive(Default)]
+struct Ascending {
+    map: OrdMap<Key, History>,
+    between: Vec<(Key, History)>,
+    /// How many keys came since those between others were last put into the map.
+    came: usize,
+}
+
+impl Ascending {
+    fn push(&mut self, key: Key, history: History) {
+        if self.came.is_multiple_of(2) {
+            self.map.insert(key, history);
+        } else {
+            self.between.push((key, history));
+        }
+        self.came += 1;
+        if self.came == ASCENDING_KEYS {
+            self.fill();
+        }
+    }
+
+    fn fill(&mut self) {
+        self.map.extend(self.between.drain(..));
+        self.came = 0;
+    }
+
+    fn finish(mut self) -> OrdMap<Key, History> {
+        self.fill();
+        self.map
+    }
 }
 
 fn read_history(
     input: &mut BlockReader<'_>,
     key: &Key,
     store: &mut KvStore,
-    changes: &mut Vec<Change>,
+    changes: &mut Sorter,
 ) -> io::Result<History> {
     let mut history: Option<History> = None;
     for _ in 0..input.u32()? {
@@ -457,12 +497,20 @@ impl<'a> BlockReader<'a> {
     /// Reads a field into an allocation of its own, which grows with the bytes that are present and not with
     /// the length that is announced.
     fn bytes(&mut self) -> io::Result<Bytes> {
+        let mut bytes = Vec::new();
+        self.bytes_into(&mut bytes)?;
+        Ok(Bytes::from(bytes.into_boxed_slice()))
+    }
+
+    /// The same, into a buffer whose contents it replaces.
+    fn bytes_into<'b>(&mut self, bytes: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
         let length = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
-        let mut bytes = Vec::with_capacity(length.min(BLOCK_BYTES_MAX));
+        bytes.clear();
+        bytes.reserve_exact(length.min(BLOCK_BYTES_MAX));
         while bytes.len() < length {
             bytes.extend_from_slice(self.next_bytes(length - bytes.len())?);
         }
-        Ok(Bytes::from(bytes.into_boxed_slice()))
+        Ok(bytes)
     }
 
     fn finish(mut self) -> io::Result<()> {

@@ -111,6 +111,28 @@ fn unanswered() -> Context {
     answered().without_reply()
 }
 
+/// A store that was restored takes no more memory than one whose keys came in any order, and restoring it hardly more.
+#[test]
+fn a_restored_store_takes_no_more_memory() {
+    let _alone = alone();
+    let before = NOW.load(Relaxed);
+    let mut store = KvStore::new();
+    for n in 0..50_000_u64 {
+        let key = format!("{:020}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into();
+        let put = PutRequest { key, value: vec![7; 100].into(), ..Default::default() };
+        store.apply(&encoded(Command::Put(put)), &answered());
+    }
+    let taken = NOW.load(Relaxed) - before;
+    let mut snapshot = Vec::new();
+    store.freeze().write_to(&mut snapshot).unwrap();
+    drop(store);
+    let before = NOW.load(Relaxed);
+    let mut restored = KvStore::new();
+    let needed = needs(|| restored.restore(&mut &snapshot[..]).unwrap());
+    let takes = NOW.load(Relaxed) - before;
+    assert!(takes <= taken && needed <= takes + takes / 5, "{taken} before, {takes} now, {needed} meanwhile");
+}
+
 /// A history takes at most 1.3 times the bytes of its keys and values, and a compaction gives memory back.
 #[test]
 fn history_takes_little_more_than_its_keys_and_values() {
