@@ -100,4 +100,5 @@ pub use replica::Replica;
 pub use salvage::{salvage, salvage_with};
 pub use session::SessionLimits;
 pub use settings::{Settings, StateTransfer, UnknownTransfer};
+pub use snapshots::worth_a_snapshot;
 pub use state_machine::{Answer, Context, Frozen, StateMachine};

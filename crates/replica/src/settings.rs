@@ -63,11 +63,11 @@ pub struct Settings {
     pub forward_window_max: usize,
     /// A request that is not decided for this long fails; see also [`Settings::leaderless_timeout`].
     pub request_timeout: Duration,
-    /// A snapshot is due after this many slots, but a large one only when the log has grown by as much as the
-    /// snapshot has (four times as much of each while a peer fetches the last snapshot).
+    /// A snapshot is due after this many slots, but a large one not before the log is worth it
+    /// ([`worth_a_snapshot`](crate::worth_a_snapshot)). While a peer fetches the last snapshot, four times as much of each is
+    /// needed.
     pub snapshot_slots: u64,
-    /// A snapshot is due after this many bytes of batches in any case (four times as many while a peer
-    /// fetches the last one).
+    /// A snapshot is also due after this many bytes of batches, under the same conditions.
     pub snapshot_log_bytes: u64,
     /// Decided slots before a snapshot that are kept in memory, for replicas that lag.
     pub keep_slots: u64,

@@ -1,5 +1,10 @@
 //! Snapshots of what was executed, in the place of the log before them: when one is due, which one is kept, and how one
 //! comes from another replica.
+//!
+//! A snapshot is the whole state. Still, snapshots cost what changed and not what is there: a large one is due only after
+//! the log has grown by half of what the last one took ([`worth_a_snapshot`]). So for each byte of log about two bytes of
+//! snapshots are written, and at most three while the state only grows, however large the state is; and a restart executes
+//! at most half as much log as it reads of a snapshot, or what the operator allows.
 
 use synod_consensus::{Bug, Control, Input};
 use synod_wire::{ReplicaId, Slot, Time};
@@ -11,6 +16,18 @@ use crate::{
 
 /// A snapshot of at most this size is written whenever one is due.
 const SMALL_SNAPSHOT_BYTES: u64 = 16 << 20;
+
+/// The log that follows a large snapshot grows to one part in so many of the snapshot before the next one is due.
+///
+/// More log makes snapshots rarer, and a restart longer: executing a byte of log again takes several times as long as
+/// reading a byte of a snapshot.
+const LOG_PER_SNAPSHOT: u64 = 2;
+
+/// The bytes of log that are worth writing a snapshot as large as the last one, which had so many bytes.
+#[must_use]
+pub fn worth_a_snapshot(bytes: u64) -> u64 {
+    if bytes > SMALL_SNAPSHOT_BYTES { bytes / LOG_PER_SNAPSHOT } else { 0 }
+}
 
 /// While a peer fetches a snapshot, the next one is due only after this many times as much.
 const FETCHED_SNAPSHOT_STAYS: u64 = 4;
@@ -61,8 +78,6 @@ impl Snapshots {
 
     /// Whether the next snapshot is due, when slots from `kept` on are kept.
     pub fn is_due(&self, now: Time, kept: Slot, settings: &Settings) -> bool {
-        // A snapshot is the whole state: a large one should not be written again for a little log.
-        let large = self.last.map(|last| last.bytes).filter(|bytes| *bytes > SMALL_SNAPSHOT_BYTES);
         // The next snapshot takes the place of the one that a peer fetches, and of the log after it. The peer
         // would have to begin again, and would never end if that always happens before it has all of it.
         let timeout = settings.consensus.election_timeout * FETCHED_TIMEOUTS;
@@ -70,8 +85,12 @@ impl Snapshots {
         let follows = self.last.is_some_and(|last| kept <= last.slot.next());
         let stays = if fetched && follows { FETCHED_SNAPSHOT_STAYS } else { 1 };
         let (slots, bytes) = (self.slots_since / stays, self.bytes_since / stays);
-        slots >= settings.snapshot_slots && bytes >= large.unwrap_or(0)
-            || bytes >= settings.snapshot_log_bytes
+        bytes >= self.worth_it() && (slots >= settings.snapshot_slots || bytes >= settings.snapshot_log_bytes)
+    }
+
+    /// The bytes of log that are worth the next one.
+    fn worth_it(&self) -> u64 {
+        self.last.map_or(0, |last| worth_a_snapshot(last.bytes))
     }
 
     /// Begins a snapshot of all that was delivered; `false` if one is being taken already.
@@ -92,8 +111,9 @@ impl Snapshots {
     /// Makes the next snapshot due sooner than after a whole interval, even if the state is large.
     pub fn hasten(&mut self, settings: &Settings) {
         let soon = |since: &mut u64, due: u64| *since = since.saturating_add(due / 10 * 9);
+        let bytes = settings.snapshot_log_bytes.max(self.worth_it());
         soon(&mut self.slots_since, settings.snapshot_slots);
-        soon(&mut self.bytes_since, settings.snapshot_log_bytes);
+        soon(&mut self.bytes_since, bytes);
     }
 
     /// Takes note that a snapshot took the place of slots that were not delivered here.
@@ -293,8 +313,55 @@ mod tests {
         assert!(is_due(&with(Some((5, SMALL_SNAPSHOT_BYTES)), 10), Time::ZERO));
         let mut large = with(Some((5, SMALL_SNAPSHOT_BYTES + 1)), 10);
         assert!(!is_due(&large, Time::ZERO));
-        large.delivered(1 << 30);
-        assert!(is_due(&large, Time::ZERO), "the log is bounded in any case");
+        large.delivered(SMALL_SNAPSHOT_BYTES as usize / 2);
+        assert!(is_due(&large, Time::ZERO), "after half as much log as the snapshot has");
+        // A snapshot of which half is more than the limit of the log.
+        let mut huge = with(Some((5, 8 << 30)), 10);
+        huge.delivered(2 << 30);
+        assert!(!is_due(&huge, Time::ZERO));
+        huge.delivered(2 << 30);
+        assert!(is_due(&huge, Time::ZERO), "the log is bounded in any case");
+    }
+
+    /// The state grows to a hundred times what the log may have, and changes all the time.
+    #[test]
+    fn snapshots_cost_what_changed_and_not_what_is_there() {
+        const WRITE: u64 = 1 << 20;
+        let settings = Settings { snapshot_log_bytes: 32 << 20, ..settings() };
+        let mut snapshots = Snapshots::new(None);
+        let (mut logged, mut written, mut since, mut most) = (0, 0, 0, 0);
+        for slot in 1..=20_000 {
+            snapshots.delivered(WRITE as usize);
+            (logged, since) = (logged + WRITE, since + WRITE);
+            let state = logged.min(100 * settings.snapshot_log_bytes);
+            most = most.max(since);
+            if snapshots.is_due(Time::ZERO, Slot(1), &settings) {
+                assert!(snapshots.begin());
+                assert!(snapshots.keep(SnapshotInfo { slot: Slot(slot), bytes: state }));
+                snapshots.ended();
+                (written, since) = (written + state, 0);
+            }
+        }
+        assert!(
+            written > logged && written <= 3 * logged,
+            "{written} bytes of snapshots for {logged} of log"
+        );
+        assert!(most <= 51 * settings.snapshot_log_bytes, "{most} bytes of log");
+    }
+
+    /// After a failure, what was due does not wait for half a snapshot's worth of log.
+    #[test]
+    fn a_large_snapshot_that_failed_comes_soon_again() {
+        let settings = Settings { snapshot_log_bytes: 32 << 20, ..settings() };
+        let large = SnapshotInfo { slot: Slot(5), bytes: 1 << 30 };
+        let mut snapshots = Snapshots::new(Some(large));
+        snapshots.delivered(512 << 20);
+        assert!(snapshots.is_due(Time::ZERO, Slot(1), &settings) && snapshots.begin());
+        snapshots.ended();
+        snapshots.hasten(&settings);
+        assert!(!snapshots.is_due(Time::ZERO, Slot(1), &settings));
+        (0..10).for_each(|_| snapshots.delivered(6 << 20));
+        assert!(snapshots.is_due(Time::ZERO, Slot(1), &settings));
     }
 
     #[test]
