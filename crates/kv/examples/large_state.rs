@@ -89,7 +89,8 @@ fn leases() {
     let mut clock = 0;
     let mut tick = |store: &mut KvStore| {
         clock += 100;
-        let context = Context { time: Duration::from_millis(clock), ..Context::new(Slot(1)) };
+        let mut context = Context::new(Slot(1));
+        context.time = Duration::from_millis(clock);
         let began = now();
         store.clock_moved(&context, SessionId(7));
         now() - began
