@@ -103,13 +103,18 @@ pub(crate) enum Executors<S> {
 impl<S: StateMachine> Executors<S> {
     /// Does one job; the events that the replicas of groups are to be told.
     pub(crate) fn run_job(&mut self, group: GroupId, job: Job) -> Vec<(GroupId, Event)> {
-        match self {
+        let began = Instant::now();
+        let events = match self {
             Executors::Each(stages) => {
                 let event = stages[usize::from(group.0)].run_job(job);
                 event.into_iter().map(|event| (group, event)).collect()
             }
             Executors::Merged(stage) => stage.run_job(group, job),
-        }
+        };
+        let (took, shared) = (began.elapsed(), self.progress(GroupId::FIRST).1);
+        shared.executor_jobs.record(took);
+        shared.executor_longest.raise(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        events
     }
 
     /// Whether more has its turn than the last job did: a job bounds what it executes, so that the thread may look at

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use synod_replica::Event;
+use synod_replica::{Event, worth_a_snapshot};
 use synod_storage::{StorageError, Wal};
 use synod_sync::{
     Planted,
@@ -73,8 +73,8 @@ const COMMIT_BYTES_MAX: usize = 8 << 20;
 /// time a record could rot unnoticed for longer; with a shorter one a lightly loaded disk gets more fsyncs.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// The log may have this many segments before a group that keeps the oldest of them is asked for a snapshot:
-/// a group that has little to do takes none by itself.
+/// The log may have this many segments, and as many bytes as are worth the snapshots, before a group that keeps the oldest
+/// segment is asked for a snapshot: a group that has little to do takes none by itself.
 const SEGMENTS_MAX: usize = 4;
 
 /// The log, with what it needs to report.
@@ -82,6 +82,8 @@ pub(crate) struct LogStage {
     pub(crate) wal: Wal,
     /// The groups, by their numbers.
     pub(crate) groups: Vec<LoggedGroup>,
+    /// Whether they have one order, so that one snapshot holds all of them.
+    pub(crate) merged: bool,
     pub(crate) ahead: Arc<Ahead>,
     pub(crate) events: Queue,
     pub(crate) transport: Arc<dyn synod_transport::Sender>,
@@ -235,7 +237,11 @@ impl LogStage {
     /// Has groups take a snapshot if old segments are kept only for them. A group that is alone has limits of its own.
     fn ask_for_snapshots(&mut self) {
         let segments = self.wal.segments();
-        if self.groups.len() == 1 || segments <= self.asked_for.max(SEGMENTS_MAX) {
+        let snapshots = self.groups.iter().map(|of| of.shared.snapshot_bytes.get());
+        if self.groups.len() == 1
+            || segments <= self.asked_for.max(SEGMENTS_MAX)
+            || self.wal.bytes() < worth_snapshots(snapshots, self.merged)
+        {
             self.asked_for = self.asked_for.min(segments);
             return;
         }
@@ -244,5 +250,24 @@ impl LogStage {
         for group in self.wal.oldest_needed_by() {
             let _ = self.events.send(Input::Event(group, Event::TakeSnapshot));
         }
+    }
+}
+
+/// The bytes of log that are worth new snapshots of all groups, given the bytes of their last ones.
+fn worth_snapshots(last: impl Iterator<Item = u64>, merged: bool) -> u64 {
+    let worth = last.map(worth_a_snapshot);
+    if merged { worth.max().unwrap_or(0) } else { worth.sum() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_of_several_groups_may_be_as_long_as_is_worth_their_snapshots() {
+        let worth = |last: [u64; 3], merged| worth_snapshots(last.into_iter(), merged);
+        assert_eq!(worth([0, 1 << 20, 1 << 20], false), 0, "small snapshots are always worth it");
+        assert_eq!(worth([1 << 30, 1 << 28, 1 << 20], false), (1 << 29) + (1 << 27));
+        assert_eq!(worth([1 << 30; 3], true), 1 << 29, "one snapshot holds all groups");
     }
 }

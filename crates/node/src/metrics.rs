@@ -125,6 +125,23 @@ impl Collector for NodeMetrics {
         ] {
             e.counter_seconds(name, help, busy.total())?;
         }
+        e.histogram(
+            "synod_executor_job",
+            "Jobs of the executor: executing a batch, answering queries, freezing the state for a snapshot, \
+             installing one",
+            &s.executor_jobs,
+        )?;
+        e.gauge_seconds(
+            "synod_executor_job_longest",
+            "The longest job of the executor so far",
+            s.executor_longest.get() as f64 / 1e9,
+        )?;
+        e.counter("synod_snapshots_written", "Snapshots that this replica wrote", s.snapshots_written.get())?;
+        e.counter_bytes(
+            "synod_snapshot_written",
+            "Bytes of snapshots that this replica wrote",
+            s.snapshot_bytes_written.get(),
+        )?;
         e.gauge(
             "synod_queue_inputs",
             "Events and requests that wait for the protocol's thread",

@@ -325,7 +325,7 @@ impl Node {
         let mut connections = connect(&config, members, &begun, &meeting, lives, &wiring, &end)?;
         let (transport, inbox) = (connections.sender(), connections.inbox());
 
-        let log_stage = wiring.log_stage(wal, &begun, &transport, durable);
+        let log_stage = wiring.log_stage(wal, &begun, &transport, durable, config.merging.is_some());
         let snapshot_stage = wiring.snapshot_stage(&begun, files);
         let (here, there) = wiring.executors(&config, executors, &begun);
         let groups: Arc<[_]> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();

@@ -19,6 +19,7 @@ use crate::{
     executor::{Job, JobSender},
     inputs::Queue,
     protocol::Input,
+    status::Shared,
 };
 
 /// What the snapshot thread is asked to do.
@@ -52,6 +53,8 @@ pub(crate) struct SnapshotStage {
     pub(crate) merged: Option<MergedFiles>,
     pub(crate) events: Queue,
     pub(crate) executor: JobSender,
+    /// What the first group shows.
+    pub(crate) shared: Arc<Shared>,
     /// Snapshots of other groups, which have to be written after the one that is being written.
     pub(crate) waiting: VecDeque<(GroupId, SnapshotJob)>,
     /// Whether the thread was told to stop.
@@ -158,6 +161,8 @@ impl SnapshotStage {
         match &written {
             Ok(bytes) => {
                 tracing::info!(%group, slot = slot.0, bytes, took = ?began.elapsed(), "wrote a snapshot");
+                self.shared.snapshots_written.add(1);
+                self.shared.snapshot_bytes_written.add(*bytes);
                 if let Some(cut) = cut {
                     self.share(group, MergedFile { cut, group, slot, bytes: *bytes });
                 }

@@ -34,6 +34,11 @@ impl Gauge {
     pub(crate) fn add(&self, value: u64) {
         self.0.fetch_add(value, Relaxed);
     }
+
+    /// Sets it unless it is higher already.
+    pub(crate) fn raise(&self, value: u64) {
+        self.0.fetch_max(value, Relaxed);
+    }
 }
 
 /// How far a thread is, ordered with the flags that ask it for wake-ups.
@@ -182,6 +187,13 @@ pub(crate) struct Shared {
     pub(crate) protocol_busy: Busy,
     pub(crate) log_busy: Busy,
     pub(crate) executor_busy: Busy,
+    /// How long the executor took for each of its jobs; while it does one, it does nothing else.
+    pub(crate) executor_jobs: Durations,
+    /// Nanoseconds that the longest of them took.
+    pub(crate) executor_longest: Gauge,
+    /// Snapshots that this replica wrote, and the bytes of their files.
+    pub(crate) snapshots_written: Gauge,
+    pub(crate) snapshot_bytes_written: Gauge,
     /// Checks what leaves.
     #[cfg(feature = "shuttle")]
     pub(crate) watch: crate::watch::Watch,

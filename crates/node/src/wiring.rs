@@ -115,11 +115,13 @@ impl Wiring {
         begun: &[Begun],
         transport: &Arc<dyn synod_transport::Sender>,
         durable: Lsn,
+        merged: bool,
     ) -> LogStage {
         let groups = begun.iter().map(|group| LoggedGroup::new(Arc::clone(&group.shared), durable));
         LogStage {
             wal,
             groups: groups.collect(),
+            merged,
             ahead: Arc::clone(&self.ahead),
             events: self.inputs.clone(),
             transport: Arc::clone(transport),
@@ -139,6 +141,7 @@ impl Wiring {
             merged,
             events: self.inputs.clone(),
             executor: self.executor.clone(),
+            shared: Arc::clone(&begun[0].shared),
             waiting: Default::default(),
             stopping: false,
         }

@@ -337,14 +337,15 @@ pub struct Tuning {
         value_parser = units::bytes, help_heading = "Log and snapshots"
     )]
     pub wal_segment_bytes: u64,
-    /// Take a snapshot, and trim the log, after this many slots; with a state above 16 MiB only when the log
-    /// has grown by as much as the last snapshot had.
+    /// Take a snapshot, and trim the log, after this many slots; after a snapshot above 16 MiB not before the log has grown by
+    /// half as much.
     #[arg(
         long, env = "SYNOD_SNAPSHOT_COUNT", value_name = "SLOTS", default_value = "10000",
         value_parser = clap::value_parser!(u64).range(1..), help_heading = "Log and snapshots"
     )]
     pub snapshot_count: u64,
-    /// Take a snapshot, and trim the log, after this much log.
+    /// Take a snapshot, and trim the log, after this much log; after a snapshot of more than twice that not before the log has
+    /// grown by half as much as the snapshot has.
     #[arg(
         long, env = "SYNOD_SNAPSHOT_LOG_BYTES", value_name = "SIZE", default_value = "128MiB",
         value_parser = units::bytes, help_heading = "Log and snapshots"
