@@ -331,7 +331,9 @@ impl SessionTable {
             Arc::make_mut(entry).1.insert(sequence);
             return;
         }
-        let client = self.sessions.clients.get_mut(&session).expect("checked just before");
+        // No program makes a command that ends its own session, as one of the clock's can. If one is decided all the same, no
+        // replica may end because of it.
+        let Some(client) = self.sessions.clients.get_mut(&session) else { return };
         let client = Arc::make_mut(client);
         client.window.insert(sequence);
         let (bytes, limits) = (cost(reply), self.limits);
@@ -546,6 +548,16 @@ mod tests {
         assert_eq!(run(&mut table, session, 2, 1), Verdict::Repeat(Some(Bytes::from("reply 2"))));
         assert_eq!(run(&mut table, session, 3, 3), Verdict::Execute);
         assert_eq!(run(&mut table, session, 2, 1), Verdict::Stale, "the client has that answer");
+    }
+
+    #[test]
+    fn a_session_may_end_by_its_own_command() {
+        let mut table = SessionTable::new(SessionLimits::default());
+        let session = table.open(Slot(1));
+        assert_eq!(table.check(session, 1, 1, Slot(2)), Verdict::Execute);
+        table.advance_clock(Tick { from: 0, by: u64::MAX });
+        table.executed(session, 1, &Bytes::from("reply"));
+        assert_eq!(table.check(session, 2, 1, Slot(3)), Verdict::Unknown);
     }
 
     #[test]
