@@ -25,8 +25,8 @@ pub(crate) struct ChangeLog {
 
 const CHUNK_CHANGES: usize = 1024;
 
-/// Most buckets of a [`Sorter`].
-const BUCKETS_MAX: usize = 1 << 16;
+/// Most buckets of a [`Sorter`]. A damaged snapshot may announce any number of changes.
+const BUCKETS_MAX: usize = 1 << 14;
 
 /// Brings changes that come in any order into the order of a list. Each goes into the bucket of its revision, and a bucket
 /// becomes a chunk of the list: sorting millions of changes in one piece would take longer, and twice the memory.
