@@ -146,7 +146,7 @@ def main():
             for label, (rate, median, cost) in [("plain", plain), ("TLS", secured)]:
                 print(f"{clients:7} {name:8}{label:6}{rate:10.0f}{median:12.2f}{cost:23.0f}")
             print(f"{'':7} {name:8}{'ratio':6}{secured[0] / plain[0]:10.2f}{secured[1] / plain[1]:12.2f}"
-                  f"{secured[2] / plain[2]:18.2f} (+{secured[2] - plain[2]:.0f})", flush=True)
+                  f"{secured[2] / plain[2]:18.2f} ({secured[2] - plain[2]:+.0f})", flush=True)
 
 
 if __name__ == "__main__":
