@@ -3,10 +3,12 @@
 #![allow(dead_code, reason = "each user needs some of it")]
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -226,12 +228,14 @@ pub fn stop(process: &mut Child) -> ExitStatus {
 }
 
 /// Ports at which no process listens. They are below those that the system gives to outgoing connections: a
-/// replica that was killed must find its own ports again.
+/// replica that was killed must find its own ports again. No port is given twice: tests run side by side.
 pub fn free_ports(count: usize) -> Vec<u16> {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap();
     let mut ports = Vec::new();
     while ports.len() < count {
         let port = fastrand::u16(10_000..32_000);
-        if !ports.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port) {
             ports.push(port);
         }
     }
