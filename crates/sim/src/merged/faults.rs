@@ -188,11 +188,19 @@ impl World {
         let base = self.plan.base();
         let patience =
             base.consensus.election_timeout * 20 + base.request_timeout * 4 + Duration::from_secs(20);
-        while let Some(missing) = self.missing() {
+        let mut decided = self.decided();
+        let mut noted = self.now;
+        while let Some(missing) = self.missing(&decided) {
             demand(self.now.since(peace) < patience, Invariant::Liveness, || {
                 format!("{patience:?} after the end of all faults: {missing}")
             })?;
             self.run_until(self.now + 50 * MS)?;
+            // With `lambda` something is decided all the time. A follower hears of it with the next message, so there may
+            // be no moment at which all have executed what is decided then: they must have what was decided a moment ago.
+            if !matches!(self.plan.skips, Skips::Lambda(_)) || self.now.since(noted) >= Duration::from_secs(1)
+            {
+                (decided, noted) = (self.decided(), self.now);
+            }
         }
         Ok(())
     }
@@ -239,8 +247,13 @@ impl World {
         Ok(())
     }
 
-    /// What is not as it should be at rest.
-    fn missing(&self) -> Option<String> {
+    /// The last slot of each group that is decided.
+    fn decided(&self) -> Vec<Slot> {
+        self.groups().map(|group| self.order.last(group)).collect()
+    }
+
+    /// What is not as it should be at rest, if everybody must have executed these slots.
+    fn missing(&self, decided: &[Slot]) -> Option<String> {
         if !self.clients.are_done() {
             return Some(format!("{}; {}", self.clients.missing(), self.positions()));
         }
@@ -255,8 +268,9 @@ impl World {
                 return Some(format!("r{} does not run", of + 1));
             };
             let applied = life.merged.executor().cut().slots;
-            let behind = self.groups().find(|&group| applied[usize::from(group.0)] < self.order.last(group));
-            if let Some(group) = behind {
+            if let Some((group, _)) =
+                self.groups().zip(applied.iter().zip(decided)).find(|(_, (has, last))| has < last)
+            {
                 return Some(format!("r{} lacks slots of {group}; {}", of + 1, self.positions()));
             }
             if !life.waiting.is_empty() {
@@ -296,7 +310,7 @@ impl World {
         // What the last commands made others skip may still be on its way.
         self.run_until(self.now + Duration::from_secs(1))?;
         self.check_offers()?;
-        let before: Vec<Slot> = self.groups().map(|group| self.order.last(group)).collect();
+        let before = self.decided();
         let order = self.order.len();
         self.run_until(self.now + IDLE)?;
         let ticks = usize::try_from(self.order.len() - order).expect("few");
