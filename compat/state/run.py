@@ -14,13 +14,11 @@ A server is filled with --bytes of keys and values. Then keys are put again at -
 - fill: seconds, keys a second, and resident memory afterwards;
 - of the slices, those in which a snapshot was being written and the others (Synod): the median of the 99th percentiles of a
   put, and the longest put of all;
-- the executor's longest job, and the bytes of snapshots that were written for a byte of log, in these slices (Synod);
+- the executor's longest job until the server was filled and until then, and the bytes of snapshots that were written for a byte of log, in these slices (Synod);
 - restart: seconds from the start of the program until it answers /health, which takes a linearizable read, and the most
   memory that it took until then. The files are in the page cache, as after the restart of a process.
 """
 
-import argparse
-import os
 import re
 import shutil
 import statistics
@@ -29,67 +27,24 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
-VERSION = "v3.5.17"
-PACKAGE = "go.etcd.io/etcd/v3/tools/benchmark"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measured import Member, arguments_of, build_generator
+
 KEY_BYTES = 16
 PUTS_OF_TRANSACTION = 100
 PORT = 24890
 QUOTA = 8 << 30
 
 
-def build(cache):
-    cache.mkdir(parents=True, exist_ok=True)
-    program = cache / "benchmark"
-    if not program.exists():
-        (cache / "go.mod").write_text(f"module bench\n\ngo 1.24\n\nrequire go.etcd.io/etcd/v3 {VERSION}\n")
-        environment = dict(os.environ, GOFLAGS="-mod=mod", CGO_ENABLED="0")
-        subprocess.run(["go", "build", "-o", str(program), PACKAGE], cwd=cache, env=environment, check=True)
-    return program
+def writes_snapshot(member):
+    return any(member.folder.glob("**/snapshot-*.tmp"))
 
 
-class Server:
-    """A member, which can be stopped and started again with the same data."""
-
-    def __init__(self, command, folder, flags):
-        urls = [f"--listen-client-urls=http://127.0.0.1:{PORT}", f"--advertise-client-urls=http://127.0.0.1:{PORT}"]
-        peers = [f"--listen-peer-urls=http://127.0.0.1:{PORT + 1}", f"--data-dir={folder}"]
-        self.command = [*command, *urls, *peers, f"--quota-backend-bytes={QUOTA}", *flags]
-        self.folder = folder
-        self.start()
-
-    def start(self):
-        """Seconds until the server answers."""
-        began = time.monotonic()
-        with open(f"{self.folder}.log", "a") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=5):
-                    return time.monotonic() - began
-            except OSError:
-                if self.process.poll() is not None:
-                    sys.exit(f"{self.command[0]} does not start: see {self.folder}.log")
-                time.sleep(0.01)
-
-    def memory(self, field="VmRSS"):
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(field + r":\s+(\d+)", status).group(1)) << 10
-
-    def metric(self, name):
-        """A metric of Synod; None if it has none of this name."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=30) as page:
-            found = re.search(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)
-        return float(found.group(1)) if found else None
-
-    def writes_snapshot(self):
-        return any(self.folder.glob("**/snapshot-*.tmp"))
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
+def longest_job(member):
+    """The longest job of the executor so far, in ms."""
+    return member.metric("synod_executor_job_longest_seconds") * 1e3
 
 
 class SnapshotWatch(threading.Thread):
@@ -102,7 +57,7 @@ class SnapshotWatch(threading.Thread):
 
     def run(self):
         while not self.ends:
-            self.seen |= self.server.writes_snapshot()
+            self.seen |= writes_snapshot(self.server)
             time.sleep(0.02)
 
 
@@ -136,11 +91,11 @@ def slice_of_puts(program, server, keys, value_bytes, rate, seconds):
 
 def measure(program, name, server, keys, arguments, value_bytes):
     took = fill(program, keys, value_bytes)
-    print(f"{name:8}fill: {took:.0f} s, {keys / took:.0f} keys/s, {server.memory() / 1e9:.2f} GB of memory", flush=True)
-    of_synod = name != "etcd"
-    known = of_synod and server.metric("synod_executor_job_longest_seconds") is not None
+    of_synod = name == "synod"
+    longest = f"; executor's longest job: {longest_job(server):.1f} ms" if of_synod else ""
+    print(f"{name:8}fill: {took:.0f} s, {keys / took:.0f} keys/s, {server.memory() / 1e9:.2f} GB of memory{longest}", flush=True)
     numbers = ["synod_snapshot_written_bytes_total", "synod_log_written_bytes_total"]
-    before = [server.metric(number) for number in numbers] if known else []
+    before = [server.metric(number) for number in numbers] if of_synod else []
     slices, began = [], time.monotonic()
     while time.monotonic() - began < arguments.seconds:
         slices.append(slice_of_puts(program, server, keys, value_bytes, arguments.rate, arguments.slice))
@@ -149,12 +104,11 @@ def measure(program, name, server, keys, arguments, value_bytes):
         if of:
             slow, longest = statistics.median(one[0] for one in of), max(one[1] for one in of)
             print(f"{name:8}put, {what}: {len(of)} slices, 99 % {slow:.1f} ms, longest {longest:.0f} ms", flush=True)
-    if known:
+    if of_synod:
         snapshots, log = (server.metric(number) - was for number, was in zip(numbers, before))
-        longest = server.metric("synod_executor_job_longest_seconds") * 1e3
-        print(f"{name:8}executor's longest job: {longest:.1f} ms; snapshots: {snapshots / 1e6:.0f} MB for "
+        print(f"{name:8}executor's longest job so far: {longest_job(server):.1f} ms; snapshots: {snapshots / 1e6:.0f} MB for "
               f"{log / 1e6:.0f} MB of log", flush=True)
-    while server.writes_snapshot():
+    while writes_snapshot(server):
         time.sleep(0.1)
     memory = server.memory()
     server.stop()
@@ -169,9 +123,7 @@ def measure(program, name, server, keys, arguments, value_bytes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--synod", required=True, action="append", help="may be given twice, to compare two versions")
-    parser.add_argument("--etcd", required=True)
+    parser = arguments_of(__doc__, "synod-watchers")
     parser.add_argument("--bytes", type=int, default=1 << 30, help="keys and values that a server is filled with")
     parser.add_argument("--values", default="1000,100", help="bytes of a value, of each run")
     parser.add_argument("--rate", type=int, default=2_000, help="puts a second")
@@ -179,20 +131,19 @@ def main():
     parser.add_argument("--slice", type=int, default=5, help="seconds of a slice")
     parser.add_argument("--restarts", type=int, default=3)
     parser.add_argument("--flag", action="append", default=[], help="a further flag for Synod")
-    parser.add_argument("--cache", default=str(Path.home() / ".cache" / "synod-watchers"))
-    parser.add_argument("--dir", help="where the servers keep their data")
     arguments = parser.parse_args()
-    program = build(Path(arguments.cache).resolve())
-    systems = {"etcd": ([arguments.etcd], [])}
-    for place, synod in enumerate(arguments.synod, 1):
-        name = "synod" if len(arguments.synod) == 1 else f"synod {place}"
-        systems[name] = ([synod, "serve"], arguments.flag)
+    program = build_generator(arguments.cache)
+    quota = f"--quota-backend-bytes={QUOTA}"
+    systems = {
+        "etcd": ([arguments.etcd], [quota]),
+        "synod": ([arguments.synod, "serve"], [quota, *arguments.flag]),
+    }
     for value_bytes in map(int, arguments.values.split(",")):
         keys = arguments.bytes // (value_bytes + KEY_BYTES) // PUTS_OF_TRANSACTION * PUTS_OF_TRANSACTION
         print(f"\n{keys} keys, values of {value_bytes} bytes", flush=True)
         for name, (command, flags) in systems.items():
             folder = Path(tempfile.mkdtemp(dir=arguments.dir))
-            server = Server(command, folder / "data", flags)
+            server = Member(command, folder / "data", PORT, flags)
             try:
                 measure(program, name, server, keys, arguments, value_bytes)
             finally:

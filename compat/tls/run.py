@@ -11,8 +11,6 @@ Certificates are made with `openssl`. The generator and its version are those of
 second, the median of their latency, and processor time of the three members a put.
 """
 
-import argparse
-import os
 import re
 import shutil
 import statistics
@@ -23,12 +21,11 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from watchers.run import build
+from measured import arguments_of, build_generator, processor_seconds
 
 # Clients, and puts of 256 bytes. Clients share connections as they do in etcd's own measurements, at most a hundred a connection.
 LOADS = [(1, 2_000), (64, 60_000), (512, 100_000)]
 PORT = 24810
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def certificates(folder):
@@ -74,8 +71,7 @@ class Cluster:
         return [f"--endpoints={self.endpoints}", *(trust if self.files else [])]
 
     def processor_seconds(self):
-        fields = [Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split() for process in self.processes]
-        return sum(int(field[11]) + int(field[12]) for field in fields) / TICKS
+        return sum(processor_seconds(process) for process in self.processes)
 
     def stop(self):
         for process in self.processes:
@@ -112,14 +108,10 @@ def wait_until_serving(program, cluster):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--synod", required=True)
-    parser.add_argument("--etcd", required=True)
+    parser = arguments_of(__doc__, "synod-watchers")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of so many")
-    parser.add_argument("--cache", default=str(Path.home() / ".cache" / "synod-watchers"))
-    parser.add_argument("--dir", help="where the members keep their data")
     arguments = parser.parse_args()
-    program = build(Path(arguments.cache).resolve())
+    program = build_generator(arguments.cache)
     systems = {"etcd": [arguments.etcd, "--log-level=error"], "synod": [arguments.synod, "serve"]}
     folder = Path(tempfile.mkdtemp(dir=arguments.dir))
     files = certificates(folder / "certificates")

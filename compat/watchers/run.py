@@ -14,8 +14,6 @@ that each figure has its counterpart a moment before or after. Of each number of
 - the latency from a put to the event of one watcher.
 """
 
-import argparse
-import os
 import re
 import shutil
 import statistics
@@ -24,48 +22,14 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
-VERSION = "v3.5.17"
-PACKAGE = "go.etcd.io/etcd/v3/tools/benchmark"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measured import Member, arguments_of, build_generator
+
 # Streams, watchers of each, and puts: few puts where each of them is an event for many.
 LOADS = [(1, 1, 20_000), (10, 100, 200), (100, 1_000, 10)]
 PORT = 24790
-
-
-def build(cache):
-    cache.mkdir(parents=True, exist_ok=True)
-    program = cache / "benchmark"
-    if not program.exists():
-        (cache / "go.mod").write_text(f"module bench\n\ngo 1.24\n\nrequire go.etcd.io/etcd/v3 {VERSION}\n")
-        environment = dict(os.environ, GOFLAGS="-mod=mod", CGO_ENABLED="0")
-        subprocess.run(["go", "build", "-o", str(program), PACKAGE], cwd=cache, env=environment, check=True)
-    return program
-
-
-class Server:
-    def __init__(self, command, folder):
-        urls = [f"--listen-client-urls=http://127.0.0.1:{PORT}", f"--advertise-client-urls=http://127.0.0.1:{PORT}"]
-        peers = [f"--listen-peer-urls=http://127.0.0.1:{PORT + 1}", f"--data-dir={folder}"]
-        log = open(f"{folder}.log", "w")
-        self.process = subprocess.Popen([*command, *urls, *peers], stdout=log, stderr=log)
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=1):
-                    break
-            except OSError:
-                if self.process.poll() is not None:
-                    sys.exit(f"{command[0]} does not start: see {folder}.log")
-                time.sleep(0.05)
-
-    def memory(self):
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) << 10
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
 
 
 class Peak(threading.Thread):
@@ -107,14 +71,10 @@ def latency(program):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--synod", required=True)
-    parser.add_argument("--etcd", required=True)
+    parser = arguments_of(__doc__, "synod-watchers")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of so many")
-    parser.add_argument("--cache", default=str(Path.home() / ".cache" / "synod-watchers"))
-    parser.add_argument("--dir", help="where the servers keep their data")
     arguments = parser.parse_args()
-    program = build(Path(arguments.cache).resolve())
+    program = build_generator(arguments.cache)
     systems = {"etcd": [arguments.etcd], "synod": [arguments.synod, "serve"]}
     print(f"{'watchers':>9} {'system':8}{'events/s':>12}{'bytes a watcher':>17}   put to event, ms: median, 99 %")
     for streams, each, puts in LOADS:
@@ -122,7 +82,7 @@ def main():
         for _ in range(arguments.rounds):
             for name, command in systems.items():
                 folder = Path(tempfile.mkdtemp(dir=arguments.dir))
-                server = Server(command, folder / "data")
+                server = Member(command, folder / "data", PORT)
                 try:
                     measured = watch(program, server, streams, each, puts)
                     results[name].append((*measured, *latency(program)))
