@@ -35,22 +35,6 @@ fn a_run_of_merged_groups_is_repeatable() {
     assert_eq!(run(&plan).unwrap().fingerprint, run(&plan).unwrap().fingerprint);
 }
 
-/// More seeds than CI has time for: `SEEDS=1000`.
-#[test]
-#[ignore = "takes minutes: run it beside CI"]
-fn many_seeds_of_merged_groups() {
-    let seeds = std::env::var("SEEDS").map_or(300, |seeds| seeds.parse().unwrap());
-    let (mut counts, mut failed) = (Counts::default(), Vec::new());
-    for seed in 0..seeds {
-        match run(&MergedPlan::draw(seed)) {
-            Ok(outcome) => counts.add_run(&outcome.counts),
-            Err(failure) => failed.push(format!("seed {seed}: {}", failure.violation)),
-        }
-    }
-    assert!(failed.is_empty(), "{failed:#?}");
-    println!("{counts}");
-}
-
 #[test]
 fn each_planted_bug_of_a_merge_is_found() {
     for &bug in MergeBug::ALL {
