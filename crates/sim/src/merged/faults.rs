@@ -183,8 +183,9 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass until every node has executed everything, and nobody waits.
-    pub(super) fn run_to_recovery(&mut self, peace: Moment) -> Checked {
+    /// Lets time pass until every node has executed everything, and nobody waits; the last slots of the groups that all have
+    /// executed.
+    pub(super) fn run_to_recovery(&mut self, peace: Moment) -> Result<Vec<Slot>, Violation> {
         let base = self.plan.base();
         let patience =
             base.consensus.election_timeout * 20 + base.request_timeout * 4 + Duration::from_secs(20);
@@ -202,7 +203,7 @@ impl World {
                 (decided, noted) = (self.decided(), self.now);
             }
         }
-        Ok(())
+        Ok(decided)
     }
 
     /// Stops the leader of a group in which nobody asks for anything, for a second: how many decided slots of the first

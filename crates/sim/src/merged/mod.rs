@@ -292,8 +292,8 @@ impl World {
         self.run_until(Moment::after(self.plan.duration))?;
         let peace = self.now;
         self.make_peace()?;
-        self.run_to_recovery(peace)?;
-        self.followed_to_the_end()?;
+        let executed = self.run_to_recovery(peace)?;
+        self.followed_to_the_end(&executed)?;
         let recovery = self.now.since(peace);
         self.stay_idle()?;
         let undecided = check_history(&self.clients.history, &[], |payload| self.order.reply(payload))?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use fastrand::Rng;
 use synod_replica::{Ordered, Point, Subscriber};
-use synod_wire::GroupId;
+use synod_wire::{GroupId, Slot};
 
 use super::{Situation, World, check::Reached};
 use crate::check::{Checked, Invariant, demand};
@@ -167,9 +167,9 @@ impl World {
         Ok(())
     }
 
-    /// Once all faults are over, every subscriber is given all that is decided: groups that a subscriber does not follow
+    /// Once all faults are over, every subscriber is given all that the nodes have executed: groups that a subscriber does not follow
     /// hold it back no more than they hold back the nodes.
-    pub(super) fn followed_to_the_end(&mut self) -> Checked {
+    pub(super) fn followed_to_the_end(&mut self, executed: &[Slot]) -> Checked {
         for number in 0..self.subscribers.all.len() {
             for _ in 0..10_000 {
                 self.read_on(number)?;
@@ -179,7 +179,8 @@ impl World {
                 }
             }
             let following = &mut self.subscribers.all[number];
-            let missing = self.order.next_of(&mut following.reached);
+            let missing = self.order.next_of(&mut following.reached.clone());
+            let missing = missing.filter(|(group, slot)| *slot <= executed[usize::from(group.0)]);
             demand(missing.is_none(), Invariant::Liveness, || {
                 format!("a subscriber of r{} is not given {missing:?}", following.at + 1)
             })?;
