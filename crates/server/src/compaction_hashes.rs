@@ -2,8 +2,8 @@
 //! was before, so that replicas and observers can compare what they held when some of them are compacted and others are not.
 //!
 //! The hash is made from a view by a thread of its own. One is made at a time, and the thread rests nine times as long as it
-//! took. The next compactions wait with their views, at most four of them; others get no such hash, and `HashKV` is that of what
-//! is left, as after a restart.
+//! took. The next compactions wait for it with their views, at most two of them, if hashes are made quickly. Others get no
+//! such hash, and `HashKV` is that of what is left, as after a restart: a view that waits keeps what its compaction drops.
 
 use std::{
     collections::VecDeque,
@@ -21,8 +21,10 @@ use crate::readers::give_way;
 
 /// Hashes that are kept, as with etcd.
 const KEPT_MAX: usize = 10;
-/// Views that wait. Each holds what its compaction drops.
-const WAITING_MAX: usize = 4;
+/// Views that wait.
+const WAITING_MAX: usize = 2;
+/// None waits where a hash takes longer.
+const QUICK: Duration = Duration::from_millis(100);
 /// How many times as long as a hash took none is made.
 const REST: u32 = 9;
 /// How often somebody who waits for a hash looks.
@@ -38,7 +40,10 @@ struct State {
     has_thread: bool,
     /// The revision whose hash is being made.
     making: Option<i64>,
+    /// The compactions whose hashes are made next.
     waiting: VecDeque<Waiting>,
+    /// The last hash took too long for others to wait.
+    is_slow: bool,
     /// By revision.
     made: VecDeque<HashKvResponse>,
     /// How often the store was replaced: a hash of the one before does not count.
@@ -66,7 +71,7 @@ impl CompactionHashes {
         {
             let mut state = self.state();
             // A view that waits is not given up for a later one: this thread would have to free what only that view holds.
-            if state.waiting.len() == WAITING_MAX {
+            if state.has_thread && (state.is_slow || state.waiting.len() == WAITING_MAX) {
                 return;
             }
             let waiting = Waiting { revision, view: before(), replaced: state.replaced };
@@ -99,8 +104,9 @@ impl CompactionHashes {
             let began = Instant::now();
             let hash = view.hash_kv(revision);
             drop(view);
-            self.made(hash.ok(), replaced);
-            thread::sleep(began.elapsed() * REST);
+            let took = began.elapsed();
+            drop(self.made(hash.ok(), replaced, took > QUICK));
+            thread::sleep(took * REST);
         }
     }
 
@@ -111,7 +117,8 @@ impl CompactionHashes {
         state.replaced += 1;
     }
 
-    fn made(&self, hash: Option<HashKvResponse>, replaced: u64) {
+    /// Takes note of a hash; returns what waits no more.
+    fn made(&self, hash: Option<HashKvResponse>, replaced: u64, is_slow: bool) -> VecDeque<Waiting> {
         let mut state = self.state();
         state.making = None;
         let hash = hash.filter(|_| state.replaced == replaced);
@@ -119,6 +126,8 @@ impl CompactionHashes {
         if state.made.len() > KEPT_MAX {
             state.made.pop_front();
         }
+        state.is_slow = is_slow;
+        if is_slow { mem::take(&mut state.waiting) } else { VecDeque::new() }
     }
 
     /// The hash of a compaction's revision, if there is one or will be.
