@@ -129,11 +129,16 @@ impl World {
         let first = life.hosted[0].replica.status();
         let asks =
             life.hosted[0].replica.group().member(id(of)).is_none() || first.protocol.view.leader.is_none();
-        let has = |group: GroupId| {
-            let known = self.order.group(group);
+        // What the others know, and not what only this node has decided: it may be the last one that votes in a group, and
+        // then the others need its word of who votes next.
+        let has = |known: &Group| {
             known.next_id <= id(of) || known.member(id(of)).is_some() || known.outgoing.contains(&id(of))
         };
-        asks && !self.groups().any(has)
+        let others =
+            self.machines.iter().enumerate().filter(|(other, machine)| *other != of && !machine.gone);
+        let mut told = others.filter_map(|(_, machine)| machine.life.as_ref()).peekable();
+        asks && told.peek().is_some()
+            && !told.any(|life| life.hosted.iter().any(|hosted| has(hosted.replica.group())))
     }
 
     /// A node ends for good.
