@@ -73,6 +73,12 @@ class Member:
     def processor_seconds(self):
         return processor_seconds(self.process)
 
+    def longest_job(self):
+        """Of the jobs of Synod's executor so far: the longest, and the most processor time that one took."""
+        longest = self.metric("synod_executor_job_longest_seconds") * 1e3
+        work = self.metric("synod_executor_job_most_processor_time_seconds") * 1e3
+        return f"{longest:.1f} ms, of processor time {work:.1f} ms"
+
     def metric(self, name):
         """A metric of Synod; None if it has none of this name."""
         with urllib.request.urlopen(f"{self.endpoint}/metrics", timeout=30) as page:

@@ -14,7 +14,8 @@ A server is filled with --bytes of keys and values. Then keys are put again at -
 - fill: seconds, keys a second, and resident memory afterwards;
 - of the slices, those in which a snapshot was being written and the others (Synod): the median of the 99th percentiles of a
   put, and the longest put of all;
-- the executor's longest job until the server was filled and until then, and the bytes of snapshots that were written for a byte of log, in these slices (Synod);
+- the executor's longest job until the server was filled and until then, as time and as processor time, and the bytes of
+  snapshots that were written for a byte of log, in these slices (Synod);
 - restart: seconds from the start of the program until it answers /health, which takes a linearizable read, and the most
   memory that it took until then. The files are in the page cache, as after the restart of a process.
 """
@@ -40,11 +41,6 @@ QUOTA = 8 << 30
 
 def writes_snapshot(member):
     return any(member.folder.glob("**/snapshot-*.tmp"))
-
-
-def longest_job(member):
-    """The longest job of the executor so far, in ms."""
-    return member.metric("synod_executor_job_longest_seconds") * 1e3
 
 
 class SnapshotWatch(threading.Thread):
@@ -92,7 +88,7 @@ def slice_of_puts(program, server, keys, value_bytes, rate, seconds):
 def measure(program, name, server, keys, arguments, value_bytes):
     took = fill(program, keys, value_bytes)
     of_synod = name == "synod"
-    longest = f"; executor's longest job: {longest_job(server):.1f} ms" if of_synod else ""
+    longest = f"; executor's longest job: {server.longest_job()}" if of_synod else ""
     print(f"{name:8}fill: {took:.0f} s, {keys / took:.0f} keys/s, {server.memory() / 1e9:.2f} GB of memory{longest}", flush=True)
     numbers = ["synod_snapshot_written_bytes_total", "synod_log_written_bytes_total"]
     before = [server.metric(number) for number in numbers] if of_synod else []
@@ -106,7 +102,7 @@ def measure(program, name, server, keys, arguments, value_bytes):
             print(f"{name:8}put, {what}: {len(of)} slices, 99 % {slow:.1f} ms, longest {longest:.0f} ms", flush=True)
     if of_synod:
         snapshots, log = (server.metric(number) - was for number, was in zip(numbers, before))
-        print(f"{name:8}executor's longest job so far: {longest_job(server):.1f} ms; snapshots: {snapshots / 1e6:.0f} MB for "
+        print(f"{name:8}executor's longest job so far: {server.longest_job()}; snapshots: {snapshots / 1e6:.0f} MB for "
               f"{log / 1e6:.0f} MB of log", flush=True)
     while writes_snapshot(server):
         time.sleep(0.1)

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
 };
 
 use synod_replica::{
@@ -11,6 +12,7 @@ use synod_replica::{
 use synod_storage::SnapshotStore;
 use synod_sync::{
     channel::{Receiver, Sender},
+    processor_time,
     time::Instant,
 };
 use synod_wire::{Ballots, Batch, GroupId, Slot};
@@ -103,7 +105,7 @@ pub(crate) enum Executors<S> {
 impl<S: StateMachine> Executors<S> {
     /// Does one job; the events that the replicas of groups are to be told.
     pub(crate) fn run_job(&mut self, group: GroupId, job: Job) -> Vec<(GroupId, Event)> {
-        let began = Instant::now();
+        let (began, worked_before) = (Instant::now(), processor_time());
         let events = match self {
             Executors::Each(stages) => {
                 let event = stages[usize::from(group.0)].run_job(job);
@@ -113,7 +115,8 @@ impl<S: StateMachine> Executors<S> {
         };
         let (took, shared) = (began.elapsed(), self.progress(GroupId::FIRST).1);
         shared.executor_jobs.record(took);
-        shared.executor_longest.raise(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        shared.executor_longest.raise(nanos(took));
+        shared.executor_most_work.raise(nanos(processor_time().saturating_sub(worked_before)));
         events
     }
 
@@ -252,6 +255,10 @@ impl<S: StateMachine> ExecutorStage<S> {
         let installed = Installed { info, ..self.executor.installed(GroupId::FIRST, info.bytes) };
         Event::SnapshotInstalled(sound.then(|| Box::new(installed)))
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Answers those who wait for the outcomes of a batch's commands.

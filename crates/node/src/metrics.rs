@@ -136,6 +136,11 @@ impl Collector for NodeMetrics {
             "The longest job of the executor so far",
             s.executor_longest.get() as f64 / 1e9,
         )?;
+        e.gauge_seconds(
+            "synod_executor_job_most_processor_time",
+            "The most processor time that a job of the executor took so far",
+            s.executor_most_work.get() as f64 / 1e9,
+        )?;
         e.counter("synod_snapshots_written", "Snapshots that this replica wrote", s.snapshots_written.get())?;
         e.counter_bytes(
             "synod_snapshot_written",

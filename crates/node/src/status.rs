@@ -191,6 +191,9 @@ pub(crate) struct Shared {
     pub(crate) executor_jobs: Durations,
     /// Nanoseconds that the longest of them took.
     pub(crate) executor_longest: Gauge,
+    /// Nanoseconds of processor time, of the job that took most of it. A job that had to wait for a processor, since other
+    /// threads had it, takes longer than that.
+    pub(crate) executor_most_work: Gauge,
     /// Snapshots that this replica wrote, and the bytes of their files.
     pub(crate) snapshots_written: Gauge,
     pub(crate) snapshot_bytes_written: Gauge,

@@ -21,6 +21,14 @@ mod explored;
 #[cfg(feature = "shuttle")]
 pub use explored::*;
 
+/// The processor time that this thread has taken so far. Unlike the time that goes by, it leaves out when the thread
+/// waited for a processor.
+#[must_use]
+pub fn processor_time() -> std::time::Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    std::time::Duration::try_from(now).unwrap_or_default()
+}
+
 /// Errors that a test plants in the runtime, each at one place, to check that exploring finds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
