@@ -12,7 +12,7 @@ use synod_api::{
     etcdserverpb::AlarmType,
     synod::v1::{KvAnswer, KvCommand, KvFailure, KvQuery, KvReply, kv_answer::Answer, kv_reply::Reply},
 };
-use synod_replica::{Context, Frozen, StateMachine};
+use synod_replica::{Context, Frozen, SnapshotReader, StateMachine};
 use synod_wire::SessionId;
 
 use crate::{
@@ -62,21 +62,15 @@ impl StateMachine for KvStore {
     }
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        let mut restored = snapshot::read_store(snapshot)?;
-        if planted::has(KvBug::KeepRightsAtRestore) {
-            Arc::make_mut(&mut restored.auth).keep_rights_of(&self.auth);
-        }
-        *self = KvStore {
-            feed: self.feed.take(),
-            comparer: self.comparer.take(),
-            auth_feed: self.auth_feed.take(),
-            ..restored
-        };
-        if let Some(feed) = &self.feed {
-            feed.missed();
-        }
-        self.tell_auth_replaced();
+        self.replace(snapshot::read_store(snapshot)?);
         Ok(())
+    }
+
+    fn reader() -> Option<SnapshotReader<KvStore>> {
+        Some(|snapshot| {
+            let read = snapshot::read_store(snapshot)?;
+            Ok(Box::new(|store| Box::new(store.replace(read))))
+        })
     }
 
     fn digest(&self) -> u64 {
@@ -95,6 +89,22 @@ pub(crate) fn encoded(answer: Result<Answer, KvError>) -> Bytes {
 }
 
 impl KvStore {
+    /// Puts a store that was read from a snapshot in place of this one, which it returns.
+    fn replace(&mut self, mut read: KvStore) -> KvStore {
+        if planted::has(KvBug::KeepRightsAtRestore) {
+            Arc::make_mut(&mut read.auth).keep_rights_of(&self.auth);
+        }
+        read.feed = self.feed.take();
+        read.comparer = self.comparer.take();
+        read.auth_feed = self.auth_feed.take();
+        let before = std::mem::replace(self, read);
+        if let Some(feed) = &self.feed {
+            feed.missed();
+        }
+        self.tell_auth_replaced();
+        before
+    }
+
     fn apply_for(&mut self, command: &Bytes, wanted: bool) -> Result<Reply, KvError> {
         match PlainPut::read(command) {
             Some(put) => self.execute_plain_put(&put).map(Reply::Put),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use synod_replica::{
-    Answer, Event, Executor, Frozen, Installed, Outcome, RequestError, SnapshotInfo, StateMachine,
+    Answer, Event, Executor, Frozen, Installed, Outcome, Replaced, RequestError, SnapshotInfo, StateMachine,
 };
 use synod_storage::SnapshotStore;
 use synod_sync::{
@@ -23,7 +23,7 @@ use crate::{
     inputs::{Inputs, Queue},
     merged::{MergedStage, Queries},
     protocol::Input,
-    snapshots::SnapshotJob,
+    snapshots::{self, SnapshotJob},
     status::{Ahead, Shared},
 };
 
@@ -37,8 +37,9 @@ pub(crate) enum Job {
     QueryAt { slots: Vec<Slot>, queries: Queries },
     /// Freeze the state for a snapshot.
     Freeze,
-    /// Replace the state by a snapshot that was received and verified.
-    Restore(SnapshotInfo),
+    /// Replace the state by a snapshot that was received and verified; with what was read of it, if that is possible on
+    /// another thread.
+    Restore(SnapshotInfo, Option<snapshots::ReadState>),
     /// How far the state is: the slot of the group, or those of all groups that have one order.
     Cut(oneshot::Sender<Vec<Slot>>),
     /// The state's slot and fingerprint.
@@ -204,7 +205,7 @@ impl<S: StateMachine> ExecutorStage<S> {
                 let frozen: Box<dyn Frozen> = self.executor.freeze();
                 let _ = self.snapshots.send((self.group, SnapshotJob::Write { slot, frozen, cut: None }));
             }
-            Job::Restore(info) => return Some(self.restore(info)),
+            Job::Restore(info, read) => return Some(self.restore(info, read)),
             Job::Digest(reply) => {
                 let _ = reply.send((self.executor.applied(), self.executor.digest()));
             }
@@ -236,24 +237,44 @@ impl<S: StateMachine> ExecutorStage<S> {
         }
     }
 
-    fn restore(&mut self, info: SnapshotInfo) -> Event {
+    fn restore(&mut self, info: SnapshotInfo, read: Option<snapshots::ReadState>) -> Event {
         let mut sound = true;
         // Slots that were executed meanwhile are not undone.
         if info.slot > self.executor.applied() {
-            let opened = self.store.open_snapshot(info.slot).map_err(|error| error.to_string());
-            let restored = opened
-                .and_then(|mut reader| self.executor.restore(&mut reader).map_err(|error| error.to_string()));
-            match restored {
+            match self.put(info, read) {
                 Ok(()) => tracing::info!(slot = info.slot.0, bytes = info.bytes, "installed a snapshot"),
                 Err(error) => {
                     tracing::error!(slot = info.slot.0, error, "a received snapshot cannot be installed");
                     sound = false;
                 }
             }
+        } else if let Some(read) = read {
+            self.free(Box::new(read));
         }
         self.applied_more();
         let installed = Installed { info, ..self.executor.installed(GroupId::FIRST, info.bytes) };
         Event::SnapshotInstalled(sound.then(|| Box::new(installed)))
+    }
+
+    fn put(&mut self, info: SnapshotInfo, read: Option<snapshots::ReadState>) -> Result<(), String> {
+        match read {
+            Some(read) => {
+                let replaced =
+                    self.executor.install(snapshots::of_kind(read)?).map_err(|error| error.to_string())?;
+                self.free(replaced);
+            }
+            None => {
+                let mut file = self.store.open_snapshot(info.slot).map_err(|error| error.to_string())?;
+                self.executor.restore(&mut file).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a state freed on another thread.
+    fn free(&self, replaced: Replaced) {
+        // A failed send means that the replica is stopping.
+        let _ = self.snapshots.send((self.group, SnapshotJob::Free(replaced)));
     }
 }
 

@@ -14,7 +14,7 @@ use synod_wire::{GroupId, Slot};
 use crate::{
     executor::{Job, answer, awaits, reply_to},
     handle::Reply,
-    snapshots::SnapshotJob,
+    snapshots::{self, SnapshotJob},
     status::{Ahead, Gauge, Shared},
 };
 
@@ -114,7 +114,7 @@ impl<S: StateMachine> MergedStage<S> {
                 }
                 None => return vec![(group, Event::SnapshotTaken(None))],
             },
-            Job::Restore(info) => return self.restore(group, info),
+            Job::Restore(info, read) => return self.restore(group, info, read),
             Job::Digest(reply) => {
                 let _ = reply.send((Slot(executor.cut().order), executor.digest()));
             }
@@ -177,10 +177,21 @@ impl<S: StateMachine> MergedStage<S> {
     }
 
     /// Goes on from a snapshot that was received for a group, and tells all groups.
-    fn restore(&mut self, group: GroupId, info: SnapshotInfo) -> Vec<(GroupId, Event)> {
-        let store = Arc::clone(&self.groups[usize::from(group.0)].store);
-        let open = || store.open_snapshot(info.slot).map_err(|error| error.to_string());
-        match self.merged.restore(group, info, open) {
+    fn restore(
+        &mut self,
+        group: GroupId,
+        info: SnapshotInfo,
+        read: Option<snapshots::ReadState>,
+    ) -> Vec<(GroupId, Event)> {
+        let outcome = match read {
+            Some(read) => self.install(group, info, read),
+            None => {
+                let store = Arc::clone(&self.groups[usize::from(group.0)].store);
+                let open = || store.open_snapshot(info.slot).map_err(|error| error.to_string());
+                self.merged.restore(group, info, open)
+            }
+        };
+        match outcome {
             Ok(Restored { events, gone }) => {
                 tracing::info!(%group, slot = info.slot.0, bytes = info.bytes, "installed a snapshot of all groups");
                 gone.into_iter().for_each(give_up);
@@ -193,6 +204,18 @@ impl<S: StateMachine> MergedStage<S> {
                 vec![(group, Event::SnapshotInstalled(None))]
             }
         }
+    }
+
+    fn install(
+        &mut self,
+        group: GroupId,
+        info: SnapshotInfo,
+        read: snapshots::ReadState,
+    ) -> Result<Restored<Replies>, String> {
+        let (restored, replaced) = self.merged.install(group, info, snapshots::of_kind(read)?)?;
+        // A failed send means that the replica is stopping.
+        let _ = self.snapshots.send((group, SnapshotJob::Free(replaced)));
+        Ok(restored)
     }
 }
 

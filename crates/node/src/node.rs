@@ -30,7 +30,7 @@ use crate::{
     origin::peers_of,
     parting::Parting,
     protocol::{Clock, Input},
-    snapshots::SnapshotJob,
+    snapshots::{self, SnapshotJob},
     status::Shared,
     wiring::{Shares, Wiring},
 };
@@ -326,7 +326,7 @@ impl Node {
         let (transport, inbox) = (connections.sender(), connections.inbox());
 
         let log_stage = wiring.log_stage(wal, &begun, &transport, durable, config.merging.is_some());
-        let snapshot_stage = wiring.snapshot_stage(&begun, files);
+        let snapshot_stage = wiring.snapshot_stage(&begun, files, snapshots::reader::<S>());
         let (here, there) = wiring.executors(&config, executors, &begun);
         let groups: Arc<[_]> = begun.iter().map(|group| Arc::clone(&group.shared)).collect();
         let handles = wiring.handles(&config, &begun, &groups, &transport);

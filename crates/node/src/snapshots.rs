@@ -1,8 +1,10 @@
-//! The snapshot thread: writes snapshots of all groups, serves pieces of them to replicas that lag, and receives them.
+//! The snapshot thread: writes snapshots of all groups, serves pieces of them to replicas that lag, receives them, and reads
+//! what was received, so that the executor need not.
 //!
-//! Pieces are served between two pieces of a snapshot that is being written, so that neither waits for the other.
+//! Pieces are served between two pieces of a snapshot that is being written or read, so that neither waits for the other.
 
 use std::{
+    any::Any,
     collections::VecDeque,
     io::{self, Write},
     sync::Arc,
@@ -10,7 +12,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_replica::{Cut, Event, Frozen, MergedFile, MergedFiles, SnapshotInfo};
+use synod_replica::{
+    Cut, Event, Executor, Frozen, MergedFile, MergedFiles, ReadSnapshot, Replaced, SnapshotInfo, StateMachine,
+};
 use synod_storage::{SnapshotReceiver, SnapshotStore, StorageError};
 use synod_sync::{Planted, channel::Receiver, planted};
 use synod_wire::{GroupId, ReplicaId, Slot};
@@ -32,8 +36,34 @@ pub(crate) enum SnapshotJob {
     WriteChunk { info: SnapshotInfo, offset: u64, bytes: Bytes },
     /// The received snapshot is complete.
     Finish(SnapshotInfo),
+    /// Read a snapshot that was received, for the executor.
+    Read(SnapshotInfo),
+    /// Free a state that was replaced.
+    Free(Replaced),
     /// No more jobs follow.
     Stop,
+}
+
+/// What was read of a snapshot: a [`ReadSnapshot`] of the executor's state machine.
+pub(crate) type ReadState = Box<dyn Any + Send>;
+
+/// Reads snapshots on this thread.
+pub(crate) type Reader = fn(&mut dyn io::Read) -> io::Result<ReadState>;
+
+/// The reader for a kind of state machine, if it has one.
+pub(crate) fn reader<S: StateMachine>() -> Option<Reader> {
+    Executor::<S>::reader().map(|_| {
+        let read: Reader = |snapshot| {
+            let read = Executor::<S>::reader().ok_or(io::ErrorKind::Unsupported)?;
+            Ok(Box::new(read(snapshot)?))
+        };
+        read
+    })
+}
+
+/// What was read, of the executor's own kind.
+pub(crate) fn of_kind<S: StateMachine>(read: ReadState) -> Result<ReadSnapshot<S>, String> {
+    read.downcast().map(|read| *read).map_err(|_| "it is one of another state machine".to_owned())
 }
 
 /// How many snapshots are kept on disk: the newest, and the one before, in case the newest is found damaged.
@@ -55,7 +85,9 @@ pub(crate) struct SnapshotStage {
     pub(crate) executor: JobSender,
     /// What the first group shows.
     pub(crate) shared: Arc<Shared>,
-    /// Snapshots of other groups, which have to be written after the one that is being written.
+    /// Reads snapshots here, and not on the executor's thread.
+    pub(crate) reader: Option<Reader>,
+    /// Snapshots that have to be written or read after the one that is being written or read.
     pub(crate) waiting: VecDeque<(GroupId, SnapshotJob)>,
     /// Whether the thread was told to stop.
     pub(crate) stopping: bool,
@@ -83,6 +115,7 @@ impl SnapshotStage {
         {
             match job {
                 SnapshotJob::Write { slot, frozen, cut } => self.write(group, slot, frozen, cut, jobs),
+                SnapshotJob::Read(info) => self.read(group, info, jobs),
                 SnapshotJob::Stop => self.stopping = true,
                 job => self.serve(group, job),
             }
@@ -98,13 +131,19 @@ impl SnapshotStage {
             SnapshotJob::WriteChunk { info, offset, bytes } => of.write_chunk(info, offset, &bytes),
             SnapshotJob::Finish(info) if of.finish(info) => {
                 self.received(group, info);
-                // A failed send means that the replica is stopping.
-                self.executor.send(group, Job::Restore(info));
+                match self.reader {
+                    Some(_) => self.waiting.push_front((group, SnapshotJob::Read(info))),
+                    // A failed send means that the replica is stopping.
+                    None => _ = self.executor.send(group, Job::Restore(info, None)),
+                }
                 return;
             }
             SnapshotJob::Finish(_) => Event::SnapshotInstalled(None),
-            // There is one at a time, so another group's snapshot waits until this one is written.
-            job @ SnapshotJob::Write { .. } => return self.waiting.push_back((group, job)),
+            // There is one at a time, so another group's snapshot waits until this one is written or read.
+            job @ (SnapshotJob::Write { .. } | SnapshotJob::Read(_)) => {
+                return self.waiting.push_back((group, job));
+            }
+            SnapshotJob::Free(replaced) => return drop(replaced),
             SnapshotJob::Stop => return,
         };
         self.tell(group, event);
@@ -133,6 +172,23 @@ impl SnapshotStage {
                 Event::ChunkRead { to, slot, offset, total, bytes }
             }
             other => other,
+        }
+    }
+
+    /// Reads a snapshot that was received, and has the executor put it in place.
+    fn read(&mut self, group: GroupId, info: SnapshotInfo, jobs: &Receiver<(GroupId, SnapshotJob)>) {
+        let Some(read) = self.reader else { return };
+        let store = Arc::clone(&self.groups[usize::from(group.0)].store);
+        let opened = store.open_snapshot(info.slot).map_err(io::Error::other);
+        let outcome = opened.and_then(|file| read(&mut Serving { file, stage: self, jobs }));
+        match outcome {
+            // A failed send means that the replica is stopping.
+            Ok(read) => _ = self.executor.send(group, Job::Restore(info, Some(read))),
+            Err(_) if self.stopping => {}
+            Err(error) => {
+                tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot cannot be installed");
+                self.tell(group, Event::SnapshotInstalled(None));
+            }
         }
     }
 
@@ -209,12 +265,12 @@ impl SnapshotStage {
     ) -> io::Result<u64> {
         let store = &self.groups[usize::from(group.0)].store;
         let writer = store.create(slot).map_err(io::Error::other)?;
-        let mut serving = Serving { writer, stage: self, jobs };
+        let mut serving = Serving { file: writer, stage: self, jobs };
         frozen.write_to(&mut serving)?;
         if serving.stage.stopping {
             return Err(io::Error::other("the replica is stopping"));
         }
-        Ok(serving.writer.finish().map_err(io::Error::other)?.file_bytes)
+        Ok(serving.file.finish().map_err(io::Error::other)?.file_bytes)
     }
 }
 
@@ -270,15 +326,15 @@ impl GroupSnapshots {
     }
 }
 
-/// A snapshot file that is being written; between two writes, peers are served.
-struct Serving<'a, W> {
-    writer: W,
+/// A snapshot file that is being written or read; between two writes or reads, peers are served.
+struct Serving<'a, F> {
+    file: F,
     stage: &'a mut SnapshotStage,
     jobs: &'a Receiver<(GroupId, SnapshotJob)>,
 }
 
-impl<W: Write> Write for Serving<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+impl<F> Serving<'_, F> {
+    fn serve(&mut self) -> io::Result<()> {
         while let Ok((group, job)) = self.jobs.try_recv() {
             if matches!(job, SnapshotJob::Stop) {
                 // It is not said a second time.
@@ -287,10 +343,24 @@ impl<W: Write> Write for Serving<'_, W> {
             }
             self.stage.serve(group, job);
         }
-        self.writer.write(bytes)
+        Ok(())
+    }
+}
+
+impl<F: Write> Write for Serving<'_, F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.serve()?;
+        self.file.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        self.file.flush()
+    }
+}
+
+impl<F: io::Read> io::Read for Serving<'_, F> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.serve()?;
+        self.file.read(bytes)
     }
 }

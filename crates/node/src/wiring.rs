@@ -28,7 +28,7 @@ use crate::{
     node::{Begun, Notes},
     parting::Parting,
     protocol::{Clock, Common, Input, Merged, ProtocolStage},
-    snapshots::{GroupSnapshots, SnapshotJob, SnapshotStage},
+    snapshots::{GroupSnapshots, Reader, SnapshotJob, SnapshotStage},
     status::{Ahead, Shared},
     view::Watched,
 };
@@ -135,13 +135,19 @@ impl Wiring {
     }
 
     /// `merged`: the snapshots of groups that have one order.
-    pub(crate) fn snapshot_stage(&self, begun: &[Begun], merged: Option<MergedFiles>) -> SnapshotStage {
+    pub(crate) fn snapshot_stage(
+        &self,
+        begun: &[Begun],
+        merged: Option<MergedFiles>,
+        reader: Option<Reader>,
+    ) -> SnapshotStage {
         SnapshotStage {
             groups: begun.iter().map(|group| GroupSnapshots::new(Arc::clone(&group.store))).collect(),
             merged,
             events: self.inputs.clone(),
             executor: self.executor.clone(),
             shared: Arc::clone(&begun[0].shared),
+            reader,
             waiting: Default::default(),
             stopping: false,
         }

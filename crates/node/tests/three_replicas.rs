@@ -3,15 +3,18 @@
 mod common;
 
 use std::{
+    io::{self, Read},
+    mem::replace,
     path::Path,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use common::{Group, Tape, append, block, tape, until};
 use synod_consensus::{ProtocolKind, Role};
-use synod_node::{Config, Node, NodeStatus, StartError, Threads};
-use synod_replica::{LogRecord, RequestError, SessionCommand};
+use synod_node::{Config, Handle, Node, NodeStatus, StartError, Threads};
+use synod_replica::{Context, Frozen, LogRecord, RequestError, SessionCommand, SnapshotReader, StateMachine};
 use synod_storage::Durability;
 use synod_wire::{ClusterId, Epoch, Slot};
 
@@ -41,6 +44,17 @@ fn a_stopped_group_comes_back_with_its_state() {
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }
 
+const LARGE: usize = 60_000;
+
+/// Appends so much that segments of the log are removed once snapshots cover them: a replica that was not there needs a
+/// snapshot.
+fn append_much(handle: &Handle) {
+    for _ in 0..60 {
+        append(handle, &"y".repeat(LARGE));
+    }
+    until("a snapshot", || handle.status().snapshot >= Slot(40));
+}
+
 #[test]
 fn service_goes_on_without_the_leader_and_it_catches_up_by_snapshot_when_it_returns() {
     let group = Group::new(3, |config| {
@@ -52,18 +66,101 @@ fn service_goes_on_without_the_leader_and_it_catches_up_by_snapshot_when_it_retu
     let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
     nodes[leader].take().unwrap().stop_blocking().unwrap();
     let other = nodes[(leader + 1) % 3].as_ref().unwrap().handle();
-    for _ in 0..60 {
-        append(&other, "y");
-    }
-    until("a snapshot", || other.status().snapshot > Slot(20));
+    append_much(&other);
     nodes[leader] = Some(group.start(leader as u64 + 1));
     let returned = nodes[leader].as_ref().unwrap().handle();
-    assert_eq!(tape(&returned), format!("x{}", "y".repeat(60)));
+    assert_eq!(tape(&returned), format!("x{}", "y".repeat(60 * LARGE)));
     until("equal digests", || {
         let all = nodes.iter().flatten().map(|node| block(node.handle().digest()).unwrap());
         let all: Vec<_> = all.collect();
         all.iter().all(|digest| *digest == all[0])
     });
+}
+
+/// A tape whose snapshots are read once a test allows it: on a thread of its own, or between two commands.
+#[derive(Default)]
+struct Held<const APART: bool>(Tape);
+
+static READS: AtomicBool = AtomicBool::new(false);
+static MAY_READ: AtomicBool = AtomicBool::new(false);
+
+fn read_once_allowed(snapshot: &mut dyn Read) -> io::Result<Tape> {
+    READS.store(true, SeqCst);
+    until("the test allows it", || MAY_READ.load(SeqCst));
+    Tape::read(snapshot)
+}
+
+impl<const APART: bool> StateMachine for Held<APART> {
+    fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
+        self.0.apply(command, context)
+    }
+
+    fn query(&self, query: &Bytes) -> Bytes {
+        self.0.query(query)
+    }
+
+    fn freeze(&self) -> Box<dyn Frozen> {
+        self.0.freeze()
+    }
+
+    fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        self.0 = read_once_allowed(snapshot)?;
+        Ok(())
+    }
+
+    fn reader() -> Option<SnapshotReader<Held<APART>>> {
+        let read: SnapshotReader<Held<APART>> = |snapshot| {
+            let read = read_once_allowed(snapshot)?;
+            Ok(Box::new(|held| Box::new(replace(&mut held.0, read))))
+        };
+        APART.then_some(read)
+    }
+}
+
+/// A replica that lags gets a snapshot, which takes long to read. Says whether it did something else meanwhile.
+fn answers_while_it_reads<const APART: bool>(tune: fn(&mut Config)) -> bool {
+    MAY_READ.store(true, SeqCst);
+    let group = Group::new(3, tune);
+    let start = |id| group.start_with(id, Held::<APART>::default()).unwrap();
+    let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(start(id))).collect();
+    append(&nodes[0].as_ref().unwrap().handle(), "x");
+    let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
+    let lagging = (leader + 1) % 3;
+    nodes[lagging].take().unwrap().stop_blocking().unwrap();
+    let handle = nodes[leader].as_ref().unwrap().handle();
+    append_much(&handle);
+    // What they remember besides their logs is gone then.
+    for other in (0..3).filter(|other| *other != lagging) {
+        nodes[other].take().unwrap().stop_blocking().unwrap();
+        nodes[other] = Some(start(other as u64 + 1));
+    }
+    until("a leader", || nodes[leader].as_ref().unwrap().handle().status().leader.is_some());
+    READS.store(false, SeqCst);
+    MAY_READ.store(false, SeqCst);
+    nodes[lagging] = Some(start(lagging as u64 + 1));
+    let returned = nodes[lagging].as_ref().unwrap().handle();
+    until("it reads the snapshot", || READS.load(SeqCst));
+    let asked = block(async { tokio::time::timeout(Duration::from_millis(500), returned.digest()).await });
+    let answered = asked.is_ok_and(|digest| digest.unwrap().0 < Slot(40));
+    MAY_READ.store(true, SeqCst);
+    assert_eq!(tape(&returned), format!("x{}", "y".repeat(60 * LARGE)));
+    nodes.into_iter().flatten().for_each(|node| node.stop_blocking().unwrap());
+    answered
+}
+
+#[test]
+fn a_replica_goes_on_while_it_reads_a_snapshot_unless_the_state_machine_has_to_read_it() {
+    fn tune(config: &mut Config) {
+        (config.settings.snapshot_slots, config.settings.keep_slots) = (20, 5);
+    }
+    fn compact(config: &mut Config) {
+        tune(config);
+        config.threads = Threads::Compact;
+    }
+    for tune in [tune, compact] {
+        assert!(answers_while_it_reads::<true>(tune));
+        assert!(!answers_while_it_reads::<false>(tune));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! several groups in their common order ([`crate::Merge`]).
 
 use std::{
+    fmt,
     io::{self, BufReader, BufWriter, Read, Write},
     time::Duration,
 };
@@ -14,8 +15,8 @@ use synod_wire::{
 };
 
 use crate::{
-    Answer, Context, Frozen, Group, History, Installed, Place, Refusal, RequestError, SnapshotInfo,
-    StateMachine, Take, Tick, encode_reply,
+    Answer, Context, Frozen, Group, History, Install, Installed, Place, Refusal, Replaced, RequestError,
+    SnapshotInfo, StateMachine, Take, Tick, encode_reply,
     merge::{MergeBug, has},
     session::{SessionTable, Sessions, Verdict, is_replica},
 };
@@ -105,9 +106,7 @@ impl Cut {
     /// # Errors
     /// Those of `snapshot`; it is none.
     pub fn read_from(snapshot: &mut dyn Read) -> io::Result<Option<Cut>> {
-        let Heads { take, order, heads } = Heads::read_from(&mut BufReader::new(snapshot))?;
-        let slots = heads.iter().map(|head| head.applied).collect();
-        Ok(take.map(|_| Cut { order, slots }))
+        Ok(Heads::read_from(&mut BufReader::new(snapshot))?.cut())
     }
 }
 
@@ -479,19 +478,61 @@ impl<S: StateMachine> Executor<S> {
     /// Those of `snapshot`; it is not one of this kind, or of another number of groups.
     pub fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
         let mut snapshot = BufReader::new(snapshot);
-        let Heads { take, order, heads } = Heads::read_from(&mut snapshot)?;
-        if take != self.take || heads.len() != self.heads.len() {
-            let of = |heads: usize, take: Option<Take>| match take {
-                None => "one group".to_owned(),
-                Some(take) => format!("{heads} merged groups, {take} batches of each in a row"),
-            };
-            let (found, wanted) = (of(heads.len(), take), of(self.heads.len(), self.take));
-            return Err(invalid(format!("a snapshot of {found}; this replica has {wanted}")));
-        }
-        if take.is_none() || order > self.order {
-            let sessions = Sessions::read_from(&mut snapshot)?;
+        let heads = Heads::read_from(&mut snapshot)?;
+        self.check_groups(&heads)?;
+        if self.lacks(&heads) {
+            let sessions = heads.sessions_from(&mut snapshot)?;
             self.machine.restore(&mut snapshot)?;
-            self.sessions = SessionTable::of(sessions, heads[0].group.limits.sessions);
+            self.sessions = sessions;
+        }
+        self.go_on_from(heads);
+        Ok(())
+    }
+
+    /// Reads snapshots on another thread, for [`Executor::install`], if the state machine has a reader.
+    #[must_use]
+    pub fn reader() -> Option<fn(&mut dyn Read) -> io::Result<ReadSnapshot<S>>> {
+        S::reader().map(|_| ReadSnapshot::read as fn(&mut dyn Read) -> _)
+    }
+
+    /// Does what [`Executor::restore`] does with a snapshot that was read before. What it replaced, or what was read and is
+    /// older than what is here, may be large: it is to be dropped on another thread.
+    ///
+    /// # Errors
+    /// The snapshot is one of another number of groups.
+    pub fn install(&mut self, snapshot: ReadSnapshot<S>) -> io::Result<Replaced> {
+        let ReadSnapshot { heads, sessions, machine } = snapshot;
+        self.check_groups(&heads)?;
+        let replaced: Replaced = if self.lacks(&heads) {
+            Box::new((machine(&mut self.machine), std::mem::replace(&mut self.sessions, sessions)))
+        } else {
+            Box::new((machine, sessions))
+        };
+        self.go_on_from(heads);
+        Ok(replaced)
+    }
+
+    /// Whether a snapshot is one of as many groups as are executed here.
+    fn check_groups(&self, Heads { take, heads, .. }: &Heads) -> io::Result<()> {
+        if *take == self.take && heads.len() == self.heads.len() {
+            return Ok(());
+        }
+        let of = |heads: usize, take: Option<Take>| match take {
+            None => "one group".to_owned(),
+            Some(take) => format!("{heads} merged groups, {take} batches of each in a row"),
+        };
+        let (found, wanted) = (of(heads.len(), *take), of(self.heads.len(), self.take));
+        Err(invalid(format!("a snapshot of {found}; this replica has {wanted}")))
+    }
+
+    /// Whether a snapshot has a state to put in place of the present one.
+    fn lacks(&self, heads: &Heads) -> bool {
+        heads.take.is_none() || heads.order > self.order
+    }
+
+    /// Takes over how far the groups are in a snapshot.
+    fn go_on_from(&mut self, Heads { take, order, heads }: Heads) {
+        if take.is_none() || order > self.order {
             self.order = order;
         }
         for (own, theirs) in self.heads.iter_mut().zip(heads) {
@@ -504,7 +545,6 @@ impl<S: StateMachine> Executor<S> {
                 }
             }
         }
-        Ok(())
     }
 
     /// A fingerprint of the state machine, the sessions, the group and the names of delivered batches; of several groups
@@ -532,7 +572,37 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
+/// A snapshot that was read, to be put in place with [`Executor::install`].
+pub struct ReadSnapshot<S> {
+    heads: Heads,
+    sessions: SessionTable,
+    machine: Install<S>,
+}
+
+impl<S> fmt::Debug for ReadSnapshot<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReadSnapshot")
+    }
+}
+
+impl<S: StateMachine> ReadSnapshot<S> {
+    fn read(snapshot: &mut dyn Read) -> io::Result<ReadSnapshot<S>> {
+        let read = S::reader().ok_or(io::ErrorKind::Unsupported)?;
+        let mut snapshot = BufReader::new(snapshot);
+        let heads = Heads::read_from(&mut snapshot)?;
+        let sessions = heads.sessions_from(&mut snapshot)?;
+        Ok(ReadSnapshot { heads, sessions, machine: read(&mut snapshot)? })
+    }
+
+    /// How far the groups are in it; `None` if it is one of a single group.
+    #[must_use]
+    pub fn cut(&self) -> Option<Cut> {
+        self.heads.cut()
+    }
+}
+
 /// What stands before the sessions in a snapshot.
+#[derive(Debug)]
 struct Heads {
     take: Option<Take>,
     order: u64,
@@ -553,6 +623,16 @@ impl Heads {
         let heads = Heads::decode(&mut reader, written.version)?;
         reader.finish().map_err(invalid)?;
         Ok(heads)
+    }
+
+    /// The sessions, which follow.
+    fn sessions_from(&self, snapshot: &mut dyn Read) -> io::Result<SessionTable> {
+        Ok(SessionTable::of(Sessions::read_from(snapshot)?, self.heads[0].group.limits.sessions))
+    }
+
+    fn cut(&self) -> Option<Cut> {
+        let slots = self.heads.iter().map(|head| head.applied).collect();
+        self.take.map(|_| Cut { order: self.order, slots })
     }
 
     fn decode(reader: &mut Reader, version: u32) -> io::Result<Heads> {

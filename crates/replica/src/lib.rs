@@ -82,7 +82,7 @@ pub use events::{
     Action, Event, Installed, ReadId, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
     Waiting,
 };
-pub use executor::{Clocked, Cut, Executor, Outcome};
+pub use executor::{Clocked, Cut, Executor, Outcome, ReadSnapshot};
 pub use follow::{Follower, MemberSet, Membership};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use history::{Fork, History, Mark};
@@ -101,4 +101,4 @@ pub use salvage::{salvage, salvage_with};
 pub use session::SessionLimits;
 pub use settings::{Settings, StateTransfer, UnknownTransfer};
 pub use snapshots::worth_a_snapshot;
-pub use state_machine::{Answer, Context, Frozen, StateMachine};
+pub use state_machine::{Answer, Context, Frozen, Install, Replaced, SnapshotReader, StateMachine};

@@ -51,6 +51,16 @@ pub trait StateMachine: Send + 'static {
     /// program. On an error the old state is still in place.
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()>;
 
+    /// How to read a snapshot on another thread, while commands and queries still go to this state. State machines whose
+    /// snapshots take longer than some milliseconds to read should have one. `None`, the default:
+    /// [`StateMachine::restore`] reads between two commands, and holds up everything behind them.
+    fn reader() -> Option<SnapshotReader<Self>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// A fingerprint of the state: equal states have equal digests on every machine. It is used to check that
     /// replicas agree, and may be slow. The default is a fingerprint of what [`Frozen::write_to`] writes,
     /// which must then be the same bytes for the same state.
@@ -60,6 +70,16 @@ pub trait StateMachine: Send + 'static {
         sum.0
     }
 }
+
+/// Reads what [`Frozen::write_to`] wrote, perhaps in an earlier version of this program.
+pub type SnapshotReader<S> = fn(&mut dyn Read) -> io::Result<Install<S>>;
+
+/// Puts a state that was read in place of a state machine's own. It is called between two commands, so it should take
+/// microseconds.
+pub type Install<S> = Box<dyn FnOnce(&mut S) -> Replaced + Send>;
+
+/// A state that another one has replaced. It is dropped on another thread, since freeing a large state takes long too.
+pub type Replaced = Box<dyn Send>;
 
 /// What a state machine is told with a command. Everything except [`Context::reply_wanted`] is the same on
 /// every replica, so the state may depend on it.

@@ -4,6 +4,7 @@
 use std::{
     fs,
     io::{self, Read, Write},
+    mem::replace,
     net::TcpListener,
     path::Path,
     time::{Duration, Instant},
@@ -11,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_node::{Config, Handle, MemberAddress, Node, StartError};
-use synod_replica::{Context, Frozen, StateMachine};
+use synod_replica::{Context, Frozen, SnapshotReader, StateMachine};
 use synod_wire::{ClusterId, ReplicaId};
 
 /// A state machine that remembers every command, in order.
@@ -39,14 +40,27 @@ impl StateMachine for Tape {
     }
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
-        let mut tape = Vec::new();
-        snapshot.read_to_end(&mut tape)?;
-        self.0 = tape;
+        *self = Tape::read(snapshot)?;
         Ok(())
+    }
+
+    fn reader() -> Option<SnapshotReader<Tape>> {
+        Some(|snapshot| {
+            let read = Tape::read(snapshot)?;
+            Ok(Box::new(|tape| Box::new(replace(tape, read))))
+        })
     }
 
     fn digest(&self) -> u64 {
         self.0.iter().fold(0, |digest: u64, &byte| digest.wrapping_mul(31).wrapping_add(byte.into()))
+    }
+}
+
+impl Tape {
+    pub fn read(snapshot: &mut dyn Read) -> io::Result<Tape> {
+        let mut tape = Vec::new();
+        snapshot.read_to_end(&mut tape)?;
+        Ok(Tape(tape))
     }
 }
 
@@ -82,7 +96,11 @@ impl Group {
     }
 
     pub fn try_start(&self, id: u64) -> Result<Node, StartError> {
-        Node::start_blocking(self.config(id), Tape::default())
+        self.start_with(id, Tape::default())
+    }
+
+    pub fn start_with(&self, id: u64, machine: impl StateMachine) -> Result<Node, StartError> {
+        Node::start_blocking(self.config(id), machine)
     }
 
     pub fn start(&self, id: u64) -> Node {

@@ -1,11 +1,14 @@
 //! One state machine for several groups: executes the batch whose turn it is.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use synod_wire::{Ballots, Batch, GroupId, Slot};
 
 use super::{Merge, Place, Take};
-use crate::{Cut, Event, Executor, Frozen, Group, Installed, Outcome, SnapshotInfo, StateMachine};
+use crate::{
+    Cut, Event, Executor, Frozen, Group, Installed, Outcome, ReadSnapshot, Replaced, SnapshotInfo,
+    StateMachine,
+};
 
 /// Executes the batches of several groups in their common order. `T` is what comes with a batch and is handed back with the
 /// outcomes of its commands: who waits for them.
@@ -109,11 +112,36 @@ impl<S: StateMachine, T> MergedExecutor<S, T> {
         info: SnapshotInfo,
         open: impl Fn() -> Result<R, String>,
     ) -> Result<Restored<T>, String> {
-        let before = self.executor.cut().slots;
         let cut = Cut::read_from(&mut open()?).map_err(|error| error.to_string())?;
+        let mut snapshot = open()?;
+        let (restored, ()) = self.put(group, info, cut, |executor| executor.restore(&mut snapshot))?;
+        Ok(restored)
+    }
+
+    /// The same with a snapshot that was read before; also what it replaced, to be dropped on another thread.
+    ///
+    /// # Errors
+    /// Why it cannot be installed; nothing has changed.
+    pub fn install(
+        &mut self,
+        group: GroupId,
+        info: SnapshotInfo,
+        snapshot: ReadSnapshot<S>,
+    ) -> Result<(Restored<T>, Replaced), String> {
+        self.put(group, info, snapshot.cut(), |executor| executor.install(snapshot))
+    }
+
+    fn put<P>(
+        &mut self,
+        group: GroupId,
+        info: SnapshotInfo,
+        cut: Option<Cut>,
+        put: impl FnOnce(&mut Executor<S>) -> io::Result<P>,
+    ) -> Result<(Restored<T>, P), String> {
+        let before = self.executor.cut().slots;
         let cut = cut.filter(|cut| cut.slots.len() == before.len());
         let cut = cut.ok_or("it is of other groups than this replica's")?;
-        self.executor.restore(&mut open()?).map_err(|error| error.to_string())?;
+        let replaced = put(&mut self.executor).map_err(|error| error.to_string())?;
         let applied = self.executor.cut().slots;
         let passed = |of: GroupId, decided: &Decided<T>| decided.slot <= applied[usize::from(of.0)];
         let gone = self.merge.restart(self.executor.places(), passed);
@@ -126,9 +154,10 @@ impl<S: StateMachine, T> MergedExecutor<S, T> {
                 (slot > Slot::ZERO).then_some((of, Event::SnapshotShared(info)))
             }
         });
-        Ok(Restored {
+        let restored = Restored {
             events: events.collect(),
             gone: gone.into_iter().map(|decided| decided.with).collect(),
-        })
+        };
+        Ok((restored, replaced))
     }
 }

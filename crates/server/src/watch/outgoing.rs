@@ -17,7 +17,7 @@ use super::hub::{Message, Request, StreamNumber, Told, Wants};
 
 /// Bytes of events that may wait on one stream, and on all of them. A stream on which nothing waits takes one response
 /// in any case.
-pub(crate) const STREAM_BYTES_MAX: usize = 1 << 20;
+pub(crate) const STREAM_BYTES_MAX: usize = 128 << 10;
 pub(crate) const ALL_BYTES_MAX: usize = 64 << 20;
 /// What an event counts here at least, and any other item.
 const ITEM_BYTES: usize = 64;
