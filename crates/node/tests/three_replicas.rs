@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use common::{Group, Tape, append, block, tape, until};
-use synod_consensus::{ProtocolKind, Role};
+use synod_consensus::{ElectionKind, Options, ProtocolKind, Role};
 use synod_node::{Config, Handle, Node, NodeStatus, StartError, Threads};
 use synod_replica::{Context, Frozen, LogRecord, RequestError, SessionCommand, SnapshotReader, StateMachine};
 use synod_storage::Durability;
@@ -160,6 +160,33 @@ fn a_replica_goes_on_while_it_reads_a_snapshot_unless_the_state_machine_has_to_r
     for tune in [tune, compact] {
         assert!(answers_while_it_reads::<true>(tune));
         assert!(!answers_while_it_reads::<false>(tune));
+    }
+}
+
+#[test]
+fn a_replica_without_a_quorum_knows_no_leader() {
+    let tunes = [
+        |_: &mut Config| {},
+        |config: &mut Config| config.settings.consensus.election = ElectionKind::Rotating,
+        |config: &mut Config| config.settings.consensus = Options::of(ProtocolKind::SequencePaxos),
+        |config: &mut Config| config.settings.consensus = Options::of(ProtocolKind::Raft),
+        |config: &mut Config| config.settings.consensus = Options::of(ProtocolKind::Ring),
+    ];
+    for tune in tunes {
+        let group = Group::new(3, tune);
+        let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
+        append(&nodes[0].as_ref().unwrap().handle(), "x");
+        let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
+        for gone in [leader, (leader + 1) % 3] {
+            nodes[gone].take().unwrap().stop_blocking().unwrap();
+        }
+        let left = nodes[(leader + 2) % 3].as_ref().unwrap().handle();
+        until("it knows of no leader", || left.status().leader.is_none());
+        // One of the others comes back, and there is a leader.
+        nodes[leader] = Some(group.start(leader as u64 + 1));
+        assert_eq!(append(&left, "y"), "2");
+        assert!(left.status().leader.is_some());
+        nodes.into_iter().flatten().for_each(|node| node.stop_blocking().unwrap());
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     values::sent_on,
 };
 use crate::{
-    Batches, Effects, LeaderView, Protocol, ReplicaSet, Role,
+    Batches, Effects, Protocol, ReplicaSet, Role,
     acceptor::Accepted,
     batches::last_of,
     leadership::Leads,
@@ -102,7 +102,7 @@ impl Ring {
         if from == ballot.replica {
             self.follow(now, from, ballot, effects);
         } else {
-            self.common.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
+            self.common.heard_of_leader(now, ballot, effects);
         }
         self.adopt_view(now, view);
         true
