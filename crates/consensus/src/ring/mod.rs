@@ -53,7 +53,7 @@ use values::Values;
 use walk::Walk;
 
 use crate::{
-    Control, Effect, Effects, Input, Options, Protocol, Role, Route, Status, VoterSets,
+    Control, Effect, Effects, Input, Options, Protocol, Role, Route, Status, Threshold, VoterSets,
     acceptor::Acceptor,
     leadership::{Leadership, Leads},
     paxos::{Common, Paxos},
@@ -474,7 +474,8 @@ impl Ring {
         }
         let voters =
             view.order.iter().enumerate().filter(|(_, id)| self.common.members.index(**id).is_some());
-        voters.map(|(place, _)| place).nth(self.common.members.count() / 2).unwrap_or(last)
+        let quorum = Threshold::Majority.least(self.common.members.count());
+        voters.map(|(place, _)| place).nth(quorum - 1).unwrap_or(last)
     }
 
     /// After which time a batch of this replica's own clients is sent again at first.
