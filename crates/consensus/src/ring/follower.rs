@@ -7,11 +7,12 @@ use super::{
     Value, View, VoteRun, Votes, values::sent_on,
 };
 use crate::{
-    Batches, Effects, LeaderView, Protocol, ReplicaSet, Role,
+    Batches, Effects, LeaderView, Protocol, ReplicaSet, Role, Threshold,
     acceptor::Accepted,
     batches::last_of,
     leadership::Leads,
     paxos::{FamilyMessage, Paxos},
+    planted::is_nearly_quorum,
 };
 
 impl Ring {
@@ -277,14 +278,15 @@ impl Ring {
 
     /// Whether these votes decide.
     fn is_enough(&self, view: &View, votes: Votes) -> bool {
-        let voters = view.voters(votes, &self.common.members);
-        let missing = self.has(Bug::DecideEarly) || self.has(crate::Bug::CommitWithMinority);
-        self.common.members.is_quorum_with(usize::from(missing), voters)
+        let (members, voters) = (&self.common.members, view.voters(votes, &self.common.members));
+        let few = self.has(Bug::DecideEarly) || self.has(crate::Bug::CommitWithMinority);
+        members.is_quorum(voters) || few && is_nearly_quorum(members, voters)
     }
 
     /// A planted bug: the vote of this member is added whether or not it is there already.
     fn counts_twice(&self, votes: Votes, voted: Votes) -> bool {
-        self.has(Bug::CountVotes) && votes == voted && votes.count() + 1 > self.common.members.count() / 2
+        let quorum = Threshold::Majority.least(self.common.members.count());
+        self.has(Bug::CountVotes) && votes == voted && votes.count() + 1 >= quorum
     }
 
     /// Accepts what is proposed in `first` and the slots after it, all of which is new.
@@ -341,8 +343,8 @@ impl Ring {
         let (first, last) = (first.max(self.decided().next()), Slot(last.0.min(bound)));
         let undecided = (first.0..=last.0).map(Slot).filter(|&slot| !self.acceptor.is_decided(slot));
         let undecided: Vec<Slot> = undecided.collect();
-        let missing = usize::from(self.has(crate::Bug::CommitWithMinority));
-        let is_quorum = |votes| self.common.members.is_quorum_with(missing, votes);
+        let (members, few) = (&self.common.members, self.has(crate::Bug::CommitWithMinority));
+        let is_quorum = |votes| members.is_quorum(votes) || few && is_nearly_quorum(members, votes);
         if !self.acceptor.vote(first, last, ballot, voters, is_quorum) {
             return;
         }
