@@ -57,6 +57,7 @@ use crate::{
     acceptor::{Accepted, Acceptor, Votes},
     leadership::{Leadership, Leads},
     paxos::{Common, Paxos},
+    planted::is_nearly_quorum,
 };
 
 /// One MultiPaxos replica.
@@ -369,10 +370,10 @@ impl MultiPaxos {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.common.options.accept_ahead_max());
-        let missing = usize::from(self.common.options.has(crate::Bug::CommitWithMinority));
+        let (members, few) = (&self.common.members, self.common.options.has(crate::Bug::CommitWithMinority));
         let last = Slot(last.0.min(bound));
-        let is_quorum = |votes| self.common.members.is_quorum_with(missing, votes);
-        if self.acceptor.vote(first, last, ballot, self.common.members.only(who), is_quorum) {
+        let is_quorum = |votes| members.is_quorum(votes) || few && is_nearly_quorum(members, votes);
+        if self.acceptor.vote(first, last, ballot, members.only(who), is_quorum) {
             self.deliver(effects);
         }
     }

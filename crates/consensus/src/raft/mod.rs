@@ -59,7 +59,7 @@ mod tests;
 
 pub use commit_status::{Known, Merge, Status as CommitStatus};
 pub use messages::{
-    Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record, Round, VoteRound,
+    Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record, Round, RoundConflict, VoteRound,
 };
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
@@ -292,11 +292,9 @@ impl Raft {
             }
             Message::VoteRound(round) => self.on_vote_round(now, *round, effects),
             Message::RoundReply { ballot, number, through } => {
-                self.on_round_reply(now, from, (ballot, number), through, effects);
+                self.on_round_reply(now, from, ballot, number, through, effects);
             }
-            Message::RoundConflict { ballot, number, prev, hint, hint_ballot } => {
-                self.on_round_conflict(now, from, (ballot, number), prev, (hint, hint_ballot));
-            }
+            Message::RoundConflict(conflict) => self.on_round_conflict(now, from, conflict),
         }
     }
 
