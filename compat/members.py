@@ -43,8 +43,9 @@ class Members:
         ports = free_ports(2 * COUNT)
         self.clients = [f"{scheme}://127.0.0.1:{port}" for port in ports[:COUNT]]
         self.peers = [f"{scheme}://127.0.0.1:{port}" for port in ports[COUNT:]]
-        self.token = None
-        self.root_password = None
+        self.names = [f"n{of}" for of in range(COUNT)]
+        self.joined = set()
+        self.token = self.root_password = None
         self.context = None
         if files:
             self.context = ssl.create_default_context(cafile=f"{files}/ca.pem")
@@ -54,14 +55,16 @@ class Members:
             self.start(of)
 
     def start(self, of):
+        name = self.names[of]
         command = [
-            *self.command, f"--name=n{of}", f"--data-dir={self.folder}/n{of}",
+            *self.command, f"--name={name}", f"--data-dir={self.folder}/{name}",
             f"--listen-client-urls={self.clients[of]}", f"--advertise-client-urls={self.clients[of]}",
             f"--listen-peer-urls={self.peers[of]}", f"--initial-advertise-peer-urls={self.peers[of]}",
-            "--initial-cluster=" + ",".join(f"n{n}={peer}" for n, peer in enumerate(self.peers)),
+            "--initial-cluster=" + ",".join(f"{name}={peer}" for name, peer in zip(self.names, self.peers)),
+            f"--initial-cluster-state={'existing' if name in self.joined else 'new'}",
             *(server_flags(self.files, "server") if self.files else []), *self.flags,
         ]
-        with (self.folder / f"n{of}.log").open("a") as log:
+        with (self.folder / f"{name}.log").open("a") as log:
             self.processes[of] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self, of):
@@ -74,6 +77,22 @@ class Members:
 
     def resume(self, of):
         os.kill(self.processes[of].pid, signal.SIGCONT)
+
+    def replace(self, of):
+        """Removes a member that is killed, and adds another one with other addresses, which has nothing."""
+        listed = self.ask("cluster/member/list", {})["members"]
+        [old] = [member["ID"] for member in listed if member.get("name") == self.names[of]]
+        self.ask("cluster/member/remove", {"ID": old})
+        self.names[of] = f"n{COUNT + len(self.joined)}"
+        self.joined.add(self.names[of])
+        scheme = self.clients[of].partition("://")[0]
+        self.clients[of], self.peers[of] = [f"{scheme}://127.0.0.1:{port}" for port in free_ports(2)]
+        self.ask("cluster/member/add", {"peerURLs": [self.peers[of]]})
+        self.start(of)
+
+    def learners(self):
+        """Members that do not vote yet. With Synod each new one learns first, and votes once it has caught up."""
+        return [member for member in self.ask("cluster/member/list", {})["members"] if member.get("isLearner")]
 
     def ask_member(self, of, path, body, seconds=3):
         request = urllib.request.Request(f"{self.clients[of]}/v3/{path}", json.dumps(body).encode())
@@ -101,7 +120,7 @@ class Members:
                 except urllib.error.HTTPError as refused:
                     error = f"{refused}: {refused.read().decode(errors='replace')}"
                 except OSError as failed:
-                    error = failed
+                    error = f"{self.clients[of]}: {failed}"
             time.sleep(0.1)
         raise RuntimeError(f"no member answers {path}: {error}")
 
@@ -146,7 +165,7 @@ class Members:
                 except OSError:
                     pass
                 if self.processes[of].poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(f"member n{of} does not serve; see {self.folder}/n{of}.log")
+                    raise RuntimeError(f"member {self.names[of]} does not serve; see {self.folder}/{self.names[of]}.log")
                 time.sleep(0.1)
 
     def require_passwords(self, root_password, user, password, prefix):

@@ -220,6 +220,23 @@ class Run:
 
         return self.undisturbed(disturb)
 
+    def member_is_replaced(self):
+        """a replica of the store is replaced"""
+        def disturb():
+            first = self.members.leader()
+            gone, other = [of for of in range(COUNT) if of != first]
+            self.members.kill(gone)
+            self.members.replace(gone)
+            self.members.wait_until_serving([gone])
+            wait_for("the new replica votes", lambda: not self.members.learners(), 30)
+            # From now on there is no quorum without it.
+            self.members.kill(other)
+            time.sleep(TTL / 3)
+            self.members.start(other)
+            self.members.wait_until_serving([other])
+
+        return self.undisturbed(disturb)
+
     def protocol_is_changed(self):
         """the store's protocol is changed"""
         if not self.synod:
@@ -375,7 +392,7 @@ class Run:
 
     ORDER = [
         rows_arrive, patronictl_lists, keys_are_there, switchover, configuration_is_edited, paused,
-        one_after_another_killed, leader_is_stopped, protocol_is_changed, store_is_away_shortly,
+        one_after_another_killed, leader_is_stopped, member_is_replaced, protocol_is_changed, store_is_away_shortly,
         primary_is_killed, killed_with_a_replica_down, store_is_away, failsafe, history_is_there, rows_are_there, removed,
     ]
 
