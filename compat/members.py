@@ -168,10 +168,10 @@ class Members:
                     raise RuntimeError(f"member {self.names[of]} does not serve; see {self.folder}/{self.names[of]}.log")
                 time.sleep(0.1)
 
-    def require_passwords(self, root_password, user, password, prefix):
-        """From now on each client is a user; this one may do everything below a prefix."""
+    def require_passwords(self, root_password, user, password, prefix, kind="READWRITE"):
+        """From now on each client is a user; this one may read, write or both below a prefix."""
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-        permission = {"permType": "READWRITE", "key": text(prefix), "range_end": text(end)}
+        permission = {"permType": kind, "key": text(prefix), "range_end": text(end)}
         for path, body in [
             ("auth/user/add", {"name": "root", "password": root_password}),
             ("auth/role/add", {"name": "root"}),

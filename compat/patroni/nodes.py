@@ -230,7 +230,7 @@ class Nodes:
 
     def primaries(self):
         said = {name: self.say(name) for name in self.processes}
-        return [name for name, told in said.items() if told.get("role") in ("primary", "master") and told.get("state") == "running"]
+        return [name for name, told in said.items() if told.get("role") == "primary" and told.get("state") == "running"]
 
     def is_whole(self):
         """One primary, all others follow it, and one of them synchronously."""

@@ -4,25 +4,22 @@
     cargo build --release -p synod-cli
     python3 compat/patroni/run.py --synod target/release/synod
 
-Patroni uses etcd's v3 API as JSON over HTTP: leases, transactions, a watch. pip installs it; PostgreSQL must be there, on Debian by
-`apt-get install postgresql`. PostgreSQL refuses to run as root: if root runs this, Patroni runs as the user `postgres` (--user).
+Patroni uses etcd's v3 API as JSON over HTTP: leases, transactions, a watch. pip installs it; PostgreSQL must be there, on Debian
+by `apt-get install postgresql`. PostgreSQL refuses to run as root: if root runs this, it runs as the user `postgres` (--user).
 
-A writer inserts a row every 50 ms all the time. Meanwhile replicas of Synod are killed and stopped, all at once too, the primary of
-PostgreSQL is killed, and an operator's commands are given: list, switchover, edit-config, pause, resume, remove. At the end every row
-that was acknowledged must be there, once. A table tells each check, its result and its seconds; the exit code is 1 if one failed.
+A writer inserts a row every 50 ms all the time. Meanwhile replicas of Synod are killed, stopped and replaced, all killed at
+once too, the primary of PostgreSQL is killed, and an operator's commands are given, such as switchover, edit-config and pause.
+At the end every row that was acknowledged must be there, once. A table tells each check, its result and its seconds; the exit
+code is 1 if one failed. It takes five minutes.
 
---tls      TLS with certificates on both sides, and a user with a password who may use Patroni's keys only
---etcd     the same checks on etcd, for comparison
---only     some checks only, such as `--only primary` for those with this word in their names; the cluster is always begun
+With --tls there are TLS with certificates on both sides, and a user with a password who may use Patroni's keys only. With --etcd
+the same checks run on etcd, for comparison.
 """
 
-import argparse
-import inspect
 import os
 import random
 import secrets
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,6 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from certificates import certificates  # noqa: E402
+from checks import arguments_of, must, play, print_table, program_of, reconfigure, wait_for  # noqa: E402
 from members import COUNT, Members  # noqa: E402
 from nodes import (  # noqa: E402
     LOOP_WAIT, PREFIX, SCOPE, TTL, Nodes, install, postgres_folder, run_by_a_python_of, unprivileged,
@@ -42,26 +40,6 @@ TO_PROMOTE = 5
 TO_COME_BACK = 90
 # Killing or stopping one replica may keep writes up so long, which do not need the store.
 WRITES_MISSED_MAX = 2
-
-
-class Failed(Exception):
-    """A check does not hold."""
-
-
-def must(holds, otherwise):
-    if not holds:
-        raise Failed(otherwise)
-
-
-def wait_for(what, condition, seconds):
-    """What the condition gives, once it gives something; a failure after so many seconds."""
-    until = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        must(time.monotonic() < until, f"after {seconds} s not: {what}")
-        time.sleep(0.05)
 
 
 class Writer(threading.Thread):
@@ -246,13 +224,7 @@ class Run:
 
         def disturb():
             for protocol in ["raft", "sequence-paxos", "multipaxos"]:
-                command = [self.synod, "reconfigure", "--protocol", protocol, "--endpoints", ",".join(self.members.clients)]
-                if self.members.files:
-                    trust = self.members.files
-                    command += [f"--cacert={trust}/ca.pem", f"--cert={trust}/client.pem", f"--key={trust}/client.key",
-                                f"--user=root:{self.members.root_password}"]
-                done = subprocess.run(command, capture_output=True, text=True)
-                must(done.returncode == 0, f"synod reconfigure: {done.stderr}")
+                reconfigure(self.synod, self.members, protocol)
                 time.sleep(2 * LOOP_WAIT)
 
         return self.undisturbed(disturb)
@@ -308,7 +280,8 @@ class Run:
         wanted = f"{random.randrange(5, 60)}MB"
         self.nodes.ctl("edit-config", SCOPE, "--force", "--quiet", "--pg", f"work_mem={wanted}")
         for name in self.nodes.names:
-            wait_for(f"work_mem is {wanted} at {name}", lambda: self.writer.query(name, "show work_mem") == [(wanted,)], 3 * LOOP_WAIT)
+            is_there = lambda: self.writer.query(name, "show work_mem") == [(wanted,)]
+            wait_for(f"work_mem is {wanted} at {name}", is_there, 3 * LOOP_WAIT)
         must(wanted in self.nodes.ctl("show-config", SCOPE), "patronictl show-config shows another value")
         return f"work_mem is {wanted} at all nodes"
 
@@ -343,10 +316,12 @@ class Run:
         before = self.nodes.primary()
         for of in range(COUNT):
             self.members.kill(of)
-        began = time.monotonic()
-        wait_for("no node is a primary", lambda: not self.nodes.primaries(), TTL)
+        # The lease was renewed a round ago at most, so it could end from then on.
+        began, lease = time.monotonic(), TTL - LOOP_WAIT
+        wait_for("no node is a primary", lambda: not self.nodes.primaries(), lease)
         demoted = time.monotonic() - began
         time.sleep(max(0, TTL + LOOP_WAIT - demoted))
+        must(self.writer.last() < began + lease, "rows were written when the lease may have ended")
         for of in range(COUNT):
             self.members.start(of)
         self.members.wait_until_serving()
@@ -396,28 +371,6 @@ class Run:
         primary_is_killed, killed_with_a_replica_down, store_is_away, failsafe, history_is_there, rows_are_there, removed,
     ]
 
-    def check(self, method):
-        """Runs a check; returns its line of the table."""
-        name, began = inspect.getdoc(method), time.monotonic()
-        print(f"{name} ...", flush=True)
-        try:
-            outcome, seen = "ok", method(self)
-        except Exception as error:  # noqa: BLE001: any failure of a check is its result
-            outcome, seen = "FAILED", str(error) if isinstance(error, (Failed, RuntimeError)) else repr(error)
-        seconds = time.monotonic() - began
-        print(f"  {outcome}, {seconds:.1f} s: {seen}", flush=True)
-        return name, outcome, seconds, seen
-
-    def play(self, only):
-        table = [self.check(Run.begin)]
-        if table[0][1] == "ok":
-            for method in self.ORDER:
-                if only in inspect.getdoc(method):
-                    table.append(self.check(method))
-                    if table[-1][1] != "ok" and method != Run.removed:
-                        self.mend()
-        return table
-
     def mend(self):
         """Starts what a check that failed has left killed, so that the next one begins with all."""
         for of in range(COUNT):
@@ -434,35 +387,16 @@ class Run:
             print(f"  and the cluster does not come back: {error}", flush=True)
 
 
-def print_table(table):
-    wide = max(len(name) for name, *_ in table)
-    print()
-    for name, outcome, seconds, seen in table:
-        print(f"{name:{wide}}  {outcome:6}  {seconds:6.1f} s  {seen}")
-    failed = [name for name, outcome, *_ in table if outcome != "ok"]
-    print(f"\n{len(table) - len(failed)} of {len(table)} checks hold")
-    return failed
-
-
 def parsed():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--synod", default="target/release/synod", metavar="PATH", help="the program to test")
-    parser.add_argument("--etcd", metavar="PATH", help="an etcd in its place")
-    parser.add_argument("--tls", action="store_true", help="TLS and passwords between Patroni and the store")
+    parser = arguments_of(__doc__, "Patroni")
     parser.add_argument("--nodes", type=int, default=3, help="nodes of Patroni, three at least (default 3)")
-    parser.add_argument("--only", default="", metavar="WORD", help="some checks only")
-    parser.add_argument("--postgres", metavar="FOLDER", help="where `postgres` and `initdb` are (default: the newest that is found)")
+    parser.add_argument("--postgres", metavar="FOLDER", help="where `postgres` and `initdb` are (default: the newest found)")
     parser.add_argument("--user", default="postgres", help="who PostgreSQL and Patroni run as, if root runs this")
-    parser.add_argument("--cache", type=Path, help="where pip installs Patroni, for all to read; without it each run installs it anew")
-    parser.add_argument("--flags", default="", metavar="FLAG,...", help="further flags of `synod serve` or of etcd")
-    parser.add_argument("--keep", action="store_true", help="keep the logs of a run that passes too")
+    parser.add_argument("--cache", type=Path, help="where Patroni is kept, for all to read; without it each run installs it anew")
     arguments = parser.parse_args()
     if arguments.nodes < 3:
         parser.error("--nodes: three at least, so that one is neither the primary nor its synchronous standby")
-    program = Path(arguments.etcd or arguments.synod).resolve()
-    if not program.exists():
-        sys.exit(f"{program} is not there" + ("" if arguments.etcd else ": cargo build --release -p synod-cli"))
-    return arguments, str(program)
+    return arguments
 
 
 def etcd3(members, password):
@@ -476,7 +410,8 @@ def etcd3(members, password):
 
 
 def main():
-    arguments, program = parsed()
+    arguments = parsed()
+    program, command = program_of(arguments)
     postgres, user = postgres_folder(arguments.postgres), unprivileged(arguments.user)
     run_by_a_python_of(user)
     folder = Path(tempfile.mkdtemp(prefix="synod-patroni-"))
@@ -485,7 +420,6 @@ def main():
     sys.path.append(str(patroni))
     files = certificates(folder / "certificates", ("server", "client")) if arguments.tls else None
     flags = [flag for flag in arguments.flags.split(",") if flag]
-    command = [program] if arguments.etcd else [program, "serve"]
     members, nodes, failed = Members(command, folder, flags, files), None, ["the cluster"]
     try:
         members.wait_until_serving()
@@ -497,7 +431,7 @@ def main():
             nodes.give_away(files / "client.key")
         synod = None if arguments.etcd else program
         run = Run(members, nodes, Writer(nodes), synod, flags)
-        failed = print_table(run.play(arguments.only))
+        failed = print_table(play(run, Run.begin, Run.ORDER, arguments.only, run.mend))
     except RuntimeError as error:
         print(f"the cluster does not begin: {error}")
     finally:
