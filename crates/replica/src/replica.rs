@@ -241,6 +241,7 @@ impl Replica {
         protocol.view.leader = protocol.view.leader.or_else(|| self.leader_of_guide());
         ReplicaStatus {
             epoch: self.group.epoch,
+            entered: self.known.running(),
             waits_for_members: self.known.waits(),
             protocol,
             delivered: self.decided.last(),

@@ -281,7 +281,7 @@ struct Slow {
 }
 
 impl Replica for Slow {
-    answered_by_inner!(limits, ballot, group, change, move_leader);
+    answered_by_inner!(limits, term, group, change, move_leader);
 
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         sleep(self.delay).await;
