@@ -10,7 +10,7 @@ use crate::{
     feed::Event,
     history::{History, Seen, Version},
     key::{Key, find, find_mut},
-    store::{PURGE_REVISIONS, Writes, charge, header},
+    store::{Writes, charge, header},
 };
 
 /// A put whose bytes belong to a message or to an encoded command. The fields are those of [`PutRequest`].
@@ -35,7 +35,7 @@ impl KvStore {
     /// Does what [`KvStore::execute`] does with the command that was read.
     pub(crate) fn execute_plain_put(&mut self, command: &PlainPut<'_>) -> Result<PutResponse, KvError> {
         self.show_view();
-        self.purge(PURGE_REVISIONS);
+        self.clear_some();
         if self.has_alarm(AlarmType::Corrupt) {
             return Err(KvError::Corrupt);
         }

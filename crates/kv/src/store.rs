@@ -35,7 +35,11 @@ const VERSION_OVERHEAD_BYTES: u64 = 256;
 
 /// How many revisions each command clears away while a compaction is in progress. It must be well above 1, the
 /// most that a command adds, or a compaction would never end. Clearing a revision costs about as much as a put.
-pub(crate) const PURGE_REVISIONS: i64 = 4;
+const PURGE_REVISIONS: i64 = 4;
+
+/// How many changes a command clears away where somebody waits for the room, apart from the rest of a revision: some
+/// milliseconds of work.
+const PURGE_CHANGES: usize = 1024;
 
 /// An etcd-compatible multi-version key-value store, as a deterministic state machine.
 ///
@@ -183,7 +187,7 @@ impl KvStore {
     /// Executes a command. If no client wants the reply, contents of the store are left out of it.
     pub(crate) fn execute_for(&mut self, command: &KvCommand, wanted: bool) -> Result<Reply, KvError> {
         self.show_view();
-        self.purge(PURGE_REVISIONS);
+        self.clear_some();
         validate::command(command, &Limits::NONE)?;
         let Some(request) = &command.command else {
             unreachable!("an empty command does not pass validation");
@@ -274,6 +278,7 @@ impl KvStore {
             keys: self.live_keys,
             versions: self.versions,
             alarms: self.list_alarms(AlarmType::None),
+            purged_revision: self.purged,
         }
     }
 
@@ -373,6 +378,10 @@ impl KvStore {
 
     fn compact(&mut self, request: &CompactionRequest) -> Result<CompactionResponse, KvError> {
         if request.revision <= self.compacted {
+            // A client that waits until everything is cleared away asks again.
+            if request.physical && request.revision == self.compacted {
+                self.clear_much();
+            }
             return Err(KvError::Compacted);
         }
         if request.revision > self.revision {
@@ -385,17 +394,34 @@ impl KvStore {
         if let Some(feed) = &self.feed {
             feed.compacted(self.compacted);
         }
-        // An operator who compacts because the quota is used up clears the alarm next, and expects room then.
         if request.physical || !self.alarms.is_empty() {
-            self.purge(i64::MAX);
+            self.clear_much();
         }
         Ok(CompactionResponse { header: header(self.revision) })
     }
 
+    /// Clears away some of what the last compaction made superfluous, before a command is executed. While an alarm is
+    /// raised, which may mean that the quota is used up, room is needed soon.
+    pub(crate) fn clear_some(&mut self) {
+        if self.alarms.is_empty() { self.purge(PURGE_REVISIONS) } else { self.clear_much() }
+    }
+
+    /// Whether nothing is left that compactions made superfluous.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.purged >= self.compacted
+    }
+
+    /// The same where somebody waits for the room.
+    pub(crate) fn clear_much(&mut self) {
+        let rest = self.changes.from(self.purged).nth(PURGE_CHANGES);
+        let revisions = rest.map_or(i64::MAX, |change| change.revision - self.purged);
+        self.purge(revisions.max(1));
+    }
+
     /// Goes through the changes of the next `revisions` revisions that the last compaction covers, and drops
     /// the versions that they made superfluous.
-    pub(crate) fn purge(&mut self, revisions: i64) {
-        if self.purged >= self.compacted {
+    fn purge(&mut self, revisions: i64) {
+        if self.is_cleared() {
             return;
         }
         self.purged = self.purged.saturating_add(revisions).min(self.compacted);
@@ -618,6 +644,38 @@ mod tests {
         }
         assert_eq!(store.purged, 1001);
         assert_eq!(store.changes.from(0).count(), 1);
+    }
+
+    #[test]
+    fn a_physical_compaction_is_done_in_portions_for_those_who_ask_again() {
+        let mut store = KvStore::new();
+        for n in 0..10_000 {
+            store.set(&format!("{}", n % 5000), "x");
+        }
+        let compact = Command::Compact(CompactionRequest { revision: 10_001, physical: true });
+        store.send(compact.clone()).unwrap();
+        let mut most = 10_000 - store.status().versions;
+        while !store.is_cleared() {
+            let before = store.status().versions;
+            assert!(matches!(store.send(compact.clone()), Err(KvError::Compacted)));
+            most = most.max(before - store.status().versions);
+        }
+        assert_eq!(store.status().versions, 5000);
+        assert!((1000..1100).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn a_revision_with_very_many_changes_is_cleared_away_as_a_whole() {
+        let mut store = KvStore::new();
+        for n in 0..2 * PURGE_CHANGES {
+            store.set(&format!("{n}"), "x");
+        }
+        store.del("0", "\0");
+        assert_eq!(store.status().keys, 0);
+        store.set("0", "y");
+        let last = store.revision();
+        store.compact_at(last, true).unwrap();
+        assert_eq!((store.status().versions, store.status().purged_revision), (1, last));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use synod_api::{
         alarm_request::AlarmAction, request_op::Request, response_op::Response,
     },
     synod::v1::{
-        KvCommand, KvQuery, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply,
+        KvCommand, KvQuery, KvStatusRequest, kv_answer::Answer, kv_command::Command, kv_query::Query,
+        kv_reply::Reply,
     },
 };
 
@@ -106,7 +107,21 @@ pub(crate) trait Execute {
     }
 
     fn compact_at(&mut self, revision: i64, physical: bool) -> Result<Reply, KvError> {
-        self.send(Command::Compact(CompactionRequest { revision, physical }))
+        let compact = Command::Compact(CompactionRequest { revision, physical });
+        let reply = self.send(compact.clone())?;
+        // As a server does.
+        while physical && !self.is_cleared() {
+            let again = self.send(compact.clone());
+            assert!(matches!(again, Err(KvError::Compacted)));
+        }
+        Ok(reply)
+    }
+
+    fn is_cleared(&self) -> bool {
+        let Ok(Answer::Status(status)) = self.ask(Query::Status(KvStatusRequest {})) else {
+            panic!("not a status")
+        };
+        status.purged_revision >= status.compact_revision
     }
 
     fn ask_alarm(&mut self, action: AlarmAction, member_id: u64, alarm: AlarmType) -> Vec<AlarmMember> {

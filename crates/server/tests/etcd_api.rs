@@ -136,6 +136,21 @@ async fn compaction_forgets() {
 }
 
 #[tokio::test]
+async fn a_physical_compaction_is_answered_when_all_is_cleared_away() {
+    let server = serve(&config(), replica());
+    let mut client = kv(&server).await;
+    // More than a command clears away.
+    for n in 0..5000 {
+        client.put(put(&format!("{}", n / 2), "v")).await.unwrap();
+    }
+    let mut maintenance = MaintenanceClient::new(connect(&server).await);
+    let mut size = async || maintenance.status(StatusRequest {}).await.unwrap().into_inner().db_size;
+    let full = size().await;
+    client.compact(CompactionRequest { revision: 5001, physical: true }).await.unwrap();
+    assert_eq!(size().await, full / 2);
+}
+
+#[tokio::test]
 async fn nonsense_is_refused_before_it_is_ordered() {
     let server = serve(&config(), replica());
     let mut client = kv(&server).await;

@@ -11,15 +11,15 @@ use synod_api::{
         range_request::{SortOrder, SortTarget},
     },
     synod::v1::{
-        KvAnswer, kv_answer::Answer as Found, kv_command::Command, kv_query::Query, kv_reply::Reply,
+        KvAnswer, KvStatus, kv_answer::Answer as Found, kv_command::Command, kv_query::Query, kv_reply::Reply,
     },
 };
-use synod_kv::validate;
+use synod_kv::{KvError, validate};
 use tonic::Status;
 
 use super::{
     Answer,
-    envelope::{Store, failed, garbled, unexpected},
+    envelope::{Store, failed, garbled, refusal, unexpected},
 };
 use crate::{
     Consistency, Replica,
@@ -141,15 +141,38 @@ impl<R: Replica> Store<R> {
         deleted.await
     }
 
-    pub(super) fn compact(
+    pub(super) async fn compact(
         &self,
         who: &Who,
         request: CompactionRequest,
-    ) -> impl Future<Output = Result<CompactionResponse, Status>> + Send {
-        self.execute(who, Command::Compact(request), |reply| match reply {
+    ) -> Result<CompactionResponse, Status> {
+        let execute = self.execute(who, Command::Compact(request), |reply| match reply {
             Reply::Compact(done) => Ok(CompactionResponse { header: self.header(done.header) }),
             other => Err(unexpected(other)),
-        })
+        });
+        let response = execute.await?;
+        self.clear_away(who, request).await?;
+        Ok(response)
+    }
+
+    /// Waits until what a compaction made superfluous is cleared away, if the client asks for that, or compacts because the
+    /// quota is used up: it then expects room. Each command clears a portion, so no other command waits for more than
+    /// one portion.
+    async fn clear_away(&self, who: &Who, request: CompactionRequest) -> Result<(), Status> {
+        let more = CompactionRequest { physical: true, ..request };
+        let compacted = refusal(&KvError::Compacted);
+        loop {
+            let KvStatus { compact_revision, purged_revision, alarms, .. } =
+                self.status(Consistency::Serializable).await?;
+            let waits = request.physical || !alarms.is_empty();
+            if !waits || compact_revision != request.revision || purged_revision >= compact_revision {
+                return Ok(());
+            }
+            match self.execute(who, Command::Compact(more), |_| Ok(())).await {
+                Err(status) if status.message() == compacted.message() => {}
+                other => other?,
+            }
+        }
     }
 
     pub(super) async fn txn(
