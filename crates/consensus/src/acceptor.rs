@@ -1,12 +1,17 @@
 //! What an acceptor knows of undecided slots where each slot has a value of its own: what it accepted, which
 //! replicas voted for what, and what is decided. Protocols that decide slot by slot share it; they write the
-//! records, and send the messages.
+//! records, and send the messages. `proposer.rs` has the leader's side.
 
-use std::collections::VecDeque;
+use std::{borrow::Borrow, collections::VecDeque};
 
 use synod_wire::{Ballot, Ballots, Batch, Lsn, Slot};
 
-use crate::{Batches, ReplicaSet, batches::last_of, slots::Slots};
+use crate::{
+    Batches, ReplicaSet,
+    batches::{fitting, last_of},
+    codec::fields,
+    slots::Slots,
+};
 
 /// The undecided slots of one replica, and the decided ones that wait for a slot before them.
 #[derive(Clone, Debug)]
@@ -37,6 +42,40 @@ pub(crate) struct Accepted {
     pub(crate) batch: Batch,
     /// The record that holds it.
     pub(crate) lsn: Lsn,
+}
+
+impl Accepted {
+    /// The same as acceptors tell it.
+    pub(crate) fn value_of(&self, slot: Slot) -> AcceptedValue {
+        AcceptedValue { slot, ballot: self.ballot, batch: self.batch.clone() }
+    }
+}
+
+/// A value that an acceptor accepted, in messages and records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedValue {
+    /// The slot.
+    pub slot: Slot,
+    /// The ballot in which it was accepted.
+    pub ballot: Ballot,
+    /// The value.
+    pub batch: Batch,
+}
+
+fields! { AcceptedValue { slot, ballot, batch } }
+
+/// These proposals in parts, each of consecutive slots and of no more bytes than a message may have.
+pub(crate) fn pages<A: Borrow<Accepted>>(proposals: &[(Slot, A)], bytes_max: usize) -> Vec<&[(Slot, A)]> {
+    let mut pages = Vec::new();
+    for mut run in proposals.chunk_by(|(slot, _), (next, _)| slot.next() == *next) {
+        while !run.is_empty() {
+            let count = fitting(run.iter().map(|(_, accepted)| &accepted.borrow().batch), bytes_max);
+            let (page, rest) = run.split_at(count);
+            pages.push(page);
+            run = rest;
+        }
+    }
+    pages
 }
 
 /// Values that were accepted here, in one ballot and consecutive slots.
@@ -72,11 +111,6 @@ impl Acceptor {
         self.slots.last()
     }
 
-    /// How many slots after the delivered prefix are decided.
-    pub(crate) fn decided_ahead(&self) -> usize {
-        self.decided_ahead
-    }
-
     // Accepting.
 
     /// What was accepted in a slot.
@@ -88,6 +122,44 @@ impl Acceptor {
     pub(crate) fn accepted_from(&self, first: Slot) -> impl Iterator<Item = (Slot, &Accepted)> {
         let accepted = self.slots.iter().filter(move |(slot, _)| *slot >= first);
         accepted.filter_map(|(slot, instance)| Some((slot, instance.accepted.as_ref()?)))
+    }
+
+    /// A page of what was accepted in the slots from `first` to `through`: as much as fits so many bytes, and the next
+    /// slot in which something was accepted, also one after `through`.
+    pub(crate) fn page(
+        &self,
+        first: Slot,
+        through: Slot,
+        bytes_max: usize,
+    ) -> (Vec<AcceptedValue>, Option<Slot>) {
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        for (slot, accepted) in self.accepted_from(first) {
+            let len = accepted.batch.bytes().len();
+            if bytes > 0 && bytes + len > bytes_max || slot > through {
+                return (page, Some(slot));
+            }
+            bytes += len + 32;
+            page.push(accepted.value_of(slot));
+        }
+        (page, None)
+    }
+
+    /// Those of these slots that are not decided and hold the proposal of this ballot, with it.
+    pub(crate) fn undecided_of<'a>(
+        &'a self,
+        ballot: Ballot,
+        slots: &'a [Slot],
+    ) -> impl Iterator<Item = (Slot, &'a Accepted)> {
+        let open = slots.iter().copied().filter(|&slot| !self.is_decided(slot));
+        let own = move |slot| self.accepted(slot).filter(|accepted| accepted.ballot == ballot);
+        open.filter_map(move |slot| Some((slot, own(slot)?)))
+    }
+
+    /// How many slots of those before this one are not decided.
+    pub(crate) fn undecided_before(&self, next: Slot) -> usize {
+        usize::try_from(next.0 - self.slots.first().0)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(self.decided_ahead)
     }
 
     /// How many of `count` proposals of a ballot, for `first` and the slots after it, have to be written
@@ -247,11 +319,30 @@ impl Acceptor {
         }
     }
 
-    /// Forgets everything except what is known to be decided, since only that can be believed.
-    pub(crate) fn forget_undecided(&mut self) {
+    /// [`Acceptor::replay`] for a record of values that were accepted in consecutive slots, of which those after `last`
+    /// are not wanted.
+    pub(crate) fn replay_run(&mut self, ballot: Ballot, first: Slot, batches: &Batches, last: Slot) {
+        let slots = (first.0..).map(Slot).zip(batches.iter());
+        for (slot, batch) in slots.take_while(|(slot, _)| *slot <= last) {
+            self.replay(slot, Accepted { ballot, batch: batch.clone(), lsn: Lsn::ZERO }, false);
+        }
+    }
+
+    /// The same for a record of a decided value.
+    pub(crate) fn replay_learned(&mut self, value: AcceptedValue, last: Slot) {
+        let AcceptedValue { slot, ballot, batch } = value;
+        if slot <= last {
+            self.replay(slot, Accepted { ballot, batch, lsn: Lsn::ZERO }, true);
+        }
+    }
+
+    /// Where records may be missing, a newer value of a slot may be among them: forgets everything except what is known
+    /// to be decided, since only that can be believed. Returns the prefix that is known without the rest.
+    pub(crate) fn forget_undecided(&mut self) -> Slot {
         for (_, instance) in self.slots.iter_mut().filter(|(_, instance)| !instance.decided) {
             *instance = Instance::default();
         }
+        self.decided()
     }
 }
 
@@ -347,10 +438,41 @@ mod tests {
                     delivered_in_all += 1;
                 }
                 let ahead = twins.iter().filter(|(slot, twin)| **slot > delivered && twin.decided.is_some());
-                assert_eq!((acceptor.decided(), acceptor.decided_ahead()), (delivered, ahead.count()));
+                assert_eq!((acceptor.decided(), acceptor.decided_ahead), (delivered, ahead.count()));
             }
         }
         assert!(delivered_in_all > 1_000, "{delivered_in_all}");
+    }
+
+    #[test]
+    fn pages_hold_so_many_bytes_and_end_at_gaps() {
+        let mut acceptor = Acceptor::new(Slot(3));
+        acceptor.accept(ballot(1), Slot(4), &[batch(4), batch(5), batch(6)].into(), Lsn(1));
+        acceptor.accept(ballot(1), Slot(8), &[batch(8)].into(), Lsn(2));
+        let slots = |page: &[AcceptedValue]| page.iter().map(|value| value.slot.0).collect::<Vec<_>>();
+        let page = |first, through, bytes_max| {
+            let (page, next) = acceptor.page(Slot(first), Slot(through), bytes_max);
+            (slots(&page), next)
+        };
+        let bytes = batch(4).bytes().len();
+        assert_eq!(page(4, u64::MAX, 0), (vec![4], Some(Slot(5))), "one value always fits");
+        assert_eq!(page(5, u64::MAX, 2 * bytes + 32), (vec![5, 6], Some(Slot(8))));
+        assert_eq!(page(5, u64::MAX, 1 << 20), (vec![5, 6, 8], None));
+        assert_eq!(page(4, 6, 1 << 20), (vec![4, 5, 6], Some(Slot(8))), "a later value is told of");
+        assert_eq!(acceptor.undecided_before(Slot(9)), 5);
+        acceptor.decide_run(Slot(5), Slot(5), |_| true);
+        assert_eq!(acceptor.undecided_before(Slot(9)), 4);
+        let all: Vec<Slot> = (4..=9).map(Slot).collect();
+        let proposals: Vec<_> = acceptor.undecided_of(ballot(1), &all).collect();
+        let firsts = |bytes_max| {
+            let pages = pages(&proposals, bytes_max).into_iter();
+            pages.map(|page| (page[0].0.0, page.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(firsts(1 << 20), [(4, 1), (6, 1), (8, 1)], "slot 5 is decided, slot 7 is empty");
+        assert_eq!(acceptor.undecided_of(ballot(2), &all).count(), 0);
+        let proposals: Vec<_> = acceptor.accepted_from(Slot(4)).collect();
+        let pages: Vec<usize> = pages(&proposals, 2 * bytes + 16).into_iter().map(<[_]>::len).collect();
+        assert_eq!(pages, [2, 1, 1]);
     }
 
     #[test]
@@ -369,7 +491,7 @@ mod tests {
         assert_eq!(acceptor.became_durable(Lsn(9)), Some(votes));
         acceptor.installed(Slot(4));
         assert_eq!(acceptor.deliver().map(|(slot, ..)| slot), Some(Slot(5)));
-        assert_eq!((acceptor.decided(), acceptor.decided_ahead()), (Slot(5), 0));
+        assert_eq!((acceptor.decided(), acceptor.decided_ahead), (Slot(5), 0));
     }
 
     #[test]
@@ -381,7 +503,7 @@ mod tests {
         acceptor.replay(Slot(4), accepted(1, 4), true);
         acceptor.replay(Slot(5), accepted(1, 5), false);
         acceptor.replay(Slot(5), accepted(2, 6), false);
-        assert_eq!(acceptor.decided_ahead(), 1, "slot 3 was covered before");
+        assert_eq!(acceptor.decided_ahead, 1, "slot 3 was covered before");
         assert_eq!(acceptor.accepted(Slot(5)).map(|accepted| accepted.ballot), Some(ballot(2)));
         acceptor.forget_undecided();
         assert!(acceptor.accepted(Slot(5)).is_none());

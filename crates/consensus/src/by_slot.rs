@@ -11,11 +11,6 @@ use crate::{Control, Effect, Effects, Input, Options, Protocol, ReadToken, Role,
 ///
 /// A protocol that needs more, such as news of sessions ([`Input::Link`]) or a [`Protocol::route`] of its own,
 /// implements [`Protocol`] itself, and may keep a [`SlotAcceptor`] all the same.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a `Protocol`",
-    label = "neither `Protocol` nor `BySlot` is implemented for it",
-    note = "a protocol implements `Protocol`, or `BySlot` if a `SlotAcceptor` keeps its slots"
-)]
 pub trait BySlot: Clone + Debug + Send + 'static {
     /// What its replicas say to each other ([`crate::messages!`]).
     type Message: 'static;

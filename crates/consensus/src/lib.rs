@@ -37,6 +37,7 @@ mod paxos;
 mod planted;
 mod progress_watch;
 mod proofs;
+mod proposer;
 mod protocol;
 pub mod raft;
 mod read_rounds;

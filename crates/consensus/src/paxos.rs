@@ -269,6 +269,15 @@ pub(crate) trait Paxos: Leads {
         })
     }
 
+    /// Runs Phase 1 again, as a leader that cannot go on otherwise. Its progress is watched on.
+    fn ask_all_again(&mut self, now: Time, effects: &mut Effects) {
+        let common = self.common_mut();
+        let ballot = common.election.next_ballot(common.highest_ballot());
+        let progress = common.progress;
+        self.become_candidate(now, ballot, effects);
+        self.common_mut().progress = progress;
+    }
+
     fn on_timer(&mut self, now: Time, effects: &mut Effects) {
         let role = self.role();
         let common = self.common_mut();

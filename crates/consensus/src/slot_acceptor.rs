@@ -133,8 +133,7 @@ impl SlotAcceptor {
     /// Where records are missing, a newer value of a slot may be among them: only what a peer said to be decided is
     /// believed.
     fn forget(&mut self, decided: &mut Slot) {
-        self.acceptor.forget_undecided();
-        *decided = self.decided();
+        *decided = self.acceptor.forget_undecided();
     }
 
     // Questions.

@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Message, MultiPaxos, Promise, Record, State, Votes};
+use super::{Message, MultiPaxos, Promise, Record, State, Votes};
 use crate::{Batches, Bug, Decision, Effects, Protocol, leadership::Leads, paxos::Paxos};
 
 impl MultiPaxos {
@@ -43,17 +43,8 @@ impl MultiPaxos {
     /// What this replica accepted from slot `first` on, as much as fits a page. The page speaks of records up to
     /// the present end of the log, so it may leave only once they are durable.
     pub(super) fn promise_page(&self, ballot: Ballot, first: Slot) -> Promise {
-        let mut accepted = Vec::new();
-        let mut bytes = 0;
-        let mut next = None;
-        for (slot, value) in self.acceptor.accepted_from(first) {
-            if bytes > 0 && bytes + value.batch.bytes().len() > self.common.options.page_bytes_max {
-                next = Some(slot);
-                break;
-            }
-            bytes += value.batch.bytes().len() + 32;
-            accepted.push(AcceptedValue { slot, ballot: value.ballot, batch: value.batch.clone() });
-        }
+        let bytes_max = self.common.options.page_bytes_max;
+        let (accepted, next) = self.acceptor.page(first, Slot(u64::MAX), bytes_max);
         Promise {
             ballot,
             from: first,

@@ -1,15 +1,17 @@
 //! The proposer: Phase 1 once, then Phase 2 slot after slot; heartbeats, read confirmation, retransmission.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Batch, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Message, MultiPaxos, Promise, State, lives::Lives};
+use super::{Message, MultiPaxos, Promise, State, lives::Lives};
 use crate::{
     Batches, Decision, Effects, Protocol,
+    acceptor::pages,
     batches::{fitting, last_of},
     leadership::{Leadership, Leads},
     paxos::Paxos,
+    proposer::{Flights, GapWatch, Told},
     resend::Resend,
 };
 
@@ -22,8 +24,7 @@ pub(super) struct Candidate {
     /// The record of its own promise.
     lsn: Lsn,
     answers: BTreeMap<ReplicaId, Answer>,
-    /// For each slot that some answer mentions, the value of the highest ballot.
-    values: BTreeMap<Slot, AcceptedValue>,
+    told: Told,
     /// The longest decided prefix that an answer mentions.
     decided: Slot,
     pub(super) resend: Resend,
@@ -46,17 +47,13 @@ pub(super) struct Leader {
     /// What goes into the slots after it, which leaves at the end of this burst.
     waiting: Vec<Batch>,
     pub(super) duties: Leadership,
-    /// What was proposed, as far as it is in flight, and when the first of it is due again.
-    flights: VecDeque<Flight>,
-    resend_at: Time,
-    /// Whether a slot was delivered since the gap at the front was last looked at, and since when it was not.
-    pub(super) delivered: bool,
-    stuck_since: Time,
+    flights: Flights,
+    pub(super) gap: GapWatch,
 }
 
 impl Leader {
     pub(super) fn tick_at(&self) -> Time {
-        self.duties.tick_at().min(self.resend_at)
+        self.duties.tick_at().min(self.flights.resend_at())
     }
 
     /// The batches that it took and has not proposed yet.
@@ -70,14 +67,6 @@ impl Leader {
     }
 }
 
-/// Slots that were proposed together. Those that are not decided are proposed again from time to time.
-#[derive(Clone, Debug)]
-struct Flight {
-    first: Slot,
-    last: Slot,
-    resend: Resend,
-}
-
 impl MultiPaxos {
     pub(super) fn become_candidate(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.common.election.tried();
@@ -88,7 +77,7 @@ impl MultiPaxos {
             from,
             lsn: self.common.promised_lsn,
             answers: BTreeMap::new(),
-            values: BTreeMap::new(),
+            told: Told::default(),
             decided: self.decided(),
             resend: Resend::first(now, self.common.options.retransmit_after),
         });
@@ -150,10 +139,7 @@ impl MultiPaxos {
         candidate.decided = candidate.decided.max(promise.decided);
         let lowest = self.common.options.has(super::Bug::AdoptLowestBallot);
         for value in promise.accepted {
-            let best = candidate.values.entry(value.slot).or_insert_with(|| value.clone());
-            if (value.ballot > best.ballot) != lowest {
-                *best = value;
-            }
+            candidate.told.take(value, |new, held| (new > held) != lowest);
         }
         candidate.answers.insert(from, Answer { incarnation: promise.incarnation, next: promise.next });
         if promise.next.is_some() {
@@ -174,35 +160,23 @@ impl MultiPaxos {
             return;
         }
         let ballot = candidate.ballot;
-        let mut values = std::mem::take(&mut candidate.values);
-        let decided = candidate.decided.max(self.decided());
-        for (slot, own) in self.acceptor.accepted_from(decided.next()) {
-            let own = AcceptedValue { slot, ballot: own.ballot, batch: own.batch.clone() };
-            let best = values.entry(slot).or_insert_with(|| own.clone());
-            if own.ballot > best.ballot {
-                *best = own;
-            }
-        }
-        // Slots through `decided` are decided; those that this replica does not know come by catch-up. After
-        // them the value of the highest ballot is the only one that can have been chosen; where nobody of the
-        // quorum accepted anything, nothing was chosen, and a no-op lets the slots after it be delivered.
-        values.retain(|&slot, _| slot > decided);
-        let last = values.keys().next_back().copied().unwrap_or(decided).max(decided);
+        let told = std::mem::take(&mut candidate.told);
+        // Slots through `decided` are decided; those that this replica does not know come by catch-up. Where nothing
+        // was chosen after them, a no-op lets the slots after it be delivered.
+        let decided = candidate.decided.max(self.acceptor.decided());
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
         let dropped = self.common.options.has(super::Bug::DropAcceptedValue);
-        let mut adopted = |slot| {
-            let value = values.remove(&slot).filter(|_| !dropped);
-            value.map_or_else(Batch::noop, |value| value.batch)
-        };
+        let adopted = told.adopted(&self.acceptor, decided, Slot(u64::MAX));
+        let adopted = adopted.into_iter().map(|value| value.filter(|_| !dropped).unwrap_or_else(Batch::noop));
+        let waiting: Vec<Batch> = adopted.collect();
+        let last = Slot(decided.0 + waiting.len() as u64);
         self.state = State::Leader(Leader {
             ballot,
             proposed: decided,
-            waiting: (decided.0 + 1..=last.0).map(|slot| adopted(Slot(slot))).collect(),
+            waiting,
             duties: Leadership::begin(now, self.decided(), last),
-            flights: VecDeque::new(),
-            resend_at: Time::NEVER,
-            delivered: false,
-            stuck_since: now,
+            flights: Flights::new(),
+            gap: GapWatch::begin(now),
         });
         self.common.election.leads(now);
         // At once: these values belong into these slots, whatever else this burst brings.
@@ -238,12 +212,9 @@ impl MultiPaxos {
         let State::Leader(leader) = &mut self.state else { return };
         let (ballot, last) = (leader.ballot, last_of(first, &batches));
         leader.proposed = last;
-        while leader.flights.front().is_some_and(|flight| flight.last <= decided) {
-            leader.flights.pop_front();
-        }
+        while leader.flights.lands(decided).is_some() {}
         let resend = Resend::first(now, self.common.options.retransmit_after);
-        leader.resend_at = leader.resend_at.min(resend.at());
-        leader.flights.push_back(Flight { first, last, resend });
+        leader.flights.begins(first, last, resend, ());
         leader.duties.told(decided);
         // The followers' disks work while this one does: the own votes count once they are durable.
         let accept = Message::Accept { ballot, first, decided, batches: batches.clone() };
@@ -251,25 +222,12 @@ impl MultiPaxos {
         self.accept(ballot, first, batches, effects);
     }
 
-    /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
-    /// The replica that reported them decided may be gone for good; another Phase 1 finds the values with those who
-    /// accepted them.
-    fn is_stuck(&mut self, now: Time) -> bool {
-        let lags = self.decided() < self.common.decided_elsewhere && !self.is_congested();
-        let State::Leader(leader) = &mut self.state else { return false };
-        if !lags || std::mem::take(&mut leader.delivered) {
-            leader.stuck_since = now;
-        }
-        now.since(leader.stuck_since) > self.common.options.election_timeout * 2
-    }
-
     /// Proposes again what was not accepted in time, or runs Phase 1 again if that does not help.
     pub(super) fn propose_again(&mut self, now: Time, effects: &mut Effects) {
-        if self.is_stuck(now) {
-            let ballot = self.common.election.next_ballot(self.common.highest_ballot());
-            let progress = self.common.progress;
-            self.become_candidate(now, ballot, effects);
-            self.common.progress = progress;
+        let lags = self.decided() < self.common.decided_elsewhere && !self.is_congested();
+        let State::Leader(leader) = &mut self.state else { return };
+        if leader.gap.is_stuck(now, lags, self.common.options.election_timeout) {
+            self.ask_all_again(now, effects);
         } else {
             self.resend_proposals(now, effects);
         }
@@ -278,20 +236,8 @@ impl MultiPaxos {
     fn resend_proposals(&mut self, now: Time, effects: &mut Effects) {
         let wait_max = self.common.options.election_timeout;
         let State::Leader(leader) = &mut self.state else { return };
-        if now < leader.resend_at {
-            return;
-        }
-        let acceptor = &self.acceptor;
-        let in_flight = |slot| !acceptor.is_decided(Slot(slot));
-        leader.flights.retain(|flight| (flight.first.0..=flight.last.0).any(in_flight));
         let mut due = Vec::new();
-        for flight in &mut leader.flights {
-            if flight.resend.is_due(now, wait_max) {
-                due.extend((flight.first.0..=flight.last.0).map(Slot));
-            }
-        }
-        let next = leader.flights.iter().map(|flight| flight.resend.at()).min();
-        leader.resend_at = next.unwrap_or(Time::NEVER);
+        leader.flights.repeat(now, wait_max, &self.acceptor, |flight| due.extend(flight.slots()));
         for peer in self.common.members.peers() {
             self.resend_proposals_to(peer, &due, effects);
         }
@@ -302,28 +248,19 @@ impl MultiPaxos {
         let State::Leader(leader) = &self.state else { return };
         let (ballot, decided) = (leader.ballot, self.decided());
         let everybody_counts = self.common.options.multipaxos.decision == Decision::All;
-        let mut missing: Vec<(Slot, Batch)> = Vec::new();
-        for &slot in slots {
-            let own = self.acceptor.accepted(slot).filter(|accepted| accepted.ballot == ballot);
-            let Some(accepted) = own.filter(|_| !self.acceptor.is_decided(slot)) else { continue };
-            let answered = self.common.members.contains(self.acceptor.voters(slot, ballot), peer);
-            if !answered || everybody_counts {
-                missing.push((slot, accepted.batch.clone()));
-            }
-            if everybody_counts && accepted.lsn <= self.common.durable {
-                // The peer may also have missed this replica's own vote.
+        let mut missing: Vec<_> = self.acceptor.undecided_of(ballot, slots).collect();
+        if everybody_counts {
+            // The peer may also have missed this replica's own vote.
+            for &(slot, accepted) in missing.iter().filter(|(_, own)| own.lsn <= self.common.durable) {
                 effects.send(peer, Message::Accepted { ballot, first: slot, last: slot }, accepted.lsn);
             }
+        } else {
+            let members = &self.common.members;
+            missing.retain(|(slot, _)| !members.contains(self.acceptor.voters(*slot, ballot), peer));
         }
-        for run in missing.chunk_by(|(slot, _), (next, _)| slot.next() == *next) {
-            let mut run = run;
-            while let Some(&(first, _)) = run.first() {
-                let count = fitting(run.iter().map(|(_, batch)| batch), self.common.options.page_bytes_max);
-                let (page, rest) = run.split_at(count);
-                let batches = page.iter().map(|(_, batch)| batch.clone()).collect();
-                effects.send(peer, Message::Accept { ballot, first, decided, batches }, Lsn::ZERO);
-                run = rest;
-            }
+        for page in pages(&missing, self.common.options.page_bytes_max) {
+            let (first, batches) = (page[0].0, page.iter().map(|(_, own)| own.batch.clone()).collect());
+            effects.send(peer, Message::Accept { ballot, first, decided, batches }, Lsn::ZERO);
         }
     }
 

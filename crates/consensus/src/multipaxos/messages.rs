@@ -11,6 +11,7 @@ use synod_wire::{Ballot, Batch, DecodeError, Incarnation, Keep, ReplicaId, Slot}
 
 use crate::{
     Body, Class, Logged,
+    acceptor::AcceptedValue,
     batches::{Batches, check_run, last_of, see_run, with_others},
     codec::{coded, fields},
     paxos::FamilyMessage,
@@ -121,19 +122,6 @@ pub struct Promise {
     /// The latest lives of replicas that the sender knows of: promises of earlier lives are void.
     pub lives: Vec<(ReplicaId, Incarnation)>,
 }
-
-/// A value that an acceptor accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcceptedValue {
-    /// The slot.
-    pub slot: Slot,
-    /// The ballot in which it was accepted.
-    pub ballot: Ballot,
-    /// The value.
-    pub batch: Batch,
-}
-
-fields! { AcceptedValue { slot, ballot, batch } }
 
 fields! { Promise { ballot, from, decided, next, incarnation, lives, accepted } }
 

@@ -18,7 +18,8 @@ mod recovery;
 #[cfg(test)]
 mod tests;
 
-pub use messages::{AcceptedValue, Message, Promise, Record};
+pub use crate::acceptor::AcceptedValue;
+pub use messages::{Message, Promise, Record};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
 pub use profile::{Decision, Tuning};
@@ -332,10 +333,7 @@ impl MultiPaxos {
     /// Slots that are proposed and not decided.
     fn in_flight(&self) -> usize {
         match &self.state {
-            State::Leader(leader) => {
-                let span = leader.next_slot().0 - self.decided().next().0;
-                usize::try_from(span).unwrap_or(usize::MAX).saturating_sub(self.acceptor.decided_ahead())
-            }
+            State::Leader(leader) => self.acceptor.undecided_before(leader.next_slot()),
             _ => 0,
         }
     }
@@ -371,7 +369,7 @@ impl MultiPaxos {
             && decided > before
         {
             leader.proposed = leader.proposed.max(decided);
-            leader.delivered = true;
+            leader.gap.delivered();
         }
     }
 

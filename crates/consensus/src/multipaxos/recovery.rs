@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, Ballots, Incarnation, Lsn, ReplicaId, Slot, Time};
 
-use super::{Accepted, AcceptedValue, Acceptor, Message, MultiPaxos, Record, State, lives::Lives};
+use super::{AcceptedValue, Acceptor, Message, MultiPaxos, Record, State, lives::Lives};
 use crate::{
     Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, election,
     leadership::Leads,
@@ -151,7 +151,8 @@ impl MultiPaxos {
         let mut amnesia = records_may_be_missing;
         let mut decided = self.decided();
         // After what is missing, values far ahead are useless: they come by catch-up again.
-        let last = if amnesia { self.decided().0 + self.common.options.accept_ahead_max() } else { u64::MAX };
+        let ahead = self.decided().0 + self.common.options.accept_ahead_max();
+        let last = Slot(if amnesia { ahead } else { u64::MAX });
         for record in records {
             // A log in which another protocol wrote is the business of the layer that changed the protocol.
             let crate::Record::MultiPaxos(record) = record else { continue };
@@ -163,42 +164,26 @@ impl MultiPaxos {
                 }
                 Record::Accepted { ballot, first, decided: prefix, batches } => {
                     decided = decided.max(prefix);
-                    for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
-                        if slot.0 <= last {
-                            let accepted = Accepted { ballot, batch: batch.clone(), lsn: Lsn::ZERO };
-                            self.acceptor.replay(slot, accepted, false);
-                        }
-                    }
+                    self.acceptor.replay_run(ballot, first, &batches, last);
                 }
-                Record::Learned(AcceptedValue { slot, ballot, batch }) => {
-                    if slot.0 <= last {
-                        self.acceptor.replay(slot, Accepted { ballot, batch, lsn: Lsn::ZERO }, true);
-                    }
-                }
+                Record::Learned(value) => self.acceptor.replay_learned(value, last),
                 Record::Amnesia(lost) => {
                     amnesia = lost || records_may_be_missing;
                     if lost {
-                        decided = self.forget_accepted();
+                        decided = self.acceptor.forget_undecided();
                     }
                 }
                 Record::Lives(lives) => self.lives = lives.into_iter().collect(),
             }
         }
         if records_may_be_missing {
-            decided = self.forget_accepted();
+            decided = self.acceptor.forget_undecided();
         }
         let decided = decided.max(known_decided);
         self.acceptor.decide_through(decided, |_| true);
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
         self.deliver(effects);
         amnesia
-    }
-
-    /// Where records may be missing, a newer value of a slot may be among them: only what a peer said to be decided
-    /// can be believed. Returns the prefix that is known without the rest.
-    fn forget_accepted(&mut self) -> Slot {
-        self.acceptor.forget_undecided();
-        self.decided()
     }
 
     pub(super) fn ask_to_recover(&self, peer: ReplicaId, effects: &mut Effects) {

@@ -59,16 +59,7 @@ impl Ring {
     /// What this replica accepted in the slots from `first` to `through`, as much as fits a page. The page speaks of
     /// records up to the present end of the log, so it may leave only once they are durable.
     fn promise_page(&self, ballot: Ballot, first: Slot, through: Slot) -> Promise {
-        let (mut accepted, mut bytes, mut next) = (Vec::new(), 0, None);
-        for (slot, value) in self.acceptor.accepted_from(first) {
-            let is_full = bytes > 0 && bytes + value.batch.bytes().len() > self.common.options.page_bytes_max;
-            if is_full || slot > through {
-                next = Some(slot);
-                break;
-            }
-            bytes += value.batch.bytes().len() + 32;
-            accepted.push(AcceptedValue { slot, ballot: value.ballot, batch: value.batch.clone() });
-        }
+        let (accepted, next) = self.acceptor.page(first, through, self.common.options.page_bytes_max);
         Promise { ballot, from: first, decided: self.decided(), accepted, next }
     }
 

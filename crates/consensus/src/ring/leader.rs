@@ -16,9 +16,11 @@ use super::{
 };
 use crate::{
     Batches, Effects, MEMBERS_MAX, Options, Protocol, ReplicaSet,
+    acceptor::{Accepted, pages},
     batches::{fitting, last_of},
     leadership::{Leadership, Leads},
     paxos::Paxos,
+    proposer::{Flights, GapWatch},
     resend::Resend,
 };
 
@@ -45,11 +47,9 @@ pub(super) struct Leader {
     /// The names of the batches that wait, or are proposed in this ballot, and are not delivered.
     names: BTreeSet<BatchId>,
     pub(super) duties: Leadership,
-    /// What was proposed, as far as it is in flight, and when the first of it is due again.
-    flights: VecDeque<Flight>,
+    flights: Flights<Lap>,
     /// How long what was proposed took.
     walk: Walk,
-    resend_at: Time,
     /// What the members said of themselves last.
     members: BTreeMap<ReplicaId, Heard>,
     /// What it knows for the order of its ring.
@@ -58,9 +58,7 @@ pub(super) struct Leader {
     ring_at: Time,
     /// Since when something went past this ring, since it did not come round: a link of it may be cut, or a disk slow.
     broken: Option<Time>,
-    /// Whether a slot was delivered since the gap at the front was last looked at, and since when it was not.
-    pub(super) delivered: bool,
-    stuck_since: Time,
+    pub(super) gap: GapWatch,
 }
 
 /// A batch that waits for its slot.
@@ -82,21 +80,17 @@ struct Heard {
     voted: Time,
 }
 
-/// Slots that were proposed together. Those that are not decided are proposed again from time to time: at first round
-/// the ring, then to each member by itself.
-#[derive(Clone, Debug)]
-struct Flight {
-    first: Slot,
-    last: Slot,
+/// How often something was proposed, and since when: at first round the ring, then to each member by itself.
+#[derive(Clone, Copy, Debug)]
+struct Lap {
     since: Time,
-    resend: Resend,
     sent: u32,
 }
 
 impl Leader {
     pub(super) fn tick_at(&self) -> Time {
         let asks = self.reserving.as_ref().map_or(Time::NEVER, Question::resend_at);
-        self.duties.tick_at().min(self.resend_at).min(asks)
+        self.duties.tick_at().min(self.flights.resend_at()).min(asks)
     }
 
     /// The batches that it took and has not proposed yet.
@@ -111,9 +105,9 @@ impl Leader {
 
     /// Takes note that slots through this one are decided.
     pub(super) fn lands(&mut self, decided: Slot, now: Time, least: Duration) {
-        while let Some(flight) = self.flights.front().filter(|flight| flight.last <= decided).cloned() {
-            self.flights.pop_front();
-            self.walk.took(Took { time: now.since(flight.since), repeated: flight.sent > 1 }, least);
+        while let Some(flight) = self.flights.lands(decided) {
+            let Lap { since, sent } = flight.more;
+            self.walk.took(Took { time: now.since(since), repeated: sent > 1 }, least);
         }
     }
 
@@ -163,15 +157,13 @@ impl Ring {
             names: waiting.iter().filter_map(|waiting| waiting.batch.id()).collect(),
             waiting,
             duties: Leadership::begin(now, self.decided(), last),
-            flights: VecDeque::new(),
+            flights: Flights::new(),
             walk: Walk::default(),
-            resend_at: Time::NEVER,
             members: answered.into_iter().map(|member| (member, heard)).collect(),
             survey: Survey::new(),
             ring_at: now,
             broken: None,
-            delivered: false,
-            stuck_since: now,
+            gap: GapWatch::begin(now),
         };
         self.state = State::Leader(Box::new(leader));
         self.common.election.leads(now);
@@ -214,10 +206,7 @@ impl Ring {
         leader.survey.ring_begins(now, self.common.options.election_timeout, leader.broken.is_some());
         (leader.ring_at, leader.broken) = (now, None);
         let wait = leader.resend_after(&self.common.options);
-        for flight in &mut leader.flights {
-            (flight.resend, flight.since, flight.sent) = (Resend::at_once(now, wait), now, 0);
-        }
-        leader.resend_at = leader.flights.front().map_or(Time::NEVER, |_| now);
+        leader.flights.hasten(now, wait, |lap| *lap = Lap { since: now, sent: 0 });
         self.common.broadcast(Message::View { view: view.clone() }, Lsn::ZERO, effects);
         let learners = view.order.iter().filter(|&&id| self.common.members.index(id).is_none());
         effects.send_each(learners.copied(), Message::View { view: view.clone() }, Lsn::ZERO);
@@ -344,8 +333,7 @@ impl Ring {
         let (ballot, last) = (leader.ballot, last_of(first, page));
         leader.proposed = last;
         let resend = Resend::first(now, leader.resend_after(&self.common.options));
-        leader.resend_at = leader.resend_at.min(resend.at());
-        leader.flights.push_back(Flight { first, last, since: now, resend, sent: 1 });
+        leader.flights.begins(first, last, resend, Lap { since: now, sent: 1 });
         leader.duties.told(decided);
         let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
         self.accept_run(ballot, first, batches, effects);
@@ -374,25 +362,12 @@ impl Ring {
         self.send_round(Message::Votes(VoteRun { view, first, last, decided, votes }), Lsn::ZERO, effects);
     }
 
-    /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
-    /// The replica that reported them decided may be gone for good; another Phase 1 finds the values with those who
-    /// accepted them.
-    fn is_stuck(&mut self, now: Time) -> bool {
-        let lags = self.decided() < self.common.decided_elsewhere && !self.is_congested();
-        let State::Leader(leader) = &mut self.state else { return false };
-        if !lags || std::mem::take(&mut leader.delivered) {
-            leader.stuck_since = now;
-        }
-        now.since(leader.stuck_since) > self.common.options.election_timeout * 2
-    }
-
     /// Proposes again what was not decided in time, or runs Phase 1 again if that does not help.
     pub(super) fn propose_again(&mut self, now: Time, effects: &mut Effects) {
-        if self.is_stuck(now) {
-            let ballot = self.common.election.next_ballot(self.common.highest_ballot());
-            let progress = self.common.progress;
-            self.become_candidate(now, ballot, effects);
-            self.common.progress = progress;
+        let lags = self.decided() < self.common.decided_elsewhere && !self.is_congested();
+        let State::Leader(leader) = &mut self.state else { return };
+        if leader.gap.is_stuck(now, lags, self.common.options.election_timeout) {
+            self.ask_all_again(now, effects);
         } else {
             self.ask_again(now, effects);
             self.mend_ring(now, effects);
@@ -403,26 +378,17 @@ impl Ring {
     fn resend_proposals(&mut self, now: Time, effects: &mut Effects) {
         let wait_max = self.common.options.election_timeout;
         let State::Leader(leader) = &mut self.state else { return };
-        if now < leader.resend_at {
-            return;
-        }
         let (acceptor, durable) = (&self.acceptor, self.common.durable);
-        let in_flight = |slot| !acceptor.is_decided(Slot(slot));
-        leader.flights.retain(|flight| (flight.first.0..=flight.last.0).any(in_flight));
         let wait = leader.resend_after(&self.common.options);
         let (mut round, mut straight) = (Vec::new(), Vec::new());
-        for flight in &mut leader.flights {
-            if flight.resend.is_due(now, wait_max) {
-                let list = if flight.sent < 2 { &mut round } else { &mut straight };
-                if flight.sent < 2 {
-                    flight.resend = Resend::first(now, wait);
-                }
-                flight.sent += 1;
-                list.extend((flight.first.0..=flight.last.0).map(Slot));
+        leader.flights.repeat(now, wait_max, acceptor, |flight| {
+            let list = if flight.more.sent < 2 { &mut round } else { &mut straight };
+            if flight.more.sent < 2 {
+                flight.resend = Resend::first(now, wait);
             }
-        }
-        let next = leader.flights.iter().map(|flight| flight.resend.at()).min();
-        leader.resend_at = next.unwrap_or(Time::NEVER);
+            flight.more.sent += 1;
+            list.extend(flight.slots());
+        });
         let own_voted = |slot: &Slot| acceptor.accepted(*slot).is_none_or(|accepted| accepted.lsn <= durable);
         if !straight.is_empty() && straight.iter().all(own_voted) {
             leader.broken.get_or_insert(now);
@@ -447,32 +413,17 @@ impl Ring {
     /// Proposes undecided slots again, unchanged and with their bytes. Consecutive ones leave together.
     fn resend_along(&mut self, view: &View, slots: &[Slot], effects: &mut Effects) {
         let (ballot, decided) = (view.ballot, self.decided());
-        let mut missing: Vec<(Slot, Batch, Lsn)> = Vec::new();
-        for &slot in slots {
-            let own = self.acceptor.accepted(slot).filter(|accepted| accepted.ballot == ballot);
-            let Some(accepted) = own.filter(|_| !self.acceptor.is_decided(slot)) else { continue };
-            missing.push((slot, accepted.batch.clone(), accepted.lsn));
-        }
-        for run in missing.chunk_by(|(slot, ..), (next, ..)| slot.next() == *next) {
-            let mut run = run;
-            while let Some(&(first, ..)) = run.first() {
-                let count =
-                    fitting(run.iter().map(|(_, batch, _)| batch), self.common.options.page_bytes_max);
-                let (page, rest) = run.split_at(count);
-                let value = |(_, batch, _): &(Slot, Batch, Lsn)| Value {
-                    hops: 0,
-                    content: Content::Whole(batch.clone()),
-                };
-                let values = page.iter().map(value).collect();
-                let after = page.iter().map(|(.., lsn)| *lsn).max().unwrap_or_default();
-                let last = last_of(first, page);
-                let accept =
-                    Message::Accept(Accept { view: view.clone(), first, decided, safe: true, values });
-                self.send_round(accept, Lsn::ZERO, effects);
-                // If its own disk is slow, the others may be a quorum.
-                self.send_own_votes(view.clone(), first, last, after <= self.common.durable, effects);
-                run = rest;
-            }
+        let missing = self.acceptor.undecided_of(ballot, slots);
+        let missing: Vec<(Slot, Accepted)> = missing.map(|(slot, own)| (slot, own.clone())).collect();
+        for page in pages(&missing, self.common.options.page_bytes_max) {
+            let whole = |own: &Accepted| Value { hops: 0, content: Content::Whole(own.batch.clone()) };
+            let values = page.iter().map(|(_, own)| whole(own)).collect();
+            let after = page.iter().map(|(_, own)| own.lsn).max().unwrap_or_default();
+            let (first, last) = (page[0].0, last_of(page[0].0, page));
+            let accept = Message::Accept(Accept { view: view.clone(), first, decided, safe: true, values });
+            self.send_round(accept, Lsn::ZERO, effects);
+            // If its own disk is slow, the others may be a quorum.
+            self.send_own_votes(view.clone(), first, last, after <= self.common.durable, effects);
         }
     }
 

@@ -13,6 +13,7 @@ use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writ
 use super::{Delay, View, Votes};
 use crate::{
     Body, Class, Logged,
+    acceptor::AcceptedValue,
     batches::{Batches, check_run, last_of, see_run},
     codec::{Field, coded, fields},
     paxos::FamilyMessage,
@@ -231,19 +232,6 @@ pub struct Promise {
     /// there is none.
     pub next: Option<Slot>,
 }
-
-/// A value that an acceptor accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AcceptedValue {
-    /// The slot.
-    pub slot: Slot,
-    /// The ballot in which it was accepted.
-    pub ballot: Ballot,
-    /// The value.
-    pub batch: Batch,
-}
-
-fields! { AcceptedValue { slot, ballot, batch } }
 
 fields! { Accept { view, first, decided, safe, values } }
 

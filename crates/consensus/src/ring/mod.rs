@@ -35,8 +35,9 @@ mod values;
 mod view;
 mod walk;
 
+pub use crate::acceptor::AcceptedValue;
 pub use learner::{RingLearners, RingVoters};
-pub use messages::{Accept, AcceptedValue, Content, DecisionRun, Message, Promise, Record, Value, VoteRun};
+pub use messages::{Accept, Content, DecisionRun, Message, Promise, Record, Value, VoteRun};
 pub use order::{Delay, RingOrder};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
@@ -393,10 +394,7 @@ impl Ring {
     /// Slots that are proposed and not decided.
     fn in_flight(&self) -> usize {
         match &self.state {
-            State::Leader(leader) => {
-                let span = leader.next_slot().0 - self.decided().next().0;
-                usize::try_from(span).unwrap_or(usize::MAX).saturating_sub(self.acceptor.decided_ahead())
-            }
+            State::Leader(leader) => self.acceptor.undecided_before(leader.next_slot()),
             _ => 0,
         }
     }
@@ -425,7 +423,7 @@ impl Ring {
             && decided > before
         {
             leader.proposed = leader.proposed.max(decided);
-            leader.delivered = true;
+            leader.gap.delivered();
             leader.lands(decided, self.now, self.common.options.retransmit_after);
         }
     }

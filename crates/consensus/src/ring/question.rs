@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use synod_wire::{Batch, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Bug, Message, Promise, Ring, State, leader::Waiting};
-use crate::{Effects, Members, ReplicaSet, leadership::Leads, paxos::Paxos, resend::Resend};
+use super::{Bug, Message, Promise, Ring, State, leader::Waiting};
+use crate::{Effects, Members, ReplicaSet, leadership::Leads, paxos::Paxos, proposer::Told, resend::Resend};
 
 /// What the members are asked: what each accepted in some slots.
 #[derive(Clone, Debug)]
@@ -21,8 +21,7 @@ pub(super) struct Question {
     through: Slot,
     /// How far each member is with its answer.
     answers: BTreeMap<ReplicaId, Answer>,
-    /// For each slot that some answer mentions, the value of the highest ballot.
-    values: BTreeMap<Slot, AcceptedValue>,
+    told: Told,
     /// The longest decided prefix that an answer mentions.
     decided: Slot,
     resend: Resend,
@@ -49,10 +48,7 @@ impl Question {
         }
         self.decided = self.decided.max(promise.decided);
         for value in promise.accepted {
-            let best = self.values.entry(value.slot).or_insert_with(|| value.clone());
-            if (value.ballot > best.ballot) != lowest {
-                *best = value;
-            }
+            self.told.take(value, |new, held| (new > held) != lowest);
         }
         let answer = match promise.next {
             Some(next) if next <= self.through => Answer::Wanted(next),
@@ -83,7 +79,7 @@ impl Ring {
             from,
             through: if count == u64::MAX { Slot(u64::MAX) } else { Slot(from.0 + count - 1) },
             answers: BTreeMap::new(),
-            values: BTreeMap::new(),
+            told: Told::default(),
             decided: self.decided(),
             resend: Resend::first(now, self.common().options.retransmit_after),
         }
@@ -197,17 +193,17 @@ impl Ring {
             State::Candidate(candidate) if !ends && !self.common.options.has(Bug::TakeRangeForAll) => {
                 let answered = std::mem::take(&mut candidate.question.answers);
                 candidate.answered.extend(answered.into_keys());
-                let values = std::mem::take(&mut candidate.question.values);
+                let told = std::mem::take(&mut candidate.question.told);
                 let next = self.question(through.max(decided).next(), now);
                 let State::Candidate(candidate) = &mut self.state else { return };
-                candidate.question = Question { values, decided, ..next };
+                candidate.question = Question { told, decided, ..next };
                 self.ask_all(effects);
             }
             State::Candidate(candidate) => {
-                let values = std::mem::take(&mut candidate.question.values);
+                let told = std::mem::take(&mut candidate.question.told);
                 candidate.answered.extend(candidate.question.answers.keys());
                 let answered = std::mem::take(&mut candidate.answered);
-                let waiting = self.adopted(values, decided, through, VecDeque::new());
+                let waiting = self.adopted(told, decided, through, VecDeque::new());
                 let reserved = if ends { through } else { Slot(u64::MAX) };
                 self.begin_to_lead(now, decided, reserved, waiting, answered, effects);
             }
@@ -216,7 +212,7 @@ impl Ring {
                 leader.proposed = leader.proposed.max(decided.min(through));
                 leader.reserved = through;
                 let (proposed, waiting) = (leader.proposed, std::mem::take(&mut leader.waiting));
-                let waiting = self.adopted(question.values, proposed, through, waiting);
+                let waiting = self.adopted(question.told, proposed, through, waiting);
                 if let State::Leader(leader) = &mut self.state {
                     leader.waiting = waiting;
                 }
@@ -231,31 +227,19 @@ impl Ring {
     /// something that waits, or nothing; then the rest of what waits.
     fn adopted(
         &self,
-        mut values: BTreeMap<Slot, AcceptedValue>,
+        told: Told,
         proposed: Slot,
         through: Slot,
         mut waiting: VecDeque<Waiting>,
     ) -> VecDeque<Waiting> {
-        let own = self.acceptor.accepted_from(proposed.next()).take_while(|(slot, _)| *slot <= through);
-        for (slot, own) in own {
-            let own = AcceptedValue { slot, ballot: own.ballot, batch: own.batch.clone() };
-            let best = values.entry(slot).or_insert_with(|| own.clone());
-            if own.ballot > best.ballot {
-                *best = own;
-            }
-        }
-        values.retain(|&slot, _| slot > proposed && slot <= through);
-        let last = values.keys().next_back().copied().unwrap_or(proposed);
         let dropped = self.common().options.has(Bug::DropAcceptedValue);
-        let mut adopted: VecDeque<Waiting> = (proposed.0 + 1..=last.0)
-            .map(|slot| {
-                let value = values.remove(&Slot(slot)).filter(|_| !dropped);
-                // Who has its bytes is not known.
-                let safe = |batch| Waiting { batch, hops: 0, safe: true };
-                let other = || waiting.pop_front().unwrap_or_else(|| safe(Batch::noop()));
-                value.map_or_else(other, |value| safe(value.batch))
-            })
-            .collect();
+        // Which members have its bytes is not known.
+        let safe = |batch| Waiting { batch, hops: 0, safe: true };
+        let mut adopted = VecDeque::new();
+        for value in told.adopted(&self.acceptor, proposed, through) {
+            let other = || waiting.pop_front().unwrap_or_else(|| safe(Batch::noop()));
+            adopted.push_back(value.filter(|_| !dropped).map_or_else(other, safe));
+        }
         adopted.extend(waiting);
         adopted
     }

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use synod_wire::{Ballot, Ballots, Lsn, ReplicaId, Slot, Time};
+use synod_wire::{Ballot, Ballots, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, Record, Ring, State, learner::Learner, values::Values, walk::Walk};
 use crate::{
     Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart,
-    acceptor::{Accepted, Acceptor},
+    acceptor::Acceptor,
     election,
     leadership::Leads,
     paxos::{Common, Paxos},
@@ -102,7 +102,7 @@ impl Ring {
         let mut decided = self.decided();
         // After what is missing, values far ahead are useless: they come by catch-up again.
         let ahead = self.decided().0 + self.common.options.accept_ahead_max();
-        let last = if lost { ahead } else { u64::MAX };
+        let last = Slot(if lost { ahead } else { u64::MAX });
         for record in records {
             // A log in which another protocol wrote is the business of the layer that changed the protocol.
             let crate::Record::Ring(record) = record else { continue };
@@ -114,41 +114,25 @@ impl Ring {
                 }
                 Record::Accepted { ballot, first, decided: prefix, batches } => {
                     decided = decided.max(prefix);
-                    for (slot, batch) in (first.0..).map(Slot).zip(batches.iter()) {
-                        if slot.0 <= last {
-                            let accepted = Accepted { ballot, batch: batch.clone(), lsn: Lsn::ZERO };
-                            self.acceptor.replay(slot, accepted, false);
-                        }
-                    }
+                    self.acceptor.replay_run(ballot, first, &batches, last);
                 }
-                Record::Learned(AcceptedValue { slot, ballot, batch }) => {
-                    if slot.0 <= last {
-                        self.acceptor.replay(slot, Accepted { ballot, batch, lsn: Lsn::ZERO }, true);
-                    }
-                }
+                Record::Learned(value) => self.acceptor.replay_learned(value, last),
                 Record::Amnesia(forgot) => {
                     lost |= forgot;
                     if forgot {
-                        decided = self.forget_accepted();
+                        decided = self.acceptor.forget_undecided();
                     }
                 }
             }
         }
         if records_may_be_missing {
-            decided = self.forget_accepted();
+            decided = self.acceptor.forget_undecided();
         }
         let decided = decided.max(known_decided);
         self.acceptor.decide_through(decided, |_| true);
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
         self.deliver(effects);
         lost
-    }
-
-    /// Where records may be missing, a newer value of a slot may be among them: only what was known to be decided can
-    /// be believed. Returns the prefix that is known without the rest.
-    fn forget_accepted(&mut self) -> Slot {
-        self.acceptor.forget_undecided();
-        self.decided()
     }
 
     /// Takes only how far decisions go, and which replica leads. It neither votes nor answers a leader that counts
