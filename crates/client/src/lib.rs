@@ -106,7 +106,7 @@
 //! # async fn work() {}
 //! ```
 //!
-//! Who holds a lock can lose it without noticing in time. [`Lock`] says how to fence what must never be done by two.
+//! The holder of a lock can lose it without noticing in time. [`Lock`] says how to fence what must never be done by two.
 //!
 //! # Users
 //!
@@ -129,8 +129,8 @@
 //! use synod_client::{Client, Config, tls::{Connector, Identity, Policy, Trust}};
 //!
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let trust = Trust { authorities: Some("ca.crt".into()), ..Trust::default() };
-//! let shown = Identity { certificate: "client.crt".into(), key: "client.key".into() };
+//! let trust = Trust::of("ca.crt");
+//! let shown = Identity::of("client.crt", "client.key");
 //! let mut config = Config::new(["https://10.0.0.1:2379"]);
 //! config.tls = Some(Connector::new(Some(shown), Some(trust), Policy::default(), &["h2"])?);
 //! let client = Client::new(config)?;

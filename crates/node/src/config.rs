@@ -256,8 +256,7 @@ impl Config {
             return Err(ConfigError::EventLoop);
         }
         let &Options { protocol, election, dissemination, .. } = consensus;
-        let durability = self.durability;
-        Combination { protocol, election, dissemination, durability }.check()?;
+        Combination::of(protocol, election, dissemination, self.durability).check()?;
         let (message_bytes_max, frame_bytes_max) =
             (self.message_bytes_max(), self.network.message_bytes_max());
         if message_bytes_max > frame_bytes_max {

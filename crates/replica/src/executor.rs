@@ -28,6 +28,10 @@ const WITHOUT_HISTORY: u32 = 5;
 const WITHOUT_NAMES: u32 = 6;
 const OF_ONE_GROUP: Written = Written { version: 7, readers: 7 };
 
+/// The formats of what a snapshot holds besides the state machine.
+pub const SNAPSHOT_FORMATS: &[(&str, Format)] =
+    &[("of one group", Format { written: OF_ONE_GROUP, ..FORMAT }), ("of merged groups", FORMAT)];
+
 /// Bytes that are gathered before they are given to a snapshot file.
 const WRITE_BYTES: usize = 64 << 10;
 
@@ -410,7 +414,7 @@ impl<S: StateMachine> Executor<S> {
 
     /// Puts another group in place of the present one, for an operator who makes a new cluster of what one replica
     /// has: nobody else may go on from this state.
-    pub fn begin_anew(&mut self, group: Group) {
+    pub fn begin_again(&mut self, group: Group) {
         self.set_group(GroupId::FIRST, group);
     }
 

@@ -27,6 +27,7 @@ const OTHERS_WAIT: u32 = 5;
 
 /// Where it is decided who the members of a group are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Membership {
     /// In the group itself, which is the only one of its cluster.
     Alone,
@@ -90,6 +91,16 @@ const FOLLOWED: u8 = 1;
 const FOLLOWS: u8 = 2;
 
 impl Membership {
+    /// The same, with members that last changed in this version.
+    #[must_use]
+    pub fn in_version(self, version: u64) -> Membership {
+        match self {
+            Membership::Alone => Membership::Alone,
+            Membership::Followed(_) => Membership::Followed(version),
+            Membership::Follows(_) => Membership::Follows(version),
+        }
+    }
+
     /// A group that stands alone writes nothing, as it did before groups could follow.
     pub(crate) fn encode(self, writer: &mut Writer) {
         let (tag, version) = match self {

@@ -4,7 +4,7 @@
 //! that one, unless a [`Placement`] says otherwise: then it has the voters that were chosen for it, and the other
 //! members of the cluster learn what it decides or take no part in it. `docs/epochs.md` has the argument. Its rules are:
 //!
-//! - Who votes and who learns is one function of the members of the cluster and of the choice ([`Group::arrange`]). A
+//! - Which members vote and which learn is one function of the members of the cluster and of the choice ([`Group::arrange`]). A
 //!   group with a placement keeps both as replicated state, so a later choice and a later member set give the same
 //!   group at every replica.
 //! - A choice names members that vote in the first group, as far as this group has followed it. The place of a chosen
@@ -12,6 +12,8 @@
 //!   group whose last chosen member leaves so follows the first group again.
 //! - A member that took part in an epoch and has another part now, or that took none and comes back, does so in a new
 //!   epoch.
+
+use std::fmt;
 
 use synod_wire::{Batch, DecodeError, Incarnation, Reader, ReplicaId, Slot, Writer};
 
@@ -21,6 +23,7 @@ use crate::{
 
 /// What the members of a cluster that do not vote in a group are to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Others {
     /// They learn what the group decides.
     Learn,
@@ -28,8 +31,18 @@ pub enum Others {
     StayAway,
 }
 
-/// Who votes in a group, where that is chosen.
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Others::Learn => "learn",
+            Others::StayAway => "stay away",
+        })
+    }
+}
+
+/// The voters of a group, where these are chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice {
     /// The members of the cluster that vote in the group, by id. Each of them votes in the first group.
     pub voters: Vec<ReplicaId>,
@@ -39,8 +52,9 @@ pub struct Choice {
 
 /// The part that members of the cluster take in a group, where that is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Placement {
-    /// Who was chosen.
+    /// The choice.
     pub choice: Choice,
     /// The members of the cluster and their standings in its first group, as the group followed that one last.
     pub cluster: Vec<Member>,
@@ -204,7 +218,8 @@ impl Group {
             };
             next.push(self.known_as(told, standing));
         }
-        // Who is to vote no more and has no successor leaves with the last promotion: the voters that have one may be down.
+        // A voter that is to vote no more and has no successor leaves with the last promotion: the voters that have one may be
+        // down.
         let waits = next.iter().any(|member| member.standing != Standing::Voter);
         for told in cluster.iter().filter(|told| part(told) != Part::Votes) {
             if self.votes(told.id) && (waits || replaced.contains(&told.id)) {

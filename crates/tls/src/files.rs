@@ -15,6 +15,7 @@ use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage};
 
 /// The certificate that this process shows, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// A file in PEM: the certificate first, then those that lead to an authority.
     pub certificate: PathBuf,
@@ -92,6 +93,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 impl Identity {
+    /// The certificate and the key in these files.
+    #[must_use]
+    pub fn of(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Identity {
+        Identity { certificate: certificate.into(), key: key.into() }
+    }
+
     /// The files whose changes matter.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         [&*self.certificate, &*self.key].into_iter()

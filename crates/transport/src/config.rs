@@ -36,11 +36,20 @@ pub struct Peer {
 
 /// TLS with peers. A peer that the two admit is then asked what it would be asked without TLS: the cluster, its id and birth.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Tls {
     /// For peers that call.
     pub acceptor: Acceptor,
     /// For peers that are called.
     pub connector: Connector,
+}
+
+impl Tls {
+    /// TLS with peers that call, and with those that are called.
+    #[must_use]
+    pub fn of(acceptor: Acceptor, connector: Connector) -> Tls {
+        Tls { acceptor, connector }
+    }
 }
 
 /// Why a peer is not recognised.

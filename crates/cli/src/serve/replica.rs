@@ -87,13 +87,9 @@ impl Served {
 
     /// The choice of the voters of a group, for people; empty if there is none.
     fn placement(&self, group: &synod_replica::Group) -> String {
-        let Some(Choice { voters, others }) = group.placement.as_ref().map(|placement| &placement.choice)
+        let Some(Choice { voters, others, .. }) = group.placement.as_ref().map(|placement| &placement.choice)
         else {
             return String::new();
-        };
-        let others = match others {
-            Others::Learn => "learn",
-            Others::StayAway => "stay away",
         };
         let names = self.names_of(voters.iter().copied());
         format!(

@@ -41,6 +41,7 @@ struct Followed {
 
 /// Where a subscriber is in a group. A subscription goes on from it, at any replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Point {
     /// The group.
     pub group: GroupId,
@@ -58,6 +59,12 @@ impl Point {
     #[must_use]
     pub fn after(group: GroupId, slot: Slot) -> Point {
         Point { group, slot, from: 0, until: None }
+    }
+
+    /// The same in a group that joins the others, or leaves them, at these positions of the common order.
+    #[must_use]
+    pub fn within(self, from: u64, until: Option<u64>) -> Point {
+        Point { from, until, ..self }
     }
 }
 
@@ -83,6 +90,7 @@ pub enum Start {
 
 /// A batch whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ordered {
     /// Its group.
     pub group: GroupId,

@@ -123,12 +123,8 @@ impl<R: Replica> Store<R> {
             Ok(SubscribeStart::Round) => Start::Round(request.round),
             Ok(SubscribeStart::Points) => {
                 let point = |point: pb::GroupPoint| {
-                    Ok(Point {
-                        group: group(point.group)?,
-                        slot: Slot(point.slot),
-                        from: point.from_position,
-                        until: point.until_position,
-                    })
+                    let after = Point::after(group(point.group)?, Slot(point.slot));
+                    Ok(after.within(point.from_position, point.until_position))
                 };
                 Start::At(request.points.into_iter().map(point).collect::<Result<_, Status>>()?)
             }
