@@ -10,6 +10,8 @@ mod kv;
 mod lease;
 mod member;
 mod output;
+#[cfg(test)]
+mod pages;
 mod quorum;
 mod recover;
 mod serve;

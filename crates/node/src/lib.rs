@@ -83,7 +83,7 @@ pub use handle::Handle;
 #[cfg(feature = "metrics")]
 pub use metrics::NodeMetrics;
 pub use node::Node;
-pub use origin::{AskError, Origin, is_begun};
+pub use origin::{AskError, ORIGIN_FORMAT, Origin, is_begun};
 pub use status::{MergeStatus, NodeStatus, PeerLink};
 pub use subscription::Subscription;
 pub use synod_transport::Tls;

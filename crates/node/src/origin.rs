@@ -36,8 +36,8 @@ pub struct Origin {
     pub merged: Option<Take>,
 }
 
-/// The first part of the encoding. Version 2 and earlier ones did not say which versions can read them.
-const FORMAT: Format = Format::first(3);
+/// The format of an [`Origin`], with which its encoding begins. Version 2 and earlier ones did not say which versions can read them.
+pub const ORIGIN_FORMAT: Format = Format::first(3);
 
 /// What follows the first group: the other groups, replicas that stay, and how merged groups take turns.
 type Others = (Vec<Group>, Vec<ReplicaId>, Option<Take>);
@@ -69,7 +69,7 @@ impl Origin {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
-        writer.u32(FORMAT.written.packed());
+        writer.u32(ORIGIN_FORMAT.written.packed());
         writer.u64(self.cluster.0);
         writer.shared(&self.first.encode().to_bytes());
         writer.shared(&self.present.encode().to_bytes());
@@ -123,7 +123,7 @@ impl Origin {
     pub fn decode(bytes: Bytes) -> Result<Origin, DecodeError> {
         let mut reader = Reader::new(bytes);
         let written = Written::unpacked(reader.u32("version of the group")?);
-        if FORMAT.check(written).is_err() {
+        if ORIGIN_FORMAT.check(written).is_err() {
             return Err(DecodeError::Undefined {
                 field: "version of the group",
                 value: written.version.into(),
