@@ -17,7 +17,7 @@ use crate::{
     key::{Key, find},
 };
 
-/// Who is told what a store commits. All calls come from the thread that executes commands, in the order in which the
+/// A receiver of what a store commits. All calls come from the thread that executes commands, in the order in which the
 /// store changes, and must return at once.
 pub trait Feed: fmt::Debug + Send + Sync {
     /// Whether commits are wanted. While they are not, the store makes no events.

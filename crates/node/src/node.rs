@@ -504,7 +504,7 @@ impl Notes {
     }
 }
 
-/// Who is met first: all the members with which a new group began.
+/// The replicas that are met first are all the members with which a new group began.
 fn meetings(config: &Config, first: &Begun, book: &Arc<PeerBook>, inputs: Queue) -> Meetings {
     let waits = first.replica.status().waits_for_members;
     let meetings = Meetings {

@@ -48,7 +48,7 @@ use crate::{
 /// Bytes on their way in each direction. More than any input has, so that a client need not wait for the server.
 const PIPE_BYTES: usize = 1 << 20;
 /// How long a client waits for more, by the server's clock, before it ends its side of the connection.
-const PATIENCE: Duration = Duration::from_secs(1);
+const QUIET_MAX: Duration = Duration::from_secs(1);
 /// How long a connection may last then. Longer than any time-out of the server.
 const END_MAX: Duration = Duration::from_secs(600);
 /// Memory for requests.
@@ -189,7 +189,7 @@ pub fn connection(bytes: &[u8]) -> (Vec<u8>, Option<String>) {
         let mut answer = Vec::new();
         // If the server has ended the connection already, it needs no more of these bytes.
         let _ = client.write_all(bytes).await;
-        while let Ok(Ok(1..)) = timeout(PATIENCE, client.read_buf(&mut answer)).await {}
+        while let Ok(Ok(1..)) = timeout(QUIET_MAX, client.read_buf(&mut answer)).await {}
         let _ = client.shutdown().await;
         let rest = timeout(END_MAX, client.read_to_end(&mut answer)).await;
         assert!(rest.is_ok(), "a connection ends after its client has ended its side");
@@ -232,11 +232,11 @@ pub fn call(path: &str, headers: &[(&[u8], &[u8])], body: &[u8]) -> Result<(Stat
             let (response, mut stream) = send.send_request(request, false)?;
             stream.send_data(Bytes::copy_from_slice(body), true)?;
             // Some calls last as long as their clients want.
-            let Ok(response) = timeout(PATIENCE, response).await else { return Ok(None) };
+            let Ok(response) = timeout(QUIET_MAX, response).await else { return Ok(None) };
             let (head, mut answer) = response?.into_parts();
             let mut bytes = Vec::new();
             loop {
-                match timeout(PATIENCE, answer.data()).await {
+                match timeout(QUIET_MAX, answer.data()).await {
                     Ok(Some(piece)) => bytes.extend_from_slice(&piece?),
                     Ok(None) => break,
                     Err(_) => return Ok(None),

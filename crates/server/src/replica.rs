@@ -78,7 +78,7 @@ pub trait Replica: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Who takes part in the group, if this replica does not. It must be cheap, since every request is checked.
+    /// The members that take part in the group, if this replica does not. It must be cheap, since every request is checked.
     fn elsewhere(&self) -> Option<Elsewhere> {
         None
     }
@@ -97,7 +97,7 @@ pub trait Replica: Clone + Send + Sync + 'static {
     fn move_leader(&self, to: ReplicaId) -> impl Future<Output = Result<(), MoveError>> + Send;
 }
 
-/// Who takes part in a group, as far as a replica knows that does not.
+/// The members that take part in a group, as far as a replica knows that does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     /// The names of its voters.

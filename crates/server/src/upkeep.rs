@@ -86,7 +86,7 @@ pub struct Upkeep {
     checks: Vec<mpsc::Sender<WantsVerdict>>,
 }
 
-/// Who waits for a verdict; it is told with the replica's own id.
+/// Tells a verdict, with the replica's own id, to the caller that waits for it.
 type WantsVerdict = oneshot::Sender<(Verdict, u64)>;
 
 impl Upkeep {
@@ -160,7 +160,7 @@ struct Caretaking<R> {
     /// Times are since then.
     began: Instant,
     keeper: Keeper,
-    /// Who waits for this replica to compare itself at its start, and until when.
+    /// The caller that waits for this replica to compare itself at its start, and until when.
     at_start: Option<(WantsVerdict, Instant)>,
 }
 

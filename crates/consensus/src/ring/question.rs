@@ -250,7 +250,7 @@ impl Ring {
         let mut adopted: VecDeque<Waiting> = (proposed.0 + 1..=last.0)
             .map(|slot| {
                 let value = values.remove(&Slot(slot)).filter(|_| !dropped);
-                // Who has its bytes is not known.
+                // It is not known which members have its bytes.
                 let safe = |batch| Waiting { batch, hops: 0, safe: true };
                 let other = || waiting.pop_front().unwrap_or_else(|| safe(Batch::noop()));
                 value.map_or_else(other, |value| safe(value.batch))

@@ -175,7 +175,7 @@ impl KvStore {
         budget: &mut Budget,
     ) -> Result<(), KvError> {
         self.auth.may_write(caller, &put.key, &[])?;
-        // Who could not end the lease must not add keys to it.
+        // A user who could not end the lease must not add keys to it.
         self.may_write_keys_of(caller, put.lease, budget)?;
         if put.prev_kv { self.auth.may_read(caller, &put.key, &[]) } else { Ok(()) }
     }

@@ -36,7 +36,7 @@ use crate::{KvBug, KvError, KvStore, planted, range::bounds, store::header};
 /// The user that must exist before users count, and the role that permits everything. They are etcd's.
 pub const ROOT: &str = "root";
 
-/// Who is told of users and tokens. All calls come from the thread that executes commands, in the order in which the store
+/// A receiver of changes of users and tokens. All calls come from the thread that executes commands, in the order in which the store
 /// changes, and must return at once.
 pub trait AuthFeed: fmt::Debug + Send + Sync {
     /// Whether users count from here on, the revision of users and roles, and how many tokens were issued.

@@ -61,7 +61,7 @@ struct Shared {
 /// What contenders saw.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// Who held which lock when.
+    /// Which contender held which lock when.
     pub holds: Vec<Hold>,
     /// Writes under a lock that were answered.
     pub written: Vec<(Fenced, Known)>,

@@ -1,4 +1,4 @@
-//! Who held a lock when, and what was written under it.
+//! Which contender held a lock when, and what was written under it.
 //!
 //! A holder counts as one from the moment at which its call returned until it begins to let go, or until its lease has run
 //! out by its own clock: the time at which it sent the last renewal that was answered, plus the time to live. All clients

@@ -1,4 +1,4 @@
-//! Who a request is from.
+//! Which user a request is from.
 //!
 //! A request brings a token, or its connection the common name of a client's certificate. Here it is found out which user
 //! that is; **what the user may do is judged by the store**, where the command is executed or the query answered. So a

@@ -160,7 +160,7 @@ struct History {
     compactor: u64,
     /// Which replica has answered which round.
     answered: BTreeSet<(u64, u64)>,
-    /// Who took part in the comparison that a replica has under way.
+    /// The members that took part in the comparison that a replica has under way.
     asked: BTreeMap<u64, Vec<u64>>,
     /// Members that were found to differ.
     found: BTreeSet<u64>,
