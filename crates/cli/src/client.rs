@@ -25,8 +25,8 @@ pub struct ClientArgs {
         default_value = "http://127.0.0.1:2379"
     )]
     pub endpoints: Vec<String>,
-    /// The authorities of servers' certificates, in PEM, for endpoints with https:// or unixs:// [default: those that the
-    /// system trusts].
+    /// The authorities of servers' certificates, in PEM, for endpoints with https:// or unixs:// [default: those that
+    /// the system trusts].
     #[arg(long, env = "SYNOD_CACERT", value_name = "FILE")]
     pub cacert: Option<PathBuf>,
     /// The certificate to show to servers that ask for one, in PEM.

@@ -1,7 +1,7 @@
 //! Writing the store to a stream, and reading it back.
 //!
 //! ```text
-//! snapshot := magic "synod-kv" | format u32 (its version, and its readers above; see wire/version.rs) | block ... | end block
+//! snapshot := magic "synod-kv" | format u32 (version, and readers above; see wire/version.rs) | block ... | end block
 //! block    := length u32, at most 64 KiB | checksum u32 | payload
 //! end      := a block of length 0
 //! payloads, one after the other:
@@ -13,7 +13,7 @@
 //!   with leases, which a store of version 2 has not:
 //!   leases u32   | clock u64 | mover u64 | restarted u64
 //!                | leases x { id i64 | ttl i64 | ticks u8, 0 if the end is known | end u64, 0 if it is not }
-//!   with users or roles, which a store of version 3 has not; then the leases above may be 0, without what follows them:
+//!   with users or roles, which a store of version 3 has not; the leases above may be 0 then, and nothing follows them:
 //!   enabled u8   | revision u64 | tokens u64
 //!   users u32    | users x { name bytes | hash bytes | without password u8 | roles u32 | roles x { name bytes } }
 //!   roles u32    | roles x { name bytes | permissions u32 | permissions x { key bytes | range_end bytes | kind u32 } }
@@ -274,9 +274,9 @@ const ASCENDING_KEYS: usize = 2048;
 
 /// Builds a map of keys that ascend.
 ///
-/// A leaf of the map that is full is split into halves. If keys are inserted as they come, the left half gets no further
-/// key, and the map takes nearly twice the memory that it needs. So every second of some keys comes first, and those
-/// between them fill the halves.
+/// A leaf of the map that is full is split into halves. If keys are inserted as they come, the left half gets no
+/// further key, and the map takes nearly twice the memory that it needs. So every second of some keys comes first, and
+/// those between them fill the halves.
 #[derive(Default)]
 struct Ascending {
     map: OrdMap<Key, History>,

@@ -223,14 +223,15 @@ impl Handle {
     }
 
     /// Whether this replica takes part in the group; otherwise it answers [`RequestError::TakesNoPart`] to whatever is
-    /// asked of it. It may be a member of the cluster, and take no part where others were chosen ([`Others::StayAway`]).
+    /// asked of it. It may be a member of the cluster, and take no part where others were chosen
+    /// ([`Others::StayAway`]).
     #[must_use]
     pub fn takes_part(&self) -> bool {
         self.inner.takes_part(self.inner.group)
     }
 
-    /// Whether this replica was removed from the group, and nobody needs it any more. It comes back to a group of several
-    /// if it is chosen again ([`Change::Place`]).
+    /// Whether this replica was removed from the group, and nobody needs it any more. It comes back to a group of
+    /// several if it is chosen again ([`Change::Place`]).
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.inner.shared.retired.load(std::sync::atomic::Ordering::SeqCst)

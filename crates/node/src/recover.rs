@@ -14,8 +14,8 @@
 //!   new cluster decides something else.
 //! - **The replica is another one**: it takes the id that comes next in its group, which nobody had. So it is not bound
 //!   by the sequence numbers of earlier lives, and nobody is taken for it.
-//! - **All groups of the cluster are recovered at once**, each from its own records and with its own protocol: they share
-//!   the log. The survivor gets the same id in each, which nobody had in any.
+//! - **All groups of the cluster are recovered at once**, each from its own records and with its own protocol: they
+//!   share the log. The survivor gets the same id in each, which nobody had in any.
 //! - **The old data directory is kept**, renamed. Until the rename nothing has happened, and at no moment a start finds
 //!   an empty place (`DataDir::replace`).
 

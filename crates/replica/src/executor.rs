@@ -1,5 +1,5 @@
-//! The session table and the state machine: executes decided batches, each command once; those of one group, or those of
-//! several groups in their common order ([`crate::Merge`]).
+//! The session table and the state machine: executes decided batches, each command once; those of one group, or those
+//! of several groups in their common order ([`crate::Merge`]).
 
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
@@ -511,8 +511,8 @@ impl<S: StateMachine> Executor<S> {
         Ok(())
     }
 
-    /// A fingerprint of the state machine, the sessions, the group and the names of delivered batches; of several groups
-    /// without these names, since a batch that says nothing may be known here and not elsewhere.
+    /// A fingerprint of the state machine, the sessions, the group and the names of delivered batches; of several
+    /// groups without these names, since a batch that says nothing may be known here and not elsewhere.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut sum = Sum(crc32fast::Hasher::new());

@@ -1,5 +1,5 @@
-//! What a replica does for its store without being asked: it compacts old revisions away, and compares its contents with
-//! those of the other members.
+//! What a replica does for its store without being asked: it compacts old revisions away, and compares its contents
+//! with those of the other members.
 //!
 //! One thread does it for all stores of a replica. What it changes goes through the log, as commands of clients do.
 
@@ -111,9 +111,9 @@ impl Upkeep {
         Ok(Upkeep { stop, checks })
     }
 
-    /// Compares this replica with the others, before it serves clients. As with etcd, it may serve if no other answers in
-    /// time. It blocks. The result is how many members have the same contents, this one included, in the store in which
-    /// these are fewest; 0 if nothing could be compared.
+    /// Compares this replica with the others, before it serves clients. As with etcd, it may serve if no other answers
+    /// in time. It blocks. The result is how many members have the same contents, this one included, in the store in
+    /// which these are fewest; 0 if nothing could be compared.
     ///
     /// # Errors
     /// Its contents differ from those of the others.

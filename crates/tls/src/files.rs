@@ -138,7 +138,8 @@ impl Identity {
 fn check_validity(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
     let malformed = |error| TlsError::content(path, format!("the certificate is malformed: {error}"));
     let leaf = EndEntityCert::try_from(certificate).map_err(malformed)?;
-    // Times are looked at before anything else. Without an authority the rest of the check fails, which does not matter.
+    // Times are looked at before anything else. Without an authority the rest of the check fails, which does not
+    // matter.
     let now = UnixTime::now();
     let day = |time: UnixTime| time.as_secs() / 86_400;
     match leaf.verify_for_usage(ALL_VERIFICATION_ALGS, &[], &[], now, KeyUsage::server_auth(), None, None) {

@@ -1,4 +1,5 @@
-//! Which processes may connect, and which may be connected to: the chain to an authority, revoked certificates, allowed names.
+//! Which processes may connect, and which may be connected to: the chain to an authority, revoked certificates, allowed
+//! names.
 
 use std::{
     fmt::Debug,
@@ -30,9 +31,9 @@ use crate::{TlsError, common_name, files};
 pub struct Trust {
     /// A file in PEM with the certificates of authorities.
     pub authorities: Option<PathBuf>,
-    /// A file in DER or PEM with revoked certificates. As with etcd it counts by the serial number of a certificate alone,
-    /// its signature is not checked (a process that can change the file can change the authorities as well), and it does not
-    /// expire.
+    /// A file in DER or PEM with revoked certificates. As with etcd it counts by the serial number of a certificate
+    /// alone, its signature is not checked (a process that can change the file can change the authorities as well), and
+    /// it does not expire.
     pub revoked: Option<PathBuf>,
     /// Which names a certificate must have, besides the chain to an authority.
     pub allowed: Allowed,
@@ -52,8 +53,8 @@ pub enum Allowed {
 }
 
 impl Trust {
-    /// Trust in certificates that lead to one of the authorities in this file, whatever their names; the default is trust in
-    /// the system's authorities.
+    /// Trust in certificates that lead to one of the authorities in this file, whatever their names; the default is
+    /// trust in the system's authorities.
     #[must_use]
     pub fn of(authorities: impl Into<PathBuf>) -> Trust {
         Trust { authorities: Some(authorities.into()), ..Trust::default() }

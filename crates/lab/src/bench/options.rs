@@ -175,7 +175,8 @@ pub enum Consistency {
 /// One run against one set of endpoints.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Options {
-    /// The servers, as host:port, or http://, https://host:port or unix://path. Connections are spread over them in turn.
+    /// The servers, as host:port, or http://, https://host:port or unix://path. Connections are spread over them in
+    /// turn.
     #[arg(
         long,
         env = "SYNOD_ENDPOINTS",

@@ -43,7 +43,8 @@ impl Machine {
         }
     }
 
-    /// Whether the machine, which has this place, has met all others with which the groups begin. One that joins need not.
+    /// Whether the machine, which has this place, has met all others with which the groups begin. One that joins need
+    /// not.
     pub fn has_met_all(&self, of: usize, nodes: usize) -> bool {
         of >= nodes || self.met.range(..nodes).count() == nodes - 1
     }

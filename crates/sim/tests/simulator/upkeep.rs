@@ -1,8 +1,8 @@
-//! The upkeep of the store under every fault that the simulator knows: caretakers compact what is old and nothing else, and
-//! have the contents of members compared, which never calls a sound member corrupt.
+//! The upkeep of the store under every fault that the simulator knows: caretakers compact what is old and nothing else,
+//! and have the contents of members compared, which never calls a sound member corrupt.
 //!
-//! Each replica has the keeper that a server has. In some runs one replica tells hashes of other contents than it should
-//! have: these must be found, and it must be named.
+//! Each replica has the keeper that a server has. In some runs one replica tells hashes of other contents than it
+//! should have: these must be found, and it must be named.
 
 use std::{
     cell::RefCell,
