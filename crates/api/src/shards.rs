@@ -3,8 +3,8 @@
 //! Servers and clients compute the same: a client to find the session of a key's group, a server to find the replica
 //! and to refuse what would lie in the wrong group. Data rests on it, so it never changes for a cluster.
 //!
-//! **The group of a key**: the 64-bit FNV-1a hash of its bytes, mixed by the finalizer of MurmurHash3, modulo the number
-//! of groups. (The lowest bits of FNV-1a depend on the lowest bits of the bytes alone.)
+//! **The group of a key**: the 64-bit FNV-1a hash of its bytes, mixed by the finalizer of MurmurHash3, modulo the
+//! number of groups. (The lowest bits of FNV-1a depend on the lowest bits of the bytes alone.)
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ use crate::{
     synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 
-/// How the answer of a cluster of several groups begins to a request of etcd's API, which it does not serve. The code is
-/// `FAILED_PRECONDITION`. Clients recognize it by this text.
+/// How the answer of a cluster of several groups begins to a request of etcd's API, which it does not serve. The code
+/// is `FAILED_PRECONDITION`. Clients recognize it by this text.
 pub const NO_SINGLE_REVISION: &str = "synod: the keys of this cluster are spread over several groups";
 
-/// How the answer of a replica begins to a request of a group in which it takes no part. The code is `UNAVAILABLE`, and the
-/// request was not executed.
+/// How the answer of a replica begins to a request of a group in which it takes no part. The code is `UNAVAILABLE`, and
+/// the request was not executed.
 pub const NOT_HERE: &str = "synod: this replica takes no part in group";
 
 /// The metadata of such an answer: the client URLs of replicas that take part, with commas between them.

@@ -25,8 +25,8 @@ pub struct ClientArgs {
         default_value = "http://127.0.0.1:2379"
     )]
     pub endpoints: Vec<String>,
-    /// The authorities of servers' certificates, in PEM, for endpoints with https:// or unixs:// [default: those that the
-    /// system trusts].
+    /// The authorities of servers' certificates, in PEM, for endpoints with https:// or unixs:// [default: those that
+    /// the system trusts].
     #[arg(long, env = "SYNOD_CACERT", value_name = "FILE")]
     pub cacert: Option<PathBuf>,
     /// The certificate to show to servers that ask for one, in PEM.
@@ -73,8 +73,8 @@ impl ClientArgs {
             return Ok(None);
         }
         let identity = self.cert.clone().zip(self.cert_key.clone());
-        let identity = identity.map(|(certificate, key)| Identity { certificate, key });
-        let trust = Trust { authorities: self.cacert.clone(), ..Trust::default() };
+        let identity = identity.map(|(certificate, key)| Identity::of(certificate, key));
+        let trust = self.cacert.clone().map(Trust::of).unwrap_or_default();
         let trust = Some(trust).filter(|_| !self.insecure_skip_tls_verify);
         Connector::new(identity, trust, Policy::default(), &["h2"]).map(Some)
     }

@@ -10,6 +10,8 @@ mod kv;
 mod lease;
 mod member;
 mod output;
+#[cfg(test)]
+mod pages;
 mod quorum;
 mod recover;
 mod serve;
@@ -91,8 +93,8 @@ enum Command {
     Watch(watch::WatchArgs),
     /// Grant, renew, revoke and show leases, with which keys go away
     ///
-    /// A lease lives for its time to live, and as long again from each renewal. When it ends, or is revoked, the keys that
-    /// were put with it are deleted, all at one revision. No replica ends a lease early, also when leaders change.
+    /// A lease lives for its time to live, and as long again from each renewal. When it ends, or is revoked, the keys
+    /// that were put with it are deleted, all at one revision. No replica ends a lease early, also when leaders change.
     ///
     ///   synod lease grant 60                     a lease of a minute; prints its id
     ///   synod put worker/1 busy --lease ID       a key that goes with it

@@ -146,7 +146,8 @@ fn narrow(asked: &[Asked], newest: u64, colours: bool) -> String {
 }
 
 /// The groups, if there are several: the leader of each, the last slots that were decided and that each replica has
-/// executed, the size of its part of the store (or its position, if the groups have one order), and whether the members are those of group 0.
+/// executed, the size of its part of the store (or its position, if the groups have one order), and whether the members
+/// are those of group 0.
 fn groups(asked: &[Asked]) -> String {
     let told = || asked.iter().filter_map(|asked| asked.answer.as_ref().ok());
     let count = told().map(|status| status.groups.len()).max().unwrap_or(0);

@@ -76,7 +76,7 @@ fn line(entry: &Entry, from_slot: Option<u64>) -> Option<String> {
         Entry::Segment { segment, path, file_bytes, header } => {
             let header = match header {
                 Header::Blank => "made ready, not begun".to_owned(),
-                Header::Damaged => "ITS HEADER CAN NOT BE READ".to_owned(),
+                Header::Damaged => "ITS HEADER CANNOT BE READ".to_owned(),
                 Header::Intact { first_lsn, incarnation, restated } => {
                     format!(
                         "from record {first_lsn}, begun by life {incarnation}, {restated} records restated"

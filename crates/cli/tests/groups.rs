@@ -58,8 +58,8 @@ fn has_everything(endpoint: &str, value: impl Fn(usize) -> String) {
     });
 }
 
-/// The disk of a replica is lost, later another replica leaves, and of the rest one disk is lost for good: each group goes
-/// on with all that was written.
+/// The disk of a replica is lost, later another replica leaves, and of the rest one disk is lost for good: each group
+/// goes on with all that was written.
 #[test]
 fn a_dead_replica_is_replaced_a_live_one_leaves_and_a_lost_quorum_is_recovered() {
     let folder = tempfile::tempdir().unwrap();

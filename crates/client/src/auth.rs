@@ -73,8 +73,8 @@ impl Token {
         }
     }
 
-    /// Whether a request was refused for its token, which is forgotten then. Such a request was not executed. The reason is
-    /// the message of a status, or ends with it.
+    /// Whether a request was refused for its token, which is forgotten then. Such a request was not executed. The
+    /// reason is the message of a status, or ends with it.
     pub(crate) fn is_refused(&self, config: &Config, reason: &str) -> bool {
         let is_old = config.user.is_some() && TOKEN_IS_OLD.iter().any(|text| reason.ends_with(text));
         if is_old {

@@ -39,8 +39,8 @@ const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 /// Clones share its connections: one connection to each endpoint, made when it is first needed. To have
 /// several connections to an endpoint, make several clients.
 ///
-/// A cluster of several groups does not serve etcd's API. There the client asks for keys by Synod's own, once a server has
-/// said so: a put, and a read, deletion or transaction of keys of one group. Revisions are then those of the group.
+/// A cluster of several groups does not serve etcd's API. There the client asks for keys by Synod's own, once a server
+/// has said so: a put, and a read, deletion or transaction of keys of one group. Revisions are then those of the group.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) endpoints: Arc<Endpoints>,
@@ -269,8 +269,8 @@ impl Client {
         self.endpoints.call_at(0, send).await
     }
 
-    /// Hands the leadership of a group to a member, and waits until it leads. Only the group's leader takes the request,
-    /// so the client asks the first endpoint and no other.
+    /// Hands the leadership of a group to a member, and waits until it leads. Only the group's leader takes the
+    /// request, so the client asks the first endpoint and no other.
     pub async fn move_leader_of(&self, group: u32, member: u64) -> Result<(), Error> {
         let request = native::MoveLeaderRequest { group, member };
         let send = |channel| async move { NativeClient::new(channel).move_leader(request).await };

@@ -8,8 +8,8 @@ use synod_tls::Connector;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// Client URLs of the replicas, at least one: `http://host:port`, `https://host:port`, `unix://path`, `unixs://path`, or
-    /// just `host:port`, which is with TLS if `tls` is set.
+    /// Client URLs of the replicas, at least one: `http://host:port`, `https://host:port`, `unix://path`,
+    /// `unixs://path`, or just `host:port`, which is with TLS if `tls` is set.
     pub endpoints: Vec<String>,
     /// The endpoint to begin with, counted from 0. Without it each client picks one at random, which spreads
     /// many clients over the replicas.
@@ -33,9 +33,9 @@ pub struct Config {
     /// Give up once a connection to each endpoint has been tried without success, instead of trying until the
     /// request time-out. Meant for a person at a terminal, whose replicas probably do not run.
     pub give_up_unreachable: bool,
-    /// The user for whom requests are made, and the password. The client gets a token with them when it first needs one,
-    /// and a new one when that is not valid any more. `None`: requests are made for nobody, which is enough while users do
-    /// not count (etcd's `auth enable`).
+    /// The user for whom requests are made, and the password. The client gets a token with them when it first needs
+    /// one, and a new one when that is not valid any more. `None`: requests are made for nobody, which is enough while
+    /// users do not count (etcd's `auth enable`).
     pub user: Option<(String, String)>,
 }
 

@@ -88,7 +88,7 @@ impl Election {
     }
 }
 
-/// A leadership that is held; see [`Election::campaign`]. Who leads can have lost that without noticing in time: what
+/// A leadership that is held; see [`Election::campaign`]. A leader can have lost it without noticing in time: what
 /// must never be done by two leaders at once needs a fence, as described at [`Lock`](crate::Lock).
 ///
 /// When it is dropped, a task resigns in the background. If that fails, or the runtime ends, the next candidate leads

@@ -289,8 +289,8 @@ impl Endpoints {
                 }
             };
             debug!(endpoint, attempts, cause, "attempt failed");
-            // As long as some that it named are left, the endpoint in use may serve other groups. If they all fail, what it
-            // knows of the group is old.
+            // As long as some that it named are left, the endpoint in use may serve other groups. If they all fail,
+            // what it knows of the group is old.
             if named.is_empty() {
                 self.move_on(index);
             }

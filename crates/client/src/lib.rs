@@ -29,8 +29,8 @@
 //!
 //! # Transactions
 //!
-//! A transaction compares, and executes one of two lists of operations, all at one revision. This one writes a key only if
-//! it does not exist:
+//! A transaction compares, and executes one of two lists of operations, all at one revision. This one writes a key only
+//! if it does not exist:
 //!
 //! ```no_run
 //! # async fn example(client: synod_client::Client) -> Result<(), synod_client::Error> {
@@ -82,8 +82,9 @@
 //!
 //! # Leases, locks and elections
 //!
-//! [`Client::lease`] grants a lease and keeps it alive. [`Client::lock`] and [`Election::campaign`] wait for a lock and for a
-//! leadership, each with a lease of its own. All of them tell when they are lost, and let go when they are dropped:
+//! [`Client::lease`] grants a lease and keeps it alive. [`Client::lock`] and [`Election::campaign`] wait for a lock and
+//! for a leadership, each with a lease of its own. All of them tell when they are lost, and let go when they are
+//! dropped:
 //!
 //! ```no_run
 //! # async fn example(client: synod_client::Client) -> Result<(), synod_client::Error> {
@@ -106,7 +107,8 @@
 //! # async fn work() {}
 //! ```
 //!
-//! Who holds a lock can lose it without noticing in time. [`Lock`] says how to fence what must never be done by two.
+//! The holder of a lock can lose it without noticing in time. [`Lock`] says how to fence what must never be done by
+//! two.
 //!
 //! # Users
 //!
@@ -129,8 +131,8 @@
 //! use synod_client::{Client, Config, tls::{Connector, Identity, Policy, Trust}};
 //!
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let trust = Trust { authorities: Some("ca.crt".into()), ..Trust::default() };
-//! let shown = Identity { certificate: "client.crt".into(), key: "client.key".into() };
+//! let trust = Trust::of("ca.crt");
+//! let shown = Identity::of("client.crt", "client.key");
 //! let mut config = Config::new(["https://10.0.0.1:2379"]);
 //! config.tls = Some(Connector::new(Some(shown), Some(trust), Policy::default(), &["h2"])?);
 //! let client = Client::new(config)?;

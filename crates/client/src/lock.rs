@@ -86,7 +86,7 @@ impl Client {
 /// - An effect in the same store is a transaction that compares the lock with [`fence`](Lock::fence). It has no effect
 ///   if the lock is lost.
 /// - Another system gets [`revision`](Lock::revision) with each request, as a token. It refuses a request whose token
-///   is lower than one that it has seen. Who holds the lock later has a higher one.
+///   is lower than one that it has seen. A later holder of the lock has a higher one.
 ///
 /// ```no_run
 /// # async fn example(client: synod_client::Client, lock: synod_client::Lock) -> Result<(), synod_client::Error> {
@@ -119,7 +119,7 @@ impl Lock {
         &self.entry.key
     }
 
-    /// The fencing token: the revision at which the key was created. Who holds the lock later has a higher one.
+    /// The fencing token: the revision at which the key was created. A later holder of the lock has a higher one.
     #[must_use]
     pub fn revision(&self) -> i64 {
         self.entry.created

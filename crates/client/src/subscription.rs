@@ -136,9 +136,9 @@ impl Subscription {
         self.points.values().copied().collect()
     }
 
-    /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun. Otherwise
-    /// it begins with the group's first slot, which must be kept. A group that is about to leave can be added once it has
-    /// left, and none once every group has.
+    /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun.
+    /// Otherwise it begins with the group's first slot, which must be kept. A group that is about to leave can be added
+    /// once it has left, and none once every group has.
     pub fn add(&mut self, group: u32) {
         self.request.leave.retain(|leaves| *leaves != group);
         if !self.request.groups.is_empty() && !self.request.groups.contains(&group) {

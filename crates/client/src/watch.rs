@@ -19,8 +19,8 @@ const NEEDS_LEADER: &str = "hasleader";
 
 /// A watch: tells the changes of a key or a range of keys, in the order of their revisions, each once.
 ///
-/// When its server fails, or the connection to it, or the server has no leader for some seconds, the watch goes on at the
-/// next endpoint, with the revision after the last one that it has told.
+/// When its server fails, or the connection to it, or the server has no leader for some seconds, the watch goes on at
+/// the next endpoint, with the revision after the last one that it has told.
 #[derive(Debug)]
 pub struct Watch {
     client: Client,
@@ -31,8 +31,8 @@ pub struct Watch {
 }
 
 impl Client {
-    /// Watches as the request says. Nothing is sent before [`Watch::next`] is first called. The request's watch id is of
-    /// no use here, since each watch has a stream of its own, and responses are never split.
+    /// Watches as the request says. Nothing is sent before [`Watch::next`] is first called. The request's watch id is
+    /// of no use here, since each watch has a stream of its own, and responses are never split.
     pub fn watch(&self, request: WatchCreateRequest) -> Watch {
         let request = WatchCreateRequest { fragment: false, watch_id: 0, ..request };
         Watch { client: self.clone(), request, responses: None, fruitless: 0 }

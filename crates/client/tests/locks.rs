@@ -170,7 +170,7 @@ async fn a_lease_is_renewed_while_any_endpoint_answers_and_then_lost_in_time() {
     assert!(lock.held_until() <= silent + TTL);
     timeout(SOON, lock.lost()).await.unwrap();
     assert!(!lock.is_held() && silent.elapsed() <= TTL + Duration::from_secs(1), "{:?}", silent.elapsed());
-    // Who cannot renew does not wait without end either.
+    // A client that cannot renew does not wait forever either.
     pair.replicas[0].set(Fault::None);
     let waits = {
         let client = client.clone();

@@ -258,7 +258,8 @@ async fn a_client_goes_to_the_replicas_that_take_part_in_a_group() {
     );
 }
 
-/// The first endpoint has been away since the group was where nothing answers any more; the second one takes part in it.
+/// The first endpoint has been away since the group was where nothing answers any more; the second one takes part in
+/// it.
 #[tokio::test]
 async fn a_client_moves_on_if_those_that_a_replica_names_are_gone() {
     let pair = Pair::of_groups(4);

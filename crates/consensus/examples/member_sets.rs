@@ -3,8 +3,8 @@
 //!
 //! `cargo run --release -p synod-consensus --example member_sets`
 //!
-//! An answer is counted in two ways, as the protocols do: the sender is added to the set of those who answered, which is
-//! then a quorum or none; and the highest slot is found that a quorum has reached. Each figure is the median of 61
+//! An answer is counted in two ways, as the protocols do: the sender is added to the set of those who answered, which
+//! is then a quorum or none; and the highest slot is found that a quorum has reached. Each figure is the median of 61
 //! rounds, in which both take turns. Neither is inlined here beyond what the compiler does between crates.
 
 use std::{

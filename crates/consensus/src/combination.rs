@@ -9,6 +9,7 @@ use crate::{Dissemination, ElectionKind, ProtocolKind, Survives};
 
 /// How a replica orders, elects, disseminates and keeps: one choice of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Combination {
     /// How slots are ordered.
     pub protocol: ProtocolKind,
@@ -94,6 +95,17 @@ impl ProtocolKind {
 }
 
 impl Combination {
+    /// These choices, which may not go together ([`Combination::check`]).
+    #[must_use]
+    pub fn of(
+        protocol: ProtocolKind,
+        election: ElectionKind,
+        dissemination: Dissemination,
+        durability: Durability,
+    ) -> Combination {
+        Combination { protocol, election, dissemination, durability }
+    }
+
     /// Every combination that is legal, of the protocols that this program knows.
     pub fn legal() -> impl Iterator<Item = Combination> {
         let everything = ProtocolKind::known().flat_map(|(_, protocol)| {

@@ -84,7 +84,8 @@ impl fmt::Display for Failure {
 /// The most time that an input may take. It is far more than any takes, and what is quadratic takes more.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// How many smaller inputs are tried when an input has failed, and for how long: an input may have failed since it takes long.
+/// How many smaller inputs are tried when an input has failed, and for how long: an input may have failed since it
+/// takes long.
 const SHRINKING_RUNS: usize = 5_000;
 const SHRINKING_TIME: Duration = Duration::from_secs(20);
 
@@ -101,7 +102,8 @@ static PANIC_ELSEWHERE: Mutex<Option<String>> = Mutex::new(None);
 /// The beginnings of the names of such threads.
 const THREADS_OF_TARGETS: [&str; 2] = ["tokio", "executor"];
 
-/// Runs a target on its corpus, and then on inputs that are made of it. The same seed and budget of runs give the same inputs.
+/// Runs a target on its corpus, and then on inputs that are made of it. The same seed and budget of runs give the same
+/// inputs.
 ///
 /// # Errors
 /// An input failed. A target that accepts nothing fails too: it would test nothing.
@@ -248,8 +250,8 @@ fn shrunk(target: &Target, input: &[u8], why: String) -> Failure {
     smallest
 }
 
-/// A reason without what it tells of the input, which is different in each: words with digits, what stands in quotation marks,
-/// and a list with what follows it.
+/// A reason without what it tells of the input, which is different in each: words with digits, what stands in quotation
+/// marks, and a list with what follows it.
 fn without_details(reason: &str) -> String {
     let words = reason.split('"').step_by(2).flat_map(str::split_whitespace);
     let words = words

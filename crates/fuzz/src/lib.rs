@@ -1,9 +1,10 @@
 //! Fuzzers: programs that feed mutated bytes to everything that reads bytes from clients, peers and disks.
 //!
-//! A [`Target`] is a function of bytes that reads them as one part of Synod does, and checks what must hold for all bytes.
-//! [`run`] makes inputs from a corpus and runs a target on them; it is stable Rust, and needs no instrumentation. Instead of the
-//! code that an input reaches, it looks at what the target says about the input: an input with a new answer joins the corpus for
-//! the rest of the run. [docs/fuzzing.md](../../../docs/fuzzing.md) lists what each target covers.
+//! A [`Target`] is a function of bytes that reads them as one part of Synod does, and checks what must hold for all
+//! bytes. [`run`] makes inputs from a corpus and runs a target on them; it is stable Rust, and needs no
+//! instrumentation. Instead of the code that an input reaches, it looks at what the target says about the input: an
+//! input with a new answer joins the corpus for the rest of the run. [docs/fuzzing.md](../../../docs/fuzzing.md) lists
+//! what each target covers.
 //!
 //! | file | contents |
 //! | --- | --- |

@@ -32,8 +32,8 @@ const NUMBERS: [u64; 20] = [
     u64::MAX,
 ];
 
-/// Changes the input in one to six ways. `others` are inputs from which pieces are taken, and `words` are texts that mean
-/// something in the format.
+/// Changes the input in one to six ways. `others` are inputs from which pieces are taken, and `words` are texts that
+/// mean something in the format.
 pub(crate) fn mutate(input: &mut Vec<u8>, others: &[Vec<u8>], words: &[&[u8]], rng: &mut Rng) {
     // Few changes most of the time: an input with many is seldom understood.
     let changes = 1 + [0, 0, 0, 1, 1, 2, 3, 5][rng.usize(..8)];
@@ -71,7 +71,8 @@ fn change(input: &mut Vec<u8>, others: &[Vec<u8>], words: &[&[u8]], rng: &mut Rn
             let number = number(input.len(), rng).to_le_bytes();
             overwrite(input, at, &number[..1 << rng.usize(..4)]);
         }
-        // A length or a count that is in the input already, one more or one less: four bytes, the lowest of which comes first.
+        // A length or a count that is in the input already, one more or one less: four bytes, the lowest of which comes
+        // first.
         9 if at + 4 <= input.len() => {
             let word = u32::from_le_bytes(input[at..at + 4].try_into().expect("4 bytes"));
             let word = if rng.bool() { word.wrapping_add(1) } else { word.wrapping_sub(1) };

@@ -17,8 +17,8 @@ pub struct Target {
     pub words: &'static [&'static [u8]],
 }
 
-/// The memory that an input may use: that much at a time in bytes, and that many allocations in all. The second is a count of
-/// steps too: it bounds the time that an input takes, since what reads bytes allocates as it goes.
+/// The memory that an input may use: that much at a time in bytes, and that many allocations in all. The second is a
+/// count of steps too: it bounds the time that an input takes, since what reads bytes allocates as it goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// For any input.

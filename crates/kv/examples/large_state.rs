@@ -1,11 +1,11 @@
 //! Measures what a large store costs its executor: the longest that one command takes while the store is filled, while
-//! a snapshot shares it, and after it; how long it takes to write the snapshot and to read it back; and the same of commands and
-//! ticks of the clock with 100,000 leases. One thread, memory only.
+//! a snapshot shares it, and after it; how long it takes to write the snapshot and to read it back; and the same of
+//! commands and ticks of the clock with 100,000 leases. One thread, memory only.
 //!
 //! `cargo run --release -p synod-kv --example large_state [BYTES [VALUE_BYTES]]`
 //!
-//! `BYTES` counts keys and values. The times of commands are CPU time of the thread, so that other programs on the machine
-//! are not counted in.
+//! `BYTES` counts keys and values. The times of commands are CPU time of the thread, so that other programs on the
+//! machine are not counted in.
 
 use std::{
     env,

@@ -5,12 +5,13 @@
 //!        meta   meta   freelist   leaves of a bucket, branches among them, ... next   root: buckets and their roots
 //! ```
 //!
-//! Entries come in order, so a page is written when it is full, and a branch after the pages that it leads to; only one page
-//! of each level is in memory. The meta pages name the last page, so a writer that only counts goes through all entries first.
+//! Entries come in order, so a page is written when it is full, and a branch after the pages that it leads to; only one
+//! page of each level is in memory. The meta pages name the last page, so a writer that only counts goes through all
+//! entries first.
 //!
-//! All numbers are little-endian. A page is a header (id, kind, elements, pages that follow it), then an element for each
-//! entry (where key and value are), then keys and values. A page whose entries need more than [`PAGE_BYTES`] goes on in the
-//! pages after it, which have no header.
+//! All numbers are little-endian. A page is a header (id, kind, elements, pages that follow it), then an element for
+//! each entry (where key and value are), then keys and values. A page whose entries need more than [`PAGE_BYTES`] goes
+//! on in the pages after it, which have no header.
 
 use std::mem;
 
@@ -111,7 +112,8 @@ impl Writer {
         self.out.as_ref().map_or(0, Vec::len)
     }
 
-    /// Adds an entry to the present bucket, with a key behind all others. `put` puts the value, unless pages are only counted.
+    /// Adds an entry to the present bucket, with a key behind all others. `put` puts the value, unless pages are only
+    /// counted.
     pub(crate) fn entry(&mut self, key: &[u8], value_len: usize, put: impl FnOnce(&mut Vec<u8>)) {
         self.add_to_leaf(0, key, value_len, put);
     }

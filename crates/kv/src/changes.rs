@@ -28,8 +28,9 @@ const CHUNK_CHANGES: usize = 1024;
 /// Most buckets of a [`Sorter`]. A damaged snapshot may announce any number of changes.
 const BUCKETS_MAX: usize = 1 << 14;
 
-/// Brings changes that come in any order into the order of a list. Each goes into the bucket of its revision, and a bucket
-/// becomes a chunk of the list: sorting millions of changes in one piece would take longer, and twice the memory.
+/// Brings changes that come in any order into the order of a list. Each goes into the bucket of its revision, and a
+/// bucket becomes a chunk of the list: sorting millions of changes in one piece would take longer, and twice the
+/// memory.
 #[derive(Debug)]
 pub(crate) struct Sorter {
     first: i64,

@@ -71,9 +71,10 @@ impl KvStore {
         }
     }
 
-    /// etcd's hash of the versions up to a revision (0 or less: the present one), by which replicas are compared that have
-    /// gone on to different revisions since, provided that they compacted at the same one: the CRC-32C of the bucket `key` of
-    /// etcd's database, without versions that the last compaction keeps only for reads before `revision`.
+    /// etcd's hash of the versions up to a revision (0 or less: the present one), by which replicas are compared that
+    /// have gone on to different revisions since, provided that they compacted at the same one: the CRC-32C of the
+    /// bucket `key` of etcd's database, without versions that the last compaction keeps only for reads before
+    /// `revision`.
     ///
     /// # Errors
     /// [`KvError::Compacted`], [`KvError::FutureRevision`].

@@ -1,9 +1,9 @@
 //! The store as etcd would have it in its database: for etcd's snapshots and its hashes.
 //!
 //! The bucket `key` has each version under its revision, so it is the history since the last compaction. What the store
-//! does not know (members, how far the log is) comes with the question. The file is made piece by piece from a view: a first
-//! walk over all versions counts the pages, a second one writes them. So the memory is that of a page of each level and of
-//! what [`Revisions`] holds, whatever the size of the store.
+//! does not know (members, how far the log is) comes with the question. The file is made piece by piece from a view: a
+//! first walk over all versions counts the pages, a second one writes them. So the memory is that of a page of each
+//! level and of what [`Revisions`] holds, whatever the size of the store.
 
 use std::ops::Bound;
 

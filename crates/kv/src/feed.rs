@@ -1,7 +1,8 @@
 //! What the store tells those who watch it: each commit with its events, and views of its history.
 //!
 //! The store itself knows no watchers. It has at most one [`Feed`], which takes what is committed by reference and must
-//! not make the store wait. What a feed missed, it finds in a [`View`], which holds the history since the last compaction.
+//! not make the store wait. What a feed missed, it finds in a [`View`], which holds the history since the last
+//! compaction.
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ use crate::{
     key::{Key, find},
 };
 
-/// Who is told what a store commits. All calls come from the thread that executes commands, in the order in which the
+/// A receiver of what a store commits. All calls come from the thread that executes commands, in the order in which the
 /// store changes, and must return at once.
 pub trait Feed: fmt::Debug + Send + Sync {
     /// Whether commits are wanted. While they are not, the store makes no events.
@@ -29,8 +30,8 @@ pub trait Feed: fmt::Debug + Send + Sync {
     /// A command has changed something.
     fn committed(&self, commit: Commit);
 
-    /// The store is about to be compacted at this revision. `before` makes a view of what there is until then, which takes
-    /// no time, but what the store changes is held twice while the view is.
+    /// The store is about to be compacted at this revision. `before` makes a view of what there is until then, which
+    /// takes no time, but what the store changes is held twice while the view is.
     fn compacting(&self, revision: i64, before: &dyn Fn() -> View) {
         let _ = (revision, before);
     }
@@ -41,8 +42,8 @@ pub trait Feed: fmt::Debug + Send + Sync {
     /// The view that was wanted. It holds every commit before this call, and none after it.
     fn view(&self, view: View);
 
-    /// Something has changed that is not told: a snapshot has replaced the state, or a command has changed more keys than
-    /// it makes events for.
+    /// Something has changed that is not told: a snapshot has replaced the state, or a command has changed more keys
+    /// than it makes events for.
     fn missed(&self);
 }
 

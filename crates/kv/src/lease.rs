@@ -1,27 +1,30 @@
 //! Leases: keys that go away together when their client is not heard of for some time.
 //!
-//! A lease ends by the replicated clock, which the log moves, so all replicas end it in the same slot. It never ends early:
-//! from the moment at which the first replica executes a grant or a renewal, at least the lease's time to live passes, as
-//! the fastest clock of a replica measures it, before any replica ends the lease. The clock alone does not say so, since
-//! it lags: it may show a lease's time to live more than at the grant although less went by since.
+//! A lease ends by the replicated clock, which the log moves, so all replicas end it in the same slot. It never ends
+//! early: from the moment at which the first replica executes a grant or a renewal, at least the lease's time to live
+//! passes, as the fastest clock of a replica measures it, before any replica ends the lease. The clock alone does not
+//! say so, since it lags: it may show a lease's time to live more than at the grant although less went by since.
 //!
 //! So the time to live is counted from what the clock shows after it has moved **twice** since the grant. The argument,
-//! with the ticks a, b, c as they move the clock after the grant is executed (`synod_replica::clock` has what a tick is):
+//! with the ticks a, b, c as they move the clock after the grant is executed (`synod_replica::clock` has what a tick
+//! is):
 //!
-//! - Tick b moves a clock that tick a has moved, so the proposer of b has seen the clock after a, which means that it had
-//!   executed the grant before; let p be the moment of that proposal, which is not before the first execution of the grant.
+//! - Tick b moves a clock that tick a has moved, so the proposer of b has seen the clock after a, which means that it
+//!   had executed the grant before; let p be the moment of that proposal, which is not before the first execution of
+//!   the grant.
 //! - The proposer of c counts what went by since it saw the clock after b, or since it proposed b itself: since p or
 //!   later. The same holds, from then on, of each further tick. So what ticks add to the clock after b went by after p.
 //! - The lease ends when they have added its time to live.
 //!
-//! There is one exception: the proposer of c may have proposed another tick before p, to the very instant to which b moved
-//! the clock. It counts from that proposal then (`ClockView::shows`). But b is the tick of another replica, or of an earlier
-//! life, so all leases start again with c, as the next paragraph says, and the argument holds with c in the place of b.
+//! There is one exception: the proposer of c may have proposed another tick before p, to the very instant to which b
+//! moved the clock. It counts from that proposal then (`ClockView::shows`). But b is the tick of another replica, or of
+//! an earlier life, so all leases start again with c, as the next paragraph says, and the argument holds with c in the
+//! place of b.
 //!
-//! When the log has stood still, clients could not renew: all leases start again with their whole time to live, as in etcd
-//! after an election. That is so when another life of a replica moves the clock than the one before, when one tick is longer
-//! than ticks are while there are leases ([`STANDSTILL_MS`]), and when the last alarm CORRUPT is cleared, which refuses
-//! renewals. All of that is in the log, so all replicas agree, and a lease only becomes longer.
+//! When the log has stood still, clients could not renew: all leases start again with their whole time to live, as in
+//! etcd after an election. That is so when another life of a replica moves the clock than the one before, when one tick
+//! is longer than ticks are while there are leases ([`STANDSTILL_MS`]), and when the last alarm CORRUPT is cleared,
+//! which refuses renewals. All of that is in the log, so all replicas agree, and a lease only becomes longer.
 //!
 //! Without leases there is nothing to remember here, and stores that were restored from a snapshot are as the others.
 
@@ -66,8 +69,8 @@ const TICKS: u8 = 2;
 pub(crate) struct Leases {
     /// What the replicated clock shows; 0 without leases.
     pub(crate) clock_ms: u64,
-    /// The session of the replica that moved the clock last; 0 if it has not moved since the first lease was granted, or
-    /// since an alarm was cleared under which clients could not renew.
+    /// The session of the replica that moved the clock last; 0 if it has not moved since the first lease was granted,
+    /// or since an alarm was cleared under which clients could not renew.
     pub(crate) mover: u64,
     /// What the clock showed when all leases last started again.
     pub(crate) restarted_ms: u64,
@@ -331,8 +334,8 @@ impl KvStore {
         LeaseLeasesResponse { header: header(self.revision), leases }
     }
 
-    /// The replicated clock has moved: leases end whose time is up. While replicas are known to differ, time stands still
-    /// for leases, since clients cannot renew.
+    /// The replicated clock has moved: leases end whose time is up. While replicas are known to differ, time stands
+    /// still for leases, since clients cannot renew.
     pub(crate) fn clock_moved(&mut self, clock_ms: u64, mover: u64) {
         self.now_ms = clock_ms;
         if self.has_alarm(AlarmType::Corrupt) {

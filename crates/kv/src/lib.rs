@@ -50,4 +50,5 @@ pub use feed::{Change, Commit, Event, Feed, View};
 pub use planted::KvBug;
 #[cfg(feature = "planted-bugs")]
 pub use planted::plant;
+pub use snapshot::SNAPSHOT_FORMATS;
 pub use store::{Comparer, KvStore};

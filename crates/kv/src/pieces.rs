@@ -95,8 +95,8 @@ fn piece(fields: &[u8]) -> Bytes {
     piece.into()
 }
 
-/// A pair as it is encoded in a response and in etcd's database. It is encoded by hand: making a message of each of a million pairs
-/// costs several times as much as copying their bytes.
+/// A pair as it is encoded in a response and in etcd's database. It is encoded by hand: making a message of each of a
+/// million pairs costs several times as much as copying their bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<'a> {
     key: &'a [u8],

@@ -6,7 +6,8 @@
 /// A known way to get users, or the upkeep of the store, wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvBug {
-    /// A snapshot that is restored leaves what users may do as it was before: what follows from their roles is not made again.
+    /// A snapshot that is restored leaves what users may do as it was before: what follows from their roles is not made
+    /// again.
     KeepRightsAtRestore,
     /// A command counts whatever has changed of users and roles since its server found out who its user is.
     AnyAuthRevision,

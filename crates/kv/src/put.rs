@@ -143,8 +143,8 @@ pub(crate) struct PlainPut<'a> {
 }
 
 impl<'a> PlainPut<'a> {
-    /// Reads an encoded `KvCommand`: `1 { 1 key 2 value } 11 user 12 auth_revision 14 quota_bytes 15 member_id`, each field in its
-    /// place or absent. Returns `None` for any other encoding, which may still be a valid command.
+    /// Reads an encoded `KvCommand`: `1 { 1 key 2 value } 11 user 12 auth_revision 14 quota_bytes 15 member_id`, each
+    /// field in its place or absent. Returns `None` for any other encoding, which may still be a valid command.
     pub(crate) fn read(command: &'a [u8]) -> Option<PlainPut<'a>> {
         let mut command = Fields(command);
         let mut put = Fields(command.bytes(1)?.filter(|put| !put.is_empty())?);

@@ -1,8 +1,9 @@
 //! The versions that etcd would hold, in the order of their revisions.
 //!
 //! Above the last compaction the list of changes has that order. Below it there is one version of a key at most, which
-//! only its key leads to, so these are looked for window by window: each walk over the keys finds the next ones. A window
-//! is as large as an eighth of the keys, so there are nine walks at most, and the memory is that of an eighth of the keys.
+//! only its key leads to, so these are looked for window by window: each walk over the keys finds the next ones. A
+//! window is as large as an eighth of the keys, so there are nine walks at most, and the memory is that of an eighth of
+//! the keys.
 
 use std::{collections::BinaryHeap, vec};
 

@@ -1,7 +1,7 @@
 //! Writing the store to a stream, and reading it back.
 //!
 //! ```text
-//! snapshot := magic "synod-kv" | format u32 (its version, and its readers above; see wire/version.rs) | block ... | end block
+//! snapshot := magic "synod-kv" | format u32 (version, and readers above; see wire/version.rs) | block ... | end block
 //! block    := length u32, at most 64 KiB | checksum u32 | payload
 //! end      := a block of length 0
 //! payloads, one after the other:
@@ -13,7 +13,7 @@
 //!   with leases, which a store of version 2 has not:
 //!   leases u32   | clock u64 | mover u64 | restarted u64
 //!                | leases x { id i64 | ttl i64 | ticks u8, 0 if the end is known | end u64, 0 if it is not }
-//!   with users or roles, which a store of version 3 has not; then the leases above may be 0, without what follows them:
+//!   with users or roles, which a store of version 3 has not; the leases above may be 0 then, and nothing follows them:
 //!   enabled u8   | revision u64 | tokens u64
 //!   users u32    | users x { name bytes | hash bytes | without password u8 | roles u32 | roles x { name bytes } }
 //!   roles u32    | roles x { name bytes | permissions u32 | permissions x { key bytes | range_end bytes | kind u32 } }
@@ -55,6 +55,13 @@ const OF_NO_LEASE: Written = Written { version: WITHOUT_LEASES, readers: WITHOUT
 /// A store without users and roles is written as before there were any.
 const WITHOUT_USERS: u32 = 3;
 const OF_NO_USER: Written = Written { version: WITHOUT_USERS, readers: WITHOUT_USERS };
+
+/// The formats of a store's snapshot, by what is in the store.
+pub const SNAPSHOT_FORMATS: &[(&str, Format)] = &[
+    ("without leases and users", Format { written: OF_NO_LEASE, ..FORMAT }),
+    ("with leases", Format { written: OF_NO_USER, ..FORMAT }),
+    ("with users or roles", FORMAT),
+];
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// A store as it was when it was frozen. It shares everything with the living store until that changes it.
@@ -267,9 +274,9 @@ const ASCENDING_KEYS: usize = 2048;
 
 /// Builds a map of keys that ascend.
 ///
-/// A leaf of the map that is full is split into halves. If keys are inserted as they come, the left half gets no further
-/// key, and the map takes nearly twice the memory that it needs. So every second of some keys comes first, and those
-/// between them fill the halves.
+/// A leaf of the map that is full is split into halves. If keys are inserted as they come, the left half gets no
+/// further key, and the map takes nearly twice the memory that it needs. So every second of some keys comes first, and
+/// those between them fill the halves.
 #[derive(Default)]
 struct Ascending {
     map: OrdMap<Key, History>,
@@ -525,8 +532,13 @@ mod tests {
     use std::{env, fs, path::Path};
 
     use synod_api::{
-        etcdserverpb::{CompactionRequest, alarm_request::AlarmAction},
-        synod::v1::{KvCommand, kv_command::Command},
+        authpb::{Permission, permission::Type},
+        etcdserverpb::{
+            AuthEnableRequest, AuthRoleAddRequest, AuthRoleGrantPermissionRequest, AuthUserAddRequest,
+            AuthUserGrantRoleRequest, CompactionRequest, LeaseGrantRequest, PutRequest,
+            alarm_request::AlarmAction,
+        },
+        synod::v1::{KvAuthChange, KvCommand, kv_auth_change::Change as Managed, kv_command::Command},
     };
     use synod_replica::StateMachine;
 
@@ -639,7 +651,10 @@ mod tests {
 
     /// A store whose snapshot is small.
     fn small() -> KvStore {
-        let mut small = KvStore::new();
+        filled(KvStore::new())
+    }
+
+    fn filled(mut small: KvStore) -> KvStore {
         for n in 0..20 {
             small.set(&format!("{}", n % 3), "value");
         }
@@ -648,19 +663,90 @@ mod tests {
         small
     }
 
-    /// A release adds a file and changes none: `SYNOD_WRITE_FORMATS=RELEASE` writes it.
+    /// The same with leases: one whose time counts already, and one whose time does not count yet.
+    fn with_leases() -> KvStore {
+        let mut store = KvStore::new();
+        let grant = |store: &mut KvStore, id| {
+            store.send(Command::LeaseGrant(LeaseGrantRequest { ttl: 10 * id, id })).unwrap();
+            store.set_with(PutRequest { lease: id, ..testing::put(&format!("leased {id}"), "v") }).unwrap();
+        };
+        grant(&mut store, 1);
+        for clock_ms in [1_000, 2_000, 3_000] {
+            store.clock_moved(clock_ms, 7);
+        }
+        grant(&mut store, 2);
+        filled(store)
+    }
+
+    /// The same with users and roles too, which are in force.
+    fn with_users() -> KvStore {
+        let mut store = with_leases();
+        let user = AuthUserAddRequest {
+            name: "root".to_owned(),
+            hashed_password: "a hash".to_owned(),
+            ..AuthUserAddRequest::default()
+        };
+        let perm = Permission { perm_type: Type::Readwrite.into(), key: "a".into(), range_end: "n".into() };
+        let changes = [
+            Managed::UserAdd(user),
+            Managed::RoleAdd(AuthRoleAddRequest { name: "root".to_owned() }),
+            Managed::RoleAdd(AuthRoleAddRequest { name: "editor".to_owned() }),
+            Managed::RoleGrantPermission(AuthRoleGrantPermissionRequest {
+                name: "editor".to_owned(),
+                perm: Some(perm),
+            }),
+            Managed::UserGrantRole(AuthUserGrantRoleRequest {
+                user: "root".to_owned(),
+                role: "root".to_owned(),
+            }),
+            Managed::UserGrantRole(AuthUserGrantRoleRequest {
+                user: "root".to_owned(),
+                role: "editor".to_owned(),
+            }),
+            Managed::Enable(AuthEnableRequest {}),
+        ];
+        for change in changes {
+            store.send(Command::Auth(KvAuthChange { change: Some(change) })).unwrap();
+        }
+        store
+    }
+
+    /// A release adds files and changes none: `SYNOD_WRITE_FORMATS=RELEASE` writes those that it lacks.
     #[test]
     fn what_releases_wrote_is_read() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats"));
+        let cases = [("", small()), ("-leases", with_leases()), ("-users", with_users())];
+        let formats = cases.each_ref().map(|(_, store)| word(&written(store)[8..]));
+        assert_eq!(formats, [OF_NO_LEASE, OF_NO_USER, FORMAT.written], "each of them is written");
         if let Ok(release) = env::var("SYNOD_WRITE_FORMATS") {
-            fs::write(folder.join(format!("{release}.snapshot")), written(&small())).unwrap();
+            for (name, store) in &cases {
+                let file = folder.join(format!("{release}{name}.snapshot"));
+                if !file.exists() {
+                    fs::write(file, written(store)).unwrap();
+                }
+            }
         }
-        let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        assert!(files.contains(&folder.join("0.2.0.snapshot")), "{files:?}");
-        for file in files {
+        let mut read = 0;
+        for file in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = file.file_stem().unwrap().to_str().unwrap();
+            let (_, case) =
+                name.split_once('-').map_or(("", ""), |(release, _)| name.split_at(release.len()));
+            let (_, expected) = cases.iter().find(|(name, _)| *name == case).unwrap();
             let store = restored(&fs::read(&file).unwrap()).unwrap();
-            assert_eq!(contents(&store), contents(&small()), "{}", file.display());
+            assert_eq!(contents(&store), contents(expected), "{}", file.display());
+            assert_eq!(
+                (&store.leases, &store.auth),
+                (&expected.leases, &expected.auth),
+                "{}",
+                file.display()
+            );
+            read += 1;
         }
+        assert!(read >= cases.len(), "{read} files");
+    }
+
+    fn word(bytes: &[u8]) -> Written {
+        Written::unpacked(u32::from_le_bytes(bytes[..4].try_into().unwrap()))
     }
 
     #[test]

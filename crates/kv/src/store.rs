@@ -69,15 +69,15 @@ pub struct KvStore {
     pub(crate) auth: Arc<Auth>,
     /// What the replicated clock showed at the last command.
     pub(crate) now_ms: u64,
-    /// Who is told what is committed. It is no part of the replicated state.
+    /// It is told what is committed. It is no part of the replicated state.
     pub(crate) feed: Option<Arc<dyn Feed>>,
-    /// Who is told of users and tokens. It is no part of the replicated state.
+    /// It is told of users and tokens. It is no part of the replicated state.
     pub(crate) auth_feed: Option<Arc<dyn AuthFeed>>,
-    /// Who is told what members say of their hashes. It is no part of the replicated state.
+    /// It is told what members say of their hashes. It is no part of the replicated state.
     pub(crate) comparer: Option<Arc<dyn Comparer>>,
 }
 
-/// Who compares this store with those of other members. Calls come from the thread that executes commands, in the order of
+/// Compares this store with those of other members. Calls come from the thread that executes commands, in the order of
 /// the log, also of what an earlier life has executed, and must return at once.
 pub trait Comparer: fmt::Debug + Send + Sync {
     /// A member asks for hashes, or tells its own. The store is at `revision`.
@@ -199,7 +199,7 @@ impl KvStore {
             _ if self.has_alarm(AlarmType::Corrupt) => return Err(KvError::Corrupt),
             _ => {}
         }
-        // It comes before the quota: who may not write raises no alarm either.
+        // It comes before the quota: a user who may not write raises no alarm either.
         self.check_command(command, &mut budget)?;
         self.claim_space(cost(request), command.quota_bytes, command.member_id)?;
         match request {

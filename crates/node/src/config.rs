@@ -56,10 +56,12 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Where to listen for those that call with TLS. An address may be in both lists.
     pub listen_tls: Vec<SocketAddr>,
-    /// TLS with other replicas: for those whose address begins with `https://`, and at addresses of [`Config::listen_tls`].
+    /// TLS with other replicas: for those whose address begins with `https://`, and at addresses of
+    /// [`Config::listen_tls`].
     pub tls: Option<Tls>,
-    /// Sockets that listen already, in place of [`Config::listen`] and [`Config::listen_tls`], with TLS if there is any:
-    /// with ports that the system chose, the addresses of all replicas must be known before the first of them starts.
+    /// Sockets that listen already, in place of [`Config::listen`] and [`Config::listen_tls`], with TLS if there is
+    /// any: with ports that the system chose, the addresses of all replicas must be known before the first of them
+    /// starts.
     pub listeners: Vec<Arc<TcpListener>>,
     /// Where log and snapshots live.
     pub data_dir: PathBuf,
@@ -83,13 +85,13 @@ pub struct Config {
     pub disk: Arc<dyn Disk>,
     /// How the work is spread over threads.
     pub threads: Threads,
-    /// Several groups in one order, which execute on one state machine. The same at all replicas of a cluster, and at every
-    /// start; but for [`Merging::skips`].
+    /// Several groups in one order, which execute on one state machine. The same at all replicas of a cluster, and at
+    /// every start; but for [`Merging::skips`].
     pub merging: Option<Merging>,
-    /// With [`Threads::Compact`]: the event loop on which the protocol runs, beside other tasks, such as those that serve
-    /// clients. Without one its thread waits for sockets of peers alone. The state machine, the disk and the network are
-    /// then called inside of that loop's tasks, where tokio allows no blocking calls of its own; and no other task of
-    /// the loop may block, or stop this replica. A loop runs one replica, once.
+    /// With [`Threads::Compact`]: the event loop on which the protocol runs, beside other tasks, such as those that
+    /// serve clients. Without one its thread waits for sockets of peers alone. The state machine, the disk and the
+    /// network are then called inside of that loop's tasks, where tokio allows no blocking calls of its own; and no
+    /// other task of the loop may block, or stop this replica. A loop runs one replica, once.
     pub event_loop: Option<Arc<dyn EventLoop>>,
 }
 
@@ -126,8 +128,8 @@ pub enum Threads {
     Spread,
     /// One thread reads the sockets of peers, runs the protocol, writes to the sockets and executes commands. Only the
     /// log has a thread of its own, since it waits for the disk. With [`Config::event_loop`] the same thread can serve
-    /// clients too. A command that takes long delays the protocol: one that takes a good part of an election time-out can
-    /// cost the leadership.
+    /// clients too. A command that takes long delays the protocol: one that takes a good part of an election time-out
+    /// can cost the leadership.
     Compact,
 }
 
@@ -256,8 +258,7 @@ impl Config {
             return Err(ConfigError::EventLoop);
         }
         let &Options { protocol, election, dissemination, .. } = consensus;
-        let durability = self.durability;
-        Combination { protocol, election, dissemination, durability }.check()?;
+        Combination::of(protocol, election, dissemination, self.durability).check()?;
         let (message_bytes_max, frame_bytes_max) =
             (self.message_bytes_max(), self.network.message_bytes_max());
         if message_bytes_max > frame_bytes_max {

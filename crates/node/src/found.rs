@@ -236,7 +236,7 @@ fn restore_merged<S: StateMachine>(
     let (mut executor, mut files) = (Executor::merged(machine, first, take), MergedFiles::default());
     for (group, state) in (0u16..).map(GroupId).zip(&*states) {
         for slot in state.store.slots()? {
-            // One that cannot be read is of no use; of the newest one that was said.
+            // A snapshot that cannot be read is skipped; a start that finds it as the newest one has said so.
             if let Ok(mut reader) = state.store.open_snapshot(slot)
                 && let Ok(Some(cut)) = Cut::read_from(&mut reader)
                 && cut.slots.len() == executor.groups()

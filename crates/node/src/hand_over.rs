@@ -8,8 +8,8 @@ use synod_wire::ReplicaId;
 
 use crate::{Handle, Node, apart::apart};
 
-/// How long it may take. A successor that has everything needs two round trips.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a hand-over may take. A successor that has everything needs two round trips.
+const HAND_OVER_MAX: Duration = Duration::from_secs(1);
 /// How long a successor is waited for before another one is asked: one that lags is refused without a word.
 const ATTEMPT: Duration = Duration::from_millis(200);
 const GLANCE_INTERVAL: Duration = Duration::from_millis(2);
@@ -32,7 +32,7 @@ impl Node {
 
 /// One after the other, all within the time of one.
 fn hand_over_all(handles: &[Handle], me: ReplicaId) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HAND_OVER_MAX;
     handles.iter().for_each(|handle| hand_over(handle, me, deadline));
 }
 
@@ -63,6 +63,6 @@ fn hand_over(handle: &Handle, me: ReplicaId, deadline: Instant) {
     match successor() {
         _ if asked.is_empty() => {}
         Some(leader) => tracing::info!(%leader, "handed over the leadership"),
-        None => tracing::warn!("nobody has taken over the leadership in {PATIENCE:?}"),
+        None => tracing::warn!("nobody has taken over the leadership in {HAND_OVER_MAX:?}"),
     }
 }

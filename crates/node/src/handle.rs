@@ -131,6 +131,7 @@ impl Handle {
     /// A handle for the tasks of one thread, and a task that has to run among them: what they want in one turn of
     /// that thread is handed to the replica together. A hand-over costs more than ordering a command, and it takes the
     /// processor from the task that is about to bring the next command, so that batches would stay small.
+    #[doc(hidden)]
     pub fn gathering(&self) -> (Handle, impl Future<Output = ()> + Send + use<>) {
         // Bounded by the admission of requests.
         let (gathered, jobs) = mpsc::unbounded_channel();
@@ -222,14 +223,15 @@ impl Handle {
     }
 
     /// Whether this replica takes part in the group; otherwise it answers [`RequestError::TakesNoPart`] to whatever is
-    /// asked of it. It may be a member of the cluster, and take no part where others were chosen ([`Others::StayAway`]).
+    /// asked of it. It may be a member of the cluster, and take no part where others were chosen
+    /// ([`Others::StayAway`]).
     #[must_use]
     pub fn takes_part(&self) -> bool {
         self.inner.takes_part(self.inner.group)
     }
 
-    /// Whether this replica was removed from the group, and nobody needs it any more. It comes back to a group of several
-    /// if it is chosen again ([`Change::Place`]).
+    /// Whether this replica was removed from the group, and nobody needs it any more. It comes back to a group of
+    /// several if it is chosen again ([`Change::Place`]).
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.inner.shared.retired.load(std::sync::atomic::Ordering::SeqCst)
@@ -265,7 +267,7 @@ impl Handle {
                 match self.group().membership {
                     Membership::Followed(_) => {}
                     Membership::Follows(_) => return Err(ChangeError::MembersFollow),
-                    Membership::Alone => return Err(ChangeError::MembersStay),
+                    _ => return Err(ChangeError::MembersStay),
                 }
             }
             Change::Follow(_) => return Err(ChangeError::MembersFollow),
@@ -275,8 +277,7 @@ impl Handle {
             Change::Order { protocol, election, overrides } => {
                 overrides.check(*protocol)?;
                 let (dissemination, durability) = (overrides.dissemination(), self.inner.durability);
-                let (protocol, election) = (*protocol, *election);
-                Combination { protocol, election, dissemination, durability }.check()?;
+                Combination::of(*protocol, *election, dissemination, durability).check()?;
             }
             Change::Limits(limits) => limits.check()?,
             _ => {}

@@ -30,10 +30,10 @@
 //! more. With [`Config::event_loop`] that thread also runs other tasks, such as those of a server for clients
 //! (`event_loop.rs`).
 //!
-//! `waiting.rs` is the clients that wait at the protocol's thread; `subscription.rs` is those that follow what is decided;
-//! `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one that was
-//! removed is no peer any more; `recover.rs` makes a new cluster of what
-//! one survivor has; `bundle.rs` sends small messages of many groups in one frame.
+//! `waiting.rs` is the clients that wait at the protocol's thread; `subscription.rs` is those that follow what is
+//! decided; `origin.rs` is what a replica begins with, and what it tells one that joins; `parting.rs` says when one
+//! that was removed is no peer any more; `recover.rs` makes a new cluster of what one survivor has; `bundle.rs` sends
+//! small messages of many groups in one frame.
 //!
 //! Queues are bounded. Everything that the protocol's thread takes comes through one queue of a fixed length, or with
 //! [`Threads::Compact`] from the sockets of peers, of which it reads a bounded part in each turn: when the queue is
@@ -83,7 +83,7 @@ pub use handle::Handle;
 #[cfg(feature = "metrics")]
 pub use metrics::NodeMetrics;
 pub use node::Node;
-pub use origin::{AskError, Origin, is_begun};
+pub use origin::{AskError, ORIGIN_FORMAT, Origin, is_begun};
 pub use status::{MergeStatus, NodeStatus, PeerLink};
 pub use subscription::Subscription;
 pub use synod_transport::Tls;

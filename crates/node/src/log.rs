@@ -73,8 +73,8 @@ const COMMIT_BYTES_MAX: usize = 8 << 20;
 /// time a record could rot unnoticed for longer; with a shorter one a lightly loaded disk gets more fsyncs.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// The log may have this many segments, and as many bytes as are worth the snapshots, before a group that keeps the oldest
-/// segment is asked for a snapshot: a group that has little to do takes none by itself.
+/// The log may have this many segments, and as many bytes as are worth the snapshots, before a group that keeps the
+/// oldest segment is asked for a snapshot: a group that has little to do takes none by itself.
 const SEGMENTS_MAX: usize = 4;
 
 /// The log, with what it needs to report.

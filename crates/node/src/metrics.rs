@@ -44,6 +44,19 @@ impl Collector for NodeMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let mut families = Families(&mut encoder);
         let e = &mut families;
+        self.encode_role(e)?;
+        self.encode_slots(e)?;
+        self.encode_log(e)?;
+        self.encode_stages(e)?;
+        self.encode_merge(e)?;
+        self.encode_peers(e)
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl NodeMetrics {
+    /// Which part the replica takes.
+    fn encode_role(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
         let s = &*self.shared;
         e.gauge(
             "synod_role",
@@ -62,7 +75,12 @@ impl Collector for NodeMetrics {
         )?;
         e.gauge("synod_leader", "Id of the leader, 0 if none is known", s.leader.get())?;
         e.gauge("synod_ballot_round", "Round of the highest ballot known", s.ballot_round.get())?;
-        e.counter("synod_leader_changes", "How often a leader was elected", s.leader_changes.get())?;
+        e.counter("synod_leader_changes", "How often a leader was elected", s.leader_changes.get())
+    }
+
+    /// How far it is, and what it holds in memory for that.
+    fn encode_slots(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
+        let s = &*self.shared;
         e.gauge("synod_slot_decided", "Last slot of the decided prefix", s.decided.get())?;
         e.gauge(
             "synod_slot_known_decided",
@@ -103,7 +121,12 @@ impl Collector for NodeMetrics {
         e.gauge_bytes("synod_snapshot", "Size of the newest snapshot", s.snapshot_bytes.get())?;
         e.gauge("synod_client_sessions", "Open sessions of clients", s.client_sessions.get())?;
         e.counter("synod_commands", "Commands taken from clients, to be ordered", s.requests.get())?;
-        e.counter("synod_reads", "Linearizable queries taken from clients", s.reads.get())?;
+        e.counter("synod_reads", "Linearizable queries taken from clients", s.reads.get())
+    }
+
+    /// The log.
+    fn encode_log(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
+        let s = &*self.shared;
         e.gauge_bytes("synod_log", "Bytes of the write-ahead log", s.log_bytes.get())?;
         e.counter("synod_log_records", "Records written to the log", s.log_records.get())?;
         e.counter_bytes("synod_log_written", "Bytes written to the log", s.log_bytes_written.get())?;
@@ -111,7 +134,12 @@ impl Collector for NodeMetrics {
             "synod_log_commit",
             "Commits to the log: writing what waits and, as far as --durability asks for it, one fsync",
             &s.log_commits,
-        )?;
+        )
+    }
+
+    /// The stages, and the queues before them.
+    fn encode_stages(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
+        let s = &*self.shared;
         e.counter("synod_protocol_events", "Events taken by the protocol's thread", s.events.get())?;
         e.counter("synod_protocol_bursts", "Bursts of events, each handled as one", s.bursts.get())?;
         for (name, help, busy) in [
@@ -157,14 +185,9 @@ impl Collector for NodeMetrics {
             "synod_queue_executor",
             "Jobs that wait for the executor's thread",
             self.queues.executor.len() as u64,
-        )?;
-        self.encode_merge(e)?;
-        self.encode_peers(e)
+        )
     }
-}
 
-#[cfg(feature = "metrics")]
-impl NodeMetrics {
     /// What the groups show of their common order.
     fn encode_merge(&self, e: &mut Families<'_, '_>) -> std::fmt::Result {
         let Some(first) = self.merged.first() else { return Ok(()) };

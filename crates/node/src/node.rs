@@ -38,7 +38,8 @@ use crate::{
 /// The interval of a clock that another group moves: about a century.
 const NEVER_TICKS: Duration = Duration::from_secs(3_000_000_000);
 
-/// The most ids of members that a lagging group has not seen, which an answer to a replica that asks for its cluster names.
+/// The most ids of members that a lagging group has not seen, which an answer to a replica that asks for its cluster
+/// names.
 const UNSEEN_MAX: usize = 1 << 10;
 
 /// A running replica, of one group or of several that share its log, its connections and its threads. Dropping it stops
@@ -193,8 +194,8 @@ impl Begun {
 }
 
 /// Whether a replica is the one of its group that should lead if several could begin to at the same time: voter after
-/// voter has its turn, group after group, so that one replica does not come to lead all. Only an election by ballots needs
-/// that: where time-outs are drawn, chance spreads the leaders, and a fixed order knows no preference.
+/// voter has its turn, group after group, so that one replica does not come to lead all. Only an election by ballots
+/// needs that: where time-outs are drawn, chance spreads the leaders, and a fixed order knows no preference.
 fn leads_first(me: ReplicaId, group: GroupId, of: &Group) -> bool {
     let turn = usize::from(group.0) % of.voters().count().max(1);
     of.election == ElectionKind::Ballot && of.voters().nth(turn) == Some(me)
@@ -223,9 +224,10 @@ impl Node {
     /// each peer, and the threads.
     ///
     /// All replicas of the cluster have the same number of groups, and the same at every start. The members with which
-    /// the groups begin are those of the configuration. Members are decided in the first group, and the others follow by
-    /// themselves ([`synod_replica::Membership`]): [`Handle::change`] of another group changes what orders it, its limits,
-    /// and who of the members votes in it ([`synod_replica::Change::Place`]). A replica is removed once no group has it any more.
+    /// the groups begin are those of the configuration. Members are decided in the first group, and the others follow
+    /// by themselves ([`synod_replica::Membership`]): [`Handle::change`] of another group changes what orders it, its
+    /// limits, and who of the members votes in it ([`synod_replica::Change::Place`]). A replica is removed once no
+    /// group has it any more.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -504,7 +506,7 @@ impl Notes {
     }
 }
 
-/// Who is met first: all the members with which a new group began.
+/// The replicas that are met first are all the members with which a new group began.
 fn meetings(config: &Config, first: &Begun, book: &Arc<PeerBook>, inputs: Queue) -> Meetings {
     let waits = first.replica.status().waits_for_members;
     let meetings = Meetings {

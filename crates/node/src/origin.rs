@@ -15,8 +15,8 @@ use synod_wire::{
 use crate::apart::apart;
 
 /// What a replica must know to begin or to join, and which members there are. It is kept in the data
-/// directory from the first start on, for each group, written again with each change of the group, and given to programs
-/// that ask for it ([`Origin::ask`]).
+/// directory from the first start on, for each group, written again with each change of the group, and given to
+/// programs that ask for it ([`Origin::ask`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Origin {
@@ -29,15 +29,16 @@ pub struct Origin {
     /// In an answer to [`Origin::ask`] from a cluster of several groups: the groups with which the logs of the others
     /// begin, in the order of their numbers.
     pub others: Vec<Group>,
-    /// In such an answer: the replicas that are not among the members of `present`, and that other groups still have, or
-    /// may have without the knowledge of the replica that answers.
+    /// In such an answer: the replicas that are not among the members of `present`, and that other groups still have,
+    /// or may have without the knowledge of the replica that answers.
     pub staying: Vec<ReplicaId>,
     /// In such an answer: where the groups are merged into one order, how many batches of each come in a row.
     pub merged: Option<Take>,
 }
 
-/// The first part of the encoding. Version 2 and earlier ones did not say which versions can read them.
-const FORMAT: Format = Format::first(3);
+/// The format of an [`Origin`], with which its encoding begins. Version 2 and earlier ones did not say which versions
+/// can read them.
+pub const ORIGIN_FORMAT: Format = Format::first(3);
 
 /// What follows the first group: the other groups, replicas that stay, and how merged groups take turns.
 type Others = (Vec<Group>, Vec<ReplicaId>, Option<Take>);
@@ -69,7 +70,7 @@ impl Origin {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::new();
-        writer.u32(FORMAT.written.packed());
+        writer.u32(ORIGIN_FORMAT.written.packed());
         writer.u64(self.cluster.0);
         writer.shared(&self.first.encode().to_bytes());
         writer.shared(&self.present.encode().to_bytes());
@@ -123,7 +124,7 @@ impl Origin {
     pub fn decode(bytes: Bytes) -> Result<Origin, DecodeError> {
         let mut reader = Reader::new(bytes);
         let written = Written::unpacked(reader.u32("version of the group")?);
-        if FORMAT.check(written).is_err() {
+        if ORIGIN_FORMAT.check(written).is_err() {
             return Err(DecodeError::Undefined {
                 field: "version of the group",
                 value: written.version.into(),
@@ -138,8 +139,8 @@ impl Origin {
     }
 
     /// Asks replicas, each at its `host:port` or `https://host:port`, which cluster they belong to and which members it
-    /// has. All are asked one after the other, within `timeout` in all; the answer that knows the latest group counts, with
-    /// the replicas that stay as any answer says.
+    /// has. All are asked one after the other, within `timeout` in all; the answer that knows the latest group counts,
+    /// with the replicas that stay as any answer says.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -225,8 +226,8 @@ pub(crate) fn beside(first: &Group) -> Group {
     first.clone().following(first.version)
 }
 
-/// The addresses of the other members of a group, and of those that its last change removed. A replica that takes no part
-/// in the group any more does not know who is left of the members that it knew.
+/// The addresses of the other members of a group, and of those that its last change removed. A replica that takes no
+/// part in the group any more does not know who is left of the members that it knew.
 pub(crate) fn peers_of(group: &Group, origin: &Origin, me: ReplicaId) -> (Vec<Peer>, Vec<Peer>) {
     if group.is_away(me) {
         return Default::default();

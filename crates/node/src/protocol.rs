@@ -481,7 +481,8 @@ impl<S: StateMachine> ProtocolStage<S> {
         }
         let common = &mut self.common;
         common.bundles.leave(&*common.transport);
-        // In a group that does not count on it, it may have no vote for good. There the log of the group says what it lost.
+        // In a group that does not count on it, it may have no vote for good. There the log of the group says what it
+        // lost.
         let counted = |hosted: &&Hosted| hosted.replica.group().counts(common.me);
         let votes = self.hosted.iter().any(|hosted| counted(&hosted));
         let knows = |hosted: &Hosted| hosted.replica.may_vote();

@@ -14,8 +14,8 @@
 //!   new cluster decides something else.
 //! - **The replica is another one**: it takes the id that comes next in its group, which nobody had. So it is not bound
 //!   by the sequence numbers of earlier lives, and nobody is taken for it.
-//! - **All groups of the cluster are recovered at once**, each from its own records and with its own protocol: they share
-//!   the log. The survivor gets the same id in each, which nobody had in any.
+//! - **All groups of the cluster are recovered at once**, each from its own records and with its own protocol: they
+//!   share the log. The survivor gets the same id in each, which nobody had in any.
 //! - **The old data directory is kept**, renamed. Until the rename nothing has happened, and at no moment a start finds
 //!   an empty place (`DataDir::replace`).
 
@@ -29,9 +29,7 @@ use std::{
 };
 
 use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
-use synod_replica::{
-    Action, Executor, Group, LogRecord, Member, Membership, Recovered, Replica, StateMachine,
-};
+use synod_replica::{Action, Executor, Group, LogRecord, Member, Recovered, Replica, StateMachine};
 use synod_storage::{Damage, DataDir, SnapshotStore, StorageError, inspect, the_disk};
 use synod_wire::{Batch, ClusterId, Epoch, GroupId, Groups, Incarnation, ReplicaId, Slot, Time};
 
@@ -430,11 +428,7 @@ fn planned<S: StateMachine>(config: &Config, survived: &[Survived<S>]) -> Vec<Pl
         (new.former, new.outgoing) = (Vec::new(), Vec::new());
         // The only member votes in every group.
         new.placement = None;
-        new.membership = match old.membership {
-            Membership::Alone => Membership::Alone,
-            Membership::Followed(_) => Membership::Followed(version),
-            Membership::Follows(_) => Membership::Follows(version),
-        };
+        new.membership = old.membership.in_version(version);
         PlannedGroup { old, new, decided: *decided, kept }
     });
     planned.collect()
@@ -467,7 +461,7 @@ fn write_new<S: StateMachine>(
             // It begins with the first slot, as any group does.
             continue;
         }
-        executor.begin_anew(planned.new.clone());
+        executor.begin_again(planned.new.clone());
         let store = SnapshotStore::open(&dir.snapshots_of(group), cluster)?;
         let mut snapshot = store.create(executor.applied())?;
         executor.freeze().write_to(&mut snapshot).map_err(failed("write", path))?;

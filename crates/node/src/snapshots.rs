@@ -73,7 +73,7 @@ const KEPT: usize = 2;
 const KEPT_FOR_PEERS: usize = 2;
 
 /// For how long after it last asked for a piece a peer counts as receiving a snapshot.
-const PEER_PATIENCE: Duration = Duration::from_secs(10);
+const RECEIVES_FOR: Duration = Duration::from_secs(10);
 
 /// The thread, with the snapshots of all groups.
 pub(crate) struct SnapshotStage {
@@ -244,7 +244,7 @@ impl SnapshotStage {
 
     /// Removes snapshots that are not needed any more.
     fn retain(&mut self, group: GroupId) -> Result<(), StorageError> {
-        let receives = |of: &GroupSnapshots| of.served.is_some_and(|served| served.elapsed() < PEER_PATIENCE);
+        let receives = |of: &GroupSnapshots| of.served.is_some_and(|served| served.elapsed() < RECEIVES_FOR);
         let Some(files) = &mut self.merged else {
             let of = &self.groups[usize::from(group.0)];
             return of.store.retain(if receives(of) { KEPT + KEPT_FOR_PEERS } else { KEPT });

@@ -193,8 +193,8 @@ pub(crate) struct Shared {
     pub(crate) executor_jobs: Durations,
     /// Nanoseconds that the longest of them took.
     pub(crate) executor_longest: Gauge,
-    /// Nanoseconds of processor time, of the job that took most of it. A job that had to wait for a processor, since other
-    /// threads had it, takes longer than that.
+    /// Nanoseconds of processor time, of the job that took most of it. A job that had to wait for a processor, since
+    /// other threads had it, takes longer than that.
     pub(crate) executor_most_work: Gauge,
     /// Snapshots that this replica wrote, and the bytes of their files.
     pub(crate) snapshots_written: Gauge,
@@ -286,8 +286,8 @@ pub struct NodeStatus {
     pub role: Role,
     /// Whether it lost (part of) its log, and does not vote until it has learned what it may have said.
     pub without_memory: bool,
-    /// Whether it does what one replica has to do for all, as far as it knows: the leader, or with a protocol without one
-    /// whichever the protocol names.
+    /// Whether it does what one replica has to do for all, as far as it knows: the leader, or with a protocol without
+    /// one whichever the protocol names.
     pub takes_care: bool,
     /// The leader, as far as it knows.
     pub leader: Option<ReplicaId>,

@@ -18,8 +18,8 @@ const READ_BYTES_MAX: usize = 256 << 10;
 
 /// What a replica and its peers decide, batch by batch, from one point on; see [`Handle::subscribe`].
 ///
-/// Nothing is kept for a subscription but a part of each log, so one that is not read costs the replica nothing. If it falls
-/// behind what the replica keeps for others ([`Settings::keep_slots`](synod_replica::Settings::keep_slots),
+/// Nothing is kept for a subscription but a part of each log, so one that is not read costs the replica nothing. If it
+/// falls behind what the replica keeps for others ([`Settings::keep_slots`](synod_replica::Settings::keep_slots),
 /// [`Settings::keep_bytes`](synod_replica::Settings::keep_bytes)), it ends with [`SubscribeError::Trimmed`].
 #[derive(Debug)]
 pub struct Subscription {
@@ -28,14 +28,14 @@ pub struct Subscription {
 }
 
 impl Handle {
-    /// Follows what some groups decide, or all groups if none is named: each batch that holds something to execute, once,
-    /// in the order of its group. Batches of groups that are merged come in their common order: all subscribers of a set of
-    /// groups, at whatever replicas, are handed the same sequence, and those of other sets the same order of what they have
-    /// in common. Groups that are not merged have no common order, and do not wait for each other.
+    /// Follows what some groups decide, or all groups if none is named: each batch that holds something to execute,
+    /// once, in the order of its group. Batches of groups that are merged come in their common order: all subscribers
+    /// of a set of groups, at whatever replicas, are handed the same sequence, and those of other sets the same order
+    /// of what they have in common. Groups that are not merged have no common order, and do not wait for each other.
     ///
     /// A batch may come before this replica has executed it. A command that a client sent again may come twice, and is
-    /// executed once. A replica that takes no part in a group ([`Others::StayAway`](synod_replica::Others)) knows nothing new of
-    /// it, and others have to be asked.
+    /// executed once. A replica that takes no part in a group ([`Others::StayAway`](synod_replica::Others)) knows
+    /// nothing new of it, and others have to be asked.
     ///
     /// # Errors
     /// See [`SubscribeError`].
@@ -89,8 +89,8 @@ impl Subscription {
     /// Waits for the next batch. A call that is dropped loses none.
     ///
     /// # Errors
-    /// The subscription is over: see [`SubscribeError`]. [`Subscription::points`] says where another one can go on, at any
-    /// replica.
+    /// The subscription is over: see [`SubscribeError`]. [`Subscription::points`] says where another one can go on, at
+    /// any replica.
     pub async fn next(&mut self) -> Result<Ordered, SubscribeError> {
         loop {
             if let Some(next) = self.try_next() {
@@ -117,8 +117,8 @@ impl Subscription {
     }
 
     /// Follows another group too. If the groups are merged, it joins at a round that none of the others has begun:
-    /// [`Point::from`] says at which position. Otherwise it begins with the group's first slot, which must be kept. A group
-    /// that is about to leave can be added once it has left.
+    /// [`Point::from`] says at which position. Otherwise it begins with the group's first slot, which must be kept. A
+    /// group that is about to leave can be added once it has left.
     ///
     /// # Errors
     /// There is no such group, or this replica takes no part in it, or every group has left before.
@@ -142,8 +142,8 @@ impl Subscription {
         self.subscriber.remove(group);
     }
 
-    /// Whether this replica knows no leader of a group that is followed. Then it may be cut off, and another replica may
-    /// have more.
+    /// Whether this replica knows no leader of a group that is followed. Then it may be cut off, and another replica
+    /// may have more.
     #[must_use]
     pub fn lacks_leader(&self) -> bool {
         self.subscriber.groups().any(|group| self.inner.all[usize::from(group.0)].leader().is_none())

@@ -276,8 +276,8 @@ async fn followed(subscription: &mut Subscription, end: &str) -> Followed {
     got
 }
 
-/// A subscriber of all groups gets what the state machines execute, one of two groups its part of that in the same order,
-/// and one that goes on at another node loses nothing and gets nothing twice.
+/// A subscriber of all groups gets what the state machines execute, one of two groups its part of that in the same
+/// order, and one that goes on at another node loses nothing and gets nothing twice.
 #[test]
 fn subscribers_get_the_common_order_of_their_groups_at_any_node() {
     for tune in in_three_ways() {
@@ -330,8 +330,8 @@ fn subscribers_get_the_common_order_of_their_groups_at_any_node() {
     }
 }
 
-/// A start that is not kept is refused with the first that is, and a subscriber that does not read holds nothing back and is
-/// told that it was too slow.
+/// A start that is not kept is refused with the first that is, and a subscriber that does not read holds nothing back
+/// and is told that it was too slow.
 #[test]
 fn a_subscriber_that_is_too_slow_is_told_and_hurts_nobody() {
     let cluster = Cluster::new(|config| {
@@ -410,8 +410,8 @@ impl StateMachine for Timer {
     }
 }
 
-/// The clock moves when the state machine waits for it, whichever group executed that and although the replica has executed
-/// nothing since it has a snapshot: nobody waits for the interval of the clock.
+/// The clock moves when the state machine waits for it, whichever group executed that and although the replica has
+/// executed nothing since it has a snapshot: nobody waits for the interval of the clock.
 #[test]
 fn the_clock_moves_for_a_machine_that_waits() {
     for (merged, threads) in [(true, Threads::Spread), (true, Threads::Compact), (false, Threads::Spread)] {

@@ -1,5 +1,5 @@
-//! Groups that do not have the voters of the first one: five nodes, of which three vote in a group, and the others learn
-//! or take no part in it.
+//! Groups that do not have the voters of the first one: five nodes, of which three vote in a group, and the others
+//! learn or take no part in it.
 
 mod common;
 

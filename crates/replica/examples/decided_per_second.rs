@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use synod_consensus::{Options, ProtocolKind, sequence_paxos};
+use synod_consensus::{Options, ProtocolKind};
 use synod_replica::{Action, Event, Group, Recovered, Replica, RequestId, Settings, SnapshotInfo};
 use synod_wire::{CommandKind, Incarnation, Lsn, ReplicaId, Slot, Time};
 
@@ -114,14 +114,13 @@ fn main() {
         .map_or(ProtocolKind::MultiPaxos, |name| name.parse().unwrap_or_else(|error| panic!("{error}")));
     let mut consensus = Options::of(protocol);
     if std::env::args().nth(3).is_some_and(|word| word == "plain") {
-        consensus.sequence_paxos = sequence_paxos::Tuning {
-            batched_accepts: false,
-            latest_decide: false,
-            latest_accepted: false,
-            max_accept_sync: false,
-            head_start: false,
-            decide_on_accept: false,
-        };
+        let tuning = &mut consensus.sequence_paxos;
+        tuning.batched_accepts = false;
+        tuning.latest_decide = false;
+        tuning.latest_accepted = false;
+        tuning.max_accept_sync = false;
+        tuning.head_start = false;
+        tuning.decide_on_accept = false;
     }
     let mut settings = Settings::default();
     settings.consensus = consensus;

@@ -5,8 +5,9 @@
 //!   nothing until half of the backlog is done. What it had accepted before may still be decided and be added to it. It
 //!   drops the messages that its protocol is sent meanwhile; when there is room again, it tells its leader so
 //!   ([`PeerMessage::Missed`](crate::PeerMessage::Missed)), which sends them again at once.
-//!   One that the first of several merged groups has removed executes nothing more, since its merge waits for that group for
-//!   good. What the other groups decide until they have let it go counts no more, or they might wait for it for good.
+//!   One that the first of several merged groups has removed executes nothing more, since its merge waits for that
+//!   group for good. What the other groups decide until they have let it go counts no more, or they might wait for it
+//!   for good.
 //! - **Messages.** While a disk does not answer, peers go on asking, and every answer waits: a promise may
 //!   hold a page of
 //!   a megabyte, and a candidate asks for it again with every retransmission. A message that does not fit the bound is

@@ -59,8 +59,8 @@ pub enum Change {
     /// A group that follows another takes on the members of that one; see [`Membership`]. Its caretaker proposes that
     /// by itself.
     Follow(Arc<MemberSet>),
-    /// A group that follows another chooses who of the members of the cluster votes in it, or has the voters of the other
-    /// one again. Those that are to vote learn first.
+    /// A group that follows another chooses who of the members of the cluster votes in it, or has the voters of the
+    /// other one again. Those that are to vote learn first.
     Place(Option<Choice>),
     /// A replica that lost its memory may take part again: in a new epoch, in which it has not said anything yet.
     Readmit {

@@ -143,8 +143,8 @@ impl Replica {
         }
     }
 
-    /// When this replica asks for the next tick of the replicated clock. One tick is under way at a time: where deciding
-    /// takes longer than the interval, further ticks would fill the window and leave clients no room.
+    /// When this replica asks for the next tick of the replicated clock. One tick is under way at a time: where
+    /// deciding takes longer than the interval, further ticks would fill the window and leave clients no room.
     pub(crate) fn tick_at(&self) -> Option<Time> {
         let under_way = self.clock.last_tick().is_some_and(|tick| self.requests.lowest_own() <= tick);
         (self.takes_care() && !under_way).then(|| self.clock.due(self.settings.clock_interval))

@@ -160,8 +160,8 @@ impl DecidedLog {
         Some(kept.map(|kept| kept.decided.clone()).collect())
     }
 
-    /// Batches from a point on: at most `bytes_max` bytes, but at least one if it is decided. `end` is where the group is
-    /// in the common order after the last slot. `None`: the slot is not decided, nor is the one before it.
+    /// Batches from a point on: at most `bytes_max` bytes, but at least one if it is decided. `end` is where the group
+    /// is in the common order after the last slot. `None`: the slot is not decided, nor is the one before it.
     ///
     /// # Errors
     /// Where the log begins, if it begins later.

@@ -1,5 +1,5 @@
-//! The session table and the state machine: executes decided batches, each command once; those of one group, or those of
-//! several groups in their common order ([`crate::Merge`]).
+//! The session table and the state machine: executes decided batches, each command once; those of one group, or those
+//! of several groups in their common order ([`crate::Merge`]).
 
 use std::{
     fmt,
@@ -28,6 +28,10 @@ const FORMAT: Format = Format { oldest: WITHOUT_HISTORY, ..Format::first(8) };
 const WITHOUT_HISTORY: u32 = 5;
 const WITHOUT_NAMES: u32 = 6;
 const OF_ONE_GROUP: Written = Written { version: 7, readers: 7 };
+
+/// The formats of what a snapshot holds besides the state machine.
+pub const SNAPSHOT_FORMATS: &[(&str, Format)] =
+    &[("of one group", Format { written: OF_ONE_GROUP, ..FORMAT }), ("of merged groups", FORMAT)];
 
 /// Bytes that are gathered before they are given to a snapshot file.
 const WRITE_BYTES: usize = 64 << 10;
@@ -409,7 +413,7 @@ impl<S: StateMachine> Executor<S> {
 
     /// Puts another group in place of the present one, for an operator who makes a new cluster of what one replica
     /// has: nobody else may go on from this state.
-    pub fn begin_anew(&mut self, group: Group) {
+    pub fn begin_again(&mut self, group: Group) {
         self.set_group(GroupId::FIRST, group);
     }
 
@@ -547,8 +551,8 @@ impl<S: StateMachine> Executor<S> {
         }
     }
 
-    /// A fingerprint of the state machine, the sessions, the group and the names of delivered batches; of several groups
-    /// without these names, since a batch that says nothing may be known here and not elsewhere.
+    /// A fingerprint of the state machine, the sessions, the group and the names of delivered batches; of several
+    /// groups without these names, since a batch that says nothing may be known here and not elsewhere.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut sum = Sum(crc32fast::Hasher::new());

@@ -8,8 +8,8 @@
 //! - A member set is named by the version of the first group in which the members last changed. A group that follows
 //!   keeps the version that it followed last as replicated state, and refuses a set that is not later.
 //! - A member that votes in the first group and not here learns until it has caught up here, and is promoted then.
-//! - A voter that the first group does not have any more votes until such a member takes its place. Without one it leaves
-//!   at once.
+//! - A voter that the first group does not have any more votes until such a member takes its place. Without one it
+//!   leaves at once.
 
 use std::sync::Arc;
 
@@ -27,6 +27,7 @@ const OTHERS_WAIT: u32 = 5;
 
 /// Where it is decided who the members of a group are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Membership {
     /// In the group itself, which is the only one of its cluster.
     Alone,
@@ -90,6 +91,16 @@ const FOLLOWED: u8 = 1;
 const FOLLOWS: u8 = 2;
 
 impl Membership {
+    /// The same, with members that last changed in this version.
+    #[must_use]
+    pub fn in_version(self, version: u64) -> Membership {
+        match self {
+            Membership::Alone => Membership::Alone,
+            Membership::Followed(_) => Membership::Followed(version),
+            Membership::Follows(_) => Membership::Follows(version),
+        }
+    }
+
     /// A group that stands alone writes nothing, as it did before groups could follow.
     pub(crate) fn encode(self, writer: &mut Writer) {
         let (tag, version) = match self {
@@ -157,9 +168,9 @@ impl Group {
             && self.voters().eq(first.voters().filter(|&id| self.may_choose(id)))
     }
 
-    /// Whether a member of this group may not leave it yet, since a group with these voters follows this one, does not have
-    /// its voters yet, and would be left with too few of its own among the members to decide anything, even that it
-    /// follows. While voters of that group change, both its sets of voters have to decide.
+    /// Whether a member of this group may not leave it yet, since a group with these voters follows this one, does not
+    /// have its voters yet, and would be left with too few of its own among the members to decide anything, even that
+    /// it follows. While voters of that group change, both its sets of voters have to decide.
     #[must_use]
     pub fn is_needed_by(&self, follower: &Follower, leaving: ReplicaId) -> bool {
         let Follower { voters: follower, chosen } = follower;
@@ -239,8 +250,8 @@ impl OtherGroups {
 }
 
 impl Replica {
-    /// Takes note of the members of the group that this one follows. A set that is not later than the known one, as that
-    /// of a node whose log lost its end, is ignored.
+    /// Takes note of the members of the group that this one follows. A set that is not later than the known one, as
+    /// that of a node whose log lost its end, is ignored.
     pub(crate) fn told_of_members(&mut self, now: Time, set: Arc<MemberSet>) {
         if self.settings.merged {
             self.backlog.leaves(self.me < set.next_id && set.member(self.me).is_none());
@@ -251,9 +262,9 @@ impl Replica {
         }
     }
 
-    /// Whether a learner has to wait, although it has caught up: it would take the place of a replica that a group which
-    /// follows this one needs, or may need, as far as this node knows. What is known may be out of date: that mostly makes
-    /// the learner wait for longer, but a voter that such a group took on since is not known to be needed.
+    /// Whether a learner has to wait, although it has caught up: it would take the place of a replica that a group
+    /// which follows this one needs, or may need, as far as this node knows. What is known may be out of date: that
+    /// mostly makes the learner wait for longer, but a voter that such a group took on since is not known to be needed.
     pub(crate) fn is_held_back(&self, goal: Goal) -> bool {
         let (Membership::Followed(_), Goal::Replace(leaving)) = (self.group.membership, goal) else {
             return false;
@@ -263,8 +274,8 @@ impl Replica {
     }
 
     /// When this replica proposes the members of the group that this one follows: as the caretaker, or as another voter
-    /// if the caretaker has not done so for a while. The caretaker's node may have been removed from the other group, and
-    /// hears nothing of it any more.
+    /// if the caretaker has not done so for a while. The caretaker's node may have been removed from the other group,
+    /// and hears nothing of it any more.
     pub(crate) fn follow_at(&self) -> Option<Time> {
         let Membership::Follows(version) = self.group.membership else { return None };
         let (_, told_at) = self.other_groups.followed.as_ref().filter(|(set, _)| set.version > version)?;

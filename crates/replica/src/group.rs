@@ -105,7 +105,7 @@ pub struct Group {
     pub next_id: ReplicaId,
     /// Where the members are decided.
     pub membership: Membership,
-    /// Who of the members of the cluster votes, in a group that follows another and for which that was chosen.
+    /// Which members of the cluster vote, in a group that follows another and for which that was chosen.
     pub placement: Option<Placement>,
 }
 

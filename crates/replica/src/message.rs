@@ -62,8 +62,8 @@ pub enum PeerMessage {
         /// The epoch of the instance that dropped it.
         epoch: Epoch,
     },
-    /// To a learner that has not said anything for long: it is a member of the group after slot `decided`, although it may
-    /// have found before that the others go on without it. Only replicas of a group that follows another are told.
+    /// To a learner that has not said anything for long: it is a member of the group after slot `decided`, although it
+    /// may have found before that the others go on without it. Only replicas of a group that follows another are told.
     Rejoin {
         /// The first slot that the sender keeps.
         kept: Slot,

@@ -2,16 +2,19 @@
 //!
 //! A group that [follows](crate::Membership::Follows) the first group of its cluster has the members and the voters of
 //! that one, unless a [`Placement`] says otherwise: then it has the voters that were chosen for it, and the other
-//! members of the cluster learn what it decides or take no part in it. `docs/epochs.md` has the argument. Its rules are:
+//! members of the cluster learn what it decides or take no part in it. `docs/epochs.md` has the argument. Its rules
+//! are:
 //!
-//! - Who votes and who learns is one function of the members of the cluster and of the choice ([`Group::arrange`]). A
-//!   group with a placement keeps both as replicated state, so a later choice and a later member set give the same
-//!   group at every replica.
+//! - Which members vote and which learn is one function of the members of the cluster and of the choice
+//!   ([`Group::arrange`]). A group with a placement keeps both as replicated state, so a later choice and a later
+//!   member set give the same group at every replica.
 //! - A choice names members that vote in the first group, as far as this group has followed it. The place of a chosen
 //!   member that leaves the cluster goes to a member that began to vote there; without one there is one place less. A
 //!   group whose last chosen member leaves so follows the first group again.
 //! - A member that took part in an epoch and has another part now, or that took none and comes back, does so in a new
 //!   epoch.
+
+use std::fmt;
 
 use synod_wire::{Batch, DecodeError, Incarnation, Reader, ReplicaId, Slot, Writer};
 
@@ -21,6 +24,7 @@ use crate::{
 
 /// What the members of a cluster that do not vote in a group are to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Others {
     /// They learn what the group decides.
     Learn,
@@ -28,8 +32,18 @@ pub enum Others {
     StayAway,
 }
 
-/// Who votes in a group, where that is chosen.
+impl fmt::Display for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Others::Learn => "learn",
+            Others::StayAway => "stay away",
+        })
+    }
+}
+
+/// The voters of a group, where these are chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice {
     /// The members of the cluster that vote in the group, by id. Each of them votes in the first group.
     pub voters: Vec<ReplicaId>,
@@ -39,8 +53,9 @@ pub struct Choice {
 
 /// The part that members of the cluster take in a group, where that is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Placement {
-    /// Who was chosen.
+    /// The choice.
     pub choice: Choice,
     /// The members of the cluster and their standings in its first group, as the group followed that one last.
     pub cluster: Vec<Member>,
@@ -187,7 +202,8 @@ impl Group {
             Some(Choice { others: Others::StayAway, .. }) => Part::IsAway,
         };
         let part_of = |id: ReplicaId| cluster.iter().find(|told| told.id == id).map(part);
-        // Those that are still members of the cluster come first: if there are fewer successors, the others leave at once.
+        // Those that are still members of the cluster come first: if there are fewer successors, the others leave at
+        // once.
         let stays = voters.iter().copied().filter(|&id| part_of(id).is_some_and(|part| part != Part::Votes));
         let leaves = voters.iter().copied().filter(|&id| part_of(id).is_none());
         let mut leaving = stays.chain(leaves);
@@ -204,7 +220,8 @@ impl Group {
             };
             next.push(self.known_as(told, standing));
         }
-        // Who is to vote no more and has no successor leaves with the last promotion: the voters that have one may be down.
+        // A voter that is to vote no more and has no successor leaves with the last promotion: the voters that have one
+        // may be down.
         let waits = next.iter().any(|member| member.standing != Standing::Voter);
         for told in cluster.iter().filter(|told| part(told) != Part::Votes) {
             if self.votes(told.id) && (waits || replaced.contains(&told.id)) {
@@ -253,8 +270,8 @@ impl Group {
     }
 
     /// Whether a replica has another part in `next` that it cannot take in the present epoch: a voter goes on without a
-    /// vote, or a replica comes that may have been a member before. It has stopped its protocol meanwhile, and forgotten
-    /// what it said in this epoch.
+    /// vote, or a replica comes that may have been a member before. It has stopped its protocol meanwhile, and
+    /// forgotten what it said in this epoch.
     pub(crate) fn takes_back(&self, next: &Group) -> bool {
         let demoted = |id: ReplicaId| next.member(id).is_some() && !next.votes(id);
         let returns = |id: ReplicaId| self.member(id).is_none() && id < self.next_id;

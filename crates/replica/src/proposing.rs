@@ -211,8 +211,8 @@ impl Replica {
         let proposes = (leads || anywhere) && self.room() > 0 && self.changing.held_back.is_none();
         let forwards = follows && !anywhere && self.may_forward(self.view.ballot);
         let new = self.requests.batch_due().filter(|_| proposes || forwards);
-        // What it proposed the protocol proposes again by itself. Where this replica proposes its commands itself, those
-        // that it sent to a leader before wait for room here, and not for a time.
+        // What it proposed the protocol proposes again by itself. Where this replica proposes its commands itself,
+        // those that it sent to a leader before wait for room here, and not for a time.
         let sends = follows.then(|| anywhere.then_some(true));
         let again = sends.and_then(|changes| self.requests.retry_at(changes, self.forward_retry()));
         new.into_iter().chain(again).min()

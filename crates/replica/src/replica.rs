@@ -406,8 +406,8 @@ impl Replica {
         }
     }
 
-    /// Decided batches from a point on: at most `bytes_max` bytes of them, but at least one if there is one. `None`: the
-    /// slot is not decided, nor is the one before it.
+    /// Decided batches from a point on: at most `bytes_max` bytes of them, but at least one if there is one. `None`:
+    /// the slot is not decided, nor is the one before it.
     ///
     /// # Errors
     /// Where the log begins, if this replica does not keep the point any more.

@@ -331,8 +331,8 @@ impl SessionTable {
             Arc::make_mut(entry).1.insert(sequence);
             return;
         }
-        // No program makes a command that ends its own session, as one of the clock's can. If one is decided all the same, no
-        // replica may end because of it.
+        // No program makes a command that ends its own session, as one of the clock's can. If one is decided all the
+        // same, no replica may end because of it.
         let Some(client) = self.sessions.clients.get_mut(&session) else { return };
         let client = Arc::make_mut(client);
         client.window.insert(sequence);

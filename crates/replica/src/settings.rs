@@ -64,8 +64,8 @@ pub struct Settings {
     /// A request that is not decided for this long fails; see also [`Settings::leaderless_timeout`].
     pub request_timeout: Duration,
     /// A snapshot is due after this many slots, but a large one not before the log is worth it
-    /// ([`worth_a_snapshot`](crate::worth_a_snapshot)). While a peer fetches the last snapshot, four times as much of each is
-    /// needed.
+    /// ([`worth_a_snapshot`](crate::worth_a_snapshot)). While a peer fetches the last snapshot, four times as much of
+    /// each is needed.
     pub snapshot_slots: u64,
     /// A snapshot is also due after this many bytes of batches, under the same conditions.
     pub snapshot_log_bytes: u64,

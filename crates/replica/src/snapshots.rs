@@ -1,10 +1,10 @@
 //! Snapshots of what was executed, in the place of the log before them: when one is due, which one is kept, and how one
 //! comes from another replica.
 //!
-//! A snapshot is the whole state. Still, snapshots cost what changed and not what is there: a large one is due only after
-//! the log has grown by half of what the last one took ([`worth_a_snapshot`]). So for each byte of log about two bytes of
-//! snapshots are written, and at most three while the state only grows, however large the state is; and a restart executes
-//! at most half as much log as it reads of a snapshot, or what the operator allows.
+//! A snapshot is the whole state. Still, snapshots cost what changed and not what is there: a large one is due only
+//! after the log has grown by half of what the last one took ([`worth_a_snapshot`]). So for each byte of log about two
+//! bytes of snapshots are written, and at most three while the state only grows, however large the state is; and a
+//! restart executes at most half as much log as it reads of a snapshot, or what the operator allows.
 
 use synod_consensus::{Bug, Control, Input};
 use synod_wire::{ReplicaId, Slot, Time};

@@ -95,8 +95,8 @@ impl Group {
         self.votes(id) || self.outgoing.contains(&id)
     }
 
-    /// The voters as a replica sees them that runs the epoch's protocol: a replica that counts, or a learner, where learners
-    /// run it.
+    /// The voters as a replica sees them that runs the epoch's protocol: a replica that counts, or a learner, where
+    /// learners run it.
     #[must_use]
     pub fn voting(&self, me: ReplicaId) -> Option<Members> {
         self.runs_at(me).then(|| Members::seen_by(me, self.voter_sets()))

@@ -1,9 +1,11 @@
-//! etcd's hashes of compactions: what `HashKV` says of the revision at which the store was compacted is the hash of what there
-//! was before, so that replicas and observers can compare what they held when some of them are compacted and others are not.
+//! etcd's hashes of compactions: what `HashKV` says of the revision at which the store was compacted is the hash of
+//! what there was before, so that replicas and observers can compare what they held when some of them are compacted and
+//! others are not.
 //!
-//! The hash is made from a view by a thread of its own. One is made at a time, and the thread rests nine times as long as it
-//! took. The next compactions wait for it with their views, at most two of them, if hashes are made quickly. Others get no
-//! such hash, and `HashKV` is that of what is left, as after a restart: a view that waits keeps what its compaction drops.
+//! The hash is made from a view by a thread of its own. One is made at a time, and the thread rests nine times as long
+//! as it took. The next compactions wait for it with their views, at most two of them, if hashes are made quickly.
+//! Others get no such hash, and `HashKV` is that of what is left, as after a restart: a view that waits keeps what its
+//! compaction drops.
 
 use std::{
     collections::VecDeque,
@@ -65,12 +67,13 @@ impl CompactionHashes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the hash made of a revision at which the store is about to be compacted. It is called by the thread that executes
-    /// commands.
+    /// Has the hash made of a revision at which the store is about to be compacted. It is called by the thread that
+    /// executes commands.
     pub(crate) fn make(self: &Arc<CompactionHashes>, revision: i64, before: &dyn Fn() -> View) {
         {
             let mut state = self.state();
-            // A view that waits is not given up for a later one: this thread would have to free what only that view holds.
+            // A view that waits is not given up for a later one: this thread would have to free what only that view
+            // holds.
             if state.has_thread && (state.is_slow || state.waiting.len() == WAITING_MAX) {
                 return;
             }

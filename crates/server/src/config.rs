@@ -54,8 +54,8 @@ pub struct Config {
     /// The watches of the store, if the store feeds them ([`Watches::feed`]). Without them etcd's service Watch is
     /// refused.
     pub watches: Option<Watches>,
-    /// The users of the store, if the store tells of them ([`Auth::feed`]). Without them etcd's service Auth is refused, as it
-    /// is where there are several stores.
+    /// The users of the store, if the store tells of them ([`Auth::feed`]). Without them etcd's service Auth is
+    /// refused, as it is where there are several stores.
     pub auth: Option<Auth>,
     /// After how long a watch without events is told how far it is, if its client wants that.
     pub watch_progress_interval: Duration,

@@ -61,9 +61,9 @@ pub(crate) struct Terms {
     pub keep_alive: config::KeepAlive,
 }
 
-/// Serves a connection until the client ends it; without `web` only calls of gRPC. If the client has shown a certificate, which
-/// was verified, `common_name` is its name. Once `stop` is ready, it takes no more requests and ends the
-/// connection after the last answer.
+/// Serves a connection until the client ends it; without `web` only calls of gRPC. If the client has shown a
+/// certificate, which was verified, `common_name` is its name. Once `stop` is ready, it takes no more requests and ends
+/// the connection after the last answer.
 ///
 /// # Errors
 /// The client breaks HTTP/2's rules, does not begin in time, or does not answer a ping.
@@ -83,8 +83,8 @@ pub(crate) async fn serve<R: Replica>(
         .max_concurrent_streams(streams_max)
         .max_header_list_size(HEADER_LIST_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
-        // Many clients send a small request in a frame that is not the stream's last. The default would cut off one that
-        // begins with a hundred of them.
+        // Many clients send a small request in a frame that is not the stream's last. The default would cut off one
+        // that begins with a hundred of them.
         .data_frame_budget(streams_max as usize * SMALL_FRAME_BYTES);
     let (stream, outbox) = gathering(stream, Pings::new(keep_alive.min_time));
     let mut gives_way = place.idle(std::time::Instant::now());

@@ -121,8 +121,8 @@ impl Feed {
             while let Some(ordered) = next {
                 bytes += ordered.batch.bytes().len();
                 batches.push(decided(&ordered));
-                // A client that stops in the middle of a message has to know where groups leave: what they have later would
-                // come after batches of other groups that it precedes.
+                // A client that stops in the middle of a message has to know where groups leave: what they have later
+                // would come after batches of other groups that it precedes.
                 let has_room = bytes < GATHERED_BYTES && self.leaving.is_empty();
                 next = if has_room { self.subscription.try_next() } else { None };
             }
@@ -238,8 +238,8 @@ mod tests {
         builder.finish()
     }
 
-    /// Group 1 leaves after its first batch. The client learns that with the first batch that it gets, so it may stop after
-    /// any of the later ones.
+    /// Group 1 leaves after its first batch. The client learns that with the first batch that it gets, so it may stop
+    /// after any of the later ones.
     #[tokio::test]
     async fn a_client_is_told_where_a_group_leaves_before_it_gets_more_than_one_batch() {
         let groups = [0, 1].map(GroupId);

@@ -1,5 +1,5 @@
-//! What reads bytes of clients, as functions of bytes, for fuzzers. A server here has no thread and no socket, and its clock is
-//! that of the test: it goes on when nothing else does.
+//! What reads bytes of clients, as functions of bytes, for fuzzers. A server here has no thread and no socket, and its
+//! clock is that of the test: it goes on when nothing else does.
 
 use std::{
     io,
@@ -48,7 +48,7 @@ use crate::{
 /// Bytes on their way in each direction. More than any input has, so that a client need not wait for the server.
 const PIPE_BYTES: usize = 1 << 20;
 /// How long a client waits for more, by the server's clock, before it ends its side of the connection.
-const PATIENCE: Duration = Duration::from_secs(1);
+const QUIET_MAX: Duration = Duration::from_secs(1);
 /// How long a connection may last then. Longer than any time-out of the server.
 const END_MAX: Duration = Duration::from_secs(600);
 /// Memory for requests.
@@ -176,8 +176,8 @@ async fn serve(stream: tokio::io::DuplexStream, store: Arc<Store<InPlace>>) -> R
     served.map_err(|error| error.to_string())
 }
 
-/// What a server answers to all bytes that a client sends on a connection, and the error with which the connection ended, if
-/// one of the two sides broke its rules.
+/// What a server answers to all bytes that a client sends on a connection, and the error with which the connection
+/// ended, if one of the two sides broke its rules.
 ///
 /// # Panics
 /// The connection does not end after the client has ended its side.
@@ -189,7 +189,7 @@ pub fn connection(bytes: &[u8]) -> (Vec<u8>, Option<String>) {
         let mut answer = Vec::new();
         // If the server has ended the connection already, it needs no more of these bytes.
         let _ = client.write_all(bytes).await;
-        while let Ok(Ok(1..)) = timeout(PATIENCE, client.read_buf(&mut answer)).await {}
+        while let Ok(Ok(1..)) = timeout(QUIET_MAX, client.read_buf(&mut answer)).await {}
         let _ = client.shutdown().await;
         let rest = timeout(END_MAX, client.read_to_end(&mut answer)).await;
         assert!(rest.is_ok(), "a connection ends after its client has ended its side");
@@ -204,8 +204,8 @@ pub fn paths() -> impl Iterator<Item = &'static str> {
     crate::requests::METHODS.into_iter().chain(["/synod.v1.Native/None"])
 }
 
-/// Makes one call of gRPC with these headers, besides those that each call has, and this body; returns the status, and the
-/// bytes of the answer. An input whose headers are no headers is not sent.
+/// Makes one call of gRPC with these headers, besides those that each call has, and this body; returns the status, and
+/// the bytes of the answer. An input whose headers are no headers is not sent.
 ///
 /// # Errors
 /// The headers are no headers, or the server broke the call off.
@@ -232,11 +232,11 @@ pub fn call(path: &str, headers: &[(&[u8], &[u8])], body: &[u8]) -> Result<(Stat
             let (response, mut stream) = send.send_request(request, false)?;
             stream.send_data(Bytes::copy_from_slice(body), true)?;
             // Some calls last as long as their clients want.
-            let Ok(response) = timeout(PATIENCE, response).await else { return Ok(None) };
+            let Ok(response) = timeout(QUIET_MAX, response).await else { return Ok(None) };
             let (head, mut answer) = response?.into_parts();
             let mut bytes = Vec::new();
             loop {
-                match timeout(PATIENCE, answer.data()).await {
+                match timeout(QUIET_MAX, answer.data()).await {
                     Ok(Some(piece)) => bytes.extend_from_slice(&piece?),
                     Ok(None) => break,
                     Err(_) => return Ok(None),
@@ -259,9 +259,9 @@ fn methods() -> Vec<MethodDescriptor> {
     POOL.services().flat_map(|service| service.methods().collect::<Vec<_>>()).collect()
 }
 
-/// Translates the JSON of a request into messages with their prefixes; if `answer` is true, the JSON of an answer, of which
-/// clients send none. The method is one of all, counted around. What was translated, of many messages the first ones, is
-/// translated back and forth, and must be the same again.
+/// Translates the JSON of a request into messages with their prefixes; if `answer` is true, the JSON of an answer, of
+/// which clients send none. The method is one of all, counted around. What was translated, of many messages the first
+/// ones, is translated back and forth, and must be the same again.
 ///
 /// # Errors
 /// The text is no such message.
@@ -297,8 +297,8 @@ pub fn json(method: usize, answer: bool, text: &[u8]) -> Result<(String, usize),
     Ok((message.full_name().to_owned(), count))
 }
 
-/// Looks at the headers of a request that are read here: how long the client waits, its content type, its token and the user
-/// of that, and what formats it accepts. The result says what was found.
+/// Looks at the headers of a request that are read here: how long the client waits, its content type, its token and the
+/// user of that, and what formats it accepts. The result says what was found.
 #[must_use]
 pub fn headers(pairs: &[(&[u8], &[u8])]) -> String {
     let mut headers = HeaderMap::new();
@@ -317,8 +317,8 @@ pub fn headers(pairs: &[(&[u8], &[u8])]) -> String {
     format!("{timeout:?} {is_grpc:?} {} {format:?} {}", caller.token.is_some(), passed.len().min(4))
 }
 
-/// Looks for the user of a token; the result says what was found. A simple token is known if it is `abc.1`. If `signed`, the text
-/// is the claims of a token, which are signed with the right key first.
+/// Looks for the user of a token; the result says what was found. A simple token is known if it is `abc.1`. If
+/// `signed`, the text is the claims of a token, which are signed with the right key first.
 #[must_use]
 pub fn token(text: &[u8], signed: bool) -> String {
     const KEY: &[u8] = b"key";

@@ -1,11 +1,11 @@
 //! etcd's gateway: the calls of the v3 API as JSON over HTTP, for clients that have no gRPC.
 //!
 //! ```text
-//! curl ── HTTP/1.1, JSON ── gateway.rs ── a pipe in memory, gRPC over HTTP/2 ── connection.rs, as for every other client
+//! curl ── HTTP/1.1, JSON ── gateway.rs ── a pipe in memory, gRPC over HTTP/2 ── connection.rs, as for others
 //! ```
 //!
-//! The gateway is a client of its own server: it translates a request into a message and a message into an answer, and knows
-//! of calls only their types. So each call has the bounds, the errors and the end that it has for other clients.
+//! The gateway is a client of its own server: it translates a request into a message and a message into an answer, and
+//! knows of calls only their types. So each call has the bounds, the errors and the end that it has for other clients.
 
 use std::{
     collections::HashMap,
@@ -104,8 +104,8 @@ pub(crate) const PREFIX: &str = "/v3/";
 
 /// Bytes on their way between the gateway and the server, in each direction.
 const PIPE_BYTES: usize = 64 << 10;
-/// Bytes of a call that may come from the server before they are translated. The window of the connection is larger, so that
-/// a stream that is not read does not stop the others.
+/// Bytes of a call that may come from the server before they are translated. The window of the connection is larger, so
+/// that a stream that is not read does not stop the others.
 const WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// JSON has at most so many times the bytes of its message, in base64 and with names, but for small messages.
@@ -330,8 +330,8 @@ pub(crate) fn translate(body: &[u8], input: &MessageDescriptor, many: bool) -> R
     Ok(frames.freeze())
 }
 
-/// Passes on what a client says besides its request: who it is, how long it waits, and any header of gRPC that begins with
-/// `Grpc-Metadata-`.
+/// Passes on what a client says besides its request: who it is, how long it waits, and any header of gRPC that begins
+/// with `Grpc-Metadata-`.
 pub(crate) fn metadata(from: &HeaderMap, to: &mut HeaderMap) {
     const OF_GRPC: &str = "grpc-metadata-";
     for (name, value) in from {

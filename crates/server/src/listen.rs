@@ -71,9 +71,9 @@ pub struct ListenError {
 }
 
 /// The addresses in a list of URLs separated by commas, as in `http://127.0.0.1:2379,https://localhost:2379`. Names are
-/// resolved. As with etcd, `unix://` and `unixs://` stand for unix sockets, and the rest of the URL is the path of the file:
-/// `unix:///run/synod.sock`, or `unix://localhost:2379` for a file of that name in the working directory. An address that is
-/// named with TLS and without speaks either.
+/// resolved. As with etcd, `unix://` and `unixs://` stand for unix sockets, and the rest of the URL is the path of the
+/// file: `unix:///run/synod.sock`, or `unix://localhost:2379` for a file of that name in the working directory. An
+/// address that is named with TLS and without speaks either.
 ///
 /// # Errors
 /// A URL is none of these, or a name cannot be resolved.
@@ -147,7 +147,8 @@ impl Listener {
                 Ok(Listener::Tcp(socket.listen(BACKLOG)?))
             }
             At::Unix(path) => {
-                // Of two processes that start at once, the second one must not take the first one's new file for a stale one.
+                // Of two processes that start at once, the second one must not take the first one's new file for a
+                // stale one.
                 let _one_at_a_time = lock_folder_of(path);
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path)?;

@@ -1,9 +1,9 @@
 //! Cuts off clients that ask too often whether the server is still there, as grpc does it.
 //!
-//! The crate `h2` answers pings by itself and tells nobody, so the frames of a connection are counted on their way: only
-//! their heads are looked at. The rules are those of grpc's server: a ping less than the least time after the last one is a
-//! strike, and without a request the least time is two hours. Answers that left since the last ping clear the strikes: a
-//! client measures the link by pings while it is sent data. The third strike ends the connection.
+//! The crate `h2` answers pings by itself and tells nobody, so the frames of a connection are counted on their way:
+//! only their heads are looked at. The rules are those of grpc's server: a ping less than the least time after the last
+//! one is a strike, and without a request the least time is two hours. Answers that left since the last ping clear the
+//! strikes: a client measures the link by pings while it is sent data. The third strike ends the connection.
 
 use std::{
     mem,

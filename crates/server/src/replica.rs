@@ -79,7 +79,8 @@ pub trait Replica: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Who takes part in the group, if this replica does not. It must be cheap, since every request is checked.
+    /// The members that take part in the group, if this replica does not. It must be cheap, since every request is
+    /// checked.
     fn elsewhere(&self) -> Option<Elsewhere> {
         None
     }
@@ -98,7 +99,7 @@ pub trait Replica: Clone + Send + Sync + 'static {
     fn move_leader(&self, to: ReplicaId) -> impl Future<Output = Result<(), MoveError>> + Send;
 }
 
-/// Who takes part in a group, as far as a replica knows that does not.
+/// The members that take part in a group, as far as a replica knows that does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elsewhere {
     /// The names of its voters.
@@ -254,12 +255,13 @@ pub struct Status {
     pub sources: u64,
     /// Names of the members of a new cluster that it has never met. It votes once it has met them all.
     pub waits_for: Vec<String>,
-    /// What is missing until this group has the members of the first one, such as `n4 learns, n3 leaves`; empty if it has
-    /// them.
+    /// What is missing until this group has the members of the first one, such as `n4 learns, n3 leaves`; empty if it
+    /// has them.
     pub members_pending: String,
     /// Of one of several groups that are merged into one order: the position that its next batch takes.
     pub position: Option<u64>,
-    /// Where the voters are chosen among the members that vote in the first group: the choice, for people. Otherwise empty.
+    /// Where the voters are chosen among the members that vote in the first group: the choice, for people. Otherwise
+    /// empty.
     pub placement: String,
     /// The names of the members that vote.
     pub voters: Vec<String>,

@@ -39,8 +39,8 @@ use crate::{
     web::Web,
 };
 
-/// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a request
-/// for a page.
+/// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a
+/// request for a page.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses for pages alone. Operators have room there when clients have taken all other places.
 pub(crate) const PAGES_MAX: u32 = 32;
@@ -83,9 +83,9 @@ impl Server {
         Server::start_groups(config, vec![replica], metrics)
     }
 
-    /// [`Server::start`] for a replica of several groups, over which the keys are spread ([`synod_api::shards`]): at least
-    /// one, in the order of their numbers, each with a key-value store of its own. Where there are several, clients use
-    /// Synod's own service, and etcd's are refused but for members and status.
+    /// [`Server::start`] for a replica of several groups, over which the keys are spread ([`synod_api::shards`]): at
+    /// least one, in the order of their numbers, each with a key-value store of its own. Where there are several,
+    /// clients use Synod's own service, and etcd's are refused but for members and status.
     ///
     /// # Errors
     /// As those of [`Server::start`]; there is no group, or more than 65,535.

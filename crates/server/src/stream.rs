@@ -16,12 +16,13 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::listen::{Accepted, Speaks};
 
-/// The protocols that are negotiated with TLS. A client of gRPC offers HTTP/2 only; one that offers both is a browser or a
-/// monitor that wants a page, and gets HTTP/1.1, in which the pages are served.
+/// The protocols that are negotiated with TLS. A client of gRPC offers HTTP/2 only; one that offers both is a browser
+/// or a monitor that wants a page, and gets HTTP/1.1, in which the pages are served.
 pub(crate) const PROTOCOLS: [&str; 2] = [HTTP1, "h2"];
 const HTTP1: &str = "http/1.1";
 
-/// Bytes that a connection with TLS takes besides: what is encrypted and has not left, and what has not arrived as a whole.
+/// Bytes that a connection with TLS takes besides: what is encrypted and has not left, and what has not arrived as a
+/// whole.
 pub(crate) const TLS_BYTES: u64 = 160 << 10;
 
 /// The first byte of a connection with TLS: a record of the kind "handshake".
@@ -69,7 +70,8 @@ impl Resting {
     }
 }
 
-/// Finds out what the client speaks; with TLS, after the handshake. If `pages` is true, it is not asked: it speaks HTTP/1.
+/// Finds out what the client speaks; with TLS, after the handshake. If `pages` is true, it is not asked: it speaks
+/// HTTP/1.
 pub(crate) async fn establish(
     socket: Socket,
     speaks: Speaks,

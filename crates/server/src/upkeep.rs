@@ -1,5 +1,5 @@
-//! What a replica does for its store without being asked: it compacts old revisions away, and compares its contents with
-//! those of the other members.
+//! What a replica does for its store without being asked: it compacts old revisions away, and compares its contents
+//! with those of the other members.
 //!
 //! One thread does it for all stores of a replica. What it changes goes through the log, as commands of clients do.
 
@@ -86,7 +86,7 @@ pub struct Upkeep {
     checks: Vec<mpsc::Sender<WantsVerdict>>,
 }
 
-/// Who waits for a verdict; it is told with the replica's own id.
+/// Tells a verdict, with the replica's own id, to the caller that waits for it.
 type WantsVerdict = oneshot::Sender<(Verdict, u64)>;
 
 impl Upkeep {
@@ -111,9 +111,9 @@ impl Upkeep {
         Ok(Upkeep { stop, checks })
     }
 
-    /// Compares this replica with the others, before it serves clients. As with etcd, it may serve if no other answers in
-    /// time. It blocks. The result is how many members have the same contents, this one included, in the store in which
-    /// these are fewest; 0 if nothing could be compared.
+    /// Compares this replica with the others, before it serves clients. As with etcd, it may serve if no other answers
+    /// in time. It blocks. The result is how many members have the same contents, this one included, in the store in
+    /// which these are fewest; 0 if nothing could be compared.
     ///
     /// # Errors
     /// Its contents differ from those of the others.
@@ -160,7 +160,7 @@ struct Caretaking<R> {
     /// Times are since then.
     began: Instant,
     keeper: Keeper,
-    /// Who waits for this replica to compare itself at its start, and until when.
+    /// The caller that waits for this replica to compare itself at its start, and until when.
     at_start: Option<(WantsVerdict, Instant)>,
 }
 

@@ -337,8 +337,8 @@ async fn pieces_of_a_range_are_made_as_they_are_read() {
     assert_eq!(values, (0..100).collect::<Vec<_>>());
 }
 
-/// A range comes in a stream as it does in one message: none is left out and none comes twice, also if there are so many that
-/// they come in several pieces. With a sort target and no order they ascend, as with etcd.
+/// A range comes in a stream as it does in one message: none is left out and none comes twice, also if there are so
+/// many that they come in several pieces. With a sort target and no order they ascend, as with etcd.
 #[tokio::test]
 async fn a_range_is_streamed_in_the_order_of_one_message() {
     const KEYS: i64 = 2000;

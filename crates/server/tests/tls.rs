@@ -46,11 +46,11 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 fn identity(issued: &Issued) -> Identity {
-    Identity { certificate: issued.certificate.clone(), key: issued.key.clone() }
+    Identity::of(&issued.certificate, &issued.key)
 }
 
 fn trust(authority: &Authority) -> Trust {
-    Trust { authorities: Some(authority.certificate().to_owned()), ..Trust::default() }
+    Trust::of(authority.certificate())
 }
 
 fn issue(authority: &Authority, file: &str, serial: u64) -> Issued {
@@ -163,7 +163,7 @@ async fn one_port_serves_grpc_and_pages_with_tls() {
 async fn only_a_certificate_of_the_authority_is_let_in() {
     let (authority, other) = (Authority::new(), Authority::new());
     let revoked = authority.revoke(&[3]);
-    let demanded = Trust { revoked: Some(revoked), ..trust(&authority) };
+    let demanded = trust(&authority).without(revoked);
     let server = serve_with(accepting(&issue(&authority, "server", 1), Some(demanded)), Speaks::Tls);
     let address = server.client_addresses()[0];
     let try_as = async |issued: Option<&Issued>| match http2(
@@ -206,7 +206,7 @@ async fn changed_files_count_for_the_next_connection() {
     let (authority, other) = (Authority::new(), Authority::new());
     let issued = issue(&authority, "server", 1);
     let revoked = authority.revoke(&[]);
-    let demanded = Trust { revoked: Some(revoked), ..trust(&authority) };
+    let demanded = trust(&authority).without(revoked);
     let server = serve_with(accepting(&issued, Some(demanded)), Speaks::Tls);
     let address = server.client_addresses()[0];
     let client = issue(&authority, "client", 9);

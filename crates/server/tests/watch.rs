@@ -183,7 +183,8 @@ async fn a_revision_is_split_only_if_that_is_asked_for() {
     client.create(WatchCreateRequest { fragment: true, ..watch("k", "l", 0) }).await;
     let value = vec![7; 100_000];
     for round in 0..3 {
-        // Each round changes the same keys in one transaction; the fragments of a deletion with previous pairs are large.
+        // Each round changes the same keys in one transaction; the fragments of a deletion with previous pairs are
+        // large.
         let put = |n| {
             Request::RequestPut(PutRequest {
                 key: format!("k{n}").into(),

@@ -8,7 +8,7 @@ use synod_api::{
 };
 use synod_consensus::{LeaderView, Message, dissemination};
 use synod_replica::{
-    Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, Others, PeerMessage, Routed, Standing,
+    Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, PeerMessage, Routed, Standing,
 };
 use synod_wire::{Batch, CommandKind, Epoch};
 
@@ -190,18 +190,11 @@ pub fn change(request: &ChangeRequest) -> String {
         Change::Place(None) => "have the voters of group 0".to_owned(),
         Change::Place(Some(choice)) => {
             let voters: Vec<_> = choice.voters.iter().map(ToString::to_string).collect();
-            format!("have {} vote, the others {}", voters.join(" "), others(choice.others))
+            format!("have {} vote, the others {}", voters.join(" "), choice.others)
         }
         other => format!("{other:?}"),
     };
     format!("{change} (of version {})", request.expected)
-}
-
-fn others(others: Others) -> &'static str {
-    match others {
-        Others::Learn => "learn",
-        Others::StayAway => "stay away",
-    }
 }
 
 fn purpose(goal: Goal) -> String {
@@ -230,7 +223,7 @@ pub fn group(group: &Group) -> String {
         if outgoing.is_empty() { String::new() } else { format!("; as before: {}", outgoing.join(" ")) };
     let placed = group.placement.as_ref().map(|placement| {
         let chosen: Vec<_> = placement.choice.voters.iter().map(ToString::to_string).collect();
-        format!("; {} chosen, the others {}", chosen.join(" "), others(placement.choice.others))
+        format!("; {} chosen, the others {}", chosen.join(" "), placement.choice.others)
     });
     let placed = placed.unwrap_or_default();
     format!("version {}, epoch {}: {}{before}{placed}", group.version, group.epoch, members.join(", "))

@@ -29,7 +29,8 @@
 //! use synod_sim::plan::Plan;
 //!
 //! let plan = Plan::draw(42, ProtocolKind::MultiPaxos);
-//! let outcome = synod_sim::run(&plan).unwrap_or_else(|failure| panic!("{}", failure.report(ProtocolKind::MultiPaxos, None)));
+//! let outcome = synod_sim::run(&plan)
+//!     .unwrap_or_else(|failure| panic!("{}", failure.report(ProtocolKind::MultiPaxos, None)));
 //! assert_eq!(synod_sim::run(&plan).unwrap().fingerprint, outcome.fingerprint);
 //! ```
 

@@ -240,30 +240,52 @@ impl Op {
     /// from those of every other; `padding` is the number of additional bytes of a written value.
     #[must_use]
     pub fn encode(&self, id: u64, padding: usize) -> Bytes {
-        let command = match self {
-            Op::Get { first, last } => {
-                let query =
-                    KvQuery { query: Some(Query::Range(range_request(*first, *last))), ..KvQuery::default() };
-                return query.encode_to_vec().into();
-            }
+        if let Some(range) = self.query() {
+            let query = KvQuery { query: Some(Query::Range(range)), ..KvQuery::default() };
+            return query.encode_to_vec().into();
+        }
+        // Without a quota the store looks at the member only to name an alarm.
+        let quota_bytes = u64::from(matches!(self, Op::Exceed { .. }));
+        // There is room for three operations, but not for what the last one finds.
+        let answer_bytes_max = if matches!(self, Op::Overrun { .. }) { 3 * 64 } else { 0 };
+        let command = KvCommand {
+            command: Some(self.command(padding)),
+            answer_bytes_max,
+            quota_bytes,
+            member_id: id,
+            ..KvCommand::default()
+        };
+        command.encode_to_vec().into()
+    }
+
+    /// What a read asks for.
+    fn query(&self) -> Option<RangeRequest> {
+        match self {
+            Op::Get { first, last } => Some(range_request(*first, *last)),
             Op::Look { first, last, revision, limit, order, count_only } => {
                 let (target, sort_order) = match order {
                     Order::Key => (SortTarget::Key, SortOrder::Ascend),
                     Order::KeyDown => (SortTarget::Key, SortOrder::Descend),
                     Order::Modified => (SortTarget::Mod, SortOrder::Ascend),
                 };
-                let request = RangeRequest {
+                Some(RangeRequest {
                     revision: *revision,
                     limit: *limit,
                     sort_target: target.into(),
                     sort_order: sort_order.into(),
                     count_only: *count_only,
                     ..range_request(*first, *last)
-                };
-                return KvQuery { query: Some(Query::Range(request)), ..KvQuery::default() }
-                    .encode_to_vec()
-                    .into();
+                })
             }
+            _ => None,
+        }
+    }
+
+    /// What everything else has ordered.
+    fn command(&self, padding: usize) -> Command {
+        match self {
+            Op::Get { .. } | Op::Look { .. } => unreachable!("a read is not ordered"),
+            Op::End { .. } => unreachable!("no client asks for it"),
             Op::Put { key, value } => Command::Put(put_request(*key, *value, padding)),
             Op::Exceed { key } => Command::Put(put_request(*key, 0, padding)),
             Op::Grant { lease, seconds } => {
@@ -274,33 +296,12 @@ impl Op {
             Op::Attach { key, value, lease } => {
                 Command::Put(PutRequest { lease: (*lease).into(), ..put_request(*key, *value, padding) })
             }
-            Op::End { .. } => unreachable!("no client asks for it"),
             Op::Disarm => Command::Alarm(AlarmRequest {
                 action: AlarmAction::Deactivate.into(),
                 ..AlarmRequest::default()
             }),
             Op::Nest { key, expected, value, inner } => {
-                let exists = Compare {
-                    result: CompareResult::Greater.into(),
-                    target: CompareTarget::Version.into(),
-                    key: key_bytes(*inner),
-                    target_union: Some(TargetUnion::Version(0)),
-                    ..Compare::default()
-                };
-                let change = TxnRequest {
-                    compare: vec![exists],
-                    success: ops(vec![Request::RequestDeleteRange(delete_request(*inner, *inner))]),
-                    failure: ops(vec![Request::RequestPut(put_request(*inner, *value, padding))]),
-                };
-                let read = |key| Request::RequestRange(range_request(key, key));
-                let look =
-                    TxnRequest { success: ops(vec![read(*key), read(*inner)]), ..TxnRequest::default() };
-                let put = Request::RequestPut(put_request(*key, *value, padding));
-                Command::Txn(TxnRequest {
-                    compare: vec![unchanged(*key, *expected)],
-                    success: ops(vec![put, Request::RequestTxn(change)]),
-                    failure: ops(vec![Request::RequestTxn(look)]),
-                })
+                Command::Txn(nested_request(*key, *expected, *value, *inner, padding))
             }
             Op::Overrun { key, other } => Command::Txn(TxnRequest {
                 success: ops(vec![
@@ -331,20 +332,7 @@ impl Op {
             Op::Compact { revision } => {
                 Command::Compact(CompactionRequest { revision: *revision, physical: false })
             }
-        };
-        // Without a quota the store looks at the member only to name an alarm.
-        let quota_bytes = u64::from(matches!(self, Op::Exceed { .. }));
-        // There is room for three operations, but not for what the last one finds.
-        let answer_bytes_max = if matches!(self, Op::Overrun { .. }) { 3 * 64 } else { 0 };
-        KvCommand {
-            command: Some(command),
-            answer_bytes_max,
-            quota_bytes,
-            member_id: id,
-            ..KvCommand::default()
         }
-        .encode_to_vec()
-        .into()
     }
 }
 
@@ -443,6 +431,30 @@ fn done(header: Option<ResponseHeader>, succeeded: bool, parts: Vec<Part>) -> Op
 }
 
 /// Whether a key was last changed at a revision.
+/// A put, and a transaction inside of the transaction that changes another key by whether it exists.
+fn nested_request(key: Key, expected: i64, value: u64, inner: Key, padding: usize) -> TxnRequest {
+    let exists = Compare {
+        result: CompareResult::Greater.into(),
+        target: CompareTarget::Version.into(),
+        key: key_bytes(inner),
+        target_union: Some(TargetUnion::Version(0)),
+        ..Compare::default()
+    };
+    let change = TxnRequest {
+        compare: vec![exists],
+        success: ops(vec![Request::RequestDeleteRange(delete_request(inner, inner))]),
+        failure: ops(vec![Request::RequestPut(put_request(inner, value, padding))]),
+    };
+    let read = |key| Request::RequestRange(range_request(key, key));
+    let look = TxnRequest { success: ops(vec![read(key), read(inner)]), ..TxnRequest::default() };
+    let put = Request::RequestPut(put_request(key, value, padding));
+    TxnRequest {
+        compare: vec![unchanged(key, expected)],
+        success: ops(vec![put, Request::RequestTxn(change)]),
+        failure: ops(vec![Request::RequestTxn(look)]),
+    }
+}
+
 fn unchanged(key: Key, expected: i64) -> Compare {
     Compare {
         result: CompareResult::Equal.into(),

@@ -609,25 +609,25 @@ pub(crate) fn draw_settings(rng: &mut Rng, protocol: ProtocolKind, delay_max: Du
 /// They have a generator of their own, so that the rest of a seed's plan does not depend on them.
 fn draw_optimisations(mut rng: Rng) -> sequence_paxos::Tuning {
     let mut on = || rng.u8(0..4) > 0;
-    sequence_paxos::Tuning {
-        batched_accepts: on(),
-        latest_decide: on(),
-        latest_accepted: on(),
-        max_accept_sync: on(),
-        head_start: on(),
-        decide_on_accept: on(),
-    }
+    let mut tuning = sequence_paxos::Tuning::default();
+    tuning.batched_accepts = on();
+    tuning.latest_decide = on();
+    tuning.latest_accepted = on();
+    tuning.max_accept_sync = on();
+    tuning.head_start = on();
+    tuning.decide_on_accept = on();
+    tuning
 }
 
 /// They have a generator of their own, too.
 fn draw_ring(mut rng: Rng) -> ring::Tuning {
-    ring::Tuning {
-        decision: pick(&mut rng, &[RingDecision::Quorum, RingDecision::Quorum, RingDecision::Last]),
-        order: pick(&mut rng, &[RingOrder::Role, RingOrder::Measured]),
-        voters: pick(&mut rng, &[RingVoters::Propose, RingVoters::Propose, RingVoters::Accept]),
-        learners: pick(&mut rng, &[RingLearners::CatchUp, RingLearners::Learn, RingLearners::Propose]),
-        reserve: pick(&mut rng, &[None, None, Some(1), Some(16)]),
-    }
+    let mut tuning = ring::Tuning::default();
+    tuning.decision = pick(&mut rng, &[RingDecision::Quorum, RingDecision::Quorum, RingDecision::Last]);
+    tuning.order = pick(&mut rng, &[RingOrder::Role, RingOrder::Measured]);
+    tuning.voters = pick(&mut rng, &[RingVoters::Propose, RingVoters::Propose, RingVoters::Accept]);
+    tuning.learners = pick(&mut rng, &[RingLearners::CatchUp, RingLearners::Learn, RingLearners::Propose]);
+    tuning.reserve = pick(&mut rng, &[None, None, Some(1), Some(16)]);
+    tuning
 }
 
 fn draw_disk(rng: &mut Rng) -> DiskPlan {
@@ -722,15 +722,13 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
         // How entries reach the voters is the group's; each replica has its own bounds, and its own time.
         let rounds = draw_rounds(&mut rng.clone(), settings.consensus.election_timeout);
         let lazy = pick(&mut rng.clone(), &[consensus.raft.lazy_push, None, Some(0)]);
-        consensus.raft = raft::Tuning {
-            round_interval: rounds.0,
-            round_fan_out: rounds.1,
-            status_echoes: consensus.raft.status_echoes,
-            vote_gossip: consensus.raft.vote_gossip,
-            peer_repair: consensus.raft.peer_repair,
-            lazy_push: lazy,
-            ..draw_appends(&mut rng)
-        };
+        let groups = consensus.raft;
+        consensus.raft = draw_appends(&mut rng);
+        (consensus.raft.round_interval, consensus.raft.round_fan_out) = rounds;
+        consensus.raft.status_echoes = groups.status_echoes;
+        consensus.raft.vote_gossip = groups.vote_gossip;
+        consensus.raft.peer_repair = groups.peer_repair;
+        consensus.raft.lazy_push = lazy;
         own.batch_bytes_max = other.batch_bytes_max;
         own.batch_delay_max = other.batch_delay_max;
         own.queue_bytes_max = other.queue_bytes_max;
@@ -793,12 +791,11 @@ fn draw_rounds(rng: &mut Rng, election_timeout: Duration) -> (Option<Duration>, 
 }
 
 fn draw_appends(rng: &mut Rng) -> raft::Tuning {
-    raft::Tuning {
-        inflight_max: pick(rng, &[1, 2, 64]),
-        inflight_bytes_max: pick(rng, &[1, 1_000, 1 << 20]),
-        append_bytes_max: pick(rng, &[1, 1_000, 1 << 20]),
-        ..raft::Tuning::default()
-    }
+    let mut tuning = raft::Tuning::default();
+    tuning.inflight_max = pick(rng, &[1, 2, 64]);
+    tuning.inflight_bytes_max = pick(rng, &[1, 1_000, 1 << 20]);
+    tuning.append_bytes_max = pick(rng, &[1, 1_000, 1 << 20]);
+    tuning
 }
 
 /// Draws an operator for odd seeds.

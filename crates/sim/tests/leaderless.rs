@@ -143,9 +143,7 @@ fn without_a_leader_the_clock_advances_and_learners_are_promoted() {
 #[test]
 fn a_protocol_without_a_leader_goes_with_no_dissemination_that_needs_one() {
     let (protocol, election) = (registered(), ElectionKind::None);
-    let check = |dissemination| {
-        Combination { protocol, election, dissemination, durability: Durability::Sync }.check()
-    };
+    let check = |dissemination| Combination::of(protocol, election, dissemination, Durability::Sync).check();
     let error = check(Dissemination::Balanced).unwrap_err().to_string();
     assert!(
         error.contains("does not go with leaderless") && error.contains("accepted: leader, references"),

@@ -90,7 +90,7 @@ fn a_plan_draws_only_what_it_survives() {
         }
     }
     let (election, dissemination) = (ElectionKind::None, Dissemination::Leader);
-    let with = |durability| Combination { protocol: kind, election, dissemination, durability }.check();
+    let with = |durability| Combination::of(kind, election, dissemination, durability).check();
     assert_eq!(with(Durability::Sync), Ok(()));
     assert_eq!(
         with(Durability::View).unwrap_err().to_string(),

@@ -32,7 +32,7 @@ use crate::{
 
 pub(crate) const FILE_NAME: &str = "identity";
 const TITLE: &str = "synod data directory";
-const FORMAT: Format = Format::first(3);
+pub(crate) const FORMAT: Format = Format::first(3);
 const WAL: &str = "wal";
 
 /// The owner of a data directory, and which of its lives this is.

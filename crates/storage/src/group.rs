@@ -23,7 +23,7 @@ pub const GROUP_BYTES_MAX: usize = 1 << 20;
 
 const FILE_NAME: &str = "group";
 const MAGIC: [u8; 8] = *b"SYNODGRP";
-const FORMAT: Format = Format::first(2);
+pub(crate) const FORMAT: Format = Format::first(2);
 const HEADER_BYTES: usize = 52;
 
 /// Replaces the file, durably.

@@ -49,7 +49,7 @@ pub enum Entry {
         offset: u64,
         /// Its number.
         lsn: Lsn,
-        /// Whose it is.
+        /// The replica that it belongs to.
         group: GroupId,
         /// How long it matters.
         keep: Keep,

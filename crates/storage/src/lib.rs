@@ -73,5 +73,19 @@ pub use snapshot::{
     DamagedSnapshot, LatestSnapshot, SnapshotFile, SnapshotReader, SnapshotReceiver, SnapshotStore,
     SnapshotWriter,
 };
+use synod_wire::Format;
 pub use synod_wire::{Durability, Ending};
 pub use wal::{Keep, Options, RECORD_BYTES_MAX, Recovered, RecoveredRecord, Wal, WalStats};
+
+/// The formats of the files in a data directory. [`SnapshotFile`]s and the file `group` hold what others write, which
+/// has formats of its own.
+pub const FORMATS: &[(&str, Format)] = &[
+    ("identity", data_dir::FORMAT),
+    ("peers", peer_book::FORMAT),
+    ("lives", lives::FORMAT),
+    ("group", group::FORMAT),
+    ("wal/log.state", wal::state::FORMAT),
+    ("wal/log.segments", wal::list::FORMAT),
+    ("wal/*.wal", wal::format::FORMAT),
+    ("snapshots/*", snapshot::FORMAT),
+];

@@ -36,7 +36,7 @@ use crate::{DataDir, Identity, StorageError, disk::Disk, fields::Fields};
 const FILE_NAME: &str = "lives";
 const TITLE: &str = "synod lives";
 /// Version 1 did not say which versions can read it, and version 2 did not say at which record lives began.
-const FORMAT: Format = Format { written: Written { version: 3, readers: 2 }, ..Format::first(2) };
+pub(crate) const FORMAT: Format = Format { written: Written { version: 3, readers: 2 }, ..Format::first(2) };
 const NONCE: &str = "life.";
 const BEGAN: &str = "began.";
 

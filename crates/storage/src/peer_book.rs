@@ -43,7 +43,8 @@ const FILE_NAME: &str = "peers";
 const TITLE: &str = "synod peers";
 /// Version 1 knew births only, version 2 did not say which versions can read it, version 3 did not say what
 /// was decided, version 4 had only the newest fingerprint, and version 5 had those of the first group alone.
-const FORMAT: Format = Format { written: Written { version: 6, readers: 3 }, oldest: 1, ..Format::first(3) };
+pub(crate) const FORMAT: Format =
+    Format { written: Written { version: 6, readers: 3 }, oldest: 1, ..Format::first(3) };
 const BIRTH: &str = "birth.";
 const LIFE: &str = "life.";
 const WELCOMED: &str = "welcomed.";

@@ -141,8 +141,8 @@
 //! # What can be watched and read
 //!
 //! [`Handle::watch`] waits for changes of the leadership, the applied slot and the membership, and [`Handle::read_log`]
-//! reads what was decided, as far as the replica keeps it. [`Handle::subscribe`] follows what is decided: of one group, or of
-//! several, in the common order that merged groups have ([`Merging`]).
+//! reads what was decided, as far as the replica keeps it. [`Handle::subscribe`] follows what is decided: of one group,
+//! or of several, in the common order that merged groups have ([`Merging`]).
 //!
 //! ```
 //! # use synod::{CommandKind, Handle, Start};

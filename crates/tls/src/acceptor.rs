@@ -11,8 +11,8 @@ use crate::{Identity, Policy, TlsError, Trust, reload::Reloaded};
 pub struct Acceptor(Arc<Reloaded<ServerConfig>>);
 
 impl Acceptor {
-    /// Shows `identity`. Callers have to show a certificate that `trust` allows, if there is one. `protocols` are those that
-    /// are negotiated (ALPN), the preferred one first; a caller that names none is taken as well.
+    /// Shows `identity`. Callers have to show a certificate that `trust` allows, if there is one. `protocols` are those
+    /// that are negotiated (ALPN), the preferred one first; a caller that names none is taken as well.
     ///
     /// # Errors
     /// A file cannot be used.

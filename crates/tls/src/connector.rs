@@ -11,9 +11,9 @@ use crate::{Identity, Policy, TlsError, Trust, reload::Reloaded, verify::Anybody
 pub struct Connector(Arc<Reloaded<ClientConfig>>);
 
 impl Connector {
-    /// Checks the certificate of the other side as `trust` says; without one, none is checked, and the connection is only
-    /// encrypted. A `trust` without a file of authorities means those that the system trusts. `identity` is shown if the
-    /// other side asks for it. `protocols` are those that are offered (ALPN).
+    /// Checks the certificate of the other side as `trust` says; without one, none is checked, and the connection is
+    /// only encrypted. A `trust` without a file of authorities means those that the system trusts. `identity` is shown
+    /// if the other side asks for it. `protocols` are those that are offered (ALPN).
     ///
     /// # Errors
     /// A file cannot be used.

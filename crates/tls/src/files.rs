@@ -15,6 +15,7 @@ use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage};
 
 /// The certificate that this process shows, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// A file in PEM: the certificate first, then those that lead to an authority.
     pub certificate: PathBuf,
@@ -92,6 +93,12 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 }
 
 impl Identity {
+    /// The certificate and the key in these files.
+    #[must_use]
+    pub fn of(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Identity {
+        Identity { certificate: certificate.into(), key: key.into() }
+    }
+
     /// The files whose changes matter.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         [&*self.certificate, &*self.key].into_iter()
@@ -131,7 +138,8 @@ impl Identity {
 fn check_validity(path: &Path, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
     let malformed = |error| TlsError::content(path, format!("the certificate is malformed: {error}"));
     let leaf = EndEntityCert::try_from(certificate).map_err(malformed)?;
-    // Times are looked at before anything else. Without an authority the rest of the check fails, which does not matter.
+    // Times are looked at before anything else. Without an authority the rest of the check fails, which does not
+    // matter.
     let now = UnixTime::now();
     let day = |time: UnixTime| time.as_secs() / 86_400;
     match leaf.verify_for_usage(ALL_VERIFICATION_ALGS, &[], &[], now, KeyUsage::server_auth(), None, None) {

@@ -7,8 +7,8 @@
 //!
 //! - [`Acceptor`] and [`Connector`] are made once, at the start, and refuse whatever cannot work: a file that cannot be
 //!   read, a key of another certificate, a certificate that has expired. Each error names the file and what to do.
-//! - A thread looks once a second whether a file has changed. Connections that begin afterwards use what the files say then;
-//!   if they make no sense, the last configuration stays, with one warning.
+//! - A thread looks once a second whether a file has changed. Connections that begin afterwards use what the files say
+//!   then; if they make no sense, the last configuration stays, with one warning.
 //! - Who may connect is decided by the chain to an authority ([`Trust::authorities`]), then by the list of revoked
 //!   certificates, then by the names that are allowed (`verify.rs`).
 //!

@@ -50,8 +50,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The versions from `min` to `max`, as etcd writes them (`TLS1.2`, `TLS1.3`, or nothing for any), with these cipher
-    /// suites, or with all if none is named. Where no suite of TLS 1.3 is named, all of that version are spoken.
+    /// The versions from `min` to `max`, as etcd writes them (`TLS1.2`, `TLS1.3`, or nothing for any), with these
+    /// cipher suites, or with all if none is named. Where no suite of TLS 1.3 is named, all of that version are spoken.
     ///
     /// # Errors
     /// There is no such version or suite, or nothing is left to speak.

@@ -1,4 +1,5 @@
-//! Who may connect, and who may be connected to: the chain to an authority, revoked certificates, allowed names.
+//! Which processes may connect, and which may be connected to: the chain to an authority, revoked certificates, allowed
+//! names.
 
 use std::{
     fmt::Debug,
@@ -25,14 +26,15 @@ use webpki::{CertRevocationList, EndEntityCert};
 
 use crate::{TlsError, common_name, files};
 
-/// Whom to trust.
+/// Which certificates to trust.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Trust {
     /// A file in PEM with the certificates of authorities.
     pub authorities: Option<PathBuf>,
-    /// A file in DER or PEM with revoked certificates. As with etcd it counts by the serial number of a certificate alone,
-    /// its signature is not checked (a process that can change the file can change the authorities as well), and it does not
-    /// expire.
+    /// A file in DER or PEM with revoked certificates. As with etcd it counts by the serial number of a certificate
+    /// alone, its signature is not checked (a process that can change the file can change the authorities as well), and
+    /// it does not expire.
     pub revoked: Option<PathBuf>,
     /// Which names a certificate must have, besides the chain to an authority.
     pub allowed: Allowed,
@@ -52,6 +54,25 @@ pub enum Allowed {
 }
 
 impl Trust {
+    /// Trust in certificates that lead to one of the authorities in this file, whatever their names; the default is
+    /// trust in the system's authorities.
+    #[must_use]
+    pub fn of(authorities: impl Into<PathBuf>) -> Trust {
+        Trust { authorities: Some(authorities.into()), ..Trust::default() }
+    }
+
+    /// The same, but for the certificates that are listed as revoked in this file.
+    #[must_use]
+    pub fn without(self, revoked: impl Into<PathBuf>) -> Trust {
+        Trust { revoked: Some(revoked.into()), ..self }
+    }
+
+    /// The same, for certificates with these names alone.
+    #[must_use]
+    pub fn named(self, allowed: Allowed) -> Trust {
+        Trust { allowed, ..self }
+    }
+
     /// The files whose changes matter.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
         self.authorities.iter().chain(&self.revoked).map(PathBuf::as_path)

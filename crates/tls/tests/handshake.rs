@@ -1,4 +1,4 @@
-//! Who is taken and who is refused, over a connection in memory.
+//! Which sides are taken and which are refused, over a connection in memory.
 
 use std::{fs, io::Read as _, path::PathBuf, sync::Arc};
 
@@ -10,11 +10,11 @@ use synod_tls::{
 };
 
 fn identity(issued: &Issued) -> Identity {
-    Identity { certificate: issued.certificate.clone(), key: issued.key.clone() }
+    Identity::of(&issued.certificate, &issued.key)
 }
 
 fn trust(authority: &Authority) -> Trust {
-    Trust { authorities: Some(authority.certificate().to_owned()), ..Trust::default() }
+    Trust::of(authority.certificate())
 }
 
 fn acceptor(issued: &Issued, trust: Option<Trust>) -> Acceptor {
@@ -79,14 +79,14 @@ fn a_client_of_the_same_authority_is_taken_and_known_by_its_name() {
 }
 
 #[test]
-fn whoever_is_not_trusted_is_refused_with_a_reason() {
+fn a_side_that_is_not_trusted_is_refused_with_a_reason() {
     let (authority, other) = (Authority::new(), Authority::new());
     let server = authority.issue(&Wanted { file: "server", ..Wanted::default() });
     let good = authority.issue(&Wanted { file: "good", serial: 2, ..Wanted::default() });
     let revoked = authority.issue(&Wanted { file: "revoked", serial: 7, ..Wanted::default() });
     let stranger = other.issue(&Wanted::default());
     let list = authority.revoke(&[5, 7]);
-    let strict = acceptor(&server, Some(Trust { revoked: Some(list), ..trust(&authority) }));
+    let strict = acceptor(&server, Some(trust(&authority).without(list)));
     let try_as = |issued: Option<&Issued>| {
         shake(&strict, &connector(issued, Some(trust(&authority))), "localhost").map(drop)
     };
@@ -146,14 +146,14 @@ fn only_allowed_names_are_taken() {
         Allowed::Hostnames(names(&["x.example", "m.example"])),
         Allowed::Hostnames(names(&["10.0.0.1"])),
     ] {
-        let strict = acceptor(&server, Some(Trust { allowed, ..trust(&authority) }));
+        let strict = acceptor(&server, Some(trust(&authority).named(allowed)));
         let try_as =
             |issued| shake(&strict, &connector(Some(issued), Some(trust(&authority))), "localhost").map(drop);
         try_as(&member).unwrap();
         let error = try_as(&visitor).unwrap_err();
         assert!(error.starts_with("server: the certificate of visitor"), "{error}");
     }
-    let nonsense = Trust { allowed: Allowed::Hostnames(names(&["a b"])), ..trust(&authority) };
+    let nonsense = trust(&authority).named(Allowed::Hostnames(names(&["a b"])));
     let error = Acceptor::new(identity(&server), Some(nonsense), Policy::default(), &[]).unwrap_err();
     assert!(error.to_string().contains("\"a b\" is no host name"), "{error}");
 }
@@ -181,11 +181,11 @@ fn files_that_cannot_be_used_are_named_with_what_helps() {
     fs::write(&nonsense, "nonsense").unwrap();
     let nowhere = PathBuf::from("/nowhere/file");
     let with = |certificate: &PathBuf, key: &PathBuf, trust| {
-        let identity = Identity { certificate: certificate.clone(), key: key.clone() };
+        let identity = Identity::of(certificate, key);
         Acceptor::new(identity, trust, Policy::default(), &[]).unwrap_err()
     };
-    let authorities = |path: &PathBuf| Some(Trust { authorities: Some(path.clone()), ..Trust::default() });
-    let revoked = |path: &PathBuf| Some(Trust { revoked: Some(path.clone()), ..trust(&authority) });
+    let authorities = |path: &PathBuf| Some(Trust::of(path));
+    let revoked = |path: &PathBuf| Some(trust(&authority).without(path));
     let cases: [(TlsError, &[&str]); 8] = [
         (with(&nowhere, &good.key, None), &["/nowhere/file", "is the path right"]),
         (with(&good.certificate, &nowhere, None), &["/nowhere/file", "is the path right"]),
@@ -217,7 +217,7 @@ fn a_certificate_that_a_replica_makes_serves_as_its_own_authority() {
     assert_eq!(made, again);
     let before = fs::read(&made.key).unwrap();
     let accepting = Acceptor::new(made.clone(), None, Policy::default(), &["h2"]).unwrap();
-    let itself = Trust { authorities: Some(made.certificate.clone()), ..Trust::default() };
+    let itself = Trust::of(&made.certificate);
     shake(&accepting, &connector(None, Some(itself)), "127.0.0.1").unwrap();
     shake(&accepting, &connector(None, None), "elsewhere").unwrap();
     assert_eq!(fs::read(&made.key).unwrap(), before, "a certificate that is valid stays");

@@ -29,18 +29,28 @@ const MIB: usize = 1024 * 1024;
 pub struct Peer {
     /// Its id. The peer's own answer in the handshake must agree.
     pub id: ReplicaId,
-    /// `host:port`, or `https://host:port` for a peer that is called with TLS, whose certificate has to be for that host. A
-    /// name is resolved again at every dial, so that a peer may move.
+    /// `host:port`, or `https://host:port` for a peer that is called with TLS, whose certificate has to be for that
+    /// host. A name is resolved again at every dial, so that a peer may move.
     pub address: String,
 }
 
-/// TLS with peers. A peer that the two admit is then asked what it would be asked without TLS: the cluster, its id and birth.
+/// TLS with peers. A peer that the two admit is then asked what it would be asked without TLS: the cluster, its id and
+/// birth.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Tls {
     /// For peers that call.
     pub acceptor: Acceptor,
     /// For peers that are called.
     pub connector: Connector,
+}
+
+impl Tls {
+    /// TLS with peers that call, and with those that are called.
+    #[must_use]
+    pub fn of(acceptor: Acceptor, connector: Connector) -> Tls {
+        Tls { acceptor, connector }
+    }
 }
 
 /// Why a peer is not recognised.
@@ -108,8 +118,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Where to accept connections with TLS. At an address of both lists the first byte of a connection tells.
     pub listen_tls: Vec<SocketAddr>,
-    /// Sockets that listen already, in place of [`Config::listen`] and [`Config::listen_tls`]: for peers with TLS, if there is
-    /// [`Config::tls`].
+    /// Sockets that listen already, in place of [`Config::listen`] and [`Config::listen_tls`]: for peers with TLS, if
+    /// there is [`Config::tls`].
     pub listeners: Vec<Arc<TcpListener>>,
     /// TLS with peers whose address begins with `https://`, and at addresses of [`Config::listen_tls`].
     pub tls: Option<Tls>,

@@ -1,5 +1,5 @@
-//! What reads bytes of peers, as functions of bytes, for fuzzers. Where a checksum would keep mutated bytes out, `seal_...`
-//! makes it right first.
+//! What reads bytes of peers, as functions of bytes, for fuzzers. Where a checksum would keep mutated bytes out,
+//! `seal_...` makes it right first.
 
 use std::io::{self, Read};
 
@@ -34,8 +34,9 @@ impl Read for Pieces<'_> {
     }
 }
 
-/// Reads frames of a session of version `agreed`, as they come in pieces of `size` bytes: what is said in them, and why the
-/// next one was refused, if that is so. Each frame that arrives is also written again, and must then have the same bytes.
+/// Reads frames of a session of version `agreed`, as they come in pieces of `size` bytes: what is said in them, and why
+/// the next one was refused, if that is so. Each frame that arrives is also written again, and must then have the same
+/// bytes.
 ///
 /// # Panics
 /// A frame is not what it was.

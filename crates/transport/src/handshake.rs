@@ -174,8 +174,8 @@ fn described(found: &[u8; 4]) -> String {
     .to_owned()
 }
 
-/// Fills a buffer with the next bytes of a connection. The magic number, if there is one, is noticed to be wrong at its first
-/// wrong byte.
+/// Fills a buffer with the next bytes of a connection. The magic number, if there is one, is noticed to be wrong at its
+/// first wrong byte.
 type Fill<'a> = &'a mut dyn FnMut(&mut [u8], Option<[u8; 4]>) -> Result<(), HandshakeError>;
 
 /// Introduces this replica on a new connection and waits for the answer.

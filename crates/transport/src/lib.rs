@@ -24,8 +24,8 @@
 //! - **Any program that knows an address can ask** ([`inquire`]). A replica that is about to join learns in
 //!   this way which
 //!   cluster it joins.
-//! - **All of this inside of TLS, or without** ([`Config::tls`]). With TLS only those whose certificates both sides allow get as
-//!   far as the handshake below; frames, sessions and checks are the same (`stream.rs`).
+//! - **All of this inside of TLS, or without** ([`Config::tls`]). With TLS only those whose certificates both sides
+//!   allow get as far as the handshake below; frames, sessions and checks are the same (`stream.rs`).
 //!
 //! # Threads
 //!

@@ -1,10 +1,10 @@
 //! A connection between replicas, with TLS or without: what reads and writes it does not know which.
 //!
-//! Without TLS every call goes to the socket. With TLS, one thread at a time reads and one writes, as without. The reader
-//! waits for the socket without holding the session, so that it delays no writer.
+//! Without TLS every call goes to the socket. With TLS, one thread at a time reads and one writes, as without. The
+//! reader waits for the socket without holding the session, so that it delays no writer.
 //!
-//! **A write counts bytes only once all that they were encrypted to has left**, as a socket without TLS counts them: the
-//! owner of the frames may give those that are left to another thread, or queue them for another session. What was
+//! **A write counts bytes only once all that they were encrypted to has left**, as a socket without TLS counts them:
+//! the owner of the frames may give those that are left to another thread, or queue them for another session. What was
 //! encrypted and did not leave is remembered, and the next write begins with the same bytes.
 
 use std::{
@@ -275,7 +275,8 @@ impl Session {
             match connection.reader().read(&mut target[filled..]) {
                 Ok(0) => {
                     arriving.has_ended = true;
-                    // The socket itself need not end here, and a thread that waits for it, on either side, has to hear of this.
+                    // The socket itself need not end here, and a thread that waits for it, on either side, has to hear
+                    // of this.
                     _ = stream.socket.shutdown(Shutdown::Both);
                     break;
                 }
@@ -292,7 +293,8 @@ impl Session {
             }
             arriving.start += connection.read_tls(&mut rest)?;
             let processed = connection.process_new_packets();
-            // There may be an answer, such as the reason for the end. If there is no room for it, the next read tries again.
+            // There may be an answer, such as the reason for the end. If there is no room for it, the next read tries
+            // again.
             _ = send(connection, &stream.socket, Pace::AtOnce);
             processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, explain(&error)))?;
         }

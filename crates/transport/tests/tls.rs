@@ -31,12 +31,12 @@ use tracing::{
 /// TLS of a member, or of somebody with this name and authority.
 fn tls(authority: &Authority, name: &str, allowed: Allowed) -> Tls {
     let issued = authority.issue(&Wanted { file: name, common_name: name, ..Wanted::default() });
-    let identity = Identity { certificate: issued.certificate, key: issued.key };
-    let trust = Trust { authorities: Some(authority.certificate().to_owned()), revoked: None, allowed };
-    Tls {
-        acceptor: Acceptor::new(identity.clone(), Some(trust.clone()), Policy::default(), &[]).unwrap(),
-        connector: Connector::new(Some(identity), Some(trust), Policy::default(), &[]).unwrap(),
-    }
+    let identity = Identity::of(issued.certificate, issued.key);
+    let trust = Trust::of(authority.certificate()).named(allowed);
+    Tls::of(
+        Acceptor::new(identity.clone(), Some(trust.clone()), Policy::default(), &[]).unwrap(),
+        Connector::new(Some(identity), Some(trust), Policy::default(), &[]).unwrap(),
+    )
 }
 
 /// The settings of a replica that speaks TLS to all others.

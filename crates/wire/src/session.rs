@@ -31,8 +31,8 @@ impl Life {
 /// life that it holds for the later one, and refuses the other.
 ///
 /// # Panics
-/// If the id exceeds [`REPLICA_ID_MAX`], which is checked where it is configured, or the life exceeds [`INCARNATION_MAX`],
-/// which is checked where a data directory is opened.
+/// If the id exceeds [`REPLICA_ID_MAX`], which is checked where it is configured, or the life exceeds
+/// [`INCARNATION_MAX`], which is checked where a data directory is opened.
 #[must_use]
 pub fn replica_session(replica: ReplicaId, incarnation: Incarnation, nonce: u64) -> SessionId {
     assert!(replica.0 <= REPLICA_ID_MAX && incarnation <= INCARNATION_MAX, "{replica} {incarnation}");

@@ -11,8 +11,8 @@ use crate::{client::ClientArgs, failure::Failure, output::Bytes};
 /// The time between two questions.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Shows the progress of a member that was added with a version of the group on standard error, until it votes: in every
-/// group, if there are several.
+/// Shows the progress of a member that was added with a version of the group on standard error, until it votes: in
+/// every group, if there are several.
 pub async fn until_it_votes(
     args: &ClientArgs,
     id: u64,

@@ -513,7 +513,7 @@ fn check_options(tuning: &Tuning) -> Result<(), ConfigError> {
 fn check_combination(tuning: &Tuning, durability: Durability) -> Result<(), ConfigError> {
     let (protocol, election) = (protocol(tuning), election(tuning));
     let dissemination = settings(tuning).consensus.dissemination;
-    match (Combination { protocol, election, dissemination, durability }).check() {
+    match Combination::of(protocol, election, dissemination, durability).check() {
         Ok(()) => Ok(()),
         Err(CombinationError::Election { .. }) => {
             let accepted: Vec<String> = protocol.elections().iter().map(ToString::to_string).collect();

@@ -54,8 +54,8 @@ pub struct MemberArgs {
     /// The folder for the log and snapshots [default: NAME.synod].
     #[arg(long, env = "SYNOD_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Addresses to listen at for clients (etcd v3 API and Synod's own over gRPC; /health and /metrics over HTTP): http://
-    /// or https://host:port, or a unix socket, unix:// or unixs://path.
+    /// Addresses to listen at for clients (etcd v3 API and Synod's own over gRPC; /health and /metrics over HTTP):
+    /// http:// or https://host:port, or a unix socket, unix:// or unixs://path.
     #[arg(
         long,
         env = "SYNOD_LISTEN_CLIENT_URLS",
@@ -158,12 +158,12 @@ pub struct Tuning {
     ///
     /// merge:N (2 to 64): each replica has commands ordered by a group that it leads, and all replicas execute what the
     /// groups order in one common order, so that there is one store, with the revisions, transactions and reads of a
-    /// single group. A command waits until the other groups have gone on too. merge:N:M executes M batches of a group in a
-    /// row.
+    /// single group. A command waits until the other groups have gone on too. merge:N:M executes M batches of a group
+    /// in a row.
     ///
-    /// shard:N (1 to 1024): each group has the keys that a hash gives it, and revisions of its own. With several, etcd's
-    /// API answers with an error, since there is no single revision; `synod put`, `get`, `del` and `txn` use Synod's own,
-    /// for keys of one group at a time.
+    /// shard:N (1 to 1024): each group has the keys that a hash gives it, and revisions of its own. With several,
+    /// etcd's API answers with an error, since there is no single revision; `synod put`, `get`, `del` and `txn` use
+    /// Synod's own, for keys of one group at a time.
     ///
     /// The groups of a cluster stay as they are. A replica that joins takes those of its cluster.
     #[arg(long, env = "SYNOD_GROUPS", value_name = "shard:N|merge:N", help_heading = CLUSTER)]
@@ -192,8 +192,8 @@ pub struct Tuning {
     #[arg(long, env = "SYNOD_DISSEMINATION", help_heading = GROUPS)]
     pub dissemination: Option<Dissemination>,
     /// Options of the protocol, as KEY=VALUE,KEY=VALUE. With raft: replication=direct, gossip-replies or gossip-status
-    /// (rounds of gossip, Driftwood), with round-interval, round-fan-out, vote-gossip, peer-repair and others; with ring:
-    /// ring-decision=quorum or last, ring-order=role or measured, ring-learners=catch-up, learn or propose,
+    /// (rounds of gossip, Driftwood), with round-interval, round-fan-out, vote-gossip, peer-repair and others; with
+    /// ring: ring-decision=quorum or last, ring-order=role or measured, ring-learners=catch-up, learn or propose,
     /// ring-voters=propose or accept, ring-reserve=SLOTS. An unknown key or value is answered with what is accepted;
     /// docs/driftwood.md and docs/ring.md say what each does.
     #[arg(long, env = "SYNOD_OPTIONS", value_name = "KEY=VALUE,...", help_heading = GROUPS)]
@@ -337,15 +337,15 @@ pub struct Tuning {
         value_parser = units::bytes, help_heading = "Log and snapshots"
     )]
     pub wal_segment_bytes: u64,
-    /// Take a snapshot, and trim the log, after this many slots; after a snapshot above 16 MiB not before the log has grown by
-    /// half as much.
+    /// Take a snapshot, and trim the log, after this many slots; after a snapshot above 16 MiB not before the log has
+    /// grown by half as much.
     #[arg(
         long, env = "SYNOD_SNAPSHOT_COUNT", value_name = "SLOTS", default_value = "10000",
         value_parser = clap::value_parser!(u64).range(1..), help_heading = "Log and snapshots"
     )]
     pub snapshot_count: u64,
-    /// Take a snapshot, and trim the log, after this much log; after a snapshot of more than twice that not before the log has
-    /// grown by half as much as the snapshot has.
+    /// Take a snapshot, and trim the log, after this much log; after a snapshot of more than twice that not before the
+    /// log has grown by half as much as the snapshot has.
     #[arg(
         long, env = "SYNOD_SNAPSHOT_LOG_BYTES", value_name = "SIZE", default_value = "128MiB",
         value_parser = units::bytes, help_heading = "Log and snapshots"
@@ -379,8 +379,8 @@ pub struct Tuning {
     )]
     pub state_transfer: StateTransfer,
 
-    /// Threads that serve connections of clients; 0: the protocol's own thread does, which has to be compact. Default: 0
-    /// if it is, and otherwise 1.
+    /// Threads that serve connections of clients; 0: the protocol's own thread does, which has to be compact. Default:
+    /// 0 if it is, and otherwise 1.
     #[arg(
         long, env = "SYNOD_CLIENT_IO_THREADS", value_name = "COUNT",
         value_parser = clap::value_parser!(u16).range(0..=256), help_heading = "Threads"
@@ -389,8 +389,8 @@ pub struct Tuning {
     /// How the replica's work is placed on threads: spread (each stage, and each direction of each connection to a
     /// peer, has its own) or compact (one thread serves clients, reads from peers, runs the protocol, writes to peers
     /// and executes commands; only the log has another). Compact takes fewer switches of threads and less of the
-    /// processors for a command, uses few processors, and lets a slow command delay the protocol. Default: compact where
-    /// there are at most 2 processors, and otherwise spread.
+    /// processors for a command, uses few processors, and lets a slow command delay the protocol. Default: compact
+    /// where there are at most 2 processors, and otherwise spread.
     #[arg(long, env = "SYNOD_THREADS", value_name = "HOW", help_heading = "Threads")]
     pub threads: Option<Threads>,
 }
@@ -421,8 +421,8 @@ pub struct TlsArgs {
     /// Host names or addresses, for one of which a client's certificate has to be.
     #[arg(long, env = "SYNOD_CLIENT_CERT_ALLOWED_HOSTNAME", value_name = "NAME,...", value_delimiter = ',')]
     pub client_cert_allowed_hostname: Vec<String>,
-    /// Make a certificate for clients, if --cert-file is not given: connections are encrypted, and clients cannot know with
-    /// whom. It is kept in the data directory.
+    /// Make a certificate for clients, if --cert-file is not given: connections are encrypted, and clients cannot know
+    /// with whom. It is kept in the data directory.
     #[arg(
         long, env = "SYNOD_AUTO_TLS", value_name = "true|false", default_value_t = false,
         num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
@@ -441,7 +441,8 @@ pub struct TlsArgs {
     /// The key of that certificate.
     #[arg(long, env = "SYNOD_PEER_CLIENT_KEY_FILE", value_name = "FILE")]
     pub peer_client_key_file: Option<PathBuf>,
-    /// The authorities of other replicas' certificates, in PEM. With it only replicas with such a certificate are admitted.
+    /// The authorities of other replicas' certificates, in PEM. With it only replicas with such a certificate are
+    /// admitted.
     #[arg(long, env = "SYNOD_PEER_TRUSTED_CA_FILE", value_name = "FILE")]
     pub peer_trusted_ca_file: Option<PathBuf>,
     /// Have other replicas show certificates, which takes --peer-trusted-ca-file.
@@ -460,8 +461,8 @@ pub struct TlsArgs {
     /// Host names or addresses, for one of which another replica's certificate has to be.
     #[arg(long, env = "SYNOD_PEER_CERT_ALLOWED_HOSTNAME", value_name = "NAME,...", value_delimiter = ',')]
     pub peer_cert_allowed_hostname: Vec<String>,
-    /// Make a certificate for other replicas, if --peer-cert-file is not given: connections are encrypted, and anybody is
-    /// admitted. It is kept in the data directory.
+    /// Make a certificate for other replicas, if --peer-cert-file is not given: connections are encrypted, and anybody
+    /// is admitted. It is kept in the data directory.
     #[arg(
         long, env = "SYNOD_PEER_AUTO_TLS", value_name = "true|false", default_value_t = false,
         num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
@@ -474,8 +475,8 @@ pub struct TlsArgs {
         value_parser = clap::value_parser!(u32).range(1..=1000)
     )]
     pub self_signed_cert_validity: u32,
-    /// The cipher suites that may be used, by the names of the standards; without any of TLS 1.3, all of that version may be
-    /// used [default: all that are safe].
+    /// The cipher suites that may be used, by the names of the standards; without any of TLS 1.3, all of that version
+    /// may be used [default: all that are safe].
     #[arg(long, env = "SYNOD_CIPHER_SUITES", value_name = "NAME,...", value_delimiter = ',')]
     pub cipher_suites: Vec<String>,
     /// The least version of TLS: TLS1.2 or TLS1.3.
@@ -496,9 +497,9 @@ pub struct TlsArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Users")]
 pub struct AuthArgs {
-    /// The tokens that users get for their passwords: simple, or jwt,sign-method=METHOD,priv-key=FILE,pub-key=FILE,ttl=TIME
-    /// for signed ones, which all members know that have the key, also after a restart. The methods are HS256, RS256, PS256,
-    /// ES256, EdDSA, and those of 384 and 512 bits.
+    /// The tokens that users get for their passwords: simple, or
+    /// jwt,sign-method=METHOD,priv-key=FILE,pub-key=FILE,ttl=TIME for signed ones, which all members know that have the
+    /// key, also after a restart. The methods are HS256, RS256, PS256, ES256, EdDSA, and those of 384 and 512 bits.
     #[arg(long, env = "SYNOD_AUTH_TOKEN", value_name = "KIND", default_value = "simple")]
     pub auth_token: String,
     /// How many seconds a simple token is valid after it was last used.

@@ -196,8 +196,8 @@ fn addresses<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<String> {
     urls.filter_map(|url| units::peer_address(url).ok()).collect()
 }
 
-/// Whether an answer says that a replica was removed. Only an answer with a group that is no older than the one that the
-/// replica knows, to which its id was known, counts.
+/// Whether an answer says that a replica was removed. Only an answer with a group that is no older than the one that
+/// the replica knows, to which its id was known, counts.
 fn says_removed(told: &Origin, known: &Group, me: ReplicaId) -> bool {
     told.present.version >= known.version
         && told.present.member(me).is_none()
@@ -205,8 +205,8 @@ fn says_removed(told: &Origin, known: &Group, me: ReplicaId) -> bool {
         && !told.staying.contains(&me)
 }
 
-/// Whether a replica has to go on for a group that it knows so: it votes there, and no other voter answers. Replicas that stay
-/// away from the group do not know who is needed there.
+/// Whether a replica has to go on for a group that it knows so: it votes there, and no other voter answers. Replicas
+/// that stay away from the group do not know who is needed there.
 fn is_needed(group: &Group, me: ReplicaId, tls: Option<&Tls>) -> bool {
     let voters = group.members.iter().filter(|member| group.votes(member.id) && member.id != me);
     group.votes(me) && ask(&addresses(voters), tls).is_err()

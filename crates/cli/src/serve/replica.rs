@@ -56,9 +56,9 @@ impl Served {
         Served { handle: groups[0].clone(), merged: Arc::clone(&groups), groups, fixed }
     }
 
-    /// The group that orders a command; which one it is changes nothing but how long that takes. It is the first group that
-    /// this replica leads, so that the command needs no way to a leader; otherwise the same one every time, so that the
-    /// other groups can tell how far ahead they should be.
+    /// The group that orders a command; which one it is changes nothing but how long that takes. It is the first group
+    /// that this replica leads, so that the command needs no way to a leader; otherwise the same one every time, so
+    /// that the other groups can tell how far ahead they should be.
     fn orders(&self) -> &Handle {
         let own = || usize::try_from(self.fixed.me.0).unwrap_or(0) % self.merged.len();
         match self.merged.iter().find(|group| group.leads()) {
@@ -87,13 +87,9 @@ impl Served {
 
     /// The choice of the voters of a group, for people; empty if there is none.
     fn placement(&self, group: &synod_replica::Group) -> String {
-        let Some(Choice { voters, others }) = group.placement.as_ref().map(|placement| &placement.choice)
+        let Some(Choice { voters, others, .. }) = group.placement.as_ref().map(|placement| &placement.choice)
         else {
             return String::new();
-        };
-        let others = match others {
-            Others::Learn => "learn",
-            Others::StayAway => "stay away",
         };
         let names = self.names_of(voters.iter().copied());
         format!(
@@ -425,8 +421,8 @@ fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Opti
     }
 }
 
-/// Whether a change would leave more members than so many without a vote for good. A learner that is to vote, or to replace
-/// another member, does not count.
+/// Whether a change would leave more members than so many without a vote for good. A learner that is to vote, or to
+/// replace another member, does not count.
 fn adds_too_many_learners(group: &synod_replica::Group, change: &synod_replica::Change, max: u32) -> bool {
     use synod_replica::{Change, Goal};
     let stay = group.learners().filter(|(_, goal)| *goal == Goal::Learn).count();

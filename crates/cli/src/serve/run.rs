@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read as _},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -62,19 +63,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         ..
     } = checked;
     (server_config.tls, config.tls) = tls.start(&config.data_dir).map_err(Failure::usage)?;
-    let limit = descriptors::raise();
-    let places = descriptors::places(args.tuning.connections_max, limit).map_err(Failure::failed)?;
-    server_config.connections_max = places as usize;
-    if places < args.tuning.connections_max {
-        tracing::warn!(
-            files = limit,
-            connections = places,
-            "clients get fewer connections than --connections-max {}: the limit of open files leaves no more",
-            args.tuning.connections_max
-        );
-    } else {
-        tracing::info!(connections = places, files = limit, "connections that clients may have");
-    }
+    server_config.connections_max = connections(args.tuning.connections_max)?;
     if let Some(joining) = joining {
         let (me, origin) = super::join::join(&joining, config.tls.as_ref(), &stop)?;
         groups = super::join::groups(&origin, args.tuning.groups)?;
@@ -133,16 +122,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     registry.register_collector(Box::new(node.metrics()));
     registry.register_collector(Box::new(server_config.requests.clone()));
     registry.register_collector(Box::new(process));
-    let fixed = Arc::new(fixed);
-    let groups: Arc<[_]> = node.handles().iter().cloned().collect();
-    let served = match merged {
-        true => vec![Served::merged(groups, fixed)],
-        false => {
-            let served =
-                |handle: &Handle| Served::new(handle.clone(), Arc::clone(&groups), Arc::clone(&fixed));
-            groups.iter().map(served).collect()
-        }
-    };
+    let served = served(&node, fixed, merged);
     let upkeep =
         Upkeep::start(upkeep, served.iter().cloned().zip(hashes).collect()).map_err(Failure::failed)?;
     if check_at_start && let Err(differs) = upkeep.check_at_start() {
@@ -163,16 +143,45 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
 
     let outcome = until_stopped(node, server, &stop, &watch);
     drop(upkeep);
-    outcome.map_err(|reason| {
-        tracing::error!(%reason, "the replica cannot go on");
-        Failure::failed(format!(
-            "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right \
-             what is wrong with {}, then start it again.",
-            data_dir.display()
-        ))
-    })?;
+    outcome.map_err(|reason| cannot_go_on(&reason, &data_dir))?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// How many connections clients may have: `wanted`, or as many as the limit of open files allows.
+fn connections(wanted: u32) -> Result<usize, Failure> {
+    let limit = descriptors::raise();
+    let places = descriptors::places(wanted, limit).map_err(Failure::failed)?;
+    if places < wanted {
+        tracing::warn!(
+            files = limit,
+            connections = places,
+            "clients get fewer connections than --connections-max {wanted}: the limit of open files leaves no more"
+        );
+    } else {
+        tracing::info!(connections = places, files = limit, "connections that clients may have");
+    }
+    Ok(places as usize)
+}
+
+/// What clients reach: a store of each group, or one of all merged groups.
+fn served(node: &Node, fixed: Fixed, merged: bool) -> Vec<Served> {
+    let fixed = Arc::new(fixed);
+    let groups: Arc<[_]> = node.handles().iter().cloned().collect();
+    if merged {
+        return vec![Served::merged(groups, fixed)];
+    }
+    let served = |handle: &Handle| Served::new(handle.clone(), Arc::clone(&groups), Arc::clone(&fixed));
+    groups.iter().map(served).collect()
+}
+
+fn cannot_go_on(reason: &Ended, data_dir: &Path) -> Failure {
+    tracing::error!(%reason, "the replica cannot go on");
+    Failure::failed(format!(
+        "{reason}\nThe replica has stopped rather than break a promise; nothing acknowledged is lost. Put right what is \
+         wrong with {}, then start it again.",
+        data_dir.display()
+    ))
 }
 
 /// Waits for the end and shuts down in order; an error says why the replica could not go on.

@@ -31,7 +31,7 @@ pub struct TlsPlan {
 #[derive(Debug)]
 struct Side {
     shown: Shown,
-    /// Whom to trust, if the other side has to show a certificate.
+    /// What is trusted, if the other side has to show a certificate.
     trust: Option<Trust>,
 }
 
@@ -120,7 +120,7 @@ impl TlsPlan {
             // Certificates that replicas make for themselves cannot be checked. Without authorities the system's count.
             let trust = if is_made { None } else { Some(side.trust.unwrap_or_default()) };
             let connector = Connector::new(Some(calls_as.unwrap_or(identity)), trust, policy.clone(), &[])?;
-            Ok(Tls { acceptor, connector })
+            Ok(Tls::of(acceptor, connector))
         });
         Ok((clients.transpose()?, peers.transpose()?))
     }
@@ -161,9 +161,7 @@ fn of_peers<'a>(args: &'a TlsArgs, urls: &'a [String]) -> Flags<'a> {
 /// A certificate and its key, of which both are given or neither.
 fn pair(flags: [(&'static str, &Option<PathBuf>); 2]) -> Result<Option<Identity>, ConfigError> {
     match flags.map(|(flag, path)| (flag, path.as_ref())) {
-        [(_, Some(certificate)), (_, Some(key))] => {
-            Ok(Some(Identity { certificate: certificate.clone(), key: key.clone() }))
-        }
+        [(_, Some(certificate)), (_, Some(key))] => Ok(Some(Identity::of(certificate, key))),
         [(_, None), (_, None)] => Ok(None),
         [(given, Some(path)), (missing, None)] | [(missing, None), (given, Some(path))] => {
             wrong(given, path.display(), format!("needs --{missing} as well; accepted: both, or neither"))
@@ -246,7 +244,7 @@ fn side(flags: &Flags<'_>, calls: bool, warnings: &mut Vec<String>) -> Result<Op
     Ok(Some(Side { shown, trust }))
 }
 
-/// Whom a side trusts, if the other one has to show a certificate.
+/// What a side trusts, if the other one has to show a certificate.
 fn trust(flags: &Flags<'_>) -> Result<Option<Trust>, ConfigError> {
     let ((_, common_names), (_, hostnames)) = (flags.common_names, flags.hostnames);
     if !common_names.is_empty() && !hostnames.is_empty() {
@@ -278,7 +276,11 @@ fn trust(flags: &Flags<'_>) -> Result<Option<Trust>, ConfigError> {
         ([], hostnames) => Allowed::Hostnames(hostnames.to_vec()),
         (common_names, _) => Allowed::CommonNames(common_names.to_vec()),
     };
-    Ok(Some(Trust { authorities: Some(authorities.clone()), revoked: flags.revoked.1.clone(), allowed }))
+    let trust = Trust::of(authorities).named(allowed);
+    Ok(Some(match flags.revoked.1 {
+        Some(revoked) => trust.without(revoked),
+        None => trust,
+    }))
 }
 
 /// The hosts in URLs, for a certificate.

@@ -43,7 +43,7 @@ pub enum Fault {
 pub struct Faulty {
     inner: InMemory,
     fault: Arc<Mutex<Fault>>,
-    /// Who takes part in its groups, if it does not.
+    /// The members that take part in its groups, if it does not.
     elsewhere: Arc<Mutex<Option<Elsewhere>>>,
     /// Why it refuses the next subscriptions.
     refusals: Arc<Mutex<VecDeque<SubscribeError>>>,

@@ -2,9 +2,9 @@
 //! elect only a replica that is connected to a quorum (Ng 2020, section 2.4.1 and Algorithm 3, with the
 //! corrections E3 to E9 of its errata).
 //!
-//! A replica is *happy* with a leader that it hears and that has a quorum; one that is connected to a quorum, is not happy and has
-//! no happy neighbour *bids*, and the highest bid leads. The lowest eight bits of a ballot's round are the priority of its owner,
-//! the rest is the counter.
+//! A replica is *happy* with a leader that it hears and that has a quorum; one that is connected to a quorum, is not
+//! happy and has no happy neighbour *bids*, and the highest bid leads. The lowest eight bits of a ballot's round are
+//! the priority of its owner, the rest is the counter.
 //!
 //! `docs/elections.md` has the rules, what differs from the source, and the argument that some replica leads and stays.
 

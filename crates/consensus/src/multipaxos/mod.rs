@@ -3,8 +3,9 @@
 //!
 //! A **ballot** is what the thesis calls a view or proposal number. Its owner runs Phase 1 once
 //! ([`Message::Prepare`], [`Message::Promise`]) and then proposes slot after slot ([`Message::Accept`],
-//! [`Message::Accepted`]). What a burst of inputs proposes leaves together and is written together; still each slot is voted
-//! for, decided and proposed again by itself. The election ([`crate::election`]) says which replica should own the next ballot.
+//! [`Message::Accepted`]). What a burst of inputs proposes leaves together and is written together; still each slot is
+//! voted for, decided and proposed again by itself. The election ([`crate::election`]) says which replica should own
+//! the next ballot.
 
 mod claims;
 mod describe;

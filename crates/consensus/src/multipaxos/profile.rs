@@ -25,6 +25,7 @@ choice! {
 
 /// The options of MultiPaxos.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tuning {
     /// Which replicas find out that a slot is decided.
     pub decision: Decision,

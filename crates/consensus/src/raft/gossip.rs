@@ -44,11 +44,11 @@ pub(super) struct Gossip {
     echoes_left: u8,
     /// Whether it has learned something since it last told.
     has_news: bool,
-    /// Of each candidate the last attempt to be elected, and who is known to vote for it.
+    /// Of each candidate the last attempt to be elected, and the replicas that are known to vote for it.
     pub(super) votes: BTreeMap<ReplicaId, VoteRound>,
     /// How often this replica has asked for votes by gossip, in all lives.
     pub(super) attempts: u64,
-    /// Who asked whom for entries.
+    /// Which replicas were asked for entries, and by which.
     pub(super) pulls: Pulls,
 }
 

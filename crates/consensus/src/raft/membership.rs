@@ -1,8 +1,9 @@
 //! Which replicas vote, and changing that: by joint consensus, or one replica at a time.
 //!
-//! A configuration counts from the moment it is appended, on each replica that appends it, and no longer once it is truncated.
-//! A leader begins no change before it has committed an entry of its own term, and none while a batch that speaks of voters is in
-//! the log and not delivered. docs/raft.md says why, and how the replica layer knows the voters too.
+//! A configuration counts from the moment it is appended, on each replica that appends it, and no longer once it is
+//! truncated. A leader begins no change before it has committed an entry of its own term, and none while a batch that
+//! speaks of voters is in the log and not delivered. docs/raft.md says why, and how the replica layer knows the voters
+//! too.
 
 use synod_wire::{Batch, ReplicaId, Time};
 

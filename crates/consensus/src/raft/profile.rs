@@ -40,6 +40,7 @@ impl Replication {
 
 /// The options of Raft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tuning {
     /// How many messages with entries one follower may have unanswered; at least 1. Entries that wait for an
     /// answer leave together.

@@ -24,7 +24,7 @@ pub(super) struct Pulls {
     lacks: Option<(ReplicaId, Position)>,
     /// The replica that this one has asked, and how long it waits before it asks another one.
     asked: Option<(ReplicaId, Time)>,
-    /// Who asked for what this replica does not have yet: the leader's ballot, and where the logs may agree.
+    /// The replicas that asked for what this one does not have yet: the leader's ballot, and where the logs may agree.
     waiting: BTreeMap<ReplicaId, (Ballot, Position)>,
 }
 

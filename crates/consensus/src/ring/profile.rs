@@ -22,6 +22,7 @@ choice! {
 
 /// The options of the ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tuning {
     /// Which member makes a decision of the votes.
     pub decision: RingDecision,

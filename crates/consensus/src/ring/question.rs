@@ -233,7 +233,7 @@ impl Ring {
         mut waiting: VecDeque<Waiting>,
     ) -> VecDeque<Waiting> {
         let dropped = self.common().options.has(Bug::DropAcceptedValue);
-        // Which members have its bytes is not known.
+        // It is not known which members have its bytes.
         let safe = |batch| Waiting { batch, hops: 0, safe: true };
         let mut adopted = VecDeque::new();
         for value in told.adopted(&self.acceptor, proposed, through) {

@@ -1,5 +1,5 @@
-//! Who sends what (Benz 2013, test vectors of section 16), in a ring whose links lose nothing; and single replicas,
-//! stepped by hand. The numbers in these texts are places in the ring: 0 is r1, which coordinates.
+//! Which member sends what (Benz 2013, test vectors of section 16), in a ring whose links lose nothing; and single
+//! replicas, stepped by hand. The numbers in these texts are places in the ring: 0 is r1, which coordinates.
 
 mod codec;
 

@@ -11,6 +11,7 @@ use crate::{
 /// The optimisations (Ng 2020, sections 4.4.3 and 7.1), each to be switched off so that its
 /// effect can be measured. All are on by default, and none matters for safety.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tuning {
     /// What a burst of inputs proposes goes to a follower in one `Accept`, and to the log in one record. Off: every
     /// slot has an `Accept` and a record of its own, also when it is sent again.

@@ -226,7 +226,8 @@ fn connection_seeds() -> Vec<(String, Vec<u8>)> {
     seeds.map(|(name, bytes)| (name.to_owned(), bytes)).into()
 }
 
-/// Headers, each as the length of its name, the name, the length of its value, the value; there are as many as the first byte says.
+/// Headers, each as the length of its name, the name, the length of its value, the value; there are as many as the
+/// first byte says.
 fn read_pairs<'a>(input: &mut Entropy<'a>) -> Vec<(&'a [u8], &'a [u8])> {
     (0..input.below(8)).map(|_| (input.slice(255), input.slice(255))).collect()
 }
@@ -353,7 +354,8 @@ fn token(input: &[u8]) -> Verdict {
     let signed = kind % 2 == 1;
     let found = fuzzing::token(text, signed);
     if !signed {
-        // Nobody but the server can sign, and there is one simple token only. A number may be written with a sign or zeros.
+        // Nobody but the server can sign, and there is one simple token only. A number may be written with a sign or
+        // zeros.
         assert!(!found.ends_with("user"), "a token is made without the key: {text:?}");
         assert!(!found.starts_with("user") || text.starts_with(b"abc."), "{text:?}");
     }

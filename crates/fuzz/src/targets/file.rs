@@ -1,5 +1,5 @@
-//! What lies in a data directory. A file that is damaged is a clear error, or is told from a file that a crash has torn; it is
-//! never a panic.
+//! What lies in a data directory. A file that is damaged is a clear error, or is told from a file that a crash has
+//! torn; it is never a panic.
 
 use std::{
     io::Read,

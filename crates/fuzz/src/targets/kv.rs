@@ -516,8 +516,8 @@ fn query_seeds() -> Vec<(String, Vec<u8>)> {
 /// Bytes of a block, at most.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 
-/// The file of a snapshot with these contents: the first byte gives the version of the format, and the rest is put into blocks
-/// with their checksums.
+/// The file of a snapshot with these contents: the first byte gives the version of the format, and the rest is put into
+/// blocks with their checksums.
 fn file(version: u8, contents: &[u8]) -> Vec<u8> {
     let mut file = b"synod-kv".to_vec();
     let version = u32::from(2 + version % 3);

@@ -1,5 +1,5 @@
-//! What comes out of the log: batches that peers forwarded or that a disk kept, records, changes of the group, and the state
-//! that executing them makes.
+//! What comes out of the log: batches that peers forwarded or that a disk kept, records, changes of the group, and the
+//! state that executing them makes.
 
 use std::{
     io::{self, Read},

@@ -22,8 +22,8 @@ pub fn named(name: &str) -> Option<Target> {
     all().into_iter().find(|target| target.name == name)
 }
 
-/// The lines of a text that holds encodings: the first word is left out, the second one is the name, and the last one the bytes
-/// in hexadecimal digits.
+/// The lines of a text that holds encodings: the first word is left out, the second one is the name, and the last one
+/// the bytes in hexadecimal digits.
 fn hex_lines(text: &str) -> impl Iterator<Item = (&str, Vec<u8>)> {
     text.lines().filter_map(|line| {
         let words: Vec<&str> = line.split(' ').collect();

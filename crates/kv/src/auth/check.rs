@@ -1,8 +1,8 @@
 //! Whether the user of a command or a query may do what it asks for.
 //!
 //! The rules are etcd's: a put takes the right to write its key, and the keys of its lease; what reads, the pair before
-//! a put or a deletion among it, takes the right to read; a transaction takes the rights of all its comparisons and of both
-//! its branches. Users, compactions and alarms take the role root.
+//! a put or a deletion among it, takes the right to read; a transaction takes the rights of all its comparisons and of
+//! both its branches. Users, compactions and alarms take the role root.
 
 use synod_api::{
     etcdserverpb::{PutRequest, RequestOp, TxnRequest, request_op::Request},
@@ -175,7 +175,7 @@ impl KvStore {
         budget: &mut Budget,
     ) -> Result<(), KvError> {
         self.auth.may_write(caller, &put.key, &[])?;
-        // Who could not end the lease must not add keys to it.
+        // A user who could not end the lease must not add keys to it.
         self.may_write_keys_of(caller, put.lease, budget)?;
         if put.prev_kv { self.auth.may_read(caller, &put.key, &[]) } else { Ok(()) }
     }

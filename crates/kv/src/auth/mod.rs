@@ -1,8 +1,8 @@
 //! Users, roles and what these may do, as replicated state.
 //!
 //! Every change is a command of the log, and **what a user may do is checked where the command is executed**, so that a
-//! permission that was revoked in an earlier slot is gone in every later one ([docs/auth.md](../../../docs/auth.md)). The
-//! store never sees a password: a server hashes it, or compares it with the hash, before it proposes the command.
+//! permission that was revoked in an earlier slot is gone in every later one ([docs/auth.md](../../../docs/auth.md)).
+//! The store never sees a password: a server hashes it, or compares it with the hash, before it proposes the command.
 
 mod check;
 mod ranges;
@@ -36,8 +36,8 @@ use crate::{KvBug, KvError, KvStore, planted, range::bounds, store::header};
 /// The user that must exist before users count, and the role that permits everything. They are etcd's.
 pub const ROOT: &str = "root";
 
-/// Who is told of users and tokens. All calls come from the thread that executes commands, in the order in which the store
-/// changes, and must return at once.
+/// A receiver of changes of users and tokens. All calls come from the thread that executes commands, in the order in
+/// which the store changes, and must return at once.
 pub trait AuthFeed: fmt::Debug + Send + Sync {
     /// Whether users count from here on, the revision of users and roles, and how many tokens were issued.
     fn state(&self, enabled: bool, revision: u64, tokens: u64);
@@ -95,8 +95,8 @@ pub(crate) struct User {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Role {
-    /// The kind of each permission, by the first key of its range and the range's end. A kind that is not defined permits
-    /// nothing.
+    /// The kind of each permission, by the first key of its range and the range's end. A kind that is not defined
+    /// permits nothing.
     pub(crate) permissions: BTreeMap<(Bytes, Bytes), i32>,
 }
 

@@ -22,8 +22,8 @@ use synod_wire::Slot;
 use super::*;
 use crate::testing::{all, delete, op, op_delete, op_put, op_range, op_txn, put, range};
 
-/// A store with users: root; `u`, who may read and write keys from `a` to `n` and read those from `n` to `s`; and `w`, who
-/// may write those from `a` to `n`.
+/// A store with users: root; `u`, who may read and write keys from `a` to `n` and read those from `n` to `s`; and `w`,
+/// who may write those from `a` to `n`.
 fn store() -> KvStore {
     let mut store = KvStore::new();
     let mut managed = |change| change_of(&mut store, change).unwrap();
@@ -528,8 +528,8 @@ fn a_snapshot_holds_users_and_one_without_them_is_as_before() {
     }
 }
 
-/// A change by way of any permission shows at once, whatever the other users have: against a twin that looks through the
-/// roles at each question.
+/// A change by way of any permission shows at once, whatever the other users have: against a twin that looks through
+/// the roles at each question.
 #[test]
 fn what_users_may_do_follows_from_their_roles() {
     let mut random = fastrand::Rng::with_seed(8);

@@ -1,7 +1,7 @@
 //! When to compact by itself: etcd's two modes, as decisions without a clock.
 //!
-//! Every replica notes revisions, and the caretaker compacts at one of them. A revision counts as old once it was noted a
-//! whole period ago, by this replica's own clock, in this life. At that time this replica had not executed any later
+//! Every replica notes revisions, and the caretaker compacts at one of them. A revision counts as old once it was noted
+//! a whole period ago, by this replica's own clock, in this life. At that time this replica had not executed any later
 //! revision, so every version that the compaction makes unreadable was replaced before: a change of caretaker, and a
 //! restart, make a compaction late and never early.
 
@@ -52,8 +52,8 @@ impl Compactor {
         self.next
     }
 
-    /// Notes the present revision. The result is a revision to compact at, if this replica takes care of that and one is
-    /// due.
+    /// Notes the present revision. The result is a revision to compact at, if this replica takes care of that and one
+    /// is due.
     pub fn look(&mut self, now: Duration, revision: i64, takes_care: bool) -> Option<i64> {
         self.next = now + self.interval();
         let old = match self.mode {
@@ -95,8 +95,8 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// Looks each time that it is due, at a store whose revision grows by one a minute; the result is when it was compacted,
-    /// in minutes, and where.
+    /// Looks each time that it is due, at a store whose revision grows by one a minute; the result is when it was
+    /// compacted, in minutes, and where.
     fn compactions(mode: Compaction, minutes: u32, takes_care: impl Fn(u32) -> bool) -> Vec<(u32, i64)> {
         let mut compactor = Compactor::new(mode, Duration::ZERO);
         let mut made = Vec::new();

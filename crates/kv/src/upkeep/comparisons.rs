@@ -1,9 +1,9 @@
 //! Members compare their contents through the log: who asks, who has answered, and what follows.
 //!
-//! The caretaker orders a question; every member that executes it hashes its own versions, up to the revision that it has
-//! then or that the question names, and orders its hash. So no link but the log is needed, and all members are asked at the
-//! same point of it, where they must have the same revision. The caretaker judges, and raises alarms, which are commands as
-//! well.
+//! The caretaker orders a question; every member that executes it hashes its own versions, up to the revision that it
+//! has then or that the question names, and orders its hash. So no link but the log is needed, and all members are
+//! asked at the same point of it, where they must have the same revision. The caretaker judges, and raises alarms,
+//! which are commands as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,8 +43,8 @@ impl Question {
         if planted::has(KvBug::HashAtPresent) { 0 } else { self.revision }
     }
 
-    /// What this replica tells: what its store says of that revision. It has no hash if a later compaction has passed the
-    /// revision, or if it never had it.
+    /// What this replica tells: what its store says of that revision. It has no hash if a later compaction has passed
+    /// the revision, or if it never had it.
     #[must_use]
     pub fn answer(&self, found: Option<&HashKvResponse>) -> KvHashCheck {
         let mut told = KvHash { hash: 0, compact_revision: NO_HASH, revision: self.executed_at };
@@ -117,8 +117,8 @@ impl Default for Verdict {
     }
 }
 
-/// Judges what some of the `members` told. All must have had the same revision; as etcd does, hashes are compared that belong
-/// to the same compaction as that of this replica, `me`.
+/// Judges what some of the `members` told. All must have had the same revision; as etcd does, hashes are compared that
+/// belong to the same compaction as that of this replica, `me`.
 #[must_use]
 pub fn judge(members: usize, me: u64, answers: &BTreeMap<u64, KvHash>) -> Verdict {
     let Some(own) = answers.get(&me) else { return Verdict::Same(0) };

@@ -1,5 +1,5 @@
-//! What a replica does for its store without being asked: it compacts old revisions away, and compares its contents with
-//! those of the other members.
+//! What a replica does for its store without being asked: it compacts old revisions away, and compares its contents
+//! with those of the other members.
 //!
 //! A [`Keeper`] decides, without a clock: it is told the time and what its replica knows, and says what to do next.
 //! `synod-server` does it with a thread, `synod-sim` with a seed. What it changes goes through the log, as commands of
@@ -40,8 +40,8 @@ pub struct UpkeepConfig {
     pub compact_check_interval: Option<Duration>,
 }
 
-/// What a replica knows when its keeper looks. The keeper is told the time after that: no later revision had been executed
-/// then.
+/// What a replica knows when its keeper looks. The keeper is told the time after that: no later revision had been
+/// executed then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// The store's revision; 0 if it is not known.

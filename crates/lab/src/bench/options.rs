@@ -175,7 +175,8 @@ pub enum Consistency {
 /// One run against one set of endpoints.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Options {
-    /// The servers, as host:port, or http://, https://host:port or unix://path. Connections are spread over them in turn.
+    /// The servers, as host:port, or http://, https://host:port or unix://path. Connections are spread over them in
+    /// turn.
     #[arg(
         long,
         env = "SYNOD_ENDPOINTS",
@@ -285,8 +286,8 @@ impl TlsOptions {
 
     fn connector(&self) -> Result<Connector, BenchError> {
         let identity = self.cert.clone().zip(self.key.clone());
-        let identity = identity.map(|(certificate, key)| Identity { certificate, key });
-        let trust = Trust { authorities: self.cacert.clone(), ..Trust::default() };
+        let identity = identity.map(|(certificate, key)| Identity::of(certificate, key));
+        let trust = self.cacert.clone().map(Trust::of).unwrap_or_default();
         let trust = Some(trust).filter(|_| !self.insecure_skip_tls_verify);
         Connector::new(identity, trust, Policy::default(), &["h2"]).map_err(|error| BenchError::Argument {
             flag: "--cacert",

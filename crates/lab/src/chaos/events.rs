@@ -143,8 +143,8 @@ impl Ledger {
         })
     }
 
-    /// Checks what was told up to a revision. `known` are writes of which clients know, and `held` is what the store holds
-    /// at that revision, if it could be read.
+    /// Checks what was told up to a revision. `known` are writes of which clients know, and `held` is what the store
+    /// holds at that revision, if it could be read.
     pub fn check(&self, until: i64, known: &[Known], held: Option<&[KeyValue]>) -> Vec<String> {
         let mut violations: Vec<_> =
             self.watchers.iter().flat_map(|watcher| watcher.violations.clone()).collect();

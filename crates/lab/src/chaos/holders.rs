@@ -61,7 +61,7 @@ struct Shared {
 /// What contenders saw.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// Who held which lock when.
+    /// Which contender held which lock when.
     pub holds: Vec<Hold>,
     /// Writes under a lock that were answered.
     pub written: Vec<(Fenced, Known)>,
@@ -99,8 +99,8 @@ impl Shared {
 }
 
 impl Holders {
-    /// Starts contenders for each lock: two that know all replicas, one for each replica that knows no other, and one that
-    /// vanishes now and then.
+    /// Starts contenders for each lock: two that know all replicas, one for each replica that knows no other, and one
+    /// that vanishes now and then.
     ///
     /// # Errors
     /// An endpoint is not an address.
@@ -200,8 +200,8 @@ impl Contender {
         }
     }
 
-    /// Does the same in a runtime of its own for each lock, which ends while the lock is held. Then nobody renews the lease,
-    /// and nobody lets go, as if the process had been killed.
+    /// Does the same in a runtime of its own for each lock, which ends while the lock is held. Then nobody renews the
+    /// lease, and nobody lets go, as if the process had been killed.
     fn vanish_now_and_then(mut self, endpoints: &[String]) {
         while !self.shared.stops() {
             let Ok(runtime) = Builder::new_current_thread().enable_all().build() else { return };

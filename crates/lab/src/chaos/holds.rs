@@ -1,8 +1,8 @@
-//! Who held a lock when, and what was written under it.
+//! Which contender held a lock when, and what was written under it.
 //!
-//! A holder counts as one from the moment at which its call returned until it begins to let go, or until its lease has run
-//! out by its own clock: the time at which it sent the last renewal that was answered, plus the time to live. All clients
-//! are in one process, so their clocks are one.
+//! A holder counts as one from the moment at which its call returned until it begins to let go, or until its lease has
+//! run out by its own clock: the time at which it sent the last renewal that was answered, plus the time to live. All
+//! clients are in one process, so their clocks are one.
 
 use std::{collections::BTreeMap, time::Duration};
 

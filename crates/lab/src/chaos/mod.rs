@@ -411,8 +411,8 @@ fn caption(args: &Args, seed: u64, environment: &Environment) -> Vec<String> {
     ]
 }
 
-/// Waits until watchers have been told everything, if the run is in order, and checks what they and the holders of locks
-/// saw.
+/// Waits until watchers have been told everything, if the run is in order, and checks what they and the holders of
+/// locks saw.
 async fn settle(
     run: &Run,
     watchers: &mut Watchers,

@@ -53,8 +53,8 @@ impl Learner {
 }
 
 impl ProgressReports {
-    /// Takes note of the members of a group, of which slots through `decided` tell. A replica that finds in them that it
-    /// came back says how far it is, also if nobody called it.
+    /// Takes note of the members of a group, of which slots through `decided` tell. A replica that finds in them that
+    /// it came back says how far it is, also if nobody called it.
     pub(crate) fn group_changed(&mut self, me: ReplicaId, group: &Group, decided: Slot) {
         self.retired &= group.member(me).is_none();
         self.learners.retain(|&id, _| group.member(id).is_some());
@@ -523,9 +523,9 @@ mod tests {
         assert!(!orders.takes_leader_from(&says(2, 6, epoch)));
     }
 
-    /// A replica that is away has asked for what it lacks when a quorum says that it goes on without it. It finds in the
-    /// answer, which comes after that, that it was chosen again, and tells the voters how far it is: the group may decide
-    /// nothing more until it votes, so that no later call could reach it.
+    /// A replica that is away has asked for what it lacks when a quorum says that it goes on without it. It finds in
+    /// the answer, which comes after that, that it was chosen again, and tells the voters how far it is: the group may
+    /// decide nothing more until it votes, so that no later call could reach it.
     #[test]
     fn a_replica_that_finds_late_that_it_came_back_says_how_far_it_is() {
         let mut now = Time::ZERO + Duration::from_secs(3600);

@@ -10,8 +10,8 @@ use crate::{
     StateMachine,
 };
 
-/// Executes the batches of several groups in their common order. `T` is what comes with a batch and is handed back with the
-/// outcomes of its commands: who waits for them.
+/// Executes the batches of several groups in their common order. `T` is what comes with a batch and is handed back with
+/// the outcomes of its commands: who waits for them.
 #[derive(Debug)]
 pub struct MergedExecutor<S, T> {
     executor: Executor<S>,
@@ -93,8 +93,8 @@ impl<S: StateMachine, T> MergedExecutor<S, T> {
         Some((group, slot, with, outcomes))
     }
 
-    /// Freezes the state for a snapshot that a group asked for: the slot of that group by which it is named, and how far
-    /// all groups are in it. `None`: nothing of the group is executed.
+    /// Freezes the state for a snapshot that a group asked for: the slot of that group by which it is named, and how
+    /// far all groups are in it. `None`: nothing of the group is executed.
     #[must_use]
     pub fn freeze(&self, group: GroupId) -> Option<(Slot, Cut, Box<dyn Frozen>)> {
         let slot = self.executor.applied_of(group);

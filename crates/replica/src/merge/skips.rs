@@ -76,7 +76,7 @@ pub struct Pace {
     /// Groups that others wait for, but for what is under way: at which position, and since when.
     behind: Vec<Option<(u64, Time)>>,
     /// When what is under way has taken too long in one of them.
-    impatient_at: Time,
+    late_at: Time,
 }
 
 impl Pace {
@@ -90,7 +90,7 @@ impl Pace {
             rates: vec![0; groups],
             since: None,
             behind: vec![None; groups],
-            impatient_at: Time::NEVER,
+            late_at: Time::NEVER,
         }
     }
 
@@ -103,7 +103,7 @@ impl Pace {
         let places: Vec<_> =
             replicas.clone().map(|replica| replica.merged_at().unwrap_or_default()).collect();
         self.look(now, &places);
-        self.impatient_at = Time::NEVER;
+        self.late_at = Time::NEVER;
         let mut skips = Vec::new();
         for (group, replica) in (0u16..).map(GroupId).zip(replicas) {
             let proposed = replica.may_skip();
@@ -136,7 +136,7 @@ impl Pace {
     pub fn due(&self) -> Time {
         let looks =
             if matches!(self.skips, Skips::Lambda(_)) { self.measured.0 + PERIOD } else { Time::NEVER };
-        looks.min(self.impatient_at)
+        looks.min(self.late_at)
     }
 
     /// How many of a group's batches count as under way while others need it to come to `needed`. For a period those
@@ -153,7 +153,7 @@ impl Pace {
         if now >= since + PERIOD {
             return 0;
         }
-        self.impatient_at = self.impatient_at.min(since + PERIOD);
+        self.late_at = self.late_at.min(since + PERIOD);
         proposed
     }
 

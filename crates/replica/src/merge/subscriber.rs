@@ -1,8 +1,8 @@
 //! A subscriber: somebody who is no member and follows what some groups decide, in their common order.
 //!
 //! It reads the decided logs of its groups at any replica, and merges them as replicas do. It is pure: its owner reads
-//! what it [wants](Subscriber::wanted) and takes out what has its [turn](Subscriber::pop). `docs/multi-ring.md` says why
-//! all subscribers agree.
+//! what it [wants](Subscriber::wanted) and takes out what has its [turn](Subscriber::pop). `docs/multi-ring.md` says
+//! why all subscribers agree.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -41,6 +41,7 @@ struct Followed {
 
 /// Where a subscriber is in a group. A subscription goes on from it, at any replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Point {
     /// The group.
     pub group: GroupId,
@@ -58,6 +59,12 @@ impl Point {
     #[must_use]
     pub fn after(group: GroupId, slot: Slot) -> Point {
         Point { group, slot, from: 0, until: None }
+    }
+
+    /// The same in a group that joins the others, or leaves them, at these positions of the common order.
+    #[must_use]
+    pub fn within(self, from: u64, until: Option<u64>) -> Point {
+        Point { from, until, ..self }
     }
 }
 
@@ -83,6 +90,7 @@ pub enum Start {
 
 /// A batch whose turn it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ordered {
     /// Its group.
     pub group: GroupId,
@@ -168,16 +176,16 @@ impl Subscriber {
         self.groups.keys().copied()
     }
 
-    /// Where it is in each group: what was delivered, and nothing else, is before these points. None of a group that begins
-    /// at a round and of which nothing was read yet.
+    /// Where it is in each group: what was delivered, and nothing else, is before these points. None of a group that
+    /// begins at a round and of which nothing was read yet.
     pub fn points(&self) -> impl Iterator<Item = Point> {
         let has_slot =
             |followed: &&Followed| followed.placed || matches!(followed.wanted, Some(LogFrom::Slot(_)));
         self.groups.values().filter(has_slot).map(|followed| followed.point)
     }
 
-    /// What to read now at a replica that has `decided` so much of each group: the logs of groups of which nothing waits for
-    /// its turn. So it holds one part of each log.
+    /// What to read now at a replica that has `decided` so much of each group: the logs of groups of which nothing
+    /// waits for its turn. So it holds one part of each log.
     #[must_use]
     pub fn wanted(&mut self, decided: impl Fn(GroupId) -> Slot) -> Vec<(GroupId, LogFrom)> {
         self.settle_round();
@@ -196,8 +204,8 @@ impl Subscriber {
         ready.filter_map(|(&group, followed)| Some((group, followed.wanted?))).collect()
     }
 
-    /// Has the groups that join begin with the next round, once it is known where the others are. Without others that is
-    /// the first one.
+    /// Has the groups that join begin with the next round, once it is known where the others are. Without others that
+    /// is the first one.
     fn settle_round(&mut self) {
         let Order::Common(merge) = &self.order else { return };
         if self.groups.values().any(|followed| !followed.placed && followed.wanted.is_some()) {
@@ -315,8 +323,8 @@ impl Subscriber {
         }
     }
 
-    /// Has the groups that leave do so at the next round, once it is known where all groups are: before that, as after a
-    /// move to another replica, the present round is not known either.
+    /// Has the groups that leave do so at the next round, once it is known where all groups are: before that, as after
+    /// a move to another replica, the present round is not known either.
     fn settle_leaving(&mut self) {
         let Order::Common(merge) = &self.order else { return };
         if self
@@ -427,7 +435,8 @@ mod tests {
         cuts
     }
 
-    /// Lets a subscriber read what it wants of these logs, a piece of a drawn length at a time, and takes out what comes.
+    /// Lets a subscriber read what it wants of these logs, a piece of a drawn length at a time, and takes out what
+    /// comes.
     fn read_on(
         rng: &mut fastrand::Rng,
         subscriber: &mut Subscriber,
@@ -449,8 +458,9 @@ mod tests {
         Ok(())
     }
 
-    /// Subscribers of drawn groups, that begin at a drawn cut, read drawn pieces of logs that grow and are trimmed, and go on
-    /// from their points at other replicas, get what a replica executes after the cut, as far as it is of their groups.
+    /// Subscribers of drawn groups, that begin at a drawn cut, read drawn pieces of logs that grow and are trimmed, and
+    /// go on from their points at other replicas, get what a replica executes after the cut, as far as it is of their
+    /// groups.
     #[test]
     fn a_subscriber_gets_what_replicas_execute_of_its_groups_in_their_order() {
         let mut rng = fastrand::Rng::with_seed(57);
@@ -501,8 +511,8 @@ mod tests {
         assert!(delivered > 10_000, "{delivered}");
     }
 
-    /// A group that joins a subscriber, or leaves it, does so where a round begins; until then, and from then on, the batches
-    /// come in the common order, and none of a round is missing.
+    /// A group that joins a subscriber, or leaves it, does so where a round begins; until then, and from then on, the
+    /// batches come in the common order, and none of a round is missing.
     #[test]
     fn groups_join_and_leave_a_subscriber_where_a_round_begins() {
         let mut rng = fastrand::Rng::with_seed(81);
@@ -620,7 +630,8 @@ mod tests {
         assert_eq!(moved.pop().map(|next| next.group), Some(GroupId(1)));
     }
 
-    /// What is left of the only group holds nothing to deliver: a no-op, a skip to where it leaves, and a batch after that.
+    /// What is left of the only group holds nothing to deliver: a no-op, a skip to where it leaves, and a batch after
+    /// that.
     #[test]
     fn after_all_groups_have_left_nothing_comes() {
         let point = Point { until: Some(3), ..Point::after(GroupId(0), Slot::ZERO) };

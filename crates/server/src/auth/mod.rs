@@ -1,9 +1,9 @@
-//! Who a request is from.
+//! Which user a request is from.
 //!
-//! A request brings a token, or its connection the common name of a client's certificate. Here it is found out which user
-//! that is; **what the user may do is judged by the store**, where the command is executed or the query answered. So a
-//! server that lags behind can be wrong only about who it is, and then its command is refused: it carries the revision of
-//! users and roles that the server knew ([docs/auth.md](../../../../docs/auth.md)).
+//! A request brings a token, or its connection the common name of a client's certificate. Here it is found out which
+//! user that is; **what the user may do is judged by the store**, where the command is executed or the query answered.
+//! So a server that lags behind can be wrong only about who it is, and then its command is refused: it carries the
+//! revision of users and roles that the server knew ([docs/auth.md](../../../../docs/auth.md)).
 
 mod jwt;
 mod passwords;
@@ -36,8 +36,8 @@ const TOKEN_BYTES_MAX: usize = 4 << 10;
 /// How long a simple token that is not used is valid, unless the operator says otherwise.
 pub(crate) const SIMPLE_TTL: Duration = Duration::from_secs(300);
 
-/// How users show who they are, and which of them are known. One is given to the store ([`Auth::feed`]) and to the server.
-/// Clones are the same.
+/// How users show who they are, and which of them are known. One is given to the store ([`Auth::feed`]) and to the
+/// server. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Auth(Arc<Shared>);
 
@@ -77,8 +77,8 @@ impl TokenKind {
         TokenKind(Kind::Signed(Box::new(Signer::of_key(key))))
     }
 
-    /// Reads etcd's notation: `simple`, or `jwt` with `pub-key=FILE`, `priv-key=FILE`, `sign-method=METHOD` and `ttl=TIME`
-    /// after commas. A simple token is valid for `simple_ttl` after it was last used.
+    /// Reads etcd's notation: `simple`, or `jwt` with `pub-key=FILE`, `priv-key=FILE`, `sign-method=METHOD` and
+    /// `ttl=TIME` after commas. A simple token is valid for `simple_ttl` after it was last used.
     ///
     /// # Errors
     /// The text means nothing, or a key cannot be read; the error says what is accepted.

@@ -1,5 +1,5 @@
-//! Hashing and comparing passwords, which takes long on purpose. It is done on threads of its own kind, as many as half the
-//! processors, one for each connection at a time; when many wait already, further ones are refused.
+//! Hashing and comparing passwords, which takes long on purpose. It is done on threads of its own kind, as many as half
+//! the processors, one for each connection at a time; when many wait already, further ones are refused.
 
 use std::{
     num::NonZero,

@@ -1,5 +1,5 @@
-//! Simple tokens: a secret that the server of a client has drawn, and a number that the log gives. Every replica learns of
-//! them as it executes the log, and keeps them in memory for a while after they were last used.
+//! Simple tokens: a secret that the server of a client has drawn, and a number that the log gives. Every replica learns
+//! of them as it executes the log, and keeps them in memory for a while after they were last used.
 
 use std::{
     collections::BTreeMap,
@@ -76,8 +76,8 @@ impl Tokens {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A token was issued. A replica that reads its log again after a restart, or catches up, learns of old ones too, so its
-    /// age by the clock of the server that issued it counts.
+    /// A token was issued. A replica that reads its log again after a restart, or catches up, learns of old ones too,
+    /// so its age by the clock of the server that issued it counts.
     pub(super) fn add(&self, token: &Token<'_>) {
         self.add_at(token, Instant::now(), now_ms());
     }

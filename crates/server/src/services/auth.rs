@@ -1,7 +1,8 @@
 //! etcd's service Auth, and who may make which requests.
 //!
-//! Where the store judges, in the slot of a command or in the state from which a query is answered, nothing is judged here.
-//! What no command or query of the store is, such as a change of members, is judged by a query that is made for it.
+//! Where the store judges, in the slot of a command or in the state from which a query is answered, nothing is judged
+//! here. What no command or query of the store is, such as a change of members, is judged by a query that is made for
+//! it.
 
 use std::mem;
 
@@ -50,7 +51,8 @@ enum Takes {
     Root,
 }
 
-/// **What is not named here takes the role root**, so that a request that is added to the server is not open by mistake.
+/// **What is not named here takes the role root**, so that a request that is added to the server is not open by
+/// mistake.
 fn takes(path: &str) -> Takes {
     match path {
         "/etcdserverpb.Auth/Authenticate" => Takes::Nothing,
@@ -78,13 +80,14 @@ fn takes(path: &str) -> Takes {
         path if path.starts_with("/grpc.health.v1.Health/") || path.starts_with("/grpc.reflection.") => {
             Takes::Nothing
         }
-        // A session keeps its replies for any client that knows its number, so commands in sessions take the role root, too.
+        // A session keeps its replies for any client that knows its number, so commands in sessions take the role root,
+        // too.
         _ => Takes::Root,
     }
 }
 
-/// What is judged when it comes and never again, and works on when more is known. A change that may be what ends a standstill
-/// is not among them.
+/// What is judged when it comes and never again, and works on when more is known. A change that may be what ends a
+/// standstill is not among them.
 const LASTS: [&str; 5] = [
     "/synod.v1.Native/Subscribe",
     "/etcdserverpb.Cluster/MemberAdd",

@@ -1,6 +1,6 @@
-//! What the services Lock and Election have in common: queues of keys. In a queue each lease has a key, and the key that
-//! was created first is at the head; its lease holds the lock, or leads. Each of the others waits until all keys that were
-//! created before its own are deleted, of which it watches one: so a key that goes wakes one client.
+//! What the services Lock and Election have in common: queues of keys. In a queue each lease has a key, and the key
+//! that was created first is at the head; its lease holds the lock, or leads. Each of the others waits until all keys
+//! that were created before its own are deleted, of which it watches one: so a key that goes wakes one client.
 //!
 //! These are the keys and transactions of etcd's client, so that clients that queue up by themselves stand in the same
 //! queue. The server keeps nothing but the state of the calls that wait.
@@ -38,8 +38,8 @@ use crate::{
 /// The time to live of a lease that a client does not bring along, in seconds, as with etcd.
 const TTL_SECONDS: i64 = 60;
 
-/// Keys that may be taken out of their queues at the same time because their clients are gone. The others stay until their
-/// leases end.
+/// Keys that may be taken out of their queues at the same time because their clients are gone. The others stay until
+/// their leases end.
 pub(super) const RELEASES_MAX: usize = 4_096;
 
 /// The keys of a queue: those that begin with its name and a slash.
@@ -153,8 +153,8 @@ impl<R: Replica> Drop for Waiting<R> {
     fn drop(&mut self) {
         let Some((release, place)) = self.release.take() else { return };
         let replica = self.replica.clone();
-        // Without a runtime, or with one that ends, the server has ended, and the key goes with its lease. The task must not
-        // hold a `Waiting`: a runtime that ends drops it at once, and that would begin the next.
+        // Without a runtime, or with one that ends, the server has ended, and the key goes with its lease. The task
+        // must not hold a `Waiting`: a runtime that ends drops it at once, and that would begin the next.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 let _place = place;
@@ -202,7 +202,8 @@ impl<R: Replica> Store<R> {
         Ok(Queued { ticket: Ticket { key, created }, response, found, is_first })
     }
 
-    /// Waits until a key is at the head of its queue, and deletes it if that cannot be waited for, or the result is dropped.
+    /// Waits until a key is at the head of its queue, and deletes it if that cannot be waited for, or the result is
+    /// dropped.
     pub(super) async fn until_first(
         &self,
         caller: &Caller,
@@ -321,7 +322,8 @@ fn pair(response: &mut TxnResponse, place: usize) -> Option<KeyValue> {
     }
 }
 
-/// A failure as etcd's services tell it, which are clients of the store themselves: the text stays, and the code is lost.
+/// A failure as etcd's services tell it, which are clients of the store themselves: the text stays, and the code is
+/// lost.
 pub(super) fn relayed(failure: Status) -> Status {
     Status::unknown(failure.message())
 }

@@ -318,8 +318,8 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// The status of the store: revision, size, alarms. That of several groups has no revision, and the sizes and alarms
-    /// of all.
+    /// The status of the store: revision, size, alarms. That of several groups has no revision, and the sizes and
+    /// alarms of all.
     pub(crate) async fn status(&self, consistency: Consistency) -> Result<KvStatus, Status> {
         Ok(summed(self.status_by_group(consistency).await?))
     }

@@ -56,8 +56,8 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// A range in pieces, all of one state, sorted as the answer to [`range`](Self::range) is. As with etcd, a sort target that
-    /// is not the key is refused with an order and taken without one.
+    /// A range in pieces, all of one state, sorted as the answer to [`range`](Self::range) is. As with etcd, a sort
+    /// target that is not the key is refused with an order and taken without one.
     pub(super) fn range_stream(
         &self,
         who: &Who,

@@ -20,8 +20,8 @@ use super::{
 use crate::{Consistency, MoveError, Replica, Role, auth::Who, readers::Lane, replica};
 
 impl<R: Replica> Store<R> {
-    /// etcd's hash of this replica's own state, for comparison with the others. It is small, so it needs no place, however
-    /// long it takes.
+    /// etcd's hash of this replica's own state, for comparison with the others. It is small, so it needs no place,
+    /// however long it takes.
     pub(super) async fn hash_kv(
         &self,
         who: &Who,
@@ -110,8 +110,8 @@ impl<R: Replica> Store<R> {
         Ok(MoveLeaderResponse::default())
     }
 
-    /// No version of etcd goes on with the data of this one, so there is none to downgrade to, and no downgrade to cancel:
-    /// the way back leads over a snapshot.
+    /// No version of etcd goes on with the data of this one, so there is none to downgrade to, and no downgrade to
+    /// cancel: the way back leads over a snapshot.
     pub(super) async fn downgrade(&self, request: DowngradeRequest) -> Result<DowngradeResponse, Status> {
         match DowngradeAction::try_from(request.action) {
             Ok(DowngradeAction::Cancel) => {

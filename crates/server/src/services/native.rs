@@ -123,12 +123,8 @@ impl<R: Replica> Store<R> {
             Ok(SubscribeStart::Round) => Start::Round(request.round),
             Ok(SubscribeStart::Points) => {
                 let point = |point: pb::GroupPoint| {
-                    Ok(Point {
-                        group: group(point.group)?,
-                        slot: Slot(point.slot),
-                        from: point.from_position,
-                        until: point.until_position,
-                    })
+                    let after = Point::after(group(point.group)?, Slot(point.slot));
+                    Ok(after.within(point.from_position, point.until_position))
                 };
                 Start::At(request.points.into_iter().map(point).collect::<Result<_, Status>>()?)
             }
@@ -190,8 +186,8 @@ impl<R: Replica> Store<R> {
         Ok((replica, command.encode_to_vec().into()))
     }
 
-    /// Refuses a command or query in which a client says whose it is, or manages users: that is for servers, which find out
-    /// who the client is. Bytes that are none are left to the store, which refuses them.
+    /// Refuses a command or query in which a client says whose it is, or manages users: that is for servers, which find
+    /// out who the client is. Bytes that are none are left to the store, which refuses them.
     fn check_unclaimed(&self, payload: &Bytes, for_members: &[u32]) -> Result<(), Status> {
         if self.auth().is_none() && self.count() == 1 {
             // The state machine need not be a key-value store.

@@ -1,5 +1,5 @@
-//! The call Snapshot of etcd's service Maintenance: the store as a file of etcd's database, and the file's SHA-256, so that
-//! etcd's tools read it and an etcd can go on from it.
+//! The call Snapshot of etcd's service Maintenance: the store as a file of etcd's database, and the file's SHA-256, so
+//! that etcd's tools read it and an etcd can go on from it.
 
 use bytes::{Bytes, BytesMut};
 use prost::Message as _;

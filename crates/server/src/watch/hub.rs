@@ -1,17 +1,18 @@
 //! The hub: takes what the store commits and gives each watcher what it watches.
 //!
-//! A watcher is **live** while it has been told all that the store has committed: the index of live watchers finds those
-//! of a commit. A watcher that asks for the past, or whose client does not take its events, is **behind**. It waits until
-//! its stream has room, and is then told what it lacks: from the latest commits if these reach back far enough, otherwise
-//! from a view of the store. Those that lack about the same read a view together, a slice at a time between two looks at
-//! what is new, so that live watchers do not wait for them.
+//! A watcher is **live** while it has been told all that the store has committed: the index of live watchers finds
+//! those of a commit. A watcher that asks for the past, or whose client does not take its events, is **behind**. It
+//! waits until its stream has room, and is then told what it lacks: from the latest commits if these reach back far
+//! enough, otherwise from a view of the store. Those that lack about the same read a view together, a slice at a time
+//! between two looks at what is new, so that live watchers do not wait for them.
 //!
-//! Of each watcher the hub knows the next revision that it is to be told. It is told whole revisions in their order, each
-//! once, since it moves between these places only with that number.
+//! Of each watcher the hub knows the next revision that it is to be told. It is told whole revisions in their order,
+//! each once, since it moves between these places only with that number.
 //!
-//! The hub **follows** the store from a view on, since it is told each commit after it. It begins again with another view
-//! when something is lost: a snapshot has replaced the state, or the hub was so slow that the store stopped telling it.
-//! What happened meanwhile is in the history that the view has, or is compacted, of which watchers are told.
+//! The hub **follows** the store from a view on, since it is told each commit after it. It begins again with another
+//! view when something is lost: a snapshot has replaced the state, or the hub was so slow that the store stopped
+//! telling it. What happened meanwhile is in the history that the view has, or is compacted, of which watchers are
+//! told.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -682,8 +683,8 @@ impl Hub {
         }
     }
 
-    /// Gives watchers that are told the past together what was noted for them, through this revision. Those whose streams
-    /// have no room leave the others.
+    /// Gives watchers that are told the past together what was noted for them, through this revision. Those whose
+    /// streams have no room leave the others.
     fn deliver_noted(
         &mut self,
         noted: Noted,

@@ -43,7 +43,7 @@ pub(crate) use self::{
 /// Messages that are taken before watchers get what they are to be told.
 const BURST_MAX: usize = 1024;
 /// How long the hub waits for a view before it asks again: a replica may be too busy to take the question.
-const VIEW_PATIENCE: Duration = Duration::from_millis(100);
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// What watches of one store go through: a part that the store is given ([`Watches::feed`]), and the hub, which runs
 /// once a server is started with it.
@@ -163,7 +163,7 @@ fn run(shared: &Shared, received: &Receiver<Message>, ask: impl Fn()) {
         let first = if hub.has_work() {
             received.try_recv().ok()
         } else if hub.waits_for_view().is_some() {
-            match received.recv_timeout(VIEW_PATIENCE) {
+            match received.recv_timeout(ASK_AGAIN_AFTER) {
                 Ok(message) => Some(message),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -185,7 +185,7 @@ fn run(shared: &Shared, received: &Receiver<Message>, ask: impl Fn()) {
         shared.watchers.store(watchers, Relaxed);
         shared.behind.store(behind, Relaxed);
         if let Some(number) = hub.waits_for_view()
-            && asked.is_none_or(|(of, at)| of != number || at.elapsed() >= VIEW_PATIENCE)
+            && asked.is_none_or(|(of, at)| of != number || at.elapsed() >= ASK_AGAIN_AFTER)
         {
             asked = Some((number, Instant::now()));
             ask();

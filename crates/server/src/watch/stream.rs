@@ -1,4 +1,5 @@
-//! A client's stream of watches: reads its requests for the hub, and sends what the hub has for it at the client's pace.
+//! A client's stream of watches: reads its requests for the hub, and sends what the hub has for it at the client's
+//! pace.
 
 use std::{
     collections::HashMap,
@@ -209,8 +210,8 @@ impl<R: Replica> Sending<'_, R> {
         Ok(())
     }
 
-    /// Puts events as one message, unless it would be large and the watch wants such a message in fragments. What has no
-    /// place in the frames is sent: a large message is never copied as a whole, since other streams send it too.
+    /// Puts events as one message, unless it would be large and the watch wants such a message in fragments. What has
+    /// no place in the frames is sent: a large message is never copied as a whole, since other streams send it too.
     async fn put_events(
         &mut self,
         id: i64,

@@ -36,8 +36,8 @@ pub(crate) struct EndedLease {
     pub revision: i64,
 }
 
-/// Looks for a linearization, in which leases may end from when that was first delivered. `reply` says of a command that was executed which place it has among all commands, and
-/// its reply. Returns true if the search was given up.
+/// Looks for a linearization, in which leases may end from when that was first delivered. `reply` says of a command
+/// that was executed which place it has among all commands, and its reply. Returns true if the search was given up.
 pub(crate) fn check_history<'a>(
     history: &[Done],
     ended: &[EndedLease],

@@ -145,8 +145,8 @@ invariants! {
     ServesWhenConnected = "serves-when-connected", "Driftwood 2023, section 2.3.5: partial partitions leave no stable leader";
     /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
     Liveness = "liveness", "docs/elections.md: some replica serves soon";
-    /// While nobody asks for anything, merged groups order nothing but ticks of the clock, and skip no more for these than
-    /// they must.
+    /// While nobody asks for anything, merged groups order nothing but ticks of the clock, and skip no more for these
+    /// than they must.
     Idle = "idle", "Benz 2013, section 5.8 of the extract: follow and demand send nothing when all groups are idle";
     /// Nothing waits forever: once clients send no more requests, no replica keeps a read, a command, a change, a batch
     /// to execute or a message that waits for its disk.

@@ -164,8 +164,8 @@ impl Order {
         }
     }
 
-    /// The next batch for a subscriber of these groups that is so far: the one with the least key, unless a group can still
-    /// decide a lesser one. It counts as given.
+    /// The next batch for a subscriber of these groups that is so far: the one with the least key, unless a group can
+    /// still decide a lesser one. It counts as given.
     pub fn next_of(&self, groups: &mut BTreeMap<GroupId, Reached>) -> Option<(GroupId, Slot)> {
         let mut least: Option<((u64, GroupId, u64), GroupId)> = None;
         for (&group, reached) in groups.iter_mut() {

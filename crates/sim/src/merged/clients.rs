@@ -278,7 +278,7 @@ impl World {
         let ask = Ask { client: index, attempt, group, session, kind, payload };
         let travels = between(&mut clients.rng, TRAVELS.0, TRAVELS.1);
         self.queue.push(self.now + travels, Happening::Asked { of, ask });
-        self.queue.push(self.now + self.plan.timeout, Happening::Impatient { client: index, attempt });
+        self.queue.push(self.now + self.plan.timeout, Happening::GivesUp { client: index, attempt });
     }
 
     /// A question arrives at a node.
@@ -412,7 +412,7 @@ impl World {
         self.think_later(index, RETRY);
     }
 
-    pub(super) fn impatient(&mut self, index: usize, attempt: u64) {
+    pub(super) fn gives_up(&mut self, index: usize, attempt: u64) {
         if self.clients.clients[index].attempt == attempt {
             self.unknown(index);
         }

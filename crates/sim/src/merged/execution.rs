@@ -21,7 +21,7 @@ const BURST_MAX: usize = 8;
 
 /// As in `synod-node`: how many snapshots are kept, and for how long after it asked a peer counts as receiving one.
 const KEPT: usize = 2;
-const PEER_PATIENCE: Duration = Duration::from_secs(10);
+const RECEIVES_FOR: Duration = Duration::from_secs(10);
 
 impl World {
     /// Wakes the executor if it sleeps and has something to do.
@@ -190,7 +190,7 @@ impl World {
         let now = self.now;
         if let Some(life) = &mut self.machines[of].life {
             let snapshots = &mut life.snapshots;
-            let served = snapshots.served.is_some_and(|served| now.since(served) < PEER_PATIENCE);
+            let served = snapshots.served.is_some_and(|served| now.since(served) < RECEIVES_FOR);
             snapshots.files.keep(KEPT, served);
             let kept: Vec<Vec<Slot>> =
                 (0..life.hosted.len() as u16).map(|group| snapshots.files.slots_of(GroupId(group))).collect();

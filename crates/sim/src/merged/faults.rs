@@ -183,21 +183,22 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass until every node has executed everything, and nobody waits; the last slots of the groups that all have
-    /// executed.
+    /// Lets time pass until every node has executed everything, and nobody waits; the last slots of the groups that all
+    /// have executed.
     pub(super) fn run_to_recovery(&mut self, peace: Moment) -> Result<Vec<Slot>, Violation> {
         let base = self.plan.base();
-        let patience =
+        let time_max =
             base.consensus.election_timeout * 20 + base.request_timeout * 4 + Duration::from_secs(20);
         let mut decided = self.decided();
         let mut noted = self.now;
         while let Some(missing) = self.missing(&decided) {
-            demand(self.now.since(peace) < patience, Invariant::Liveness, || {
-                format!("{patience:?} after the end of all faults: {missing}")
+            demand(self.now.since(peace) < time_max, Invariant::Liveness, || {
+                format!("{time_max:?} after the end of all faults: {missing}")
             })?;
             self.run_until(self.now + 50 * MS)?;
-            // With `lambda` something is decided all the time. A follower hears of it with the next message, so there may
-            // be no moment at which all have executed what is decided then: they must have what was decided a moment ago.
+            // With `lambda` something is decided all the time. A follower hears of it with the next message, so there
+            // may be no moment at which all have executed what is decided then: they must have what was decided a
+            // moment ago.
             if !matches!(self.plan.skips, Skips::Lambda(_)) || self.now.since(noted) >= Duration::from_secs(1)
             {
                 (decided, noted) = (self.decided(), self.now);

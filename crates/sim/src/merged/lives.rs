@@ -2,13 +2,15 @@
 //! does.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     time::Duration,
 };
 
 use synod_consensus::Link;
+use synod_kv::KvStore;
 use synod_replica::{
-    Cut, Event, Executor, MergedExecutor, MergedFile, MergedFiles, MergedReads, Pace, Recovered, Replica,
+    Cut, Event, Executor, Group, Installed, MergedExecutor, MergedFile, MergedFiles, MergedReads, Pace,
+    Recovered, Replica,
 };
 use synod_wire::{GroupId, Incarnation, Slot, Time};
 
@@ -16,6 +18,7 @@ use super::{
     Happening, Situation, World,
     execution::unsealed,
     machine::{Hosted, Life, Snapshots, id},
+    upkeep::Kept,
 };
 use crate::{
     check::{Checked, Invariant, Violation, demand},
@@ -26,6 +29,15 @@ use crate::{
 /// A node looks at its groups that often, whatever happens.
 const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// What a life begins with.
+struct Restored {
+    executor: Executor<KvStore>,
+    files: MergedFiles,
+    /// The snapshot of each group.
+    starts: Vec<Option<Installed>>,
+    kept: Option<Kept>,
+}
+
 impl World {
     /// Begins a life from what the disk holds.
     pub(super) fn start(&mut self, of: usize) -> Checked {
@@ -33,9 +45,58 @@ impl World {
         let machine = &mut self.machines[of];
         machine.lives += 1;
         let number = machine.lives;
-        let (store, kept) = self.kept_store(of, number);
-        let mut executor = Executor::merged(store, first.clone(), self.plan.take);
+        let Restored { executor, files, starts, kept } = self.restored(of, number, &first)?;
+        let shown = between(&mut self.rng, Duration::ZERO, Duration::from_secs(1_000));
+        let rate = PERFECT_PPM - 500 + self.rng.u64(0..=1_000);
+        let clock = Clock::new(self.now, shown + Duration::from_secs(3_600), rate);
+        let now = clock.read(self.now);
+        let nonce = self.rng.u64(..);
+        let incarnation = Incarnation(number);
         let machine = &mut self.machines[of];
+        let met_all = machine.has_met_all(of, self.plan.nodes);
+        let mut hosted = Vec::new();
+        for ((group, first), snapshot) in (0u16..).map(GroupId).zip(first).zip(starts) {
+            let (records, last_lsn) = machine.disk.records(group);
+            let mut settings = self.plan.groups[usize::from(group.0)].clone();
+            // Each node prefers to lead another group.
+            settings.consensus.priority =
+                u8::from((of + usize::from(group.0)).is_multiple_of(self.plan.nodes));
+            let delivered = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
+            let recovered =
+                Recovered { records, last_lsn, snapshot, amnesia: false, incarnation, nonce, met_all };
+            let mut actions = Vec::new();
+            let replica = Replica::start(settings, id(of), first, recovered, now, &mut actions);
+            hosted.push(Hosted::begun(replica, actions, delivered));
+        }
+        let groups = hosted.len();
+        machine.life = Some(Life {
+            clock,
+            hosted,
+            merged: MergedExecutor::of(executor),
+            pace: Pace::new(self.plan.skips, self.plan.take, groups, now),
+            reads: MergedReads::default(),
+            waiting: Vec::new(),
+            jobs: VecDeque::new(),
+            executing: false,
+            told_at: self.now,
+            timer_at: None,
+            glance_at: now + GLANCE_INTERVAL,
+            touched: (0..groups as u16).map(GroupId).collect(),
+            snapshots: Snapshots { files, writing: VecDeque::new(), served: None },
+            members_told: None,
+            leaves: false,
+            kept,
+        });
+        self.look_later(of);
+        self.dial_all(of);
+        self.end_burst(of)
+    }
+
+    /// Reads the state from the files on the disk, as a life begins.
+    fn restored(&mut self, of: usize, number: u64, first: &[Group]) -> Result<Restored, Violation> {
+        let (store, kept) = self.kept_store(of, number);
+        let mut executor = Executor::merged(store, first.to_vec(), self.plan.take);
+        let machine = &self.machines[of];
         let mut files = MergedFiles::default();
         for (group, slot) in machine.disk.names() {
             let bytes = machine.disk.file(group, slot).expect("it has this name");
@@ -80,62 +141,7 @@ impl World {
         self.line(of, || {
             format!("starts life {number} from {}, batch {}", super::slots(&at.slots), at.order)
         });
-
-        let shown = between(&mut self.rng, Duration::ZERO, Duration::from_secs(1_000));
-        let rate = PERFECT_PPM - 500 + self.rng.u64(0..=1_000);
-        let clock = Clock::new(self.now, shown + Duration::from_secs(3_600), rate);
-        let now = clock.read(self.now);
-        let nonce = self.rng.u64(..);
-        let incarnation = Incarnation(number);
-        let machine = &mut self.machines[of];
-        let met_all = machine.has_met_all(of, self.plan.nodes);
-        let mut hosted = Vec::new();
-        for ((group, first), snapshot) in (0u16..).map(GroupId).zip(first).zip(starts) {
-            let (records, last_lsn) = machine.disk.records(group);
-            let mut settings = self.plan.groups[usize::from(group.0)].clone();
-            // Each node prefers to lead another group.
-            settings.consensus.priority =
-                u8::from((of + usize::from(group.0)).is_multiple_of(self.plan.nodes));
-            let delivered = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
-            let recovered =
-                Recovered { records, last_lsn, snapshot, amnesia: false, incarnation, nonce, met_all };
-            let mut actions = Vec::new();
-            let replica = Replica::start(settings, id(of), first, recovered, now, &mut actions);
-            hosted.push(Hosted {
-                replica,
-                actions,
-                deadline: Time::NEVER,
-                requests: BTreeMap::new(),
-                held: Vec::new(),
-                delivered,
-                executed: delivered,
-                receiving: None,
-                backlogged: false,
-                retired: false,
-            });
-        }
-        let groups = hosted.len();
-        machine.life = Some(Life {
-            clock,
-            hosted,
-            merged: MergedExecutor::of(executor),
-            pace: Pace::new(self.plan.skips, self.plan.take, groups, now),
-            reads: MergedReads::default(),
-            waiting: Vec::new(),
-            jobs: VecDeque::new(),
-            executing: false,
-            told_at: self.now,
-            timer_at: None,
-            glance_at: now + GLANCE_INTERVAL,
-            touched: (0..groups as u16).map(GroupId).collect(),
-            snapshots: Snapshots { files, writing: VecDeque::new(), served: None },
-            members_told: None,
-            leaves: false,
-            kept,
-        });
-        self.look_later(of);
-        self.dial_all(of);
-        self.end_burst(of)
+        Ok(Restored { executor, files, starts, kept })
     }
 
     pub(super) fn restart(&mut self, of: usize) -> Checked {

@@ -43,7 +43,8 @@ impl Machine {
         }
     }
 
-    /// Whether the machine, which has this place, has met all others with which the groups begin. One that joins need not.
+    /// Whether the machine, which has this place, has met all others with which the groups begin. One that joins need
+    /// not.
     pub fn has_met_all(&self, of: usize, nodes: usize) -> bool {
         of >= nodes || self.met.range(..nodes).count() == nodes - 1
     }
@@ -84,7 +85,7 @@ pub(super) struct Life {
 /// Those who wait for the outcomes of a batch's commands, with the places of these.
 pub(super) type Replies = Vec<(usize, Waiter)>;
 
-/// Who waits for the outcome of a command.
+/// What waits for the outcome of a command.
 #[derive(Clone, Debug)]
 pub(super) enum Waiter {
     Client(Ask),
@@ -111,6 +112,24 @@ pub(super) struct Hosted {
     pub backlogged: bool,
     /// The group has let this node go.
     pub retired: bool,
+}
+
+impl Hosted {
+    /// A replica that has just begun, with what it wants done, after the slot that came with its snapshot.
+    pub(super) fn begun(replica: Replica, actions: Vec<Action>, delivered: Slot) -> Hosted {
+        Hosted {
+            replica,
+            actions,
+            deadline: Time::NEVER,
+            requests: BTreeMap::new(),
+            held: Vec::new(),
+            delivered,
+            executed: delivered,
+            receiving: None,
+            backlogged: false,
+            retired: false,
+        }
+    }
 }
 
 /// What the executor has to do, in order.

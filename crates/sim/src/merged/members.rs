@@ -106,8 +106,8 @@ impl World {
         self.step(of, GroupId::FIRST, Event::Followers(followers));
     }
 
-    /// A node ends soon if every group has let it go, or if it was removed and learns from others that no group has it any
-    /// more: it asks them, as `synod serve` does.
+    /// A node ends soon if every group has let it go, or if it was removed and learns from others that no group has it
+    /// any more: it asks them, as `synod serve` does.
     pub(super) fn leave_later(&mut self, of: usize) {
         if !self.is_let_go(of) {
             return;
@@ -129,8 +129,8 @@ impl World {
         let first = life.hosted[0].replica.status();
         let asks =
             life.hosted[0].replica.group().member(id(of)).is_none() || first.protocol.view.leader.is_none();
-        // What the others know, and not what only this node has decided: it may be the last one that votes in a group, and
-        // then the others need its word of who votes next.
+        // What the others know, and not what only this node has decided: it may be the last one that votes in a group,
+        // and then the others need its word of who votes next.
         let has = |known: &Group| {
             known.next_id <= id(of) || known.member(id(of)).is_some() || known.outgoing.contains(&id(of))
         };
@@ -156,8 +156,8 @@ impl World {
         self.crash(of)
     }
 
-    /// What is not as it should be at rest: all groups have the members of the first one, learners that are to vote do, and
-    /// nodes that were removed have ended.
+    /// What is not as it should be at rest: all groups have the members of the first one, learners that are to vote do,
+    /// and nodes that were removed have ended.
     pub(super) fn missing_of_members(&self) -> Option<String> {
         let first = self.order.group(GroupId::FIRST);
         for group in self.groups() {

@@ -99,7 +99,7 @@ enum Happening {
     /// A client thinks of what to do next.
     Think { client: usize },
     /// A client gives up an attempt.
-    Impatient { client: usize, attempt: u64 },
+    GivesUp { client: usize, attempt: u64 },
     /// Something goes wrong.
     Fault,
     /// Somebody wants a node to join or to leave.
@@ -150,7 +150,7 @@ pub struct MergedWorld {
     subscribers: Subscribers,
     counts: Counts,
     trace: Trace,
-    /// Who proposed to skip to which position of a group.
+    /// The node that proposed to skip to a position of a group.
     skipped: BTreeMap<(GroupId, u64), usize>,
     /// Names of requests that no client has, counted.
     asked: u64,
@@ -354,8 +354,8 @@ impl World {
                 self.think(client);
                 Ok(())
             }
-            Happening::Impatient { client, attempt } => {
-                self.impatient(client, attempt);
+            Happening::GivesUp { client, attempt } => {
+                self.gives_up(client, attempt);
                 Ok(())
             }
             Happening::Fault => self.fault(),

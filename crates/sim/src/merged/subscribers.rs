@@ -1,5 +1,5 @@
-//! Subscribers: they read the logs of some groups at a node, move to others, join and leave groups, and must be given the
-//! common order as far as it is of their groups.
+//! Subscribers: they read the logs of some groups at a node, move to others, join and leave groups, and must be given
+//! the common order as far as it is of their groups.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
@@ -167,8 +167,8 @@ impl World {
         Ok(())
     }
 
-    /// Once all faults are over, every subscriber is given all that the nodes have executed: groups that a subscriber does not follow
-    /// hold it back no more than they hold back the nodes.
+    /// Once all faults are over, every subscriber is given all that the nodes have executed: groups that a subscriber
+    /// does not follow hold it back no more than they hold back the nodes.
     pub(super) fn followed_to_the_end(&mut self, executed: &[Slot]) -> Checked {
         for number in 0..self.subscribers.all.len() {
             for _ in 0..10_000 {

@@ -1,7 +1,7 @@
 //! The upkeep of the store of merged groups: the keeper that a server has, at each node.
 //!
-//! What it orders travels in any of the groups, so questions and answers of comparisons, and compactions, meet commands of
-//! clients in the common order alone.
+//! What it orders travels in any of the groups, so questions and answers of comparisons, and compactions, meet commands
+//! of clients in the common order alone.
 
 use std::{
     collections::BTreeSet,

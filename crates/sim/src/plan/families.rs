@@ -114,7 +114,8 @@ impl Plan {
         self.fit_for_its_durability()
     }
 
-    /// The plan of [`Family::Bridge`]. Returns for how long clients think at most, so that some slot is always undecided.
+    /// The plan of [`Family::Bridge`]. Returns for how long clients think at most, so that some slot is always
+    /// undecided.
     fn draw_bridges(&mut self, rng: &mut Rng) -> Duration {
         let timeout = self.settings.consensus.election_timeout;
         self.replicas = pick(rng, &[5, 5, 7]);
@@ -175,7 +176,8 @@ impl Plan {
         self.faults.lasts = (timeout, timeout * pick(rng, &[4, 20]));
     }
 
-    /// The plan of [`Family::Recovery`]. Returns for how long clients think at most, where some slot is to be undecided always.
+    /// The plan of [`Family::Recovery`]. Returns for how long clients think at most, where some slot is to be undecided
+    /// always.
     fn draw_recoveries(&mut self, rng: &mut Rng) -> Option<Duration> {
         let timeout = self.settings.consensus.election_timeout;
         let weights = self.faults.weights;

@@ -627,8 +627,8 @@ fn an_epoch_that_ends_in_calm() {
     }
 }
 
-/// A group of three that follows another, whose latest members have a fourth that is to vote; and the batch with which it
-/// follows the set of this version.
+/// A group of three that follows another, whose latest members have a fourth that is to vote; and the batch with which
+/// it follows the set of this version.
 fn following() -> (Group, impl Fn(&Group, u64) -> Batch) {
     let begins = group_of(ProtocolKind::MultiPaxos, 3);
     let changed = |group: &Group, change| {

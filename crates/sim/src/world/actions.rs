@@ -315,8 +315,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a replica that has durably entered an epoch holds everything that was decided before it, or lost some
-    /// of it.
+    /// Checks that a replica that has durably entered an epoch holds everything that was decided before it, or lost
+    /// some of it.
     fn check_prefix(&self, of: usize, epoch: Epoch) -> Checked {
         let machine = &self.machines[of];
         let missing = machine.disk.missing_before(self.groups.first_of(epoch)).filter(|_| !machine.disk.lost);

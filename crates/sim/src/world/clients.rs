@@ -379,8 +379,8 @@ impl World {
         self.queue.push(self.now + travels, Happening::Asked { of, ask });
         let cancels = self.plan.clients.cancels.hit(&mut self.clients.rng);
         self.coverage.requests_cancelled += u64::from(cancels);
-        let patience = self.now + if cancels { TRAVELS.1 } else { self.plan.clients.timeout };
-        self.queue.push(patience, Happening::Impatient { client: index, worker, attempt });
+        let until = self.now + if cancels { TRAVELS.1 } else { self.plan.clients.timeout };
+        self.queue.push(until, Happening::GivesUp { client: index, worker, attempt });
     }
 
     /// Handles what a client hears.
@@ -534,7 +534,7 @@ impl World {
         }
     }
 
-    pub(super) fn impatient(&mut self, index: usize, worker: usize, attempt: u64) -> Checked {
+    pub(super) fn gives_up(&mut self, index: usize, worker: usize, attempt: u64) -> Checked {
         if self.clients.clients[index].workers[worker].attempt == attempt {
             self.trace.line(self.now, || format!("c{index}.{worker:<7}gives up waiting"));
             self.chart(|chart| chart.marks_clients(format!("c{index}.{worker} gives up waiting")));

@@ -137,7 +137,7 @@ impl World {
         between(&mut self.faults.rng, low, high)
     }
 
-    /// Whom a fault hits: the leader, or anybody.
+    /// The machine that a fault hits: the leader's, or any.
     fn victim(&mut self) -> usize {
         let leads = |of: &usize| {
             let life = self.machines[*of].life.as_ref();

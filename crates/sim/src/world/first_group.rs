@@ -1,9 +1,9 @@
 //! The first group of the cluster, where the simulated group follows one.
 //!
 //! The first group is played by its log alone: a list of groups, each made from the one before by a change, with the
-//! function that all its replicas would apply. What a node knows of the first group is a place in that list. A node sees
-//! changes late, several at once, or none while it is down; a node that starts again may know less than before; and a
-//! node that the first group has removed sees nothing after that.
+//! function that all its replicas would apply. What a node knows of the first group is a place in that list. A node
+//! sees changes late, several at once, or none while it is down; a node that starts again may know less than before;
+//! and a node that the first group has removed sees nothing after that.
 
 use std::{sync::Arc, time::Duration};
 
@@ -85,8 +85,8 @@ impl FirstGroup {
 }
 
 impl World {
-    /// The operator does something about members: has the first group change, or one node see what it has decided, or has
-    /// some set proposed, as the caretaker of a node that lags would.
+    /// The operator does something about members: has the first group change, or one node see what it has decided, or
+    /// has some set proposed, as the caretaker of a node that lags would.
     pub(super) fn operate_members(&mut self) -> Checked {
         match self.operator.rng.u8(0..20) {
             16.. => self.choose_voters(),
@@ -158,8 +158,8 @@ impl World {
         }
     }
 
-    /// Whether a server refuses a change of the first group, since a replica leaves that a lagging group needs: as far as
-    /// the server knows, which need not be the latest.
+    /// Whether a server refuses a change of the first group, since a replica leaves that a lagging group needs: as far
+    /// as the server knows, which need not be the latest.
     fn is_refused(&mut self, first: &Group, change: &Change) -> bool {
         let (Change::Remove(leaving) | Change::Add { goal: Goal::Replace(leaving), .. }) = *change else {
             return false;
@@ -169,8 +169,8 @@ impl World {
         first.is_needed_by(&life.replica.group().follower(), leaving)
     }
 
-    /// The operator chooses other voters for the group, as far as a replica knows it, or has it follow the first group's
-    /// again.
+    /// The operator chooses other voters for the group, as far as a replica knows it, or has it follow the first
+    /// group's again.
     fn choose_voters(&mut self) -> Checked {
         let of = self.operator.rng.usize(0..self.machines.len());
         let (Some(first), Some(life)) = (&self.first, &self.machines[of].life) else { return Ok(()) };
@@ -193,8 +193,8 @@ impl World {
         self.ask_for_change(of, request)
     }
 
-    /// Whether enough replicas with their memory remain wherever the simulated group follows, and it does not grow without
-    /// end.
+    /// Whether enough replicas with their memory remain wherever the simulated group follows, and it does not grow
+    /// without end.
     fn is_sensible_to_follow(&self, next: &Group) -> bool {
         let machines = (self.plan.replicas + self.plan.changes.spares) as u64;
         let holds = |group: &Group| {
@@ -406,8 +406,8 @@ fn changed(group: &Group, change: Change) -> Option<Group> {
     group.apply(Slot(1), &request).ok().map(settled)
 }
 
-/// The voters of every group that a group becomes if it follows some of these sets, one after the other, and its learners
-/// are promoted meanwhile, at any time.
+/// The voters of every group that a group becomes if it follows some of these sets, one after the other, and its
+/// learners are promoted meanwhile, at any time.
 pub(super) fn voters_after(group: &Group, sets: &[Arc<MemberSet>]) -> Vec<Vec<ReplicaId>> {
     let members = |group: &Group| {
         let standings: Vec<_> = group.members.iter().map(|member| (member.id, member.standing)).collect();

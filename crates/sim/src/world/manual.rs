@@ -98,8 +98,8 @@ impl World {
         self.network.slow_down(other, one, by);
     }
 
-    /// Has every message arrive the latency of its link later than it was sent; what is under way already counts as sent
-    /// now.
+    /// Has every message arrive the latency of its link later than it was sent; what is under way already counts as
+    /// sent now.
     fn deliver_late_until(&mut self, end: Moment) -> Checked {
         let mut due: BTreeMap<(usize, usize), VecDeque<Moment>> = BTreeMap::new();
         loop {

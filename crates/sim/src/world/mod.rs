@@ -105,7 +105,7 @@ pub(crate) enum Happening {
     /// A replica looks at the machine of a guest that it hosts.
     GuestLooks { of: usize, life: u64 },
     /// A client gives up an attempt.
-    Impatient { client: usize, worker: usize, attempt: u64 },
+    GivesUp { client: usize, worker: usize, attempt: u64 },
     /// Somebody looks at a replica's state as it is.
     Peek { of: usize },
     /// A replica's node sees what the first group of the cluster has decided.
@@ -469,7 +469,7 @@ impl World {
             Happening::Asked { of, ask } => self.asked(of, ask),
             Happening::Heard(heard) => self.heard(heard),
             Happening::Think { client, worker } => self.think(client, worker),
-            Happening::Impatient { client, worker, attempt } => self.impatient(client, worker, attempt),
+            Happening::GivesUp { client, worker, attempt } => self.gives_up(client, worker, attempt),
             Happening::GuestThinks { client } => self.guest_thinks(client),
             Happening::GuestLooks { of, life } => self.guest_looks(of, life),
             Happening::Peek { of } => self.peek(of),

@@ -1,5 +1,5 @@
-//! Users of the store under every fault that the simulator knows: what a user may do is judged by what was decided before,
-//! whatever the server knew that proposed the command, on every replica, after restarts and snapshots.
+//! Users of the store under every fault that the simulator knows: what a user may do is judged by what was decided
+//! before, whatever the server knew that proposed the command, on every replica, after restarts and snapshots.
 
 use std::{
     cell::RefCell,

@@ -1,5 +1,5 @@
-//! Leases of the store under every fault that the simulator knows: none ends early, by the true time of the world, and the
-//! keys of a lease go with it, at one revision.
+//! Leases of the store under every fault that the simulator knows: none ends early, by the true time of the world, and
+//! the keys of a lease go with it, at one revision.
 
 use std::{
     cell::RefCell,
@@ -37,8 +37,8 @@ const ANY_MOVER: SessionId = SessionId(1);
 #[derive(Debug, Default)]
 struct Leased {
     store: KvStore,
-    /// Whether time counts from a grant on, by a clock that may not have moved for a while, and no other replica's tick lets
-    /// leases start again: a mistake, which must be found.
+    /// Whether time counts from a grant on, by a clock that may not have moved for a while, and no other replica's tick
+    /// lets leases start again: a mistake, which must be found.
     hasty: bool,
     /// Grants and renewals so far, and the last one of each lease that exists.
     count: u64,

@@ -812,10 +812,11 @@ fn every_planted_bug_of_epochs_is_found_and_nothing_without_it() {
     Bug::EPOCHS.iter().for_each(|&bug| find(ProtocolKind::MultiPaxos, bug, plan_of_changes));
 }
 
-/// Groups that follow. For `OnlyCaretakerFollows` hardly anything happens but changes of the first group, so that a leader
-/// stays whose node was removed.
+/// Groups that follow. For `OnlyCaretakerFollows` hardly anything happens but changes of the first group, so that a
+/// leader stays whose node was removed.
 fn plan_of_following(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
-    // A member seldom comes back within the life and the epoch in which it left: of the first 190 seeds the last shows it.
+    // A member seldom comes back within the life and the epoch in which it left: of the first 190 seeds the last shows
+    // it.
     let seed = if bug == Bug::RejoinWithinEpoch { seed + 185 } else { seed };
     let election = Plan::draw_election(seed, protocol);
     let mut plan = Plan::draw_general(seed, protocol, election).of_family(Family::Follow);

@@ -1,8 +1,8 @@
-//! The upkeep of the store under every fault that the simulator knows: caretakers compact what is old and nothing else, and
-//! have the contents of members compared, which never calls a sound member corrupt.
+//! The upkeep of the store under every fault that the simulator knows: caretakers compact what is old and nothing else,
+//! and have the contents of members compared, which never calls a sound member corrupt.
 //!
-//! Each replica has the keeper that a server has. In some runs one replica tells hashes of other contents than it should
-//! have: these must be found, and it must be named.
+//! Each replica has the keeper that a server has. In some runs one replica tells hashes of other contents than it
+//! should have: these must be found, and it must be named.
 
 use std::{
     cell::RefCell,
@@ -160,7 +160,7 @@ struct History {
     compactor: u64,
     /// Which replica has answered which round.
     answered: BTreeSet<(u64, u64)>,
-    /// Who took part in the comparison that a replica has under way.
+    /// The members that took part in the comparison that a replica has under way.
     asked: BTreeMap<u64, Vec<u64>>,
     /// Members that were found to differ.
     found: BTreeSet<u64>,

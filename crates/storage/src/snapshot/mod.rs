@@ -20,6 +20,7 @@ use bytes::Bytes;
 use synod_sync::{Mutex, PoisonError};
 use synod_wire::{ClusterId, Slot};
 
+pub(crate) use self::format::FORMAT;
 use self::format::{file_name, slot_in_name};
 pub use self::{
     read::SnapshotReader,

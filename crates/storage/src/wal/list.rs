@@ -28,7 +28,7 @@ use crate::{Identity, StorageError, disk::Disk, fields::Fields};
 
 pub(crate) const FILE_NAME: &str = "log.segments";
 const TITLE: &str = "synod log segments";
-const FORMAT: Format = Format::first(3);
+pub(crate) const FORMAT: Format = Format::first(3);
 const PREFIX: &str = "segment.";
 
 /// What the list says of a segment.

@@ -142,8 +142,8 @@ impl Wal {
         Ok((wal, recovered))
     }
 
-    /// Notes that the log is damaged. It changes nothing on disk; records that are written once it is set aside come after
-    /// `last`.
+    /// Notes that the log is damaged. It changes nothing on disk; records that are written once it is set aside come
+    /// after `last`.
     fn leave_as_it_is(&mut self, damage: Damage, previous: Previous, last: Lsn) {
         tracing::error!(dir = %self.dir.display(), %damage, "the log is damaged; nothing was changed");
         (self.appended, self.durable, self.synced) = (last, last, last);

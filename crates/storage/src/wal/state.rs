@@ -12,7 +12,7 @@ use crate::{Durability, Ending, Identity, Loss, StorageError, disk::Disk, fields
 
 pub(crate) const FILE_NAME: &str = "log.state";
 const TITLE: &str = "synod log state";
-const FORMAT: Format = Format::first(3);
+pub(crate) const FORMAT: Format = Format::first(3);
 
 /// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The members of a cluster that begins, as DNS names them: `--discovery-srv`.
 //!
-//! As for etcd, a domain has a record SRV for each member, under `_etcd-server._tcp` or, with TLS, `_etcd-server-ssl._tcp`.
-//! A resolver of a library would bring more than forty crates, so the one question that is asked here goes to the servers of
-//! /etc/resolv.conf directly. Hosts are looked up by the operating system.
+//! As for etcd, a domain has a record SRV for each member, under `_etcd-server._tcp` or, with TLS,
+//! `_etcd-server-ssl._tcp`. A resolver of a library would bring more than forty crates, so the one question that is
+//! asked here goes to the servers of /etc/resolv.conf directly. Hosts are looked up by the operating system.
 
 use std::{
     fs,

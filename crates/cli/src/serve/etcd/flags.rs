@@ -20,7 +20,8 @@ pub struct EtcdArgs {
     /// The name of the service in these records: _etcd-server-NAME._tcp.
     #[arg(long, env = "SYNOD_DISCOVERY_SRV_NAME", value_name = "NAME", help_heading = CLUSTER)]
     pub discovery_srv_name: Option<String>,
-    /// Addresses for the pages, health and metrics among them, for clients; then --listen-client-urls serves gRPC alone.
+    /// Addresses for the pages, health and metrics among them, for clients; then --listen-client-urls serves gRPC
+    /// alone.
     #[arg(
         long, env = "SYNOD_LISTEN_CLIENT_HTTP_URLS", value_name = "URL,...", value_delimiter = ',', help_heading = CLIENTS
     )]
@@ -43,8 +44,8 @@ pub struct EtcdArgs {
         value_parser = units::duration, help_heading = CLIENTS
     )]
     pub grpc_keepalive_timeout: Duration,
-    /// How often a client may ask whether this replica is there, while it has requests; every 2 h while it has none. One that
-    /// asks more often is cut off, as by grpc (too_many_pings); 0: it may ask at any time.
+    /// How often a client may ask whether this replica is there, while it has requests; every 2 h while it has none.
+    /// One that asks more often is cut off, as by grpc (too_many_pings); 0: it may ask at any time.
     #[arg(
         long, env = "SYNOD_GRPC_KEEPALIVE_MIN_TIME", value_name = "TIME", default_value = "5s",
         value_parser = units::duration, help_heading = CLIENTS

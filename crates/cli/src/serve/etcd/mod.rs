@@ -1,9 +1,9 @@
-//! etcd's settings: its flags in Go's form, its variables `ETCD_*`, its YAML file, and what becomes of flags that have no
-//! meaning here.
+//! etcd's settings: its flags in Go's form, its variables `ETCD_*`, its YAML file, and what becomes of flags that have
+//! no meaning here.
 //!
-//! The settings of the file, and then those of the variables, become arguments before the user's own, except those that a
-//! flag or a variable `SYNOD_*` sets. So one parser reads them all. Flags of etcd that `synod serve` does not have are hidden
-//! arguments ([`accept`]); [`judge`] warns of those that were given, or refuses them.
+//! The settings of the file, and then those of the variables, become arguments before the user's own, except those that
+//! a flag or a variable `SYNOD_*` sets. So one parser reads them all. Flags of etcd that `synod serve` does not have
+//! are hidden arguments ([`accept`]); [`judge`] warns of those that were given, or refuses them.
 
 pub mod dns;
 pub mod features;

@@ -141,7 +141,8 @@ const DOCUMENTS_TOPOLOGY: Parameter = Parameter { default: "one-machine", full: 
 
 /// The options of rounds that parameters name.
 fn tuning(parameters: &Parameters, way: Way, replicas: usize) -> Result<Tuning, LabError> {
-    let mut tuning = Tuning { replication: way.replication(), ..Tuning::default() };
+    let mut tuning = Tuning::default();
+    tuning.replication = way.replication();
     let Some((interval, fan_out)) = way.documents_rounds(replicas) else { return Ok(tuning) };
     tuning.round_interval = match parameters.text("interval") {
         "document" => Some(interval),

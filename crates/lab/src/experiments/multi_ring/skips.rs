@@ -232,9 +232,9 @@ fn idle(measured: &Measured) -> Judgement {
 }
 
 /// Of a busy ring wait the commands that it orders until the other ring's next skip is decided: as many as come in an
-/// interval and the latency of a decision, for which that of the busy ring stands. That is so if the rings begin together
-/// (the document's did not), and then what waits never grows; so the most that was seen counts, in each half of the
-/// window.
+/// interval and the latency of a decision, for which that of the busy ring stands. That is so if the rings begin
+/// together (the document's did not), and then what waits never grows; so the most that was seen counts, in each half
+/// of the window.
 ///
 /// Here commands come at random, on average N in that time, with a standard deviation of √N. The most of some forty
 /// intervals is compared, so N alone would be exceeded in each run. One in about 600 intervals exceeds N + 3√N.

@@ -231,8 +231,8 @@ fn stores(measured: &Measured, one: Durability, other: Durability, (least, most)
     Judgement::of((least..=most).contains(&(a / b)), said)
 }
 
-/// Bytes of commands that the clients of a replica have under way: enough to fill a card, and little enough that what the
-/// leader of a large group has in front of its card leaves within a second.
+/// Bytes of commands that the clients of a replica have under way: enough to fill a card, and little enough that what
+/// the leader of a large group has in front of its card leaves within a second.
 const CLIENT_BYTES: usize = 128 << 10;
 
 /// The card, with commands of so many bytes.

@@ -89,8 +89,8 @@ fn points_by_order(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-/// How long the way round the ring takes by the links alone: in the order of the numbers, or in the shortest of all. That
-/// enters each region once, since there are three.
+/// How long the way round the ring takes by the links alone: in the order of the numbers, or in the shortest of all.
+/// That enters each region once, since there are three.
 pub(super) fn round_ms(topology: &Topology, replicas: usize, order: RingOrder) -> Result<f64, LabError> {
     let mut ring: Vec<usize> = (0..replicas).collect();
     if order == RingOrder::Measured {

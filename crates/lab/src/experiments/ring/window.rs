@@ -90,8 +90,8 @@ fn points_by_window(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     Ok(points)
 }
 
-/// Judges the windows of which `counts` is true, given their part of what a card carries in one round. `promised` is the
-/// throughput then, as a part of what a card carries.
+/// Judges the windows of which `counts` is true, given their part of what a card carries in one round. `promised` is
+/// the throughput then, as a part of what a card carries.
 fn by_window(measured: &Measured, counts: fn(f64) -> bool, promised: fn(f64) -> f64) -> Judgement {
     let mut rows =
         Rows::new(&["batches", "of what a card carries in a round", "of what a card carries", "promised"]);

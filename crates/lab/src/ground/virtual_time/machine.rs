@@ -70,7 +70,7 @@ pub(super) enum Executing {
 /// What comes with a batch that waits for its turn.
 #[derive(Debug)]
 pub(super) struct Decided {
-    /// Who waits for its commands: for each its place in the batch.
+    /// The requests that wait for its commands, each with its place in the batch.
     requests: Vec<(usize, RequestId)>,
     /// The values that clients proposed.
     values: Vec<u64>,

@@ -1,0 +1,110 @@
+//! What a reader of the tree would have to nag about. The crate has nothing to do with it, but few dependencies, so
+//! that the test runs in a moment; outside of the project's tree it checks nothing.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The longest line of a comment, in characters. `rustfmt` keeps code shorter, and does not touch comments.
+const LINE_MAX: usize = 120;
+
+/// Words that the project does not use, and what stands in their place.
+const WORDS: [(&str, &str); 7] = [
+    ("can not", "cannot"),
+    ("for ever", "forever"),
+    ("anew", "again"),
+    ("in vain", "without success"),
+    ("unasked", "unsolicited"),
+    ("whoever", "the subject's name, as \"a replica that\""),
+    // Pages that are no part of the project.
+    ("design.md", "a page of this project"),
+];
+
+/// A comment that begins so has a question for its subject.
+const BEGINNINGS: [&str; 3] = ["/// Who ", "//! Who ", "// Who "];
+
+/// The project's files whose names end so, but what builds leave.
+fn files(ends: &[&str]) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = Vec::new();
+    if !root.join("ARCHITECTURE.md").exists() {
+        return files;
+    }
+    let mut folders = vec![root];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let (path, name) = (entry.path(), entry.file_name().into_string().unwrap_or_default());
+            if entry.file_type().unwrap().is_dir() {
+                if !name.starts_with('.') && name != "target" {
+                    folders.push(path);
+                }
+            } else if ends.iter().any(|end| name.ends_with(end)) {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    assert!(files.len() > 20, "{} files", files.len());
+    files
+}
+
+/// Every line of these files for which `why` gives a reason, with the reason.
+fn refused(ends: &[&str], why: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut refused = Vec::new();
+    for path in files(ends) {
+        // It names what it refuses.
+        if path.ends_with("wire/tests/tidy.rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let lines = text.lines().zip(1..).filter_map(|(line, number)| Some((number, why(line)?)));
+        refused.extend(lines.map(|(number, why)| format!("{}:{number}: {why}", path.display())));
+    }
+    refused
+}
+
+/// Whether `text` has the word, and not only as a part of longer ones.
+fn has_word(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let is_letter =
+            |character: Option<char>| character.is_some_and(|it| it.is_alphanumeric() || it == '_');
+        !is_letter(text[..at].chars().next_back()) && !is_letter(text[at + word.len()..].chars().next())
+    })
+}
+
+#[test]
+fn words_are_those_of_the_project() {
+    let why = |line: &str| {
+        let lower = line.to_lowercase();
+        let word = WORDS.iter().find(|(word, _)| has_word(&lower, word));
+        let beginning = BEGINNINGS.iter().any(|beginning| line.trim_start().starts_with(beginning));
+        match word {
+            Some((word, better)) => Some(format!("\"{word}\": write {better}")),
+            None if beginning => Some("a subject in place of \"Who\"".to_owned()),
+            None => None,
+        }
+    };
+    let refused = refused(&[".rs", ".md", ".txt"], why);
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// Code in strings may be as long as its text; a row of a table has to be one line.
+#[test]
+fn comments_fit_on_a_screen() {
+    let why = |line: &str| {
+        let text = line.trim_start();
+        let is_table = ["/// |", "//! |"].iter().any(|row| text.starts_with(row));
+        let length = line.chars().count();
+        (length > LINE_MAX && text.starts_with("//") && !is_table)
+            .then(|| format!("{length} columns; at most {LINE_MAX}"))
+    };
+    let refused = refused(&[".rs"], why);
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+#[test]
+fn the_check_of_words_finds_them() {
+    assert!(has_word("it can not", "can not") && has_word("whoever leads", "whoever"));
+    assert!(!has_word("scan note", "can not") && !has_word("begin_anew", "anew"));
+}
