@@ -87,7 +87,7 @@ impl Drop for Waiting {
 }
 
 impl Replica for Gated {
-    answered_by_inner!(limits, execute_in_session, open_session, ballot, status, group, change, move_leader);
+    answered_by_inner!(limits, execute_in_session, open_session, term, status, group, change, move_leader);
 
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         if command.windows(4).any(|bytes| bytes == b"slow") {

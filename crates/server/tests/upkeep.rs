@@ -39,7 +39,7 @@ struct OneOfThree {
 }
 
 impl Replica for OneOfThree {
-    answered_by_inner!(limits, execute_in_session, open_session, ballot, change, move_leader);
+    answered_by_inner!(limits, execute_in_session, open_session, term, change, move_leader);
 
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         self.handle.execute(command).await.map_err(|_| RequestError::NoLeader)
