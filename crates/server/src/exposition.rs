@@ -14,7 +14,10 @@ use synod_api::{etcdserverpb::AlarmType, synod::v1::KvStatus};
 use synod_metrics::Families;
 use tokio::time::timeout;
 
-use crate::{Consistency, Group, Replica, Standing, Status, Watches, services::Store};
+use crate::{
+    Consistency, Group, Replica, Standing, Status, Watches,
+    services::{API_VERSION, Store},
+};
 
 /// How long to wait for the store's status. If it takes longer, the page lacks the store's metrics.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -131,6 +134,9 @@ impl Collector for Present {
             let help = "The last slot of the group that was executed";
             families.gauges("synod_group_applied_slot", help, labelled(|status| status.applied.0))?;
         }
+        if self.groups.is_empty() {
+            self.encode_as_etcd(&mut families)?;
+        }
         let Some(store) = &self.store else { return Ok(()) };
         let help = "Keys and values with their versions, as they count against the quota";
         families.gauge_bytes("synod_store_size", help, store.size_bytes)?;
@@ -148,6 +154,43 @@ impl Collector for Present {
             ([("alarm", kind.as_str_name())], raised as u64)
         });
         families.gauges("synod_alarms", "Members for which an alarm is raised", alarms)
+    }
+}
+
+impl Present {
+    /// What dashboards and alert rules for etcd look at most, by etcd's names.
+    fn encode_as_etcd(&self, families: &mut Families<'_, '_>) -> fmt::Result {
+        let status = &self.status;
+        let leads = status.leader == Some(status.replica);
+        let learns = self.group.is_learner(status.replica);
+        let has_leader = u64::from(status.leader.is_some());
+        families.gauge("etcd_server_has_leader", "Whether this replica knows a leader", has_leader)?;
+        families.gauge("etcd_server_is_leader", "Whether this replica leads", u64::from(leads))?;
+        families.gauge("etcd_server_is_learner", "Whether this replica is a learner", u64::from(learns))?;
+        let one = |label, value: String| [([(label, value)], 1)];
+        let id = one("server_id", format!("{:x}", status.replica.0));
+        families.gauges("etcd_server_id", "The id of this replica", id)?;
+        let version = one("server_version", API_VERSION.to_owned());
+        families.gauges("etcd_server_version", "The version of etcd's API that is served", version)?;
+        let (short, _patch) = API_VERSION.rsplit_once('.').expect("it has three parts");
+        let version = one("cluster_version", short.to_owned());
+        families.gauges(
+            "etcd_cluster_version",
+            "The version of etcd's API that all members serve",
+            version,
+        )?;
+        let help = "The last slot that this replica knows to be decided";
+        families.counter("etcd_server_proposals_committed", help, status.decided.0)?;
+        let help = "The last slot that this replica has executed";
+        families.counter("etcd_server_proposals_applied", help, status.applied.0)?;
+        if self.quota_bytes > 0 {
+            let help = "The size of the store at which writes are refused";
+            families.gauge_bytes("etcd_server_quota_backend", help, self.quota_bytes)?;
+        }
+        let Some(store) = &self.store else { return Ok(()) };
+        let help = "Keys and values with their versions, as they count against the quota";
+        families.gauge_bytes("etcd_mvcc_db_total_size_in", help, store.size_bytes)?;
+        families.gauge_bytes("etcd_mvcc_db_total_size_in_use_in", help, store.size_bytes)
     }
 }
 

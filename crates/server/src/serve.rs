@@ -460,11 +460,11 @@ impl<R: Replica> Protocols<R> {
         }
     }
 
-    /// Tells the operator, now and then, whose handshake failed.
+    /// Tells the operator, now and then, whose handshake failed, in etcd's words.
     fn reject(&self, peer: Remote, error: &io::Error) {
         let others = self.rejected.lock().unwrap_or_else(PoisonError::into_inner).say(Instant::now());
         if let Some(others) = others {
-            warn!(%peer, others, "a connection is refused: {error}");
+            warn!(%peer, others, "rejected connection on client endpoint: {error}");
         }
     }
 }

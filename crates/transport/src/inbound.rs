@@ -210,9 +210,9 @@ impl Receiver {
             Ok(Some(session)) => self.deliver(session),
             Ok(None) => {}
             Err(error) if self.shared.is_stopping() => debug!(remote = %self.remote, "{error}"),
-            Err(error) => {
-                self.shared.complain(|| format!("closed a connection from {}: {error}", self.remote))
-            }
+            Err(error) => self
+                .shared
+                .complain(|| format!("rejected connection on peer endpoint from {}: {error}", self.remote)),
         }
         // The stream may be closed already, which is as good.
         _ = self.stream.shutdown(Shutdown::Both);

@@ -1,6 +1,6 @@
 //! Turns flags into configurations, with the checks that need more than one flag.
 
-use std::{collections::BTreeMap, num::NonZero, path::PathBuf, thread, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, num::NonZero, path::PathBuf, thread, time::Duration};
 
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
 use synod_node::{MemberAddress, Merging, Threads};
@@ -418,18 +418,25 @@ fn client_urls(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<Strin
     let advertised = &args.member.advertise_client_urls;
     for url in advertised {
         let is_socket = url.starts_with("unix://") || url.starts_with("unixs://");
-        if let Err(why) = units::authority(url)
+        // Port 0 is accepted where it is advertised, as with etcd.
+        if let Err(why) = units::authority(&with_port(url))
             && !is_socket
         {
             return wrong("advertise-client-urls", url, why);
         }
     }
     let urls = if advertised.is_empty() { &args.member.listen_client_urls } else { advertised };
-    let wildcards = urls.iter().filter(|url| units::authority(url).is_ok_and(units::is_wildcard));
-    warnings.extend(wildcards.map(|url| {
+    let is_nowhere =
+        |url: &&String| url.ends_with(":0") || units::authority(url).is_ok_and(units::is_wildcard);
+    warnings.extend(urls.iter().filter(is_nowhere).map(|url| {
         format!("clients that ask for the members are told {url}, to which they cannot connect; set --advertise-client-urls")
     }));
     Ok(urls.clone())
+}
+
+/// A URL with another port than 0.
+fn with_port(url: &str) -> Cow<'_, str> {
+    url.strip_suffix(":0").map_or(Cow::Borrowed(url), |host| Cow::Owned(format!("{host}:1")))
 }
 
 /// The parts of a list of `name=url`.
@@ -547,7 +554,10 @@ mod tests {
 
     #[test]
     fn members_are_numbered_by_name() {
-        let checked = checked(&format!("--name b {THREE} --advertise-client-urls http://h2:2")).unwrap();
+        let advertising = |url| checked(&format!("--name b {THREE} --advertise-client-urls {url}")).unwrap();
+        let nowhere = advertising("http://h2:0").warnings;
+        assert!(nowhere.iter().any(|warning| warning.contains("told http://h2:0, to which")), "{nowhere:?}");
+        let checked = advertising("http://h2:2");
         assert_eq!(checked.node.me, ReplicaId(2));
         let members: Vec<_> = checked
             .node

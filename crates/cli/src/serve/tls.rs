@@ -89,6 +89,15 @@ impl TlsPlan {
             &args.member.listen_metrics_urls,
         ];
         let client_urls: Vec<String> = urls.into_iter().flatten().cloned().collect();
+        let secure = client_urls.iter().find(|url| units::asks_for_tls(url));
+        if let Some(url) = secure.filter(|url| args.member.listen_metrics_urls.contains(url))
+            && args.tls.cert_file.is_none()
+            && !args.tls.auto_tls
+        {
+            let why = "client TLS key/cert (--cert-file, --key-file) must be provided for metrics secure url; or \
+                       --auto-tls makes one";
+            return wrong("listen-metrics-urls", url, why);
+        }
         let clients = side(&of_clients(&args.tls, &client_urls), false, warnings)?;
         let named = args.cluster.initial_cluster.iter().filter_map(|pair| pair.split_once('='));
         let calls = named.into_iter().any(|(_, url)| units::asks_for_tls(url));
@@ -357,7 +366,10 @@ mod tests {
                 ["--listen-client-urls https://127.0.0.1:1", "--cert-file, --key-file"],
             ),
             ("--listen-client-urls unixs://x", ["--listen-client-urls unixs://x", "--cert-file"]),
-            ("--listen-metrics-urls https://127.0.0.1:1", ["https://127.0.0.1:1", "--cert-file"]),
+            (
+                "--listen-metrics-urls https://127.0.0.1:1",
+                ["--listen-metrics-urls https://127.0.0.1:1", "must be provided for metrics secure url"],
+            ),
             (
                 "--listen-peer-urls https://127.0.0.1:1",
                 ["--listen-peer-urls https://127.0.0.1:1", "--peer-cert-file"],
