@@ -6,11 +6,12 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
-    header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST},
+    header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
 use prometheus_client::registry::Registry;
 use serde_json::json;
-use synod_api::etcdserverpb::AlarmMember;
+use synod_api::etcdserverpb::{AlarmMember, AlarmType};
+use tonic::Status;
 
 use crate::{
     Consistency, Replica, exposition,
@@ -25,10 +26,13 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// | page | what it says |
 /// | --- | --- |
 /// | `/health` | whether this replica serves: no alarm, a leader, and a linearizable read that succeeds. As with etcd, `?serializable=true` asks this replica only, and `&exclude=NOSPACE` forgives an alarm |
-/// | `/readyz` | the same without the alarms: whether to send clients here |
-/// | `/livez` | whether this replica answers at all: whether not to restart it |
+/// | `/readyz` | whether to send clients here: its four checks ([`Check`]) |
+/// | `/livez` | whether this replica answers at all, and so whether not to restart it: one check |
+/// | `/readyz/CHECK`, `/livez/CHECK` | one check alone |
 /// | `/version` | the version of etcd's API, and Synod's own |
 /// | `/metrics` | what there is to measure |
+///
+/// As with etcd, `?verbose` tells of each check, also if all succeed, and `?exclude=CHECK` leaves one out.
 pub(crate) struct Pages<R> {
     store: Arc<Store<R>>,
     metrics: Arc<Registry>,
@@ -53,8 +57,10 @@ impl<R: Replica> Pages<R> {
         Pages { store, metrics }
     }
 
-    /// All pages.
-    pub(crate) const PATHS: [&str; 5] = ["/health", "/readyz", "/livez", "/version", "/metrics"];
+    /// Whether there is such a page.
+    pub(crate) fn has(path: &str) -> bool {
+        matches!(path, "/health" | "/version" | "/metrics") || checks(path).is_some()
+    }
 
     /// The refusal of a request for a host of another name than these, as etcd has it; none, or `*`: any name is right. So a
     /// page of another origin, which a browser looks up at this address, cannot ask for anything here.
@@ -88,12 +94,12 @@ impl<R: Replica> Pages<R> {
                     page(StatusCode::SERVICE_UNAVAILABLE, JSON, text)
                 }
             },
-            "/readyz" => probe(self.reads(Consistency::Linearizable).await),
-            "/livez" => probe(self.reads(Consistency::Serializable).await),
             "/version" => {
                 let versions = json!({
                     "etcdserver": API_VERSION,
                     "etcdcluster": API_VERSION,
+                    // That of the snapshots that it gives.
+                    "storage": API_VERSION,
                     "synod": env!("CARGO_PKG_VERSION"),
                 });
                 page(StatusCode::OK, JSON, versions.to_string())
@@ -106,10 +112,19 @@ impl<R: Replica> Pages<R> {
                     Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
                 }
             }
-            _ => {
-                let known = "not found; there are /health, /readyz, /livez, /version and /metrics\n";
-                page(StatusCode::NOT_FOUND, TEXT, known)
-            }
+            path => match checks(path) {
+                Some((checks, is_whole)) => {
+                    let excluded = |check: &&Check| {
+                        is_whole && parameters.all("exclude").any(|name| name == check.name())
+                    };
+                    let checks = checks.iter().filter(|check| !excluded(check));
+                    self.probe(checks, parameters.has("verbose")).await
+                }
+                None => {
+                    let known = "not found; there are /health, /readyz, /livez, /version and /metrics\n";
+                    page(StatusCode::NOT_FOUND, TEXT, known)
+                }
+            },
         }
     }
 
@@ -118,39 +133,122 @@ impl<R: Replica> Pages<R> {
             Some("true") => Consistency::Serializable,
             _ => Consistency::Linearizable,
         };
-        let raised = self.reads(consistency).await?;
-        match raised
-            .iter()
-            .find(|raised| !parameters.all("exclude").any(|name| name == raised.alarm().as_str_name()))
-        {
-            Some(raised) => Err(format!("ALARM {}", raised.alarm().as_str_name())),
-            None => Ok(()),
+        let failed = |status: Status| format!("RANGE ERROR:{}", status.message());
+        let raised = self.store.status(Consistency::Serializable).await.map_err(failed)?.alarms;
+        let is_excluded =
+            |raised: &AlarmMember| parameters.all("exclude").any(|name| name == raised.alarm().as_str_name());
+        if let Some(raised) = raised.iter().find(|raised| !is_excluded(raised)) {
+            return Err(format!("ALARM {}", raised.alarm().as_str_name()));
+        }
+        if consistency == Consistency::Linearizable {
+            if self.leads_nobody() {
+                return Err("RAFT NO LEADER".into());
+            }
+            self.store.status(consistency).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Makes checks, and tells of each one if one fails or if that is asked for.
+    async fn probe(&self, checks: impl Iterator<Item = &Check>, verbose: bool) -> Page {
+        let (mut text, mut code) = (String::new(), StatusCode::OK);
+        for check in checks {
+            match self.check(*check).await {
+                Ok(()) => text += &format!("[+]{} ok\n", check.name()),
+                Err(why) => {
+                    code = StatusCode::SERVICE_UNAVAILABLE;
+                    text += &format!("[-]{} failed: {why}\n", check.name());
+                }
+            }
+        }
+        if code == StatusCode::OK {
+            text = if verbose { text + "ok\n" } else { "ok\n".to_owned() };
+        } else {
+            // etcd's text ends with an empty line.
+            text.push('\n');
+        }
+        let mut page = page(code, TEXT, text);
+        page.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        page
+    }
+
+    async fn check(&self, check: Check) -> Result<(), String> {
+        match check {
+            Check::DataCorruption => {
+                let raised = self.read(Consistency::Serializable).await?;
+                match raised.iter().any(|raised| raised.alarm() == AlarmType::Corrupt) {
+                    true => Err("alarm activated: CORRUPT".into()),
+                    false => Ok(()),
+                }
+            }
+            Check::SerializableRead => self.read(Consistency::Serializable).await.map(drop),
+            // The read would wait for a leader until the client has given the request up.
+            Check::LinearizableRead if self.leads_nobody() => Err("etcdserver: no leader".into()),
+            Check::LinearizableRead => self.read(Consistency::Linearizable).await.map(drop),
+            Check::NonLearner if self.store.is_learner() => Err("not supported for learner".into()),
+            Check::NonLearner => Ok(()),
         }
     }
 
     /// The alarms that are raised, if a read succeeds.
-    async fn reads(&self, consistency: Consistency) -> Result<Vec<AlarmMember>, String> {
+    async fn read(&self, consistency: Consistency) -> Result<Vec<AlarmMember>, String> {
+        let status = self.store.status(consistency).await;
+        Ok(status.map_err(|status| status.message().to_owned())?.alarms)
+    }
+
+    /// Whether there is a group with members here that knows of no leader.
+    fn leads_nobody(&self) -> bool {
         let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().leader.is_none();
-        if consistency == Consistency::Linearizable && self.store.groups().iter().any(leads_nobody) {
-            return Err("NO LEADER".into());
+        self.store.groups().iter().any(leads_nobody)
+    }
+}
+
+/// What `/readyz` and `/livez` find out, with etcd's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    /// No alarm CORRUPT is raised.
+    DataCorruption,
+    /// This replica answers a read from its own state.
+    SerializableRead,
+    /// A linearizable read succeeds, so there is a quorum.
+    LinearizableRead,
+    /// This replica votes.
+    NonLearner,
+}
+
+impl Check {
+    const READY: [Check; 4] =
+        [Check::DataCorruption, Check::SerializableRead, Check::LinearizableRead, Check::NonLearner];
+    const LIVE: [Check; 1] = [Check::SerializableRead];
+
+    fn name(self) -> &'static str {
+        match self {
+            Check::DataCorruption => "data_corruption",
+            Check::SerializableRead => "serializable_read",
+            Check::LinearizableRead => "linearizable_read",
+            Check::NonLearner => "non_learner",
         }
-        match self.store.status(consistency).await {
-            Ok(status) => Ok(status.alarms),
-            Err(status) => Err(format!("RANGE ERROR: {}", status.message())),
+    }
+}
+
+/// The checks of a page, and whether they are all of their kind.
+fn checks(path: &str) -> Option<(&'static [Check], bool)> {
+    let of = |all: &'static [Check], rest: &str| match rest.strip_prefix('/') {
+        None => rest.is_empty().then_some((all, true)),
+        Some(name) => {
+            let at = all.iter().position(|check| check.name() == name)?;
+            Some((&all[at..=at], false))
         }
+    };
+    match path.strip_prefix("/readyz") {
+        Some(rest) => of(&Check::READY, rest),
+        None => of(&Check::LIVE, path.strip_prefix("/livez")?),
     }
 }
 
 fn page(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Page {
     let response = Response::builder().status(status).header(CONTENT_TYPE, content_type);
     response.body(Full::new(text.into())).expect("the header is a constant")
-}
-
-fn probe<T>(outcome: Result<T, String>) -> Page {
-    match outcome {
-        Ok(_) => page(StatusCode::OK, TEXT, "ok\n"),
-        Err(reason) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
-    }
 }
 
 /// The part of a URL after its question mark. No parameter needs escapes.
@@ -160,6 +258,11 @@ struct Parameters<'a>(&'a str);
 impl<'a> Parameters<'a> {
     fn all(self, name: &str) -> impl Iterator<Item = &'a str> {
         self.0.split('&').filter_map(move |pair| pair.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    /// Whether it is given, with a value or without one.
+    fn has(self, name: &str) -> bool {
+        self.0.split('&').any(|pair| pair.split('=').next() == Some(name))
     }
 
     fn last(self, name: &str) -> Option<&'a str> {
@@ -189,10 +292,22 @@ mod tests {
     }
 
     #[test]
+    fn checks_have_pages_of_their_own() {
+        assert_eq!(checks("/readyz"), Some((&Check::READY[..], true)));
+        assert_eq!(checks("/readyz/non_learner"), Some((&[Check::NonLearner][..], false)));
+        assert_eq!(checks("/livez/serializable_read"), Some((&Check::LIVE[..], false)));
+        for none in ["/readyz/", "/readyzz", "/livez/non_learner", "/readyz/serializable_read/x", "/"] {
+            assert_eq!(checks(none), None, "{none}");
+        }
+    }
+
+    #[test]
     fn parameters_are_found_by_their_whole_name() {
         let parameters = Parameters("exclude=NOSPACE&exclude=CORRUPT&serializable=true&serializables=no");
         assert_eq!(parameters.all("exclude").collect::<Vec<_>>(), ["NOSPACE", "CORRUPT"]);
         assert_eq!(parameters.last("serializable"), Some("true"));
         assert_eq!(parameters.last("exclud"), None);
+        assert!(Parameters("a&verbose").has("verbose") && Parameters("verbose=").has("verbose"));
+        assert!(!Parameters("verbos&verboses=1").has("verbose"));
     }
 }
