@@ -7,7 +7,9 @@ mod support;
 
 use std::{
     fs,
+    os::unix::net::UnixDatagram,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use self::{
@@ -80,6 +82,35 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
         assert!(log.contains(line), "{line:?} is not in\n{log}");
     }
     assert!(!log.contains("--initial-cluster-token"), "{log}");
+}
+
+#[test]
+fn a_service_manager_is_told_when_the_replica_serves_and_when_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let [client, peer] = free_ports(2)[..] else { unreachable!("two were asked for") };
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let receives = || {
+        let mut bytes = [0; 64];
+        let received = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..received].to_vec()).unwrap()
+    };
+    let client = format!("http://127.0.0.1:{client}");
+    let mut command = Command::new(SYNOD);
+    command.args(["serve", "--name=n1", "--initial-cluster", &format!("n1=http://127.0.0.1:{peer}")]);
+    command.args([
+        "--listen-client-urls",
+        &client,
+        "--listen-peer-urls",
+        &format!("http://127.0.0.1:{peer}"),
+    ]);
+    command.arg("--data-dir").arg(folder.path().join("data")).env("NOTIFY_SOCKET", &path);
+    let replica = Replica(Some(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()));
+    assert_eq!(receives(), "READY=1");
+    done(&client, &["put", "k", "v"]);
+    drop(replica);
+    assert_eq!(receives(), "STOPPING=1");
 }
 
 #[test]

@@ -12,10 +12,9 @@ use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
         AlarmMember, AlarmRequest, CompactionRequest, CompactionResponse, DeleteRangeRequest,
-        DeleteRangeResponse, MemberListRequest, MemberListResponse, MoveLeaderRequest, MoveLeaderResponse,
-        PutRequest, PutResponse, RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest,
-        TxnResponse, alarm_request::AlarmAction, cluster_client::ClusterClient, kv_client::KvClient,
-        maintenance_client::MaintenanceClient, request_op::Request,
+        DeleteRangeResponse, MoveLeaderRequest, MoveLeaderResponse, PutRequest, PutResponse, RangeRequest,
+        RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse, alarm_request::AlarmAction,
+        kv_client::KvClient, maintenance_client::MaintenanceClient, request_op::Request,
     },
     shards::NO_SINGLE_REVISION,
     synod::v1::{
@@ -32,7 +31,7 @@ use crate::{
 };
 
 /// Answers may be as large as the store allows, since the client asked for them.
-const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
+pub(crate) const ANSWER_BYTES_MAX: usize = i32::MAX as usize;
 
 /// A client of the etcd v3 API.
 ///
@@ -241,16 +240,7 @@ impl Client {
         }
     }
 
-    /// The members of the cluster.
-    pub async fn member_list(&self, linearizable: bool) -> Result<MemberListResponse, Error> {
-        let send = |channel| async move {
-            let mut client = ClusterClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
-            client.member_list(MemberListRequest { linearizable }).await
-        };
-        self.endpoints.call(Retry::Reads, send).await
-    }
-
-    /// Changes the group: its members, or its protocol. The client sends the change again only while no
+    /// Changes the group: its members, or its protocol, by Synod's own API. The client sends the change again only while no
     /// earlier attempt can have been executed.
     pub async fn change(&self, request: native::ChangeRequest) -> Result<native::ChangeResponse, Error> {
         let send = |channel| {
@@ -293,7 +283,7 @@ impl Client {
         .await
     }
 
-    async fn ask_all<T, F>(
+    pub(crate) async fn ask_all<T, F>(
         &self,
         send: impl Fn(Line) -> F + Clone + Send + Sync + 'static,
     ) -> Vec<Result<T, Error>>

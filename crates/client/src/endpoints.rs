@@ -192,13 +192,7 @@ impl Endpoints {
         };
         match timeout_at(deadline, attempt).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) if Failure::of(&status) == Failure::Refused => {
-                Err(refused(endpoint, &status, false))
-            }
-            Ok(Err(status)) => {
-                let reached = Failure::of(&status) != Failure::NotReached;
-                Err(Error::Unavailable { attempts: 1, endpoint, cause: describe(&status), reached })
-            }
+            Ok(Err(status)) => Err(failed_at(endpoint, &status)),
             Err(_) => {
                 let cause = "no answer in time".into();
                 Err(Error::Unavailable { attempts: 1, endpoint, cause, reached: true })
@@ -365,6 +359,17 @@ fn endpoints_in(status: &Status) -> impl Iterator<Item = String> {
 pub(crate) fn backoff() -> impl Iterator<Item = Duration> {
     iter::successors(Some(BACKOFF_MIN), |pause| Some((*pause * 2).min(BACKOFF_MAX)))
         .map(|pause| pause.mul_f64(0.5 + fastrand::f64() / 2.0))
+}
+
+/// Why the one attempt at an endpoint has failed.
+pub(crate) fn failed_at(endpoint: String, status: &Status) -> Error {
+    match Failure::of(status) {
+        Failure::Refused => refused(endpoint, status, false),
+        failure => {
+            let reached = failure != Failure::NotReached;
+            Error::Unavailable { attempts: 1, endpoint, cause: describe(status), reached }
+        }
+    }
 }
 
 pub(crate) fn refused(endpoint: String, status: &Status, in_doubt: bool) -> Error {

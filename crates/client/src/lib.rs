@@ -1,7 +1,7 @@
 //! Clients of a Synod cluster.
 //!
 //! - [`Client`] speaks the etcd v3 API, so it works with etcd too: keys, transactions, watches, leases,
-//!   locks, elections, members, status.
+//!   locks, elections, users, members, alarms, snapshots, status.
 //! - [`Session`] speaks Synod's own protocol to any replicated state machine and executes each command **at most
 //!   once**, however often it has to be sent.
 //! - [`Subscription`] follows what a Synod cluster decides.
@@ -123,6 +123,23 @@
 //! # }
 //! ```
 //!
+//! Users have roles, and roles have permissions. From [`Client::auth_enable`] on they count:
+//!
+//! ```no_run
+//! # async fn example(client: synod_client::Client) -> Result<(), synod_client::Error> {
+//! use synod_client::authpb::permission::Type;
+//!
+//! client.user_add("root", Some("its password")).await?;
+//! client.user_grant_role("root", "root").await?;
+//! client.role_add("workers").await?;
+//! client.role_grant("workers", Type::Readwrite, "jobs/", "jobs0").await?;
+//! client.user_add("alice", Some("her password")).await?;
+//! client.user_grant_role("alice", "workers").await?;
+//! client.auth_enable().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # TLS
 //!
 //! From files that are read again when they change:
@@ -150,9 +167,12 @@ mod error;
 mod keeper;
 mod lease;
 mod lock;
+mod maintenance;
+mod members;
 mod queue;
 mod session;
 mod subscription;
+mod users;
 mod watch;
 
 pub use client::Client;
@@ -161,8 +181,11 @@ pub use election::{Election, Leadership, Observation};
 pub use error::Error;
 pub use keeper::Lease;
 pub use lock::Lock;
+pub use maintenance::Snapshot;
 pub use session::Session;
 pub use subscription::{Start, Subscription};
+/// Permissions of the etcd v3 API.
+pub use synod_api::authpb;
 /// The messages of the etcd v3 API.
 pub use synod_api::etcdserverpb as api;
 /// Keys, values and events of the etcd v3 API.

@@ -8,11 +8,12 @@ use common::{Fault, Pair};
 use synod_client::{
     Client, Code, Config, Error,
     api::{
-        AuthEnableRequest, AuthRoleAddRequest, AuthUserAddRequest, AuthUserChangePasswordRequest,
-        AuthUserGrantRoleRequest, AuthenticateRequest, CompactionRequest, DeleteRangeRequest, PutRequest,
-        RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, auth_client::AuthClient,
-        request_op::Request,
+        AlarmMember, AlarmType, AuthEnableRequest, AuthRoleAddRequest, AuthUserAddRequest,
+        AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, AuthenticateRequest, CompactionRequest,
+        DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest,
+        auth_client::AuthClient, request_op::Request,
     },
+    authpb::permission::Type,
 };
 use synod_kv::KvStore;
 use synod_server::{
@@ -242,9 +243,8 @@ async fn a_watch_that_is_refused_ends() {
     assert_eq!(error.code(), Some(Code::ResourceExhausted), "{error}");
 }
 
-/// The client authenticates by itself, and again when its token is void.
-#[tokio::test]
-async fn a_client_of_a_user_has_a_token() {
+/// A server whose users may count.
+fn with_users() -> Server {
     let (auth, watches) = (Auth::new(TokenKind::default(), 4), Watches::new());
     let store = KvStore::new().feeding(watches.feed()).authenticating(auth.feed());
     let replica = InMemory::start(store, ClusterId(1), common::member()).unwrap();
@@ -254,7 +254,80 @@ async fn a_client_of_a_user_has_a_token() {
         auth: Some(auth),
         ..ServerConfig::default()
     };
-    let server = Server::start(&config, replica, Registry::default()).unwrap();
+    Server::start(&config, replica, Registry::default()).unwrap()
+}
+
+#[tokio::test]
+async fn users_and_roles_are_managed() {
+    let server = with_users();
+    let of = |user: Option<(&str, &str)>| {
+        let mut config = Config::new([server.client_addresses()[0].to_string()]);
+        config.user = user.map(|(name, password)| (name.to_owned(), password.to_owned()));
+        Client::new(config).unwrap()
+    };
+    let (root, alice) = (of(Some(("root", "pw"))), of(Some(("alice", "hers"))));
+    root.user_add("root", Some("pw")).await.unwrap();
+    root.user_grant_role("root", "root").await.unwrap();
+    root.user_add("alice", Some("hers")).await.unwrap();
+    root.user_add("of a certificate", None).await.unwrap();
+    root.role_add("reader").await.unwrap();
+    root.role_grant("reader", Type::Read, "k", "l").await.unwrap();
+    root.user_grant_role("alice", "reader").await.unwrap();
+    assert!(!root.auth_status().await.unwrap().enabled);
+    root.auth_enable().await.unwrap();
+    assert!(root.auth_status().await.unwrap().enabled);
+    assert_eq!(root.users().await.unwrap(), ["alice", "of a certificate", "root"]);
+    assert_eq!(root.user_roles("alice").await.unwrap(), ["reader"]);
+    let permissions = root.role_get("reader").await.unwrap().perm;
+    assert_eq!((permissions.len(), &permissions[0].range_end[..]), (1, &b"l"[..]));
+    root.put(put()).await.unwrap();
+    assert_eq!(alice.get(get()).await.unwrap().kvs.len(), 1);
+    let denied = |error: Error| assert_eq!(error.code(), Some(Code::PermissionDenied), "{error}");
+    denied(alice.put(put()).await.unwrap_err());
+    denied(alice.user_delete("root").await.unwrap_err());
+    root.role_revoke("reader", "k", "l").await.unwrap();
+    denied(alice.get(get()).await.unwrap_err());
+    root.user_change_password("alice", "new").await.unwrap();
+    let alice = of(Some(("alice", "new")));
+    denied(alice.get(get()).await.unwrap_err());
+    root.user_revoke_role("alice", "reader").await.unwrap();
+    root.role_delete("reader").await.unwrap();
+    assert!(!root.roles().await.unwrap().contains(&"reader".to_owned()));
+    root.user_delete("alice").await.unwrap();
+    root.auth_disable().await.unwrap();
+    assert_eq!(of(None).users().await.unwrap(), ["of a certificate", "root"]);
+}
+
+#[tokio::test]
+async fn operators_ask_for_alarms_hashes_and_snapshots() {
+    let pair = Pair::start();
+    let client = Client::new(pair.config()).unwrap();
+    client.put(put()).await.unwrap();
+    let raised = AlarmMember { member_id: 3, alarm: AlarmType::Nospace.into() };
+    assert_eq!(client.raise(3, AlarmType::Nospace).await.unwrap(), [raised]);
+    assert_eq!(client.alarms().await.unwrap(), [raised]);
+    assert_eq!(client.put(put()).await.unwrap_err().code(), Some(Code::ResourceExhausted));
+    assert_eq!(client.disarm(0, AlarmType::Nospace).await.unwrap(), []);
+    assert_eq!(client.disarm(3, AlarmType::Nospace).await.unwrap(), [raised]);
+    let hashes: Vec<_> = client.hash_kv(0).await.into_iter().map(|hash| hash.unwrap().hash).collect();
+    assert_eq!(hashes[0], hashes[1]);
+    client.defragment(1).await.unwrap();
+    let mut snapshot = client.snapshot(1).await.unwrap();
+    let mut bytes = Vec::new();
+    while let Some(piece) = snapshot.next().await.unwrap() {
+        bytes.extend_from_slice(&piece);
+    }
+    // A page of the database begins with its number, and at its 17th byte stands what bbolt calls magic.
+    assert_eq!((bytes.len() % 512, &bytes[16..20]), (32, &0xED0C_DAED_u32.to_le_bytes()[..]));
+    for error in [client.defragment(2).await.unwrap_err(), client.snapshot(2).await.unwrap_err()] {
+        assert!(matches!(error, Error::Config { .. }), "{error}");
+    }
+}
+
+/// The client authenticates by itself, and again when its token is void.
+#[tokio::test]
+async fn a_client_of_a_user_has_a_token() {
+    let server = with_users();
     let address = server.client_addresses()[0].to_string();
     let client = |user: Option<(&str, &str)>| {
         let mut config = Config::new([address.clone()]);

@@ -52,8 +52,11 @@ impl KvStore {
                 vec![AlarmMember { member_id: member, alarm: kind.into() }]
             }
             AlarmAction::Deactivate => {
-                let matches = |(raised_by, raised): &(u64, AlarmType)| {
-                    (member == 0 || *raised_by == member) && (kind == AlarmType::None || *raised == kind)
+                // As with etcd a kind is that of one member, and member 0 is one like the others. Without a kind, which
+                // clears nothing in etcd, all of the member go; and without either, all that there are.
+                let matches = |&(raised_by, raised): &(u64, AlarmType)| match kind {
+                    AlarmType::None => member == 0 || raised_by == member,
+                    kind => (raised_by, raised) == (member, kind),
                 };
                 let cleared = self.alarms.iter().copied().filter(matches).map(alarm_member).collect();
                 let was_corrupt = self.has_alarm(AlarmType::Corrupt);
@@ -196,6 +199,9 @@ mod tests {
         assert_eq!(store.ask_alarm(Deactivate, 1, Corrupt), []);
         assert_eq!(store.ask_alarm(Deactivate, 2, Corrupt), [alarm(2, Corrupt)]);
         assert_eq!(store.set_with(testing::put("a", "")), Err(KvError::NoSpace));
+        assert_eq!(store.ask_alarm(Activate, 0, Nospace), [alarm(0, Nospace)]);
+        assert_eq!(store.ask_alarm(Deactivate, 0, Nospace), [alarm(0, Nospace)], "not that of the other");
+        assert_eq!(store.ask_alarm(Deactivate, 0, Nospace), []);
         assert_eq!(store.ask_alarm(Deactivate, 0, None), [alarm(1, Nospace)]);
         assert!(store.set_with(testing::put("a", "")).is_ok());
         for member in 0..ALARMS_MAX as u64 {

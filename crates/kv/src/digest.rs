@@ -71,10 +71,10 @@ impl KvStore {
         }
     }
 
-    /// etcd's hash of the versions up to a revision (0 or less: the present one), by which replicas are compared that
-    /// have gone on to different revisions since, provided that they compacted at the same one: the CRC-32C of the
-    /// bucket `key` of etcd's database, without versions that the last compaction keeps only for reads before
-    /// `revision`.
+    /// etcd's hash of the versions up to a revision (0: the present one; below it there are none), by which replicas
+    /// are compared that have gone on to different revisions since, provided that they compacted at the same one: the
+    /// CRC-32C of the bucket `key` of etcd's database, without versions that the last compaction keeps only for reads
+    /// before `revision`.
     ///
     /// # Errors
     /// [`KvError::Compacted`], [`KvError::FutureRevision`].
@@ -85,7 +85,7 @@ impl KvStore {
         if revision > 0 && revision < self.compacted {
             return Err(KvError::Compacted);
         }
-        let hash_revision = if revision > 0 { revision } else { self.revision };
+        let hash_revision = if revision == 0 { self.revision } else { revision };
         Ok(HashKvResponse {
             header: header(self.revision),
             hash: self.hash_through(hash_revision),
@@ -96,6 +96,9 @@ impl KvStore {
 
     fn hash_through(&self, revision: i64) -> u32 {
         let read = |history: &History| history.seen(revision, self.revision).is_some();
+        if revision < 0 {
+            return crc32c::crc32c(b"key");
+        }
         // As in etcd: without any key everything counts.
         let anything = self.keys.values().any(read);
         let mut hash = crc32c::crc32c(b"key");
@@ -238,6 +241,9 @@ mod tests {
         assert_eq!((later.hash, later.hash_revision), (then.hash, 3));
         assert_ne!(store.hash_kv(0).unwrap().hash, then.hash);
         assert_eq!(store.hash_kv(6), Err(KvError::FutureRevision));
+        // What etcd 3.7.3 answers.
+        let before = store.hash_kv(-1).unwrap();
+        assert_eq!((before.hash, before.hash_revision), (1_084_519_789, -1));
         store.compact_at(4, false).unwrap();
         assert_eq!(store.hash_kv(3), Err(KvError::Compacted));
         assert_eq!(store.hash_kv(4).unwrap().compact_revision, 4);

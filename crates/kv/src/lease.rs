@@ -534,6 +534,10 @@ mod tests {
             store.ask_alarm(AlarmAction::Activate, member, AlarmType::Corrupt);
         }
         assert_eq!(store.waits_for(), None);
+        let renew = Command::LeaseRenew(KvLeaseRenew { ids: vec![1, 7] });
+        let Ok(Reply::LeaseRenew(renewed)) = store.send(renew) else { panic!("it is refused") };
+        assert_eq!(renewed.ttls, [2, 0]);
+        assert_eq!(store.waits_for(), None);
         store.clock_moved(2_500, MOVER);
         store.ask_alarm(AlarmAction::Deactivate, 1, AlarmType::Corrupt);
         store.clock_moved(3_000, MOVER);

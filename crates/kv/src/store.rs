@@ -194,8 +194,9 @@ impl KvStore {
         };
         let mut budget = Budget::new(self.keys.len(), command.answer_bytes_max, wanted);
         match request {
-            // Alarms and users can be managed while replicas are known to differ.
-            Command::Alarm(_) | Command::Auth(_) => {}
+            // Alarms and users can be managed while replicas are known to differ. No lease ends then, and renewals are
+            // answered, as with etcd.
+            Command::Alarm(_) | Command::Auth(_) | Command::LeaseRenew(_) => {}
             _ if self.has_alarm(AlarmType::Corrupt) => return Err(KvError::Corrupt),
             _ => {}
         }

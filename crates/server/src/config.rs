@@ -31,6 +31,8 @@ pub struct Config {
     pub json: bool,
     /// The names of hosts by which clients may ask for a page at an address for clients; none, or `*`: any.
     pub hosts: Vec<String>,
+    /// The origins of web pages that may read answers at an address for clients (CORS); none, or `*`: any.
+    pub origins: Vec<String>,
     /// Threads that serve clients, if there is no `event_loop`.
     pub client_io_threads: usize,
     /// Where clients are served in place of threads of the server: the loop on which the replica runs, which must have
@@ -96,6 +98,7 @@ impl Default for Config {
             reuse_port: false,
             json: true,
             hosts: Vec::new(),
+            origins: Vec::new(),
             client_io_threads: 1,
             event_loop: None,
             connections_max: 10_000,

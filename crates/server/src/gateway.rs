@@ -43,7 +43,7 @@ use crate::{
     services::Store,
 };
 
-/// The path of each call, below [`PREFIX`], and its method.
+/// The path of each call, below [`PREFIXES`], and its method.
 const ROUTES: [(&str, &str); 52] = [
     ("kv/range", "etcdserverpb.KV/Range"),
     ("kv/put", "etcdserverpb.KV/Put"),
@@ -99,8 +99,8 @@ const ROUTES: [(&str, &str); 52] = [
     ("kv/rangestream", "etcdserverpb.KV/RangeStream"),
 ];
 
-/// What the paths of all calls begin with.
-pub(crate) const PREFIX: &str = "/v3/";
+/// What the paths of all calls begin with. The second is of etcd before version 3.4, and etcd still serves it.
+const PREFIXES: [&str; 2] = ["/v3/", "/v3beta/"];
 
 /// Bytes on their way between the gateway and the server, in each direction.
 const PIPE_BYTES: usize = 64 << 10;
@@ -124,11 +124,16 @@ pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(synod_api::DESCRIPTORS).expect("the descriptors are those of this build")
 });
 
-/// The methods by their paths, below [`PREFIX`].
+/// The methods by their paths, below [`PREFIXES`].
 static METHODS: LazyLock<HashMap<&str, MethodDescriptor>> = LazyLock::new(|| {
     let found = ROUTES.iter().filter_map(|(path, method)| Some((*path, method_named(method)?)));
     found.collect()
 });
+
+/// The path of a call below [`PREFIXES`]; `None` for another path.
+pub(crate) fn route(path: &str) -> Option<&str> {
+    PREFIXES.iter().find_map(|prefix| path.strip_prefix(prefix))
+}
 
 fn method_named(name: &str) -> Option<MethodDescriptor> {
     let (service, method) = name.split_once('/')?;
@@ -160,7 +165,7 @@ impl<R: Replica> Gateway<R> {
         Gateway { store, common_name, terms, stopping, share, link: Mutex::new(None) }
     }
 
-    /// Answers a request whose path begins with [`PREFIX`].
+    /// Answers a request whose path has a [`route`].
     pub(crate) async fn answer<B>(&self, request: Request<B>) -> Answer
     where
         B: Body<Data = Bytes> + Send,
@@ -175,8 +180,8 @@ impl<R: Replica> Gateway<R> {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let path = head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
-        let Some(method) = METHODS.get(path) else { return Err(Status::not_found("Not Found")) };
+        let method = route(head.uri.path()).and_then(|path| METHODS.get(path));
+        let Some(method) = method else { return Err(Status::not_found("Not Found")) };
         if head.method != Method::POST {
             return Err(Status::unimplemented("Method Not Allowed"));
         }
@@ -492,6 +497,10 @@ mod tests {
             assert_eq!(METHODS.contains_key(path), known, "{path}");
         }
         assert!(METHODS.contains_key("election/observe"));
+        assert_eq!(
+            ["/v3/kv/put", "/v3beta/kv/put", "/v2/kv/put"].map(route),
+            [Some("kv/put"), Some("kv/put"), None]
+        );
     }
 
     #[test]

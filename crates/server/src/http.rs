@@ -6,11 +6,12 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
-    header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST},
+    header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use synod_api::etcdserverpb::{AlarmMember, AlarmType};
+use tonic::Status;
 
 use crate::{
     Consistency, Replica, Role, exposition,
@@ -25,12 +26,14 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// | page | what it says |
 /// | --- | --- |
 /// | `/health` | whether this replica serves: no alarm, a leader, and a linearizable read that succeeds. As with etcd, `?serializable=true` asks this replica only, and `&exclude=NOSPACE` forgives an alarm |
-/// | `/readyz` | whether to send clients here: reads succeed, no alarm tells of damage, and this replica is no learner |
-/// | `/livez` | whether this replica answers at all: whether not to restart it |
-/// | `/readyz/CHECK`, `/livez/CHECK` | one check of these, by etcd's name for it |
+/// | `/readyz` | whether to send clients here: its four checks ([`Check`]) |
+/// | `/livez` | whether this replica answers at all, and so whether not to restart it: one check |
+/// | `/readyz/CHECK`, `/livez/CHECK` | one check alone |
 /// | `/version` | the version of etcd's API, and Synod's own |
 /// | `/metrics` | what there is to measure |
 /// | `/debug/vars` | what etcd tells there of its ordering protocol, in etcd's words |
+///
+/// As with etcd, `?verbose` tells of each check, also if all succeed, and `?exclude=CHECK` leaves one out.
 pub(crate) struct Pages<R> {
     store: Arc<Store<R>>,
     metrics: Arc<Registry>,
@@ -55,14 +58,13 @@ impl<R: Replica> Pages<R> {
         Pages { store, metrics }
     }
 
-    /// Whether a page is at this path.
+    /// Whether there is such a page.
     pub(crate) fn has(path: &str) -> bool {
-        ["/health", "/version", "/metrics", "/debug/vars"].contains(&path)
-            || checks(path, Parameters("")).is_some()
+        matches!(path, "/health" | "/version" | "/metrics" | "/debug/vars") || checks(path).is_some()
     }
 
-    /// The refusal of a request for a host of another name than these, as etcd has it; none, or `*`: any name is right.
-    /// So a page of another origin, which a browser looks up at this address, cannot ask for anything here.
+    /// The refusal of a request for a host of another name than these, as etcd has it; none, or `*`: any name is right. So a
+    /// page of another origin, which a browser looks up at this address, cannot ask for anything here.
     pub(crate) fn unknown_host<B>(request: &Request<B>, hosts: &[String]) -> Option<Page> {
         let is_known = |name: &str| hosts.iter().any(|host| host == "*" || host == name);
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
@@ -85,11 +87,7 @@ impl<R: Replica> Pages<R> {
             return page;
         }
         let parameters = Parameters(request.uri().query().unwrap_or_default());
-        let path = request.uri().path();
-        if let Some(checks) = checks(path, parameters) {
-            return self.probe(&checks, parameters).await;
-        }
-        match path {
+        match request.uri().path() {
             "/health" => match self.health(parameters).await {
                 Ok(()) => page(StatusCode::OK, JSON, json!({"health": "true", "reason": ""}).to_string()),
                 Err(reason) => {
@@ -101,6 +99,8 @@ impl<R: Replica> Pages<R> {
                 let versions = json!({
                     "etcdserver": API_VERSION,
                     "etcdcluster": API_VERSION,
+                    // That of the snapshots that it gives.
+                    "storage": API_VERSION,
                     "synod": env!("CARGO_PKG_VERSION"),
                 });
                 page(StatusCode::OK, JSON, versions.to_string())
@@ -114,11 +114,20 @@ impl<R: Replica> Pages<R> {
                 }
             }
             "/debug/vars" => page(StatusCode::OK, JSON, json!({"raft.status": self.ordering()}).to_string()),
-            _ => {
-                let known =
-                    "not found; there are /health, /readyz, /livez, /version, /metrics and /debug/vars\n";
-                page(StatusCode::NOT_FOUND, TEXT, known)
-            }
+            path => match checks(path) {
+                Some((checks, is_whole)) => {
+                    let excluded = |check: &&Check| {
+                        is_whole && parameters.all("exclude").any(|name| name == check.name())
+                    };
+                    let checks = checks.iter().filter(|check| !excluded(check));
+                    self.probe(checks, parameters.has("verbose")).await
+                }
+                None => {
+                    let known =
+                        "not found; there are /health, /readyz, /livez, /version, /metrics and /debug/vars\n";
+                    page(StatusCode::NOT_FOUND, TEXT, known)
+                }
+            },
         }
     }
 
@@ -127,61 +136,60 @@ impl<R: Replica> Pages<R> {
             Some("true") => Consistency::Serializable,
             _ => Consistency::Linearizable,
         };
-        if consistency == Consistency::Linearizable && self.has_no_leader() {
-            return Err("RAFT NO LEADER".into());
+        let failed = |status: Status| format!("RANGE ERROR:{}", status.message());
+        let raised = self.store.status(Consistency::Serializable).await.map_err(failed)?.alarms;
+        let is_excluded =
+            |raised: &AlarmMember| parameters.all("exclude").any(|name| name == raised.alarm().as_str_name());
+        if let Some(raised) = raised.iter().find(|raised| !is_excluded(raised)) {
+            return Err(format!("ALARM {}", raised.alarm().as_str_name()));
         }
-        let raised = self.reads(consistency).await.map_err(|error| format!("RANGE ERROR:{error}"))?;
-        match raised
-            .iter()
-            .find(|raised| !parameters.all("exclude").any(|name| name == raised.alarm().as_str_name()))
-        {
-            Some(raised) => Err(format!("ALARM {}", raised.alarm().as_str_name())),
-            None => Ok(()),
+        if consistency == Consistency::Linearizable {
+            if self.leads_nobody() {
+                return Err("RAFT NO LEADER".into());
+            }
+            self.store.status(consistency).await.map_err(failed)?;
         }
+        Ok(())
     }
 
-    /// Runs checks. As with etcd, what was found is told if one fails, or if the request asks for it with `verbose`.
-    async fn probe(&self, checks: &[Check], parameters: Parameters<'_>) -> Page {
-        let mut found = String::new();
-        let mut status = StatusCode::OK;
+    /// Makes checks, and tells of each one if one fails or if that is asked for.
+    async fn probe(&self, checks: impl Iterator<Item = &Check>, verbose: bool) -> Page {
+        let (mut text, mut code) = (String::new(), StatusCode::OK);
         for check in checks {
-            let name = check.name();
-            found += &match self.passes(*check).await {
-                Ok(()) => format!("[+]{name} ok\n"),
-                Err(reason) => {
-                    status = StatusCode::SERVICE_UNAVAILABLE;
-                    format!("[-]{name} failed: {reason}\n")
-                }
-            };
-        }
-        let told = match status {
-            StatusCode::OK if parameters.has("verbose") => found + "ok\n",
-            StatusCode::OK => "ok\n".to_owned(),
-            _ => found,
-        };
-        page(status, TEXT, told)
-    }
-
-    async fn passes(&self, check: Check) -> Result<(), String> {
-        match check {
-            Check::DataCorruption => {
-                let raised = self.reads(Consistency::Serializable).await?;
-                match raised.iter().find(|raised| raised.alarm() == AlarmType::Corrupt) {
-                    Some(raised) => Err(format!("alarm activated: {}", raised.alarm().as_str_name())),
-                    None => Ok(()),
+            match self.check(*check).await {
+                Ok(()) => text += &format!("[+]{} ok\n", check.name()),
+                Err(why) => {
+                    code = StatusCode::SERVICE_UNAVAILABLE;
+                    text += &format!("[-]{} failed: {why}\n", check.name());
                 }
             }
-            Check::SerializableRead => self.reads(Consistency::Serializable).await.map(drop),
-            Check::LinearizableRead if self.has_no_leader() => Err("etcdserver: no leader".into()),
-            Check::LinearizableRead => self.reads(Consistency::Linearizable).await.map(drop),
-            Check::NonLearner => {
-                let replica = self.store.replica();
-                let learns = |group: &R| group.group().is_learner(replica.status().replica);
-                match self.store.groups().iter().any(learns) {
-                    true => Err("not supported for learner".into()),
+        }
+        if code == StatusCode::OK {
+            text = if verbose { text + "ok\n" } else { "ok\n".to_owned() };
+        } else {
+            // etcd's text ends with an empty line.
+            text.push('\n');
+        }
+        let mut page = page(code, TEXT, text);
+        page.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        page
+    }
+
+    async fn check(&self, check: Check) -> Result<(), String> {
+        match check {
+            Check::DataCorruption => {
+                let raised = self.read(Consistency::Serializable).await?;
+                match raised.iter().any(|raised| raised.alarm() == AlarmType::Corrupt) {
+                    true => Err("alarm activated: CORRUPT".into()),
                     false => Ok(()),
                 }
             }
+            Check::SerializableRead => self.read(Consistency::Serializable).await.map(drop),
+            // The read would wait for a leader until the client has given the request up.
+            Check::LinearizableRead if self.leads_nobody() => Err("etcdserver: no leader".into()),
+            Check::LinearizableRead => self.read(Consistency::Linearizable).await.map(drop),
+            Check::NonLearner if self.store.is_learner() => Err("not supported for learner".into()),
+            Check::NonLearner => Ok(()),
         }
     }
 
@@ -203,38 +211,37 @@ impl<R: Replica> Pages<R> {
         })
     }
 
-    /// Whether a group that this replica is a part of has no leader.
-    fn has_no_leader(&self) -> bool {
+    /// The alarms that are raised, if a read succeeds.
+    async fn read(&self, consistency: Consistency) -> Result<Vec<AlarmMember>, String> {
+        let status = self.store.status(consistency).await;
+        Ok(status.map_err(|status| status.message().to_owned())?.alarms)
+    }
+
+    /// Whether there is a group with members here that knows of no leader.
+    fn leads_nobody(&self) -> bool {
         let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().leader.is_none();
         self.store.groups().iter().any(leads_nobody)
     }
-
-    /// The alarms that are raised, if a read succeeds.
-    async fn reads(&self, consistency: Consistency) -> Result<Vec<AlarmMember>, String> {
-        let status = self.store.status(consistency).await;
-        status.map(|status| status.alarms).map_err(|status| status.message().to_owned())
-    }
 }
 
-/// What `/livez` and `/readyz` look at.
-#[derive(Clone, Copy, Debug)]
+/// What `/readyz` and `/livez` find out, with etcd's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Check {
-    /// No alarm says that the contents of replicas differ.
+    /// No alarm CORRUPT is raised.
     DataCorruption,
-    /// This replica answers from what it knows.
+    /// This replica answers a read from its own state.
     SerializableRead,
-    /// The cluster has a leader, and answers.
+    /// A linearizable read succeeds, so there is a quorum.
     LinearizableRead,
     /// This replica votes.
     NonLearner,
 }
 
 impl Check {
-    const LIVEZ: &[Check] = &[Check::SerializableRead];
-    const READYZ: &[Check] =
-        &[Check::DataCorruption, Check::SerializableRead, Check::LinearizableRead, Check::NonLearner];
+    const READY: [Check; 4] =
+        [Check::DataCorruption, Check::SerializableRead, Check::LinearizableRead, Check::NonLearner];
+    const LIVE: [Check; 1] = [Check::SerializableRead];
 
-    /// etcd's name for it.
     fn name(self) -> &'static str {
         match self {
             Check::DataCorruption => "data_corruption",
@@ -245,21 +252,18 @@ impl Check {
     }
 }
 
-/// The checks of the page at a path, if it is one of checks: all that the request does not exclude, or the one that the path
-/// names.
-fn checks(path: &str, parameters: Parameters<'_>) -> Option<Vec<Check>> {
-    let path = path.strip_prefix('/')?;
-    let (page, one) = path.split_once('/').map_or((path, None), |(page, one)| (page, Some(one)));
-    let all = match page {
-        "livez" => Check::LIVEZ,
-        "readyz" => Check::READYZ,
-        _ => return None,
+/// The checks of a page, and whether they are all of their kind.
+fn checks(path: &str) -> Option<(&'static [Check], bool)> {
+    let of = |all: &'static [Check], rest: &str| match rest.strip_prefix('/') {
+        None => rest.is_empty().then_some((all, true)),
+        Some(name) => {
+            let at = all.iter().position(|check| check.name() == name)?;
+            Some((&all[at..=at], false))
+        }
     };
-    let named = |wanted: &str| all.iter().find(|check| check.name() == wanted);
-    let kept = |check: &Check| !parameters.all("exclude").any(|excluded| excluded == check.name());
-    match one {
-        None => Some(all.iter().copied().filter(kept).collect()),
-        Some(one) => named(one).map(|check| vec![*check]),
+    match path.strip_prefix("/readyz") {
+        Some(rest) => of(&Check::READY, rest),
+        None => of(&Check::LIVE, path.strip_prefix("/livez")?),
     }
 }
 
@@ -277,7 +281,7 @@ impl<'a> Parameters<'a> {
         self.0.split('&').filter_map(move |pair| pair.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether a parameter is there, with a value or without.
+    /// Whether it is given, with a value or without one.
     fn has(self, name: &str) -> bool {
         self.0.split('&').any(|pair| pair.split('=').next() == Some(name))
     }
@@ -309,13 +313,22 @@ mod tests {
     }
 
     #[test]
+    fn checks_have_pages_of_their_own() {
+        assert_eq!(checks("/readyz"), Some((&Check::READY[..], true)));
+        assert_eq!(checks("/readyz/non_learner"), Some((&[Check::NonLearner][..], false)));
+        assert_eq!(checks("/livez/serializable_read"), Some((&Check::LIVE[..], false)));
+        for none in ["/readyz/", "/readyzz", "/livez/non_learner", "/readyz/serializable_read/x", "/"] {
+            assert_eq!(checks(none), None, "{none}");
+        }
+    }
+
+    #[test]
     fn parameters_are_found_by_their_whole_name() {
         let parameters = Parameters("exclude=NOSPACE&exclude=CORRUPT&serializable=true&serializables=no");
         assert_eq!(parameters.all("exclude").collect::<Vec<_>>(), ["NOSPACE", "CORRUPT"]);
         assert_eq!(parameters.last("serializable"), Some("true"));
         assert_eq!(parameters.last("exclud"), None);
-        assert!(
-            parameters.has("exclude") && !parameters.has("NOSPACE") && Parameters("verbose").has("verbose")
-        );
+        assert!(Parameters("a&verbose").has("verbose") && Parameters("verbose=").has("verbose"));
+        assert!(!Parameters("verbos&verboses=1").has("verbose"));
     }
 }

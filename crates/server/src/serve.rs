@@ -36,7 +36,7 @@ use crate::{
     readers::Readers,
     services::Store,
     stream::{Established, Socket, establish},
-    web::Web,
+    web::{Browsers, Web},
 };
 
 /// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a
@@ -134,7 +134,7 @@ impl Server {
             head_timeout: HEAD_TIMEOUT,
             keep_alive: config.keep_alive,
         };
-        let hosts: Arc<[String]> = config.hosts.clone().into();
+        let browsers = Arc::new(Browsers { hosts: config.hosts.clone(), origins: config.origins.clone() });
         let threads = handles.into_iter().map(|thread| {
             let gathering = groups.iter().map(|replica| {
                 let (replica, task) = replica.gathering();
@@ -149,7 +149,7 @@ impl Server {
                 store,
                 pages,
                 terms,
-                hosts: Arc::clone(&hosts),
+                browsers: Arc::clone(&browsers),
                 json: config.json,
                 tls: config.tls.clone(),
                 names_are_users: config.names_are_users,
@@ -387,8 +387,7 @@ struct Protocols<R> {
     store: Arc<Store<R>>,
     pages: Pages<R>,
     terms: connection::Terms,
-    /// See [`Config::hosts`].
-    hosts: Arc<[String]>,
+    browsers: Arc<Browsers>,
     json: bool,
     tls: Option<Acceptor>,
     names_are_users: bool,
@@ -402,7 +401,7 @@ impl<R> Clone for Protocols<R> {
             store: self.store.clone(),
             pages: self.pages.clone(),
             terms: self.terms,
-            hosts: Arc::clone(&self.hosts),
+            browsers: Arc::clone(&self.browsers),
             json: self.json,
             tls: self.tls.clone(),
             names_are_users: self.names_are_users,
@@ -443,7 +442,7 @@ impl<R: Replica> Protocols<R> {
                 let gateway =
                     || Gateway::new(self.store.clone(), common_name.clone(), self.terms, served_stopping);
                 let gateway = self.json.then(gateway);
-                Some(Web::new(self.pages.clone(), gateway, Arc::clone(&self.hosts)))
+                Some(Web::new(self.pages.clone(), gateway, Arc::clone(&self.browsers)))
             }
             Purpose::Calls => None,
         };

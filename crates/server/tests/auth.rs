@@ -642,6 +642,8 @@ async fn who_waits_for_a_lock_keeps_its_place_when_users_change() {
     // Nobody without a token gets in line.
     let nobody = locks.lock(LockRequest { name: "u".into(), lease: 2 }).await;
     assert_eq!(refused(nobody), "Unknown: etcdserver: user name is empty");
+    let stranger = locks.lock(with("no.token", LockRequest { name: "u".into(), lease: 2 })).await;
+    assert_eq!(refused(stranger), "Unknown: etcdserver: invalid auth token");
 }
 
 #[tokio::test]

@@ -11,7 +11,10 @@ use h2::client::SendRequest;
 use http_body_util::{BodyExt, Empty};
 use prost::Message;
 use synod_api::{
-    etcdserverpb::{PutRequest, RangeRequest, kv_client::KvClient},
+    etcdserverpb::{
+        AlarmRequest, AlarmType, PutRequest, RangeRequest, alarm_request::AlarmAction, kv_client::KvClient,
+        maintenance_client::MaintenanceClient,
+    },
     synod::v1::{ExecuteRequest, OpenSessionRequest, StatusRequest, native_client::NativeClient},
 };
 use synod_server::{Answer, Config, Consistency, InMemory, Replica, RequestError, Server, Status};
@@ -82,6 +85,35 @@ async fn health_knows_alarms() {
     assert!(status == 503 && health.contains("NOSPACE"), "{health}");
     assert_eq!(page(address, "/health?exclude=NOSPACE").await.0, 200);
     assert_eq!(page(address, "/readyz").await.0, 200);
+}
+
+#[tokio::test]
+async fn probes_tell_of_each_check_as_etcd_does() {
+    let server = serve(&config(), replica());
+    let address = server.client_addresses()[0];
+    let ok = || (200, "ok\n".to_owned());
+    let all = "[+]data_corruption ok\n[+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\n";
+    for path in ["/readyz", "/livez", "/readyz/linearizable_read", "/livez/serializable_read"] {
+        assert_eq!(page(address, path).await, ok(), "{path}");
+    }
+    assert_eq!(page(address, "/readyz?verbose").await, (200, format!("{all}ok\n")));
+    let some = "[+]data_corruption ok\n[+]non_learner ok\nok\n".to_owned();
+    let excluding = "/readyz?verbose=1&exclude=serializable_read&exclude=linearizable_read&exclude=none";
+    assert_eq!(page(address, excluding).await, (200, some));
+    assert_eq!(page(address, "/readyz/nothing").await.0, 404);
+    let corrupt =
+        AlarmRequest { action: AlarmAction::Activate.into(), member_id: 9, alarm: AlarmType::Corrupt.into() };
+    let channel = connect(&server).await;
+    MaintenanceClient::new(channel).alarm(corrupt).await.unwrap();
+    let failed = "[-]data_corruption failed: alarm activated: CORRUPT\n";
+    let (status, text) = page(address, "/readyz").await;
+    assert_eq!((status, text), (503, all.replace("[+]data_corruption ok\n", failed) + "\n"));
+    assert_eq!(page(address, "/readyz/data_corruption?exclude=data_corruption").await.0, 503);
+    for path in ["/readyz?exclude=data_corruption", "/readyz/non_learner", "/livez"] {
+        assert_eq!(page(address, path).await, ok(), "{path}");
+    }
+    let (_, version) = page(address, "/version").await;
+    assert!(version.contains(r#""storage":"3.6.0""#), "{version}");
 }
 
 #[tokio::test]
@@ -331,7 +363,7 @@ async fn without_a_leader_only_what_is_local_is_answered() {
     );
     assert_eq!(page(address, "/health?serializable=true").await.0, 200);
     let found = "[+]data_corruption ok\n[+]serializable_read ok\n[-]linearizable_read failed: etcdserver: no leader\n\
-                 [+]non_learner ok\n";
+                 [+]non_learner ok\n\n";
     assert_eq!(page(address, "/readyz").await, (503, found.into()));
     assert_eq!(page(address, "/readyz?exclude=linearizable_read").await.0, 200);
     assert_eq!(page(address, "/livez").await.0, 200);

@@ -208,7 +208,10 @@ async fn a_full_store_refuses_writes_and_raises_the_alarm() {
         member_id: MEMBER,
         alarm: AlarmType::Nospace.into(),
     };
-    maintenance.alarm(disarm).await.unwrap();
+    // Without a kind nothing is cleared, as with etcd.
+    let nothing = AlarmRequest { member_id: 0, alarm: AlarmType::None.into(), ..disarm };
+    assert_eq!(maintenance.alarm(nothing).await.unwrap().into_inner().alarms, []);
+    assert_eq!(maintenance.alarm(disarm).await.unwrap().into_inner().alarms.len(), 1);
     client.put(put("k", "small")).await.unwrap();
 }
 
@@ -287,7 +290,8 @@ async fn there_is_nothing_to_downgrade_to() {
     let mut maintenance = MaintenanceClient::new(connect(&server).await);
     let mut ask = async |action: DowngradeAction, version: &str| {
         let request = DowngradeRequest { action: action.into(), version: version.to_owned() };
-        maintenance.downgrade(request).await.map(|answer| answer.into_inner().version)
+        let answer = maintenance.downgrade(request).await?.into_inner();
+        Ok::<_, tonic::Status>((answer.version, answer.header.unwrap().revision))
     };
     for action in [DowngradeAction::Validate, DowngradeAction::Enable] {
         for (version, text) in
@@ -297,5 +301,5 @@ async fn there_is_nothing_to_downgrade_to() {
             assert_refused(ask(action, version).await, Code::InvalidArgument, &text);
         }
     }
-    assert_eq!(ask(DowngradeAction::Cancel, "").await.unwrap(), "3.6");
+    assert_eq!(ask(DowngradeAction::Cancel, "").await.unwrap(), ("3.6".to_owned(), 1));
 }

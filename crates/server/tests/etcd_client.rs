@@ -1,8 +1,9 @@
 //! The server as seen by an etcd client that was not made for it.
 
 use etcd_client::{
-    AlarmAction, AlarmType, Client, Compare, CompareOp, DeleteOptions, Error, EventType, GetOptions,
-    LeaseGrantOptions, LeaseTimeToLiveOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp, WatchOptions,
+    AlarmAction, AlarmOptions, AlarmType, Client, Compare, CompareOp, DeleteOptions, Error, EventType,
+    GetOptions, LeaseGrantOptions, LeaseTimeToLiveOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    WatchOptions,
 };
 use synod_kv::KvStore;
 use synod_server::{Config, InMemory, Limits, Member, Registry, Server, Watches};
@@ -196,7 +197,12 @@ async fn a_full_store_refuses_writes_and_raises_the_alarm() {
     assert_eq!((alarms.alarms()[0].member_id(), alarms.alarms()[0].alarm()), (MEMBER, AlarmType::Nospace));
     let status = client.status().await.unwrap();
     assert_eq!(status.errors(), [format!("memberID:{MEMBER} alarm:NOSPACE")]);
+    // As with etcd, an alarm is cleared for the member that it was raised for.
     client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, None).await.unwrap();
+    assert_refused(client.put("k", "small", None).await, Code::ResourceExhausted, full);
+    let mut of = AlarmOptions::new();
+    of.with_member(MEMBER);
+    client.alarm(AlarmAction::Deactivate, AlarmType::Nospace, Some(of)).await.unwrap();
     client.put("k", "small", None).await.unwrap();
 }
 

@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use synod_api::{
     etcdserverpb::{RangeRequest, kv_client::KvClient},
     grpc::{
-        health::v1::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient},
+        health::v1::{
+            HealthCheckRequest, HealthListRequest, health_check_response::ServingStatus,
+            health_client::HealthClient,
+        },
         reflection::v1::{
             ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
             server_reflection_request::MessageRequest as Asked, server_reflection_response::MessageResponse,
@@ -239,6 +242,43 @@ async fn json_and_pages_are_served_over_http2() {
 }
 
 #[tokio::test]
+async fn pages_of_allowed_origins_may_call_and_old_paths_are_served() {
+    let server = watched();
+    let mut http = Http::new(&server).await;
+    let put = json!({"key": "Zm9v", "value": "YmFy"}).to_string();
+    // The head of an answer, and what it says of origins.
+    let asked = async |http: &mut Http, method: &str, path: &str, body: &str| {
+        http.send(method, path, "origin: http://page.example\r\n", body).await;
+        let mut lines = vec![http.line().await.to_lowercase()];
+        while !lines[lines.len() - 1].is_empty() {
+            lines.push(http.line().await.to_lowercase());
+        }
+        let value = |name: &str| lines.iter().find_map(|line| Some(line.strip_prefix(name)?.to_owned()));
+        let mut body = vec![0; value("content-length: ").unwrap().parse().unwrap()];
+        timeout(SOON, http.0.read_exact(&mut body)).await.expect("in time").unwrap();
+        let status: u16 = lines[0].split(' ').nth(1).unwrap().parse().unwrap();
+        (status, value("access-control-allow-origin: "), value("access-control-allow-headers: "))
+    };
+    let (any, headers) = (Some("*".to_owned()), Some("accept, content-type, authorization".to_owned()));
+    for (method, path, status) in [
+        ("OPTIONS", "/v3/kv/put", 200),
+        ("POST", "/v3/kv/put", 200),
+        ("POST", "/v3beta/kv/put", 200),
+        ("POST", "/v3beta/no/such", 404),
+        ("GET", "/health", 200),
+        ("OPTIONS", "/nowhere", 200),
+    ] {
+        let answer = asked(&mut http, method, path, &put).await;
+        assert_eq!(answer, (status, any.clone(), headers.clone()), "{method} {path}");
+    }
+    let origins = vec!["http://other.example".to_owned()];
+    let server = serve(&Config { origins, ..config() }, replica_of(KvStore::new()));
+    let mut http = Http::new(&server).await;
+    assert_eq!(asked(&mut http, "OPTIONS", "/v3/kv/put", "").await, (200, None, None));
+    assert_eq!(asked(&mut http, "POST", "/v3/kv/put", &put).await, (200, None, None));
+}
+
+#[tokio::test]
 async fn health_and_reflection_are_served() {
     let server = watched();
     let channel = connect(&server).await;
@@ -248,6 +288,11 @@ async fn health_and_reflection_are_served() {
     assert_eq!(health.check(ask("")).await.unwrap().into_inner().status, serving);
     let unknown = health.check(ask("x")).await.unwrap_err();
     assert_eq!((unknown.code(), unknown.message()), (Code::NotFound, "unknown service"));
+    let all = health.list(HealthListRequest {}).await.unwrap().into_inner().statuses;
+    assert_eq!(
+        all.into_iter().map(|(name, of)| (name, of.status)).collect::<Vec<_>>(),
+        [(String::new(), serving)]
+    );
     let mut watched = health.watch(ask("")).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap().unwrap().status, serving);
     let mut reflection = ServerReflectionClient::new(channel);

@@ -136,6 +136,11 @@ async fn impossible_changes_are_refused_in_etcds_words() {
     replica.refuse(ChangeError::NotAMember);
     let refused = cluster.member_remove(MemberRemoveRequest { id: 99 }).await.unwrap_err();
     assert_eq!((refused.code(), refused.message()), (Code::NotFound, "etcdserver: member not found"));
+    let nobody = MemberUpdateRequest { id: 99, peer_ur_ls: vec!["no address".to_owned()] };
+    let refused = cluster.member_update(nobody).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::NotFound, "etcdserver: member not found"));
+    let wrong = MemberUpdateRequest { id: MEMBER, peer_ur_ls: vec!["no address".to_owned()] };
+    assert_eq!(cluster.member_update(wrong).await.unwrap_err().code(), Code::InvalidArgument);
     // Etcd accepts an update of a member that changes nothing.
     replica.refuse(ChangeError::NothingToDo);
     let same = MemberUpdateRequest { id: MEMBER, peer_ur_ls: vec!["http://h:1".to_owned()] };

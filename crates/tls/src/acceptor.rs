@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use rustls::{ServerConfig, server::NoServerSessionStorage};
 
-use crate::{Identity, Policy, TlsError, Trust, reload::Reloaded};
+use crate::{Identity, Policy, TlsError, Trust, reload::Reloaded, verify::Lists};
 
 /// Accepts connections with TLS. Clones share the files.
 #[derive(Clone, Debug)]
@@ -25,12 +25,13 @@ impl Acceptor {
         let protocols: Vec<_> = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let files = identity.files().chain(trust.iter().flat_map(Trust::files));
         let files = files.map(PathBuf::from).collect();
+        let lists = Lists::default();
         let make = move || {
             let builder = ServerConfig::builder_with_provider(Arc::clone(&policy.provider))
                 .with_protocol_versions(&policy.versions)
                 .map_err(|error| TlsError::Settings(error.to_string()))?;
             let builder = match &trust {
-                Some(trust) => builder.with_client_cert_verifier(trust.of_clients(&policy.provider)?),
+                Some(trust) => builder.with_client_cert_verifier(trust.of_clients(&policy.provider, &lists)?),
                 None => builder.with_no_client_auth(),
             };
             let (chain, key) = identity.load()?;

@@ -4,7 +4,11 @@ use std::{path::PathBuf, sync::Arc};
 
 use rustls::{ClientConfig, client::Resumption};
 
-use crate::{Identity, Policy, TlsError, Trust, reload::Reloaded, verify::Anybody};
+use crate::{
+    Identity, Policy, TlsError, Trust,
+    reload::Reloaded,
+    verify::{Anybody, Lists},
+};
 
 /// Makes connections with TLS. Clones share the files.
 #[derive(Clone, Debug)]
@@ -26,6 +30,7 @@ impl Connector {
         let protocols: Vec<_> = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let shown = identity.iter().flat_map(Identity::files);
         let files = shown.chain(trust.iter().flat_map(Trust::files)).map(PathBuf::from).collect();
+        let lists = Lists::default();
         let make = move || {
             let provider = &policy.provider;
             let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
@@ -33,7 +38,7 @@ impl Connector {
                 .map_err(|error| TlsError::Settings(error.to_string()))?
                 .dangerous();
             let builder = builder.with_custom_certificate_verifier(match &trust {
-                Some(trust) => trust.of_servers(provider)?,
+                Some(trust) => trust.of_servers(provider, &lists)?,
                 None => Arc::new(Anybody(Arc::clone(provider))),
             });
             let mut config = match &identity {

@@ -4,7 +4,7 @@
 use std::{
     fmt::Debug,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use rustls::{
@@ -22,6 +22,7 @@ use rustls::{
         danger::{ClientCertVerified, ClientCertVerifier},
     },
 };
+use tracing::warn;
 use webpki::{CertRevocationList, EndEntityCert};
 
 use crate::{TlsError, common_name, files};
@@ -78,13 +79,13 @@ impl Trust {
         self.authorities.iter().chain(&self.revoked).map(PathBuf::as_path)
     }
 
-    fn checks(&self) -> Result<Checks, TlsError> {
+    fn checks(&self, lists: &Lists) -> Result<Checks, TlsError> {
         if let Allowed::Hostnames(names) = &self.allowed
             && let Some(wrong) = names.iter().find(|name| ServerName::try_from(name.as_str()).is_err())
         {
             return Err(TlsError::Settings(format!("{wrong:?} is no host name and no address")));
         }
-        let revoked = self.revoked.as_deref().map(files::revoked).transpose()?.map(CertRevocationList::from);
+        let revoked = self.revoked.as_deref().map(|path| lists.read(path)).transpose()?;
         Ok(Checks { revoked, allowed: self.allowed.clone() })
     }
 
@@ -97,30 +98,52 @@ impl Trust {
     pub(crate) fn of_clients(
         &self,
         provider: &Arc<CryptoProvider>,
+        lists: &Lists,
     ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
         let roots = Arc::new(files::authorities(self.authorities.as_deref())?);
         let chain = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
         let chain = chain.map_err(|error| TlsError::Settings(error.to_string()))?;
-        Ok(Arc::new(Strict { chain, checks: self.checks()?, authorities: self.named()? }))
+        Ok(Arc::new(Strict { chain, checks: self.checks(lists)?, authorities: self.named()? }))
     }
 
     /// What checks the certificates of those that are connected to.
     pub(crate) fn of_servers(
         &self,
         provider: &Arc<CryptoProvider>,
+        lists: &Lists,
     ) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
         let roots: RootCertStore = files::authorities(self.authorities.as_deref())?;
         let chain =
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
         let chain = chain.map_err(|error| TlsError::Settings(error.to_string()))?;
-        Ok(Arc::new(Strict { chain, checks: self.checks()?, authorities: self.named()? }))
+        Ok(Arc::new(Strict { chain, checks: self.checks(lists)?, authorities: self.named()? }))
+    }
+}
+
+/// The list of revoked certificates as it was when it could be read the last time. A list that is broken afterwards must not
+/// keep a renewed certificate from being taken: the old one would expire.
+#[derive(Debug, Default)]
+pub(crate) struct Lists(Mutex<Option<Arc<CertRevocationList<'static>>>>);
+
+impl Lists {
+    /// What the file holds, or else what it held before.
+    fn read(&self, path: &Path) -> Result<Arc<CertRevocationList<'static>>, TlsError> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match (files::revoked(path), &*last) {
+            (Ok(list), _) => Ok(Arc::clone(last.insert(Arc::new(list.into())))),
+            (Err(error), Some(list)) => {
+                warn!("the list of revoked certificates that was read before stays in use: {error}");
+                Ok(Arc::clone(list))
+            }
+            (Err(error), None) => Err(error),
+        }
     }
 }
 
 /// What a certificate must pass after its chain.
 #[derive(Debug)]
 struct Checks {
-    revoked: Option<CertRevocationList<'static>>,
+    revoked: Option<Arc<CertRevocationList<'static>>>,
     allowed: Allowed,
 }
 

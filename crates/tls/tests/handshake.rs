@@ -1,8 +1,18 @@
 //! Which sides are taken and which are refused, over a connection in memory.
 
-use std::{fs, io::Read as _, path::PathBuf, sync::Arc};
+use std::{
+    fs,
+    io::Read as _,
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
-use rustls::{ClientConnection, Connection, ServerConnection, pki_types::ServerName};
+use rustls::{
+    ClientConnection, Connection, ServerConnection,
+    pki_types::{CertificateDer, ServerName},
+};
 use synod_tls::{
     Acceptor, Allowed, Connector, Identity, Policy, TlsError, Trust,
     authority::{Authority, Issued, Wanted},
@@ -131,6 +141,40 @@ fn a_trusted_authority_may_be_a_host_as_well() {
     let refused =
         shake(&acceptor(&own, Some(trusted())), &connector(Some(&other), Some(trusted())), "localhost");
     assert!(refused.is_err());
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_although_the_list_of_revoked_ones_is_broken() {
+    let authority = Authority::new();
+    let server = authority.issue(&Wanted { file: "server", ..Wanted::default() });
+    let good = authority.issue(&Wanted { file: "good", serial: 2, ..Wanted::default() });
+    let revoked = authority.issue(&Wanted { file: "revoked", serial: 7, ..Wanted::default() });
+    let list = authority.revoke(&[7]);
+    let strict = acceptor(&server, Some(Trust { revoked: Some(list.clone()), ..trust(&authority) }));
+    // What is shown to a client that may connect.
+    let shown = || {
+        let (client, _) =
+            shake(&strict, &connector(Some(&good), Some(trust(&authority))), "localhost").unwrap();
+        client.peer_certificates().unwrap()[0].clone()
+    };
+    let first = shown();
+    let renewed_is_shown = |before: &CertificateDer<'_>| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while shown() == *before {
+            assert!(Instant::now() < deadline, "the renewed certificate is not shown");
+            thread::sleep(Duration::from_millis(50));
+        }
+        let who = connector(Some(&revoked), Some(trust(&authority)));
+        let error = shake(&strict, &who, "localhost").unwrap_err();
+        assert!(error.contains("the certificate of the other side is revoked"), "{error}");
+    };
+    fs::write(&list, "nonsense").unwrap();
+    assert_eq!(authority.issue(&Wanted { file: "server", serial: 8, ..Wanted::default() }).key, server.key);
+    renewed_is_shown(&first);
+    let second = shown();
+    fs::remove_file(&list).unwrap();
+    assert_eq!(authority.issue(&Wanted { file: "server", serial: 9, ..Wanted::default() }).key, server.key);
+    renewed_is_shown(&second);
 }
 
 #[test]

@@ -141,6 +141,8 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         reuse_port: args.etcd.socket_reuse_port,
         json: args.etcd.enable_grpc_gateway,
         hosts: args.etcd.host_whitelist.clone(),
+        // A file of etcd's may name none, which is the default.
+        origins: args.etcd.cors.iter().filter(|origin| !origin.is_empty()).cloned().collect(),
         keep_alive: KeepAlive {
             interval: args.etcd.grpc_keepalive_interval,
             timeout: args.etcd.grpc_keepalive_timeout,

@@ -1,6 +1,6 @@
 //! Writes log messages.
 
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt};
 
 use super::{
     etcd::{lines::Lines, outputs::Outputs},
@@ -10,17 +10,7 @@ use crate::failure::Failure;
 
 /// Begins to write messages. Call it once.
 pub fn start(args: &LogArgs) -> Result<(), Failure> {
-    let level = match args.log_level.as_str() {
-        // etcd's levels for what ends the program.
-        "panic" | "dpanic" | "fatal" => "error",
-        level => level,
-    };
-    let filter = EnvFilter::builder().parse(level).map_err(|error| {
-        Failure::usage(format!(
-            "--log-level {}: {error}; accepted: error, warn, info, debug, trace, or info,synod_transport=debug",
-            args.log_level
-        ))
-    })?;
+    let filter = filter(&args.log_level)?;
     let outputs = Outputs::open(&args.log_outputs)
         .map_err(|error| Failure::failed(format!("--log-outputs: cannot be opened: {error}")))?;
     let colours = outputs.are_terminals();
@@ -30,4 +20,41 @@ pub fn start(args: &LogArgs) -> Result<(), Failure> {
         LogFormat::Json => format.event_format(Lines).init(),
     }
     Ok(())
+}
+
+/// Reads `--log-level`.
+fn filter(given: &str) -> Result<EnvFilter, Failure> {
+    let level = match given {
+        // etcd's levels for what ends the program.
+        "panic" | "dpanic" | "fatal" => "error",
+        level => level,
+    };
+    let refusal = |why: String| {
+        Failure::usage(format!(
+            "--log-level {given}: {why}; accepted: error, warn, info, debug, trace, off, or levels of parts too: \
+             info,synod_transport=debug"
+        ))
+    };
+    // The filter takes any other word for the name of a part, and tells nothing of all the others.
+    let is_level = |word: &str| word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok();
+    if let Some(word) = level.split(',').find(|word| !is_level(word.trim())) {
+        return Err(refusal(format!("{word:?} is no level")));
+    }
+    EnvFilter::builder().parse(level).map_err(|error| refusal(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_one_that_there_is() {
+        for level in ["error", "INFO", "off", "fatal", "info,synod_transport=debug", "warn, synod=trace"] {
+            filter(level).unwrap_or_else(|why| panic!("{level}: {why:?}"));
+        }
+        for bogus in ["bogus", "", "info,bogus", "synod_transport=bogus", "notice"] {
+            let why = format!("{:?}", filter(bogus).unwrap_err());
+            assert!(why.contains("accepted: error, warn, info"), "{why}");
+        }
+    }
 }

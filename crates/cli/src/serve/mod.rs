@@ -11,7 +11,7 @@
 //! leader that is told to stop first hands over. Descriptors that the replica does not need itself go to clients
 //! (`descriptors.rs`). What goes together is told by `combinations.rs`. A cluster may have several groups
 //! ([`synod_wire::Groups`]). Metrics tell what the process uses of the machine (`process.rs`). TLS is
-//! made from files (`tls.rs`).
+//! made from files (`tls.rs`). A service manager is told of the beginning and the end (`notify.rs`).
 
 mod agreed;
 pub mod combinations;
@@ -23,6 +23,7 @@ pub mod flags;
 mod join;
 pub mod log;
 mod membership;
+mod notify;
 mod process;
 mod replica;
 mod run;

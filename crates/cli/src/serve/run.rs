@@ -27,6 +27,7 @@ use super::{
     flags::ServeArgs,
     log,
     membership::{Membership, Watch},
+    notify,
     process::ProcessMetrics,
     replica::{Fixed, Served},
 };
@@ -189,10 +190,17 @@ fn until_stopped(node: Node, server: Server, stop: &AtomicBool, watch: &Watch) -
     let handles = node.handles().to_vec();
     // Until every group has it out, its vote may be needed in one.
     let removed = || handles.iter().all(Handle::is_retired) || watch.is_removed();
-    let mut failed = None;
+    let (mut failed, mut told) = (None, false);
     while failed.is_none() && !stop.load(Ordering::Acquire) && !removed() {
+        // As with etcd: once there is a leader, and so a quorum that it can serve with.
+        let leads_nobody = |group: &Handle| group.takes_part() && group.status().leader.is_none();
+        if !told && !handles.iter().any(leads_nobody) {
+            notify::tell(notify::State::Ready);
+            told = true;
+        }
         failed = node.wait_blocking(GLANCE_INTERVAL);
     }
+    notify::tell(notify::State::Stopping);
     watch.stop();
     if failed.is_some() {
         // The replica stops first: it will not answer the requests under way any more, and says so to them.

@@ -242,7 +242,7 @@ impl<R: Replica> Store<R> {
             "RoleDelete" => change!(RoleDelete, AuthRoleDeleteResponse),
             "RoleGrantPermission" => change!(RoleGrantPermission, AuthRoleGrantPermissionResponse),
             "RoleRevokePermission" => change!(RoleRevokePermission, AuthRoleRevokePermissionResponse),
-            _ => Err(Status::unimplemented(format!("synod: /etcdserverpb.Auth/{method} is not served"))),
+            _ => Err(super::unknown(&format!("/etcdserverpb.Auth/{method}"))),
         }
     }
 

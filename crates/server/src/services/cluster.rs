@@ -51,7 +51,14 @@ impl<R: Replica> Store<R> {
         request: MemberUpdateRequest,
     ) -> Result<MemberUpdateResponse, Status> {
         let change = Change::Update { id: ReplicaId(request.id), peer_urls: request.peer_ur_ls };
-        let group = match self.try_change(self.replica(), None, change).await {
+        let outcome = match self.try_change(self.replica(), None, change).await {
+            // As with etcd, the addresses do not matter then.
+            Err(ChangeError::Unacceptable(why)) if why == BAD_URLS && !self.has_member(request.id) => {
+                Err(ChangeError::NotAMember)
+            }
+            outcome => outcome,
+        };
+        let group = match outcome {
             // etcd does not take this for an error.
             Err(ChangeError::NothingToDo) => self.replica().group(),
             outcome => outcome.map_err(unchanged)?,
@@ -65,6 +72,10 @@ impl<R: Replica> Store<R> {
     ) -> Result<MemberPromoteResponse, Status> {
         let group = self.change(self.replica(), None, Change::Promote(ReplicaId(request.id))).await?;
         Ok(MemberPromoteResponse { header: self.header(None), members: listed(group) })
+    }
+
+    fn has_member(&self, id: u64) -> bool {
+        self.replica().group().members.iter().any(|member| member.id.0 == id)
     }
 
     /// Changes the group, or explains in etcd's words why it was not changed.

@@ -54,7 +54,9 @@ impl Queue {
 
     /// The key of a lease.
     fn key(&self, lease: i64) -> Bytes {
-        [&self.prefix[..], format!("{lease:x}").as_bytes()].concat().into()
+        // Go writes a negative number with its sign.
+        let sign = if lease < 0 { "-" } else { "" };
+        [&self.prefix[..], format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat().into()
     }
 
     /// All keys of the queue.
@@ -336,6 +338,7 @@ mod tests {
     fn a_queue_has_the_keys_of_etcds_clients() {
         let queue = Queue::new(b"name");
         assert_eq!(queue.key(0x1234_abcd), "name/1234abcd");
+        assert_eq!([queue.key(-5), queue.key(i64::MIN)], ["name/-5", "name/-8000000000000000"]);
         assert_eq!((&queue.all().key[..], &queue.all().range_end[..]), (&b"name/"[..], &b"name0"[..]));
         assert_eq!(queue.before(7).max_create_revision, 6);
     }

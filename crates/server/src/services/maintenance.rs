@@ -2,10 +2,10 @@
 
 use synod_api::{
     etcdserverpb::{
-        AlarmRequest, AlarmResponse, DefragmentRequest, DefragmentResponse, DowngradeInfo, DowngradeRequest,
-        DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
-        MoveLeaderResponse, ResponseHeader, StatusRequest, StatusResponse, alarm_request::AlarmAction,
-        downgrade_request::DowngradeAction,
+        AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse, DowngradeInfo,
+        DowngradeRequest, DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse,
+        MoveLeaderRequest, MoveLeaderResponse, ResponseHeader, StatusRequest, StatusResponse,
+        alarm_request::AlarmAction, downgrade_request::DowngradeAction,
     },
     synod::v1::{KvStatus, kv_answer::Answer, kv_command::Command, kv_query::Query, kv_reply::Reply},
 };
@@ -61,6 +61,12 @@ impl<R: Replica> Store<R> {
             let header = self.header(Some(ResponseHeader { revision, ..Default::default() }));
             return Ok(AlarmResponse { header, alarms });
         }
+        let mut request = request;
+        if request.action() == AlarmAction::Deactivate && request.alarm() == AlarmType::None {
+            // etcd clears alarms of one kind, and there are none of this one. The store would clear those of all kinds; it
+            // answers this as etcd would.
+            request.set_action(AlarmAction::Activate);
+        }
         let execute = self.execute(who, Command::Alarm(request), |reply| match reply {
             Reply::Alarm(done) => Ok(AlarmResponse { header: self.header(done.header), ..done }),
             other => Err(unexpected(other)),
@@ -94,12 +100,18 @@ impl<R: Replica> Store<R> {
             errors,
             // Everything allocated is in use: there is no file in which a deletion leaves holes.
             db_size_in_use: bytes(size_bytes),
-            is_learner: self.replica().group().is_learner(status.replica) || status.role == Role::Learner,
+            is_learner: self.is_learner(),
             // That of the snapshots that it gives.
             storage_version: API_VERSION.to_owned(),
             db_size_quota: bytes(self.quota_bytes()),
             downgrade_info: Some(DowngradeInfo { enabled: false, target_version: String::new() }),
         })
+    }
+
+    /// Whether this replica does not vote.
+    pub(crate) fn is_learner(&self) -> bool {
+        let status = self.replica().status();
+        self.replica().group().is_learner(status.replica) || status.role == Role::Learner
     }
 
     /// Only the leader accepts it, as with etcd. The answer comes when the other member leads.
@@ -116,7 +128,9 @@ impl<R: Replica> Store<R> {
         match DowngradeAction::try_from(request.action) {
             Ok(DowngradeAction::Cancel) => {
                 let (version, _patch) = API_VERSION.rsplit_once('.').expect("it has three parts");
-                Ok(DowngradeResponse { header: self.header(None), version: version.to_owned() })
+                let KvStatus { revision, .. } = self.status(Consistency::Serializable).await?;
+                let header = self.header(Some(ResponseHeader { revision, ..Default::default() }));
+                Ok(DowngradeResponse { header, version: version.to_owned() })
             }
             Ok(DowngradeAction::Validate | DowngradeAction::Enable) if is_version(&request.version) => {
                 Err(Status::invalid_argument("etcdserver: invalid downgrade target version"))
@@ -140,9 +154,10 @@ impl<R: Replica> Store<R> {
     }
 }
 
-/// Whether it is two or three numbers.
+/// Whether it is two or three numbers, after three with what comes before or after a release.
 fn is_version(version: &str) -> bool {
-    let parts: Vec<_> = version.split('.').collect();
+    let numbers = version.split(['-', '+']).next().filter(|numbers| numbers.split('.').count() == 3);
+    let parts: Vec<_> = numbers.unwrap_or(version).split('.').collect();
     (2..=3).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
 }
 
@@ -153,4 +168,16 @@ pub(super) fn unmoved(error: &MoveError) -> Status {
         MoveError::TookTooLong | MoveError::Stopping => Code::Unavailable,
     };
     Status::new(code, format!("etcdserver: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_what_etcd_takes_for_one() {
+        let all = ["3.5", "3.5.0", "3.5.0-rc", "3.5.0+x", "3", "v3.5", "", "3.5-rc", "x.5.0"];
+        let are: Vec<_> = all.into_iter().filter(|version| is_version(version)).collect();
+        assert_eq!(are, ["3.5", "3.5.0", "3.5.0-rc", "3.5.0+x"]);
+    }
 }

@@ -19,7 +19,7 @@ use synod_api::{etcdserverpb::PutRequest, shards::NO_SINGLE_REVISION, synod::v1:
 use synod_kv::{PAGE_BYTES, validate};
 use tonic::Status;
 
-use self::envelope::SMALL_ANSWER_BYTES_MAX;
+use self::{concurrency::relayed, envelope::SMALL_ANSWER_BYTES_MAX};
 pub(crate) use self::{
     envelope::{Store, decoded, failure, refusal, replied},
     kv::Pieces,
@@ -29,6 +29,7 @@ use crate::{
     admission::Charge,
     auth::{Caller, Who},
     feeds::Feed,
+    gateway::POOL,
     message::{RequestBody, framed, too_many},
     readers::{Lane, Place, apart},
 };
@@ -63,7 +64,9 @@ impl<R: Replica> Store<R> {
         if of_etcd.iter().any(|package| path.starts_with(package)) && !SERVED_OF_SEVERAL.contains(&path) {
             self.check_single()?;
         }
-        let who = &self.admitted(path, caller).await?;
+        let is_relayed = ["/v3lockpb.", "/v3electionpb."].iter().any(|package| path.starts_with(package));
+        let admitted = self.admitted(path, caller).await;
+        let who = &admitted.map_err(|failure| if is_relayed { relayed(failure) } else { failure })?;
         match path {
             "/etcdserverpb.KV/Put" => {
                 let request: PutRequest = body.message().await?;
@@ -177,6 +180,7 @@ impl<R: Replica> Store<R> {
                 unary(body, |request| self.hash_kv(who, request, lane)).await
             }
             "/grpc.health.v1.Health/Check" => unary(body, |request| self.health(request)).await,
+            "/grpc.health.v1.Health/List" => unary(body, |request| self.all_healths(request)).await,
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
             "/synod.v1.Native/Subscribe" => {
@@ -185,7 +189,7 @@ impl<R: Replica> Store<R> {
             }
             "/synod.v1.Native/MoveLeader" => unary(body, |request| self.move_leader_natively(request)).await,
             "/synod.v1.Native/Change" => unary(body, |request| self.change_natively(request)).await,
-            _ => Err(Status::unimplemented(format!("synod: {path} is not served"))),
+            _ => Err(unknown(path)),
         }
     }
 }
@@ -205,6 +209,15 @@ fn no_single_revision(groups: u16) -> Status {
         "{NO_SINGLE_REVISION} ({groups}, --groups shard:{groups}), each with revisions of its own, and etcd's API knows one \
          revision only: use Synod's own API (synod.v1.Native), as `synod put`, `get`, `del`, `txn` and `move-leader --group` do"
     ))
+}
+
+/// The refusal of a path that nothing is served at, in gRPC's words.
+fn unknown(path: &str) -> Status {
+    let (service, method) = path.trim_start_matches('/').rsplit_once('/').unwrap_or((path, ""));
+    Status::unimplemented(match POOL.get_service_by_name(service) {
+        Some(_) => format!("unknown method {method} for service {service}"),
+        None => format!("unknown service {service}"),
+    })
 }
 
 /// Charges a request for an answer that holds no place.
@@ -240,4 +253,16 @@ where
 {
     let request = body.message().await?;
     serve(request).await.map(|answer| Answer::Message(framed(&answer)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_served_is_refused_in_the_words_of_grpc() {
+        let told = |path| unknown(path).message().to_owned();
+        assert_eq!(told("/etcdserverpb.KV/Guess"), "unknown method Guess for service etcdserverpb.KV");
+        assert_eq!(told("/no.such.Service/Guess"), "unknown service no.such.Service");
+    }
 }

@@ -7,7 +7,10 @@ use h2::{RecvStream, SendStream};
 use prost::Message as _;
 use prost_reflect::FileDescriptor;
 use synod_api::grpc::{
-    health::v1::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus},
+    health::v1::{
+        HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+        health_check_response::ServingStatus,
+    },
     reflection::v1::{
         ErrorResponse, FileDescriptorResponse, ListServiceResponse, ServerReflectionRequest,
         ServerReflectionResponse, ServiceResponse, server_reflection_request::MessageRequest as Asked,
@@ -33,6 +36,12 @@ impl<R: Replica> Store<R> {
         } else {
             Err(Status::not_found("unknown service"))
         }
+    }
+
+    /// All healths that there are: that of the server as a whole.
+    pub(super) async fn all_healths(&self, _: HealthListRequest) -> Result<HealthListResponse, Status> {
+        let whole = HealthCheckResponse { status: ServingStatus::Serving.into() };
+        Ok(HealthListResponse { statuses: [(String::new(), whole)].into() })
     }
 
     /// Tells the health, which does not change until the server ends.

@@ -32,6 +32,12 @@ pub struct EtcdArgs {
         help_heading = CLIENTS
     )]
     pub host_whitelist: Vec<String>,
+    /// The origins, as in https://example.com, of web pages that may call this replica (CORS); `*`: any.
+    #[arg(
+        long, env = "SYNOD_CORS", value_name = "ORIGIN,...", value_delimiter = ',', default_value = "*",
+        help_heading = CLIENTS
+    )]
+    pub cors: Vec<String>,
     /// After how long without a request a client is asked whether it is still there; 0: never.
     #[arg(
         long, env = "SYNOD_GRPC_KEEPALIVE_INTERVAL", value_name = "TIME", default_value = "30s",

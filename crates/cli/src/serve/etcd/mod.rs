@@ -154,8 +154,9 @@ fn source(given: &ArgMatches, name: &str) -> Option<ValueSource> {
         "snapshot-catchup-entries" => "keep_slots".to_owned(),
         _ => id(name),
     };
-    let id = [own.as_str(), name].into_iter().find(|id| given.try_contains_id(id).is_ok())?;
-    given.value_source(id)
+    // Not `try_contains_id`: whether there is such a flag at all, clap knows in builds with debug assertions only.
+    let id = given.ids().find(|id| **id == own.as_str() || **id == name)?;
+    given.value_source(id.as_str())
 }
 
 fn variable(name: &str) -> String {
@@ -401,5 +402,10 @@ mod tests {
             let error = told(&[refused]).unwrap_err();
             assert!(format!("{error:?}").contains(refused.split('=').next().unwrap()), "{error:?}");
         }
+        // A variable and a file become arguments, so they are judged too.
+        let variables = variables_of(&[("ETCD_WAL_DIR", "/x")]);
+        let arguments = gather(&serve(), &parsed(&[]), variables).unwrap().arguments;
+        let arguments: Vec<_> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
+        assert!(format!("{:?}", told(&arguments).unwrap_err()).contains("--wal-dir"));
     }
 }

@@ -84,7 +84,7 @@ pub const FLAGS: &[Flag] = &[
         ),
     ),
     flag("corrupt-check-time", Time, Same("")),
-    flag("cors", Text, NoMeaning("no page for browsers is served")),
+    flag("cors", Text, Same("")),
     flag("data-dir", Text, Same("Default: NAME.synod, where etcd has NAME.etcd.")),
     flag("discovery", Text, Refused("", NO_DISCOVERY)),
     flag("discovery-cacert", Text, NoMeaning(NO_DISCOVERY)),
