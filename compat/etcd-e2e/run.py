@@ -2,20 +2,24 @@
 """Runs etcd's own end-to-end tests against `synod serve`, one at a time, and says why each failure failed.
 
     cargo build --release -p synod-cli
-    python3 compat/etcd-e2e/run.py --synod target/release/synod                       # all tests of the package
+    python3 compat/etcd-e2e/run.py --synod target/release/synod                       # all tests of the package `common`
+    python3 compat/etcd-e2e/run.py --synod target/release/synod --package e2e         # and of the package `e2e`
     python3 compat/etcd-e2e/run.py --synod target/release/synod --run 'Watch|Lease'   # those whose names match
+    python3 compat/etcd-e2e/run.py --synod target/debug/synod --quick                 # what CI runs
     python3 compat/etcd-e2e/run.py --flags                                            # etcd's flags that serve lacks
 
-The suite is the package `common` of the Go module go.etcd.io/etcd/tests/v3 with the build tag e2e. Go fetches it and
-the programs etcdctl and etcdutl from the module proxy, or its cache; nothing of etcd is in this tree. The suite starts
-`etcd` from a folder; here that is a small program which starts `synod serve`, passes every flag on, and prints the line
-that the suite waits for once /health answers. A test that fails or takes too long leaves no process behind.
+The suite is two packages of the Go module go.etcd.io/etcd/tests/v3, built with the tag e2e. Go fetches it and the programs
+etcdctl and etcdutl from the module proxy, or its cache; nothing of etcd is in this tree. The suite starts `etcd` from a
+folder; here that is a script which starts `synod serve` and passes every flag on. A test that fails or takes too long leaves no
+process behind.
 
-The file passes.txt lists the tests and variants that are known to pass; the exit code is 1 if one of those that were run
-does not. With --record those that pass now are added to it.
+passes-PACKAGE.txt lists the tests and variants that are known to pass; the exit code is 1 if one of those that were run does not.
+With --record those that pass now are added to it. left-out-PACKAGE.tsv lists the tests that are not run, each with its reason: the
+table shows them, unless --run-left-out runs them too. quick.txt lists what --quick runs: all of these must pass.
 """
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -28,9 +32,15 @@ from pathlib import Path
 
 VERSION = "v3.7.3"
 TESTS = "go.etcd.io/etcd/tests/v3"
+PACKAGES = ["common", "e2e"]
 TOOLS = {"etcdctl": "go.etcd.io/etcd/etcdctl/v3", "etcdutl": "go.etcd.io/etcd/etcdutl/v3"}
-LAUNCHER = Path(__file__).resolve().parent / "etcd.py"
-PASSES = Path(__file__).resolve().parent / "passes.txt"
+HERE = Path(__file__).resolve().parent
+
+
+# Nobody debugs what is built: without symbols it is linked in half the time.
+SMALL = ["-ldflags=-s -w"]
+# Without optimisation Go takes two thirds of the time.
+SOON = [*SMALL, "-gcflags=all=-N -l"]
 
 
 def go(arguments, cwd):
@@ -41,37 +51,61 @@ def go(arguments, cwd):
     return done.stdout
 
 
-def build(cache):
-    """Builds the suite and etcd's tools, unless they are there; returns the suite, its folder, and that of programs."""
-    cache.mkdir(parents=True, exist_ok=True)
-    programs = cache / "bin"
-    programs.mkdir(exist_ok=True)
-    suite = cache / "common.test"
-    module = cache / "go.mod"
-    if not module.exists():
-        needed = "".join(f"\t{name} {VERSION}\n" for name in [TESTS, *TOOLS.values()])
-        module.write_text(f"module suite\n\ngo 1.24\n\nrequire (\n{needed})\n")
-    if not suite.exists():
-        go(["test", "-c", "-tags", "e2e", "-o", str(suite), f"{TESTS}/common"], cache)
-    for name, package in TOOLS.items():
-        if not (programs / name).exists():
-            go(["build", "-o", str(programs / name), package], cache)
-    folder = go(["list", "-f", "{{.Dir}}", "-tags", "e2e", f"{TESTS}/common"], cache).strip()
-    return suite, Path(folder), programs
+class Suite:
+    """The suite's programs, and etcd's tools, each built when it is first needed and not there yet."""
+
+    def __init__(self, cache, how):
+        self.cache = cache
+        self.how = how
+        self.programs = cache / "bin"
+        self.programs.mkdir(parents=True, exist_ok=True)
+        module = cache / "go.mod"
+        if not module.exists():
+            needed = "".join(f"\t{name} {VERSION}\n" for name in [TESTS, *TOOLS.values()])
+            module.write_text(f"module suite\n\ngo 1.26.0\n\nrequire (\n{needed})\n")
+
+    def tests(self, package):
+        """The program with a package's tests."""
+        program = self.cache / f"{package}.test"
+        if not program.exists():
+            go(["test", "-c", "-tags", "e2e", *self.how, "-o", str(program), f"{TESTS}/{package}"], self.cache)
+        return program
+
+    @functools.cache
+    def folder(self, package):
+        """Where a package's tests expect to be run."""
+        return Path(go(["list", "-f", "{{.Dir}}", "-tags", "e2e", f"{TESTS}/{package}"], self.cache).strip())
+
+    def tools(self, names, synod):
+        """The folder with etcd's tools and with what stands for `etcd`."""
+        for name in names:
+            if not (self.programs / name).exists():
+                go(["build", *self.how, "-o", str(self.programs / name), TOOLS[name]], self.cache)
+        shutil.copyfile(HERE / "etcd.sh", self.programs / "etcd")
+        (self.programs / "etcd").chmod(0o755)
+        # The suite starts its servers without this program's environment.
+        (self.programs / "synod").unlink(missing_ok=True)
+        (self.programs / "synod").symlink_to(synod)
+        return self.programs
 
 
-def listed(suite, folder, pattern):
-    names = subprocess.run([suite, "-test.list", pattern], cwd=folder, capture_output=True, text=True, check=True)
+def listed(suite, package, pattern):
+    command = [suite.tests(package), "-test.list", pattern]
+    names = subprocess.run(command, cwd=suite.folder(package), capture_output=True, text=True, check=True)
     return [name for name in names.stdout.split() if name.startswith("Test")]
 
 
-def run(suite, folder, programs, name, seconds, logs):
-    """Runs one test; returns what became of it and of its variants, and why."""
-    log = logs / f"{name}.log"
+def run(suite, package, pattern, seconds, logs):
+    """Runs a test with all its variants, or some: NAME/VARIANT. Returns what became of each, why, and how long it took."""
+    name = pattern.partition("/")[0]
+    log = log_of(logs, pattern)
+    anchored = "/".join(f"^{part}$" for part in pattern.split("/"))
+    program = suite.tests(package)
     began = time.time()
     with log.open("w") as out:
-        command = [suite, f"-bin-dir={programs}", f"-test.run=^{name}$", "-test.v", f"-test.timeout={seconds}s"]
-        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, start_new_session=True)
+        command = [program, f"-bin-dir={suite.programs}", f"-test.run={anchored}", "-test.v"]
+        command.append(f"-test.timeout={seconds}s")
+        process = subprocess.Popen(command, cwd=suite.folder(package), stdout=out, stderr=out, start_new_session=True)
         try:
             process.wait(seconds + 10)
         except subprocess.TimeoutExpired:
@@ -86,7 +120,15 @@ def run(suite, folder, programs, name, seconds, logs):
     outcomes = {test: outcome for outcome, test in found}
     if name not in outcomes:
         outcomes[name] = "FAIL"
+    variants = [outcome for test, outcome in outcomes.items() if test != name]
+    if variants and set(variants) == {"SKIP"}:
+        # The suite says PASS.
+        outcomes[name] = "SKIP"
     return outcomes, reason(text, outcomes[name]), time.time() - began
+
+
+def log_of(logs, pattern):
+    return logs / f"{pattern.replace('/', '.')}.log"
 
 
 def reason(text, outcome):
@@ -108,19 +150,50 @@ def reason(text, outcome):
     return "no result: see its log"
 
 
-def flags(synod, cache):
+def flags(synod, suite):
     """etcd's flags that `synod serve` does not know."""
-    source = go(["list", "-m", "-f", "{{.Dir}}", "go.etcd.io/etcd/server/v3"], cache)
+    source = Path(go(["list", "-m", "-f", "{{.Dir}}", "go.etcd.io/etcd/server/v3"], suite.cache).strip())
     names = set()
-    for path in Path(source.strip()).glob("embed/config*.go"):
-        names |= set(re.findall(r"fs\.\w+\((?:[^,\"]+,\s*)?\"([a-z0-9-]+)\"", path.read_text()))
-    for path in Path(source.strip()).glob("etcdmain/config.go"):
+    for path in [*source.glob("embed/config*.go"), *source.glob("etcdmain/config.go")]:
         names |= set(re.findall(r"fs\.\w+\((?:[^,\"]+,\s*)?\"([a-z0-9-]+)\"", path.read_text()))
     # Those without a meaning are accepted, and not in the help.
     for name in sorted(names):
         said = subprocess.run([synod, "serve", f"--{name}=x", "--help"], capture_output=True, text=True).stderr
         if f"unexpected argument '--{name}'" in said:
             print(f"--{name}")
+
+
+def quick(suite, synod, seconds, logs):
+    """Runs the part of the suite that quick.txt lists; returns whether all of it passed. The suite has time limits that a busy
+    machine may exceed, so a test that fails is run once more."""
+    lines = [line.split() for line in (HERE / "quick.txt").read_text().splitlines() if line and line[0] != "#"]
+    suite.tools(["etcdctl"], synod)
+    failed = 0
+    for package, pattern in lines:
+        passed, why, took = passes(suite, package, pattern, seconds, logs)
+        if not passed:
+            print(f"once more, since it failed: {pattern}: {why}", flush=True)
+            passed, why, took = passes(suite, package, pattern, seconds, logs)
+        failed += not passed
+        print(f"{'PASS' if passed else 'FAIL':5}{pattern:72}{took:7.1f} s  {why}", flush=True)
+        if not passed:
+            print(log_of(logs, pattern).read_text(errors="replace")[-4000:], flush=True)
+    print(f"\n{len(lines) - failed} passed, {failed} failed")
+    return failed == 0
+
+
+def passes(suite, package, pattern, seconds, logs):
+    outcomes, why, took = run(suite, package, pattern, seconds, logs)
+    # A pattern that matches nothing has not passed. The suite may tell of what is below it only.
+    matches = {outcome for test, outcome in outcomes.items() if f"{test}/".startswith(f"{pattern}/")}
+    return "PASS" in matches and "FAIL" not in outcomes.values(), why, took
+
+
+def left_out(package):
+    """The tests of a package that are not run, each with its reason."""
+    table = HERE / f"left-out-{package}.tsv"
+    lines = table.read_text().splitlines() if table.exists() else []
+    return dict(line.split("\t") for line in lines)
 
 
 def default_cache():
@@ -130,57 +203,68 @@ def default_cache():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--synod", default="target/release/synod", help="the program to test")
+    parser.add_argument("--package", default="common", choices=PACKAGES, help="which tests")
     parser.add_argument("--run", default=".*", metavar="REGEX", help="tests whose names match")
+    parser.add_argument("--run-left-out", action="store_true", help="run also the tests that are left out")
+    parser.add_argument("--quick", action="store_true", help="run the part that quick.txt lists")
     parser.add_argument("--cache", default=default_cache(), help="where what Go builds is kept")
     parser.add_argument("--timeout", type=int, default=180, metavar="SECONDS", help="for one test with all its variants")
     parser.add_argument("--logs", default="etcd-e2e-logs", help="where the output of each test goes")
     parser.add_argument("--variants", action="store_true", help="show what became of each variant of a test")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
-    parser.add_argument("--record", action="store_true", help="add what passes now to passes.txt")
+    parser.add_argument("--record", action="store_true", help="add what passes now to what is known to pass")
     parser.add_argument("--flags", action="store_true", help="list etcd's flags that `synod serve` does not know")
     arguments = parser.parse_args()
     synod = str(Path(arguments.synod).resolve())
     if not Path(synod).exists():
         sys.exit(f"{synod} is not there: cargo build --release -p synod-cli")
-    suite, folder, programs = build(Path(arguments.cache).resolve())
+    cache = Path(arguments.cache).resolve()
+    suite = Suite(cache / "quick", SOON) if arguments.quick else Suite(cache, SMALL)
     if arguments.flags:
-        return flags(synod, Path(arguments.cache).resolve())
-    shutil.copyfile(LAUNCHER, programs / "etcd")
-    (programs / "etcd").chmod(0o755)
-    # The suite starts its servers without this program's environment.
-    (programs / "synod").unlink(missing_ok=True)
-    (programs / "synod").symlink_to(synod)
+        return flags(synod, suite)
     logs = Path(arguments.logs)
     logs.mkdir(parents=True, exist_ok=True)
-    tests = listed(suite, folder, arguments.run)
-    known = set(PASSES.read_text().split()) if PASSES.exists() else set()
+    if arguments.quick:
+        sys.exit(0 if quick(suite, synod, arguments.timeout, logs) else 1)
+    suite.tools(TOOLS, synod)
+    recorded = HERE / f"passes-{arguments.package}.txt"
+    known = set(recorded.read_text().split()) if recorded.exists() else set()
+    left = {} if arguments.run_left_out else left_out(arguments.package)
     results, passing, broken = [], set(), []
-    for name in tests:
-        outcomes, why, seconds = run(suite, folder, programs, name, arguments.timeout, logs)
-        variants = {test: outcome for test, outcome in outcomes.items() if test != name}
-        passed = sum(outcome != "FAIL" for outcome in variants.values())
-        outcome = outcomes[name]
-        passing |= {test for test, outcome in outcomes.items() if outcome == "PASS"}
-        broken += [test for test, outcome in outcomes.items() if outcome == "FAIL" and test in known]
-        results.append({"test": name, "outcome": outcome, "variants": variants, "seconds": round(seconds, 1), "why": why})
+    for name in listed(suite, arguments.package, arguments.run):
+        if name in left:
+            result = {"test": name, "outcome": "LEFT", "variants": {}, "seconds": 0.0, "why": left[name]}
+        else:
+            outcomes, why, seconds = run(suite, arguments.package, name, arguments.timeout, logs)
+            variants = {test: outcome for test, outcome in outcomes.items() if test != name}
+            passing |= {test for test, outcome in outcomes.items() if outcome == "PASS"}
+            broken += [test for test, outcome in outcomes.items() if outcome == "FAIL" and test in known]
+            result = {"test": name, "outcome": outcomes[name], "variants": variants, "seconds": round(seconds, 1), "why": why}
+        results.append(result)
         if not arguments.json:
-            share = f"{passed}/{len(variants)}" if variants else ""
-            print(f"{outcome:5}{name:48}{share:>8}{seconds:7.1f} s  {why}", flush=True)
-            if arguments.variants:
-                for test, variant in variants.items():
-                    print(f"      {variant:5}{test}")
+            show(result, arguments.variants)
     if arguments.json:
-        print(json.dumps({"version": VERSION, "tests": results}, indent=1))
+        print(json.dumps({"version": VERSION, "package": arguments.package, "tests": results}, indent=1))
     else:
-        passed = sum(result["outcome"] != "FAIL" for result in results)
+        outcomes = [result["outcome"] for result in results]
         variants = [outcome for result in results for outcome in result["variants"].values()]
         share = sum(outcome != "FAIL" for outcome in variants)
-        print(f"\n{passed} of {len(results)} tests pass whole, and {share} of {len(variants)} variants")
+        print(f"\n{len(outcomes)} tests: {outcomes.count('PASS')} pass whole, {outcomes.count('SKIP')} are skipped by the suite, "
+              f"{outcomes.count('FAIL')} fail, {outcomes.count('LEFT')} are left out; {share} of {len(variants)} variants pass")
         if broken:
             print(f"passed before: {' '.join(broken)}")
     if arguments.record:
-        PASSES.write_text("".join(f"{test}\n" for test in sorted(known | passing)))
+        recorded.write_text("".join(f"{test}\n" for test in sorted(known | passing)))
     sys.exit(1 if broken else 0)
+
+
+def show(result, each_variant):
+    variants = result["variants"]
+    share = f"{sum(outcome != 'FAIL' for outcome in variants.values())}/{len(variants)}" if variants else ""
+    print(f"{result['outcome']:5}{result['test']:56}{share:>8}{result['seconds']:7.1f} s  {result['why']}", flush=True)
+    if each_variant:
+        for test, outcome in variants.items():
+            print(f"      {outcome:5}{test}")
 
 
 if __name__ == "__main__":

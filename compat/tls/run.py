@@ -21,33 +21,12 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from certificates import certificates, server_flags
 from measured import arguments_of, build_generator, processor_seconds
 
 # Clients, and puts of 256 bytes. Clients share connections as they do in etcd's own measurements, at most a hundred a connection.
 LOADS = [(1, 2_000), (64, 60_000), (512, 100_000)]
 PORT = 24810
-
-
-def certificates(folder):
-    """An authority, and one certificate that it gives for this machine, for servers and clients."""
-    folder.mkdir()
-    (folder / "san").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2")
-    openssl("req", *key, "-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=member")
-    openssl("x509", "-req", "-in", "own.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-            "-extfile", "san", "-out", "own.pem")
-    return folder
-
-
-def tls_flags(files):
-    server = [f"--cert-file={files}/own.pem", f"--key-file={files}/own.key", f"--trusted-ca-file={files}/ca.pem"]
-    peers = [flag.replace("--", "--peer-", 1) for flag in server]
-    return [*server, "--client-cert-auth", *peers, "--peer-client-cert-auth"]
 
 
 class Cluster:
@@ -63,7 +42,7 @@ class Cluster:
                      f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
                      f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
             log = open(f"{folder}/m{at}.log", "w")
-            command_line = [*command, *flags, *(tls_flags(files) if files else [])]
+            command_line = [*command, *flags, *(server_flags(files) if files else [])]
             self.processes.append(subprocess.Popen(command_line, stdout=log, stderr=log))
 
     def generator_flags(self):

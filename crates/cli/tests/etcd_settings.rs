@@ -75,6 +75,7 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
         "--pre-vote false has no effect",
         "starting initial corruption check",
         "a request took too long",
+        "ready to serve client requests",
     ] {
         assert!(log.contains(line), "{line:?} is not in\n{log}");
     }

@@ -106,15 +106,15 @@ fn metrics_are_valid_openmetrics_and_say_what_is_wanted_to_know() {
     let cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &[]);
     let endpoint = cluster.endpoints().remove(0);
     until("it serves", || synod(&["put", "a", "1", "--endpoints", &endpoint]).status.success());
-    let (kind, page) = scrape(&endpoint, "");
+    let open = "accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
+    let (kind, page) = scrape(&endpoint, open);
     assert_eq!(kind, OPEN);
     let before = checked(&page);
 
     done(&endpoint, &["put", "b", "2"]);
     done(&endpoint, &["get", "b"]);
     done(&endpoint, &["compact", "2"]);
-    let newer = "accept: application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5\r\n";
-    let (kind, page) = scrape(&endpoint, newer);
+    let (kind, page) = scrape(&endpoint, open);
     assert_eq!(kind, OPEN);
     let after = checked(&page);
     for (place, earlier) in &before {
@@ -143,7 +143,7 @@ fn metrics_are_valid_openmetrics_and_say_what_is_wanted_to_know() {
     assert!(value(&page, "process_start_time_seconds") > 1.7e9);
     assert!(value(&page, "process_open_fds") < value(&page, "process_max_fds"));
 
-    let (kind, page) = scrape(&endpoint, "accept: text/plain;version=0.0.4\r\n");
+    let (kind, page) = scrape(&endpoint, "");
     assert_eq!(kind, CLASSIC);
     parse_prometheus(&page).unwrap_or_else(|error| panic!("{error}\n{page}"));
     assert!(page.contains("# TYPE synod_requests_total counter\n") && !page.contains("# EOF"), "{page}");

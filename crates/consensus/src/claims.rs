@@ -60,6 +60,40 @@ pub trait Claims {
     }
 }
 
+/// A field of a message as a claim has it, for the code that [`crate::messages!`] writes.
+#[doc(hidden)]
+pub trait Claimed<'a> {
+    /// Its type in the claim.
+    type As;
+
+    /// The field in the claim.
+    fn claimed(&'a self) -> Self::As;
+}
+
+impl Claimed<'_> for Ballot {
+    type As = Ballot;
+
+    fn claimed(&self) -> Ballot {
+        *self
+    }
+}
+
+impl Claimed<'_> for Slot {
+    type As = Slot;
+
+    fn claimed(&self) -> Slot {
+        *self
+    }
+}
+
+impl<'a> Claimed<'a> for Batch {
+    type As = &'a Batch;
+
+    fn claimed(&'a self) -> &'a Batch {
+        self
+    }
+}
+
 /// The ring of a message that goes from replica to replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way<'a> {

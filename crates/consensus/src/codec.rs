@@ -201,10 +201,10 @@ macro_rules! coded {
 pub(crate) use coded;
 
 /// Declares the messages of a protocol from outside: for each kind its number on the wire, the [`crate::Class`] that
-/// says its purpose, its name and its fields. `of` names the [`crate::Outside`] whose messages they are.
+/// says its purpose, what it claims, its name and its fields. `of` names the [`crate::Outside`] whose messages they are.
 ///
 /// ```
-/// # use synod_consensus::{Claims, ElectionKind, Outside, SlotRecord, Survives};
+/// # use synod_consensus::{Claim, ElectionKind, Outside, SlotRecord, Survives};
 /// # use synod_wire::{Ballot, Slot};
 /// # static MINE: Outside = Outside::new::<Message, SlotRecord>(
 /// #     "mine", &[ElectionKind::None], Survives::NOTHING_ELSE, |_, _, _, _, _| unreachable!());
@@ -212,18 +212,26 @@ pub(crate) use coded;
 ///     /// What replicas say to each other.
 ///     pub enum Message of MINE {
 ///         /// The sender has accepted what was proposed.
-///         1, Vote: Accepted { ballot: Ballot, slot: Slot },
+///         1, Vote, claims Vote: Accepted { ballot: Ballot, slot: Slot },
+///         /// The sender wants to lead.
+///         2, Prepare, claims by candidacy: Prepare { ballot: Ballot },
 ///         /// The sender follows.
-///         2, HeartbeatAnswer: Follows { ballot: Ballot },
+///         3, HeartbeatAnswer: Follows { ballot: Ballot },
 ///     }
 /// }
 ///
-/// /// This protocol claims nothing that is checked.
-/// impl Claims for Message {}
+/// impl Message {
+///     fn candidacy(&self) -> Vec<Claim<'_>> {
+///         if let Message::Prepare { ballot } = *self { vec![Claim::Candidate(ballot)] } else { Vec::new() }
+///     }
+/// }
 /// ```
 ///
 /// Each field is a [`crate::Field`]. The messages are a [`crate::Body`], so they travel, and people can read them; and
-/// [`crate::Effects::send`] takes them. What they claim is for the protocol to say: [`crate::Claims`].
+/// [`crate::Effects::send`] takes them.
+///
+/// A message that `claims Vote` claims [`crate::Claim::Vote`], and has the fields of that claim. One that `claims by` a
+/// method of the messages claims what that returns, and one without either claims nothing that is checked.
 #[macro_export]
 macro_rules! messages {
     (
@@ -231,7 +239,7 @@ macro_rules! messages {
         $visibility:vis enum $type:ident of $of:ident {
             $(
                 $(#[$kind_doc:meta])*
-                $tag:literal, $class:ident: $kind:ident { $($field:ident: $field_type:ty),* $(,)? }
+                $tag:literal, $class:ident $(, claims $claim:ident $($by:ident)?)?: $kind:ident { $($field:ident: $field_type:ty),* $(,)? }
             ),+ $(,)?
         }
     ) => {
@@ -287,10 +295,36 @@ macro_rules! messages {
             }
         }
 
+        impl $crate::Claims for $type {
+            #[allow(unused_variables, reason = "not every message makes a claim of its fields")]
+            fn claims(&self) -> Vec<$crate::Claim<'_>> {
+                match self {
+                    $($type::$kind { $($field),* } => {
+                        $crate::claims_of!(self; $($claim $($by)?)?; $($field)*)
+                    })+
+                }
+            }
+        }
+
         impl From<$type> for $crate::Message {
             fn from(message: $type) -> $crate::Message {
                 $of.message(message)
             }
         }
+    };
+}
+
+/// What one message of [`messages!`] claims.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! claims_of {
+    ($message:expr; ; $($field:ident)*) => {
+        Vec::new()
+    };
+    ($message:expr; by $claims:ident; $($field:ident)*) => {
+        $message.$claims()
+    };
+    ($message:expr; $claim:ident; $($field:ident)*) => {
+        vec![$crate::Claim::$claim { $($field: $crate::Claimed::claimed($field)),* }]
     };
 }

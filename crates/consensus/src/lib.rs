@@ -17,6 +17,7 @@
 
 mod acceptor;
 mod batches;
+mod by_slot;
 mod claims;
 mod codec;
 mod combination;
@@ -48,6 +49,7 @@ mod slots;
 mod staged;
 
 pub use batches::Batches;
+pub use by_slot::BySlot;
 pub use claims::{
     Claim, Claims, Extent, Fact, Facts, PromisePage, Recollection, Recovery, TermClaim, TermFact, Way,
 };
@@ -72,5 +74,7 @@ pub use registry::{ElectionKind, Message, ProtocolKind, Record, Survives};
 pub use slot_acceptor::{SlotAcceptor, SlotRecord};
 
 /// What the code that [`messages!`] writes names.
+#[doc(hidden)]
+pub use claims::Claimed;
 #[doc(hidden)]
 pub use synod_wire as wire;

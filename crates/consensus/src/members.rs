@@ -112,19 +112,8 @@ impl VoterSets {
     }
 
     /// [`VoterSets::quorum_value`] with another threshold.
-    pub fn quorum_value_of(&self, threshold: Threshold, value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        self.reached(|of| threshold.least(of), value)
-    }
-
-    /// [`VoterSets::quorum_value`] if `missing` votes in each group are assumed to be given. Only a planted
-    /// bug does that.
-    pub(crate) fn quorum_value_with(&self, missing: usize, value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        self.reached(|of| Threshold::Majority.least(of) - missing, value)
-    }
-
-    /// The largest number that so many members of each group reach, `least` by the size of the group.
-    fn reached(&self, least: impl Fn(usize) -> usize, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
-        let mut of = |half: &[ReplicaId]| reached_by(half, least(half.len()), &mut value);
+    pub fn quorum_value_of(&self, threshold: Threshold, mut value: impl FnMut(ReplicaId) -> u64) -> u64 {
+        let mut of = |half: &[ReplicaId]| reached_by(half, threshold.least(half.len()), &mut value);
         match (self.incoming().is_empty(), self.outgoing().is_empty()) {
             (false, true) => of(self.incoming()),
             (false, false) => of(self.incoming()).min(of(self.outgoing())),
@@ -270,17 +259,7 @@ impl Members {
     /// [`Members::is_quorum`] with another threshold.
     #[must_use]
     pub fn is_quorum_of(&self, threshold: Threshold, set: ReplicaSet) -> bool {
-        self.have(|of| threshold.least(of), set)
-    }
-
-    /// [`Members::is_quorum`] if `missing` votes in each group are assumed to be given. Only a planted bug does that.
-    pub(crate) fn is_quorum_with(&self, missing: usize, set: ReplicaSet) -> bool {
-        self.have(|of| Threshold::Majority.least(of) - missing, set)
-    }
-
-    /// Whether so many members of each group are in a set, `least` by the size of the group.
-    fn have(&self, least: impl Fn(usize) -> usize, set: ReplicaSet) -> bool {
-        let has = |half: ReplicaSet, of: usize| set.intersection(half).len() >= least(of);
+        let has = |half: ReplicaSet, of: usize| set.intersection(half).len() >= threshold.least(of);
         let (incoming, outgoing) = (self.voters.incoming().len(), self.voters.outgoing().len());
         has(self.incoming, incoming) && (outgoing == 0 || has(self.outgoing, outgoing))
     }

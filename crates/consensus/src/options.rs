@@ -6,7 +6,7 @@ use synod_wire::{Ballots, Delivered, Incarnation, Slot, Time};
 
 use crate::{
     Bug, Dissemination, Effects, ElectionKind, Members, Protocol, ProtocolKind, Record, dissemination,
-    registry::protocols, ring::RingOrder,
+    registry::protocols,
 };
 
 macro_rules! choice {
@@ -147,7 +147,7 @@ impl Options {
     /// Whether the election times the answers of members, since the protocol places them by it.
     #[must_use]
     pub(crate) fn times_answers(&self) -> bool {
-        self.protocol == ProtocolKind::Ring && self.ring.order == RingOrder::Measured
+        (self.protocol.profile().times_answers)(self)
     }
 
     /// Whether this bug is planted; see [`Bug`]. Outside of tests none is.

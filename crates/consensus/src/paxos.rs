@@ -27,6 +27,8 @@ pub(crate) struct Common {
     pub(crate) decided_elsewhere: Slot,
     /// Records through this one are on stable storage.
     pub(crate) durable: Lsn,
+    /// When this replica last heard of the leader that it knows.
+    heard_leader_at: Time,
     pub(crate) disk: DiskWatch,
     /// The progress of this replica as a leader, or else that of its leader.
     pub(crate) progress: ProgressWatch,
@@ -52,6 +54,7 @@ impl Common {
             reported: Reported::default(),
             decided_elsewhere: base,
             durable: effects.last_lsn(),
+            heard_leader_at: Time::ZERO,
             disk: DiskWatch::default(),
             progress: ProgressWatch::default(),
             backlogged: false,
@@ -84,6 +87,26 @@ impl Common {
     #[inline]
     pub(crate) fn report_leader(&mut self, role: Role, effects: &mut Effects) {
         self.reported.role(role, self.members.me(), self.promised, effects);
+    }
+}
+
+/// After so many election time-outs without a sign of life a follower takes it that there is no leader. Where a quorum is
+/// connected, another replica leads before that.
+const SILENT_TIMEOUTS: u32 = 2;
+
+impl Common {
+    /// Takes note that this replica has just heard of the leader of this ballot.
+    pub(crate) fn heard_of_leader(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
+        self.heard_leader_at = now;
+        self.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
+    }
+
+    /// When a follower, which knows a leader, will know none if it hears nothing of it.
+    fn loses_leader_at(&self) -> Time {
+        match self.reported.view.leader {
+            Some(_) => self.heard_leader_at + self.options.election_timeout * SILENT_TIMEOUTS,
+            None => Time::NEVER,
+        }
     }
 }
 
@@ -161,7 +184,7 @@ pub(crate) trait Paxos: Leads {
         if !stalls {
             common.election.heard_leader(now);
         }
-        common.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
+        common.heard_of_leader(now, ballot, effects);
         true
     }
 
@@ -250,6 +273,10 @@ pub(crate) trait Paxos: Leads {
         let role = self.role();
         let common = self.common_mut();
         common.reported.woken();
+        if matches!(role, Role::Follower | Role::Learner) && now >= common.loses_leader_at() {
+            let LeaderView { ballot, .. } = common.reported.view;
+            common.reported.leader(LeaderView { ballot, leader: None }, effects);
+        }
         if takes_part_in_elections(role) {
             let fit = common.disk.answers(now, common.options.election_timeout);
             common.election.on_timer(now, fit, effects);
@@ -267,6 +294,7 @@ pub(crate) trait Paxos: Leads {
         let common = self.common_mut();
         let election = match role {
             Role::Leader => common.election.tick_at(),
+            Role::Learner => common.loses_leader_at(),
             _ if !takes_part_in_elections(role) => Time::NEVER,
             _ => common.election.deadline(common.highest_ballot()),
         };

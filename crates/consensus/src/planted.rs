@@ -2,7 +2,22 @@
 //!
 //! They exist only under the feature `planted-bugs`, which nothing but the simulator's tests enables.
 
-use crate::{ProtocolKind, registry::protocols};
+use synod_wire::ReplicaId;
+
+use crate::{Members, ProtocolKind, ReplicaSet, VoterSets, registry::protocols};
+
+/// Whether these members are a quorum, or would be one with one vote more: what [`Bug::CommitWithMinority`] and its like
+/// take for a quorum.
+pub(crate) fn is_nearly_quorum(members: &Members, set: ReplicaSet) -> bool {
+    let with = |&vote: &ReplicaId| members.is_quorum(set.union(members.only(vote)));
+    members.ids().iter().any(with)
+}
+
+/// The largest number that a quorum reaches, where each replica has reached `value`, if one vote more is given.
+pub(crate) fn nearly_quorum_value(voters: &VoterSets, value: impl Fn(ReplicaId) -> u64) -> u64 {
+    let with = |vote| voters.quorum_value(|id| if id == vote { u64::MAX } else { value(id) });
+    voters.all().into_iter().map(with).max().unwrap_or(0)
+}
 
 macro_rules! bugs {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, $tag:literal, $folder:ident;)+) => {

@@ -219,6 +219,12 @@ pub(crate) struct Profile {
     pub(crate) recovers_itself: bool,
     /// The value of [`ProtocolKind::has_terms`].
     pub(crate) has_terms: bool,
+    /// The value of [`ProtocolKind::fills_slots_alone`].
+    pub(crate) fills_slots_alone: bool,
+    /// The value of [`ProtocolKind::promises_sequence`].
+    pub(crate) promises_sequence: bool,
+    /// Whether the election times the answers of members, since the protocol places them by it.
+    pub(crate) times_answers: fn(&Options) -> bool,
     /// The value of [`ProtocolKind::survives`].
     pub(crate) survives: Survives,
     /// The largest page of batches in one of its messages, in bytes, if no batch is larger.
@@ -294,6 +300,19 @@ impl ProtocolKind {
     #[must_use]
     pub fn has_terms(self) -> bool {
         self.profile().has_terms
+    }
+
+    /// Whether a new leader fills each slot by itself, of what a quorum tells of that slot. It may then propose a batch
+    /// that another slot holds already, so that the batch is decided twice.
+    #[must_use]
+    pub fn fills_slots_alone(self) -> bool {
+        self.profile().fills_slots_alone
+    }
+
+    /// Whether a promise tells of one sequence, which is the longer the less its sender has trimmed.
+    #[must_use]
+    pub fn promises_sequence(self) -> bool {
+        self.profile().promises_sequence
     }
 
     /// The elections that it works with; the first is its own choice.

@@ -1,7 +1,9 @@
 //! What a protocol from outside need not write itself if it decides slot by slot in ballots: its records, and what a
 //! replica knows of slots.
 
-use synod_wire::{Ballot, Ballots, Batch, Keep, Lsn, ReplicaId, Slot};
+use std::collections::BTreeMap;
+
+use synod_wire::{Ballot, Ballots, Batch, Keep, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
     BatchText, Control, Describe, Effect, Effects, Fact, Facts, LeaderView, Logged, Members, Options,
@@ -41,21 +43,25 @@ pub enum SlotRecord {
     Amnesia(bool),
 }
 
-/// One replica of a protocol that decides slot by slot, apart from the protocol: what it promised and accepted, which
-/// replicas are known to have accepted the same, and what is decided. It writes the records, delivers what is decided,
-/// and reports the leader.
+/// One replica of a protocol that decides slot by slot, apart from the protocol: its role, what it promised and
+/// accepted, which replicas are known to have accepted the same, and what is decided. It writes the records, delivers
+/// what is decided, and reports the leader.
 ///
-/// The protocol says in which ballot the replica acts, which proposals it takes, and what others said; and it sends
-/// nothing that speaks of a record before that record is durable.
+/// The protocol says in which ballot the replica leads or obeys, which proposals it takes, and what others said; and it
+/// sends nothing that speaks of a record before that record is durable. [`crate::BySlot`] makes a [`crate::Protocol`]
+/// of both.
 #[derive(Clone, Debug)]
 pub struct SlotAcceptor {
     of: &'static Outside,
     options: Options,
     members: Members,
+    /// A leader leads in the promised ballot. A replica that recovers may have forgotten what it said in this epoch.
+    role: Role,
     acceptor: Acceptor,
     promised: Ballot,
     promised_lsn: Lsn,
-    is_whole: bool,
+    /// When each peer last answered this leader.
+    heard: BTreeMap<ReplicaId, Time>,
     /// Slots through this one are known to be decided by some replica.
     decided_elsewhere: Slot,
     /// The executor lags, so that nothing is accepted.
@@ -76,10 +82,11 @@ impl SlotAcceptor {
             of,
             options,
             members,
+            role: if restart.amnesia { Role::Recovering } else { Role::Follower },
             acceptor: Acceptor::new(restart.base),
             promised: Ballot::ZERO,
             promised_lsn: Lsn::ZERO,
-            is_whole: !restart.amnesia,
+            heard: BTreeMap::new(),
             decided_elsewhere: restart.base,
             backlogged: false,
             reported: Reported::default(),
@@ -91,8 +98,9 @@ impl SlotAcceptor {
         if restart.amnesia {
             replica.forget(&mut decided);
         }
-        if restart.records.is_empty() || !replica.is_whole {
-            effects.append(of.record(SlotRecord::Amnesia(!replica.is_whole)));
+        let lost = replica.role == Role::Recovering;
+        if restart.records.is_empty() || lost {
+            effects.append(of.record(SlotRecord::Amnesia(lost)));
         }
         replica.acceptor.decide_through(decided.max(restart.decided), |_| true);
         replica.deliver(effects);
@@ -116,7 +124,7 @@ impl SlotAcceptor {
             }
             SlotRecord::Amnesia(false) => {}
             SlotRecord::Amnesia(true) => {
-                self.is_whole = false;
+                self.role = Role::Recovering;
                 self.forget(decided);
             }
         }
@@ -143,10 +151,11 @@ impl SlotAcceptor {
         &self.members
     }
 
-    /// Whether the log holds all that the replica ever said in this epoch. If not, it must not vote.
+    /// What the replica does: it follows, or leads in the promised ballot, or recovers. It recovers if its log does not
+    /// hold all that it ever said in this epoch; then it does not vote any more in this epoch.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
+    pub fn role(&self) -> Role {
+        self.role
     }
 
     /// The highest ballot that is promised, and the record that has to be durable before the replica speaks of it.
@@ -186,13 +195,26 @@ impl SlotAcceptor {
         self.backlogged
     }
 
+    /// How many batches may be proposed now ([`crate::Protocol::room`]).
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let leads = self.role == Role::Leader && !self.backlogged;
+        if leads { self.options.window_max.saturating_sub(self.status().in_flight) } else { 0 }
+    }
+
+    /// Whether a voter answered this leader within an election time-out ([`crate::Protocol::answers`]).
+    #[must_use]
+    pub fn answers(&self, now: Time, voter: ReplicaId) -> bool {
+        self.heard.get(&voter).is_some_and(|&heard| now.since(heard) <= self.options.election_timeout)
+    }
+
     /// The answers of the protocol to questions about itself.
     #[must_use]
-    pub fn status(&self, role: Role) -> Status {
-        let (decided, leads) = (self.decided(), role == Role::Leader);
+    pub fn status(&self) -> Status {
+        let (decided, leads) = (self.decided(), self.role == Role::Leader);
         let in_flight = usize::try_from(self.last().0 - decided.0).unwrap_or(usize::MAX);
         Status {
-            role,
+            role: self.role,
             view: self.reported.view,
             decided,
             decided_elsewhere: self.decided_elsewhere.max(decided),
@@ -203,15 +225,63 @@ impl SlotAcceptor {
 
     // Ballots.
 
-    /// Reports that the owner of a ballot leads, if that is news.
-    pub fn leads(&mut self, ballot: Ballot, effects: &mut Effects) {
-        self.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
+    /// Begins to lead in a ballot of this replica's own, which is higher than the promised one. What is accepted and not
+    /// delivered is accepted in this ballot too.
+    ///
+    /// # Panics
+    /// If this replica recovers, or the ballot is not such a one.
+    pub fn lead(&mut self, ballot: Ballot, effects: &mut Effects) {
+        assert_ne!(self.role, Role::Recovering, "it may have forgotten what it accepted");
+        assert!(
+            ballot.replica == self.members.me() && ballot > self.promised,
+            "{ballot} is no ballot to lead in"
+        );
+        self.promise(ballot, effects);
+        self.role = Role::Leader;
+        self.report(ballot, effects);
+        let held: Vec<_> =
+            self.accepted_from(Slot::ZERO).map(|(slot, _, batch, _)| (slot, batch.clone())).collect();
+        for (slot, batch) in held {
+            self.propose(slot, &batch, effects);
+        }
     }
 
-    /// Promises a ballot that is higher than the promised one.
+    /// Whether an answer that came in a ballot is to this leader, which takes note that the sender is there.
+    pub fn hears(&mut self, now: Time, from: ReplicaId, ballot: Ballot) -> bool {
+        let mine = self.role == Role::Leader && ballot == self.promised;
+        if mine {
+            self.heard.insert(from, now);
+        }
+        mine
+    }
+
+    /// Whether this follower obeys the sender as the leader of a ballot. If so, it promises the ballot, and reports the
+    /// leader.
+    pub fn obeys(&mut self, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
+        if ballot.replica != from || ballot < self.promised || self.role != Role::Follower {
+            return false;
+        }
+        self.report(ballot, effects);
+        if ballot > self.promised {
+            self.promise(ballot, effects);
+        }
+        true
+    }
+
+    /// Promises a ballot that is higher than the promised one. A leader leads no longer then.
     pub fn promise(&mut self, ballot: Ballot, effects: &mut Effects) {
         self.promised = ballot;
         self.promised_lsn = effects.append(self.of.record(SlotRecord::Promised(ballot)));
+        if self.role == Role::Leader {
+            self.role = Role::Follower;
+            self.heard.clear();
+            self.reported.leader(LeaderView { ballot, leader: None }, effects);
+        }
+    }
+
+    /// Reports that the owner of a ballot leads, if that is news.
+    fn report(&mut self, ballot: Ballot, effects: &mut Effects) {
+        self.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
     }
 
     /// Accepts the own proposal for a slot in the promised ballot, and returns the record that holds it. What is

@@ -4,24 +4,7 @@
 //! group has it any more: until then it may vote in one. This replica keeps a removed one as a peer while the last
 //! change of voters is incomplete, while there is a session to it, and for a time after that, since it may still have
 //! to hear that it was removed. Then this replica does not dial it any more, sends it nothing, and has no metrics of
-//! it.
-//!
-//! Nothing is lost by that, whichever protocol orders:
-//!
-//! - **Safety.** What is not sent to a replica is as good as lost on its way, and no protocol relies on the
-//!   arrival of a
-//!   message. The log says who votes, not the connections.
-//! - **This replica does not need the removed one.** It has delivered the change, so the change is decided, and the
-//!   decisions after it are made by majorities of the others alone. With a protocol that ends an epoch for the change,
-//!   the next epoch does not know the removed replica. With Raft the entry counts from its append on, but what is
-//!   delivered is committed, so a majority of the new voters holds it, and no other history can win an election. In a
-//!   joint configuration ([`Group::outgoing`]) the removed replica still votes: it is kept, connected or not, until the
-//!   entry that ends the configuration is delivered here.
-//! - **A replica that has not delivered the change** may need the removed one, if no replica that has delivered it is
-//!   left. It keeps the removed replica as a member: each replica judges by what it delivered itself, and a connection
-//!   concerns only the two replicas at its ends.
-//! - **The removed replica** ends its service when a quorum has told it of the change. If it was away for longer than
-//!   this replica waits, it asks, which needs no session (`Origin::ask`), and learns that it was removed.
+//! it. docs/epochs.md says why nothing is lost by that.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -138,6 +138,8 @@ pub(crate) struct Shared {
     /// The replica does what one replica has to do for all.
     pub(crate) takes_care: AtomicBool,
     pub(crate) leader: Gauge,
+    /// Epoch and ballot as one number; see [`term`].
+    pub(crate) term: Gauge,
     pub(crate) ballot_round: Gauge,
     pub(crate) ballot_replica: Gauge,
     pub(crate) decided: Gauge,
@@ -222,6 +224,7 @@ impl Shared {
         self.without_memory.store(status.without_memory, Relaxed);
         self.takes_care.store(status.takes_care, Relaxed);
         self.leader.set(status.protocol.view.leader.map_or(0, |leader| leader.0));
+        self.term.raise(term(status.entered, status.protocol.view.ballot));
         self.ballot_round.set(status.protocol.view.ballot.round);
         self.ballot_replica.set(status.protocol.view.ballot.replica.0);
         self.epoch.set(status.epoch.0);
@@ -248,6 +251,10 @@ impl Shared {
         self.sources.set(status.sources as u64);
     }
 
+    pub(crate) fn term(&self) -> u64 {
+        self.term.get()
+    }
+
     pub(crate) fn ballot(&self) -> Ballot {
         Ballot { round: self.ballot_round.get(), replica: ReplicaId(self.ballot_replica.get()) }
     }
@@ -259,6 +266,16 @@ impl Shared {
     pub(crate) fn role(&self) -> Role {
         ROLES[usize::from(self.role.load(Relaxed))]
     }
+}
+
+/// How many bits of a term the round has: 10^12 rounds, of which an election takes some hundreds at most.
+const TERM_ROUND_BITS: u32 = 40;
+
+/// One number that grows with the ballots of an epoch, which begin again in each, and from each epoch to the next. In the first
+/// epoch it is the round.
+fn term(epoch: Epoch, ballot: Ballot) -> u64 {
+    let round = ballot.round.min((1 << TERM_ROUND_BITS) - 1);
+    (epoch.0.saturating_sub(1) << TERM_ROUND_BITS) + round
 }
 
 /// A replica at one moment.

@@ -12,9 +12,11 @@ use std::{
 
 use bytes::Bytes;
 use common::{Group, Tape, append, block, tape, until};
-use synod_consensus::{ProtocolKind, Role};
+use synod_consensus::{ElectionKind, Options, ProtocolKind, Role};
 use synod_node::{Config, Handle, Node, NodeStatus, StartError, Threads};
-use synod_replica::{Context, Frozen, LogRecord, RequestError, SessionCommand, SnapshotReader, StateMachine};
+use synod_replica::{
+    Change, Context, Frozen, LogRecord, RequestError, SessionCommand, SnapshotReader, StateMachine,
+};
 use synod_storage::Durability;
 use synod_wire::{ClusterId, Epoch, Slot};
 
@@ -161,6 +163,62 @@ fn a_replica_goes_on_while_it_reads_a_snapshot_unless_the_state_machine_has_to_r
         assert!(answers_while_it_reads::<true>(tune));
         assert!(!answers_while_it_reads::<false>(tune));
     }
+}
+
+#[test]
+fn a_replica_without_a_quorum_knows_no_leader() {
+    let tunes = [
+        |_: &mut Config| {},
+        |config: &mut Config| config.settings.consensus.election = ElectionKind::Rotating,
+        |config: &mut Config| config.settings.consensus = Options::of(ProtocolKind::SequencePaxos),
+        |config: &mut Config| config.settings.consensus = Options::of(ProtocolKind::Raft),
+        |config: &mut Config| config.settings.consensus = Options::of(ProtocolKind::Ring),
+    ];
+    for tune in tunes {
+        let group = Group::new(3, tune);
+        let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
+        append(&nodes[0].as_ref().unwrap().handle(), "x");
+        let leader = nodes[0].as_ref().unwrap().handle().status().leader.unwrap().0 as usize - 1;
+        for gone in [leader, (leader + 1) % 3] {
+            nodes[gone].take().unwrap().stop_blocking().unwrap();
+        }
+        let left = nodes[(leader + 2) % 3].as_ref().unwrap().handle();
+        until("it knows of no leader", || left.status().leader.is_none());
+        // One of the others comes back, and there is a leader.
+        nodes[leader] = Some(group.start(leader as u64 + 1));
+        assert_eq!(append(&left, "y"), "2");
+        assert!(left.status().leader.is_some());
+        nodes.into_iter().flatten().for_each(|node| node.stop_blocking().unwrap());
+    }
+}
+
+#[test]
+fn terms_grow_although_each_epoch_begins_its_ballots_again() {
+    let group = Group::new(3, |_| {});
+    let nodes = [group.start(1), group.start(2), group.start(3)];
+    let handles = nodes.each_ref().map(Node::handle);
+    let terms = || handles.each_ref().map(Handle::term);
+    append(&handles[0], "x");
+    until("all know the leader", || handles.iter().all(|handle| handle.status().leader.is_some()));
+    let orders = [
+        (ProtocolKind::Raft, ElectionKind::Randomized),
+        (ProtocolKind::SequencePaxos, ElectionKind::Ballot),
+        (ProtocolKind::MultiPaxos, ElectionKind::Ballot),
+    ];
+    let mut before = terms().into_iter().max().unwrap();
+    for (protocol, election) in orders {
+        let change = Change::Order { protocol, election, overrides: "".parse().unwrap() };
+        let changed = block(handles[0].change(handles[0].group().version, change)).unwrap();
+        append(&handles[0], "x");
+        until("a greater term, the same at all replicas", || {
+            let there =
+                |handle: &Handle| handle.status().epoch == changed.epoch && handle.status().leader.is_some();
+            let [first, second, third] = terms();
+            handles.iter().all(there) && first > before && first == second && second == third
+        });
+        before = handles[0].term();
+    }
+    nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
 }
 
 #[test]

@@ -81,6 +81,11 @@ pub struct Batcher {
 }
 
 impl Batcher {
+    /// The session that names its batches.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
     pub fn new(session: SessionId, bytes_max: usize, delay_max: Duration) -> Batcher {
         Batcher {
             session,

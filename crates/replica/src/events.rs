@@ -275,6 +275,8 @@ pub struct Waiting {
 pub struct ReplicaStatus {
     /// The epoch.
     pub epoch: Epoch,
+    /// The newest epoch that it entered. What the protocol's status says of ballots is of this epoch.
+    pub entered: Epoch,
     /// Whether it does not vote because it has not met every member with which the group began; see
     /// [`Event::MetAll`].
     pub waits_for_members: bool,

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use synod_consensus::{Bug, VoterSets};
+use synod_consensus::{Bug, Threshold, VoterSets};
 use synod_wire::{Batch, DecodeError, Reader, ReplicaId, Slot, Time, Writer};
 
 use crate::{
@@ -168,7 +168,8 @@ impl Group {
         let stays = |id: &&ReplicaId| **id != leaving && self.member(**id).is_some();
         let needed = |voters: &[ReplicaId]| {
             let lags = voters != own;
-            lags && voters.contains(&leaving) && voters.iter().filter(stays).count() <= voters.len() / 2
+            let left = voters.iter().filter(stays).count();
+            lags && voters.contains(&leaving) && left < Threshold::Majority.least(voters.len())
         };
         needed(follower.incoming()) || needed(follower.outgoing())
     }

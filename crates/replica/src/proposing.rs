@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use synod_consensus::{Bug, ChangeRefused, Control, Input};
+use synod_consensus::{Bug, ChangeRefused, Control, Input, Threshold};
 use synod_wire::{Ballot, Batch, CommandKind, SessionId, Time};
 
 use crate::{
@@ -300,7 +300,8 @@ impl Replica {
             }
         };
         let changes = next.voters().ne(self.group.voters());
-        changes && next.voters().filter(|&id| answers(id)).count() <= next.voters().count() / 2
+        let quorum = Threshold::Majority.least(next.voters().count());
+        changes && next.voters().filter(|&id| answers(id)).count() < quorum
     }
 }
 

@@ -5,7 +5,7 @@
 //! another replica, or an effect of the protocol. The parts stand in files of their own, each with what a replica does
 //! with it.
 
-use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link, dissemination};
+use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link};
 use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session};
 
 use crate::{
@@ -105,9 +105,6 @@ impl Replica {
         let base = info.map_or(Slot::ZERO, |info| info.slot);
         let peers: Vec<_> = group.known().map(|member| member.id).filter(|&id| id != me).collect();
         let session = replica_session(me, incarnation, nonce);
-        let reuses = Bug::Dissemination(dissemination::Bug::ReuseNames);
-        let reuses = cfg!(feature = "planted-bugs") && settings.consensus.planted == Some(reuses);
-        let names = if reuses { replica_session(me, Incarnation(0), 0) } else { session };
         let mut replica = Replica {
             known: Known::new(&group, amnesia, !met_all),
             salvaged: Salvaged::default(),
@@ -115,7 +112,7 @@ impl Replica {
             other_groups: OtherGroups::default(),
             instance: Instance::none(last_lsn),
             view: LeaderView::default(),
-            requests: Requests::new(session, names, &settings),
+            requests: Requests::new(session, &settings),
             forwarded: Forwarded::default(),
             changing: Changing::default(),
             reads: Reads::new(incarnation),
@@ -244,6 +241,7 @@ impl Replica {
         protocol.view.leader = protocol.view.leader.or_else(|| self.leader_of_guide());
         ReplicaStatus {
             epoch: self.group.epoch,
+            entered: self.known.running(),
             waits_for_members: self.known.waits(),
             protocol,
             delivered: self.decided.last(),

@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use synod_wire::{Ballot, Batch, BatchId, CommandKind, Epoch, SessionId, Time};
+use synod_consensus::{Bug, dissemination};
+use synod_wire::{Ballot, Batch, BatchId, CommandKind, Epoch, Incarnation, SessionId, Time, replica_session};
 
 use crate::{
     RequestError, RequestId, SessionCommand, Settings,
@@ -64,8 +65,6 @@ pub(crate) struct Requests {
     /// Commands of clients that identify themselves: which request waits.
     clients: BTreeMap<(SessionId, u64), RequestId>,
     batcher: Batcher,
-    /// The session that names this life's batches.
-    names: SessionId,
     /// The batches on their way, by number, which is the order in which they were made.
     outstanding: BTreeMap<u64, Outstanding>,
     /// Bytes of these batches.
@@ -93,14 +92,20 @@ fn own_first(closed: &Closed) -> Option<u64> {
 }
 
 impl Requests {
-    /// No requests, in a life with this session, whose batches `names` names.
-    pub fn new(session: SessionId, names: SessionId, settings: &Settings) -> Requests {
+    /// No requests, in a life with this session, which also names its batches.
+    pub fn new(session: SessionId, settings: &Settings) -> Requests {
+        let names = if let Some((me, _)) = session.of_replica()
+            && settings.consensus.has(Bug::Dissemination(dissemination::Bug::ReuseNames))
+        {
+            replica_session(me, Incarnation(0), 0)
+        } else {
+            session
+        };
         Requests {
             session,
             next_sequence: 1,
             clients: BTreeMap::new(),
             batcher: Batcher::new(names, settings.batch_bytes_max, settings.batch_delay_max),
-            names,
             outstanding: BTreeMap::new(),
             outstanding_bytes: 0,
             own_first: BTreeSet::new(),
@@ -303,7 +308,7 @@ impl Requests {
 
     /// The outstanding batch for which a reference stands.
     pub fn referred_to(&self, reference: &Batch) -> Option<Batch> {
-        let id = reference.id().filter(|id| id.origin == self.names)?;
+        let id = reference.id().filter(|id| id.origin == self.batcher.session())?;
         let batch = &self.outstanding.get(&id.number)?.closed.batch;
         Some(batch).filter(|batch| reference.stands_for(batch)).cloned()
     }
@@ -318,14 +323,14 @@ impl Requests {
     /// Takes note that this batch is decided, or will not be proposed; if it is one of this replica's, returns the
     /// requests that wait for it.
     pub fn done(&mut self, batch: &Batch) -> Vec<Awaited> {
-        let ours = batch.id().filter(|id| id.origin == self.names && !batch.is_reference());
+        let ours = batch.id().filter(|id| id.origin == self.batcher.session() && !batch.is_reference());
         let closed = ours.and_then(|id| self.remove(id.number));
         closed.map_or_else(Vec::new, |closed| self.waiting_for(&closed))
     }
 
     /// The requests of batches of which it is known that they are delivered, with results that are not.
     pub fn delivered_unseen(&mut self, is_delivered: impl Fn(BatchId) -> bool) -> Vec<RequestId> {
-        let origin = self.names;
+        let origin = self.batcher.session();
         let unseen = self.outstanding.keys().copied();
         let unseen: Vec<u64> = unseen.filter(|&number| is_delivered(BatchId { origin, number })).collect();
         let closed: Vec<Closed> = unseen.into_iter().filter_map(|number| self.remove(number)).collect();
@@ -392,7 +397,7 @@ mod tests {
     const LEADER: Taker = Taker::Leader(Ballot::ZERO);
 
     fn requests() -> Requests {
-        Requests::new(SessionId(1), SessionId(1), &Settings::default())
+        Requests::new(SessionId(1), &Settings::default())
     }
 
     /// A batch with the command of this request, on its way to the leader.

@@ -22,9 +22,9 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The format of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// OpenMetrics 1.0.
+    /// OpenMetrics 1.0, for a scraper that asks for it.
     Open,
-    /// Prometheus's text format 0.0.4, for a scraper that asks for plain text and not for OpenMetrics.
+    /// Prometheus's text format 0.0.4, as etcd has it.
     Classic,
 }
 
@@ -32,11 +32,10 @@ impl Format {
     /// The format to send for `Accept` headers with these values.
     pub(crate) fn accepted<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
         let kind = |range: &'a str| range.split(';').next().unwrap_or_default().trim();
-        let kinds: Vec<_> = accept.flat_map(|value| value.split(',')).map(kind).collect();
-        let names = |kind: &str| kinds.iter().any(|named| named.eq_ignore_ascii_case(kind));
-        match names("text/plain") && !names("application/openmetrics-text") {
-            true => Format::Classic,
-            false => Format::Open,
+        let mut kinds = accept.flat_map(|value| value.split(',')).map(kind);
+        match kinds.any(|kind| kind.eq_ignore_ascii_case("application/openmetrics-text")) {
+            true => Format::Open,
+            false => Format::Classic,
         }
     }
 
@@ -183,10 +182,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_text_is_for_those_that_name_it_and_nothing_newer() {
+    fn openmetrics_is_for_those_that_name_it() {
         let accepted = |values: &[&'static str]| Format::accepted(values.iter().copied());
-        assert_eq!(accepted(&[]), Format::Open);
-        assert_eq!(accepted(&["*/*"]), Format::Open);
+        assert_eq!(accepted(&[]), Format::Classic);
+        assert_eq!(accepted(&["*/*"]), Format::Classic);
         assert_eq!(accepted(&["text/plain;version=0.0.4;q=1,*/*;q=0.1"]), Format::Classic);
         let newer = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(accepted(&[newer]), Format::Open);

@@ -16,7 +16,7 @@ use prost::Message as _;
 use prost_reflect::{DynamicMessage, MethodDescriptor};
 use synod_kv::{KvStore, Token};
 use synod_replica::{Context, StateMachine};
-use synod_wire::{Ballot, ClusterId, ReplicaId, SessionId, Slot};
+use synod_wire::{ClusterId, ReplicaId, SessionId, Slot};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
     runtime::Builder,
@@ -115,8 +115,8 @@ impl Replica for InPlace {
         Ok(machine.0.answer(&query))
     }
 
-    fn ballot(&self) -> Ballot {
-        self.shell.ballot()
+    fn term(&self) -> u64 {
+        self.shell.term()
     }
 
     fn limits(&self) -> Limits {

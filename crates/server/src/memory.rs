@@ -136,8 +136,8 @@ impl Replica for InMemory {
         self.ask(|answer| Request::Query { query, answer }).await
     }
 
-    fn ballot(&self) -> Ballot {
-        Ballot { round: BALLOT_ROUND, replica: self.member.id }
+    fn term(&self) -> u64 {
+        BALLOT_ROUND
     }
 
     fn limits(&self) -> Limits {
@@ -153,7 +153,7 @@ impl Replica for InMemory {
             role: Role::Leader,
             without_memory: false,
             leader: Some(self.member.id),
-            ballot: self.ballot(),
+            ballot: Ballot { round: BALLOT_ROUND, replica: self.member.id },
             protocol: "none".into(),
             election: "none".into(),
             dissemination: "none".into(),

@@ -44,7 +44,7 @@ impl<R: Replica> Web<R> {
         let content_type = request.headers().get(header::CONTENT_TYPE);
         let is_grpc = content_type.is_some_and(|of| of.as_bytes().starts_with(b"application/grpc"));
         let path = request.uri().path();
-        !is_grpc && (path.starts_with(gateway::PREFIX) || Pages::<R>::PATHS.contains(&path))
+        !is_grpc && (path.starts_with(gateway::PREFIX) || Pages::<R>::has(path))
     }
 
     pub(crate) async fn answer<B>(&self, request: Request<B>) -> Answer

@@ -52,11 +52,20 @@ async fn pages_are_served_at_both_addresses() {
     for address in [server.client_addresses()[0], server.metrics_addresses()[0]] {
         assert_eq!(page(address, "/health").await, (200, r#"{"health":"true","reason":""}"#.into()));
         assert_eq!(page(address, "/readyz").await.0, 200);
-        assert_eq!(page(address, "/livez").await.0, 200);
+        assert_eq!(page(address, "/livez").await, (200, "ok\n".into()));
+        let found = "[+]data_corruption ok\n[+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\nok\n";
+        assert_eq!(page(address, "/readyz?verbose=true").await, (200, found.into()));
+        assert_eq!(page(address, "/livez?verbose").await, (200, "[+]serializable_read ok\nok\n".into()));
+        let found = "[+]linearizable_read ok\nok\n";
+        assert_eq!(page(address, "/readyz/linearizable_read?verbose").await, (200, found.into()));
+        assert_eq!(page(address, "/livez/linearizable_read").await.0, 404);
         let (status, version) = page(address, "/version").await;
         assert!(status == 200 && version.contains(r#""etcdserver":"3.6.0""#), "{version}");
         let (status, metrics) = page(address, "/metrics").await;
         assert!(status == 200 && metrics.contains("made_up 1"), "{metrics}");
+        let (status, vars) = page(address, "/debug/vars").await;
+        let vars: serde_json::Value = serde_json::from_str(&vars).unwrap();
+        assert_eq!((status, &vars["raft.status"]["raftState"]), (200, &"StateLeader".into()));
         assert_eq!(page(address, "/nowhere").await.0, 404);
     }
 }
@@ -272,7 +281,7 @@ struct Slow {
 }
 
 impl Replica for Slow {
-    answered_by_inner!(limits, ballot, group, change, move_leader);
+    answered_by_inner!(limits, term, group, change, move_leader);
 
     async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
         sleep(self.delay).await;
@@ -314,9 +323,15 @@ async fn without_a_leader_only_what_is_local_is_answered() {
     assert_eq!((status.code(), status.message()), (Code::Unavailable, "etcdserver: no leader"));
     client.range(RangeRequest { serializable: true, ..get }).await.unwrap();
     let address = server.metrics_addresses()[0];
-    assert_eq!(page(address, "/health").await, (503, r#"{"health":"false","reason":"NO LEADER"}"#.into()));
+    assert_eq!(
+        page(address, "/health").await,
+        (503, r#"{"health":"false","reason":"RAFT NO LEADER"}"#.into())
+    );
     assert_eq!(page(address, "/health?serializable=true").await.0, 200);
-    assert_eq!(page(address, "/readyz").await.0, 503);
+    let found = "[+]data_corruption ok\n[+]serializable_read ok\n[-]linearizable_read failed: etcdserver: no leader\n\
+                 [+]non_learner ok\n";
+    assert_eq!(page(address, "/readyz").await, (503, found.into()));
+    assert_eq!(page(address, "/readyz?exclude=linearizable_read").await.0, 200);
     assert_eq!(page(address, "/livez").await.0, 200);
 }
 

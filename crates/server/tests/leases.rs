@@ -27,7 +27,7 @@ struct Alone {
 }
 
 impl Replica for Alone {
-    answered_by_inner!(limits, execute_in_session, open_session, ballot, status, group, change, move_leader);
+    answered_by_inner!(limits, execute_in_session, open_session, term, status, group, change, move_leader);
 
     fn gathering(&self) -> (Alone, impl Future<Output = ()> + Send + 'static) {
         let (handle, task) = self.handle.gathering();

@@ -321,7 +321,7 @@ impl Replica for Refusing {
         execute_in_session,
         open_session,
         query,
-        ballot,
+        term,
         status,
         group,
         change,

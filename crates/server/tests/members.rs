@@ -49,7 +49,7 @@ impl Noting {
 }
 
 impl Replica for Noting {
-    answered_by_inner!(limits, execute, execute_in_session, open_session, query, ballot);
+    answered_by_inner!(limits, execute, execute_in_session, open_session, query, term);
 
     fn status(&self) -> Status {
         Status { receiving: Some((3, 10)), ..self.inner.status() }

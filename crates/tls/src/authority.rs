@@ -7,8 +7,8 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
+    BasicConstraints, Certificate, CertificateParams, CertificateRevocationListParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams,
     SerialNumber,
 };
 
@@ -89,17 +89,25 @@ impl Authority {
     /// Makes a certificate, in place of one that the same files hold.
     #[must_use]
     pub fn issue(&self, wanted: &Wanted<'_>) -> Issued {
-        let hosts: Vec<_> = wanted.hosts.iter().map(|host| (*host).to_owned()).collect();
-        let mut params = CertificateParams::new(hosts).expect("the names are sound");
-        params.distinguished_name = named(wanted.common_name);
-        params.serial_number = Some(SerialNumber::from(wanted.serial));
-        let now = SystemTime::now();
-        params.not_before = (now - 10 * DAY).into();
-        params.not_after = if wanted.expired { now - 5 * DAY } else { now + 10 * DAY }.into();
+        let mut params = params(wanted);
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().expect("there are random numbers");
         let certificate = params.signed_by(&key, &self.issuer).expect("the parameters are sound");
+        self.write(wanted, &certificate, &key)
+    }
+
+    /// Makes the certificate of another authority, which is one for hosts as well: what `openssl req -x509` makes.
+    #[must_use]
+    pub fn of_itself(&self, wanted: &Wanted<'_>) -> Issued {
+        let mut params = params(wanted);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("there are random numbers");
+        let certificate = params.self_signed(&key).expect("the parameters are sound");
+        self.write(wanted, &certificate, &key)
+    }
+
+    fn write(&self, wanted: &Wanted<'_>, certificate: &Certificate, key: &KeyPair) -> Issued {
         let path = |extension| self.folder.path().join(format!("{}.{extension}", wanted.file));
         let issued = Issued { certificate: path("crt"), key: path("key") };
         fs::write(&issued.certificate, certificate.pem()).expect("the folder can be written");
@@ -136,6 +144,17 @@ impl Default for Authority {
     fn default() -> Authority {
         Authority::new()
     }
+}
+
+fn params(wanted: &Wanted<'_>) -> CertificateParams {
+    let hosts: Vec<_> = wanted.hosts.iter().map(|host| (*host).to_owned()).collect();
+    let mut params = CertificateParams::new(hosts).expect("the names are sound");
+    params.distinguished_name = named(wanted.common_name);
+    params.serial_number = Some(SerialNumber::from(wanted.serial));
+    let now = SystemTime::now();
+    params.not_before = (now - 10 * DAY).into();
+    params.not_after = if wanted.expired { now - 5 * DAY } else { now + 10 * DAY }.into();
+    params
 }
 
 fn named(common_name: &str) -> DistinguishedName {

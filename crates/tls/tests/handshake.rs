@@ -111,6 +111,29 @@ fn whoever_is_not_trusted_is_refused_with_a_reason() {
 }
 
 #[test]
+fn a_trusted_authority_may_be_a_host_as_well() {
+    let authority = Authority::new();
+    let own = authority.of_itself(&Wanted { file: "own", common_name: "root", ..Wanted::default() });
+    let trusted = || Trust { authorities: Some(own.certificate.clone()), ..Trust::default() };
+    let (_, accepted) =
+        shake(&acceptor(&own, Some(trusted())), &connector(Some(&own), Some(trusted())), "localhost")
+            .unwrap();
+    assert_eq!(
+        accepted.peer_certificates().and_then(|chain| common_name(&chain[0])).as_deref(),
+        Some("root")
+    );
+    // What else is checked still is: the host that is called, whose certificate it is, and when.
+    let called = shake(&acceptor(&own, None), &connector(None, Some(trusted())), "example.com").unwrap_err();
+    assert!(called.contains("for other host names or addresses"), "{called}");
+    let other = authority.of_itself(&Wanted { file: "other", ..Wanted::default() });
+    let refused = shake(&acceptor(&other, None), &connector(None, Some(trusted())), "localhost");
+    assert!(refused.is_err());
+    let refused =
+        shake(&acceptor(&own, Some(trusted())), &connector(Some(&other), Some(trusted())), "localhost");
+    assert!(refused.is_err());
+}
+
+#[test]
 fn only_allowed_names_are_taken() {
     let authority = Authority::new();
     let server = authority.issue(&Wanted { file: "server", ..Wanted::default() });

@@ -531,7 +531,7 @@ pub struct LogArgs {
         default_value = "stderr"
     )]
     pub log_outputs: Vec<Output>,
-    /// The format: text (a line a message; etcd's console) or json (an object a line).
+    /// The format: text (a line a message; etcd's console) or json (an object a line, with etcd's keys).
     #[arg(long, env = "SYNOD_LOG_FORMAT", value_name = "FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
 }

@@ -3,7 +3,7 @@
 use tracing_subscriber::{EnvFilter, fmt};
 
 use super::{
-    etcd::outputs::Outputs,
+    etcd::{lines::Lines, outputs::Outputs},
     flags::{LogArgs, LogFormat},
 };
 use crate::failure::Failure;
@@ -27,7 +27,7 @@ pub fn start(args: &LogArgs) -> Result<(), Failure> {
     let format = fmt().with_env_filter(filter).with_writer(outputs).with_ansi(colours);
     match args.log_format {
         LogFormat::Text => format.compact().init(),
-        LogFormat::Json => format.json().flatten_event(true).init(),
+        LogFormat::Json => format.event_format(Lines).init(),
     }
     Ok(())
 }

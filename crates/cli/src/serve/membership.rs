@@ -28,6 +28,8 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a replica is without a leader before it asks the others whether it is still a member, and how
 /// long it waits between two such questions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(5);
+/// Programs that start etcd wait for this message: the replica has a leader, and the cluster knows where it serves clients.
+const READY: &str = "ready to serve client requests";
 /// How long all answers together may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -84,6 +86,7 @@ impl Membership {
         let mut retry = RETRY_MIN;
         let mut led_at = Instant::now();
         let mut was_led = false;
+        let mut was_ready = false;
         while !watch.stop.load(Ordering::Acquire) {
             thread::sleep(GLANCE_INTERVAL);
             let now = Instant::now();
@@ -130,6 +133,9 @@ impl Membership {
                         publish_at = now + RETRY_MAX;
                     }
                 }
+            } else if !was_ready {
+                was_ready = true;
+                tracing::info!(name = self.name, "{READY}");
             }
         }
     }

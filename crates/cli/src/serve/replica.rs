@@ -11,7 +11,7 @@ use synod_server::{
     Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
     PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
 };
-use synod_wire::{Ballot, ClusterId, GroupId, ReplicaId, SessionId, Slot};
+use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId, Slot};
 use tokio::time::{Instant, sleep};
 
 /// The time between two looks whether another replica leads.
@@ -167,8 +167,8 @@ impl Replica for Served {
         answer.map_err(error)
     }
 
-    fn ballot(&self) -> Ballot {
-        self.handle.ballot()
+    fn term(&self) -> u64 {
+        self.handle.term()
     }
 
     fn limits(&self) -> Limits {

@@ -20,7 +20,7 @@ use synod_server::{
     Member, MoveError, Registry, Replica, RequestError, Server, Start, Status, SubscribeError, Subscription,
     Watches,
 };
-use synod_wire::{Ballot, ClusterId, GroupId, ReplicaId, SessionId};
+use synod_wire::{ClusterId, GroupId, ReplicaId, SessionId};
 
 /// What an endpoint does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,8 +119,8 @@ impl Replica for Faulty {
     async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
         self.meddle(self.inner.query(query, consistency)).await
     }
-    fn ballot(&self) -> Ballot {
-        self.inner.ballot()
+    fn term(&self) -> u64 {
+        self.inner.term()
     }
     fn limits(&self) -> Limits {
         self.inner.limits()

@@ -150,7 +150,7 @@ pub(crate) fn start(
             known.keep = known.keep.max(keep);
         } else if !table.voids(id) {
             store.hold(batch, keep, Lsn::ZERO, (now, options.retransmit_after));
-            store.held_by(id, members.me(), &members, 0);
+            store.held_by(id, members.only(members.me()), |holders| members.is_quorum(holders));
         }
     }
     // A protocol in which every replica proposes has windows for all by itself.

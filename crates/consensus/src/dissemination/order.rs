@@ -48,7 +48,8 @@ impl Balanced {
         if self.has(Bug::ForgetReproposed) {
             proposed.clear();
         }
-        self.store.begin_to_propose(&proposed, &self.members, self.unneeded_holders());
+        let (members, early) = (&self.members, self.has(Bug::ProposeUnstable));
+        self.store.begin_to_propose(&proposed, |holders| early || members.is_quorum(holders));
     }
 
     /// Makes the effects of the inner protocol since `mark` those of this replica.

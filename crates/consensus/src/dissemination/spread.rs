@@ -199,14 +199,13 @@ impl Balanced {
 
     fn on_held(&mut self, now: Time, from: ReplicaId, held: &Holdings) {
         let wait = self.options.retransmit_after;
-        let missing = self.unneeded_holders();
         for id in held.ids() {
             if self.table.voids(id) || self.store.len() >= KNOWN_MAX && !self.store.knows(id) {
                 continue;
             }
             self.store.note(id, now, wait);
             self.store.heard_of(id, from);
-            self.store.held_by(id, from, &self.members, missing);
+            self.note_holder(id, from);
         }
     }
 
@@ -227,14 +226,14 @@ impl Balanced {
     }
 
     fn holds_durably(&mut self, id: BatchId) {
-        let missing = self.unneeded_holders();
-        self.store.held_by(id, self.members.me(), &self.members, missing);
+        self.note_holder(id, self.members.me());
         self.unacknowledged.push(id);
     }
 
-    /// How many holders may be missing for a quorum when a batch is proposed.
-    pub(super) fn unneeded_holders(&self) -> usize {
-        if self.has(Bug::ProposeUnstable) { self.members.count() } else { 0 }
+    /// Takes note that a replica holds a batch durably.
+    fn note_holder(&mut self, id: BatchId, who: ReplicaId) {
+        let (members, early) = (&self.members, self.has(Bug::ProposeUnstable));
+        self.store.held_by(id, members.only(who), |holders| early || members.is_quorum(holders));
     }
 
     // References of the inner protocol.

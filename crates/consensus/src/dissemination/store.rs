@@ -37,10 +37,9 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Whether it may be proposed, if `missing` holders less than a quorum are enough. Only a planted bug
-    /// needs `missing`.
-    fn may_be_proposed(&self, members: &Members, missing: usize) -> bool {
-        self.batch.is_some() && !self.proposed && members.is_quorum_with(missing, self.holders)
+    /// Whether it may be proposed.
+    fn may_be_proposed(&self, is_quorum: impl Fn(ReplicaSet) -> bool) -> bool {
+        self.batch.is_some() && !self.proposed && is_quorum(self.holders)
     }
 }
 
@@ -158,11 +157,11 @@ impl Store {
         }
     }
 
-    /// Takes note that a replica holds a batch durably. If a quorum does, and the batch is here, it may be proposed.
-    pub(super) fn held_by(&mut self, id: BatchId, who: ReplicaId, members: &Members, missing: usize) {
+    /// Takes note that this replica holds a batch durably. If a quorum does, and the batch is here, it may be proposed.
+    pub(super) fn held_by(&mut self, id: BatchId, who: ReplicaSet, is_quorum: impl Fn(ReplicaSet) -> bool) {
         if let Some(known) = self.known.get_mut(&id) {
-            known.holders = known.holders.union(members.only(who));
-            if known.may_be_proposed(members, missing) {
+            known.holders = known.holders.union(who);
+            if known.may_be_proposed(is_quorum) {
                 self.stable.insert(id);
             }
         }
@@ -220,13 +219,12 @@ impl Store {
     pub(super) fn begin_to_propose(
         &mut self,
         proposed: &BTreeSet<BatchId>,
-        members: &Members,
-        missing: usize,
+        is_quorum: impl Fn(ReplicaSet) -> bool,
     ) {
         self.stable.clear();
         for (&id, known) in &mut self.known {
             known.proposed = proposed.contains(&id);
-            if known.may_be_proposed(members, missing) {
+            if known.may_be_proposed(&is_quorum) {
                 self.stable.insert(id);
             }
         }
@@ -315,7 +313,9 @@ mod tests {
 
     fn hold(store: &mut Store, id: BatchId, holders: &[u64]) {
         store.hold(batch(id), Slot(9), Lsn::ZERO, (Time::ZERO, Duration::ZERO));
-        holders.iter().for_each(|&who| store.held_by(id, ReplicaId(who), &members(), 0));
+        let members = members();
+        let is_quorum = |holders| members.is_quorum(holders);
+        holders.iter().for_each(|&who| store.held_by(id, members.only(ReplicaId(who)), is_quorum));
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
         (1..=3).for_each(|number| hold(&mut store, id(2, number), &[2, 3]));
         hold(&mut store, id(3, 1), &[3, 1]);
         hold(&mut store, id(3, 2), &[3, 3]);
-        store.begin_to_propose(&BTreeSet::from([id(2, 1)]), &members(), 0);
+        store.begin_to_propose(&BTreeSet::from([id(2, 1)]), |holders| members().is_quorum(holders));
         let next = std::iter::from_fn(|| store.next_stable().and_then(Batch::id));
         assert_eq!(next.collect::<Vec<_>>(), [id(2, 2), id(3, 1), id(2, 3)], "one holder twice is one");
     }

@@ -2,34 +2,11 @@
 //! elect only a replica that is connected to a quorum (Ng 2020, section 2.4.1 and Algorithm 3, with the
 //! corrections E3 to E9 of its errata).
 //!
-//! - A reply counts until `timeout_rounds` rounds after it came, which is about one election time-out: a lost message
-//!   changes nothing. A reply that took longer than about an election time-out does not count at all.
-//! - A **leader** is *happy* while replies of a quorum, its own included, follow its ballot or a lower one. A replica
-//!   that has just begun to lead is happy for `timeout_rounds` rounds, and one that is in Phase 1 for twice as many
-//!   after its last progress, since a message and its answer may take one election time-out. A leader that decides
-//!   nothing although it should is not happy; it goes on leading until another replica is promised a higher ballot, and
-//!   makes no bid itself.
-//! - A **follower** is *happy* while it hears its leader, directly, and that leader is happy. A leader that is gone
-//!   ([`Departures`]) is not heard any more, at once; and the next rounds are short, as far as replies do not come
-//!   late.
-//! - A replica that is connected to a quorum, is not happy, and has *no happy neighbour*, **bids**: it shows a ballot
-//!   above all that it knows to be promised. It suggests its bid to the protocol if after [`BID_ROUNDS`] rounds a
-//!   quorum has answered requests that were sent since, still no neighbour is happy, and none shows a higher bid. Bids
-//!   that are made at about the same time have equal counters, so that **priority** decides between them, then the
-//!   replica's number: leadership goes to the same place whichever replica noticed first.
-//! - A replica whose **disk does not answer** does not bid, and gives up a Phase 1. A replica that **lags so far** that
-//!   it could not lead before it has caught up does not bid while the owner of the ballot that it follows is there:
-//!   that one may decide nothing, and serves reads all the same.
-//! - A replica that **gave up** does not bid while it abstains: for long enough that the others notice
-//!   (`timeout_rounds`), bid, and are seen (`BID_ROUNDS` and two rounds), and twice as long, then four times, if it
-//!   gives up again before anything is decided in between.
-//! - Until something is decided, a replica that gave up also **takes turns**: it does not bid while it sees the bid of
-//!   a replica whose last try is older than its own, and not before such a bid would have been seen. It would win by
-//!   its priority or its number, and fail again.
+//! A replica is *happy* with a leader that it hears and that has a quorum; one that is connected to a quorum, is not happy and has
+//! no happy neighbour *bids*, and the highest bid leads. The lowest eight bits of a ballot's round are the priority of its owner,
+//! the rest is the counter.
 //!
-//! The lowest eight bits of a ballot's round are the priority of its owner, the rest is the counter.
-//!
-//! `docs/elections.md` says what differs from the source, and has the argument that some replica leads and stays.
+//! `docs/elections.md` has the rules, what differs from the source, and the argument that some replica leads and stays.
 
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 

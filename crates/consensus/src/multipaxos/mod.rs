@@ -1,34 +1,10 @@
 //! MultiPaxos as JPaxos runs it (Santos 2012, chapter 7): views, one Phase 1 for all later slots, a window of
-//! Phase 2 instances decided out of order and delivered in order.
+//! Phase 2 instances decided out of order and delivered in order. docs/multipaxos.md has the argument why it is safe.
 //!
 //! A **ballot** is what the thesis calls a view or proposal number. Its owner runs Phase 1 once
 //! ([`Message::Prepare`], [`Message::Promise`]) and then proposes slot after slot ([`Message::Accept`],
-//! [`Message::Accepted`]). What a burst of inputs proposes leaves together and is written together, as are
-//! the answers to it; still each slot is voted for, decided and proposed again by itself. The election
-//! ([`crate::election`]) says which replica should own the next ballot.
-//!
-//! # Why it is safe
-//!
-//! The usual invariant: *if a value is chosen for a slot in ballot b, every proposal for that slot in a higher
-//! ballot has that value.* It needs two things of acceptors that must survive crashes, the promise and the
-//! accepted values, so both are records, and the messages that speak of them wait for the records. Where the
-//! thesis is silent:
-//!
-//! - **An announced decision names a ballot.** A follower takes slot s for decided by announcement only if it accepted
-//!   s *in the announcing ballot*: in an older ballot it may hold another value. All other slots that it hears to be
-//!   decided are gaps, which catch-up fills with values. The leader of b knows only of decisions in b and in lower
-//!   ballots ([`Protocol`], "Outside knowledge"), and in these slots b proposed what was decided; so a follower that
-//!   accepted s in b holds that.
-//! - **`Prepare` leaves only once the candidate's own promise is durable**, and a restarted replica never goes on in a
-//!   ballot of its earlier life. So no ballot is used for two different proposals of a slot, although the leader sends
-//!   proposals while its own record is still on its way to the disk.
-//! - **The record of an accepted value also notes the decided prefix.** Whatever was decided when it was written is in
-//!   the log before it, with the decided value as the latest record of its slot, or under a snapshot; so a restart,
-//!   even of all replicas at once, delivers that prefix without asking others.
-//! - **A replica whose log is damaged does not vote** until it knows everything that it may have voted for; see
-//!   `docs/recovery-without-a-log.md` for the protocol and its argument.
-//! - **A promise is of one life**, however many pages it takes, and of the latest life of its sender: what a replica
-//!   promised before it lost its log does not bind it afterwards.
+//! [`Message::Accepted`]). What a burst of inputs proposes leaves together and is written together; still each slot is voted
+//! for, decided and proposed again by itself. The election ([`crate::election`]) says which replica should own the next ballot.
 
 mod claims;
 mod describe;
@@ -57,6 +33,7 @@ use crate::{
     acceptor::{Accepted, Acceptor, Votes},
     leadership::{Leadership, Leads},
     paxos::{Common, Paxos},
+    planted::is_nearly_quorum,
 };
 
 /// One MultiPaxos replica.
@@ -369,10 +346,10 @@ impl MultiPaxos {
         // A leader that lags may have adopted slots further ahead than an acceptor would take; they are its own.
         let proposed = if let State::Leader(leader) = &self.state { leader.proposed } else { Slot::ZERO };
         let bound = proposed.0.max(self.decided().0 + self.common.options.accept_ahead_max());
-        let missing = usize::from(self.common.options.has(crate::Bug::CommitWithMinority));
+        let (members, few) = (&self.common.members, self.common.options.has(crate::Bug::CommitWithMinority));
         let last = Slot(last.0.min(bound));
-        let is_quorum = |votes| self.common.members.is_quorum_with(missing, votes);
-        if self.acceptor.vote(first, last, ballot, self.common.members.only(who), is_quorum) {
+        let is_quorum = |votes| members.is_quorum(votes) || few && is_nearly_quorum(members, votes);
+        if self.acceptor.vote(first, last, ballot, members.only(who), is_quorum) {
             self.deliver(effects);
         }
     }

@@ -28,7 +28,7 @@ impl Claims for Message {
             | Message::Stale { .. }
             | Message::TimeoutNow { .. }
             | Message::Priority { .. }
-            | Message::RoundConflict { .. }
+            | Message::RoundConflict(_)
             | Message::Pull { .. }
             | Message::Follow => Vec::new(),
             Message::RoundReply { ballot, through, .. } => {

@@ -3,7 +3,7 @@
 use synod_wire::{Ballot, ReplicaId, Slot};
 
 use super::{
-    Conflict, Entry, HeartbeatAck, Message, Record, Round, VoteRound,
+    Conflict, Entry, HeartbeatAck, Message, Record, Round, RoundConflict, VoteRound,
     commit_status::{Known, Status},
 };
 use crate::{
@@ -58,7 +58,7 @@ impl Describe for Message {
             Message::RoundReply { ballot, number, through } => {
                 format!("RoundReply {ballot} round {number} through slot {through}")
             }
-            Message::RoundConflict { ballot, number, prev, hint, hint_ballot } => format!(
+            Message::RoundConflict(RoundConflict { ballot, number, prev, hint, hint_ballot }) => format!(
                 "RoundConflict {ballot} round {number} at slot {prev}; perhaps slot {hint} in {hint_ballot}"
             ),
         }

@@ -16,7 +16,7 @@ use std::{
 use synod_wire::{Ballot, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Message, Raft, Replication, Round, State, VoteRound,
+    Message, Raft, Replication, Round, RoundConflict, State, VoteRound,
     commit_status::{CommitStatus, Merge, Status},
     follower::Taken,
     log::fitting,
@@ -438,11 +438,11 @@ impl Raft {
         let prev_ballot = self.log.ballot_at(prev).filter(|_| by_length).unwrap_or(prev_ballot);
         match self.take_in(prev, prev_ballot, entries, effects) {
             Taken::Conflicts { hint, hint_ballot } if self.pulls() && from != ballot.replica => {
-                self.pull(now, (from, ballot), (prev, prev_ballot), (hint, hint_ballot), effects);
+                self.pull(now, from, ballot, (prev, prev_ballot), (hint, hint_ballot), effects);
             }
             Taken::Conflicts { hint, hint_ballot } => {
-                let conflict = Message::RoundConflict { ballot, number, prev, hint, hint_ballot };
-                effects.send(ballot.replica, conflict, self.term_lsn);
+                let conflict = RoundConflict { ballot, number, prev, hint, hint_ballot };
+                effects.send(ballot.replica, Message::RoundConflict(conflict), self.term_lsn);
             }
             Taken::Nothing => return,
             Taken::Holds { through, after } if answers => {
@@ -475,7 +475,7 @@ impl Raft {
             }
         }
         for known in known {
-            leader.knows(known, (last, decided), now, retransmit_after);
+            leader.knows(known, last, decided, now, retransmit_after);
         }
         self.settle(now, effects);
         self.confirm_reads(effects);
@@ -541,7 +541,8 @@ impl Raft {
         &mut self,
         now: Time,
         from: ReplicaId,
-        (ballot, number): (Ballot, u64),
+        ballot: Ballot,
+        number: u64,
         through: Slot,
         effects: &mut Effects,
     ) {
@@ -551,14 +552,8 @@ impl Raft {
     }
 
     /// A follower answers a round: its log has no such entry. It gets what it lacks directly.
-    pub(super) fn on_round_conflict(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        (ballot, number): (Ballot, u64),
-        prev: Slot,
-        (hint, hint_ballot): (Slot, Ballot),
-    ) {
+    pub(super) fn on_round_conflict(&mut self, now: Time, from: ReplicaId, conflict: RoundConflict) {
+        let RoundConflict { ballot, number, prev, hint, hint_ballot } = conflict;
         let agree = self.log.last_not_above(hint, hint_ballot);
         let Some(progress) = self.answered_round(now, from, ballot, number) else { return };
         if prev <= progress.matched || !progress.begin_repair(prev) {

@@ -105,7 +105,8 @@ impl Leader {
     pub(super) fn knows(
         &mut self,
         known: Known,
-        (last, decided): (Slot, Slot),
+        last: Slot,
+        decided: Slot,
         now: Time,
         resend_after: Duration,
     ) {

@@ -1,29 +1,8 @@
 //! Which replicas vote, and changing that: by joint consensus, or one replica at a time.
 //!
-//! A configuration counts from the moment it is appended, on each replica that appends it, and no longer once
-//! it is truncated. A change from old to new goes through an entry under which every decision and every
-//! election needs a majority of both (Ng 2020, section 2.5.1; E29 explains why "from append" and not "from
-//! commit"). Once that entry is committed, the current leader appends the new configuration alone.
-//!
-//! A single replica may be added or removed in one step, since any majority of the one group meets any
-//! majority of the other. That, and overlapping changes in general, are only safe if a leader begins no
-//! change before it has committed an entry of its own term: otherwise two leaders can decide by majorities
-//! that do not meet, each of its own uncommitted configuration.
-//!
-//! # Two layers that know the voters
-//!
-//! The replica layer names the voters that come with a batch
-//! ([`Control::ChangeVoters`](crate::Control::ChangeVoters)), and every replica finds the same ones when it
-//! delivers that batch. For that to be the same in the end, everything that comes with voters is taken **one at
-//! a time**: while such an entry is in the log and not delivered, the next one is refused. So what the leader
-//! had delivered when it proposed a batch is what counts where it is decided: nothing else between the two
-//! speaks of voters. That includes batches that change something else about the group, since they decide whether
-//! the next one counts. What this module adds by itself is [`Batch::settling`], which every replica recognises.
-//!
-//! In return the replica layer can say which replicas vote after any decided slot. An entry that was fetched
-//! from a peer comes with its voters, and a snapshot with those of its slot
-//! ([`Control::Learn`](crate::Control::Learn), [`Control::Installed`](crate::Control::Installed),
-//! [`Members::seen_by`](crate::Members::seen_by)).
+//! A configuration counts from the moment it is appended, on each replica that appends it, and no longer once it is truncated.
+//! A leader begins no change before it has committed an entry of its own term, and none while a batch that speaks of voters is in
+//! the log and not delivered. docs/raft.md says why, and how the replica layer knows the voters too.
 
 use synod_wire::{Batch, ReplicaId, Time};
 

@@ -150,18 +150,7 @@ pub enum Message {
         through: Slot,
     },
     /// Answers `Round`, to the leader: the sender's log has no such entry.
-    RoundConflict {
-        /// The leader's term.
-        ballot: Ballot,
-        /// The number of the round.
-        number: u64,
-        /// The `prev` that does not fit.
-        prev: Slot,
-        /// Where the logs may still agree: the sender's last entry before the conflicting term.
-        hint: Slot,
-        /// The term of that entry.
-        hint_ballot: Ballot,
-    },
+    RoundConflict(RoundConflict),
     /// A candidate asks for votes, and says which it has; the sender may only pass that on.
     VoteRound(Box<VoteRound>),
     /// A round that the receiver passed on does not fit the sender's log. The receiver may send what is missing.
@@ -229,6 +218,21 @@ pub struct Conflict {
     pub ballot: Ballot,
     /// The same as in `Append`.
     pub session: u64,
+    /// The `prev` that does not fit.
+    pub prev: Slot,
+    /// Where the logs may still agree: the sender's last entry before the conflicting term.
+    pub hint: Slot,
+    /// The term of that entry.
+    pub hint_ballot: Ballot,
+}
+
+/// The contents of [`Message::RoundConflict`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundConflict {
+    /// The leader's term.
+    pub ballot: Ballot,
+    /// The number of the round.
+    pub number: u64,
     /// The `prev` that does not fit.
     pub prev: Slot,
     /// Where the logs may still agree: the sender's last entry before the conflicting term.
@@ -327,6 +331,8 @@ impl Message {
 }
 
 fields! { Conflict { ballot, session, prev, hint, hint_ballot } }
+
+fields! { RoundConflict { ballot, number, prev, hint, hint_ballot } }
 
 fields! { Round { ballot, number, beat, prev, prev_ballot, commit, status, entries } }
 
@@ -467,7 +473,7 @@ impl Body for Message {
         12 = Priority { priority };
         13 = Round(round);
         14 = RoundReply { ballot, number, through };
-        15 = RoundConflict { ballot, number, prev, hint, hint_ballot };
+        15 = RoundConflict(conflict);
         16 = VoteRound(round);
         17 = Pull { ballot, hint, hint_ballot };
         checked by Message::has_slots
@@ -520,7 +526,7 @@ impl Body for Message {
             Message::Heartbeat { .. } => Class::Heartbeat,
             Message::HeartbeatAck(_) => Class::HeartbeatAnswer,
             Message::Conflict(_)
-            | Message::RoundConflict { .. }
+            | Message::RoundConflict(_)
             | Message::Pull { .. }
             | Message::Stale { .. } => Class::Refusal,
             Message::TimeoutNow { .. } => Class::Transfer,

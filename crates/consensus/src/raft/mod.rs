@@ -1,9 +1,7 @@
 //! Raft (Ongaro 2014; Ng 2020, sections 2.5 and 10) with PreVote, CheckQuorum, priorities, leadership transfer and
-//! joint consensus.
+//! joint consensus. docs/raft.md has the argument why it is safe, and what differs from the papers.
 //!
-//! A **term** is a ballot's round: a term has at most one leader, so the term together with its leader is a
-//! [`Ballot`], and each entry carries the ballot in which it was proposed. Two logs that hold an entry of the
-//! same ballot at the same slot are equal through that slot.
+//! A **term** is a ballot's round, so the term together with its leader is a [`Ballot`].
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -18,25 +16,6 @@
 //! | `membership.rs` | which replicas vote, and changing that |
 //! | `recovery.rs` | starting; what came by catch-up and snapshots |
 //! | `log.rs` | the log in memory |
-//!
-//! # Why it is safe
-//!
-//! The argument is Ongaro's: votes are given once per term and only to logs that are up to date (E25), so a
-//! leader holds every committed entry; and only entries of the leader's own term are committed by counting
-//! (E28). The term, the vote and the entries are records, and what speaks of them waits for them (E30). Where
-//! the project's architecture differs from the papers:
-//!
-//! - **Decided entries arrive by another way too.** The replica layer fetches them from any peer ([`Control::Learn`],
-//!   [`Control::Installed`]), with their ballots. A decided entry that differs from the one in the log shows that
-//!   everything after the latter can never be decided, so it is removed; and a decided entry of a higher term raises
-//!   this replica's term, so that no leader of an older one can append after it.
-//! - **The replica layer says which replicas vote.** It knows the voters after every decided slot, and passes them on
-//!   with whatever comes from outside the leader's log: a restart, a fetched entry, a snapshot. See `membership.rs`.
-//! - **What a burst of inputs proposes is one record**, as is what a message brings; record, log and messages share its
-//!   entries. It is written before anything else that the leader writes or says, so no entry counts without one.
-//! - **A leader sends no snapshots.** A follower that needs more than the leader holds hears how far decisions go,
-//!   catches up, says so with its next `HeartbeatAck`, and is probed again.
-//! - **A replica whose log may miss records never votes again in its epoch**: it only learns.
 
 mod claims;
 mod commit_status;
@@ -59,7 +38,7 @@ mod tests;
 
 pub use commit_status::{Known, Merge, Status as CommitStatus};
 pub use messages::{
-    Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record, Round, VoteRound,
+    Configuration, Conflict, Entries, Entry, HeartbeatAck, Message, Record, Round, RoundConflict, VoteRound,
 };
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
@@ -292,11 +271,9 @@ impl Raft {
             }
             Message::VoteRound(round) => self.on_vote_round(now, *round, effects),
             Message::RoundReply { ballot, number, through } => {
-                self.on_round_reply(now, from, (ballot, number), through, effects);
+                self.on_round_reply(now, from, ballot, number, through, effects);
             }
-            Message::RoundConflict { ballot, number, prev, hint, hint_ballot } => {
-                self.on_round_conflict(now, from, (ballot, number), prev, (hint, hint_ballot));
-            }
+            Message::RoundConflict(conflict) => self.on_round_conflict(now, from, conflict),
         }
     }
 

@@ -64,7 +64,8 @@ impl Raft {
     pub(super) fn pull(
         &mut self,
         now: Time,
-        (from, ballot): (ReplicaId, Ballot),
+        from: ReplicaId,
+        ballot: Ballot,
         needs: Position,
         hint: Position,
         effects: &mut Effects,
@@ -91,7 +92,7 @@ impl Raft {
             None => self.gossip.pulls.lacks = None,
             // Without room for entries it would be asked for the same ones.
             Some(hint) if self.log.last_written() > before => {
-                self.pull(now, (peer, ballot), needs, hint, effects);
+                self.pull(now, peer, ballot, needs, hint, effects);
             }
             Some(_) => {}
         }

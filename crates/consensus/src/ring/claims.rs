@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, ReplicaId, Slot};
 
-use super::{Message, Record};
+use super::{Accept, DecisionRun, Message, Record, VoteRun};
 use crate::claims::{Claim, Claims, Fact, Facts, PromisePage, Way};
 
 impl Claims for Message {
@@ -31,7 +31,7 @@ impl Claims for Message {
     /// Members send an `Accept` on that the coordinator proposed, and `Votes` with the bits of others.
     fn claims_of(&self, sender: ReplicaId) -> Vec<Claim<'_>> {
         match self {
-            Message::Accept { view, first, decided, values, .. } if sender == view.ballot.replica => {
+            Message::Accept(Accept { view, first, decided, values, .. }) if sender == view.ballot.replica => {
                 let (ballot, decided) = (view.ballot, *decided);
                 let mut claims = vec![Claim::Leads { ballot, decided }];
                 for (slot, value) in (first.0..).map(Slot).zip(values) {
@@ -40,7 +40,7 @@ impl Claims for Message {
                 }
                 claims
             }
-            Message::Votes { view, first, last, votes, .. } => {
+            Message::Votes(VoteRun { view, first, last, votes, .. }) => {
                 let votes = view.place(sender).is_some_and(|place| votes.has(place));
                 let slots = (first.0..=last.0).map(Slot).filter(|_| votes);
                 slots.map(|slot| Claim::Vote { ballot: view.ballot, slot }).collect()
@@ -51,9 +51,9 @@ impl Claims for Message {
 
     fn way(&self) -> Option<Way<'_>> {
         let (Message::Values { view, .. }
-        | Message::Accept { view, .. }
-        | Message::Votes { view, .. }
-        | Message::Decision { view, .. }
+        | Message::Accept(Accept { view, .. })
+        | Message::Votes(VoteRun { view, .. })
+        | Message::Decision(DecisionRun { view, .. })
         | Message::View { view }) = self
         else {
             return None;

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use synod_wire::ReplicaId;
 
-use super::{AcceptedValue, Content, Delay, Message, Promise, Record, Value, View, Votes};
+use super::{
+    Accept, AcceptedValue, Content, DecisionRun, Delay, Message, Promise, Record, Value, View, VoteRun, Votes,
+};
 use crate::{
     BatchText, Batches, Describe,
     batches::last_of,
@@ -22,18 +24,18 @@ impl Describe for Message {
             Message::Values { view, safe, values } => {
                 format!("Values {}{}: {}", ring(view), mode(*safe), carried(values, batch))
             }
-            Message::Accept { view, first, decided, safe, values } => format!(
+            Message::Accept(Accept { view, first, decided, safe, values }) => format!(
                 "Accept {} {}, decided {decided}{}: {}",
                 ring(view),
                 run(*first, last_of(*first, values)),
                 mode(*safe),
                 carried(values, batch)
             ),
-            Message::Votes { view, first, last, decided, votes } => {
+            Message::Votes(VoteRun { view, first, last, decided, votes }) => {
                 let (ring, slots) = (ring(view), run(*first, *last));
                 format!("Votes {ring} {slots}, decided {decided}, {}", voted(view, *votes))
             }
-            Message::Decision { view, first, last, ttl } => {
+            Message::Decision(DecisionRun { view, first, last, ttl }) => {
                 format!("Decision {} {}, ttl {ttl}", ring(view), run(*first, *last))
             }
             Message::View { view } => {

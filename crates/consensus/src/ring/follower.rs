@@ -3,15 +3,16 @@
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    AcceptedValue, Bug, Content, Message, Promise, Record, Ring, RingDecision, State, Value, View, Votes,
-    values::sent_on,
+    Accept, AcceptedValue, Bug, Content, DecisionRun, Message, Promise, Record, Ring, RingDecision, State,
+    Value, View, VoteRun, Votes, values::sent_on,
 };
 use crate::{
-    Batches, Effects, LeaderView, Protocol, ReplicaSet, Role,
+    Batches, Effects, Protocol, ReplicaSet, Role, Threshold,
     acceptor::Accepted,
     batches::last_of,
     leadership::Leads,
     paxos::{FamilyMessage, Paxos},
+    planted::is_nearly_quorum,
 };
 
 impl Ring {
@@ -36,7 +37,8 @@ impl Ring {
         now: Time,
         from: ReplicaId,
         ballot: Ballot,
-        (first, through): (Slot, Option<Slot>),
+        first: Slot,
+        through: Slot,
         effects: &mut Effects,
     ) {
         let known = ballot == self.common.promised;
@@ -50,7 +52,7 @@ impl Ring {
             self.told = first;
             self.common.election.promised(ballot, now);
         }
-        let promise = self.promise_page(ballot, first, through.unwrap_or(Slot(u64::MAX)));
+        let promise = self.promise_page(ballot, first, through);
         effects.send(from, Message::Promise(promise), effects.last_lsn());
     }
 
@@ -102,7 +104,7 @@ impl Ring {
         if from == ballot.replica {
             self.follow(now, from, ballot, effects);
         } else {
-            self.common.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
+            self.common.heard_of_leader(now, ballot, effects);
         }
         self.adopt_view(now, view);
         true
@@ -128,14 +130,8 @@ impl Ring {
 
     /// A proposal passes on its way round the ring. It goes on at once; the vote follows when its record is durable
     /// ([`Ring::on_votes`]).
-    pub(super) fn on_accept(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        (view, safe): (View, bool),
-        (first, decided, values): (Slot, Slot, Vec<Value>),
-        effects: &mut Effects,
-    ) {
+    pub(super) fn on_accept(&mut self, now: Time, from: ReplicaId, accept: Accept, effects: &mut Effects) {
+        let Accept { view, first, decided, safe, values } = accept;
         let ballot = view.ballot;
         let passes_here = view.place(self.me()).is_some_and(|place| place > 0);
         if !passes_here || !view.is_of(&self.common.members, self.takes_learners()) {
@@ -145,7 +141,7 @@ impl Ring {
         if view.next(self.me()) != Some(ballot.replica) {
             // Also one that is not obeyed: the others may be a quorum.
             let values = values.iter().map(|value| sent_on(value, safe)).collect();
-            let accept = Message::Accept { view, first, decided, safe, values };
+            let accept = Message::Accept(Accept { view, first, decided, safe, values });
             self.send_round(accept, Lsn::ZERO, effects);
         }
         if !obeyed {
@@ -197,21 +193,14 @@ impl Ring {
 
     /// The votes for a proposal pass on their way round the ring. This replica adds its own, and with it they leave
     /// once its record is durable.
-    pub(super) fn on_votes(
-        &mut self,
-        now: Time,
-        from: ReplicaId,
-        (view, votes): (View, Votes),
-        (first, last, decided): (Slot, Slot, Slot),
-        effects: &mut Effects,
-    ) {
+    pub(super) fn on_votes(&mut self, now: Time, from: ReplicaId, run: VoteRun, effects: &mut Effects) {
+        let VoteRun { ref view, first, last, decided, votes } = run;
         let ballot = view.ballot;
         let is_ring = view.is_of(&self.common.members, self.takes_learners());
         let Some(place) = view.place(self.me()).filter(|_| is_ring) else { return };
-        if !self.follow_ring(now, from, &view, effects) {
+        if !self.follow_ring(now, from, view, effects) {
             if place > 0 {
-                let votes = Message::Votes { view, first, last, decided, votes };
-                self.send_round(votes, Lsn::ZERO, effects);
+                self.send_round(Message::Votes(run), Lsn::ZERO, effects);
             }
             return;
         }
@@ -227,7 +216,8 @@ impl Ring {
             let (end, own) = self.votes_from(ballot, at, last);
             let after = own.unwrap_or_default();
             let voted = if own.is_some() { votes.with(place) } else { votes };
-            self.send_votes_on(&view, (at, end, decided), (votes, voted), after, effects);
+            let part = VoteRun { view: view.clone(), first: at, last: end, decided, votes };
+            self.send_votes_on(part, voted, after, effects);
             let is_durable = own.is_some() && after <= self.common.durable;
             let me = self.common.members.only(self.me());
             let voters = if is_durable { voters.union(me) } else { voters };
@@ -237,27 +227,20 @@ impl Ring {
         self.on_decided(ballot, decided, effects);
     }
 
-    /// Sends the votes for some slots to the next member, once a record is durable; or the decision, if this replica
-    /// makes one of them.
-    fn send_votes_on(
-        &mut self,
-        view: &View,
-        (first, last, decided): (Slot, Slot, Slot),
-        (before, votes): (Votes, Votes),
-        after: Lsn,
-        effects: &mut Effects,
-    ) {
-        let view = view.clone();
+    /// Sends the votes that came for some slots to the next member as `votes`, with which the own may be among them,
+    /// once a record is durable; or the decision, if this replica makes one of them.
+    fn send_votes_on(&mut self, came: VoteRun, votes: Votes, after: Lsn, effects: &mut Effects) {
+        let VoteRun { view, first, last, votes: before, .. } = &came;
         let decides = match self.common.options.ring.decision {
-            RingDecision::Quorum => votes != before,
+            RingDecision::Quorum => votes != *before,
             RingDecision::Last => view.next(self.me()) == Some(view.ballot.replica),
         };
-        let decides = decides && self.is_enough(&view, votes) || self.counts_twice(before, votes);
+        let decides = decides && self.is_enough(view, votes) || self.counts_twice(*before, votes);
         let message = if decides {
-            let ttl = view.hops();
-            Message::Decision { view, first, last, ttl }
+            let (first, last, ttl) = (*first, *last, view.hops());
+            Message::Decision(DecisionRun { view: came.view, first, last, ttl })
         } else {
-            Message::Votes { view, first, last, decided, votes }
+            Message::Votes(VoteRun { votes, ..came })
         };
         self.send_round(message, after, effects);
     }
@@ -295,14 +278,15 @@ impl Ring {
 
     /// Whether these votes decide.
     fn is_enough(&self, view: &View, votes: Votes) -> bool {
-        let voters = view.voters(votes, &self.common.members);
-        let missing = self.has(Bug::DecideEarly) || self.has(crate::Bug::CommitWithMinority);
-        self.common.members.is_quorum_with(usize::from(missing), voters)
+        let (members, voters) = (&self.common.members, view.voters(votes, &self.common.members));
+        let few = self.has(Bug::DecideEarly) || self.has(crate::Bug::CommitWithMinority);
+        members.is_quorum(voters) || few && is_nearly_quorum(members, voters)
     }
 
     /// A planted bug: the vote of this member is added whether or not it is there already.
     fn counts_twice(&self, votes: Votes, voted: Votes) -> bool {
-        self.has(Bug::CountVotes) && votes == voted && votes.count() + 1 > self.common.members.count() / 2
+        let quorum = Threshold::Majority.least(self.common.members.count());
+        self.has(Bug::CountVotes) && votes == voted && votes.count() + 1 >= quorum
     }
 
     /// Accepts what is proposed in `first` and the slots after it, all of which is new.
@@ -359,8 +343,8 @@ impl Ring {
         let (first, last) = (first.max(self.decided().next()), Slot(last.0.min(bound)));
         let undecided = (first.0..=last.0).map(Slot).filter(|&slot| !self.acceptor.is_decided(slot));
         let undecided: Vec<Slot> = undecided.collect();
-        let missing = usize::from(self.has(crate::Bug::CommitWithMinority));
-        let is_quorum = |votes| self.common.members.is_quorum_with(missing, votes);
+        let (members, few) = (&self.common.members, self.has(crate::Bug::CommitWithMinority));
+        let is_quorum = |votes| members.is_quorum(votes) || few && is_nearly_quorum(members, votes);
         if !self.acceptor.vote(first, last, ballot, voters, is_quorum) {
             return;
         }
@@ -378,7 +362,8 @@ impl Ring {
         let Some(view) = self.view.clone() else { return };
         for run in slots.chunk_by(|slot, next| slot.next() == *next) {
             let (view, ttl) = (view.clone(), view.hops());
-            let decision = Message::Decision { view, first: run[0], last: run[run.len() - 1], ttl };
+            let decision =
+                Message::Decision(DecisionRun { view, first: run[0], last: run[run.len() - 1], ttl });
             self.send_round(decision, Lsn::ZERO, effects);
         }
     }
@@ -391,22 +376,24 @@ impl Ring {
         &mut self,
         now: Time,
         from: ReplicaId,
-        (view, ttl): (View, u8),
-        (first, last): (Slot, Slot),
+        decision: DecisionRun,
         effects: &mut Effects,
     ) {
+        let view = &decision.view;
         if !view.is_of(&self.common.members, self.takes_learners()) {
             return;
         }
         let ballot = view.ballot;
         if ballot >= self.common.promised {
-            self.follow_ring(now, from, &view, effects);
+            self.follow_ring(now, from, view, effects);
         }
         if ballot > self.common.promised {
             return; // Of a ballot of an earlier life of this replica, which remembers it no more.
         }
+        let DecisionRun { first, last, ttl, .. } = decision;
         if ttl > 1 {
-            self.send_round(Message::Decision { view, first, last, ttl: ttl - 1 }, Lsn::ZERO, effects);
+            let decision = DecisionRun { ttl: ttl - 1, ..decision };
+            self.send_round(Message::Decision(decision), Lsn::ZERO, effects);
         }
         let any_ballot = self.has(Bug::DecideAcrossBallots);
         self.acceptor.decide_run(first, last, |accepted| accepted.ballot == ballot || any_ballot);
@@ -450,8 +437,9 @@ impl Ring {
     /// Sends a message to the next member of its view once a record is durable. What a burst sends there leaves
     /// together.
     pub(super) fn send_round(&mut self, message: Message, after: Lsn, effects: &mut Effects) {
-        let (Message::Accept { view, .. } | Message::Votes { view, .. } | Message::Decision { view, .. }) =
-            &message
+        let (Message::Accept(Accept { view, .. })
+        | Message::Votes(VoteRun { view, .. })
+        | Message::Decision(DecisionRun { view, .. })) = &message
         else {
             return;
         };
@@ -502,8 +490,14 @@ fn join(before: &mut Message, next: &Message, bytes_max: usize) -> bool {
     };
     match (before, next) {
         (
-            Message::Accept { view, first, decided, safe, values },
-            Message::Accept { view: in_view, first: from, decided: through, safe: mode, values: more },
+            Message::Accept(Accept { view, first, decided, safe, values }),
+            Message::Accept(Accept {
+                view: in_view,
+                first: from,
+                decided: through,
+                safe: mode,
+                values: more,
+            }),
         ) if (&*view, &*safe) == (in_view, mode)
             && last_of(*first, values).next() == *from
             && fits(values, more) =>
@@ -513,15 +507,15 @@ fn join(before: &mut Message, next: &Message, bytes_max: usize) -> bool {
             true
         }
         (
-            Message::Votes { view, last, decided, votes, .. },
-            Message::Votes { view: in_view, first: from, last: end, decided: through, votes: voted },
+            Message::Votes(VoteRun { view, last, decided, votes, .. }),
+            Message::Votes(VoteRun { view: in_view, first: from, last: end, decided: through, votes: voted }),
         ) if (&*view, &*votes, last.next()) == (in_view, voted, *from) => {
             (*last, *decided) = (*end, (*decided).max(*through));
             true
         }
         (
-            Message::Decision { view, last, ttl, .. },
-            Message::Decision { view: in_view, first: from, last: end, ttl: left },
+            Message::Decision(DecisionRun { view, last, ttl, .. }),
+            Message::Decision(DecisionRun { view: in_view, first: from, last: end, ttl: left }),
         ) if (&*view, &*ttl, last.next()) == (in_view, left, *from) => {
             *last = *end;
             true

@@ -8,7 +8,7 @@ use std::{
 use synod_wire::{Ballot, Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Content, Message, Ring, State, Value, View, Votes,
+    Accept, Content, Message, Ring, State, Value, View, VoteRun, Votes,
     order::{Survey, next_permutation},
     question::Question,
     values::carried,
@@ -147,7 +147,8 @@ impl Ring {
     pub(super) fn begin_to_lead(
         &mut self,
         now: Time,
-        (decided, reserved): (Slot, Slot),
+        decided: Slot,
+        reserved: Slot,
         waiting: VecDeque<Waiting>,
         answered: BTreeSet<ReplicaId>,
         effects: &mut Effects,
@@ -354,7 +355,7 @@ impl Ring {
             Value { hops: *hops, content }
         };
         let values = page.iter().map(value).collect();
-        self.send_round(Message::Accept { view, first, decided, safe, values }, Lsn::ZERO, effects);
+        self.send_round(Message::Accept(Accept { view, first, decided, safe, values }), Lsn::ZERO, effects);
     }
 
     /// The coordinator's own record of what it proposed is durable: its vote goes round, and collects the others.
@@ -370,7 +371,7 @@ impl Ring {
     fn send_own_votes(&mut self, view: View, first: Slot, last: Slot, own: bool, effects: &mut Effects) {
         let (decided, votes) = (self.decided(), Votes::default());
         let votes = if own { votes.with(0) } else { votes };
-        self.send_round(Message::Votes { view, first, last, decided, votes }, Lsn::ZERO, effects);
+        self.send_round(Message::Votes(VoteRun { view, first, last, decided, votes }), Lsn::ZERO, effects);
     }
 
     /// Whether nothing was delivered for two time-outs although slots were decided before this leader's time.
@@ -465,7 +466,8 @@ impl Ring {
                 let values = page.iter().map(value).collect();
                 let after = page.iter().map(|(.., lsn)| *lsn).max().unwrap_or_default();
                 let last = last_of(first, page);
-                let accept = Message::Accept { view: view.clone(), first, decided, safe: true, values };
+                let accept =
+                    Message::Accept(Accept { view: view.clone(), first, decided, safe: true, values });
                 self.send_round(accept, Lsn::ZERO, effects);
                 // If its own disk is slow, the others may be a quorum.
                 self.send_own_votes(view.clone(), first, last, after <= self.common.durable, effects);

@@ -86,9 +86,9 @@ impl Ring {
         matches!(
             message,
             Message::Values { .. }
-                | Message::Accept { .. }
-                | Message::Votes { .. }
-                | Message::Decision { .. }
+                | Message::Accept(_)
+                | Message::Votes(_)
+                | Message::Decision(_)
                 | Message::View { .. }
                 | Message::Decided { .. }
         )

@@ -50,42 +50,11 @@ pub enum Message {
         values: Vec<Value>,
     },
     /// Phase 2a, for consecutive slots, on its way round the ring until the member before the coordinator has it.
-    Accept {
-        /// The ring along which it goes.
-        view: View,
-        /// The slot of the first value.
-        first: Slot,
-        /// Slots through this one are decided, those proposed in the view's ballot with what was proposed.
-        decided: Slot,
-        /// The same as in `Values`.
-        safe: bool,
-        /// What is proposed in `first` and the slots after it.
-        values: Vec<Value>,
-    },
+    Accept(Accept),
     /// Phase 2b, for consecutive slots, on its way round the ring until a quorum has voted.
-    Votes {
-        /// The ring along which it goes.
-        view: View,
-        /// The first slot.
-        first: Slot,
-        /// The last slot.
-        last: Slot,
-        /// The same as in `Accept`.
-        decided: Slot,
-        /// The members of the view that have durably accepted what was proposed in these slots in the view's ballot.
-        votes: Votes,
-    },
+    Votes(VoteRun),
     /// These consecutive slots are decided, with what was proposed in the view's ballot.
-    Decision {
-        /// The ring along which it goes.
-        view: View,
-        /// The first slot.
-        first: Slot,
-        /// The last slot.
-        last: Slot,
-        /// How many members it reaches from here on.
-        ttl: u8,
-    },
+    Decision(DecisionRun),
     /// This is the ring from now on.
     View {
         /// The ring.
@@ -134,6 +103,49 @@ pub enum Message {
         /// The coordinator's ballot.
         ballot: Ballot,
     },
+}
+
+/// The contents of [`Message::Accept`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// The ring along which it goes.
+    pub view: View,
+    /// The slot of the first value.
+    pub first: Slot,
+    /// Slots through this one are decided, those proposed in the view's ballot with what was proposed.
+    pub decided: Slot,
+    /// The same as in [`Message::Values`].
+    pub safe: bool,
+    /// What is proposed in `first` and the slots after it.
+    pub values: Vec<Value>,
+}
+
+/// The contents of [`Message::Votes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VoteRun {
+    /// The ring along which it goes.
+    pub view: View,
+    /// The first slot.
+    pub first: Slot,
+    /// The last slot.
+    pub last: Slot,
+    /// The same as in [`Accept`].
+    pub decided: Slot,
+    /// The members of the view that have durably accepted what was proposed in these slots in the view's ballot.
+    pub votes: Votes,
+}
+
+/// The contents of [`Message::Decision`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionRun {
+    /// The ring along which it goes.
+    pub view: View,
+    /// The first slot.
+    pub first: Slot,
+    /// The last slot.
+    pub last: Slot,
+    /// How many members it reaches from here on.
+    pub ttl: u8,
 }
 
 /// A batch on its way, with its bytes or without.
@@ -233,6 +245,12 @@ pub struct AcceptedValue {
 
 fields! { AcceptedValue { slot, ballot, batch } }
 
+fields! { Accept { view, first, decided, safe, values } }
+
+fields! { VoteRun { view, first, last, decided, votes } }
+
+fields! { DecisionRun { view, first, last, ttl } }
+
 fields! { Promise { ballot, from, decided, next, accepted } }
 
 impl From<FamilyMessage> for Message {
@@ -251,8 +269,11 @@ impl Message {
     /// Whether its slots are a run that does not end with the last number that there is.
     fn holds_slots(&self) -> Result<(), DecodeError> {
         let (first, last) = match self {
-            Message::Accept { first, values, .. } => (*first, first.0.saturating_add(values.len() as u64)),
-            Message::Votes { first, last, .. } | Message::Decision { first, last, .. } => (*first, last.0),
+            Message::Accept(Accept { first, values, .. }) => {
+                (*first, first.0.saturating_add(values.len() as u64))
+            }
+            Message::Votes(VoteRun { first, last, .. })
+            | Message::Decision(DecisionRun { first, last, .. }) => (*first, last.0),
             _ => return Ok(()),
         };
         if first.0 <= last && last < u64::MAX {
@@ -269,9 +290,9 @@ impl Body for Message {
         1 = Prepare { ballot, from };
         2 = Promise(promise);
         3 = Values { view, safe, values };
-        4 = Accept { view, first, decided, safe, values };
-        5 = Votes { view, first, last, decided, votes };
-        6 = Decision { view, first, last, ttl };
+        4 = Accept(accept);
+        5 = Votes(votes);
+        6 = Decision(decision);
         7 = View { view };
         8 = Decided { ballot, through };
         9 = Heartbeat { ballot, decided, round };
@@ -287,7 +308,7 @@ impl Body for Message {
     fn for_each_batch(&self, see: &mut dyn FnMut(&Batch)) {
         match self {
             Message::Promise(promise) => promise.accepted.iter().for_each(|value| see(&value.batch)),
-            Message::Values { values, .. } | Message::Accept { values, .. } => {
+            Message::Values { values, .. } | Message::Accept(Accept { values, .. }) => {
                 values.iter().filter_map(|value| value.content.whole()).for_each(see);
             }
             _ => {}
@@ -296,12 +317,12 @@ impl Body for Message {
 
     fn other_bytes(&self) -> u64 {
         let (view, values) = match self {
-            Message::Values { view, values, .. } | Message::Accept { view, values, .. } => {
+            Message::Values { view, values, .. } | Message::Accept(Accept { view, values, .. }) => {
                 (view, &values[..])
             }
-            Message::Votes { view, .. } | Message::Decision { view, .. } | Message::View { view } => {
-                (view, &[][..])
-            }
+            Message::Votes(VoteRun { view, .. })
+            | Message::Decision(DecisionRun { view, .. })
+            | Message::View { view } => (view, &[][..]),
             Message::Delays { delays } => return (delays.len() * size_of::<Delay>()) as u64,
             _ => return 0,
         };
@@ -314,9 +335,9 @@ impl Body for Message {
             Message::Prepare { .. } | Message::PrepareRange { .. } => Class::Prepare,
             Message::Promise(_) => Class::Promise,
             Message::Values { .. } => Class::Dissemination,
-            Message::Accept { .. } => Class::Proposal,
-            Message::Votes { .. } => Class::Vote,
-            Message::Decision { .. } | Message::View { .. } | Message::Decided { .. } => Class::Announcement,
+            Message::Accept(_) => Class::Proposal,
+            Message::Votes(_) => Class::Vote,
+            Message::Decision(_) | Message::View { .. } | Message::Decided { .. } => Class::Announcement,
             Message::Heartbeat { .. } => Class::Heartbeat,
             Message::HeartbeatAck { .. } | Message::Delays { .. } => Class::HeartbeatAnswer,
             Message::Reject { .. } => Class::Refusal,

@@ -36,7 +36,7 @@ mod view;
 mod walk;
 
 pub use learner::{RingLearners, RingVoters};
-pub use messages::{AcceptedValue, Content, Message, Promise, Record, Value};
+pub use messages::{Accept, AcceptedValue, Content, DecisionRun, Message, Promise, Record, Value, VoteRun};
 pub use order::{Delay, RingOrder};
 pub use planted::Bug;
 pub(crate) use profile::PROFILE;
@@ -53,7 +53,7 @@ use values::Values;
 use walk::Walk;
 
 use crate::{
-    Control, Effect, Effects, Input, Options, Protocol, Role, Route, Status, VoterSets,
+    Control, Effect, Effects, Input, Options, Protocol, Role, Route, Status, Threshold, VoterSets,
     acceptor::Acceptor,
     leadership::{Leadership, Leads},
     paxos::{Common, Paxos},
@@ -311,22 +311,16 @@ impl Ring {
         }
         match message {
             Message::Prepare { ballot, from: first } => {
-                self.on_prepare(now, from, ballot, (first, None), effects);
+                self.on_prepare(now, from, ballot, first, Slot(u64::MAX), effects);
             }
             Message::PrepareRange { ballot, from: first, through } => {
-                self.on_prepare(now, from, ballot, (first, Some(through)), effects);
+                self.on_prepare(now, from, ballot, first, through, effects);
             }
             Message::Promise(promise) => self.on_promise(now, from, promise, effects),
             Message::Values { view, safe, values } => self.on_values(now, from, view, safe, values, effects),
-            Message::Accept { view, first, decided, safe, values } => {
-                self.on_accept(now, from, (view, safe), (first, decided, values), effects);
-            }
-            Message::Votes { view, first, last, decided, votes } => {
-                self.on_votes(now, from, (view, votes), (first, last, decided), effects);
-            }
-            Message::Decision { view, first, last, ttl } => {
-                self.on_decision(now, from, (view, ttl), (first, last), effects);
-            }
+            Message::Accept(accept) => self.on_accept(now, from, accept, effects),
+            Message::Votes(votes) => self.on_votes(now, from, votes, effects),
+            Message::Decision(decision) => self.on_decision(now, from, decision, effects),
             Message::View { view } => {
                 self.follow_ring(now, from, &view, effects);
             }
@@ -480,7 +474,8 @@ impl Ring {
         }
         let voters =
             view.order.iter().enumerate().filter(|(_, id)| self.common.members.index(**id).is_some());
-        voters.map(|(place, _)| place).nth(self.common.members.count() / 2).unwrap_or(last)
+        let quorum = Threshold::Majority.least(self.common.members.count());
+        voters.map(|(place, _)| place).nth(quorum - 1).unwrap_or(last)
     }
 
     /// After which time a batch of this replica's own clients is sent again at first.

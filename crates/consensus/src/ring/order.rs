@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 use synod_wire::{DecodeError, Reader, ReplicaId, Time, Writer};
 
 use super::{Message, Ring, State};
-use crate::{Effects, codec::Field, leadership::Leads, options::choice, paxos::Paxos};
+use crate::{Effects, Threshold, codec::Field, leadership::Leads, options::choice, paxos::Paxos};
 
 choice! {
     /// In which order the members of the ring stand.
@@ -310,7 +310,7 @@ impl Ring {
     fn points(&mut self, ids: &[ReplicaId]) -> Points {
         let (me, own) = (self.me(), self.own_delays());
         let needed = match self.common.options.ring.decision {
-            super::RingDecision::Quorum => self.common.members.count() / 2 + 1,
+            super::RingDecision::Quorum => Threshold::Majority.least(self.common.members.count()),
             super::RingDecision::Last => usize::MAX,
         };
         let State::Leader(leader) = &mut self.state else { unreachable!("a coordinator places members") };
@@ -338,7 +338,7 @@ mod tests {
         let delays =
             places.iter().map(|one| places.iter().map(|other| delay(one, other)).collect()).collect();
         let shares = (0..count).map(|_| random(seed, WHOLE / count as u64)).collect();
-        Points { delays, shares, needed: count / 2 + 1 }
+        Points { delays, shares, needed: Threshold::Majority.least(count) }
     }
 
     fn in_turn(points: &Points) -> Vec<usize> {

@@ -43,6 +43,9 @@ pub(crate) const PROFILE: Profile = Profile {
     every_replica_proposes: true,
     recovers_itself: false,
     has_terms: false,
+    fills_slots_alone: true,
+    promises_sequence: false,
+    times_answers: |options| options.ring.order == RingOrder::Measured,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
     keys: &[

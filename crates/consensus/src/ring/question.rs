@@ -209,7 +209,7 @@ impl Ring {
                 let answered = std::mem::take(&mut candidate.answered);
                 let waiting = self.adopted(values, decided, through, VecDeque::new());
                 let reserved = if ends { through } else { Slot(u64::MAX) };
-                self.begin_to_lead(now, (decided, reserved), waiting, answered, effects);
+                self.begin_to_lead(now, decided, reserved, waiting, answered, effects);
             }
             State::Leader(leader) => {
                 let Some(question) = leader.reserving.take() else { return };

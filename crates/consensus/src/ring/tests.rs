@@ -11,8 +11,8 @@ use synod_wire::{
 };
 
 use super::{
-    AcceptedValue, Bug, Content, Message, Promise, Record, RingDecision, RingLearners, Tuning, Value, View,
-    Votes,
+    Accept, AcceptedValue, Bug, Content, DecisionRun, Message, Promise, Record, RingDecision, RingLearners,
+    Tuning, Value, View, VoteRun, Votes,
 };
 use crate::{
     Body, Effect, Effects, Input, Members, Options, Protocol, ProtocolKind, Restart, Role, VoterSets,
@@ -140,13 +140,13 @@ impl Net {
         let link = format!("{}→{}", from - 1, to - 1);
         let (name, values) = match message {
             Message::Values { values, .. } => ("V", values),
-            Message::Accept { values, .. } => ("P2", values),
-            Message::Votes { view, votes, .. } => {
+            Message::Accept(Accept { values, .. }) => ("P2", values),
+            Message::Votes(VoteRun { view, votes, .. }) => {
                 let places = (0..view.len()).filter(|&place| votes.has(place));
                 let places: Vec<String> = places.map(|place| place.to_string()).collect();
                 return self.walk.push(format!("B {link} {{{}}}", places.join(",")));
             }
-            Message::Decision { ttl, .. } => return self.walk.push(format!("D {link} t{ttl}")),
+            Message::Decision(DecisionRun { ttl, .. }) => return self.walk.push(format!("D {link} t{ttl}")),
             _ => return,
         };
         let [Value { hops, content }] = &values[..] else { panic!("one value a message") };
@@ -252,7 +252,7 @@ fn a_member_that_refuses_does_not_stop_the_others() {
     let refused = (ReplicaId(1), Message::Reject { promised: higher });
     let sent = node.receive(1, whole);
     assert_eq!(sent[0], refused);
-    assert!(matches!(&sent[1], (ReplicaId(3), Message::Accept { .. })), "{:?}", sent[1]);
+    assert!(matches!(&sent[1], (ReplicaId(3), Message::Accept(_))), "{:?}", sent[1]);
     let message = votes(order, 1, Votes::default().with(0));
     assert_eq!(node.receive(1, message.clone()), [refused, (ReplicaId(3), message)]);
 }
@@ -272,7 +272,8 @@ fn a_learner_passes_votes_on_and_adds_none() {
     assert_eq!(node.receive(2, message.clone()), [(ReplicaId(3), message)]);
     let prepare = Message::Prepare { ballot: Ballot { round: 512, replica: ReplicaId(2) }, from: Slot(1) };
     assert_eq!(node.receive(2, prepare), [], "no candidate counts on it");
-    let decision = |ttl| Message::Decision { view: order.clone(), first: Slot(1), last: Slot(1), ttl };
+    let decision =
+        |ttl| Message::Decision(DecisionRun { view: order.clone(), first: Slot(1), last: Slot(1), ttl });
     assert_eq!(node.receive(2, decision(2)), [(ReplicaId(3), decision(1))]);
     assert_eq!(node.delivered, [batch(1, 1)]);
     assert_eq!(node.effects.last_lsn(), before.next(), "one record, of what was decided");
@@ -285,7 +286,7 @@ fn a_learner_passes_votes_on_and_adds_none() {
     let order = ring(&[1, 4, 3, 2]);
     let [with, without] =
         [Votes::default().with(1), Votes::default()].map(|votes| self::votes(order.clone(), 1, votes));
-    let decides = |sent: &[(ReplicaId, Message)]| matches!(sent, [.., (_, Message::Decision { .. })]);
+    let decides = |sent: &[(ReplicaId, Message)]| matches!(sent, [.., (_, Message::Decision(_))]);
     assert!(!decides(&voter.receive(4, without)) && !decides(&voter.receive(4, with)));
     let three = self::votes(order, 1, Votes::default().with(0).with(1));
     assert!(decides(&voter.receive(4, three)), "with the coordinator's and its own");
@@ -318,7 +319,7 @@ fn a_coordinator_proposes_only_where_a_quorum_told_what_it_accepted() {
     assert_eq!(node.protocol.status().role, Role::Leader);
     let proposed = |sent: &[(ReplicaId, Message)]| -> Vec<(u64, bool)> {
         let values = |message: &Message| match message {
-            Message::Accept { first, values, .. } => {
+            Message::Accept(Accept { first, values, .. }) => {
                 let noop = |value: &Value| *value.content.batch() == Batch::noop();
                 (first.0..).zip(values).map(|(slot, value)| (slot, noop(value))).collect()
             }
@@ -330,13 +331,13 @@ fn a_coordinator_proposes_only_where_a_quorum_told_what_it_accepted() {
     // One slot is left, which is less than half of a range.
     assert_eq!(asked(&sent), Some((7, 9)));
     node.receive(2, votes(ring(&[1, 2]), 1, Votes::default().with(0)));
-    let all = Message::Votes {
+    let all = Message::Votes(VoteRun {
         view: ring(&[1, 2]),
         first: Slot(1),
         last: Slot(5),
         decided: Slot::ZERO,
         votes: Votes::default().with(0).with(1),
-    };
+    });
     node.receive(2, all);
     let sent = node.step(Input::Propose { batch: batch(1, 1), awaited: false });
     assert_eq!(proposed(&sent), [(6, false)]);
@@ -400,11 +401,11 @@ fn a_run_of_slots_without_end_is_refused_or_passes_at_once() {
     node.receive(1, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
     let run = |first, last| {
         let (view, votes) = (order.clone(), Votes::default().with(0));
-        Message::Votes { view, first: Slot(first), last: Slot(last), decided: Slot::ZERO, votes }
+        Message::Votes(VoteRun { view, first: Slot(first), last: Slot(last), decided: Slot::ZERO, votes })
     };
     let sent = node.receive(1, run(1, u64::MAX - 1));
     let runs = sent.iter().filter_map(|(_, message)| match message {
-        Message::Votes { first, last, .. } => Some((first.0, last.0)),
+        Message::Votes(VoteRun { first, last, .. }) => Some((first.0, last.0)),
         _ => None,
     });
     let runs: Vec<_> = runs.collect();
@@ -459,17 +460,17 @@ fn ring(order: &[u64]) -> View {
 
 fn accept(view: View, slot: u64, content: Content) -> Message {
     let (first, decided, safe, values) = (Slot(slot), Slot::ZERO, false, vec![Value { hops: 0, content }]);
-    Message::Accept { view, first, decided, safe, values }
+    Message::Accept(Accept { view, first, decided, safe, values })
 }
 
 fn votes(view: View, slot: u64, votes: Votes) -> Message {
-    Message::Votes { view, first: Slot(slot), last: Slot(slot), decided: Slot::ZERO, votes }
+    Message::Votes(VoteRun { view, first: Slot(slot), last: Slot(slot), decided: Slot::ZERO, votes })
 }
 
 fn votes_sent(sent: &[(ReplicaId, Message)]) -> Vec<Votes> {
     let votes = sent.iter().filter_map(|(_, message)| match message {
-        Message::Votes { votes, .. } => Some(*votes),
-        Message::Decision { .. } => Some(Votes([u64::MAX; 2])),
+        Message::Votes(VoteRun { votes, .. }) => Some(*votes),
+        Message::Decision(_) => Some(Votes([u64::MAX; 2])),
         _ => None,
     });
     votes.collect()
@@ -520,10 +521,10 @@ fn bytes_go_on_at_once_and_votes_once_their_record_is_durable() {
     let mut found = Vec::new();
     for effect in node.effects.drain() {
         match effect {
-            Effect::Send { message: crate::Message::Ring(Message::Accept { .. }), after, .. } => {
+            Effect::Send { message: crate::Message::Ring(Message::Accept(_)), after, .. } => {
                 found.push(("bytes", after));
             }
-            Effect::Send { message: crate::Message::Ring(Message::Votes { .. }), after, .. } => {
+            Effect::Send { message: crate::Message::Ring(Message::Votes(_)), after, .. } => {
                 found.push(("votes", after));
             }
             _ => {}
@@ -539,7 +540,8 @@ fn batches_leave_behind_the_decision_that_came_before_them() {
     node.flush();
     let order = ring(&[1, 2, 3]);
     node.receive(2, accept(order.clone(), 1, Content::Whole(batch(2, 1))));
-    let decision = Message::Decision { view: order.clone(), first: Slot(1), last: Slot(1), ttl: 2 };
+    let decision =
+        Message::Decision(DecisionRun { view: order.clone(), first: Slot(1), last: Slot(1), ttl: 2 });
     let values = vec![Value { hops: 2, content: Content::Whole(batch(2, 2)) }];
     for message in [decision, Message::Values { view: order, safe: false, values }] {
         let receive = Input::Receive { from: ReplicaId(2), message: message.into() };
@@ -548,7 +550,7 @@ fn batches_leave_behind_the_decision_that_came_before_them() {
     let sent = node.step(Input::Propose { batch: batch(3, 1), awaited: false });
     let origin = |value: &Value| value.content.batch().id().and_then(|id| id.origin.of_replica()).unwrap().0;
     let kinds = sent.iter().map(|(to, message)| match message {
-        Message::Decision { .. } => format!("a decision to {to}"),
+        Message::Decision(_) => format!("a decision to {to}"),
         Message::Values { values, .. } => format!("values of {} to {to}", origin(&values[0])),
         other => format!("{other:?}"),
     });
@@ -589,7 +591,7 @@ fn a_new_coordinator_adopts_the_highest_ballot_of_each_slot_and_nothing_below_a_
         let sent = node.receive(3, promise(decided, accepted));
         let mut proposed = Vec::new();
         for (_, message) in sent {
-            if let Message::Accept { first, values, safe, .. } = message {
+            if let Message::Accept(Accept { first, values, safe, .. }) = message {
                 assert!(safe, "nobody knows who has the bytes");
                 for (slot, value) in (first.0..).zip(values) {
                     proposed.push((slot, value.content.whole().unwrap().id().map_or(0, |id| id.number)));
@@ -615,7 +617,8 @@ fn a_member_without_the_bytes_does_not_vote_and_delivers_once_it_has_them() {
         [two],
         "they go on without its own"
     );
-    let decision = Message::Decision { view: order.clone(), first: Slot(1), last: Slot(1), ttl: 3 };
+    let decision =
+        Message::Decision(DecisionRun { view: order.clone(), first: Slot(1), last: Slot(1), ttl: 3 });
     node.receive(2, decision);
     assert!(node.delivered.is_empty());
     // The bytes, and then the same again.

@@ -10,6 +10,7 @@ use crate::{
     batches::{fitting, last_of},
     leadership::Leadership,
     paxos::Paxos,
+    planted::nearly_quorum_value,
     resend::Resend,
 };
 
@@ -111,8 +112,9 @@ impl SequencePaxos {
         let only_newer = self.has(super::Bug::PromiseOnlyNewer);
         match &mut self.state {
             State::Candidate(candidate) if candidate.ballot == promise.ballot => {
-                let untold = only_newer && promise.has.accepted_in == candidate.best.has.accepted_in;
-                if !candidate.takes(from, promise, untold) {
+                let (has, best) = (promise.has, candidate.best.has);
+                let skipped = only_newer && has.accepted_in == best.accepted_in;
+                if !candidate.takes(from, promise, has.rank() > best.rank() && !skipped) {
                     // Nothing new: what is still missing is asked for again in a while.
                     return;
                 }
@@ -267,11 +269,13 @@ impl SequencePaxos {
 
     /// Decides what a quorum has accepted.
     pub(super) fn choose(&mut self, effects: &mut Effects) {
-        let missing = usize::from(self.has(Bug::CommitWithMinority));
+        let few = self.has(Bug::CommitWithMinority);
         let State::Leader(leader) = &mut self.state else { return };
         let accepted = |id| leader.peers.get(&id).map_or(leader.own, |peer| peer.last).0;
-        let chosen =
-            Slot(self.common.members.voters().quorum_value_with(missing, accepted)).min(leader.written);
+        let voters = self.common.members.voters();
+        let by_quorum =
+            if few { nearly_quorum_value(voters, accepted) } else { voters.quorum_value(accepted) };
+        let chosen = Slot(by_quorum).min(leader.written);
         let before = self.log.decided();
         if chosen <= before {
             return;
@@ -299,16 +303,16 @@ impl SequencePaxos {
 }
 
 impl Candidate {
-    /// Notes a promise, or another page of the best one; false if there is nothing new in it. `untold`: a planted bug
-    /// hides what it has.
-    fn takes(&mut self, from: ReplicaId, promise: Promise, untold: bool) -> bool {
+    /// Notes a promise, which is better than all before or not, or another page of the best one; false if there is
+    /// nothing new in it.
+    fn takes(&mut self, from: ReplicaId, promise: Promise, is_best: bool) -> bool {
         let Promise { has, page, first, batches, more, .. } = promise;
         let next = more.then(|| last_of(first, &batches).next());
         if page == Slot::ZERO {
             let news = self.promises.insert(from, has).is_none();
             // Also if it holds no elements: then those that this replica lacks, if any, are dropped as decided, and
             // come by catch-up. `first` tells.
-            if has.rank() > self.best.has.rank() && !untold {
+            if is_best {
                 let batches = batches.to_vec();
                 self.best = Best { from: Some(from), has, first, batches, next };
                 return true;

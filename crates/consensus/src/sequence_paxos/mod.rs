@@ -1,5 +1,5 @@
 //! Leader-based Sequence Paxos (Ng 2020, section 2.4.2 and algorithm 4) for replicas that crash and recover, over
-//! sessions that lose messages.
+//! sessions that lose messages. docs/sequence-paxos.md has the argument why it is safe, and the names of the thesis.
 //!
 //! Where MultiPaxos decides slot by slot, Sequence Paxos agrees on a growing **sequence**. A replica has
 //! accepted a whole sequence in a ballot, and says so with two numbers: that ballot, and the last slot. The
@@ -7,30 +7,6 @@
 //! sequence that a quorum has, brings each follower to the same one ([`Message::AcceptSync`]), and then appends
 //! to it ([`Message::Accept`], [`Message::Accepted`], [`Message::Decide`]). A follower that may have missed
 //! something asks for another `Prepare` ([`Message::PrepareReq`]). Sessions and replicas recover by that alone.
-//!
-//! | Ng 2020 | here |
-//! | --- | --- |
-//! | n_prom, n_L | `promised`; the `ballot` of the candidate or leader |
-//! | (n_a, v_a) | `accepted_in`, `log` |
-//! | l_d, length of v_a | `log.decided()`, `log.last()` |
-//! | FOLLOWER with phase; (LEADER, PREPARE); (LEADER, ACCEPT) | `Phase` of a follower; `Candidate`; `Leader` |
-//! | `las[r]`, `lds[r]` = ⊥ | `Peer::last`; `Stage::Asked` |
-//! | l_c | the same as l_d at a leader: it decides what is chosen at once |
-//! | propCmds, STOPPED() | batches wait in the replica around this one while `room()` is zero; epochs stop there, too |
-//!
-//! # Safety
-//!
-//! Three statements hold at every replica, after every step and every crash; docs/sequence-paxos.md has the
-//! proof. *Chosen* means: a quorum has at some time accepted the sequence of one ballot through that slot.
-//!
-//! 1. **Honest.** What a replica holds in a slot after its decided ones is what the owner of `accepted_in`
-//!    had there in that ballot.
-//! 2. **Complete.** If slot s was chosen in a ballot that is not higher than `accepted_in`, the replica holds
-//!    that element in s, or knows s to be decided.
-//! 3. **True.** What a replica takes for decided was chosen.
-//!
-//! A replica whose log may have lost records takes no part any more: it learns what is decided until the
-//! replica layer gives it a new epoch to vote in.
 
 mod claims;
 mod describe;

@@ -62,6 +62,9 @@ pub(crate) const PROFILE: Profile = Profile {
     every_replica_proposes: false,
     recovers_itself: false,
     has_terms: false,
+    fills_slots_alone: false,
+    promises_sequence: true,
+    times_answers: |_| false,
     survives: Survives::ALL,
     page_bytes_max: |options| options.page_bytes_max,
     keys: &[

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use synod_consensus::{Bug, Input, LeaderView, Link};
+use synod_consensus::{Bug, Input, LeaderView, Link, Threshold};
 use synod_wire::{CommandKind, Epoch, ReplicaId, Slot, Time};
 
 use crate::{
@@ -319,7 +319,11 @@ impl Replica {
         // The replicas that voted before may still be needed; see `docs/epochs.md`.
         let settled = self.group.outgoing.is_empty() || self.has(Bug::RetireUnsettled);
         let knows = self.decided.last() >= self.reports.called;
-        if settled && knows && self.reports.successors.len() > voters / 2 && !self.reports.retired {
+        if settled
+            && knows
+            && self.reports.successors.len() >= Threshold::Majority.least(voters)
+            && !self.reports.retired
+        {
             self.reports.retired = true;
             actions.push(Action::Retired);
         }

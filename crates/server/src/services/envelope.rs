@@ -340,7 +340,7 @@ impl<R: Replica> Store<R> {
             cluster_id: self.cluster_id,
             member_id: self.member_id,
             revision: from_store.map_or(0, |header| header.revision),
-            raft_term: self.replica().ballot().round,
+            raft_term: self.replica().term(),
         })
     }
 }

@@ -89,7 +89,7 @@ impl<R: Replica> Store<R> {
             db_size: bytes(size_bytes),
             leader: status.leader.map_or(0, |leader| leader.0),
             raft_index: status.decided.0,
-            raft_term: status.ballot.round,
+            raft_term: self.replica().term(),
             raft_applied_index: status.applied.0,
             errors,
             // Everything allocated is in use: there is no file in which a deletion leaves holes.

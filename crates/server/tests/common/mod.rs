@@ -39,9 +39,9 @@ macro_rules! answered_by_inner {
             self.inner.query(query, consistency).await
         }
     };
-    (ballot) => {
-        fn ballot(&self) -> synod_wire::Ballot {
-            self.inner.ballot()
+    (term) => {
+        fn term(&self) -> u64 {
+            self.inner.term()
         }
     };
     (status) => {

@@ -17,7 +17,7 @@ impl Replica for OnNode {
         execute_in_session,
         open_session,
         query,
-        ballot,
+        term,
         status,
         group,
         change,

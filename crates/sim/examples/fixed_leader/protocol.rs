@@ -8,11 +8,9 @@
 //! It survives messages that are lost, late or doubled, cuts, and crashes of any replicas that start again. It does not
 //! survive a leader that never comes back, or a replica that lost its log or a part of it.
 
-use std::collections::BTreeMap;
-
 use synod_consensus::{
-    Claim, Claims, Control, Effect, Effects, ElectionKind, Input, Members, Options, Outside, Protocol,
-    Restart, Role, SlotAcceptor, SlotRecord, Status, Survives,
+    BySlot, Effect, Effects, ElectionKind, Members, Options, Outside, Protocol, ReadToken, Restart, Role,
+    SlotAcceptor, SlotRecord, Survives,
 };
 use synod_wire::{Ballot, Batch, ReplicaId, Slot, Time};
 
@@ -28,11 +26,11 @@ synod_consensus::messages! {
     /// What replicas say to each other.
     pub enum Message of FIXED_LEADER {
         /// The leader proposes, and has decided the slots through `decided`.
-        1, Proposal: Accept { ballot: Ballot, slot: Slot, decided: Slot, batch: Batch },
+        1, Proposal, claims Propose: Accept { ballot: Ballot, slot: Slot, decided: Slot, batch: Batch },
         /// The sender has written it down.
-        2, Vote: Accepted { ballot: Ballot, slot: Slot },
+        2, Vote, claims Vote: Accepted { ballot: Ballot, slot: Slot },
         /// The leader lives, and has decided the slots through `decided`.
-        3, Heartbeat: Leads { ballot: Ballot, decided: Slot },
+        3, Heartbeat, claims Leads: Leads { ballot: Ballot, decided: Slot },
         /// The sender follows.
         4, HeartbeatAnswer: Follows { ballot: Ballot },
     }
@@ -41,13 +39,10 @@ synod_consensus::messages! {
 /// One replica.
 #[derive(Clone, Debug)]
 pub struct FixedLeader {
-    role: Role,
-    /// What it promised and accepted, and what is decided.
+    /// What it promised and accepted, what is decided, and which followers answer.
     acceptor: SlotAcceptor,
     /// When the replica speaks again.
     tick_at: Time,
-    /// When the leader last heard each follower.
-    heard: BTreeMap<ReplicaId, Time>,
 }
 
 impl FixedLeader {
@@ -59,23 +54,12 @@ impl FixedLeader {
         now: Time,
         effects: &mut Effects,
     ) -> Box<dyn Protocol> {
-        let (lowest, me) = (members.ids()[0], members.me());
+        let (leads, me) = (members.ids()[0] == members.me(), members.me());
         let acceptor = SlotAcceptor::start(&FIXED_LEADER, options, members, &restart, effects);
-        let role = match acceptor.is_whole() {
-            false => Role::Recovering,
-            true if lowest == me => Role::Leader,
-            true => Role::Follower,
-        };
-        let tick_at = if role == Role::Recovering { Time::NEVER } else { now };
-        let mut replica = FixedLeader { role, acceptor, tick_at, heard: BTreeMap::new() };
-        if role == Role::Leader {
-            replica.promise(now, Ballot { round: restart.incarnation.0, replica: me }, effects);
-            replica.acceptor.leads(replica.promised(), effects);
-            let held = replica.acceptor.accepted_from(Slot::ZERO);
-            let held: Vec<_> = held.map(|(slot, _, batch, _)| (slot, batch.clone())).collect();
-            for (slot, batch) in held {
-                replica.acceptor.propose(slot, &batch, effects);
-            }
+        let mut replica = FixedLeader { acceptor, tick_at: now };
+        if leads && replica.acceptor.role() != Role::Recovering {
+            // It proposes again what its log holds.
+            replica.acceptor.lead(Ballot { round: restart.incarnation.0, replica: me }, effects);
             replica.send_proposals(Slot::ZERO, effects);
         }
         Box::new(replica)
@@ -90,138 +74,67 @@ impl FixedLeader {
             effects.send_each(self.acceptor.lacking(slot), accept, lsn);
         }
     }
+}
+
+impl BySlot for FixedLeader {
+    type Message = Message;
+
+    fn acceptor(&self) -> &SlotAcceptor {
+        &self.acceptor
+    }
+
+    fn acceptor_mut(&mut self) -> &mut SlotAcceptor {
+        &mut self.acceptor
+    }
+
+    fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
+        let acceptor = &mut self.acceptor;
+        match *message {
+            Message::Accepted { ballot, slot } if acceptor.hears(now, from, ballot) => {
+                acceptor.vote(slot, ballot, from, effects);
+            }
+            Message::Follows { ballot } => _ = acceptor.hears(now, from, ballot),
+            Message::Accept { ballot, slot, decided, ref batch } if acceptor.obeys(from, ballot, effects) => {
+                // Not to answer is always safe.
+                if let Some(after) = acceptor.accept(slot, batch, effects) {
+                    effects.send(from, Message::Accepted { ballot, slot }, after);
+                }
+                acceptor.decide_through(decided, ballot, effects);
+            }
+            Message::Leads { ballot, decided } if acceptor.obeys(from, ballot, effects) => {
+                acceptor.decide_through(decided, ballot, effects);
+            }
+            _ => {}
+        }
+    }
+
+    fn propose(&mut self, _: Time, batch: &Batch, effects: &mut Effects) {
+        let slot = self.acceptor.last().next();
+        self.acceptor.propose(slot, batch, effects);
+        self.send_proposals(slot, effects);
+    }
+
+    /// No other replica decides anything: what is proposed here is all that there can be.
+    fn read_index(&mut self, token: ReadToken, effects: &mut Effects) {
+        let slot = (self.acceptor.role() == Role::Leader).then(|| self.acceptor.last());
+        effects.push(Effect::ReadIndex { token, slot });
+    }
+
+    fn wakes_at(&self) -> Time {
+        self.tick_at
+    }
 
     /// The leader says that it lives, and proposes again what was not answered. A follower says that it is there: a
     /// leader that has not heard of its epoch hears of it so.
-    fn speak(&mut self, now: Time, effects: &mut Effects) {
-        self.tick_at = now + self.options().heartbeat_interval;
+    fn wake(&mut self, now: Time, effects: &mut Effects) {
+        self.tick_at = now + self.acceptor.options().heartbeat_interval;
         let (ballot, promised_lsn) = self.acceptor.promised();
         let (members, decided) = (self.acceptor.members(), self.acceptor.decided());
-        if self.role == Role::Leader {
+        if self.acceptor.role() == Role::Leader {
             effects.send(members.to_peers(), Message::Leads { ballot, decided }, promised_lsn);
             self.send_proposals(Slot::ZERO, effects);
         } else {
             effects.send(members.ids()[0], Message::Follows { ballot }, promised_lsn);
-        }
-    }
-
-    fn receive(&mut self, now: Time, from: ReplicaId, message: &Message, effects: &mut Effects) {
-        match *message {
-            Message::Accepted { ballot, slot } if self.hears(now, from, ballot) => {
-                self.acceptor.vote(slot, ballot, from, effects);
-            }
-            Message::Follows { ballot } => {
-                self.hears(now, from, ballot);
-            }
-            Message::Accept { ballot, slot, decided, ref batch }
-                if self.obeys(now, from, ballot, effects) =>
-            {
-                // Not to answer is always safe.
-                if let Some(after) = self.acceptor.accept(slot, batch, effects) {
-                    effects.send(from, Message::Accepted { ballot, slot }, after);
-                }
-                self.acceptor.decide_through(decided, ballot, effects);
-            }
-            Message::Leads { ballot, decided } if self.obeys(now, from, ballot, effects) => {
-                self.acceptor.decide_through(decided, ballot, effects);
-            }
-            _ => {}
-        }
-    }
-
-    /// Whether an answer is to this life of the leader, which takes note that the follower is there.
-    fn hears(&mut self, now: Time, from: ReplicaId, ballot: Ballot) -> bool {
-        let mine = self.role == Role::Leader && ballot == self.promised();
-        if mine {
-            self.heard.insert(from, now);
-        }
-        mine
-    }
-
-    /// Whether this replica obeys the leader of a ballot, which it promises then.
-    fn obeys(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
-        if ballot.replica != from || ballot < self.promised() || self.role != Role::Follower {
-            return false;
-        }
-        self.acceptor.leads(ballot, effects);
-        self.heed(now, ballot, effects);
-        true
-    }
-}
-
-impl Protocol for FixedLeader {
-    fn handle(&mut self, now: Time, input: Input, effects: &mut Effects) {
-        match input {
-            Input::Receive { from, message } => {
-                if let Some(message) = message.outside() {
-                    self.receive(now, from, message, effects);
-                }
-            }
-            Input::Propose { batch, .. } if self.room() > 0 => {
-                let slot = self.acceptor.last().next();
-                self.acceptor.propose(slot, &batch, effects);
-                self.send_proposals(slot, effects);
-            }
-            Input::Durable(lsn) => self.acceptor.durable(lsn, effects),
-            Input::Timer if now >= self.tick_at => self.speak(now, effects),
-            Input::Control(Control::ReadIndex(token)) => {
-                // No other replica decides anything: what is proposed here is all that there can be.
-                let slot = (self.role == Role::Leader).then(|| self.acceptor.last());
-                effects.push(Effect::ReadIndex { token, slot });
-            }
-            Input::Control(control) => self.acceptor.control(control, effects),
-            _ => {}
-        }
-    }
-
-    fn promised(&self) -> Ballot {
-        self.acceptor.promised().0
-    }
-
-    fn promise(&mut self, _: Time, ballot: Ballot, effects: &mut Effects) {
-        self.acceptor.promise(ballot, effects);
-    }
-
-    fn options(&self) -> &Options {
-        self.acceptor.options()
-    }
-
-    fn flush(&mut self, _: Time, effects: &mut Effects) {
-        effects.push(Effect::Deadline(self.tick_at));
-    }
-
-    fn room(&self) -> usize {
-        let leads = self.role == Role::Leader && !self.is_congested();
-        if leads { self.options().window_max.saturating_sub(self.status().in_flight) } else { 0 }
-    }
-
-    fn for_each_proposal(&self, see: &mut dyn FnMut(&Batch)) {
-        self.acceptor.accepted_from(Slot::ZERO).for_each(|(_, _, batch, _)| see(batch));
-    }
-
-    fn is_congested(&self) -> bool {
-        self.acceptor.is_congested()
-    }
-
-    fn status(&self) -> Status {
-        self.acceptor.status(self.role)
-    }
-
-    fn answers(&self, now: Time, voter: ReplicaId) -> bool {
-        self.heard.get(&voter).is_some_and(|&heard| now.since(heard) <= self.options().election_timeout)
-    }
-}
-
-/// What the messages say to the checks of the simulator and the explorer.
-impl Claims for Message {
-    fn claims(&self) -> Vec<Claim<'_>> {
-        match *self {
-            Message::Accept { ballot, slot, decided, ref batch } => {
-                vec![Claim::Propose { ballot, slot, batch, decided }]
-            }
-            Message::Accepted { ballot, slot } => vec![Claim::Vote { ballot, slot }],
-            Message::Leads { ballot, decided } => vec![Claim::Leads { ballot, decided }],
-            Message::Follows { .. } => Vec::new(),
         }
     }
 }

@@ -5,7 +5,6 @@
 use std::{fmt, time::Duration};
 
 use fastrand::Rng;
-use synod_consensus::ProtocolKind;
 
 use super::{
     BridgePlan, ChangePlan, Durability, Ending, FaultWeights, FilesPlan, JointPlan, MS, Plan, SPARES_MAX, US,
@@ -217,7 +216,7 @@ impl Plan {
             self.faults.leader = Odds::percent(80);
             self.faults.any_step = Odds::per_million(4_000);
             self.faults.lasts = (timeout / 50, timeout / 4);
-            if self.settings.consensus.protocol == ProtocolKind::SequencePaxos {
+            if self.settings.consensus.protocol.promises_sequence() {
                 self.tellers_drop_what_they_held();
                 think_max = Some(timeout / 8);
             }

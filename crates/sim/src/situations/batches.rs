@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use synod_consensus::{Record, Role, dissemination};
+use synod_consensus::{Record, Role, Threshold, dissemination};
 use synod_replica::{Event, Group, LogRecord, PeerMessage};
 use synod_wire::{Batch, BatchId};
 
@@ -46,7 +46,8 @@ impl Watcher {
                     let id = batch.id().expect("what is held has a name");
                     self.held[of].insert(id);
                     let holders = scene.voters.iter().filter(|&&voter| self.held[voter].contains(&id));
-                    let quorum = holders.count() > scene.voters.len() / 2 && !self.over.contains(&id);
+                    let quorum = holders.count() >= Threshold::Majority.least(scene.voters.len())
+                        && !self.over.contains(&id);
                     let lacks = |leader: usize| !self.held[leader].contains(&id);
                     let leaders = scene.leaders().any(|(leader, _)| lacks(leader));
                     reached.mark(Situation::LeaderWithoutBatch, quorum && leaders);

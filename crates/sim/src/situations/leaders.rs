@@ -1,6 +1,6 @@
 //! Situations with several leaders and candidates at once.
 
-use synod_consensus::Role;
+use synod_consensus::{Role, Threshold};
 use synod_replica::Event;
 
 use super::{
@@ -70,7 +70,7 @@ fn has_hung_quorum(scene: &Scene, of: usize) -> bool {
         quorum += 1;
         hung |= scene.actors[peer].face.stalled;
     }
-    hung && quorum < scene.voters.len() && quorum == scene.voters.len() / 2 + 1
+    hung && quorum < scene.voters.len() && quorum == Threshold::Majority.least(scene.voters.len())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Situations with cuts that leave some links.
 
-use synod_consensus::Role;
+use synod_consensus::{Role, Threshold};
 use synod_replica::{Event, PeerMessage, Routed};
 
 use super::{
@@ -71,7 +71,8 @@ fn is_deaf(scene: &Scene, of: usize) -> bool {
         hear += usize::from(scene.reaches(of, voter));
         heard += usize::from(scene.reaches(voter, of));
     }
-    hear > scene.voters.len() / 2 && heard <= scene.voters.len() / 2
+    let quorum = Threshold::Majority.least(scene.voters.len());
+    hear >= quorum && heard < quorum
 }
 
 #[cfg(test)]

@@ -257,11 +257,11 @@ impl Situation {
             | Situation::Detour
             | Situation::OldRing
             | Situation::LearnerOnRing
-                if protocol != ProtocolKind::Ring =>
+                if !protocol.heeds("ring-order") =>
             {
                 Err("no message goes from replica to replica")
             }
-            Situation::SecondRange | Situation::MoreReserved if protocol != ProtocolKind::Ring => {
+            Situation::SecondRange | Situation::MoreReserved if !protocol.heeds("ring-reserve") => {
                 Err("a candidate asks about all later slots")
             }
             Situation::JointLeader if !protocol.changes_voters_itself() => {
@@ -278,7 +278,7 @@ impl Situation {
             {
                 Err("its leader sends to all, or round a ring")
             }
-            Situation::DecidedTwice if !matches!(protocol, ProtocolKind::MultiPaxos | ProtocolKind::Ring) => {
+            Situation::DecidedTwice if !protocol.fills_slots_alone() => {
                 Err("a new leader's log has every reference that may be decided, and none twice")
             }
             _ => Ok(()),

@@ -47,8 +47,8 @@ impl Watcher {
             }
             Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } } => match message {
                 Message::Raft(raft::Message::Round(round)) => self.sends((from, to), round, reached),
-                Message::Raft(raft::Message::RoundConflict { ballot, .. }) => {
-                    self.of[from].refused = Some(*ballot);
+                Message::Raft(raft::Message::RoundConflict(conflict)) => {
+                    self.of[from].refused = Some(conflict.ballot);
                 }
                 Message::Raft(raft::Message::Append { ballot, entries, .. }) => {
                     let refused = self.of[to].refused == Some(*ballot);

@@ -251,7 +251,9 @@ impl Guest for Leasing {
 
 fn run(longer: Duration, hasty: bool, seeds: std::ops::Range<u64>) -> Result<(), String> {
     for seed in seeds {
-        for protocol in [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft] {
+        for protocol in
+            [ProtocolKind::MultiPaxos, ProtocolKind::SequencePaxos, ProtocolKind::Raft, ProtocolKind::Ring]
+        {
             let plan = Plan::draw(seed, protocol);
             let run = synod_sim::run_guest(&plan, Leasing::new(longer, hasty));
             run.map_err(|failure| format!("seed {seed} {protocol:?}: {}", failure.violation))?;

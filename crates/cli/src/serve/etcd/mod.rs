@@ -10,6 +10,7 @@ pub mod features;
 pub mod flags;
 #[cfg(test)]
 mod fuzz;
+pub mod lines;
 pub mod outputs;
 mod table;
 pub mod upkeep;

@@ -1,7 +1,7 @@
 //! Rounds of gossip: who passes them on, who is answered, and what counts.
 
 use super::*;
-use crate::raft::{CommitStatus, Known, Merge, Replication, Round, VoteRound};
+use crate::raft::{CommitStatus, Known, Merge, Replication, Round, RoundConflict, VoteRound};
 
 const R5: ReplicaId = ReplicaId(5);
 const FIVE: [ReplicaId; 5] = [R1, R2, R3, R4, R5];
@@ -112,7 +112,9 @@ fn a_round_that_does_not_fit_is_passed_on_and_removes_nothing() {
         gossip(&mut follower, R1, &round(2, ballot(1, R1), 4, ballot(1, R1), vec![entry(1, R1, "e")], 4));
     assert_eq!(rounds(&effects).len(), 1);
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Append { .. })));
-    let [(Message::RoundConflict { prev: Slot(4), hint: Slot(1), .. }, _)] = others(&effects, R1)[..] else {
+    let [(Message::RoundConflict(RoundConflict { prev: Slot(4), hint: Slot(1), .. }), _)] =
+        others(&effects, R1)[..]
+    else {
         panic!("{effects:?}")
     };
     assert_eq!(follower.protocol.status().decided_elsewhere, Slot(4), "it may catch up meanwhile");
@@ -193,13 +195,13 @@ fn a_follower_whose_log_does_not_fit_is_served_directly_until_it_does() {
     }
     leader.propose("a");
     let number = rounds(&leader.wait(Duration::from_millis(1)))[0].1.number;
-    let conflict = Message::RoundConflict {
+    let conflict = Message::RoundConflict(RoundConflict {
         ballot: ballot(1, R1),
         number,
         prev: Slot(1),
         hint: Slot::ZERO,
         hint_ballot: Ballot::ZERO,
-    };
+    });
     let effects = leader.receive(R4, conflict.clone());
     let [(Message::Append { prev: Slot(0), entries, session, .. }, _)] = &others(&effects, R4)[..] else {
         panic!("{effects:?}")

@@ -38,7 +38,13 @@ fn messages() -> Vec<Message> {
         Message::Round(Box::new(round(entry.clone(), Some(status(Merge::Vector))))),
         Message::Round(Box::new(round(entry, Some(status(Merge::LowerIfNews))))),
         Message::RoundReply { ballot, number: 300, through: Slot(9) },
-        Message::RoundConflict { ballot, number: 300, prev: Slot(8), hint: Slot(4), hint_ballot: ballot },
+        Message::RoundConflict(RoundConflict {
+            ballot,
+            number: 300,
+            prev: Slot(8),
+            hint: Slot(4),
+            hint_ballot: ballot,
+        }),
         Message::VoteRound(Box::new(VoteRound {
             candidate: ReplicaId(3),
             term: 6,

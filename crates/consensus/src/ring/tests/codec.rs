@@ -3,7 +3,9 @@
 use synod_wire::{Ballot, Batch, ReplicaId, Slot};
 
 use super::{BALLOT, batch, ring};
-use crate::ring::{AcceptedValue, Content, Delay, Message, Promise, Record, Value, Votes};
+use crate::ring::{
+    Accept, AcceptedValue, Content, DecisionRun, Delay, Message, Promise, Record, Value, VoteRun, Votes,
+};
 
 fn values() -> Vec<Value> {
     vec![
@@ -21,9 +23,9 @@ fn messages() -> Vec<Message> {
         Message::Prepare { ballot, from: first },
         Message::Promise(Promise { ballot, from: first, decided, accepted, next: Some(Slot(10)) }),
         Message::Values { view: view.clone(), safe: true, values: values() },
-        Message::Accept { view: view.clone(), first, decided, safe: false, values: values() },
-        Message::Votes { view: view.clone(), first, last: Slot(10), decided, votes },
-        Message::Decision { view: view.clone(), first, last: Slot(10), ttl: 2 },
+        Message::Accept(Accept { view: view.clone(), first, decided, safe: false, values: values() }),
+        Message::Votes(VoteRun { view: view.clone(), first, last: Slot(10), decided, votes }),
+        Message::Decision(DecisionRun { view: view.clone(), first, last: Slot(10), ttl: 2 }),
         Message::View { view },
         Message::Decided { ballot, through: decided },
         Message::Heartbeat { ballot, decided, round: 3 },
