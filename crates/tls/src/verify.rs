@@ -90,7 +90,7 @@ impl Trust {
     }
 
     /// The certificates of authorities in the file, if there is one.
-    fn named(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         self.authorities.as_deref().map_or(Ok(Vec::new()), files::certificates)
     }
 
@@ -103,7 +103,7 @@ impl Trust {
         let roots = Arc::new(files::authorities(self.authorities.as_deref())?);
         let chain = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
         let chain = chain.map_err(|error| TlsError::Settings(error.to_string()))?;
-        Ok(Arc::new(Strict { chain, checks: self.checks(lists)?, authorities: self.named()? }))
+        Ok(Arc::new(Strict { chain, checks: self.checks(lists)?, authorities: self.certificates()? }))
     }
 
     /// What checks the certificates of those that are connected to.
@@ -116,7 +116,7 @@ impl Trust {
         let chain =
             WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
         let chain = chain.map_err(|error| TlsError::Settings(error.to_string()))?;
-        Ok(Arc::new(Strict { chain, checks: self.checks(lists)?, authorities: self.named()? }))
+        Ok(Arc::new(Strict { chain, checks: self.checks(lists)?, authorities: self.certificates()? }))
     }
 }
 
