@@ -225,7 +225,8 @@ class Run:
         def disturb():
             for protocol in ["raft", "sequence-paxos", "multipaxos"]:
                 reconfigure(self.synod, self.members, protocol)
-                time.sleep(2 * LOOP_WAIT)
+                # Longer than Patroni tries before its primary steps down.
+                time.sleep(TTL / 2)
 
         return self.undisturbed(disturb)
 
