@@ -495,8 +495,8 @@ impl<S: StateMachine> Executor<S> {
 
     /// Reads snapshots on another thread, for [`Executor::install`], if the state machine has a reader.
     #[must_use]
-    pub fn reader() -> Option<fn(&mut dyn Read) -> io::Result<ReadSnapshot<S>>> {
-        S::reader().map(|_| ReadSnapshot::read as fn(&mut dyn Read) -> _)
+    pub fn reader() -> Option<ReadSnapshotFrom<S>> {
+        S::reader().map(|_| ReadSnapshot::read as ReadSnapshotFrom<S>)
     }
 
     /// Does what [`Executor::restore`] does with a snapshot that was read before. What it replaced, or what was read and is
@@ -575,6 +575,9 @@ impl<S: StateMachine> Executor<S> {
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
+
+/// Reads a snapshot for [`Executor::install`].
+pub type ReadSnapshotFrom<S> = fn(&mut dyn Read) -> io::Result<ReadSnapshot<S>>;
 
 /// A snapshot that was read, to be put in place with [`Executor::install`].
 pub struct ReadSnapshot<S> {

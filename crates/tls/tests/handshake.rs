@@ -124,7 +124,7 @@ fn a_side_that_is_not_trusted_is_refused_with_a_reason() {
 fn a_trusted_authority_may_be_a_host_as_well() {
     let authority = Authority::new();
     let own = authority.of_itself(&Wanted { file: "own", common_name: "root", ..Wanted::default() });
-    let trusted = || Trust { authorities: Some(own.certificate.clone()), ..Trust::default() };
+    let trusted = || Trust::of(own.certificate.clone());
     let (_, accepted) =
         shake(&acceptor(&own, Some(trusted())), &connector(Some(&own), Some(trusted())), "localhost")
             .unwrap();
@@ -150,7 +150,7 @@ fn a_renewed_certificate_is_shown_although_the_list_of_revoked_ones_is_broken() 
     let good = authority.issue(&Wanted { file: "good", serial: 2, ..Wanted::default() });
     let revoked = authority.issue(&Wanted { file: "revoked", serial: 7, ..Wanted::default() });
     let list = authority.revoke(&[7]);
-    let strict = acceptor(&server, Some(Trust { revoked: Some(list.clone()), ..trust(&authority) }));
+    let strict = acceptor(&server, Some(trust(&authority).without(list.clone())));
     // What is shown to a client that may connect.
     let shown = || {
         let (client, _) =
