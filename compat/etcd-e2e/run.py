@@ -14,8 +14,8 @@ folder; here that is a script which starts `synod serve` and passes every flag o
 process behind.
 
 passes-PACKAGE.txt lists the tests and variants that are known to pass; the exit code is 1 if one of those that were run does not.
-With --record those that pass now are added to it. left-out-PACKAGE.tsv lists the tests that are not run, each with its reason: the
-table shows them, unless --run-left-out runs them too. quick.txt lists what --quick runs: all of these must pass.
+With --record those that pass now are added to it. left-out-PACKAGE.tsv lists the tests and variants that are not run, each with its reason:
+the table shows them, unless --run-left-out runs them too. quick.txt lists what --quick runs: all of these must pass.
 """
 
 import argparse
@@ -95,16 +95,17 @@ def listed(suite, package, pattern):
     return [name for name in names.stdout.split() if name.startswith("Test")]
 
 
-def run(suite, package, pattern, seconds, logs):
-    """Runs a test with all its variants, or some: NAME/VARIANT. Returns what became of each, why, and how long it took."""
+def run(suite, package, pattern, seconds, logs, but=()):
+    """Runs a test with all its variants, or some: NAME/VARIANT, but not these. Returns what became of each, why, and how long it
+    took."""
     name = pattern.partition("/")[0]
     log = log_of(logs, pattern)
-    anchored = "/".join(f"^{part}$" for part in pattern.split("/"))
     program = suite.tests(package)
     began = time.time()
     with log.open("w") as out:
-        command = [program, f"-bin-dir={suite.programs}", f"-test.run={anchored}", "-test.v"]
+        command = [program, f"-bin-dir={suite.programs}", f"-test.run={anchored(pattern)}", "-test.v"]
         command.append(f"-test.timeout={seconds}s")
+        command += [f"-test.skip={'|'.join(map(anchored, but))}"] if but else []
         process = subprocess.Popen(command, cwd=suite.folder(package), stdout=out, stderr=out, start_new_session=True)
         try:
             process.wait(seconds + 10)
@@ -125,6 +126,10 @@ def run(suite, package, pattern, seconds, logs):
         # The suite says PASS.
         outcomes[name] = "SKIP"
     return outcomes, reason(text, outcomes[name]), time.time() - began
+
+
+def anchored(pattern):
+    return "/".join(f"^{re.escape(part)}$" for part in pattern.split("/"))
 
 
 def log_of(logs, pattern):
@@ -190,7 +195,7 @@ def passes(suite, package, pattern, seconds, logs):
 
 
 def left_out(package):
-    """The tests of a package that are not run, each with its reason."""
+    """The tests of a package, or variants of them, that are not run, each with its reason."""
     table = HERE / f"left-out-{package}.tsv"
     lines = table.read_text().splitlines() if table.exists() else []
     return dict(line.split("\t") for line in lines)
@@ -235,7 +240,10 @@ def main():
         if name in left:
             result = {"test": name, "outcome": "LEFT", "variants": {}, "seconds": 0.0, "why": left[name]}
         else:
-            outcomes, why, seconds = run(suite, arguments.package, name, arguments.timeout, logs)
+            but = [test for test in left if test.startswith(f"{name}/")]
+            outcomes, why, seconds = run(suite, arguments.package, name, arguments.timeout, logs, but)
+            outcomes |= dict.fromkeys(but, "LEFT")
+            why = "; ".join(filter(None, [why, *(f"not run: {test}: {left[test]}" for test in but)]))
             variants = {test: outcome for test, outcome in outcomes.items() if test != name}
             passing |= {test for test, outcome in outcomes.items() if outcome == "PASS"}
             broken += [test for test, outcome in outcomes.items() if outcome == "FAIL" and test in known]
@@ -248,7 +256,7 @@ def main():
     else:
         outcomes = [result["outcome"] for result in results]
         variants = [outcome for result in results for outcome in result["variants"].values()]
-        share = sum(outcome != "FAIL" for outcome in variants)
+        share = passed(variants)
         print(f"\n{len(outcomes)} tests: {outcomes.count('PASS')} pass whole, {outcomes.count('SKIP')} are skipped by the suite, "
               f"{outcomes.count('FAIL')} fail, {outcomes.count('LEFT')} are left out; {share} of {len(variants)} variants pass")
         if broken:
@@ -258,9 +266,13 @@ def main():
     sys.exit(1 if broken else 0)
 
 
+def passed(outcomes):
+    return sum(outcome in ("PASS", "SKIP") for outcome in outcomes)
+
+
 def show(result, each_variant):
     variants = result["variants"]
-    share = f"{sum(outcome != 'FAIL' for outcome in variants.values())}/{len(variants)}" if variants else ""
+    share = f"{passed(variants.values())}/{len(variants)}" if variants else ""
     print(f"{result['outcome']:5}{result['test']:56}{share:>8}{result['seconds']:7.1f} s  {result['why']}", flush=True)
     if each_variant:
         for test, outcome in variants.items():

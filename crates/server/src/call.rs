@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use h2::{RecvStream, SendStream, server::SendResponse};
+use h2::{Reason, RecvStream, SendStream, server::SendResponse};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
     uri::PathAndQuery,
@@ -368,6 +368,12 @@ async fn in_time<T>(
 
 fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
     let code = outcome.as_ref().map_or_else(Status::code, |()| Code::Ok);
+    if code == Code::DeadlineExceeded {
+        // A message may be cut off here. Clients take a status after that for a broken answer, but they know that a call which
+        // is cancelled after their deadline has exceeded it.
+        stream.send_reset(Reason::CANCEL);
+        return code;
+    }
     // An error means that the client is gone, and no status can reach it.
     let _ = stream.send_trailers(trailers(outcome));
     code

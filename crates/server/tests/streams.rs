@@ -298,6 +298,18 @@ async fn an_answer_larger_than_the_window_waits_for_its_reader_and_delays_no_oth
         read(&mut stream, 1).await;
         request.send_reset(Reason::CANCEL);
     }
+    // One whose time is over half-way is cancelled: a status would come in the middle of the message.
+    let hurried = post(RANGE).header("grpc-timeout", "100m");
+    let (response, _stream) = begin(&send, hurried, &get, true).await;
+    let mut stream = response.await.unwrap().into_body();
+    let cancelled = async {
+        loop {
+            if let Err(error) = stream.data().await.expect("no status comes") {
+                break error.reason();
+            }
+        }
+    };
+    assert_eq!(timeout(SOON, cancelled).await.expect("it ends"), Some(Reason::CANCEL));
     let (response, _stream) = begin(&send, post(RANGE), &get, true).await;
     assert!(finish(response).await.body.len() > value.len());
 }
