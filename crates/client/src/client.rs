@@ -240,8 +240,8 @@ impl Client {
         }
     }
 
-    /// Changes the group: its members, or its protocol, by Synod's own API. The client sends the change again only while no
-    /// earlier attempt can have been executed.
+    /// Changes the group: its members, or its protocol, by Synod's own API. The client sends the change again only
+    /// while no earlier attempt can have been executed.
     pub async fn change(&self, request: native::ChangeRequest) -> Result<native::ChangeResponse, Error> {
         let send = |channel| {
             let request = request.clone();

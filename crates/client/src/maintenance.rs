@@ -31,13 +31,14 @@ impl Client {
         Ok(self.endpoints.call(Retry::Reads, send).await?.alarms)
     }
 
-    /// Raises an alarm for a member; with [`AlarmType::Nospace`] no server takes a put, and with [`AlarmType::Corrupt`] none
-    /// takes any write.
+    /// Raises an alarm for a member; with [`AlarmType::Nospace`] no server takes a put, and with [`AlarmType::Corrupt`]
+    /// none takes any write.
     pub async fn raise(&self, member_id: u64, kind: AlarmType) -> Result<Vec<AlarmMember>, Error> {
         self.set_alarm(AlarmAction::Activate, member_id, kind).await
     }
 
-    /// Clears an alarm. Returns it, if it was raised. An alarm is that of the member for which it was raised, 0 among them.
+    /// Clears an alarm. Returns it, if it was raised. An alarm is that of the member for which it was raised, 0 among
+    /// them.
     pub async fn disarm(&self, member_id: u64, kind: AlarmType) -> Result<Vec<AlarmMember>, Error> {
         self.set_alarm(AlarmAction::Deactivate, member_id, kind).await
     }
@@ -52,17 +53,17 @@ impl Client {
         Ok(self.endpoints.call(self.writes(), |line| alarm(line, request)).await?.alarms)
     }
 
-    /// Asks every endpoint for the hash of its keys up to a revision; 0: its newest. Servers that were compacted at the same
-    /// revision give the same hash. All are asked at the same time; the answers are in the order of
+    /// Asks every endpoint for the hash of its keys up to a revision; 0: its newest. Servers that were compacted at the
+    /// same revision give the same hash. All are asked at the same time; the answers are in the order of
     /// [`endpoints`](Client::endpoints).
     pub async fn hash_kv(&self, revision: i64) -> Vec<Result<HashKvResponse, Error>> {
         let send = move |line| async move { maintenance(line).hash_kv(HashKvRequest { revision }).await };
         self.ask_all(send).await
     }
 
-    /// Has the server at an endpoint, counted from 0, give back the space of what was compacted. Synod has nothing to do then.
-    /// With etcd the server answers nobody meanwhile, so ask one after the other; `Config::request_timeout` has to be long
-    /// enough.
+    /// Has the server at an endpoint, counted from 0, give back the space of what was compacted. Synod has nothing to
+    /// do then. With etcd the server answers nobody meanwhile, so ask one after the other; `Config::request_timeout`
+    /// has to be long enough.
     pub async fn defragment(&self, endpoint: usize) -> Result<DefragmentResponse, Error> {
         self.check(endpoint)?;
         let send = |line| async move { maintenance(line).defragment(DefragmentRequest {}).await };
@@ -89,8 +90,8 @@ impl Client {
     }
 }
 
-/// A snapshot on its way. Its bytes are those of a file of etcd's, from which `etcdutl snapshot restore` makes a member: the
-/// database, and the SHA-256 of it in the last 32 bytes.
+/// A snapshot on its way. Its bytes are those of a file of etcd's, from which `etcdutl snapshot restore` makes a
+/// member: the database, and the SHA-256 of it in the last 32 bytes.
 #[derive(Debug)]
 pub struct Snapshot {
     client: Client,
@@ -99,7 +100,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The next bytes; `None` at the end. Each piece comes within [`Config::request_timeout`](crate::Config::request_timeout).
+    /// The next bytes; `None` at the end. Each piece comes within
+    /// [`Config::request_timeout`](crate::Config::request_timeout).
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         let next = timeout(self.client.endpoints.config().request_timeout, self.pieces.message()).await;
         let next = next.unwrap_or_else(|_| Err(Status::unavailable("no piece in time")));

@@ -20,8 +20,9 @@ impl Client {
         self.endpoints.call(Retry::Reads, send).await
     }
 
-    /// Adds a member with these addresses for the others, which then has to be started. A learner does not vote until it
-    /// is promoted. (In Synod any member begins as a learner, and one that is not added as such votes once it has caught up.)
+    /// Adds a member with these addresses for the others, which then has to be started. A learner does not vote until
+    /// it is promoted. (In Synod any member begins as a learner, and one that is not added as such votes once it has
+    /// caught up.)
     pub async fn member_add(
         &self,
         peer_urls: Vec<String>,

@@ -201,7 +201,8 @@ macro_rules! coded {
 pub(crate) use coded;
 
 /// Declares the messages of a protocol from outside: for each kind its number on the wire, the [`crate::Class`] that
-/// says its purpose, what it claims, its name and its fields. `of` names the [`crate::Outside`] whose messages they are.
+/// says its purpose, what it claims, its name and its fields. `of` names the [`crate::Outside`] whose messages they
+/// are.
 ///
 /// ```
 /// # use synod_consensus::{Claim, ElectionKind, Outside, SlotRecord, Survives};

@@ -90,8 +90,8 @@ impl Common {
     }
 }
 
-/// After so many election time-outs without a sign of life a follower takes it that there is no leader. Where a quorum is
-/// connected, another replica leads before that.
+/// After so many election time-outs without a sign of life a follower takes it that there is no leader. Where a quorum
+/// is connected, another replica leads before that.
 const SILENT_TIMEOUTS: u32 = 2;
 
 impl Common {

@@ -6,8 +6,8 @@ use synod_wire::ReplicaId;
 
 use crate::{Members, ProtocolKind, ReplicaSet, VoterSets, registry::protocols};
 
-/// Whether these members are a quorum, or would be one with one vote more: what [`Bug::CommitWithMinority`] and its like
-/// take for a quorum.
+/// Whether these members are a quorum, or would be one with one vote more: what [`Bug::CommitWithMinority`] and its
+/// like take for a quorum.
 pub(crate) fn is_nearly_quorum(members: &Members, set: ReplicaSet) -> bool {
     let with = |&vote: &ReplicaId| members.is_quorum(set.union(members.only(vote)));
     members.ids().iter().any(with)

@@ -224,8 +224,8 @@ impl SlotAcceptor {
 
     // Ballots.
 
-    /// Begins to lead in a ballot of this replica's own, which is higher than the promised one. What is accepted and not
-    /// delivered is accepted in this ballot too.
+    /// Begins to lead in a ballot of this replica's own, which is higher than the promised one. What is accepted and
+    /// not delivered is accepted in this ballot too.
     ///
     /// # Panics
     /// If this replica recovers, or the ballot is not such a one.

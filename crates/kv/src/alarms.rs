@@ -30,8 +30,8 @@ impl KvStore {
         if exceeded(self) {
             self.clear_much();
         }
-        // While a compaction still clears away, it is not known how much room there is; each command then frees more than a
-        // put takes.
+        // While a compaction still clears away, it is not known how much room there is; each command then frees more
+        // than a put takes.
         if exceeded(self) && self.is_cleared() {
             self.alarms.insert((member, AlarmType::Nospace));
             return Err(KvError::NoSpace);

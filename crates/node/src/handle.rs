@@ -375,8 +375,8 @@ impl Handle {
         self.inner.shared.ballot()
     }
 
-    /// A number that grows with the leaders and the epochs of the group. Of two replicas, the one with the greater term knows
-    /// more of that; within a replica's life it never shrinks. Cheap.
+    /// A number that grows with the leaders and the epochs of the group. Of two replicas, the one with the greater term
+    /// knows more of that; within a replica's life it never shrinks. Cheap.
     #[must_use]
     pub fn term(&self) -> u64 {
         self.inner.shared.term()

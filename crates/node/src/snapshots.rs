@@ -1,7 +1,8 @@
-//! The snapshot thread: writes snapshots of all groups, serves pieces of them to replicas that lag, receives them, and reads
-//! what was received, so that the executor need not.
+//! The snapshot thread: writes snapshots of all groups, serves pieces of them to replicas that lag, receives them, and
+//! reads what was received, so that the executor need not.
 //!
-//! Pieces are served between two pieces of a snapshot that is being written or read, so that neither waits for the other.
+//! Pieces are served between two pieces of a snapshot that is being written or read, so that neither waits for the
+//! other.
 
 use std::{
     any::Any,

@@ -271,8 +271,8 @@ impl Shared {
 /// How many bits of a term the round has: 10^12 rounds, of which an election takes some hundreds at most.
 const TERM_ROUND_BITS: u32 = 40;
 
-/// One number that grows with the ballots of an epoch, which begin again in each, and from each epoch to the next. In the first
-/// epoch it is the round.
+/// One number that grows with the ballots of an epoch, which begin again in each, and from each epoch to the next. In
+/// the first epoch it is the round.
 fn term(epoch: Epoch, ballot: Ballot) -> u64 {
     let round = ballot.round.min((1 << TERM_ROUND_BITS) - 1);
     (epoch.0.saturating_sub(1) << TERM_ROUND_BITS) + round

@@ -499,8 +499,8 @@ impl<S: StateMachine> Executor<S> {
         S::reader().map(|_| ReadSnapshot::read as ReadSnapshotFrom<S>)
     }
 
-    /// Does what [`Executor::restore`] does with a snapshot that was read before. What it replaced, or what was read and is
-    /// older than what is here, may be large: it is to be dropped on another thread.
+    /// Does what [`Executor::restore`] does with a snapshot that was read before. What it replaced, or what was read
+    /// and is older than what is here, may be large: it is to be dropped on another thread.
     ///
     /// # Errors
     /// The snapshot is one of another number of groups.

@@ -51,8 +51,8 @@ pub trait StateMachine: Send + 'static {
     /// program. On an error the old state is still in place.
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()>;
 
-    /// How to read a snapshot on another thread, while commands and queries still go to this state. State machines whose
-    /// snapshots take longer than some milliseconds to read should have one. `None`, the default:
+    /// How to read a snapshot on another thread, while commands and queries still go to this state. State machines
+    /// whose snapshots take longer than some milliseconds to read should have one. `None`, the default:
     /// [`StateMachine::restore`] reads between two commands, and holds up everything behind them.
     fn reader() -> Option<SnapshotReader<Self>>
     where

@@ -63,8 +63,8 @@ impl<R: Replica> Pages<R> {
         matches!(path, "/health" | "/version" | "/metrics" | "/debug/vars") || checks(path).is_some()
     }
 
-    /// The refusal of a request for a host of another name than these, as etcd has it; none, or `*`: any name is right. So a
-    /// page of another origin, which a browser looks up at this address, cannot ask for anything here.
+    /// The refusal of a request for a host of another name than these, as etcd has it; none, or `*`: any name is right.
+    /// So a page of another origin, which a browser looks up at this address, cannot ask for anything here.
     pub(crate) fn unknown_host<B>(request: &Request<B>, hosts: &[String]) -> Option<Page> {
         let is_known = |name: &str| hosts.iter().any(|host| host == "*" || host == name);
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());

@@ -44,8 +44,8 @@ pub trait Replica: Clone + Send + Sync + 'static {
         consistency: Consistency,
     ) -> impl Future<Output = Result<Answer, RequestError>> + Send;
 
-    /// Raft's term, as clients see it: a number that grows with the leaders and the epochs of the group. Clients leave a replica
-    /// whose term is smaller than one that they have seen. It must be cheap, since every answer contains it.
+    /// Raft's term, as clients see it: a number that grows with the leaders and the epochs of the group. Clients leave
+    /// a replica whose term is smaller than one that they have seen. It must be cheap, since every answer contains it.
     fn term(&self) -> u64;
 
     /// The group's limits on a request. It must be cheap, since every request is checked.

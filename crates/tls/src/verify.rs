@@ -120,8 +120,8 @@ impl Trust {
     }
 }
 
-/// The list of revoked certificates as it was when it could be read the last time. A list that is broken afterwards must not
-/// keep a renewed certificate from being taken: the old one would expire.
+/// The list of revoked certificates as it was when it could be read the last time. A list that is broken afterwards
+/// must not keep a renewed certificate from being taken: the old one would expire.
 #[derive(Debug, Default)]
 pub(crate) struct Lists(Mutex<Option<Arc<CertRevocationList<'static>>>>);
 
@@ -193,8 +193,8 @@ impl Checks {
     }
 }
 
-/// Checks what rustls checks, and then more. As with etcd, the certificate of a trusted authority may also be that of a host,
-/// which webpki refuses: whoever has its key can make certificates for any host anyway.
+/// Checks what rustls checks, and then more. As with etcd, the certificate of a trusted authority may also be that of a
+/// host, which webpki refuses: the holder of its key can make certificates for any host anyway.
 #[derive(Debug)]
 struct Strict<V: ?Sized> {
     checks: Checks,
@@ -204,8 +204,8 @@ struct Strict<V: ?Sized> {
 }
 
 impl<V: ?Sized> Strict<V> {
-    /// Whether a certificate is refused only because it is an authority's, and that is one of those trusted here. Its time has
-    /// been looked at before.
+    /// Whether a certificate is refused only because it is an authority's, and that is one of those trusted here. Its
+    /// time has been looked at before.
     fn trusts(&self, leaf: &CertificateDer<'_>, refusal: &Error) -> bool {
         let Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = refusal else {
             return false;

@@ -28,7 +28,8 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a replica is without a leader before it asks the others whether it is still a member, and how
 /// long it waits between two such questions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(5);
-/// Programs that start etcd wait for this message: the replica has a leader, and the cluster knows where it serves clients.
+/// Programs that start etcd wait for this message: the replica has a leader, and the cluster knows where it serves
+/// clients.
 const READY: &str = "ready to serve client requests";
 /// How long all answers together may take.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);

@@ -155,9 +155,9 @@ impl<R: Replica> Store<R> {
         Ok(response)
     }
 
-    /// Waits until what a compaction made superfluous is cleared away, if the client asks for that, or compacts because the
-    /// quota is used up: it then expects room. Each command clears a portion, so no other command waits for more than
-    /// one portion.
+    /// Waits until what a compaction made superfluous is cleared away, if the client asks for that, or compacts because
+    /// the quota is used up: it then expects room. Each command clears a portion, so no other command waits for more
+    /// than one portion.
     async fn clear_away(&self, who: &Who, request: CompactionRequest) -> Result<(), Status> {
         let more = CompactionRequest { physical: true, ..request };
         let compacted = refusal(&KvError::Compacted);

@@ -63,8 +63,8 @@ impl<R: Replica> Store<R> {
         }
         let mut request = request;
         if request.action() == AlarmAction::Deactivate && request.alarm() == AlarmType::None {
-            // etcd clears alarms of one kind, and there are none of this one. The store would clear those of all kinds; it
-            // answers this as etcd would.
+            // etcd clears alarms of one kind, and there are none of this one. The store would clear those of all kinds;
+            // it answers this as etcd would.
             request.set_action(AlarmAction::Activate);
         }
         let execute = self.execute(who, Command::Alarm(request), |reply| match reply {
