@@ -37,10 +37,11 @@ fn filter(given: &str) -> Result<EnvFilter, Failure> {
     };
     // The filter takes any other word for the name of a part, and tells nothing of all the others.
     let is_level = |word: &str| word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok();
-    if let Some(word) = level.split(',').find(|word| !is_level(word.trim())) {
+    let words: Vec<_> = level.split(',').map(str::trim).collect();
+    if let Some(word) = words.iter().find(|word| !is_level(word)) {
         return Err(refusal(format!("{word:?} is no level")));
     }
-    EnvFilter::builder().parse(level).map_err(|error| refusal(error.to_string()))
+    EnvFilter::builder().parse(words.join(",")).map_err(|error| refusal(error.to_string()))
 }
 
 #[cfg(test)]
