@@ -90,8 +90,8 @@ impl Common {
     }
 }
 
-/// After so many election time-outs without a sign of life a follower takes it that there is no leader. Where a quorum
-/// is connected, another replica leads before that.
+/// After so many election time-outs without a sign of life a follower that reaches no quorum takes it that there is no
+/// leader. One that does reach a quorum may miss the leader alone, or will have another.
 const SILENT_TIMEOUTS: u32 = 2;
 
 impl Common {
@@ -101,12 +101,12 @@ impl Common {
         self.reported.leader(LeaderView { ballot, leader: Some(ballot.replica) }, effects);
     }
 
-    /// When a follower, which knows a leader, will know none if it hears nothing of it.
-    fn loses_leader_at(&self) -> Time {
-        match self.reported.view.leader {
-            Some(_) => self.heard_leader_at + self.options.election_timeout * SILENT_TIMEOUTS,
-            None => Time::NEVER,
-        }
+    /// Whether this follower has heard nothing of its leader for long, and reaches no quorum.
+    fn has_lost_leader(&self, now: Time) -> bool {
+        let silence = self.options.election_timeout * SILENT_TIMEOUTS;
+        self.reported.view.leader.is_some()
+            && now.since(self.heard_leader_at) >= silence
+            && !self.election.reaches_quorum(now)
     }
 }
 
@@ -236,6 +236,7 @@ pub(crate) trait Paxos: Leads {
     /// alone.
     fn take_part(&mut self, head_start: bool, now: Time, effects: &mut Effects) -> bool {
         let common = self.common_mut();
+        common.heard_leader_at = now;
         common.election.restarted(common.promised);
         let alone = common.members.count() == 1;
         let is_first = alone || common.promised == Ballot::ZERO;
@@ -282,7 +283,7 @@ pub(crate) trait Paxos: Leads {
         let role = self.role();
         let common = self.common_mut();
         common.reported.woken();
-        if matches!(role, Role::Follower | Role::Learner) && now >= common.loses_leader_at() {
+        if role == Role::Follower && common.has_lost_leader(now) {
             let LeaderView { ballot, .. } = common.reported.view;
             common.reported.leader(LeaderView { ballot, leader: None }, effects);
         }
@@ -303,7 +304,6 @@ pub(crate) trait Paxos: Leads {
         let common = self.common_mut();
         let election = match role {
             Role::Leader => common.election.tick_at(),
-            Role::Learner => common.loses_leader_at(),
             _ if !takes_part_in_elections(role) => Time::NEVER,
             _ => common.election.deadline(common.highest_ballot()),
         };

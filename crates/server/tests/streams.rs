@@ -227,7 +227,7 @@ async fn what_is_not_grpc_is_told_so() {
     assert_eq!((answer.http_status, answer.grpc_status.as_str()), (415, "3"));
     let answer = call(&send, post("/etcdserverpb.KV/Nothing"), &body).await;
     assert_eq!((answer.http_status, answer.grpc_status.as_str()), (200, "12"));
-    assert_eq!(answer.grpc_message, "synod:%20/etcdserverpb.KV/Nothing%20is%20not%20served");
+    assert_eq!(answer.grpc_message, "unknown%20method%20Nothing%20for%20service%20etcdserverpb.KV");
     let mut compressed = body.clone();
     compressed[0] = 1;
     let answer = call(&send, post(PUT).header("grpc-encoding", "gzip"), &compressed).await;

@@ -5,6 +5,7 @@ mod common;
 
 use std::{
     net::TcpListener,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -93,9 +94,8 @@ impl Cluster {
 
     fn forked(config: UpkeepConfig, stores: [KvStore; 3], forked_with: &[ReplicaId]) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
-        let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let listeners: Vec<_> = (0..3).map(|_| Arc::new(TcpListener::bind("127.0.0.1:0").unwrap())).collect();
         let addresses: Vec<_> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        drop(listeners);
         let member = |(address, id): (&std::net::SocketAddr, u64)| {
             MemberAddress::new(ReplicaId(id), format!("r{id}"), address.to_string())
         };
@@ -104,7 +104,7 @@ impl Cluster {
         for (store, id) in stores.into_iter().zip(1_u64..) {
             let folder = cluster._dir.path().join(id.to_string());
             let mut node = Config::new(ClusterId(7), ReplicaId(id), members.clone(), folder);
-            node.listen = vec![addresses[id as usize - 1]];
+            node.listeners = vec![Arc::clone(&listeners[id as usize - 1])];
             node.settings.consensus.heartbeat_interval = Duration::from_millis(30);
             node.settings.consensus.election_timeout = Duration::from_millis(300);
             let hashes = Hashes::default();

@@ -509,6 +509,10 @@ impl Election for BallotLeaderElection {
         }
     }
 
+    fn reaches_quorum(&self, _: Time) -> bool {
+        self.is_quorum(self.fresh().map(|(id, _)| id))
+    }
+
     fn answers(&self, _: Time, member: ReplicaId) -> bool {
         self.fresh().any(|(id, _)| id == member)
     }

@@ -102,6 +102,9 @@ pub trait Election: CloneElection + std::fmt::Debug + Send {
     /// Whether a member has answered this replica, which leads, not longer ago than a leader may be silent.
     fn answers(&self, now: Time, member: ReplicaId) -> bool;
 
+    /// Whether a quorum, this replica included, has answered it not longer ago than a leader may be silent.
+    fn reaches_quorum(&self, now: Time) -> bool;
+
     /// The shortest time in which a member answered this replica lately; none if it did not, or if the election times
     /// no answers (`Options::times_answers`).
     fn round_trip(&self, _member: ReplicaId) -> Option<Duration> {
@@ -167,6 +170,10 @@ pub(crate) struct Advised {
 #[cfg(test)]
 impl Election for Advised {
     fn answers(&self, _: Time, _: ReplicaId) -> bool {
+        true
+    }
+
+    fn reaches_quorum(&self, _: Time) -> bool {
         true
     }
 

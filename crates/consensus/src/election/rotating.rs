@@ -130,18 +130,6 @@ impl Rotating {
         }
         self.sign.is_some_and(|sign| now.since(sign) < self.timeout) && !self.owner_is_gone(now)
     }
-
-    /// Whether a quorum, including this replica, answered within the last time-out.
-    fn reaches_quorum(&self, now: Time) -> bool {
-        let recent = |answered: Option<Time>| {
-            now.since(answered.unwrap_or_default().max(self.led_since)) <= self.timeout
-        };
-        let answers = |id| {
-            id == self.members.me()
-                || self.members.index(id).is_some_and(|index| recent(self.answered[index]))
-        };
-        self.members.voters().is_quorum(answers)
-    }
 }
 
 impl Election for Rotating {
@@ -170,6 +158,7 @@ impl Election for Rotating {
             }
             Message::RehearseReply { ballot, willing, highest } => {
                 self.highest = self.highest.max(highest);
+                self.answered[index] = Some(now);
                 if let Some(rehearsal) =
                     self.rehearsal.as_mut().filter(|rehearsal| rehearsal.ballot == ballot)
                 {
@@ -256,6 +245,17 @@ impl Election for Rotating {
     fn answers(&self, now: Time, member: ReplicaId) -> bool {
         let answered = self.members.index(member).and_then(|index| self.answered[index]);
         answered.is_some_and(|answered| now.since(answered) <= self.timeout)
+    }
+
+    fn reaches_quorum(&self, now: Time) -> bool {
+        let recent = |answered: Option<Time>| {
+            now.since(answered.unwrap_or_default().max(self.led_since)) <= self.timeout
+        };
+        let answers = |id| {
+            id == self.members.me()
+                || self.members.index(id).is_some_and(|index| recent(self.answered[index]))
+        };
+        self.members.voters().is_quorum(answers)
     }
 
     /// The lowest ballot of this replica above another.

@@ -159,13 +159,13 @@ pub(super) mod tests {
              cut 3->1
              cut 2->3
              cut 3->2
-             run 1s
+             run 500ms
              put 1 k3=3
-             run 100ms
+             run 50ms
              put 1 k4=4
-             run 100ms
+             run 50ms
              put 1 k5=5
-             run 100ms
+             run 50ms
              put 1 k6=6
              drop 1->2 vote
              run 50ms
