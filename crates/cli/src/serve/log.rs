@@ -36,9 +36,8 @@ fn filter(given: &str) -> Result<EnvFilter, Failure> {
         ))
     };
     // The filter takes any other word for the name of a part, and tells nothing of all the others.
-    let is_level = |word: &str| {
-        !word.is_empty() && (word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok())
-    };
+    let is_level =
+        |word: &str| !word.is_empty() && (word.contains(['=', '[']) || word.parse::<LevelFilter>().is_ok());
     let words: Vec<_> = level.split(',').map(str::trim).collect();
     if let Some(word) = words.iter().find(|word| !is_level(word)) {
         return Err(refusal(format!("{word:?} is no level")));
