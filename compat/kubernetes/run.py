@@ -22,8 +22,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -33,6 +31,9 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from members import COUNT, Members, free_ports  # noqa: E402
 
 VERSION = "v1.34.4"
 MODULE = "k8s.io/kubernetes"
@@ -67,66 +68,6 @@ def build(cache):
     flags = f"-s -w -X k8s.io/component-base/version.gitVersion={VERSION}"
     go(["build", "-ldflags", flags, "-o", str(program), f"{MODULE}/cmd/kube-apiserver"], cache)
     return program
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-class Cluster:
-    """Three replicas of Synod."""
-
-    def __init__(self, synod, folder, flags):
-        self.synod, self.folder, self.flags = synod, folder, flags
-        ports = free_ports(6)
-        self.clients = [f"http://127.0.0.1:{port}" for port in ports[:3]]
-        self.peers = [f"http://127.0.0.1:{port}" for port in ports[3:]]
-        self.processes = [None] * 3
-        for of in range(3):
-            self.start(of)
-
-    def start(self, of):
-        cluster = ",".join(f"n{n}={peer}" for n, peer in enumerate(self.peers))
-        command = [
-            self.synod, "serve", "--name", f"n{of}", "--data-dir", str(self.folder / f"n{of}"),
-            "--listen-client-urls", self.clients[of], "--listen-peer-urls", self.peers[of],
-            "--initial-cluster", cluster, *self.flags,
-        ]
-        with (self.folder / f"n{of}.log").open("a") as log:
-            self.processes[of] = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def kill(self, of):
-        self.processes[of].kill()
-        self.processes[of].wait()
-
-    def leader(self):
-        """The number of the replica that leads, as one that runs says."""
-        for of in range(3):
-            if self.processes[of].poll() is None:
-                done = subprocess.run(
-                    [self.synod, "status", "--endpoints", self.clients[of], "-w", "json"],
-                    capture_output=True, text=True,
-                )
-                found = re.search(r'"leader"\s*:\s*(\d+)', done.stdout)
-                if found and int(found.group(1)) > 0:
-                    return int(found.group(1)) - 1
-        return None
-
-    def stop(self):
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self.processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 class Kube:
@@ -269,8 +210,8 @@ def attack(cluster, objects, progress, ended):
         while progress() < share * 3 * objects:
             if ended.wait(0.05):
                 return killed
-        of = cluster.leader() if share == 0.25 else next(n for n in range(3) if n != cluster.leader())
-        of = 0 if of is None else of
+        leader = cluster.leader()
+        of = leader if share == 0.25 else next(n for n in range(COUNT) if n != leader)
         cluster.kill(of)
         killed.append(of)
         print(f"killed replica n{of}", flush=True)
@@ -295,7 +236,7 @@ def main():
         sys.exit(f"{synod} is not there: cargo build --release -p synod-cli")
     program = build(Path(arguments.cache).resolve())
     folder = Path(tempfile.mkdtemp(prefix="synod-kube-"))
-    cluster = Cluster(synod, folder, [flag for flag in arguments.flags.split(",") if flag])
+    cluster = Members([synod, "serve"], folder, [flag for flag in arguments.flags.split(",") if flag])
     kube = Kube(program, folder, cluster.clients, not arguments.no_watch_cache)
     try:
         kube.wait_until_ready(120)

@@ -393,7 +393,7 @@ def parsed():
     parser.add_argument("--nodes", type=int, default=3, help="nodes of Patroni, three at least (default 3)")
     parser.add_argument("--postgres", metavar="FOLDER", help="where `postgres` and `initdb` are (default: the newest found)")
     parser.add_argument("--user", default="postgres", help="who PostgreSQL and Patroni run as, if root runs this")
-    parser.add_argument("--cache", type=Path, help="where Patroni is kept, for all to read; without it each run installs it anew")
+    parser.add_argument("--cache", type=Path, help="where Patroni is kept, for all to read; without it each run installs it again")
     arguments = parser.parse_args()
     if arguments.nodes < 3:
         parser.error("--nodes: three at least, so that one is neither the primary nor its synchronous standby")

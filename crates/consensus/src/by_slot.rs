@@ -301,6 +301,17 @@ mod tests {
         assert_eq!(replica.status().view, LeaderView { ballot: ballot(3, B), leader: None });
         replica.step(Time::ZERO, Input::Propose { batch: batch(1), awaited: true }, &mut effects);
         assert_eq!(written(&mut effects), [SlotRecord::Promised(ballot(3, B))]);
+        // Also one that the new leader's first message tells.
+        replica.acceptor.lead(ballot(4, A), &mut effects);
+        let accept =
+            |ballot, from| Message::Accept { ballot, slot: Slot(1), decided: Slot::ZERO, batch: batch(from) };
+        effects.drain();
+        receive(&mut replica, B, accept(ballot(3, B), 3), &mut effects);
+        assert_eq!((replica.status().role, effects.drain().count()), (Role::Leader, 0));
+        receive(&mut replica, B, accept(ballot(5, B), 5), &mut effects);
+        assert_eq!(replica.status().role, Role::Follower);
+        assert_eq!(replica.status().view, LeaderView { ballot: ballot(5, B), leader: Some(B) });
+        assert_eq!(written(&mut effects).len(), 2, "the promise, and what is accepted");
     }
 
     #[test]

@@ -12,6 +12,10 @@ use crate::{
     progress_watch::ProgressWatch,
 };
 
+/// After so many election time-outs without a sign of life a follower that reaches no quorum takes it that there is no
+/// leader. One that does reach a quorum may miss the leader alone, or will have another.
+const SILENT_TIMEOUTS: u32 = 2;
+
 /// What a replica keeps in every protocol of the family.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
@@ -88,13 +92,7 @@ impl Common {
     pub(crate) fn report_leader(&mut self, role: Role, effects: &mut Effects) {
         self.reported.role(role, self.members.me(), self.promised, effects);
     }
-}
 
-/// After so many election time-outs without a sign of life a follower that reaches no quorum takes it that there is no
-/// leader. One that does reach a quorum may miss the leader alone, or will have another.
-const SILENT_TIMEOUTS: u32 = 2;
-
-impl Common {
     /// Takes note that this replica has just heard of the leader of this ballot.
     pub(crate) fn heard_of_leader(&mut self, now: Time, ballot: Ballot, effects: &mut Effects) {
         self.heard_leader_at = now;

@@ -254,16 +254,17 @@ impl SlotAcceptor {
         mine
     }
 
-    /// Whether this follower obeys the sender as the leader of a ballot. If so, it promises the ballot, and reports the
-    /// leader.
+    /// Whether this replica obeys the sender as the leader of a ballot. If so, it promises the ballot, and reports the
+    /// leader; if it led in a lower ballot, it leads no longer.
     pub fn obeys(&mut self, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
-        if ballot.replica != from || ballot < self.promised || self.role != Role::Follower {
+        let is_own = from == self.members.me();
+        if ballot.replica != from || is_own || ballot < self.promised || self.role == Role::Recovering {
             return false;
         }
-        self.report(ballot, effects);
         if ballot > self.promised {
             self.promise(ballot, effects);
         }
+        self.report(ballot, effects);
         true
     }
 

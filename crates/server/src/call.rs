@@ -369,8 +369,8 @@ async fn in_time<T>(
 fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
     let code = outcome.as_ref().map_or_else(Status::code, |()| Code::Ok);
     if code == Code::DeadlineExceeded {
-        // A message may be cut off here. Clients take a status after that for a broken answer, but they know that a call which
-        // is cancelled after their deadline has exceeded it.
+        // A message may be cut off here. Clients take a status after that for a broken answer, but they know that a
+        // call which is cancelled after their deadline has exceeded it.
         stream.send_reset(Reason::CANCEL);
         return code;
     }

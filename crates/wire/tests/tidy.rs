@@ -85,7 +85,7 @@ fn words_are_those_of_the_project() {
             None => None,
         }
     };
-    let refused = refused(&[".rs", ".md", ".txt"], why);
+    let refused = refused(&[".rs", ".md", ".txt", ".py"], why);
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
 

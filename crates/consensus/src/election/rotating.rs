@@ -158,7 +158,10 @@ impl Election for Rotating {
             }
             Message::RehearseReply { ballot, willing, highest } => {
                 self.highest = self.highest.max(highest);
-                self.answered[index] = Some(now);
+                // A leader counts answers to it alone.
+                if !self.leads {
+                    self.answered[index] = Some(now);
+                }
                 if let Some(rehearsal) =
                     self.rehearsal.as_mut().filter(|rehearsal| rehearsal.ballot == ballot)
                 {

@@ -14,7 +14,7 @@ use synod_wire::{Ballot, Ballots, Incarnation, Lsn, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Acceptor, Message, MultiPaxos, Record, State, lives::Lives};
 use crate::{
-    Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart, election,
+    Bug, Effects, Members, Options, Proofs, Prove, Restart, election,
     leadership::Leads,
     paxos::{Common, Paxos},
     resend::Resend,
@@ -258,7 +258,7 @@ impl MultiPaxos {
             | Message::Heartbeat { ballot, decided, .. } => {
                 self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
                 if ballot >= self.common.promised.max(self.common.reported.view.ballot) {
-                    self.common.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
+                    self.common.heard_of_leader(now, ballot, effects);
                 }
             }
             Message::Recover { incarnation } if !self.common.options.has(super::Bug::CountOutlivedAnswer) => {

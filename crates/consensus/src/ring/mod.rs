@@ -308,7 +308,7 @@ impl Ring {
             return;
         }
         if matches!(self.state, State::Recovering) {
-            return self.receive_while_recovering(from, &message, effects);
+            return self.receive_while_recovering(now, from, &message, effects);
         }
         match message {
             Message::Prepare { ballot, from: first } => {

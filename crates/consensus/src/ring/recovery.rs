@@ -10,7 +10,7 @@ use synod_wire::{Ballot, Ballots, ReplicaId, Slot, Time};
 
 use super::{AcceptedValue, Message, Record, Ring, State, learner::Learner, values::Values, walk::Walk};
 use crate::{
-    Bug, Effects, LeaderView, Members, Options, Proofs, Prove, Restart,
+    Bug, Effects, Members, Options, Proofs, Prove, Restart,
     acceptor::Acceptor,
     election,
     leadership::Leads,
@@ -139,6 +139,7 @@ impl Ring {
     /// which replicas follow it, so it is left out of the ring.
     pub(super) fn receive_while_recovering(
         &mut self,
+        now: Time,
         from: ReplicaId,
         message: &Message,
         effects: &mut Effects,
@@ -150,7 +151,7 @@ impl Ring {
         };
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(*decided);
         if ballot.replica == from && *ballot >= self.common.reported.view.ballot {
-            self.common.reported.leader(LeaderView { ballot: *ballot, leader: Some(from) }, effects);
+            self.common.heard_of_leader(now, *ballot, effects);
         }
     }
 }

@@ -243,7 +243,7 @@ impl SequencePaxos {
             return;
         }
         if matches!(self.state, State::Recovering) {
-            return self.receive_while_recovering(from, &message, effects);
+            return self.receive_while_recovering(now, from, &message, effects);
         }
         match message {
             Message::Prepare(prepare) => self.on_prepare(now, from, prepare, effects),

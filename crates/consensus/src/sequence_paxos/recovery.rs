@@ -4,7 +4,7 @@ use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{Message, Record, SequencePaxos, State, follower::Follower, sequence::Sequence};
 use crate::{
-    Bug, Effect, Effects, LeaderView, Members, Options, Proofs, Prove, Restart,
+    Bug, Effect, Effects, Members, Options, Proofs, Prove, Restart,
     batches::last_of,
     election,
     paxos::{Common, Paxos},
@@ -176,6 +176,7 @@ impl SequencePaxos {
     /// which replicas follow it.
     pub(super) fn receive_while_recovering(
         &mut self,
+        now: Time,
         from: ReplicaId,
         message: &Message,
         effects: &mut Effects,
@@ -189,7 +190,7 @@ impl SequencePaxos {
         };
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
         if ballot.replica == from && ballot >= self.common.reported.view.ballot {
-            self.common.reported.leader(LeaderView { ballot, leader: Some(from) }, effects);
+            self.common.heard_of_leader(now, ballot, effects);
         }
     }
 }
