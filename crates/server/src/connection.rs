@@ -14,15 +14,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{
-    FutureExt as _, StreamExt as _,
-    future::{Either, OptionFuture},
-    stream::FuturesUnordered,
-};
-use h2::{Ping, PingPong, server};
+use bytes::Bytes;
+use futures_util::{FutureExt as _, StreamExt as _, future::Either, stream::FuturesUnordered};
+use h2::{Ping, PingPong, RecvStream, server, server::SendResponse};
+use http::Request;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::watch,
+    sync::{oneshot, watch},
     time::{Instant, Sleep, sleep, timeout},
 };
 
@@ -50,6 +48,8 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Most bytes of a request's headers.
 const HEADER_LIST_BYTES: u32 = 16 << 10;
 
+type Failure = Box<dyn Error + Send + Sync>;
+
 /// What holds for every connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
@@ -74,26 +74,15 @@ pub(crate) async fn serve<R: Replica>(
     web: Option<&Web<R>>,
     terms: Terms,
     mut stop: Pin<&mut impl Future<Output = ()>>,
-    mut place: Presence,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
+    place: Presence,
+) -> Result<(), Failure> {
     let Terms { streams_max, head_timeout, keep_alive } = terms;
-    let mut builder = server::Builder::new();
-    builder
-        .initial_window_size(WINDOW_BYTES)
-        .max_concurrent_streams(streams_max)
-        .max_header_list_size(HEADER_LIST_BYTES)
-        .max_send_buffer_size(SEND_BUFFER_BYTES)
-        // Many clients send a small request in a frame that is not the stream's last. The default would cut off one
-        // that begins with a hundred of them.
-        .data_frame_budget(streams_max as usize * SMALL_FRAME_BYTES);
     let (stream, outbox) = gathering(stream, Pings::new(keep_alive.min_time));
-    let mut gives_way = place.idle(std::time::Instant::now());
+    let mut occupancy = Occupancy::new(place);
     let mut connection = tokio::select! {
-        begun = timeout(head_timeout, builder.handshake(stream)) => begun??,
-        _ = &mut gives_way => return Ok(()),
+        begun = timeout(head_timeout, builder(streams_max).handshake(stream)) => begun??,
+        () = occupancy.gives_way() => return Ok(()),
     };
-    // Whether requests are outstanding, and whether the connection was told to give way.
-    let (mut busy, mut told) = (false, false);
     let mut keep_alive =
         KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"), keep_alive);
     let (lane, share) = (&store.lane(), store.share());
@@ -109,8 +98,7 @@ pub(crate) async fn serve<R: Replica>(
             connection.graceful_shutdown();
             ends.send_replace(true);
         }
-        told = told || !busy && Pin::new(&mut gives_way).poll(cx).is_ready();
-        if told && !busy {
+        if occupancy.must_end(cx) {
             // No request is outstanding. The client learns of the end if it takes a frame at once.
             connection.abrupt_shutdown(h2::Reason::NO_ERROR);
             let _ = (connection.poll_closed(cx), outbox.poll_send(cx));
@@ -122,39 +110,20 @@ pub(crate) async fn serve<R: Replica>(
         // Answers come first, so that polling the connection sends all of them at once.
         while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
         let answered = share.answered();
-        let mut began = 0;
-        loop {
-            if began == TURN_REQUESTS_MAX {
-                cx.waker().wake_by_ref();
-                break;
+        let began = accept(&mut connection, &mut calls, streams_max, cx, |request, reply| {
+            if let Some(web) = web.filter(|web| web.takes(&request)) {
+                return Ok(Some(Either::Right(Box::pin(web.answer_http2(request, reply).map(drop)))));
             }
-            if calls.len() >= streams_max as usize {
-                // Requests that were reset may still be among the calls, and new ones have taken their
-                // streams. The new ones wait.
-                match connection.poll_closed(cx)? {
-                    Poll::Ready(()) => return Poll::Ready(Ok(())),
-                    Poll::Pending => break,
+            match Call::new(request, reply, &share, common_name.as_ref()) {
+                Some(call) => Ok(Some(Either::Left(call.answer(store, lane, &ending)))),
+                None if refused == REFUSED_MAX => Err("the client asks on and takes no answer".into()),
+                None => {
+                    refused += 1;
+                    Ok(None)
                 }
             }
-            match connection.poll_accept(cx)? {
-                Poll::Ready(Some((request, reply))) if web.is_some_and(|web| web.takes(&request)) => {
-                    let answer = web.map(|web| web.answer_http2(request, reply));
-                    calls.push(Either::Right(Box::pin(OptionFuture::from(answer).map(drop))));
-                }
-                Poll::Ready(Some((request, reply))) => {
-                    match Call::new(request, reply, &share, common_name.as_ref()) {
-                        Some(call) => calls.push(Either::Left(call.answer(store, lane, &ending))),
-                        None if refused == REFUSED_MAX => {
-                            return Poll::Ready(Err("the client asks on and takes no answer".into()));
-                        }
-                        None => refused += 1,
-                    }
-                }
-                Poll::Ready(None) => return Poll::Ready(Ok(())),
-                Poll::Pending => break,
-            }
-            began += 1;
-        }
+        })?;
+        let Some(began) = began else { return Poll::Ready(Ok(())) };
         if began > 0 {
             keep_alive.heard = true;
             if window < WINDOW_BYTES && share.take_of_plenty(u64::from(WINDOW_BYTES - window)) {
@@ -162,10 +131,7 @@ pub(crate) async fn serve<R: Replica>(
                 connection.set_target_window_size(window);
                 cx.waker().wake_by_ref();
             }
-            if !mem::replace(&mut busy, true) {
-                place.busy();
-                told = false;
-            }
+            occupancy.begins();
             // If a call sends something, the connection wakes this task.
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
         }
@@ -173,14 +139,8 @@ pub(crate) async fn serve<R: Replica>(
             outbox.say_too_many_pings(cx);
             return Poll::Ready(Err("the client pings too often".into()));
         }
-        if busy && calls.is_empty() {
-            busy = false;
+        if calls.is_empty() && occupancy.rests(cx) {
             outbox.rest();
-            gives_way = place.idle(std::time::Instant::now());
-            told = Pin::new(&mut gives_way).poll(cx).is_ready();
-            if told {
-                cx.waker().wake_by_ref();
-            }
         }
         // All answers are in the outbox. If the client does not take them, this task is woken when it does.
         if let Poll::Ready(Err(error)) = outbox.poll_send(cx) {
@@ -193,6 +153,93 @@ pub(crate) async fn serve<R: Replica>(
         Poll::Pending
     })
     .await
+}
+
+fn builder(streams_max: u32) -> server::Builder {
+    let mut builder = server::Builder::new();
+    builder
+        .initial_window_size(WINDOW_BYTES)
+        .max_concurrent_streams(streams_max)
+        .max_header_list_size(HEADER_LIST_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        // Many clients send a small request in a frame that is not the stream's last. The default would cut off one
+        // that begins with a hundred of them.
+        .data_frame_budget(streams_max as usize * SMALL_FRAME_BYTES);
+    builder
+}
+
+/// Takes requests that have come, and begins what `answer` returns for each. Returns how many it took, or nothing if
+/// the client has ended the connection.
+fn accept<T: AsyncRead + AsyncWrite + Unpin, F: Future<Output = ()>>(
+    connection: &mut server::Connection<T, Bytes>,
+    calls: &mut FuturesUnordered<F>,
+    streams_max: u32,
+    cx: &mut Context<'_>,
+    mut answer: impl FnMut(Request<RecvStream>, SendResponse<Bytes>) -> Result<Option<F>, Failure>,
+) -> Result<Option<usize>, Failure> {
+    for began in 0..TURN_REQUESTS_MAX {
+        if calls.len() >= streams_max as usize {
+            // Requests that were reset may still be among the calls, and new ones have taken their streams. The new
+            // ones wait.
+            let ended = connection.poll_closed(cx)?.is_ready();
+            return Ok((!ended).then_some(began));
+        }
+        match connection.poll_accept(cx)? {
+            Poll::Ready(Some((request, reply))) => calls.extend(answer(request, reply)?),
+            Poll::Ready(None) => return Ok(None),
+            Poll::Pending => return Ok(Some(began)),
+        }
+    }
+    cx.waker().wake_by_ref();
+    Ok(Some(TURN_REQUESTS_MAX))
+}
+
+/// Whether requests are outstanding, and whether the connection must give its place to another while none is.
+struct Occupancy {
+    place: Presence,
+    give_way: oneshot::Receiver<()>,
+    busy: bool,
+    told: bool,
+}
+
+impl Occupancy {
+    fn new(mut place: Presence) -> Occupancy {
+        let give_way = place.idle(std::time::Instant::now());
+        Occupancy { place, give_way, busy: false, told: false }
+    }
+
+    /// Waits until the connection must give way before its first request.
+    async fn gives_way(&mut self) {
+        let _ = (&mut self.give_way).await;
+    }
+
+    fn must_end(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.busy {
+            return false;
+        }
+        self.told = self.told || self.give_way.poll_unpin(cx).is_ready();
+        self.told
+    }
+
+    fn begins(&mut self) {
+        if !mem::replace(&mut self.busy, true) {
+            self.place.busy();
+            self.told = false;
+        }
+    }
+
+    /// No request is outstanding. Returns whether one was until now.
+    fn rests(&mut self, cx: &mut Context<'_>) -> bool {
+        let rests = mem::replace(&mut self.busy, false);
+        if rests {
+            self.give_way = self.place.idle(std::time::Instant::now());
+            self.told = self.give_way.poll_unpin(cx).is_ready();
+            if self.told {
+                cx.waker().wake_by_ref();
+            }
+        }
+        rests
+    }
 }
 
 /// Finds out whether the client is still there.
@@ -215,7 +262,7 @@ impl KeepAlive {
     }
 
     /// Becomes ready, with an error, when the client is gone.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Box<dyn Error + Send + Sync>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         loop {
             if self.asked
                 && let Poll::Ready(answer) = self.ping.poll_pong(cx)

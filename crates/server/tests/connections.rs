@@ -26,7 +26,7 @@ use tokio::{
 };
 use tonic::{Code, Request, transport::Channel};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(20);
 
 async fn kv(server: &Server) -> KvClient<Channel> {
     KvClient::new(connect(server).await)

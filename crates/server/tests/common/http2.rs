@@ -12,7 +12,7 @@ use prost::Message;
 use synod_server::Server;
 use tokio::{net::TcpStream, time::timeout};
 
-pub const SOON: Duration = Duration::from_secs(5);
+pub const SOON: Duration = Duration::from_secs(20);
 
 pub fn framed(message: &impl Message) -> BytesMut {
     let mut frame = BytesMut::new();
