@@ -140,9 +140,13 @@ pub(crate) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + '
 pub(crate) fn give_way() {
     thread_local!(static GIVES_WAY: Cell<bool> = const { Cell::new(false) });
     if !GIVES_WAY.replace(true) {
-        // Where the system does not allow it, the thread keeps its priority.
-        let _ = setpriority_process(Some(gettid()), NICENESS);
+        lower_priority(NICENESS);
     }
+}
+
+/// Where the system does not allow it, the thread keeps its priority.
+pub(crate) fn lower_priority(niceness: i32) {
+    let _ = setpriority_process(Some(gettid()), niceness);
 }
 
 fn places(count: usize) -> Arc<Semaphore> {
