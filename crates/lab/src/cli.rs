@@ -15,7 +15,11 @@ use clap::{Args as ClapArgs, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    attacks, calibrate, chaos, experiments, likeness, report,
+    attacks, calibrate, chaos, experiments,
+    ground::Ground,
+    likeness,
+    net::namespaces,
+    report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
     threads,
 };
@@ -62,6 +66,9 @@ enum Command {
         /// Do not show progress.
         #[arg(long)]
         quiet: bool,
+        /// This program was started in namespaces of its own.
+        #[arg(long, hide = true)]
+        inside: bool,
     },
     /// Write report.html and report.md from the results of `run`
     Report {
@@ -111,9 +118,9 @@ pub fn main(args: Args) -> ExitCode {
                 }
             };
         }
-        Command::Run { special: None, names, out, set, full, commit, program, quiet } => {
+        Command::Run { special: None, names, out, set, full, commit, program, quiet, inside } => {
             let options = RunOptions { folder: out, full, set, commit, progress: !quiet };
-            run(&names, &options, program)
+            run(&names, &options, program, inside)
         }
     };
     match outcome {
@@ -176,24 +183,51 @@ fn show(experiment: &Experiment) {
     println!();
 }
 
-fn run(names: &[String], options: &RunOptions, program: Option<PathBuf>) -> Result<(), LabError> {
+fn run(
+    names: &[String],
+    options: &RunOptions,
+    program: Option<PathBuf>,
+    inside: bool,
+) -> Result<(), LabError> {
     let experiments = experiments::find(names)?;
     Parameters::check_keys(&experiments, &options.set)?;
+    let mut apart = false;
     // All parameters are checked before the first experiment takes its minutes.
     for experiment in &experiments {
-        (experiment.points)(&Parameters::new(experiment, options.full, &options.set)?)?;
+        let parameters = Parameters::new(experiment, options.full, &options.set)?;
+        (experiment.points)(&parameters)?;
+        apart |= parameters.text("on") == Ground::Namespaces.to_string();
+    }
+    let interrupted = interruption()?;
+    if inside {
+        namespaces::heed_parent(&interrupted);
+    } else if apart {
+        return in_namespaces(&interrupted);
     }
     let program = match program {
         Some(program) => program,
         None => own_program()?,
     };
-    let conduct = Conduct::new(interruption()?, program);
+    let conduct = Conduct::new(interrupted, program);
     for experiment in experiments {
         let summary = study::run(experiment, options, &conduct)?;
         print(&summary, options);
     }
     println!("Next: synod lab report {}", options.folder.display());
     Ok(())
+}
+
+/// Runs this program again, in namespaces of its own.
+fn in_namespaces(interrupted: &AtomicBool) -> Result<(), LabError> {
+    let failed = |why: String| LabError::Replicas(format!("on=namespaces: {why}"));
+    namespaces::rehearse().map_err(|why| failed(format!("{why}; run it as root")))?;
+    let ended = namespaces::run_again(&["--inside".as_ref()], interrupted);
+    let ended = ended.map_err(|error| failed(error.to_string()))?;
+    if interrupted.load(Ordering::Relaxed) {
+        return Err(LabError::Interrupted);
+    }
+    // It has said what failed.
+    if ended.success() { Ok(()) } else { Err(failed(format!("the run ended: {ended}"))) }
 }
 
 /// This program, if it is `synod`; otherwise the `synod` that is built beside it or, for an example, above it.

@@ -12,7 +12,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::network::{Network, tool};
+use super::network::Network;
+use crate::net::namespaces::{tool, within};
 
 /// Small limits, so that replicas often take snapshots, trim their logs and catch up in both ways, and soon need room.
 const FLAGS: [&str; 6] = [
@@ -121,11 +122,7 @@ impl Cluster {
             (0..self.len()).map(|place| format!("{}={}", Cluster::name(place), self.peer_url(place)));
         let mut command = match &address.namespace {
             None => Command::new(&self.program),
-            Some(namespace) => {
-                let mut command = Command::new("nsenter");
-                command.arg(format!("--net=/run/netns/{namespace}")).arg("--").arg(&self.program);
-                command
-            }
+            Some(namespace) => within(namespace, self.program.as_os_str()),
         };
         command
             .args(["serve", "--name", &Cluster::name(place)])

@@ -28,16 +28,14 @@ mod watchers;
 
 use std::{
     collections::BTreeMap,
-    env, fs,
-    io::Read as _,
-    os::unix::process::CommandExt as _,
+    ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
-    process::{ExitCode, Stdio},
+    process::ExitCode,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::Duration,
 };
 
@@ -61,6 +59,7 @@ use self::{
 };
 use crate::{
     figure::{Figure, numbers::date},
+    net::namespaces,
     study::{Environment, commit_of},
 };
 
@@ -173,7 +172,7 @@ pub(crate) fn main(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Pat
 /// Chooses the network, and starts the run there.
 fn outside(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> Result<ExitCode, Stopped> {
     let failed = |what: &str, error: std::io::Error| Stopped::Failed(format!("{what}: {error}"));
-    let ground = match (args.network, network::rehearse()) {
+    let ground = match (args.network, namespaces::rehearse()) {
         (Some(Ground::Relay), _) => Ground::Relay,
         (_, Ok(())) => Ground::Namespaces,
         (Some(Ground::Namespaces), Err(why)) => {
@@ -228,26 +227,15 @@ fn in_namespaces(
     seed: u64,
 ) -> Result<ExitCode, Stopped> {
     let failed = |error: std::io::Error| Stopped::Failed(format!("the run in namespaces: {error}"));
-    let program = env::current_exe().map_err(failed)?;
-    let mut command = network::private(program.as_os_str());
-    command.args(env::args_os().skip(1)).arg("--inside");
+    let mut more: Vec<&OsStr> = vec!["--inside".as_ref()];
+    let seed = seed.to_string();
     if args.seed.is_none() {
-        command.args(["--seed", &seed.to_string()]);
+        more.extend(["--seed".as_ref(), OsStr::new(&seed)]);
     }
     if args.data.is_none() {
-        command.arg("--data").arg(folder);
+        more.extend(["--data".as_ref(), folder.as_os_str()]);
     }
-    // Ctrl-C reaches only this process, which passes it on.
-    let mut child = command.process_group(0).stdin(Stdio::piped()).spawn().map_err(failed)?;
-    let status = loop {
-        if interrupted.load(Ordering::Relaxed) {
-            drop(child.stdin.take());
-        }
-        match child.try_wait().map_err(failed)? {
-            Some(status) => break status,
-            None => thread::sleep(Duration::from_millis(50)),
-        }
-    };
+    let status = namespaces::run_again(&more, interrupted).map_err(failed)?;
     match status.code().and_then(|code| u8::try_from(code).ok()) {
         Some(130) => Err(Stopped::Interrupted),
         Some(code) => Ok(ExitCode::from(code)),
@@ -257,12 +245,7 @@ fn in_namespaces(
 
 fn inside(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> Result<ExitCode, Stopped> {
     let (Some(folder), Some(seed)) = (&args.data, args.seed) else { unreachable!("they are required") };
-    let told = Arc::clone(interrupted);
-    thread::spawn(move || {
-        let mut nobody_writes = [0];
-        while std::io::stdin().read(&mut nobody_writes).is_ok_and(|read| read > 0) {}
-        told.store(true, Ordering::Relaxed);
-    });
+    namespaces::heed_parent(interrupted);
     start(args, seed, folder, Network::namespaces(args.replicas)?, interrupted, own_program)
 }
 

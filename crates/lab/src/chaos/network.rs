@@ -1,79 +1,22 @@
 //! The network between the replicas, and how it is cut.
 //!
-//! In **namespaces** each replica has a network of its own, and a router between all of them drops packets, by
-//! direction:
-//!
-//! ```text
-//!   clients ─┐
-//!          router ─── n1: 10.211.1.2      from 10.211.1.2 to 10.211.2.2 blackhole
-//!             ├────── n2: 10.211.2.2
-//!             └────── n3: 10.211.3.2
-//! ```
+//! In **namespaces** each replica has a network of its own (`crate::net::namespaces`), and the router between
+//! all of them drops packets, by direction: `from 10.211.1.2 to 10.211.2.2 blackhole`.
 //!
 //! TCP notices a packet that is lost in one direction in both: what arrives is not acknowledged. Behind the **relay**
 //! (`crate::net`) connections stay up while what they carry in one direction waits, and arrives late.
 
 use std::{
     collections::BTreeSet,
-    fs,
-    io::Write as _,
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    process::{Command, Stdio},
 };
 
 use synod_wire::ReplicaId;
 
-use crate::net::{Link, Relay};
-
-/// What `unshare` makes for the run. All of it disappears when its first process ends, in whatever way.
-const UNSHARE: [&str; 5] = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
-/// Everything that a run does with namespaces, in small.
-const REHEARSAL: &str = "mount -t tmpfs -o size=1m none /run && ip netns add n1 && \
-    ip link add h1 type veth peer name eth0 netns n1 && ip rule add from 10.211.1.2 to 10.211.2.2 blackhole && \
-    echo 1 > /proc/sys/net/ipv4/ip_forward && nsenter --net=/run/netns/n1 true";
-
-/// A command that runs a program in namespaces of its own. Without root's rights it becomes root in a namespace of
-/// users.
-pub fn private(program: &std::ffi::OsStr) -> Command {
-    let mut command = Command::new("unshare");
-    if !rustix::process::geteuid().is_root() {
-        command.args(["--user", "--map-root-user"]);
-    }
-    command.args(UNSHARE).arg("--").arg(program);
-    command
-}
-
-/// Tries whether the system allows namespaces.
-///
-/// # Errors
-/// It does not, for this reason.
-pub fn rehearse() -> Result<(), String> {
-    let output = private("sh".as_ref()).args(["-c", REHEARSAL]).stdin(Stdio::null()).output();
-    match output {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(said.lines().last().unwrap_or("unshare failed").to_owned())
-        }
-        Err(error) => Err(format!("unshare: {error}")),
-    }
-}
-
-/// Runs a tool that must succeed.
-pub fn tool(name: &str, args: &[&str], input: &str) -> Result<(), String> {
-    let failed = |what: &dyn std::fmt::Display| format!("{name} {}: {what}", args.join(" "));
-    let mut command = Command::new(name);
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| failed(&error))?;
-    let mut stdin = child.stdin.take().expect("it is piped");
-    stdin.write_all(input.as_bytes()).map_err(|error| failed(&error))?;
-    drop(stdin);
-    let output = child.wait_with_output().map_err(|error| failed(&error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(failed(&String::from_utf8_lossy(&output.stderr).trim()))
-}
+use crate::net::{
+    Link, Relay,
+    namespaces::{Namespaces, tool},
+};
 
 /// The addresses of a replica.
 #[derive(Clone, Debug)]
@@ -96,37 +39,20 @@ pub struct Network {
     /// The address of each place.
     pub addresses: Vec<Address>,
     cuts: BTreeSet<(usize, usize)>,
+    _networks: Option<Namespaces>,
 }
 
 impl Network {
-    /// Networks for replicas `n1`, `n2`, ... This process must be in namespaces of its own ([`private`]).
+    /// A network for each replica. This process must be in namespaces of its own.
     pub fn namespaces(replicas: usize) -> Result<Network, String> {
-        tool("mount", &["-t", "tmpfs", "none", "/run"], "")?;
-        fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("ip_forward: {error}"))?;
-        let mut router = "link set lo up\n".to_owned();
-        let mut addresses = Vec::new();
-        for number in 1..=replicas {
-            let name = format!("n{number}");
-            tool("ip", &["netns", "add", &name], "")?;
-            router += &format!(
-                "link add h{number} type veth peer name eth0 netns {name}\naddr add 10.211.{number}.1/24 dev \
-                 h{number}\nlink set h{number} up\n"
-            );
-            let number = u8::try_from(number).expect("few replicas");
-            let ip = Ipv4Addr::new(10, 211, number, 2);
-            let peer = SocketAddr::from((ip, 2380));
-            let client = SocketAddr::from((ip, 2379));
-            addresses.push(Address { client, peer, advertised: peer, namespace: Some(name) });
-        }
-        tool("ip", &["-batch", "-"], &router)?;
-        for number in 1..=replicas {
-            let own = format!(
-                "link set lo up\naddr add 10.211.{number}.2/24 dev eth0\nlink set eth0 up\nroute add default via \
-                 10.211.{number}.1\n"
-            );
-            tool("ip", &["-n", &format!("n{number}"), "-batch", "-"], &own)?;
-        }
-        Ok(Network { relay: None, addresses, cuts: BTreeSet::new() })
+        let networks = Namespaces::new(replicas)?;
+        let address = |(name, ip): &(String, Ipv4Addr)| {
+            let peer = SocketAddr::from((*ip, 2380));
+            let client = SocketAddr::from((*ip, 2379));
+            Address { client, peer, advertised: peer, namespace: Some(name.clone()) }
+        };
+        let addresses = networks.places().iter().map(address).collect();
+        Ok(Network { relay: None, addresses, cuts: BTreeSet::new(), _networks: Some(networks) })
     }
 
     /// A relay on the loopback interface.
@@ -141,7 +67,8 @@ impl Network {
         let addresses = clients.iter().zip(peers).zip(advertised).map(|((client, peer), advertised)| {
             Address { client: address(client), peer: address(peer), advertised, namespace: None }
         });
-        Ok(Network { addresses: addresses.collect(), relay: Some(relay), cuts: BTreeSet::new() })
+        let addresses = addresses.collect();
+        Ok(Network { addresses, relay: Some(relay), cuts: BTreeSet::new(), _networks: None })
     }
 
     /// The network's description in the report.

@@ -71,6 +71,14 @@ pub(super) const ON_VIRTUAL: Parameter = Parameter {
     ..ON_PROCESSES
 };
 
+/// The ground: virtual time, or processes with cards.
+pub(super) const ON_VIRTUAL_OR_NAMESPACES: Parameter = Parameter {
+    help: "virtual: the replicas' code in virtual time, with a network as described; namespaces: `synod serve`, a process \
+           each in a network namespace of its own with a limited card (Linux, with the tools ip and tc), and clients over \
+           gRPC.",
+    ..ON_VIRTUAL
+};
+
 /// The ground: any, with a network between replicas and to the client.
 pub(super) const ON_ANY: Parameter = Parameter {
     help: "virtual: the replicas' code in virtual time; processes, threads: real replicas, with a relay between them \

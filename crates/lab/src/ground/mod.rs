@@ -28,6 +28,8 @@ use crate::{
 pub enum Ground {
     /// Each replica is a process `synod serve`, and clients use gRPC.
     Processes,
+    /// The same, where each has a network of its own and a card with a limit.
+    Namespaces,
     /// Replicas are threads of this process, without gRPC.
     Threads,
     /// The replicas' code runs in virtual time.
@@ -35,8 +37,12 @@ pub enum Ground {
 }
 
 impl Ground {
-    const ALL: [(&str, Ground); 3] =
-        [("processes", Ground::Processes), ("threads", Ground::Threads), ("virtual", Ground::Virtual)];
+    const ALL: [(&str, Ground); 4] = [
+        ("processes", Ground::Processes),
+        ("namespaces", Ground::Namespaces),
+        ("threads", Ground::Threads),
+        ("virtual", Ground::Virtual),
+    ];
 
     /// Runs the load against the setup once, and sums up the outcome.
     ///
@@ -45,6 +51,7 @@ impl Ground {
     pub fn run(self, setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
         match self {
             Ground::Processes => processes::run(setup, load, conduct),
+            Ground::Namespaces => processes::run_with_cards(setup, load, conduct),
             Ground::Threads => threads::run(setup, load, conduct).map(|outcome| outcome.sample(&load.acts)),
             Ground::Virtual => {
                 let (outcome, traffic) = virtual_time::run(setup, load, conduct)?;
@@ -62,6 +69,11 @@ impl Ground {
             Ground::Processes => {
                 "a process `synod serve` each, TCP over loopback, clients over gRPC in the lab's process; all of them \
                  share the cores"
+            }
+            Ground::Namespaces => {
+                "a process `synod serve` each, in a network namespace of its own whose card sends and receives so many \
+                 bits a second (tc tbf, headers included) and adds no delay; clients over gRPC in the lab's process, \
+                 behind the cards; all of them share the cores"
             }
             Ground::Threads => {
                 "replicas and client in one process, TCP over loopback between replicas, no gRPC; all of them share \

@@ -6,6 +6,9 @@
 //!  load ─▶ relay: a way for the client ─▶ --listen-client-urls   replica   --listen-peer-urls ◀─ relay ◀─ the others
 //!                                                                              (only the relay knows these)
 //! ```
+//!
+//! With cards each replica has a network of its own instead, whose card is limited in both directions
+//! (`crate::net::namespaces`). The links between the cards add no delay.
 
 use std::{
     fs::File,
@@ -20,7 +23,10 @@ use synod_wire::ReplicaId;
 use super::{Asked, Load, Setup};
 use crate::{
     bench::{self, Options, Report},
-    net::Relay,
+    net::{
+        Relay,
+        namespaces::{Namespaces, within},
+    },
     study::{Conduct, LabError, Sample},
 };
 
@@ -34,21 +40,75 @@ const FIRST_ROUND: Duration = Duration::from_micros(50);
 /// Clients that share a connection.
 const CLIENTS_PER_CONNECTION: usize = 256;
 
-/// Starts the processes, drives the load against the leader, and stops them.
+/// The part of the window in which bytes are counted begins and ends this much after its beginning and before its end.
+const EDGE: f64 = 0.2;
+
+/// Starts the processes, drives the load, and stops them.
 ///
 /// # Errors
 /// The program cannot be started or does not serve, the load has an action that this ground lacks, or Ctrl-C
 /// was pressed.
 pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
-    if !load.acts.is_empty() || load.thread_each {
-        return Err(LabError::Replicas("processes are not changed under load; see `--set on=`".to_owned()));
-    }
+    checked(load)?;
     let mut processes = Processes::start(setup, conduct)?;
     processes.wait_until_serving(setup, conduct)?;
     let report = bench::run(bench::Operation::Put, &processes.options(setup, load))?;
     conduct.check()?;
     processes.check()?;
     Ok(sample(&report))
+}
+
+/// The same with a network for each replica, and cards as the setup's machines have them. This process must be in
+/// namespaces of its own.
+///
+/// # Errors
+/// Those of [`run`], and networks cannot be made.
+pub fn run_with_cards(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
+    checked(load)?;
+    let networks = Namespaces::new(setup.replicas).map_err(LabError::Replicas)?;
+    let mut processes = Processes::start_in(&networks, setup, conduct)?;
+    processes.wait_until_serving(setup, conduct)?;
+    if let Some(bytes_per_second) = setup.hardware.card.bytes_per_second {
+        networks.limit(bytes_per_second).map_err(LabError::Replicas)?;
+    }
+    let options = processes.options(setup, load);
+    let (report, before, after) = thread::scope(|scope| {
+        let driven = scope.spawn(|| bench::run(bench::Operation::Put, &options));
+        thread::sleep(options.load.warmup + load.window.mul_f64(EDGE));
+        let before = (Instant::now(), networks.traffic());
+        thread::sleep(load.window.mul_f64(1.0 - 2.0 * EDGE));
+        let after = (Instant::now(), networks.traffic());
+        (driven.join().expect("the generator reports its errors"), before, after)
+    });
+    conduct.check()?;
+    processes.check()?;
+    let mut sample = sample(&report?);
+    let counted = |error| LabError::Replicas(format!("counters of the cards: {error}"));
+    let (was, is) = (before.1.map_err(counted)?, after.1.map_err(counted)?);
+    let seconds = (after.0 - before.0).as_secs_f64();
+    let megabits = |bytes: u64| bytes as f64 * 8e-6 / seconds;
+    let leader = sample.figures["leader"] as usize;
+    let mut followers = [Vec::new(), Vec::new()];
+    for (place, (was, is)) in (1..).zip(was.iter().zip(&is)) {
+        let (sent, received) = (megabits(is.sent - was.sent), megabits(is.received - was.received));
+        if place == leader {
+            sample.figures.extend([("leader_sent", sent), ("leader_received", received)]);
+        } else {
+            followers[0].push(sent);
+            followers[1].push(received);
+        }
+    }
+    for (name, all) in ["follower_sent", "follower_received"].into_iter().zip(&followers) {
+        sample.figures.insert(name, all.iter().sum::<f64>() / all.len().max(1) as f64);
+    }
+    Ok(sample)
+}
+
+fn checked(load: &Load) -> Result<(), LabError> {
+    if load.acts.is_empty() && !load.thread_each {
+        return Ok(());
+    }
+    Err(LabError::Replicas("processes are not changed under load; see `--set on=`".to_owned()))
 }
 
 fn sample(report: &Report) -> Sample {
@@ -84,9 +144,22 @@ pub(crate) struct Processes {
     _relay: Option<Relay>,
 }
 
+/// Where a replica runs.
+struct Place {
+    client: SocketAddr,
+    peer: SocketAddr,
+    /// The address that the others dial.
+    advertised: SocketAddr,
+    /// The network that it is in, if it has one of its own.
+    network: Option<String>,
+}
+
+fn texts(addresses: &[SocketAddr]) -> Vec<String> {
+    addresses.iter().map(ToString::to_string).collect()
+}
+
 impl Processes {
     pub(crate) fn start(setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
-        let folder = tempfile::tempdir().map_err(failed("temporary folder"))?;
         let addresses = free_addresses(2 * setup.replicas).map_err(failed("ports"))?;
         let (clients, peers) = addresses.split_at(setup.replicas);
         let (mut endpoints, mut advertised) = (clients.to_vec(), peers.to_vec());
@@ -101,26 +174,49 @@ impl Processes {
             }
             relay = Some(between);
         }
-        let text = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect();
-        let members = (1..).zip(&advertised).map(|(id, address)| format!("r{id}=http://{address}"));
-        let members = members.collect::<Vec<_>>().join(",");
-        let mut processes = Processes {
-            children: Vec::new(),
-            endpoints: text(&endpoints),
-            direct: text(clients),
-            folder,
-            _relay: relay,
+        let place = |((client, peer), advertised): ((&SocketAddr, &SocketAddr), &SocketAddr)| Place {
+            client: *client,
+            peer: *peer,
+            advertised: *advertised,
+            network: None,
         };
-        for (place, (client, peer)) in clients.iter().zip(peers).enumerate() {
-            let name = format!("r{}", place + 1);
+        let places: Vec<_> = clients.iter().zip(peers).zip(&advertised).map(place).collect();
+        let mut processes = Processes::launch(&places, setup, conduct)?;
+        processes.endpoints = texts(&endpoints);
+        processes._relay = relay;
+        Ok(processes)
+    }
+
+    fn start_in(networks: &Namespaces, setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
+        let place = |(name, ip): &(String, Ipv4Addr)| {
+            let peer = SocketAddr::from((*ip, 2380));
+            Place { client: (*ip, 2379).into(), peer, advertised: peer, network: Some(name.clone()) }
+        };
+        let places: Vec<_> = networks.places().iter().map(place).collect();
+        Processes::launch(&places, setup, conduct)
+    }
+
+    fn launch(places: &[Place], setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
+        let folder = tempfile::tempdir().map_err(failed("temporary folder"))?;
+        let members = (1..).zip(places).map(|(id, place)| format!("r{id}=http://{}", place.advertised));
+        let members = members.collect::<Vec<_>>().join(",");
+        let direct: Vec<_> = places.iter().map(|place| place.client).collect();
+        let direct = texts(&direct);
+        let endpoints = direct.clone();
+        let mut processes = Processes { children: Vec::new(), endpoints, direct, folder, _relay: None };
+        for (index, place) in places.iter().enumerate() {
+            let name = format!("r{}", index + 1);
             let log = processes.folder.path().join(format!("{name}.log"));
             let log = File::create(log).map_err(failed("log of a replica"))?;
-            let mut command = Command::new(&conduct.program);
+            let mut command = match &place.network {
+                None => Command::new(&conduct.program),
+                Some(network) => within(network, conduct.program.as_os_str()),
+            };
             command
                 .args(["serve", "--name", &name, "--initial-cluster", &members, "--exit-with-stdin"])
-                .args(["--listen-client-urls", &format!("http://{client}")])
-                .args(["--listen-peer-urls", &format!("http://{peer}")])
-                .args(flags(setup, place)?)
+                .args(["--listen-client-urls", &format!("http://{}", place.client)])
+                .args(["--listen-peer-urls", &format!("http://{}", place.peer)])
+                .args(flags(setup, index)?)
                 .arg("--data-dir")
                 .arg(processes.folder.path().join(&name))
                 .stdin(Stdio::piped())

@@ -1,5 +1,6 @@
 //! Networks for experiments: the effects of a link, topologies, and a relay that applies them to real connections.
 
+pub(crate) mod namespaces;
 mod relay;
 mod topology;
 

@@ -14,7 +14,7 @@ use synod_storage::Durability;
 use super::{
     charts::lines,
     judging::Rows,
-    parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
+    parameters::{ON_VIRTUAL, ON_VIRTUAL_OR_NAMESPACES, REPLICAS, SHORT_WINDOW, sizes},
     points::Field,
     s_paxos::{Arrangement, COSTS, LINK, Regime, Share, bound_of, load, setup, with_figure},
 };
@@ -81,7 +81,7 @@ pub const SIZE: Experiment = Experiment {
             of the replicas that they ask, unlike in the document: so each card takes in every body once, from a client or \
             from the ring, and a ring cannot order more than one card carries, where the document has n/(n-1) of it.",
     parameters: &[
-        ON_VIRTUAL,
+        ON_VIRTUAL_OR_NAMESPACES,
         Parameter { default: "4", full: "10", ..SHORT_WINDOW },
         COSTS,
         Parameter { default: "3,5,7,11", full: "3,5,7,9,11", ..REPLICAS },
@@ -124,7 +124,7 @@ pub const VALUES: Experiment = Experiment {
     about: "A ring of three replicas, each with a machine of its own in virtual time and a network card of 100 Mbit/s in each \
             direction (the document: 1 Gbit/s). Clients ask the coordinator, or all members.",
     parameters: &[
-        ON_VIRTUAL,
+        ON_VIRTUAL_OR_NAMESPACES,
         Parameter { default: "4", full: "10", ..SHORT_WINDOW },
         COSTS,
         Parameter {
@@ -255,7 +255,7 @@ fn point(
 }
 
 fn points_by_size(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    let field = Field::new(parameters, &[Ground::Virtual])?;
+    let field = Field::new(parameters, &[Ground::Virtual, Ground::Namespaces])?;
     let mut points = Vec::new();
     for replicas in sizes(parameters)? {
         for way in Way::ALL {
@@ -269,7 +269,7 @@ fn points_by_size(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
 const VALUE_BYTES: usize = 8 << 10;
 
 fn points_by_value(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
-    let field = Field::new(parameters, &[Ground::Virtual])?;
+    let field = Field::new(parameters, &[Ground::Virtual, Ground::Namespaces])?;
     let mut points = Vec::new();
     for bytes in parameters.list::<usize>("bytes")? {
         if !(64..=256 << 10).contains(&bytes) {

@@ -1,0 +1,206 @@
+//! A network of its own for each replica, in namespaces of Linux, and a router between them and the clients.
+//!
+//! ```text
+//!   clients ─┐
+//!          router ─── n1: 10.211.1.2
+//!             ├────── n2: 10.211.2.2
+//!             └────── n3: 10.211.3.2
+//! ```
+//!
+//! A program that uses them runs in namespaces of its own ([`run_again`]), so that all of it disappears with the
+//! program, in whatever way it ends.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    io::{self, Read as _, Write as _},
+    net::Ipv4Addr,
+    os::unix::process::CommandExt as _,
+    process::{Command, ExitStatus, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// What `unshare` makes for a run. All of it disappears when its first process ends.
+const UNSHARE: [&str; 5] = ["--net", "--mount", "--pid", "--fork", "--kill-child"];
+/// Everything that a run does with namespaces, in small.
+const REHEARSAL: &str = "mount -t tmpfs -o size=1m none /run && ip netns add n1 && \
+    ip link add h1 type veth peer name eth0 netns n1 && ip rule add from 10.211.1.2 to 10.211.2.2 blackhole && \
+    echo 1 > /proc/sys/net/ipv4/ip_forward && nsenter --net=/run/netns/n1 true";
+/// Bytes that a limited card sends at once, and bytes that wait for it before packets are dropped.
+const BURST_BYTES: u64 = 64 << 10;
+const WAITING_BYTES: u64 = 4 << 20;
+
+/// A command that runs a program in namespaces of its own. Without root's rights it becomes root in a namespace of
+/// users.
+fn private(program: &OsStr) -> Command {
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(UNSHARE).arg("--").arg(program);
+    command
+}
+
+/// Tries whether the system allows namespaces.
+///
+/// # Errors
+/// It does not, for this reason.
+pub(crate) fn rehearse() -> Result<(), String> {
+    let output = private("sh".as_ref()).args(["-c", REHEARSAL]).stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(said.lines().last().unwrap_or("unshare failed").to_owned())
+        }
+        Err(error) => Err(format!("unshare: {error}")),
+    }
+}
+
+/// Runs this program again, in namespaces of its own, with the same arguments and some more. When `interrupted` becomes
+/// true, its standard input ends; it looks at that with [`heed_parent`].
+///
+/// # Errors
+/// The system does not start it.
+pub(crate) fn run_again(more: &[&OsStr], interrupted: &AtomicBool) -> io::Result<ExitStatus> {
+    let program = env::current_exe()?;
+    let mut command = private(program.as_os_str());
+    command.args(env::args_os().skip(1)).args(more);
+    // Ctrl-C reaches only this process, which passes it on.
+    let mut child = command.process_group(0).stdin(Stdio::piped()).spawn()?;
+    loop {
+        if interrupted.load(Ordering::Relaxed) {
+            drop(child.stdin.take());
+        }
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Sets `interrupted` once the standard input ends.
+pub(crate) fn heed_parent(interrupted: &Arc<AtomicBool>) {
+    let told = Arc::clone(interrupted);
+    thread::spawn(move || {
+        let mut nobody_writes = [0];
+        while io::stdin().read(&mut nobody_writes).is_ok_and(|read| read > 0) {}
+        told.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Runs a tool that must succeed.
+///
+/// # Errors
+/// What it said.
+pub(crate) fn tool(name: &str, args: &[&str], input: &str) -> Result<(), String> {
+    let failed = |what: &dyn std::fmt::Display| format!("{name} {}: {what}", args.join(" "));
+    let mut command = Command::new(name);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    let mut stdin = child.stdin.take().expect("it is piped");
+    stdin.write_all(input.as_bytes()).map_err(|error| failed(&error))?;
+    drop(stdin);
+    let output = child.wait_with_output().map_err(|error| failed(&error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(failed(&String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// A command that runs a program in the network of a replica.
+pub(crate) fn within(name: &str, program: &OsStr) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{name}")).arg("--").arg(program);
+    command
+}
+
+/// Networks for replicas `n1`, `n2`, ... They are removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    places: Vec<(String, Ipv4Addr)>,
+}
+
+impl Namespaces {
+    /// Makes the networks. This process must be in namespaces of its own ([`run_again`]).
+    pub(crate) fn new(replicas: usize) -> Result<Namespaces, String> {
+        tool("mount", &["-t", "tmpfs", "none", "/run"], "")?;
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("ip_forward: {error}"))?;
+        // Dropped if something fails.
+        let mut made = Namespaces { places: Vec::new() };
+        let mut router = "link set lo up\n".to_owned();
+        for number in 1..=replicas {
+            let name = format!("n{number}");
+            tool("ip", &["netns", "add", &name], "")?;
+            router += &format!(
+                "link add h{number} type veth peer name eth0 netns {name}\naddr add 10.211.{number}.1/24 dev \
+                 h{number}\nlink set h{number} up\n"
+            );
+            let number = u8::try_from(number).expect("few replicas");
+            made.places.push((name, Ipv4Addr::new(10, 211, number, 2)));
+        }
+        tool("ip", &["-batch", "-"], &router)?;
+        for number in 1..=replicas {
+            let own = format!(
+                "link set lo up\naddr add 10.211.{number}.2/24 dev eth0\nlink set eth0 up\nroute add default via \
+                 10.211.{number}.1\n"
+            );
+            tool("ip", &["-n", &format!("n{number}"), "-batch", "-"], &own)?;
+        }
+        Ok(made)
+    }
+
+    /// The name and the address of each replica's network.
+    pub(crate) fn places(&self) -> &[(String, Ipv4Addr)] {
+        &self.places
+    }
+
+    /// Lets each replica send so many bytes a second, and receive as many, headers included.
+    pub(crate) fn limit(&self, bytes_per_second: f64) -> Result<(), String> {
+        let rate = format!("{:.0}bit", bytes_per_second * 8.0);
+        let (burst, waiting) = (BURST_BYTES.to_string(), WAITING_BYTES.to_string());
+        let limit = ["root", "tbf", "rate", &rate, "burst", &burst, "limit", &waiting];
+        for (name, _) in &self.places {
+            let outside = format!("h{}", &name[1..]);
+            tool("tc", &[&["qdisc", "add", "dev", &outside][..], &limit].concat(), "")?;
+            tool("tc", &[&["-n", name, "qdisc", "add", "dev", "eth0"][..], &limit].concat(), "")?;
+        }
+        Ok(())
+    }
+
+    /// What has passed each replica's card.
+    pub(crate) fn traffic(&self) -> io::Result<Vec<Traffic>> {
+        let counter = |name: &str, which: &str| {
+            // Seen from outside: what the router receives, the replica has sent.
+            let text = fs::read_to_string(format!("/sys/class/net/h{}/statistics/{which}", &name[1..]))?;
+            text.trim().parse().map_err(|error| io::Error::other(format!("{which}: {error}")))
+        };
+        let traffic = |(name, _): &(String, Ipv4Addr)| {
+            Ok(Traffic { sent: counter(name, "rx_bytes")?, received: counter(name, "tx_bytes")? })
+        };
+        self.places.iter().map(traffic).collect()
+    }
+}
+
+/// Bytes that a card has carried, with the headers of packets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traffic {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        for (name, _) in &self.places {
+            // If it fails, the network ends with this process.
+            let _ = tool("ip", &["netns", "del", name], "");
+        }
+        let _ = tool("umount", &["/run"], "");
+    }
+}
