@@ -27,6 +27,10 @@ impl Field<'_> {
         if accepted.contains(&ground) { Ok(Field { parameters, ground }) } else { Err(wrong()) }
     }
 
+    pub(super) fn is_virtual(&self) -> bool {
+        self.ground == Ground::Virtual
+    }
+
     /// A group, with the settings of all points.
     pub(super) fn setup(&self, replicas: usize, ordering: Ordering) -> Result<Setup, LabError> {
         let mut setup = Setup::new(replicas, ordering.protocol, ordering.election);

@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use synod_consensus::ProtocolKind;
 use synod_wire::ReplicaId;
 
 use super::{Asked, Load, Setup};
@@ -327,7 +328,7 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
         return Err(LabError::Replicas(what.to_owned()));
     }
     let time = |time: Duration| format!("{}us", time.as_micros());
-    let flags = [
+    let mut flags = vec![
         ("protocol", consensus.protocol.to_string()),
         ("election", consensus.election.to_string()),
         ("dissemination", consensus.dissemination.to_string()),
@@ -345,6 +346,17 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
         ("snapshot-log-bytes", settings.snapshot_log_bytes.to_string()),
         ("durability", setup.durability.to_string()),
     ];
+    if consensus.protocol == ProtocolKind::Raft {
+        let raft = &consensus.raft;
+        let auto = |text: Option<String>| text.unwrap_or_else(|| "auto".to_owned());
+        let options = [
+            ("replication", raft.replication.to_string()),
+            ("round-interval", auto(raft.round_interval.map(time))),
+            ("round-fan-out", auto(raft.round_fan_out.map(|fan_out| fan_out.to_string()))),
+            ("status-echoes", raft.status_echoes.to_string()),
+        ];
+        flags.push(("options", options.map(|(key, value)| format!("{key}={value}")).join(",")));
+    }
     Ok(flags.into_iter().flat_map(|(flag, value)| [format!("--{flag}"), value]).collect())
 }
 

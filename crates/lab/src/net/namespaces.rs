@@ -176,16 +176,23 @@ impl Namespaces {
 
     /// What has passed each replica's card.
     pub(crate) fn traffic(&self) -> io::Result<Vec<Traffic>> {
-        let counter = |name: &str, which: &str| {
-            // Seen from outside: what the router receives, the replica has sent.
-            let text = fs::read_to_string(format!("/sys/class/net/h{}/statistics/{which}", &name[1..]))?;
-            text.trim().parse().map_err(|error| io::Error::other(format!("{which}: {error}")))
-        };
+        // What /sys shows belongs to the network in which it was mounted.
+        let counters = fs::read_to_string("/proc/net/dev")?;
         let traffic = |(name, _): &(String, Ipv4Addr)| {
-            Ok(Traffic { sent: counter(name, "rx_bytes")?, received: counter(name, "tx_bytes")? })
+            let outside = format!("h{}", &name[1..]);
+            traffic_of(&counters, &outside)
+                .ok_or_else(|| io::Error::other(format!("no counters of {outside}")))
         };
         self.places.iter().map(traffic).collect()
     }
+}
+
+/// The traffic of a replica, out of the counters of the router's interface to it.
+fn traffic_of(counters: &str, interface: &str) -> Option<Traffic> {
+    let line = counters.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
+    let mut numbers = line.split_whitespace().map(str::parse);
+    // What the router receives, the replica has sent.
+    Some(Traffic { sent: numbers.next()?.ok()?, received: numbers.nth(7)?.ok()? })
 }
 
 /// Bytes that a card has carried, with the headers of packets.
@@ -202,5 +209,23 @@ impl Drop for Namespaces {
             let _ = tool("ip", &["netns", "del", name], "");
         }
         let _ = tool("umount", &["/run"], "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_a_card_are_found() {
+        let counters = "Inter-|   Receive                                                |  Transmit\n \
+                        face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs\n    \
+                        h1:    1234      12    0    0    0     0          0         0     5678      56    0\n   \
+                        h11:      99       1    0    0    0     0          0         0       77       1    0\n";
+        let found =
+            |interface| traffic_of(counters, interface).map(|traffic| (traffic.sent, traffic.received));
+        assert_eq!(found("h1"), Some((1234, 5678)));
+        assert_eq!(found("h11"), Some((99, 77)));
+        assert_eq!(found("h2"), None);
     }
 }
