@@ -205,7 +205,9 @@ pub(crate) struct Traffic {
 impl Drop for Namespaces {
     fn drop(&mut self) {
         for (name, _) in &self.places {
-            // If it fails, the network ends with this process.
+            // If something fails, the network ends with this process. Without the first of them the link would go some
+            // time after the namespace.
+            let _ = tool("ip", &["link", "del", &format!("h{}", &name[1..])], "");
             let _ = tool("ip", &["netns", "del", name], "");
         }
         let _ = tool("umount", &["/run"], "");
