@@ -40,7 +40,7 @@ pub const MEASURED: Experiment = Experiment {
     name: "driftwood-scaling",
     title: "Driftwood: throughput, latency and processors by the number of replicas",
     source: "Driftwood 2023, sections 5.3, 5.6 and 5.7, figures 14, 17 and 19",
-    about: "Each replica has a machine of its own in virtual time, with the processor costs that were measured on the real \
+    about: "In virtual time each replica has a machine of its own, with the processor costs that were measured on the real \
             program and 0.1 ms to each other machine. Ten clients ask the leader, each with one command of 8 bytes at a time. \
             Unbatched Raft sends each follower a message for each command, as the document's does; batching Raft is \
             the program's default; versions 1 and 2 have the document's time from round to round and fan-out for each \

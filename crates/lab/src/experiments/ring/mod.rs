@@ -74,8 +74,8 @@ pub const SIZE: Experiment = Experiment {
     name: "benz-ring-size",
     title: "Ring: throughput by the number of replicas, where cards are the bottleneck",
     source: "Benz 2013, section 4.2, figure 4.5; section 2.3 (R5)",
-    about: "Each replica has a machine of its own, in virtual time, with a network card of 100 Mbit/s in each direction (the \
-            document: 1 Gbit/s) and the processor costs that were measured on the real program. Commands have 8 KiB. \
+    about: "Each replica has a network card of 100 Mbit/s in each direction (the document: 1 Gbit/s), and in virtual time a \
+            machine of its own with the processor costs that were measured on the real program. Commands have 8 KiB. \
             Clients ask the leader of MultiPaxos, which sends bodies to all; or the coordinator of a ring; or all members of \
             a ring. A bound is what the bodies of commands and the clients leave of the busiest card. Clients share the cards \
             of the replicas that they ask, unlike in the document: so each card takes in every body once, from a client or \
@@ -121,8 +121,8 @@ pub const VALUES: Experiment = Experiment {
     name: "benz-value-size",
     title: "Ring: throughput and latency by the size of commands",
     source: "Benz 2013, section 4.2, figures 4.2 to 4.4 (R3, R4)",
-    about: "A ring of three replicas, each with a machine of its own in virtual time and a network card of 100 Mbit/s in each \
-            direction (the document: 1 Gbit/s). Clients ask the coordinator, or all members.",
+    about: "A ring of three replicas, each with a network card of 100 Mbit/s in each direction (the document: 1 Gbit/s), and in \
+            virtual time with a machine of its own. Clients ask the coordinator, or all members.",
     parameters: &[
         ON_VIRTUAL_OR_NAMESPACES,
         Parameter { default: "4", full: "10", ..SHORT_WINDOW },
