@@ -36,6 +36,8 @@ macro_rules! bugs {
             CommitWithMinority,
             /// A command that a client sends again is executed again.
             ExecuteRetryTwice,
+            /// A snapshot is written without the sessions, which say what was executed.
+            ForgetSessionsInSnapshot,
             /// What an epoch decides after the change that ended it is delivered.
             DeliverAfterEnd,
             /// An epoch is entered without a record of it.

@@ -336,6 +336,14 @@ pub enum Effect {
         /// The slot, if leadership was confirmed.
         slot: Option<Slot>,
     },
+    /// Two batches were proposed for a slot in one ballot, which breaks a rule that everything rests on. This replica
+    /// stays with the one that it accepted. It says so once a ballot.
+    TwoProposals {
+        /// The ballot; its owner proposed both, or somebody else did so in its name.
+        ballot: Ballot,
+        /// The slot.
+        slot: Slot,
+    },
     /// Answers [`Control::ChangeVoters`] if the batch was not taken.
     ChangeRefused(ChangeRefused),
     /// Call with [`Input::Timer`] at this time; replaces the previous deadline.

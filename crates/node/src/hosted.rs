@@ -188,6 +188,13 @@ impl Hosted {
                 tracing::warn!(%with, "it had decided something else than this replica, and has learned again");
                 self.publish_forks();
             }
+            Action::TwoProposals { ballot, slot } => {
+                tracing::error!(
+                    of = %self.group, %ballot, slot = slot.0,
+                    "two batches were proposed for one slot in one ballot, which breaks a rule of the protocol: this \
+                     replica stays with the first one; see 'When something breaks' in docs/operating.md"
+                );
+            }
             Action::Retired => {
                 let of = self.group;
                 if self.replica.group().is_away(common.me) {

@@ -371,6 +371,7 @@ fn decide_accepted<S: StateMachine>(
                 Effect::Send { .. }
                 | Effect::Leader(_)
                 | Effect::ReadIndex { .. }
+                | Effect::TwoProposals { .. }
                 | Effect::ChangeRefused(_) => {}
             }
         }

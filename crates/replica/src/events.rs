@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Link, Status as ProtocolStatus, To};
-use synod_wire::{Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{
+    Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
+};
 
 use crate::{Clocked, Follower, Fork, Group, History, LogRecord, MemberSet, PeerMessage, RequestError};
 
@@ -194,6 +196,14 @@ pub enum Action {
     /// Another replica has decided something else: nothing that it says counts here any more. If no majority
     /// can agree with this replica, it must stop.
     Forked(Fork),
+    /// Two batches were proposed for a slot in one ballot, as no replica does that keeps to the protocol. An operator
+    /// should hear of it.
+    TwoProposals {
+        /// The ballot, which names the replica that proposed both, or in whose name somebody did.
+        ballot: Ballot,
+        /// The slot.
+        slot: Slot,
+    },
     /// A replica that had decided something else has learned again, and agrees as far as it has come.
     Agreed(ReplicaId),
     /// This replica is not a member any more, and is not needed any more.

@@ -52,6 +52,7 @@ pub struct Executor<S> {
     order: u64,
     execute_repeats: bool,
     count_twice: bool,
+    forgets_sessions: bool,
     changes_wrongly: Option<Bug>,
 }
 
@@ -98,8 +99,17 @@ impl<S: StateMachine> Executor<S> {
 
     fn of(machine: S, heads: Vec<Head>, take: Option<Take>) -> Executor<S> {
         let sessions = SessionTable::new(heads[0].group.limits.sessions);
-        let (execute_repeats, count_twice, changes_wrongly) = (false, false, None);
-        Executor { machine, sessions, heads, take, order: 0, execute_repeats, count_twice, changes_wrongly }
+        Executor {
+            machine,
+            sessions,
+            heads,
+            take,
+            order: 0,
+            execute_repeats: false,
+            count_twice: false,
+            forgets_sessions: false,
+            changes_wrongly: None,
+        }
     }
 
     /// How many groups it executes.
@@ -174,6 +184,12 @@ impl<S: StateMachine> Executor<S> {
     #[cfg(feature = "planted-bugs")]
     pub fn count_twice(&mut self) {
         self.count_twice = true;
+    }
+
+    /// Plants [`synod_consensus::Bug::ForgetSessionsInSnapshot`].
+    #[cfg(feature = "planted-bugs")]
+    pub fn forget_sessions(&mut self) {
+        self.forgets_sessions = true;
     }
 
     /// Plants a bug of groups that follow another.

@@ -329,6 +329,7 @@ impl Replica {
                 self.read_index(token, slot.filter(|_| !over), actions);
             }
             Effect::Deadline(deadline) if !over => self.instance.wakes_at(deadline),
+            Effect::TwoProposals { ballot, slot } => actions.push(Action::TwoProposals { ballot, slot }),
             Effect::ChangeRefused(refused) => self.change_refused(refused, actions),
             Effect::Deliver { .. } | Effect::Leader(_) | Effect::Deadline(_) => {}
         }

@@ -389,6 +389,11 @@ impl SessionTable {
 }
 
 impl Sessions {
+    /// The same without what any session has executed, which only a planted bug wants.
+    pub(crate) fn forgetful(self) -> Sessions {
+        Sessions { replicas: BTreeMap::new(), clients: BTreeMap::new(), ..self }
+    }
+
     /// Writes the sessions, one after the other.
     ///
     /// ```text

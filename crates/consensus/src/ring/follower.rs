@@ -7,7 +7,7 @@ use super::{
     Value, View, VoteRun, Votes, values::sent_on,
 };
 use crate::{
-    Batches, Effects, Protocol, ReplicaSet, Role, Threshold,
+    Batches, Effect, Effects, Protocol, ReplicaSet, Role, Threshold,
     acceptor::Accepted,
     batches::last_of,
     leadership::Leads,
@@ -129,7 +129,8 @@ impl Ring {
             return;
         }
         let obeyed = self.follow_ring(now, from, &view, effects);
-        if view.next(self.me()) != Some(ballot.replica) {
+        let drops = !obeyed && self.has(Bug::DropRefused);
+        if view.next(self.me()) != Some(ballot.replica) && !drops {
             // Also one that is not obeyed: the others may be a quorum.
             let values = values.iter().map(|value| sent_on(value, safe)).collect();
             let accept = Message::Accept(Accept { view, first, decided, safe, values });
@@ -141,6 +142,7 @@ impl Ring {
         let mut accepted: Vec<Batch> = Vec::new();
         let mut next = first;
         for value in &values {
+            self.report_another(ballot, next, value.content.batch(), effects);
             if let Some(batch) = self.acceptable(ballot, next, &value.content) {
                 accepted.push(batch);
             } else {
@@ -164,11 +166,15 @@ impl Ring {
     /// always safe: the coordinator proposes again, with the bytes.
     fn acceptable(&self, ballot: Ballot, slot: Slot, content: &Content) -> Option<Batch> {
         let accepted = self.acceptor.accepted(slot);
-        // Two values in one ballot: somebody broke a rule, and this replica stays with the one that it has.
-        let has_voted = accepted.is_some_and(|accepted| accepted.ballot == ballot);
+        // Of two values in one ballot this replica stays with the one that it has.
+        let has_voted =
+            accepted.is_some_and(|accepted| accepted.ballot == ballot) && !self.has(Bug::AcceptAnother);
         let ahead_max = if self.is_congested() { 0 } else { self.common.options.accept_ahead_max() };
         if has_voted || self.acceptor.is_decided(slot) || slot.0 > self.decided().0 + ahead_max {
             return None;
+        }
+        if let Some(accepted) = accepted.filter(|_| self.has(Bug::KeepAcceptedValue)) {
+            return Some(accepted.batch.clone());
         }
         match content {
             Content::Whole(batch) => Some(batch.clone()),
@@ -177,6 +183,19 @@ impl Ring {
                 let held = before.or_else(|| self.values.find(name)).cloned();
                 held.or_else(|| self.has(Bug::VoteWithoutBytes).then(|| name.clone()))
             }
+        }
+    }
+
+    /// Reports, once a ballot, that something else is proposed for an undecided slot than what this replica accepted
+    /// there in the same ballot: whoever speaks in that ballot broke a rule.
+    fn report_another(&mut self, ballot: Ballot, slot: Slot, proposed: &Batch, effects: &mut Effects) {
+        let accepted = self.acceptor.accepted(slot).filter(|accepted| accepted.ballot == ballot);
+        let another = accepted.is_some_and(|Accepted { batch, .. }| {
+            batch != proposed && !batch.stands_for(proposed) && !proposed.stands_for(batch)
+        });
+        if another && self.reported_in != ballot && !self.acceptor.is_decided(slot) {
+            self.reported_in = ballot;
+            effects.push(Effect::TwoProposals { ballot, slot });
         }
     }
 
@@ -190,7 +209,7 @@ impl Ring {
         let is_ring = view.is_of(&self.common.members, self.takes_learners());
         let Some(place) = view.place(self.me()).filter(|_| is_ring) else { return };
         if !self.follow_ring(now, from, view, effects) {
-            if place > 0 {
+            if place > 0 && !self.has(Bug::DropRefused) {
                 self.send_round(Message::Votes(run), Lsn::ZERO, effects);
             }
             return;

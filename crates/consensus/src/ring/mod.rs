@@ -79,6 +79,8 @@ pub struct Ring {
     table: Arc<Delivered>,
     /// Batches were delivered since what can never count any more was dropped last.
     stale: bool,
+    /// The ballot of the last report that somebody proposed two values for a slot.
+    reported_in: Ballot,
     /// What this burst sends round the ring.
     outgoing: Vec<Outgoing>,
     /// How long the batches of this replica's own clients take.
@@ -385,10 +387,13 @@ impl Ring {
         }
     }
 
-    /// Whether this replica is in the ring of the ballot that it promised.
+    /// Whether this replica is in the ring of the ballot that it promised. One that led in that ballot, and does so no
+    /// more, is not: its ring ends at a coordinator that is no longer there.
     fn is_in_ring(&self) -> bool {
         let of_ballot = |view: &&View| view.ballot == self.common.promised;
-        self.view.as_ref().filter(of_ballot).is_some_and(|view| view.contains(self.me()))
+        let is_over = |view: &View| view.ballot.replica == self.me() && self.role() != Role::Leader;
+        let view = self.view.as_ref().filter(of_ballot);
+        view.is_some_and(|view| view.contains(self.me()) && !is_over(view))
     }
 
     /// Slots that are proposed and not decided.

@@ -21,6 +21,14 @@ pub enum Bug {
     TakeRangeForAll,
     /// A learner adds a vote to those that pass it.
     LearnerVotes,
+    /// A replica that accepted a value in a lower ballot keeps it, and votes for it in the new ballot (ERR-6).
+    KeepAcceptedValue,
+    /// A replica accepts another value in a ballot in which it has accepted one (A7).
+    AcceptAnother,
+    /// A new coordinator proposes in slots that an answer says to be decided (A1).
+    ProposeBelowPrefix,
+    /// A replica that refuses a message of a lower ballot does not send it on (ERR-20).
+    DropRefused,
     /// A decision of one ballot is taken for the value that was accepted in another.
     DecideAcrossBallots,
 }

@@ -87,6 +87,7 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::VoteWithAmnesia,
         Bug::ReuseBallot,
         Bug::TrimPastSnapshot,
+        Bug::ForgetSessionsInSnapshot,
         Bug::Ring(Own::CountVotes),
         Bug::Ring(Own::DecideEarly),
         Bug::Ring(Own::VoteWithoutBytes),
@@ -95,6 +96,8 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::Ring(Own::DecideAcrossBallots),
         Bug::Ring(Own::TakeRangeForAll),
         Bug::Ring(Own::LearnerVotes),
+        Bug::Ring(Own::KeepAcceptedValue),
+        Bug::Ring(Own::ProposeBelowPrefix),
     ],
     start: |options, members, restart, now, effects| {
         Box::new(Ring::start(options, members, restart, now, effects))

@@ -189,6 +189,8 @@ impl Ring {
         // and what this replica lacks of them comes by catch-up (Benz 2013, A1).
         let decided = decided.max(self.decided());
         self.common_mut().decided_elsewhere = self.common().decided_elsewhere.max(decided);
+        let below = self.common().options.has(Bug::ProposeBelowPrefix);
+        let decided = if below { self.decided() } else { decided };
         match &mut self.state {
             State::Candidate(candidate) if !ends && !self.common.options.has(Bug::TakeRangeForAll) => {
                 let answered = std::mem::take(&mut candidate.question.answers);

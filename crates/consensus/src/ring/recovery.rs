@@ -57,6 +57,7 @@ impl Ring {
             window_own,
             table: Arc::clone(&restart.delivered),
             stale: false,
+            reported_in: Ballot::ZERO,
             outgoing: Vec::new(),
             walk: Walk::default(),
             now,

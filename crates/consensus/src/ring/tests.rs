@@ -33,6 +33,8 @@ struct Node {
     protocol: Box<dyn Protocol>,
     effects: Effects,
     delivered: Vec<Batch>,
+    /// The slots of which it reported that two batches were proposed.
+    contradicted: Vec<Slot>,
 }
 
 impl Node {
@@ -56,7 +58,7 @@ impl Node {
         let members = VoterSets::simple((1..=count).map(ReplicaId).collect());
         let members = Members::seen_by(ReplicaId(me), members);
         let protocol = options.start(members, restart, Time::ZERO, &mut effects);
-        Node { protocol, effects, delivered: Vec::new() }
+        Node { protocol, effects, delivered: Vec::new(), contradicted: Vec::new() }
     }
 
     /// What it sends after this input; its disk is done at once.
@@ -75,6 +77,7 @@ impl Node {
                         sent.extend(to.ids().iter().map(|&id| (id, message.clone())));
                     }
                     Effect::Deliver { batch, .. } => self.delivered.push(batch),
+                    Effect::TwoProposals { slot, .. } => self.contradicted.push(slot),
                     _ => {}
                 }
             }
@@ -241,20 +244,27 @@ fn a_ring_of_one_decides_alone() {
     assert_eq!(node.delivered, [batch(1, 1)]);
 }
 
-/// ERR-20: a member that promised a higher ballot says so, and lets both pass unchanged.
+/// ERR-20: a member that promised a higher ballot says so, and lets both pass unchanged. The planted bug by which it
+/// keeps them costs time and nobody's safety, so only this notices it.
 #[test]
 fn a_member_that_refuses_does_not_stop_the_others() {
     let higher = Ballot { round: 512, replica: ReplicaId(4) };
-    let mut node = Node::start(2, 5, vec![Record::Amnesia(false), Record::Promised(higher)], Slot::ZERO);
-    node.flush();
+    let refused = (ReplicaId(1), Message::Reject { promised: higher });
     let order = ring(&[1, 2, 3, 4, 5]);
     let whole = accept(order.clone(), 1, Content::Whole(batch(1, 1)));
-    let refused = (ReplicaId(1), Message::Reject { promised: higher });
-    let sent = node.receive(1, whole);
+    let voted = votes(order, 1, Votes::default().with(0));
+    let answers = |planted| {
+        let records = vec![Record::Amnesia(false), Record::Promised(higher)];
+        let mut node = Node::planted(2, 5, records, Slot::ZERO, planted);
+        node.flush();
+        [whole.clone(), voted.clone()].map(|message| node.receive(1, message))
+    };
+    let [sent, passed] = answers(None);
     assert_eq!(sent[0], refused);
     assert!(matches!(&sent[1], (ReplicaId(3), Message::Accept(_))), "{:?}", sent[1]);
-    let message = votes(order, 1, Votes::default().with(0));
-    assert_eq!(node.receive(1, message.clone()), [refused, (ReplicaId(3), message)]);
+    assert_eq!(passed, [refused.clone(), (ReplicaId(3), voted.clone())]);
+    let alone = [refused];
+    assert_eq!(answers(Some(Bug::DropRefused.into())), [&alone, &alone]);
 }
 
 /// B2: a learner on the ring keeps what passes, adds no vote whichever bits it sees, and writes down what is decided
@@ -489,19 +499,35 @@ fn a_vote_that_comes_back_to_where_it_was_given_counts_once() {
     assert_eq!(net.nodes[0].delivered.len(), 1);
 }
 
-/// TV16: two values in one ballot are never mixed.
+/// TV16, A7: two values in one ballot are never mixed, and an operator hears of it. No run of the simulator has two
+/// values in one ballot, so only this notices the planted bug by which a member accepts both.
 #[test]
 fn a_member_stays_with_the_first_value_of_a_ballot() {
-    let mut node = Node::start(2, 5, Vec::new(), Slot::ZERO);
     let order = ring(&[1, 2, 3, 4, 5]);
     let one = Votes::default().with(0);
-    node.receive(1, accept(order.clone(), 1, Content::Whole(batch(1, 1))));
-    let sent = node.receive(1, votes(order.clone(), 1, one));
-    assert_eq!(votes_sent(&sent), [one.with(1)]);
-    let before = node.effects.last_lsn();
-    node.receive(1, accept(order.clone(), 1, Content::Whole(batch(1, 2))));
-    node.receive(1, accept(order, 1, Content::Whole(batch(1, 1))));
-    assert_eq!(node.effects.last_lsn(), before, "nothing new is written down");
+    let [first, another] = [1, 2].map(|number| accept(order.clone(), 1, Content::Whole(batch(1, number))));
+    let name = accept(order.clone(), 1, Content::Name(batch(1, 1).reference().unwrap()));
+    let node = |planted| {
+        let mut node = Node::planted(2, 5, Vec::new(), Slot::ZERO, planted);
+        node.receive(1, first.clone());
+        let sent = node.receive(1, votes(order.clone(), 1, one));
+        assert_eq!(votes_sent(&sent), [one.with(1)]);
+        node
+    };
+    let mut sound = node(None);
+    let before = sound.effects.last_lsn();
+    sound.receive(1, first.clone());
+    sound.receive(1, name);
+    assert_eq!(sound.contradicted, [], "the same again is no other");
+    for _ in 0..2 {
+        sound.receive(1, another.clone());
+    }
+    sound.receive(1, first.clone());
+    assert_eq!(sound.effects.last_lsn(), before, "nothing new is written down");
+    assert_eq!(sound.contradicted, [Slot(1)], "once a ballot");
+    let mut buggy = node(Some(Bug::AcceptAnother.into()));
+    buggy.receive(1, another.clone());
+    assert!(buggy.effects.last_lsn() > before, "the other is written down");
 }
 
 /// Bytes wait for no disk, and votes do.
@@ -570,11 +596,33 @@ fn a_restarted_coordinator_never_uses_its_ballot_again() {
     assert_eq!(votes_sent(&sent), []);
 }
 
+/// A ring ends with its coordinator, and a batch that went straight there would come back to it.
+#[test]
+fn a_coordinator_that_gave_up_sends_its_batches_nowhere() {
+    let mut node = Net::new(3).nodes.remove(0);
+    let sent = node.step(Input::Propose { batch: batch(1, 1), awaited: false });
+    assert!(matches!(&sent[0], (ReplicaId(2), Message::Accept(_))), "{sent:?}");
+    for seconds in 5..12 {
+        // It has slept for longer than an election time-out.
+        node.protocol.step(Time::from_nanos(seconds * 1_000_000_000), Input::Timer, &mut node.effects);
+        node.protocol.flush(Time::from_nanos(seconds * 1_000_000_000), &mut node.effects);
+        for effect in node.effects.drain() {
+            let values =
+                |message: &crate::Message| matches!(message, crate::Message::Ring(Message::Values { .. }));
+            let sends = matches!(&effect, Effect::Send { to, message, .. }
+                if to.includes(ReplicaId(1)) || values(message));
+            assert!(!sends, "{effect:?}");
+        }
+    }
+    assert_eq!(node.protocol.status().role, Role::Follower);
+    assert_eq!(node.protocol.route(), crate::Route::Nowhere);
+}
+
 /// TV25.
 #[test]
 fn a_new_coordinator_adopts_the_highest_ballot_of_each_slot_and_nothing_below_a_reported_prefix() {
-    let proposed = |decided: u64| {
-        let mut node = Node::start(1, 5, Vec::new(), Slot(4));
+    let proposed_with = |planted, decided: u64| {
+        let mut node = Node::planted(1, 5, Vec::new(), Slot(4), planted);
         node.flush();
         let value = |slot, round, number| AcceptedValue {
             slot: Slot(slot),
@@ -600,8 +648,11 @@ fn a_new_coordinator_adopts_the_highest_ballot_of_each_slot_and_nothing_below_a_
         }
         proposed
     };
+    let proposed = |decided| proposed_with(None, decided);
     assert_eq!(proposed(4), [(5, 35), (6, 26), (7, 0), (8, 38)]);
     assert_eq!(proposed(6), [(7, 0), (8, 38)]);
+    let below = proposed_with(Some(Bug::ProposeBelowPrefix.into()), 6);
+    assert_eq!(below, [(5, 25), (6, 26), (7, 0), (8, 38)], "TV21");
 }
 
 /// TV26.

@@ -60,6 +60,8 @@ pub const ALL: &[&Experiment] = &[
     &ring::order::EXPERIMENT,
     &ring::window::EXPERIMENT,
     &ring::shares::EXPERIMENT,
+    &ring::crashes::EXPERIMENT,
+    &ring::links::EXPERIMENT,
     &multi_ring::skips::EXPERIMENT,
     &multi_ring::merged::EXPERIMENT,
     &multi_ring::per_node::EXPERIMENT,

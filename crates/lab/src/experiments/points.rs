@@ -63,14 +63,22 @@ impl Field<'_> {
 
     /// A point. Each of its runs has another seed.
     pub(super) fn point(&self, series: impl Into<String>, x: f64, setup: Setup, load: Load) -> Point {
-        let ground = self.ground;
+        let happens = !load.acts.is_empty();
+        let Point { series, x, measure } = self.whole_point(series, x, setup, load);
         let measure = move |conduct: &Conduct| {
-            let mut sample = ground.run(&of_round(&setup, conduct), &load, conduct)?;
-            if load.acts.is_empty() {
+            let mut sample = measure(conduct)?;
+            if !happens {
                 sample.timeline.clear();
             }
             Ok(sample)
         };
+        Point { series, x, measure: Box::new(measure) }
+    }
+
+    /// The same with the course of the answers, also where nothing happens in the window.
+    pub(super) fn whole_point(&self, series: impl Into<String>, x: f64, setup: Setup, load: Load) -> Point {
+        let ground = self.ground;
+        let measure = move |conduct: &Conduct| ground.run(&of_round(&setup, conduct), &load, conduct);
         Point { series: series.into(), x, measure: Box::new(measure) }
     }
 

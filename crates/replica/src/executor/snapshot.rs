@@ -79,7 +79,11 @@ impl<S: StateMachine> Executor<S> {
         writer.shared(&head.finish().to_bytes());
         Box::new(FrozenExecutor {
             head: writer.finish().to_bytes(),
-            sessions: self.sessions.freeze(),
+            sessions: if self.forgets_sessions {
+                self.sessions.freeze().forgetful()
+            } else {
+                self.sessions.freeze()
+            },
             machine: self.machine.freeze(),
         })
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use synod_consensus::{Dissemination, ProtocolKind};
+use synod_consensus::{Dissemination, Options, Overrides, ProtocolKind};
 
 use super::{Bounds, Count, Incomplete, Report, Walks, explore_with, options, walk_with};
 
@@ -29,6 +29,9 @@ pub struct ExploreArgs {
     /// How batches reach all replicas. With `balanced` every replica may be given a command.
     #[arg(long, default_value_t = Dissemination::default())]
     dissemination: Dissemination,
+    /// Options of the protocol, as KEY=VALUE,KEY=VALUE or one at a time: those of `synod serve --options`.
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    options: Vec<Overrides>,
     /// Replicas, all of which vote.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().replicas as u64,
         value_parser = clap::value_parser!(u64).range(1..=Bounds::REPLICAS_MAX as u64))]
@@ -55,6 +58,9 @@ pub struct ExploreArgs {
     /// Decided slots that a replica learns from another, as by catch-up.
     #[arg(long, value_name = "N", default_value_t = Bounds::default().catch_ups)]
     catch_ups: u8,
+    /// The first replica tries to lead at once, as one that led an epoch before: the first election takes no time-out.
+    #[arg(long)]
+    head_start: bool,
     /// Promises, and what leaders send to lagging followers, come in pages of one batch.
     #[arg(long)]
     pages: bool,
@@ -74,6 +80,26 @@ pub struct ExploreArgs {
 }
 
 impl ExploreArgs {
+    /// The options with which the protocol is explored, and those of them that were given.
+    ///
+    /// # Errors
+    /// They do not go together, for people.
+    fn options(&self) -> Result<(Options, Overrides), String> {
+        let given: Vec<String> = self.options.iter().map(ToString::to_string).collect();
+        // One key may be given once, also by different flags.
+        let given: Overrides = given.join(",").parse().map_err(|error| format!("{error}"))?;
+        given.check(self.protocol).map_err(|error| error.to_string())?;
+        let mut options = options(self.protocol);
+        options.dissemination = self.dissemination;
+        given.apply(&mut options);
+        if options.dissemination == Dissemination::References {
+            // A replica fills references in before its protocol sees the message.
+            let why = "a protocol does not notice that its messages travel with references; explore `leader` instead";
+            return Err(why.to_owned());
+        }
+        Ok((options, given))
+    }
+
     fn bounds(&self) -> Bounds {
         let number = |number: u64| usize::try_from(number).expect("checked when the arguments were read");
         Bounds {
@@ -85,6 +111,7 @@ impl ExploreArgs {
             losses: self.losses,
             duplicates: self.duplicates,
             catch_ups: self.catch_ups,
+            head_start: self.head_start,
             pages: self.pages,
             depth: self.depth,
             states_max: number(self.states_max),
@@ -107,15 +134,13 @@ pub fn run(args: &ExploreArgs) -> ExitCode {
             let _ = std::io::stderr().flush();
         }
     };
-    if args.dissemination == Dissemination::References {
-        // A replica fills references in before its protocol sees the message.
-        eprintln!(
-            "error: a protocol does not notice that its messages travel with references; explore `leader` instead"
-        );
-        return ExitCode::from(2);
-    }
-    let mut options = options(args.protocol);
-    options.dissemination = args.dissemination;
+    let (options, given) = match args.options() {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::from(2);
+        }
+    };
     let report = match args.random {
         Some(walks) => {
             let walks = Walks { walks, steps: args.depth.unwrap_or(STEPS), seed: args.seed };
@@ -126,12 +151,12 @@ pub fn run(args: &ExploreArgs) -> ExitCode {
     if terminal {
         eprintln!();
     }
-    print!("{}", summary(args, &report, begun.elapsed()));
+    print!("{}", summary(args, &given, &report, begun.elapsed()));
     if report.found.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn summary(args: &ExploreArgs, report: &Report, elapsed: Duration) -> String {
-    let Count { states, transitions, depth, replicas, messages } = report.count;
+fn summary(args: &ExploreArgs, given: &Overrides, report: &Report, elapsed: Duration) -> String {
+    let Count { states, transitions, depth, replicas, messages, commands: delivered } = report.count;
     let seconds = elapsed.as_secs_f64().max(1e-9);
     let mut text = String::new();
     if let Some(found) = &report.found {
@@ -140,20 +165,23 @@ fn summary(args: &ExploreArgs, report: &Report, elapsed: Duration) -> String {
     }
     text += &format!(
         "{states} states, {transitions} transitions, {depth} steps deep; {replicas} different replicas, \
-         {messages} different messages; {seconds:.1} s, {:.0} states/s\n",
+         {messages} different messages; {delivered} of {} commands delivered; {seconds:.1} s, {:.0} states/s\n",
+        args.commands,
         states as f64 / seconds
     );
     let ExploreArgs { replicas, commands, timeouts, waits, crashes, losses, duplicates, catch_ups, .. } =
         args;
     let bounds = format!(
         "{replicas} replicas, {commands} commands, {timeouts} time-outs, {waits} waits, {crashes} crashes, {losses} losses, \
-         {duplicates} duplicates, {catch_ups} catch-ups{}",
+         {duplicates} duplicates, {catch_ups} catch-ups{}{}",
+        if args.head_start { ", a head start" } else { "" },
         if args.pages { ", pages of one batch" } else { "" }
     );
     let bounds = match args.dissemination {
         Dissemination::Leader => bounds,
         dissemination => format!("{bounds}, {dissemination} dissemination"),
     };
+    let bounds = if given.is_empty() { bounds } else { format!("{bounds}, {given}") };
     text += &match (&report.found, report.incomplete) {
         (Some(_), _) => "an invariant does NOT hold\n".to_owned(),
         (None, None) => format!("complete: every state within {bounds}; every invariant held\n"),

@@ -78,6 +78,9 @@ pub struct Bounds {
     pub duplicates: u8,
     /// Decided slots that a replica learns from another, outside its protocol.
     pub catch_ups: u8,
+    /// Whether the first replica begins as one that led an epoch before, and tries to lead at once: then no time-out is
+    /// needed for the first election.
+    pub head_start: bool,
     /// Whether promises, and what leaders send to lagging followers, come in pages of one batch.
     pub pages: bool,
     /// Steps from the beginning; `None` for any number.
@@ -104,6 +107,7 @@ impl Default for Bounds {
             losses: 0,
             duplicates: 0,
             catch_ups: 0,
+            head_start: false,
             pages: false,
             depth: None,
             states_max: 10_000_000,
@@ -203,7 +207,7 @@ fn setting(mut options: Options, bounds: Bounds) -> Setting {
     let named = options.dissemination == Dissemination::Balanced;
     let forms = |n| if named { named_command(n, &ids, bounds.crashes) } else { vec![command(n)] };
     let values = Values::new((1..=bounds.commands).map(forms).collect());
-    Setting { options, values, ids }
+    Setting { options, values, ids, head_start: bounds.head_start }
 }
 
 fn report(space: &mut Space, count: Count, end: End) -> Report {

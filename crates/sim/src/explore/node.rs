@@ -26,6 +26,8 @@ pub(super) struct Setting {
     pub(super) options: Options,
     pub(super) ids: Vec<ReplicaId>,
     pub(super) values: Values,
+    /// See [`super::Bounds::head_start`].
+    pub(super) head_start: bool,
 }
 
 /// A replica at a moment. It does not change: an event makes another one.
@@ -218,7 +220,8 @@ impl<'a> Work<'a> {
         notes: Notes<'a>,
     ) -> Result<Work<'a>, Violation> {
         let mut effects = Effects::new(Lsn(log.len() as u64));
-        let restart = Restart { records: log.clone(), ..Restart::first(Incarnation(life)) };
+        let head_start = setting.head_start && life == 1 && setting.ids.first() == Some(&id);
+        let restart = Restart { records: log.clone(), head_start, ..Restart::first(Incarnation(life)) };
         let members = Members::new(setting.ids.iter().copied(), id);
         let protocol = setting.options.start(members, restart, now, &mut effects);
         let node = Node {
@@ -307,6 +310,9 @@ impl<'a> Work<'a> {
                     })?;
                 }
                 Effect::Deadline(deadline) => self.node.deadline = deadline,
+                Effect::TwoProposals { ballot, slot } => demand(false, Invariant::OneProposal, || {
+                    format!("{id} is given two batches for slot {slot} in ballot {ballot}")
+                })?,
                 // There are no reads here, and no changes of voters.
                 Effect::ReadIndex { .. } | Effect::ChangeRefused(_) => {}
             }

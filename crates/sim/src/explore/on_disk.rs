@@ -55,6 +55,12 @@ impl Values {
         self.batches.get(usize::from(value))
     }
 
+    /// Which command it is, in whichever form; none if it is no command.
+    pub(super) fn number(&self, value: Value) -> Option<usize> {
+        let value = usize::from(value);
+        (1..self.batches.len()).contains(&value).then(|| (value - 1) / self.forms)
+    }
+
     /// A command, in one of its forms.
     pub(super) fn command(&self, command: usize, form: usize) -> Option<&Batch> {
         self.batches.get(1 + command * self.forms + form % self.forms)

@@ -23,6 +23,8 @@ pub struct Count {
     pub replicas: usize,
     /// Different messages.
     pub messages: usize,
+    /// The commands that a replica delivered in some state.
+    pub commands: usize,
 }
 
 /// Why a search ended.
@@ -114,6 +116,7 @@ impl<'a> Search<'a> {
             depth,
             replicas: self.space.node_count(),
             messages: self.space.parcel_count(),
+            commands: self.space.command_count(),
         }
     }
 

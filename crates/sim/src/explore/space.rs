@@ -2,6 +2,8 @@
 //!
 //! There are far fewer different replicas than states, so most steps of an exploration are looked up.
 
+use std::collections::BTreeSet;
+
 use synod_consensus::Message;
 use synod_wire::{Ballots, ReplicaId, Slot};
 
@@ -123,6 +125,12 @@ impl Space {
     /// Different messages.
     pub(super) fn parcel_count(&self) -> usize {
         self.parcels.len()
+    }
+
+    /// Different commands that a replica has delivered.
+    pub(super) fn command_count(&self) -> usize {
+        let delivered = self.decisions.iter().filter_map(|&(_, _, value)| self.setting.values.number(value));
+        delivered.collect::<BTreeSet<usize>>().len()
     }
 
     /// A fingerprint of a state, which is the same in other spaces: of its replicas, and of its parcels in any order.

@@ -57,6 +57,7 @@ pub(super) fn walk(
         count.states = seen.len();
         count.replicas = forgotten.replicas + space.node_count();
         count.messages = forgotten.messages + space.parcel_count();
+        count.commands = count.commands.max(space.command_count());
         watch(count);
         if let Err(violation) = result {
             let (path, violation) = shorten(&mut space, &bounds, path, violation);

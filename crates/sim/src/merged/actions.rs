@@ -87,6 +87,9 @@ impl World {
             Action::Forked(fork) => demand(false, Invariant::Agreement, || {
                 format!("r{} differs from {} in {group}: {fork:?}", of + 1, fork.with)
             })?,
+            Action::TwoProposals { ballot, slot } => demand(false, Invariant::OneProposal, || {
+                format!("r{} is given two batches for slot {slot} of {group} in ballot {ballot}", of + 1)
+            })?,
             Action::Group(after) => self.regroup(of, group, &after),
             Action::Retired => {
                 life.hosted[at].retired = true;

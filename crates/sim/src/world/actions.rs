@@ -90,6 +90,11 @@ impl World {
                 });
             }
             Action::Agreed(_) => {}
+            Action::TwoProposals { ballot, slot } => {
+                return demand(false, Invariant::OneProposal, || {
+                    format!("r{} is given two batches for slot {slot} in ballot {ballot}", of + 1)
+                });
+            }
             Action::Retired => {
                 let delivered = life.watch.delivered();
                 self.retires(of, delivered)?;

@@ -138,6 +138,10 @@ impl World {
             executor.count_twice();
         }
         #[cfg(feature = "planted-bugs")]
+        if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ForgetSessionsInSnapshot) {
+            executor.forget_sessions();
+        }
+        #[cfg(feature = "planted-bugs")]
         if let Some(bug) = self.plan.settings.consensus.planted {
             executor.change_wrongly(bug);
         }

@@ -1,6 +1,8 @@
 //! Tests of exploration: small configurations are explored completely, and bugs that are planted are found.
 
-use synod_consensus::{Bug, Dissemination, Options, ProtocolKind, dissemination, multipaxos, raft};
+use synod_consensus::{
+    Bug, Dissemination, Options, Overrides, ProtocolKind, dissemination, multipaxos, raft, ring,
+};
 use synod_sim::{
     check::Invariant,
     explore::{Bounds, Count, Incomplete, Report, Walks, explore, explore_with, options, walk, walk_with},
@@ -16,6 +18,7 @@ const CALM: Bounds = Bounds {
     losses: 0,
     duplicates: 0,
     catch_ups: 0,
+    head_start: false,
     pages: false,
     depth: None,
     states_max: 2_000_000,
@@ -113,6 +116,79 @@ fn planted_bugs_of_dissemination_are_found() {
         let bounds = Bounds { commands: 3, timeouts: 8, ..CALM };
         let walks = Walks { walks: 2_000, steps: 200, seed: 1 };
         found(walk_with(options, bounds, walks, &mut |_| ()), protocol);
+    }
+}
+
+/// The options with which a protocol is explored, and these.
+fn given(protocol: ProtocolKind, text: &str) -> Options {
+    let given: Overrides = text.parse().expect("they are options");
+    given.check(protocol).expect("of this protocol");
+    let mut options = options(protocol);
+    given.apply(&mut options);
+    options
+}
+
+/// Explores everything with these options, in which every state has to be right; at least so many states, in one of
+/// which all commands are delivered.
+fn everything_given(options: Options, bounds: Bounds, states_min: usize) {
+    let protocol = options.protocol;
+    let Report { count, incomplete, found } = explore_with(options, bounds, &mut |_| ());
+    println!("{protocol}, {bounds:?}: {count:?}");
+    if let Some(found) = found {
+        panic!("{protocol}, {bounds:?}: {}\n{}", found.violation, found.story.join("\n"));
+    }
+    assert!(incomplete.is_none() && count.states >= states_min, "{protocol}, {bounds:?}: {count:?}");
+    assert_eq!(count.commands, usize::from(bounds.commands), "{protocol}, {bounds:?}: nothing was ordered");
+}
+
+/// Any message may never arrive, so each of these includes all runs in which a member is lost. A ring needs a time-out
+/// more than other protocols until its members are in it.
+#[test]
+fn a_ring_holds_in_every_state() {
+    let ring = |text| given(ProtocolKind::Ring, text);
+    everything_given(ring(""), Bounds { timeouts: 3, ..CALM }, 10_000);
+    everything_given(ring(""), Bounds { timeouts: 3, crashes: 1, ..CALM }, 50_000);
+    everything_given(ring("ring-decision=last"), Bounds { timeouts: 3, ..CALM }, 10_000);
+    everything_given(ring("ring-reserve=1,window-max=1"), Bounds { timeouts: 3, ..CALM }, 10_000);
+    everything_given(ring(""), Bounds { replicas: 2, timeouts: 4, crashes: 1, ..CALM }, 20_000);
+}
+
+/// Raft, whose entries and commit statuses go round by gossip. Each round takes a time-out.
+#[test]
+fn commit_statuses_hold_in_every_state() {
+    let raft = given(ProtocolKind::Raft, "replication=gossip-status,status-echoes=0");
+    everything_given(raft, Bounds { timeouts: 2, ..CALM }, 10_000);
+}
+
+#[test]
+fn planted_bugs_of_the_ring_and_of_commit_statuses_are_found() {
+    let gossip = "replication=gossip-status,status-echoes=0";
+    let ring = Bounds { timeouts: 3, ..CALM };
+    let bugs: [(ProtocolKind, &str, Bug, Bounds, Invariant); 4] = [
+        (ProtocolKind::Ring, "", ring::Bug::DecideEarly.into(), ring, Invariant::QuorumDurable),
+        (ProtocolKind::Ring, "", ring::Bug::CountVotes.into(), ring, Invariant::QuorumDurable),
+        (
+            ProtocolKind::Raft,
+            gossip,
+            raft::Bug::CommitEverything.into(),
+            Bounds { timeouts: 2, ..CALM },
+            Invariant::QuorumDurable,
+        ),
+        (
+            ProtocolKind::Raft,
+            gossip,
+            raft::Bug::HoldAnyTerm.into(),
+            Bounds { timeouts: 4, ..CALM },
+            Invariant::QuorumDurable,
+        ),
+    ];
+    for (protocol, text, bug, bounds, invariant) in bugs {
+        let mut options = given(protocol, text);
+        options.planted = Some(bug);
+        let Report { count, found, .. } = explore_with(options, bounds, &mut |_| ());
+        let found = found.unwrap_or_else(|| panic!("{protocol}, {bug:?}: not found in {count:?}"));
+        println!("{protocol}, {bug:?}, {count:?}: {}\n{}\n", found.violation, found.story.join("\n"));
+        assert_eq!(found.violation.invariant, invariant, "{protocol}, {bug:?}: {}", found.violation);
     }
 }
 

@@ -8,6 +8,7 @@ mod auth;
 mod explore;
 mod guest;
 mod leases;
+mod merge_states;
 mod merged;
 mod outages;
 mod planted_bugs;

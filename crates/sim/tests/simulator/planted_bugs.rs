@@ -108,6 +108,8 @@ fn plan(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
         | Bug::MultiPaxos(multipaxos::Bug::AdoptLowestBallot)
         | Bug::Ring(ring::Bug::DecideAcrossBallots)
         | Bug::Ring(ring::Bug::AdoptLowestBallot)
+        | Bug::Ring(ring::Bug::KeepAcceptedValue)
+        | Bug::Ring(ring::Bug::ProposeBelowPrefix)
         | Bug::SequencePaxos(sequence_paxos::Bug::AdoptWithoutBallot)
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOthersDecided)
         | Bug::SequencePaxos(sequence_paxos::Bug::PromiseOnlyNewer)

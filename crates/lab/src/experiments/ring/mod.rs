@@ -4,6 +4,8 @@
 //! The document had machines with a network card of 1 Gbit/s. Here they are virtual, with the costs that `synod lab run
 //! calibrate` measured and slower cards, so that the card is what limits; ratios are compared, and shares of the card.
 
+pub mod crashes;
+pub mod links;
 pub mod order;
 pub mod shares;
 pub mod window;

@@ -294,6 +294,10 @@ impl Machine {
             Action::Forked(fork) => {
                 return Err(LabError::Replicas(format!("replicas that decided the same: {fork:?}")));
             }
+            Action::TwoProposals { ballot, slot } => {
+                let why = format!("two batches were proposed for slot {slot} in ballot {ballot}");
+                return Err(LabError::Replicas(why));
+            }
             Action::Agreed(_) => {}
             Action::TakeSnapshot
             | Action::ReadChunk { .. }

@@ -15,7 +15,9 @@ mod machine;
 mod prepare;
 mod world;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
+
+use synod_wire::ReplicaId;
 
 pub use self::{
     discovery::Delays,
@@ -42,6 +44,8 @@ pub struct Traffic {
     pub leader: Usage,
     /// What each of the others did on average.
     pub follower: Usage,
+    /// What links carried.
+    pub links: Links,
     /// How long after the leader the others found out that a slot is decided.
     pub discovery: Option<Delays>,
 }
@@ -59,6 +63,32 @@ pub struct Usage {
     pub messages: f64,
     /// Bursts in which it handled messages or commands.
     pub bursts: f64,
+}
+
+/// Bytes that links carried in the window, of messages between replicas.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Links {
+    /// Of the links on which each replica sends most: the one that carried the most.
+    pub most: f64,
+    /// And the one that carried the least.
+    pub least: f64,
+    /// Of all other links the one that carried the most.
+    pub other: f64,
+}
+
+impl Links {
+    /// What these links carried, each from one replica to another.
+    fn of(carried: &BTreeMap<(ReplicaId, ReplicaId), f64>) -> Links {
+        let mut busiest: BTreeMap<ReplicaId, f64> = BTreeMap::new();
+        let mut other = 0.0_f64;
+        for (&(from, _), &bytes) in carried {
+            let most = busiest.entry(from).or_default();
+            other = other.max(most.min(bytes));
+            *most = most.max(bytes);
+        }
+        let most = busiest.values().copied().fold(0.0, f64::max);
+        Links { most, least: busiest.values().copied().fold(most, f64::min), other }
+    }
 }
 
 impl Usage {
@@ -97,6 +127,9 @@ impl Traffic {
             ("follower_messages", self.follower.messages / seconds),
             ("leader_bursts", self.leader.bursts / seconds),
             ("follower_bursts", self.follower.bursts / seconds),
+            ("link_most", megabits(self.links.most)),
+            ("link_least", megabits(self.links.least)),
+            ("link_other", megabits(self.links.other)),
         ];
         counted
             .into_iter()
@@ -255,6 +288,16 @@ mod tests {
             "{figures:?}"
         );
         assert_eq!(figures["most_share"], figures["leader_share"], "followers ask the leader first");
+    }
+
+    #[test]
+    fn the_busiest_links_of_replicas_are_told_from_the_others() {
+        let link = |from, to, bytes| ((ReplicaId(from), ReplicaId(to)), bytes);
+        let carried =
+            [link(1, 2, 80.0), link(1, 3, 7.0), link(2, 1, 9.0), link(2, 3, 70.0), link(3, 1, 75.0)];
+        let links = Links::of(&carried.into_iter().collect());
+        assert_eq!(links, Links { most: 80.0, least: 70.0, other: 9.0 });
+        assert_eq!(Links::of(&BTreeMap::new()), Links::default());
     }
 
     /// Two groups of three machines each, and a seventh that learns both. One has clients.

@@ -62,6 +62,9 @@ impl World<'_> {
         let leaves = self.through_card(from, bytes, leaves);
         let unread = self.for_card(to, bytes);
         let counts = !self.is_over();
+        if counts {
+            *self.carried.entry((from, to)).or_default() += bytes as f64;
+        }
         for end in [from, to] {
             if let Some(machine) = self.machines.get_mut(&end).filter(|_| counts) {
                 machine.usage.messages += 1.0;

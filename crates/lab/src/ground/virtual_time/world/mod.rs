@@ -106,6 +106,8 @@ pub(super) struct World<'a> {
     discovery: Discovery,
     /// What the replicas of each group sent each other.
     sent: Vec<Sent>,
+    /// Bytes that each machine sent to each other one.
+    carried: BTreeMap<(ReplicaId, ReplicaId), f64>,
     /// When each value of each group was proposed, if groups are merged.
     proposed: Vec<Vec<Time>>,
     /// What each machine executed of each group in one order.
@@ -156,6 +158,7 @@ impl<'a> World<'a> {
             stopwatch: Stopwatch::default(),
             discovery: Discovery::default(),
             sent: vec![Sent::default(); count],
+            carried: BTreeMap::new(),
             proposed: vec![Vec::new(); count],
             merged: merging.map(merged).collect(),
         };
@@ -287,6 +290,7 @@ impl<'a> World<'a> {
         self.stopwatch.took = None;
         self.discovery = Discovery::default();
         self.sent.fill(Sent::default());
+        self.carried.clear();
         self.merged.values_mut().for_each(|merged| *merged = Merged::new(merged.place, merged.group));
     }
 

@@ -7,7 +7,7 @@ use synod_wire::{GroupId, ReplicaId};
 
 use super::{
     super::{
-        Traffic, Usage,
+        Links, Traffic, Usage,
         client::Client,
         groups::Ran,
         machine::{Executing, Machine},
@@ -89,10 +89,14 @@ impl World<'_> {
             Usage::mean(&own.map(|machine| machine.usage).collect::<Vec<_>>())
         };
         let (leader, follower) = (used(true), used(false));
+        let links = Links::of(&self.carried);
         let client = self.clients.swap_remove(0);
         let outcome = Outcome { acts: self.done, ..client.outcome };
         let discovery = self.discovery.delays();
-        (outcome, Traffic { prepare: self.stopwatch.took, leader, follower, discovery, ..self.traffic })
+        (
+            outcome,
+            Traffic { prepare: self.stopwatch.took, leader, follower, links, discovery, ..self.traffic },
+        )
     }
 
     /// What came of several groups.
