@@ -14,3 +14,4 @@ mod planted_bugs;
 mod scenarios;
 mod seeds;
 mod upkeep;
+mod watches;
