@@ -43,7 +43,7 @@ use synod_api::{
     synod::v1::{KvLeaseRenew, KvLeasesRenewed},
 };
 
-use crate::{KvError, KvStore, auth::Caller, budget::Budget, key::Key, store::header};
+use crate::{KvBug, KvError, KvStore, auth::Caller, budget::Budget, key::Key, planted, store::header};
 
 /// What a lease counts against the quota.
 pub(crate) const LEASE_BYTES: u64 = 256;
@@ -194,7 +194,8 @@ impl Leases {
         }
         let by = clock_ms.saturating_sub(self.clock_ms);
         self.clock_ms = clock_ms;
-        if self.mover != mover || by > STANDSTILL_MS {
+        let other = self.mover != mover && !planted::has(KvBug::LeaseCountsAtOnce);
+        if other || by > STANDSTILL_MS {
             self.mover = mover;
             self.restarted_ms = clock_ms;
         }
@@ -207,6 +208,14 @@ impl Leases {
             };
             self.set_end(id, end);
         }
+    }
+
+    /// The end of a lease that is granted or renewed now.
+    fn fresh_end(&self, ttl: i64) -> End {
+        if planted::has(KvBug::LeaseCountsAtOnce) {
+            return End::At(self.clock_ms.saturating_add(ttl.unsigned_abs().saturating_mul(1_000)));
+        }
+        End::After(TICKS)
     }
 
     /// A lease whose time is up. Those that have started again since their end was set are given a later one.
@@ -266,7 +275,7 @@ impl KvStore {
         if self.leases.is_empty() {
             self.leases.clock_ms = self.now_ms;
         }
-        self.leases.insert(id, ttl, End::After(TICKS));
+        self.leases.insert(id, ttl, self.leases.fresh_end(ttl));
         self.size_bytes += LEASE_BYTES;
         Ok(LeaseGrantResponse { header: header(self.revision), id, ttl, error: String::new() })
     }
@@ -304,10 +313,11 @@ impl KvStore {
             if !permitted[&id] {
                 return -1;
             }
+            let ttl = self.leases.all.get(&id).map_or(0, |lease| lease.ttl);
             if !none_ends {
-                self.leases.set_end(id, End::After(TICKS));
+                self.leases.set_end(id, self.leases.fresh_end(ttl));
             }
-            self.leases.all.get(&id).map_or(0, |lease| lease.ttl)
+            ttl
         });
         let ttls = renewed.collect();
         Ok(KvLeasesRenewed { revision: self.revision, ttls })
@@ -357,7 +367,9 @@ impl KvStore {
         let Some(lease) = self.leases.remove(id) else { return };
         self.size_bytes -= LEASE_BYTES;
         let mut writes = self.begin();
-        for key in lease.keys {
+        let stays = usize::from(planted::has(KvBug::LeaseLeavesAKey));
+        let goes = lease.keys.len().saturating_sub(stays);
+        for key in lease.keys.into_iter().take(goes) {
             self.write_tombstone(&mut writes, key);
         }
         self.commit(writes);

@@ -41,6 +41,7 @@ mod testing;
 mod txn;
 pub mod upkeep;
 pub mod validate;
+pub mod watch;
 
 pub use alarms::ALARMS_MAX;
 pub use auth::{AuthFeed, ROOT, Token};

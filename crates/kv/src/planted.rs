@@ -1,9 +1,9 @@
-//! Bugs of the store and of its upkeep that a test can plant, to see that the simulator finds them.
+//! Bugs of the store, of its upkeep and of watches that a test can plant, to see that the simulator finds them.
 //!
 //! A store has no options that could carry one, so a bug is planted for all that the present thread does. That is
 //! possible only under the feature `planted-bugs`, which nothing but the simulator's tests enables.
 
-/// A known way to get users, or the upkeep of the store, wrong.
+/// A known way to get users, the upkeep of the store, leases or watches wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvBug {
     /// A snapshot that is restored leaves what users may do as it was before: what follows from their roles is not made
@@ -29,6 +29,21 @@ pub enum KvBug {
     AnyHashIsRight,
     /// Hashes are not looked at: members with the same revision are taken to be the same.
     JudgeByRevision,
+    /// The time of a lease counts from what the clock shows at its grant or renewal, and goes on counting when another
+    /// replica moves the clock.
+    LeaseCountsAtOnce,
+    /// A lease that a snapshot brings has the end that its time to live says, if its time was not counted yet.
+    LeaseCountsAtRestore,
+    /// The last key of a lease stays when the lease ends.
+    LeaseLeavesAKey,
+    /// A watcher that was told what a view has goes on with what the hub is told next. What came between is lost.
+    WatchLosesBetween,
+    /// Watchers that read a view together are told all of it, also what some of them know.
+    WatchRepeats,
+    /// A response ends where it has enough bytes, also within a revision.
+    WatchSplitsRevisions,
+    /// A watch of what is compacted goes on with what is left, and is not told.
+    WatchOverCompaction,
 }
 
 impl KvBug {
@@ -38,6 +53,18 @@ impl KvBug {
         KvBug::AnyAuthRevision,
         KvBug::RightsOfGrant,
         KvBug::KeepRightsOfRevokedRole,
+    ];
+
+    /// Bugs of leases.
+    pub const LEASES: &'static [KvBug] =
+        &[KvBug::LeaseCountsAtOnce, KvBug::LeaseCountsAtRestore, KvBug::LeaseLeavesAKey];
+
+    /// Bugs of the hub of watches.
+    pub const WATCHES: &'static [KvBug] = &[
+        KvBug::WatchLosesBetween,
+        KvBug::WatchRepeats,
+        KvBug::WatchSplitsRevisions,
+        KvBug::WatchOverCompaction,
     ];
 
     /// Bugs of compactions and comparisons.

@@ -37,12 +37,13 @@ use synod_replica::Frozen;
 use synod_wire::{Format, Written};
 
 use crate::{
-    ALARMS_MAX, KvStore,
+    ALARMS_MAX, KvBug, KvStore,
     auth::{Auth, Role, User},
     changes::{Change, Sorter},
     history::{History, Seen, Version},
     key::Key,
     lease::{End, LEASE_BYTES, Leases},
+    planted,
     store::charge,
 };
 
@@ -197,7 +198,14 @@ fn read_leases(input: &mut BlockReader<'_>, may_be_none: bool) -> io::Result<Lea
         let [ticks] = input.array()?;
         let end = input.u64()?;
         check(id != 0 && ttl > 0 && !leases.contains(id), "a lease contradicts itself")?;
-        leases.insert(id, ttl, if ticks > 0 { End::After(ticks) } else { End::At(end) });
+        let ends = match ticks {
+            0 => End::At(end),
+            _ if planted::has(KvBug::LeaseCountsAtRestore) => {
+                End::At(leases.clock_ms.saturating_add(ttl.unsigned_abs().saturating_mul(1_000)))
+            }
+            ticks => End::After(ticks),
+        };
+        leases.insert(id, ttl, ends);
     }
     Ok(leases)
 }

@@ -79,6 +79,8 @@ use synod_kv::KvStore;
 use synod_replica::{Answer, Context, Frozen, StateMachine};
 use synod_wire::SessionId;
 
+use crate::check::Journal;
+
 /// What is simulated: a state machine, the commands that clients send to it, and what must hold.
 pub trait Guest: Debug + 'static {
     /// The state machine.
@@ -262,15 +264,33 @@ pub(crate) struct Hosting {
     guest: Option<Box<dyn AnyMachine>>,
     /// The leases that the clock has ended, each with the store's revision after that, since they were last taken.
     ended: RefCell<Vec<(i64, i64)>>,
+    /// What the store goes through, if somebody wants to know.
+    journal: Option<Box<RefCell<Journal>>>,
 }
 
 impl Hosting {
     pub(crate) fn new(guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
-        Hosting {
-            store: KvStore::new(),
-            guest: guest.map(|guest| guest.machine()),
-            ended: RefCell::default(),
-        }
+        Hosting::of(KvStore::new(), guest)
+    }
+
+    /// The same with a store that is still in its initial state.
+    pub(crate) fn of(store: KvStore, guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
+        let guest = guest.map(|guest| guest.machine());
+        Hosting { store, guest, ended: RefCell::default(), journal: None }
+    }
+
+    /// The same, which keeps a journal of the store.
+    pub(crate) fn with_journal(self) -> Hosting {
+        Hosting { journal: Some(Box::default()), ..self }
+    }
+
+    pub(crate) fn store(&self) -> &KvStore {
+        &self.store
+    }
+
+    /// The journal, if one is kept.
+    pub(crate) fn journal(&self) -> Option<&RefCell<Journal>> {
+        self.journal.as_deref()
     }
 
     /// The leases that the clock has ended since the last call, each with the store's revision after that.
@@ -298,7 +318,13 @@ impl StateMachine for Hosting {
     fn apply(&mut self, command: &Bytes, context: &Context) -> Bytes {
         match (&mut self.guest, command_in(command)) {
             (Some(guest), Some(command)) => guest.apply(&command, context),
-            _ => self.store.apply(command, context),
+            _ => {
+                let reply = self.store.apply(command, context);
+                if let Some(journal) = &mut self.journal {
+                    journal.get_mut().executed(&self.store, command, &reply);
+                }
+                reply
+            }
         }
     }
 
@@ -308,6 +334,9 @@ impl StateMachine for Hosting {
         }
         let before = self.leases();
         StateMachine::clock_moved(&mut self.store, context, mover);
+        if let Some(journal) = &mut self.journal {
+            journal.get_mut().clock_moved(&self.store);
+        }
         if !before.is_empty() {
             let (left, revision) = (self.leases(), self.store.revision());
             self.ended

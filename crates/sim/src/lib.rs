@@ -54,6 +54,7 @@ mod run;
 pub mod scenario;
 pub mod situations;
 mod trace;
+mod watching;
 mod world;
 
 pub use guest::{Guest, InTime, Place, Told};

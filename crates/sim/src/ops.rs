@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use fastrand::Rng;
 use prost::Message;
 use synod_api::{
     etcdserverpb::{
@@ -333,6 +334,20 @@ impl Op {
                 Command::Compact(CompactionRequest { revision: *revision, physical: false })
             }
         }
+    }
+}
+
+/// Leases that clients use.
+const LEASES: u8 = 3;
+
+/// An operation about leases, of which some write a key.
+pub(crate) fn draw_lease_op(rng: &mut Rng, key: Key, value: u64) -> Op {
+    let lease = rng.u8(1..=LEASES);
+    match rng.u8(0..10) {
+        0..3 => Op::Grant { lease, seconds: rng.i64(1..4) },
+        3..5 => Op::Renew { lease },
+        5 => Op::Revoke { lease },
+        _ => Op::Attach { key, value, lease },
     }
 }
 

@@ -18,6 +18,7 @@ use crate::{
     odds::Odds,
 };
 
+pub use crate::watching::WatchPlan;
 pub use families::Family;
 pub use synod_storage::{Durability, Ending};
 
@@ -62,6 +63,8 @@ pub struct Plan {
     pub trials: u32,
     /// The clients.
     pub clients: ClientPlan,
+    /// Those who watch.
+    pub watches: WatchPlan,
     /// How long faults happen and clients send requests.
     pub duration: Duration,
 }
@@ -309,6 +312,8 @@ pub struct ClientPlan {
     pub stale_reads: Odds,
     /// How many of a hundred operations are about leases.
     pub leases: u8,
+    /// Whether the run goes on, once all faults are over, until all leases have ended.
+    pub outlives_leases: bool,
 }
 
 /// Most replicas that are added in a run.
@@ -408,7 +413,9 @@ impl Plan {
         let mut clients = draw_clients(rng, duration, settings.consensus.election_timeout);
         draw_bytes(seed, &mut settings, &mut clients);
         // It is drawn separately, so that the rest of a seed's plan does not depend on it.
-        clients.leases = pick(&mut Rng::with_seed(seed ^ 0x1e_a5_e5), &[0, 0, 0, 30]);
+        let rng_of_leases = &mut Rng::with_seed(seed ^ 0x1e_a5_e5);
+        clients.leases = pick(rng_of_leases, &[0, 0, 0, 30]);
+        clients.outlives_leases = clients.leases > 0 && rng_of_leases.u8(0..4) == 0;
         keep_up(&mut settings, &network, &disk, &clients);
         let some_first = seed.is_multiple_of(3);
         let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
@@ -451,6 +458,7 @@ impl Plan {
             burst,
             faults,
             clients,
+            watches: WatchPlan::draw(seed),
             settings,
             own,
             duration,
@@ -839,5 +847,6 @@ fn draw_clients(rng: &mut Rng, duration: Duration, election_timeout: Duration) -
         padding_max: pick(rng, &[0, 50, 400]),
         stale_reads: Odds::percent(5),
         leases: 0,
+        outlives_leases: false,
     }
 }

@@ -3,14 +3,13 @@
 use std::future::poll_fn;
 
 use synod_api::etcdserverpb::WatchCreateRequest;
-use synod_kv::Event;
+use synod_kv::{
+    Event,
+    watch::{Create, Item, Request},
+};
 use tonic::Status;
 
-use super::{
-    Opened, Watches,
-    hub::{Create, Request},
-    outgoing::Item,
-};
+use super::{Opened, Watches};
 use crate::{admission::Charge, call, message::too_many};
 
 /// A watch on a stream of its own. Dropping it ends both.

@@ -2,18 +2,13 @@
 //!
 //! ```text
 //! executor ── commits, views ──> hub ──> outgoing queues ──> tasks of streams ──> clients
-//! feed.rs     bounded            hub.rs  outgoing.rs         stream.rs
-//!                                index.rs
+//!             bounded            run()                       stream.rs
 //! ```
 //!
-//! Each replica tells its clients what it has executed itself. The thread that executes commands hands each commit over
+//! What is pure of it, the hub above all, is in [`synod_kv::watch`]. Each replica tells its clients what it has executed itself. The thread that executes commands hands each commit over
 //! by reference and never waits; without watchers it makes no events at all.
 
-mod feed;
 mod follower;
-mod hub;
-mod index;
-mod outgoing;
 mod stream;
 
 use std::{
@@ -28,17 +23,19 @@ use std::{
 };
 
 use synod_api::etcdserverpb::HashKvResponse;
-use synod_kv::Feed;
-
-use self::{
-    feed::{HANDED_BYTES_MAX, Hand},
-    hub::{Hub, Message, RECENT_BYTES_MAX, Request, StreamNumber},
-    outgoing::{ALL_BYTES_MAX, Outgoing},
+use synod_kv::{
+    Commit, Feed, View,
+    watch::{
+        ALL_BYTES_MAX, HANDED_BYTES_MAX, Hand, Hub, Message, Outgoing, RECENT_BYTES_MAX, Request,
+        StreamNumber,
+    },
 };
+
 pub(crate) use self::{
     follower::{Followed, Follower},
     stream::serve,
 };
+use crate::compaction_hashes::CompactionHashes;
 
 /// Messages that are taken before watchers get what they are to be told.
 const BURST_MAX: usize = 1024;
@@ -52,6 +49,7 @@ pub struct Watches(Arc<Shared>);
 
 struct Shared {
     hand: Arc<Hand>,
+    hashes: Arc<CompactionHashes>,
     messages: Sender<Message>,
     /// For the thread that is started with the server.
     received: Mutex<Option<Receiver<Message>>>,
@@ -68,6 +66,44 @@ impl fmt::Debug for Watches {
     }
 }
 
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+/// The hub is told what the store commits, and hashes of compactions are made.
+impl Feed for Shared {
+    fn wants_events(&self) -> bool {
+        self.hand.wants_events()
+    }
+
+    fn wants_view(&self) -> bool {
+        self.hand.wants_view()
+    }
+
+    fn committed(&self, commit: Commit) {
+        self.hand.committed(commit);
+    }
+
+    fn compacting(&self, revision: i64, before: &dyn Fn() -> View) {
+        self.hashes.make(revision, before);
+    }
+
+    fn compacted(&self, revision: i64) {
+        self.hand.compacted(revision);
+    }
+
+    fn view(&self, view: View) {
+        self.hand.view(view);
+    }
+
+    fn missed(&self) {
+        self.hashes.forget();
+        self.hand.missed();
+    }
+}
+
 impl Default for Watches {
     fn default() -> Watches {
         Watches::new()
@@ -80,9 +116,9 @@ impl Watches {
     pub fn new() -> Watches {
         let (messages, received) = mpsc::channel();
         let hand = Arc::new(Hand::new(messages.clone()));
-        let (streams, waiting, watchers, behind) = Default::default();
+        let (hashes, streams, waiting, watchers, behind) = Default::default();
         let received = Mutex::new(Some(received));
-        Watches(Arc::new(Shared { hand, messages, received, streams, waiting, watchers, behind }))
+        Watches(Arc::new(Shared { hand, hashes, messages, received, streams, waiting, watchers, behind }))
     }
 
     /// Most bytes of events that are kept for watches, those of a view that watchers read excepted.
@@ -91,7 +127,7 @@ impl Watches {
     /// The store's end, for [`KvStore::feeding`](synod_kv::KvStore::feeding).
     #[must_use]
     pub fn feed(&self) -> Arc<dyn Feed> {
-        self.0.hand.clone()
+        self.0.clone()
     }
 
     /// Starts the hub. `ask` asks the store anything, so that it looks at what its feed wants.
@@ -117,7 +153,7 @@ impl Watches {
 
     /// The hash of a compaction, if there is one.
     pub(crate) async fn hash_of(&self, revision: i64) -> Option<HashKvResponse> {
-        self.0.hand.hashes().of(revision).await
+        self.0.hashes.of(revision).await
     }
 
     /// Opens a stream.

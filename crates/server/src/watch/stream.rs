@@ -12,14 +12,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use prost::{Message as _, encoding::encode_varint};
 use synod_api::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse, watch_request::RequestUnion};
+use synod_kv::watch::{Create, Item, NO_WATCH, Request, Told, Wants};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
-use super::{
-    Opened, Watches,
-    hub::{Create, NO_WATCH, Request, Told, Wants},
-    outgoing::Item,
-};
+use super::{Opened, Watches};
 use crate::{
     Replica,
     admission::Charge,

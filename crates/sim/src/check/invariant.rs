@@ -130,6 +130,18 @@ invariants! {
     /// The replicated clock advances at most as fast as the fastest clock of a replica, plus one bounded step for every
     /// jump of such a clock.
     ClockNotFast = "clock-not-fast", "crates/replica/src/clock.rs: a tick measures from when its instant was seen";
+    /// No replica ends a lease before its time to live has gone by, as the fastest clock of a replica measures it, since
+    /// the first replica executed its grant or its last renewal.
+    LeaseNotEarly = "lease-not-early", "docs/leases.md: no replica ends a lease early";
+    /// A lease takes its keys with it, all at one revision, and no others.
+    LeaseTakesItsKeys = "lease-takes-its-keys", "docs/leases.md: the keys that were put with it are deleted, all at one revision";
+    /// Once faults have stopped, a lease that nobody renews ends soon after its time.
+    LeaseEnds = "lease-ends", "docs/leases.md: a lease ends soon after its time";
+    /// Those who watch are told what the log says of their keys: each revision once, as a whole, in order, and nothing
+    /// else, also if they go on at another replica.
+    WatchTold = "watch-told", "docs/watches.md: what a client can rely on";
+    /// A watch of what is compacted is told that, and nothing else; no other watch is.
+    WatchCompacted = "watch-compacted", "docs/watches.md: a watch of revisions that are compacted ends";
     /// A caretaker compacts only revisions that are as old as the policy says, and that are not to be kept.
     CompactsWhatIsOld = "compacts-what-is-old", "docs/etcd-flags.md: --auto-compaction-mode and --auto-compaction-retention as etcd's";
     /// No member is called corrupt that has the state of the log.
@@ -162,8 +174,8 @@ impl Invariant {
     /// Whether a violation shows at the event that caused it, and not only over the whole run.
     #[must_use]
     pub fn is_seen_at_once(self) -> bool {
-        use Invariant::{Idle, Linearizable, Liveness, NothingWaits, ServesWhenConnected};
-        !matches!(self, Idle | Linearizable | Liveness | NothingWaits | ServesWhenConnected)
+        use Invariant::{Idle, LeaseEnds, Linearizable, Liveness, NothingWaits, ServesWhenConnected};
+        !matches!(self, Idle | LeaseEnds | Linearizable | Liveness | NothingWaits | ServesWhenConnected)
     }
 }
 

@@ -4,6 +4,7 @@
 //! but run once, without restarts, snapshots or gaps. Every other delivery is compared with it.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     time::Duration,
 };
@@ -13,7 +14,10 @@ use synod_consensus::ProtocolKind;
 use synod_replica::{Executor, Group, Outcome};
 use synod_wire::{Ballots, Batch, Command, CommandKind, Epoch, SessionId, Slot};
 
-use super::invariant::{Checked, Invariant, demand};
+use super::{
+    invariant::{Checked, Invariant, demand},
+    journal::Journal,
+};
 use crate::guest::Hosting;
 
 /// The reference: one log, and one state.
@@ -57,6 +61,11 @@ impl Reference {
     /// The leases that the clock has ended in slots that were delivered since the last call.
     pub(crate) fn take_ended(&mut self) -> Vec<(i64, i64, u64)> {
         std::mem::take(&mut self.ended)
+    }
+
+    /// What the store went through, if somebody wants to know.
+    pub(crate) fn journal(&self) -> Option<&RefCell<Journal>> {
+        self.executor.machine().journal()
     }
 
     /// The last slot that some replica has delivered.

@@ -47,6 +47,7 @@ impl World {
                     format!("delivers slot {slot} of {group}: {}", crate::describe::batch(&batch))
                 });
                 self.order.delivered(of, group, slot, &batch)?;
+                self.leases_end();
                 self.note_batch(group, slot);
             }
             Action::ReadAt { read, slot } => {

@@ -4,14 +4,16 @@
 //! to execute has a key, and the next of the order is the one with the least key, once no group can decide a lesser
 //! one.
 
-use std::collections::BTreeMap;
+use std::{cell::RefCell, collections::BTreeMap};
 
 use bytes::Bytes;
-use synod_kv::KvStore;
 use synod_replica::{Executor, Group, Outcome, Place, Point, Take};
 use synod_wire::{Ballots, Batch, CommandKind, GroupId, ReplicaId, Slot};
 
-use crate::check::{Checked, Invariant, demand};
+use crate::{
+    check::{Checked, Invariant, Journal, LeaseAct, Violation, demand},
+    guest::Hosting,
+};
 
 /// The logs of all groups, and what follows from them.
 #[derive(Debug)]
@@ -21,12 +23,16 @@ pub(super) struct Order {
     /// The batches of the common order.
     order: Vec<(GroupId, Slot)>,
     /// The same code as at the replicas, but run once, without restarts, snapshots or gaps.
-    executor: Executor<KvStore>,
+    executor: Executor<Hosting>,
     /// The digest of the state after each batch of the order, the initial state first.
     digests: Vec<u64>,
     /// For each payload of a command the place of its first execution among all commands, and the reply.
     replies: BTreeMap<Bytes, (u64, Bytes)>,
     commands: u64,
+    /// Leases that the clock has ended: each with the revision after that, and how many commands come before it.
+    ended: Vec<(i64, i64, u64)>,
+    /// What became of leases, each with the number of batches of the order through which that was.
+    acts: Vec<(u64, Vec<LeaseAct>)>,
 }
 
 /// What one group decided.
@@ -84,10 +90,13 @@ fn place_after(before: Place, batch: &Batch) -> Place {
 }
 
 impl Order {
-    pub fn new(groups: Vec<Group>, take: Take) -> Order {
+    /// The logs of groups as they begin; with a journal of the store if somebody wants one.
+    pub fn new(groups: Vec<Group>, take: Take, journal: bool) -> Order {
         let log = || Log { places: vec![Place::default()], ..Log::default() };
         let logs = groups.iter().map(|_| log()).collect();
-        let executor = Executor::merged(KvStore::new(), groups, take);
+        let machine = Hosting::new(None);
+        let machine = if journal { machine.with_journal() } else { machine };
+        let executor = Executor::merged(machine, groups, take);
         let digests = vec![executor.digest()];
         Order {
             take: take.get().into(),
@@ -97,7 +106,25 @@ impl Order {
             digests,
             replies: BTreeMap::new(),
             commands: 0,
+            ended: Vec::new(),
+            acts: Vec::new(),
         }
+    }
+
+    /// What the store of all groups went through, if somebody wants to know.
+    pub fn journal(&self) -> Option<&RefCell<Journal>> {
+        self.executor.machine().journal()
+    }
+
+    /// The leases that the clock has ended since the last call: each with the revision after that, and how many commands
+    /// come before it.
+    pub fn take_ended(&mut self) -> Vec<(i64, i64, u64)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// What became of leases since the last call, each with the number of batches of the order through which that was.
+    pub fn take_acts(&mut self) -> Vec<(u64, Vec<LeaseAct>)> {
+        std::mem::take(&mut self.acts)
     }
 
     /// The last slot of a group that some replica has delivered.
@@ -133,12 +160,11 @@ impl Order {
         log.places.push(place_after(log.places[at], batch));
         log.batches.push(batch.clone());
         log.outcomes.push(Vec::new());
-        self.grow();
-        Ok(())
+        self.grow()
     }
 
     /// Adds to the order what no later decision can come before.
-    fn grow(&mut self) {
+    fn grow(&mut self) -> Checked {
         loop {
             let mut least: Option<((u64, GroupId, u64), GroupId, usize)> = None;
             for (group, log) in (0u16..).map(GroupId).zip(&mut self.logs) {
@@ -154,13 +180,13 @@ impl Order {
                     least = Some((key, group, log.next));
                 }
             }
-            let Some((_, group, at)) = least else { return };
+            let Some((_, group, at)) = least else { return Ok(()) };
             if at == self.logs[usize::from(group.0)].batches.len() {
-                return;
+                return Ok(());
             }
             self.logs[usize::from(group.0)].next += 1;
             self.order.push((group, Slot(at as u64 + 1)));
-            self.execute(group, at);
+            self.execute(group, at)?;
         }
     }
 
@@ -192,7 +218,7 @@ impl Order {
     }
 
     /// Executes a batch of the order, and what is before it in its group.
-    fn execute(&mut self, group: GroupId, through: usize) {
+    fn execute(&mut self, group: GroupId, through: usize) -> Checked {
         let log = &mut self.logs[usize::from(group.0)];
         for at in log.executed..=through {
             let batch = log.batches[at].clone();
@@ -204,10 +230,20 @@ impl Order {
                     self.replies.entry(command.payload).or_insert((self.commands, reply.clone()));
                 }
             }
+            // Where in the batch the clock moved does not matter to a hint.
+            let ended = self.executor.machine().take_ended();
+            self.ended.extend(ended.into_iter().map(|(lease, revision)| (lease, revision, self.commands)));
             log.outcomes[at] = outcomes;
         }
         log.executed = through + 1;
         self.digests.push(self.executor.digest());
+        if let Some(journal) = self.executor.machine().journal() {
+            let acts = journal.borrow_mut().take_acts();
+            let acts =
+                acts.map_err(|detail| Violation { invariant: Invariant::LeaseTakesItsKeys, detail })?;
+            self.acts.push((self.order.len() as u64, acts));
+        }
+        Ok(())
     }
 
     /// A replica has executed a batch; its state is that after `order` batches.

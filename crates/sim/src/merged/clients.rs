@@ -17,9 +17,9 @@ use super::{
     plan::MergedPlan,
 };
 use crate::{
-    check::{Checked, Done, Invariant, Violation},
+    check::{Checked, Done, EndedLease, Invariant, Violation},
     network::between,
-    ops::{Answer, Key, Op, Order, Other},
+    ops::{Answer, Key, Lease, Op, Order, Other, Part, draw_lease_op},
 };
 
 const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
@@ -94,6 +94,10 @@ struct Client {
 pub(super) struct Clients {
     clients: Vec<Client>,
     pub history: Vec<Done>,
+    /// The leases that the log has ended by its clock.
+    pub ended: Vec<EndedLease>,
+    /// The group in which a lease was granted last.
+    granted: BTreeMap<Lease, GroupId>,
     stamp: u64,
     attempts: u64,
     rng: Rng,
@@ -110,7 +114,8 @@ impl Clients {
             Client::new(home, GroupId(group), session)
         });
         let clients = clients.collect();
-        Clients { clients, history: Vec::new(), stamp: 0, attempts: 0, rng, closing: false }
+        let (history, ended, granted) = Default::default();
+        Clients { clients, history, ended, granted, stamp: 0, attempts: 0, rng, closing: false }
     }
 
     /// How many operations there were, and how many of them have an unknown outcome.
@@ -137,16 +142,19 @@ impl Clients {
         who.collect::<Vec<_>>().join("; ")
     }
 
-    fn stamp(&mut self) -> u64 {
+    pub fn stamp(&mut self) -> u64 {
         self.stamp += 1;
         self.stamp
     }
 
-    fn draw_op(&mut self, client: usize, keys: u8) -> Op {
+    fn draw_op(&mut self, client: usize, keys: u8, leases: u8) -> Op {
         let (rng, value) = (&mut self.rng, self.history.len() as u64);
         let key = rng.u8(1..=keys);
         let last = rng.u8(key..=keys);
         let expected = self.clients[client].known.get(&key).copied().unwrap_or(0);
+        if leases > 0 && rng.u8(0..100) < leases {
+            return draw_lease_op(rng, key, value);
+        }
         match rng.u8(0..100) {
             0..20 => Op::Get { first: key, last: key },
             20..35 => Op::Get { first: 1, last: keys },
@@ -227,7 +235,7 @@ impl World {
             Some(Probe::Write) => Op::Put { key: 1, value: clients.history.len() as u64 },
             Some(Probe::Read) => Op::Get { first: 1, last: self.plan.keys },
             None if clients.closing || clients.history.len() >= self.plan.operations => return,
-            None => clients.draw_op(index, self.plan.keys),
+            None => clients.draw_op(index, self.plan.keys, self.plan.leases),
         };
         let padding = clients.rng.usize(0..=self.plan.padding_max);
         let payload = op.encode(clients.history.len() as u64, padding);
@@ -344,6 +352,16 @@ impl World {
             Probe::Read | Probe::Done => Probe::Done,
         });
         self.trace.line(self.now, || format!("c{index:<4}hears {answer}"));
+        let lives = matches!(&answer, Answer::Done { parts, .. } if matches!(parts[..], [Part::Lives(1..)]));
+        match clients.history[op].op {
+            Op::Grant { lease, .. } if lives => _ = clients.granted.insert(lease, client.group),
+            Op::Renew { lease }
+                if lives && clients.granted.get(&lease).is_some_and(|of| *of != client.group) =>
+            {
+                self.counts.see(Situation::RenewedElsewhere);
+            }
+            _ => {}
+        }
         let returned = Some((clients.stamp(), answer));
         let done = &mut clients.history[op];
         (done.returned, done.void) = (returned, false);

@@ -79,6 +79,7 @@ impl World {
             }
             self.order.executed(of, (group, slot), order, &outcomes)?;
             self.order.state(of, order, digest)?;
+            self.check_leases(of, order)?;
             for (place, waiter) in replies {
                 let response = match &outcomes[place] {
                     Outcome::Reply(reply) => Response::Reply(reply.clone()),
@@ -256,6 +257,9 @@ impl World {
             detail: format!("r{} cannot install slot {} of {group}: {error}", of + 1, info.slot),
         })?;
         let (after, digest) = (life.merged.executor().cut(), life.merged.executor().digest());
+        if after.order > before.order {
+            life.service.iter_mut().for_each(|service| service.installed += 1);
+        }
         let has_others = members != ids(life.merged.executor().group_of(GroupId::FIRST));
         self.line(of, || {
             let [held, before] = [&cut.slots, &before.slots].map(|of| super::slots(of));

@@ -7,7 +7,6 @@ use std::{
 };
 
 use synod_consensus::Link;
-use synod_kv::KvStore;
 use synod_replica::{
     Cut, Event, Executor, Group, Installed, MergedExecutor, MergedFile, MergedFiles, MergedReads, Pace,
     Recovered, Replica,
@@ -23,7 +22,9 @@ use super::{
 use crate::{
     check::{Checked, Invariant, Violation, demand},
     clock::{Clock, PERFECT_PPM},
+    guest::Hosting,
     network::between,
+    watching::Service,
 };
 
 /// A node looks at its groups that often, whatever happens.
@@ -31,7 +32,7 @@ const GLANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a life begins with.
 struct Restored {
-    executor: Executor<KvStore>,
+    executor: Executor<Hosting>,
     files: MergedFiles,
     /// The snapshot of each group.
     starts: Vec<Option<Installed>>,
@@ -45,7 +46,9 @@ impl World {
         let machine = &mut self.machines[of];
         machine.lives += 1;
         let number = machine.lives;
-        let Restored { executor, files, starts, kept } = self.restored(of, number, &first)?;
+        let service = Service::new(&self.plan.watches);
+        let Restored { executor, files, starts, kept } =
+            self.restored(of, number, &first, service.as_ref())?;
         let shown = between(&mut self.rng, Duration::ZERO, Duration::from_secs(1_000));
         let rate = PERFECT_PPM - 500 + self.rng.u64(0..=1_000);
         let clock = Clock::new(self.now, shown + Duration::from_secs(3_600), rate);
@@ -86,6 +89,7 @@ impl World {
             members_told: None,
             leaves: false,
             kept,
+            service: service.map(Box::new),
         });
         self.look_later(of);
         self.dial_all(of);
@@ -93,8 +97,14 @@ impl World {
     }
 
     /// Reads the state from the files on the disk, as a life begins.
-    fn restored(&mut self, of: usize, number: u64, first: &[Group]) -> Result<Restored, Violation> {
-        let (store, kept) = self.kept_store(of, number);
+    fn restored(
+        &mut self,
+        of: usize,
+        number: u64,
+        first: &[Group],
+        service: Option<&Service>,
+    ) -> Result<Restored, Violation> {
+        let (store, kept) = self.kept_store(of, number, service);
         let mut executor = Executor::merged(store, first.to_vec(), self.plan.take);
         let machine = &self.machines[of];
         let mut files = MergedFiles::default();

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use synod_consensus::To;
-use synod_kv::KvStore;
 use synod_replica::{
     Action, Cut, MergedExecutor, MergedFiles, MergedReads, Pace, PeerMessage, Replica, RequestId,
     SnapshotInfo,
@@ -12,7 +11,11 @@ use synod_replica::{
 use synod_wire::{Ballots, Batch, GroupId, Lsn, ReplicaId, Slot, Time};
 
 use super::{Happening, clients::Ask, disk::Disk, upkeep::Kept};
-use crate::clock::{Clock, Moment};
+use crate::{
+    clock::{Clock, Moment},
+    guest::Hosting,
+    watching::Service,
+};
 
 /// A machine of the world.
 #[derive(Debug)]
@@ -60,7 +63,7 @@ impl Machine {
 pub(super) struct Life {
     pub clock: Clock,
     pub hosted: Vec<Hosted>,
-    pub merged: MergedExecutor<KvStore, Replies>,
+    pub merged: MergedExecutor<Hosting, Replies>,
     pub pace: Pace,
     pub reads: MergedReads<Ask>,
     /// Reads that wait for slots of all groups.
@@ -80,6 +83,8 @@ pub(super) struct Life {
     pub leaves: bool,
     /// The keeper of the node's store, if the run has them.
     pub kept: Option<Kept>,
+    /// What serves those who watch, if somebody does.
+    pub service: Option<Box<Service>>,
 }
 
 /// Those who wait for the outcomes of a batch's commands, with the places of these.

@@ -18,6 +18,7 @@
 //! | `check.rs` | one log a group, one common order, one state |
 //! | `upkeep.rs` | compactions and comparisons that nodes make by themselves |
 //! | `subscribers.rs` | those who follow some of the groups |
+//! | `watchers.rs` | those who watch the store; leases by the time of the world |
 //! | `situations.rs` | what a run came to |
 //! | `cli.rs` | `synod sim merged` |
 
@@ -36,6 +37,7 @@ mod plan;
 mod situations;
 mod subscribers;
 mod upkeep;
+mod watchers;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -58,11 +60,12 @@ pub use self::{
     situations::{Counts, Situation},
 };
 use crate::{
-    check::{Checked, Compactions, Invariant, Violation, check_history, demand},
+    check::{Checked, Compactions, Invariant, Leases, Violation, check_history, demand},
     clock::Moment,
     queue::EventQueue,
     run::catch,
     trace::Trace,
+    watching::Watchers,
 };
 
 /// More events than any run needs.
@@ -148,6 +151,8 @@ pub struct MergedWorld {
     clients: Clients,
     order: Order,
     subscribers: Subscribers,
+    watchers: Watchers,
+    leases: Leases,
     counts: Counts,
     trace: Trace,
     /// The node that proposed to skip to a position of a group.
@@ -262,8 +267,10 @@ impl World {
             links: Links::new(plan.nodes + plan.joiners, groups),
             holds: Vec::new(),
             clients: Clients::new(&plan, rng.fork()),
-            order: Order::new(plan.first_groups(), plan.take),
+            order: Order::new(plan.first_groups(), plan.take, plan.watches.watchers > 0 || plan.leases > 0),
             subscribers: Subscribers::new(plan.seed, plan.nodes, groups),
+            watchers: Watchers::new(&plan.watches, plan.seed, plan.keys),
+            leases: Leases::default(),
             counts: Counts::default(),
             trace,
             skipped: BTreeMap::new(),
@@ -295,8 +302,11 @@ impl World {
         let executed = self.run_to_recovery(peace)?;
         self.followed_to_the_end(&executed)?;
         let recovery = self.now.since(peace);
+        self.watch_to_the_end()?;
+        self.outlive_leases()?;
         self.stay_idle()?;
-        let undecided = check_history(&self.clients.history, &[], |payload| self.order.reply(payload))?;
+        let undecided =
+            check_history(&self.clients.history, &self.clients.ended, |payload| self.order.reply(payload))?;
         let (operations, unanswered) = self.clients.counts();
         Ok(MergedOutcome {
             simulated: self.now.since(Moment::START),
@@ -324,6 +334,7 @@ impl World {
             })?;
             self.happen(happening)?;
             self.follow()?;
+            self.watch()?;
         }
         self.now = end;
         Ok(())

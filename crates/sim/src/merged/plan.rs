@@ -9,7 +9,7 @@ use synod_replica::{Change, Choice, Group, Others, Settings, Skips, Take};
 use synod_wire::{GroupId, ReplicaId};
 
 use super::upkeep::FASTER;
-use crate::plan::draw_settings;
+use crate::plan::{WatchPlan, draw_settings};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
@@ -50,6 +50,9 @@ pub struct MergedPlan {
     pub(super) upkeep: Option<UpkeepConfig>,
     /// How often somebody wants a node to join or to leave.
     pub(super) member_interval: Duration,
+    /// How many of a hundred operations are about leases.
+    pub(super) leases: u8,
+    pub(super) watches: WatchPlan,
     #[cfg(feature = "planted-bugs")]
     pub(super) planted: Option<synod_replica::MergeBug>,
 }
@@ -170,6 +173,9 @@ impl MergedPlan {
             joiners: if seed % 2 == 1 { 1 + usize::try_from(seed / 2 % 3).expect("few") } else { 0 },
             upkeep: draw_upkeep(seed),
             member_interval: duration / (6 + u32::try_from(seed / 6 % 8).expect("few")),
+            // It is drawn apart, as that of watchers, so that other seeds are as they were.
+            leases: pick(&mut Rng::with_seed(seed ^ 0x1e_a5_e5), &[0, 0, 30]),
+            watches: WatchPlan::draw(seed),
             #[cfg(feature = "planted-bugs")]
             planted: None,
         }
@@ -201,6 +207,8 @@ impl MergedPlan {
             faults: Weights::default(),
             joiners: 0,
             upkeep: None,
+            leases: 0,
+            watches: WatchPlan::NONE,
             ..MergedPlan::draw(0)
         }
     }

@@ -84,6 +84,22 @@ situations! {
     MembersBySnapshot = "a snapshot brings other members";
     /// A snapshot of a group that was not asked for took the place of its log.
     SharedTrims = "a snapshot of another group trims the log";
+    /// The time of a lease was over.
+    LeaseEnds = "a lease ends";
+    /// It took keys with it.
+    LeaseEndsWithKeys = "a lease ends with keys";
+    /// A lease got its whole time again, since another node moved the clock, or the log had stood still.
+    LeaseStartsAgain = "a lease starts again";
+    /// A lease was renewed in another group than it was granted in.
+    RenewedElsewhere = "a lease is renewed in another group";
+    /// A watch went on at another node, or in another life, after a crash.
+    WatchAfterCrash = "a watch goes on after a crash";
+    /// A watch was told what there had been before it began.
+    WatchFromHistory = "a watch is told the past";
+    /// A watch was told what came after a snapshot had replaced the state.
+    WatchOverSnapshot = "a watch goes on over a snapshot";
+    /// A watch ended as compacted.
+    WatchCompacted = "a watch is compacted";
 }
 
 /// How often each situation occurred.

@@ -32,7 +32,9 @@ use super::{
 use crate::{
     check::{Checked, Invariant, demand},
     clock::Moment,
+    guest::Hosting,
     network::between,
+    watching::Service,
 };
 
 /// Keepers have times of their own: so much faster than that of the world, whose runs last seconds.
@@ -68,14 +70,23 @@ impl Comparer for Seen {
 
 impl World {
     /// A store for a new life, and its keeper, if the plan has one.
-    pub(super) fn kept_store(&self, of: usize, life: u64) -> (KvStore, Option<Kept>) {
-        let Some(config) = self.plan.upkeep else { return (KvStore::new(), None) };
+    pub(super) fn kept_store(
+        &self,
+        of: usize,
+        life: u64,
+        service: Option<&Service>,
+    ) -> (Hosting, Option<Kept>) {
+        let store = match service {
+            Some(service) => KvStore::new().feeding(service.feed()),
+            None => KvStore::new(),
+        };
+        let Some(config) = self.plan.upkeep else { return (Hosting::of(store, None), None) };
         let seen = Arc::new(Seen::default());
         // No other life of any node uses rounds near this one.
         let round = id(of).0 << 48 | life << 32;
         let keeper = Keeper::new(config, id(of).0, round, self.keepers_now());
-        let store = KvStore::new().compared_by(Arc::clone(&seen) as Arc<dyn Comparer>);
-        (store, Some(Kept { keeper, seen, under_way: None }))
+        let store = store.compared_by(Arc::clone(&seen) as Arc<dyn Comparer>);
+        (Hosting::of(store, None), Some(Kept { keeper, seen, under_way: None }))
     }
 
     fn keepers_now(&self) -> Duration {
@@ -101,7 +112,7 @@ impl World {
         let Some(life) = &mut self.machines[of].life else { return Ok(()) };
         let Some(kept) = life.kept.as_mut().filter(|kept| kept.under_way.is_none()) else { return Ok(()) };
         let executor = life.merged.executor();
-        let status = status(executor.machine());
+        let status = status(executor.machine().store());
         let corrupt = status.alarms.iter().any(|raised| raised.alarm() == AlarmType::Corrupt);
         demand(!corrupt, Invariant::SoundMembers, || {
             format!("r{} knows of corrupt members: {:?}", of + 1, status.alarms)
@@ -127,7 +138,7 @@ impl World {
                     continue;
                 }
                 Task::Answer(question) => {
-                    let found = executor.machine().hash_kv(question.hashed_at());
+                    let found = executor.machine().store().hash_kv(question.hashed_at());
                     Some(Command::HashCheck(question.answer(found.ok().as_ref())))
                 }
                 task => task.command(),
@@ -168,7 +179,7 @@ impl World {
     /// A store is compacted where the policy permits that, and nowhere else.
     pub(super) fn check_compaction(&mut self, of: usize) -> Checked {
         let (Some(config), Some(life)) = (self.plan.upkeep, &self.machines[of].life) else { return Ok(()) };
-        let store = life.merged.executor().machine();
+        let store = life.merged.executor().machine().store();
         let (now, revision, compacted) = (self.keepers_now(), store.revision(), store.compact_revision());
         let seen = self.compactions.seen(now, revision, compacted, config.compaction);
         demand(seen.is_ok(), Invariant::CompactsWhatIsOld, || {

@@ -202,6 +202,7 @@ impl World {
         }
         self.reference.delivered(id, slot, &batch)?;
         self.leases_end();
+        self.decide_leases(slot)?;
         self.check_clock()?;
         self.group_moves(slot)?;
         self.check_chosen(of, slot, ballots, &batch)?;

@@ -20,7 +20,7 @@ use crate::{
     check::{Checked, Done, EndedLease, Invariant, Violation},
     describe,
     network::between,
-    ops::{Answer, Key, Op, Order, Other},
+    ops::{Answer, Key, Op, Order, Other, draw_lease_op},
     plan::Plan,
 };
 
@@ -155,8 +155,6 @@ pub(super) struct Scripted {
 pub(super) const TRAVELS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 /// A value of this size or more counts as large.
 const LARGE_VALUE_BYTES: usize = 2_000;
-/// Leases that clients use.
-const LEASES: u8 = 3;
 /// How long a client waits before it asks again after a refusal.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
@@ -205,13 +203,7 @@ impl Clients {
         let last = rng.u8(key..=plan.clients.keys);
         let known = client.known.get(&key).copied().unwrap_or(0);
         if plan.clients.leases > 0 && rng.u8(0..100) < plan.clients.leases {
-            let lease = rng.u8(1..=LEASES);
-            return match rng.u8(0..10) {
-                0..3 => Op::Grant { lease, seconds: rng.i64(1..4) },
-                3..5 => Op::Renew { lease },
-                5 => Op::Revoke { lease },
-                _ => Op::Attach { key, value: id, lease },
-            };
+            return draw_lease_op(rng, key, id);
         }
         match rng.u8(0..100) {
             // An alarm stops all writes until it is cleared.

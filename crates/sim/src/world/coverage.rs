@@ -112,6 +112,24 @@ coverage! {
     stale_reads = "stale reads",
     /// Leases that the log ended by its clock.
     leases_ended = "leases ended",
+    /// Leases among these that took keys with them.
+    leases_ended_with_keys = "leases ended with keys",
+    /// Leases that got their whole time again, since another replica moved the clock, or the log had stood still.
+    leases_restarted = "leases started again",
+    /// Renewals that were answered by a replica that did not lead.
+    leases_renewed_by_followers = "leases renewed at followers",
+    /// Watches that began.
+    watches = "watches",
+    /// Events that watchers were told.
+    events_told = "events told",
+    /// Watches that went on at another replica, or in another life, after a crash.
+    watches_after_crash = "watches after a crash",
+    /// Watches that were told what there had been before they began.
+    watches_from_history = "watches of the past",
+    /// Watches that were told what came after a snapshot from another replica had replaced the state.
+    watches_after_snapshot = "watches over a snapshot",
+    /// Watches that ended as compacted.
+    watches_compacted = "watches compacted",
     /// Changes that an operator asked for.
     changes_asked = "changes asked",
     /// Answers that refused a change.

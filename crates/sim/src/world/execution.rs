@@ -51,6 +51,7 @@ impl World {
                     let outcomes = life.executor.execute(slot, ballots, &batch, awaited);
                     if !known {
                         self.reference.executed(self.machines[of].id, slot, &outcomes)?;
+                        self.check_leases(of, slot)?;
                     }
                     executed = Some(slot);
                     for (place, request) in requests {
@@ -180,6 +181,7 @@ impl World {
         })?;
         if info.slot > life.executor.applied() {
             restore(&mut life.executor, info.slot, &bytes)?;
+            life.service.iter_mut().for_each(|service| service.installed += 1);
         }
         if let Err(error) = machine.disk.write_snapshot(info.slot, bytes) {
             // Its state is ahead of its files already.

@@ -20,6 +20,7 @@ use crate::{
     network::{Loss, Wire, between},
     plan::{Ending, Plan},
     situations::{Face, Sight, is_long},
+    watching::Service,
 };
 
 impl World {
@@ -67,7 +68,8 @@ impl World {
         let base = found.snapshot.as_ref().map_or(Slot::ZERO, |(slot, _)| *slot);
         self.terms.restarted(of, base, machine.disk.records(), machine.disk.lost)?;
 
-        let (executor, snapshot) = self.restored(found.snapshot)?;
+        let service = Service::new(&self.plan.watches);
+        let (executor, snapshot) = self.restored(found.snapshot, service.as_ref())?;
         let first = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
 
         let tail = found.records.iter().map(|(_, record)| slots(record).end.saturating_sub(1)).max();
@@ -109,7 +111,8 @@ impl World {
             replica.remember(earlier, &mut actions);
         }
         let watch = Watch::new(me, first, entered);
-        self.machines[of].life = Some(Life::new(number, replica, executor, clock, watch));
+        let life = Life::new(number, replica, executor, clock, watch);
+        self.machines[of].life = Some(Life { service: service.map(Box::new), ..life });
         self.check_state(of)?;
         self.carry_out(of, actions)?;
         let machine = &mut self.machines[of];
@@ -127,8 +130,9 @@ impl World {
     fn restored(
         &self,
         kept: Option<(Slot, Bytes)>,
+        service: Option<&Service>,
     ) -> Result<(Executor<Hosting>, Option<Installed>), Violation> {
-        let mut executor = Executor::new(self.hosting(), self.first_group());
+        let mut executor = Executor::new(self.hosting(service), self.first_group());
         #[cfg(feature = "planted-bugs")]
         if self.plan.settings.consensus.planted == Some(synod_consensus::Bug::ExecuteRetryTwice) {
             executor.execute_repeats();

@@ -14,6 +14,7 @@ use crate::{
     files::Files as RealFiles,
     guest::Hosting,
     plan::Plan,
+    watching::Service,
 };
 
 /// A simulated machine: its disk, and the replica that runs on it.
@@ -91,6 +92,8 @@ pub(crate) struct Life {
     pub(crate) away: bool,
     /// The newest revision that a stale read has shown.
     pub(crate) seen_revision: i64,
+    /// What serves those who watch, if somebody does.
+    pub(crate) service: Option<Box<Service>>,
 }
 
 impl Life {
@@ -125,6 +128,7 @@ impl Life {
             ahead_max: None,
             away: false,
             seen_revision: 0,
+            service: None,
         }
     }
 }

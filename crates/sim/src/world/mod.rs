@@ -12,6 +12,7 @@
 //! | `clients.rs` | who asks for what, and what they make of the answers |
 //! | `requests.rs` | what becomes of their questions at replicas |
 //! | `coverage.rs` | how much of what can happen did happen |
+//! | `watchers.rs` | those who watch what clients change; leases by the time of the world |
 //! | `guests.rs` | clients of a state machine that somebody brings |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `operator.rs` | changes of the group, and the machines that come and go with them |
@@ -36,17 +37,22 @@ mod operator;
 mod outage;
 mod requests;
 mod trials;
+mod watchers;
 
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
+use synod_kv::KvStore;
 use synod_replica::Event;
 use synod_wire::{ReplicaId, Slot};
 
 use crate::{
     chart::{Key, Mark, Recorder},
-    check::{Batches, Checked, Groups, Invariant, Memory, Reference, Terms, Violation, Votes, check_history},
+    check::{
+        Batches, Checked, Groups, Invariant, Leases, Memory, Reference, Terms, Violation, Votes,
+        check_history,
+    },
     clock::Moment,
     guest::{AnyGuest, Hosting},
     network::{Arrival, Loss, Network, Packet},
@@ -54,6 +60,7 @@ use crate::{
     queue::EventQueue,
     situations::{Reached, Situations},
     trace::Trace,
+    watching::{Service, Watchers},
 };
 use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
@@ -147,6 +154,8 @@ pub struct World {
     clients: Clients,
     /// A state machine that somebody brought, and its clients.
     guests: Option<Guests>,
+    watchers: Watchers,
+    leases: Leases,
     faults: Faults,
     operator: Operator,
     /// The first group of the cluster, if the simulated group follows it.
@@ -233,7 +242,7 @@ impl World {
         let mut terms = Terms::new(capacity);
         terms.epoch_begins(&first);
         #[cfg_attr(not(feature = "planted-bugs"), expect(unused_mut))]
-        let mut reference = Reference::new(first.clone(), Hosting::new(guest.as_ref()));
+        let mut reference = Reference::new(first.clone(), watchers::reference(&plan, guest.as_ref()));
         #[cfg(feature = "planted-bugs")]
         if plan.settings.consensus.planted == Some(synod_consensus::Bug::ClockCountsTwice) {
             reference.count_twice();
@@ -250,6 +259,8 @@ impl World {
             network: Network::new(plan.network, capacity, rng.fork()),
             clients: Clients::new(&plan, rng.fork()),
             guests: guest.map(|guest| Guests::new(guest, plan.seed)),
+            watchers: Watchers::new(&plan.watches, plan.seed, plan.clients.keys),
+            leases: Leases::default(),
             faults: Faults::new(capacity, rng.fork()),
             operator: Operator::new(&plan),
             first: FirstGroup::new(&plan, &first, capacity),
@@ -295,6 +306,8 @@ impl World {
         self.make_peace()?;
         self.run_to_recovery(peace)?;
         let recovery = self.now.since(peace);
+        self.watch_to_the_end()?;
+        self.outlive_leases()?;
         self.check_guest_history()?;
         let undecided = check_history(&self.clients.history, &self.clients.ended, |payload| {
             self.reference.reply(payload)
@@ -315,8 +328,12 @@ impl World {
     }
 
     /// A state machine in its initial state.
-    fn hosting(&self) -> Hosting {
-        Hosting::new(self.guests.as_ref().map(|guests| &guests.guest))
+    fn hosting(&self, service: Option<&Service>) -> Hosting {
+        let store = match service {
+            Some(service) => KvStore::new().feeding(service.feed()),
+            None => KvStore::new(),
+        };
+        Hosting::of(store, self.guests.as_ref().map(|guests| &guests.guest))
     }
 
     /// Lets everything happen that is due through an instant.
@@ -338,7 +355,8 @@ impl World {
             let detail = format!("{EVENTS_MAX} events, and no end: {happening:?} is next");
             return Err(Violation { invariant: Invariant::Liveness, detail });
         }
-        self.happen(happening)
+        self.happen(happening)?;
+        self.watch()
     }
 
     /// The dangerous situations that this world has come to so far.

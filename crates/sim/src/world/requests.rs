@@ -126,7 +126,10 @@ impl World {
         let Some(pending) = self.clients.requests.remove(&request) else { return Ok(()) };
         assert_eq!(pending.at, of, "replicas answer what they were asked");
         let response = match outcome {
-            Outcome::Reply(reply) => Response::Reply(reply),
+            Outcome::Reply(reply) => {
+                self.note_renewal(of, &pending.ask.payload, &reply);
+                Response::Reply(reply)
+            }
             Outcome::Error(error) => Response::Failed(error),
             Outcome::Unanswered => unreachable!("it was asked for"),
         };

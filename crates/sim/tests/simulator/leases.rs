@@ -22,9 +22,9 @@ use synod_api::{
     },
 };
 use synod_consensus::ProtocolKind;
-use synod_kv::KvStore;
+use synod_kv::{KvBug, KvStore, plant};
 use synod_replica::{Context, Frozen, StateMachine};
-use synod_sim::{Guest, InTime, plan::Plan};
+use synod_sim::{Guest, InTime, check::Invariant, plan::Plan};
 use synod_wire::SessionId;
 
 /// Leases that clients use.
@@ -277,4 +277,28 @@ fn a_lease_that_ends_early_would_be_found_out() {
 fn a_lease_whose_time_counts_from_its_grant_is_found_out() {
     let found = run(Duration::ZERO, true, 0..50).unwrap_err();
     assert!(found.contains("ended after"), "{found}");
+}
+
+/// Each by the simulator's own clients, and by the invariant that is about it.
+#[test]
+fn each_planted_bug_of_leases_is_found() {
+    for &bug in KvBug::LEASES {
+        plant(Some(bug));
+        let found = (0..400).find_map(|seed| {
+            let (_, protocol) =
+                ProtocolKind::ALL[usize::try_from(seed).unwrap() / 4 % ProtocolKind::ALL.len()];
+            let plan = Plan::draw(seed, protocol);
+            // The others have no leases.
+            if plan.clients.leases > 0 { synod_sim::run(&plan).err() } else { None }
+        });
+        plant(None);
+        let failure = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
+        println!("{bug:?}: seed {}: {}", failure.seed, failure.violation);
+        let by = match bug {
+            KvBug::LeaseCountsAtOnce => Invariant::LeaseNotEarly,
+            KvBug::LeaseCountsAtRestore => Invariant::SameState,
+            _ => Invariant::LeaseTakesItsKeys,
+        };
+        assert_eq!(failure.violation.invariant, by, "{bug:?}: {}", failure.violation);
+    }
 }

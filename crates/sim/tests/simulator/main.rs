@@ -15,3 +15,4 @@ mod planted_bugs;
 mod scenarios;
 mod seeds;
 mod upkeep;
+mod watches;

@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Ordering,
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     hash::{BuildHasher, RandomState},
 };
 
@@ -70,7 +70,7 @@ impl End {
 pub(crate) struct Index {
     keys: HashMap<Bytes, Numbers>,
     ranges: Option<Box<Node>>,
-    /// Makes the priorities of nodes, which no client can foresee.
+    /// Makes the priorities of nodes, which no client can foresee. They decide how deep nodes lie, and nothing else.
     priorities: RandomState,
     count: usize,
 }
@@ -79,13 +79,13 @@ pub(crate) struct Index {
 #[derive(Debug)]
 enum Numbers {
     One(Number),
-    Several(HashSet<Number>),
+    Several(BTreeSet<Number>),
 }
 
 impl Numbers {
     fn add(&mut self, number: Number) {
         match self {
-            Numbers::One(first) => *self = Numbers::Several(HashSet::from([*first, number])),
+            Numbers::One(first) => *self = Numbers::Several(BTreeSet::from([*first, number])),
             Numbers::Several(all) => _ = all.insert(number),
         }
     }
@@ -96,10 +96,6 @@ impl Numbers {
             Numbers::One(_) => true,
             Numbers::Several(all) => {
                 all.remove(&number);
-                // What a set of many has grown to is not kept for few.
-                if all.capacity() > 4 * all.len() + 16 {
-                    all.shrink_to_fit();
-                }
                 all.is_empty()
             }
         }

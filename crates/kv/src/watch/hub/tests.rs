@@ -12,13 +12,13 @@ use synod_api::{
     etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest},
     synod::v1::{KvCommand, KvQuery, KvStatusRequest, kv_command::Command, kv_query::Query},
 };
-use synod_kv::KvStore;
 use synod_replica::StateMachine as _;
 
 use super::{
     super::outgoing::{ITEMS_MAX, STREAM_BYTES_MAX},
     *,
 };
+use crate::KvStore;
 
 /// A store, its hub and the clients of that, without threads.
 struct World {
@@ -188,7 +188,7 @@ fn watchers_are_told_what_they_watch_from_their_revision_on() {
     // Without watchers the store makes no events.
     world.ask(stream, Request::Close);
     world.run();
-    assert!(!synod_kv::Feed::wants_events(&*world.hand));
+    assert!(!crate::Feed::wants_events(&*world.hand));
     world.put("a", "5");
     assert!(world.received.try_recv().is_err());
 }

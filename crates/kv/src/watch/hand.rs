@@ -2,61 +2,57 @@
 //! when the bound is reached, the hub is told that it has lost something, and no more until it asks for a view.
 
 use std::sync::{
-    Arc,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     mpsc::Sender,
 };
 
-use synod_kv::{Commit, Event, Feed, View};
-
 use super::hub::Message;
-use crate::compaction_hashes::CompactionHashes;
+use crate::{Commit, Event, Feed, View};
 
 /// Bytes of commits that may be on their way to the hub.
-pub(crate) const HANDED_BYTES_MAX: usize = 32 << 20;
+pub const HANDED_BYTES_MAX: usize = 32 << 20;
 
 /// What a commit counts besides its events.
 const COMMIT_BYTES: usize = 64;
 
 /// The store's end of the hand-over, and what the hub wants of the store.
 #[derive(Debug)]
-pub(crate) struct Hand {
+pub struct Hand {
     messages: Sender<Message>,
     events: AtomicBool,
     /// The number of the view that is wanted, or 0.
     view: AtomicU64,
     bytes: AtomicUsize,
     bytes_max: usize,
-    hashes: Arc<CompactionHashes>,
 }
 
 impl Hand {
-    pub(crate) fn new(messages: Sender<Message>) -> Hand {
+    /// A hand-over to the hub that takes these messages, within [`HANDED_BYTES_MAX`].
+    #[must_use]
+    pub fn new(messages: Sender<Message>) -> Hand {
         Hand::bounded(messages, HANDED_BYTES_MAX)
     }
 
-    pub(crate) fn bounded(messages: Sender<Message>, bytes_max: usize) -> Hand {
-        let (events, view, bytes, hashes) = Default::default();
-        Hand { messages, events, view, bytes, bytes_max, hashes }
-    }
-
-    pub(crate) fn hashes(&self) -> &CompactionHashes {
-        &self.hashes
+    /// The same within other bounds.
+    #[must_use]
+    pub fn bounded(messages: Sender<Message>, bytes_max: usize) -> Hand {
+        let (events, view, bytes) = Default::default();
+        Hand { messages, events, view, bytes, bytes_max }
     }
 
     /// Asks for a view, and for all commits after it. The store sees the first wish no later than the second.
-    pub(crate) fn want_view(&self, number: u64) {
+    pub(super) fn want_view(&self, number: u64) {
         self.events.store(true, SeqCst);
         self.view.store(number, SeqCst);
     }
 
-    pub(crate) fn want_nothing(&self) {
+    pub(super) fn want_nothing(&self) {
         self.view.store(0, SeqCst);
         self.events.store(false, SeqCst);
     }
 
     /// The hub has taken a commit of so many bytes.
-    pub(crate) fn taken(&self, bytes: usize) {
+    pub(super) fn taken(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, SeqCst);
     }
 
@@ -86,10 +82,6 @@ impl Feed for Hand {
         self.send(Message::Committed(commit, bytes));
     }
 
-    fn compacting(&self, revision: i64, before: &dyn Fn() -> View) {
-        self.hashes.make(revision, before);
-    }
-
     fn compacted(&self, revision: i64) {
         if self.wants_events() {
             self.send(Message::Compacted(revision));
@@ -102,7 +94,6 @@ impl Feed for Hand {
     }
 
     fn missed(&self) {
-        self.hashes.forget();
         if self.wants_events() {
             self.send(Message::Lost);
         }

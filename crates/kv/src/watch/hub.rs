@@ -15,28 +15,49 @@
 //! told.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    hash::{BuildHasherDefault, DefaultHasher},
     mem,
     sync::{Arc, OnceLock},
 };
 
 use bytes::Bytes;
 use synod_api::etcdserverpb::{WatchCreateRequest, watch_create_request::FilterType};
-use synod_kv::{Commit, Event, KvError, View};
 
 use super::{
-    feed::Hand,
+    hand::Hand,
     index::{Index, Number, Range},
     outgoing::{Item, Outgoing},
 };
+use crate::{Commit, Event, KvBug, KvError, View, planted};
 
-/// Bytes of the latest commits that are kept for watchers that are a little behind.
-pub(crate) const RECENT_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of events in one response, unless a single revision has more.
-const RESPONSE_BYTES_MAX: usize = 256 << 10;
-/// What a slice of a view is: changes that are looked at, and bytes of events that are found.
-const SLICE_CHANGES: usize = 1024;
-const SLICE_BYTES: usize = 256 << 10;
+/// Bounds of a hub. Those of servers are the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of the latest commits that are kept for watchers that are a little behind.
+    pub recent_bytes_max: usize,
+    /// Most bytes of events in one response, unless a single revision has more.
+    pub response_bytes_max: usize,
+    /// After so many changes a slice of a view ends with the next whole revision.
+    pub slice_changes: usize,
+    /// And after so many bytes of events that somebody watches.
+    pub slice_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        let recent_bytes_max = RECENT_BYTES_MAX;
+        Bounds {
+            recent_bytes_max,
+            response_bytes_max: 256 << 10,
+            slice_changes: 1024,
+            slice_bytes: 256 << 10,
+        }
+    }
+}
+
+/// [`Bounds::recent_bytes_max`] of servers.
+pub const RECENT_BYTES_MAX: usize = 4 << 20;
 /// Groups of watchers that read views at a time. More wait.
 const READINGS_MAX: usize = 4;
 /// Events that may be noted for watchers, each counted once for each of its watchers, until these get them. It is
@@ -48,14 +69,17 @@ const WATCH_BYTES: u64 = 512;
 const ID_BYTES: u64 = 64;
 
 /// The id that stands for no watch, or for all watches of a stream.
-pub(crate) const NO_WATCH: i64 = -1;
+pub const NO_WATCH: i64 = -1;
+
+/// Watchers by their numbers, in an order that is the same in each run.
+type Watchers = HashMap<Number, Watcher, BuildHasherDefault<DefaultHasher>>;
 
 /// A stream's name.
-pub(crate) type StreamNumber = u64;
+pub type StreamNumber = u64;
 
 /// What the hub is told.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub enum Message {
     /// The store has committed this, which counts as so many bytes.
     Committed(Commit, usize),
     /// The store was compacted at this revision.
@@ -72,7 +96,7 @@ pub(crate) enum Message {
 
 /// What a client asks for, or its stream.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub enum Request {
     /// The stream begins.
     Open(Arc<Outgoing>),
     /// A watch begins.
@@ -91,14 +115,15 @@ pub(crate) enum Request {
 
 impl Request {
     /// Whether it is one of those that are answered in their order, of which only so many may wait.
-    pub(crate) fn is_answered(&self) -> bool {
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
         matches!(self, Request::Create(_) | Request::Refuse(_) | Request::Cancel(_) | Request::Progress(_))
     }
 }
 
 /// What a client asks of a new watch. It keeps nothing of the message in which it came.
 #[derive(Debug)]
-pub(crate) struct Create {
+pub struct Create {
     /// `None` if the range is empty.
     range: Option<Range>,
     wants: Wants,
@@ -108,7 +133,9 @@ pub(crate) struct Create {
 }
 
 impl Create {
-    pub(crate) fn of(request: &WatchCreateRequest) -> Create {
+    /// Reads a request.
+    #[must_use]
+    pub fn of(request: &WatchCreateRequest) -> Create {
         Create {
             range: Range::of(&request.key, &request.range_end),
             wants: Wants::of(request),
@@ -119,14 +146,15 @@ impl Create {
     }
 
     /// What the watch costs its client, until an item gives it back.
-    pub(crate) fn cost(&self) -> u64 {
+    #[must_use]
+    pub fn cost(&self) -> u64 {
         WATCH_BYTES + self.range.as_ref().map_or(0, Range::bytes)
     }
 }
 
 /// An event, with its encodings once somebody needed them.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub struct Told {
     event: Event,
     bytes: usize,
     encoded: [OnceLock<Bytes>; 2],
@@ -137,24 +165,31 @@ impl Told {
         Arc::new(Told { bytes: event.bytes(), event, encoded: Default::default() })
     }
 
-    pub(crate) fn encoded(&self, prev_kv: bool) -> &Bytes {
+    /// The event as clients get it, with the pair before it or without.
+    pub fn encoded(&self, prev_kv: bool) -> &Bytes {
         self.encoded[usize::from(prev_kv)].get_or_init(|| self.event.encoded(prev_kv))
     }
 
-    pub(crate) fn event(&self) -> &Event {
+    /// The event.
+    #[must_use]
+    pub fn event(&self) -> &Event {
         &self.event
     }
 
-    pub(crate) fn revision(&self) -> i64 {
+    /// The revision that made it.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
         self.event.revision()
     }
 }
 
 /// What a watcher wants of events.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wants {
-    pub(crate) prev_kv: bool,
-    pub(crate) fragments: bool,
+pub struct Wants {
+    /// The pairs before.
+    pub prev_kv: bool,
+    /// Large responses in several messages.
+    pub fragments: bool,
     no_puts: bool,
     no_deletions: bool,
 }
@@ -216,10 +251,10 @@ enum Place {
 struct Stream {
     out: Arc<Outgoing>,
     /// The watchers by their ids. A watch that was ended by a compaction keeps its id until its client cancels it.
-    ids: HashMap<i64, Option<Number>>,
+    ids: BTreeMap<i64, Option<Number>>,
     next_id: i64,
     /// Watchers that wait for room.
-    full: HashSet<Number>,
+    full: BTreeSet<Number>,
 }
 
 /// Watchers that read a view together.
@@ -230,7 +265,7 @@ struct Reading {
     /// Everything before this revision is read.
     at: i64,
     index: Index,
-    members: HashSet<Number>,
+    members: BTreeSet<Number>,
 }
 
 /// Whether the hub knows what the store commits.
@@ -246,22 +281,23 @@ enum Sight {
 
 /// Gives the watchers of all streams what they watch. Its streams end with it.
 #[derive(Debug)]
-pub(crate) struct Hub {
+pub struct Hub {
     hand: Arc<Hand>,
+    bounds: Bounds,
     sight: Sight,
     /// The last revision that the hub was told.
     head: i64,
     /// The revision of the last compaction.
     compacted: i64,
-    streams: HashMap<StreamNumber, Stream>,
-    watchers: HashMap<Number, Watcher>,
+    streams: BTreeMap<StreamNumber, Stream>,
+    watchers: Watchers,
     next_number: Number,
     live: Index,
     recent: Recent,
     /// Watchers that lack only what is kept of the latest commits.
-    near: HashSet<Number>,
+    near: BTreeSet<Number>,
     /// Watchers that wait for a view.
-    waiting: HashSet<Number>,
+    waiting: BTreeSet<Number>,
     readings: VecDeque<Reading>,
     next_reading: u64,
     /// The number of the view that was asked for.
@@ -294,10 +330,10 @@ struct Recent {
 }
 
 impl Recent {
-    fn push(&mut self, revision: i64, events: Vec<Arc<Told>>) {
+    fn push(&mut self, revision: i64, events: Vec<Arc<Told>>, bytes_max: usize) {
         self.bytes += bytes_of(&events);
         self.commits.push_back((revision, events));
-        while self.bytes > RECENT_BYTES_MAX {
+        while self.bytes > bytes_max {
             let Some((_, oldest)) = self.commits.pop_front() else { break };
             self.bytes -= bytes_of(&oldest);
         }
@@ -319,19 +355,28 @@ fn bytes_of(events: &[Arc<Told>]) -> usize {
 }
 
 impl Hub {
-    pub(crate) fn new(hand: Arc<Hand>) -> Hub {
+    /// The hub of the store whose end of the hand-over this is.
+    #[must_use]
+    pub fn new(hand: Arc<Hand>) -> Hub {
+        Hub::bounded(hand, Bounds::default())
+    }
+
+    /// The same within other bounds.
+    #[must_use]
+    pub fn bounded(hand: Arc<Hand>, bounds: Bounds) -> Hub {
         Hub {
             hand,
+            bounds,
             sight: Sight::Idle,
             head: 0,
             compacted: -1,
-            streams: HashMap::new(),
-            watchers: HashMap::new(),
+            streams: BTreeMap::new(),
+            watchers: Watchers::default(),
             next_number: 0,
             live: Index::default(),
             recent: Recent::default(),
-            near: HashSet::new(),
-            waiting: HashSet::new(),
+            near: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             readings: VecDeque::new(),
             next_reading: 0,
             view: None,
@@ -342,22 +387,25 @@ impl Hub {
     }
 
     /// The number of the view that was asked for and has not come.
-    pub(crate) fn waits_for_view(&self) -> Option<u64> {
+    #[must_use]
+    pub fn waits_for_view(&self) -> Option<u64> {
         self.view
     }
 
     /// Whether watchers read views.
-    pub(crate) fn has_work(&self) -> bool {
+    #[must_use]
+    pub fn has_work(&self) -> bool {
         !self.readings.is_empty()
     }
 
     /// How many watchers there are, and how many of them are behind.
-    pub(crate) fn counts(&self) -> (usize, usize) {
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
         (self.watchers.len(), self.watchers.len() - self.live.len())
     }
 
     /// Takes one message. What it gives to watchers may only leave with [`Hub::end_burst`].
-    pub(crate) fn take(&mut self, message: Message) {
+    pub fn take(&mut self, message: Message) {
         match message {
             Message::Committed(commit, bytes) => {
                 self.hand.taken(bytes);
@@ -383,7 +431,7 @@ impl Hub {
     }
 
     /// Ends a burst of messages: all watchers get what was committed, and those that lack little get that.
-    pub(crate) fn end_burst(&mut self) {
+    pub fn end_burst(&mut self) {
         self.flush();
         if !self.near.is_empty() {
             self.catch_up_on_recent();
@@ -415,7 +463,7 @@ impl Hub {
         for told in &events {
             note(&self.live, &mut self.watchers, told, &mut self.noted);
         }
-        self.recent.push(commit.revision, events);
+        self.recent.push(commit.revision, events, self.bounds.recent_bytes_max);
         if self.noted.events >= NOTED_MAX {
             self.flush();
         }
@@ -466,11 +514,14 @@ impl Hub {
             at: i64::MAX,
             view,
             index: Index::default(),
-            members: HashSet::new(),
+            members: BTreeSet::new(),
         };
         self.next_reading += 1;
         for number in mem::take(&mut self.waiting) {
             let Some(watcher) = self.watchers.get_mut(&number) else { continue };
+            if planted::has(KvBug::WatchOverCompaction) {
+                watcher.next = watcher.next.max(self.compacted);
+            }
             if watcher.next > self.head {
                 self.go_live(number);
             } else if watcher.next < self.compacted {
@@ -512,7 +563,7 @@ impl Hub {
     fn request(&mut self, number: StreamNumber, request: Request) {
         match request {
             Request::Open(out) => {
-                let stream = Stream { out, ids: HashMap::new(), next_id: 0, full: HashSet::new() };
+                let stream = Stream { out, ids: BTreeMap::new(), next_id: 0, full: BTreeSet::new() };
                 self.streams.insert(number, stream);
                 return;
             }
@@ -582,6 +633,9 @@ impl Hub {
     /// Brings a watcher that has room to where it is told more.
     fn wait(&mut self, number: Number) {
         let watcher = self.watchers.get_mut(&number).expect("it exists");
+        if planted::has(KvBug::WatchOverCompaction) {
+            watcher.next = watcher.next.max(self.compacted);
+        }
         let follows = self.sight == Sight::Following;
         if follows && watcher.next > self.head {
             self.go_live(number);
@@ -623,11 +677,14 @@ impl Hub {
         while !rest.is_empty() {
             let (mut bytes, mut end) = (0, 0);
             // Whole revisions.
-            while end < rest.len() && (end == 0 || bytes < RESPONSE_BYTES_MAX) {
+            while end < rest.len() && (end == 0 || bytes < self.bounds.response_bytes_max) {
                 let revision = rest[end].revision();
                 while end < rest.len() && rest[end].revision() == revision {
                     bytes += rest[end].bytes;
                     end += 1;
+                    if planted::has(KvBug::WatchSplitsRevisions) {
+                        break;
+                    }
                 }
             }
             let later = rest.split_off(end);
@@ -647,7 +704,7 @@ impl Hub {
 
     /// Tells the watchers that lack only what is kept of the latest commits all of that.
     fn catch_up_on_recent(&mut self) {
-        let (mut index, mut from, mut members) = (Index::default(), i64::MAX, HashSet::new());
+        let (mut index, mut from, mut members) = (Index::default(), i64::MAX, BTreeSet::new());
         for number in mem::take(&mut self.near) {
             let watcher = self.watchers.get_mut(&number).expect("it exists");
             if self.sight == Sight::Following && self.recent.has(watcher.next) {
@@ -663,7 +720,7 @@ impl Hub {
     }
 
     /// Tells watchers all of the latest commits from a revision on, and makes them live.
-    fn follow_recent(&mut self, from: i64, mut index: Index, mut members: HashSet<Number>) {
+    fn follow_recent(&mut self, from: i64, mut index: Index, mut members: BTreeSet<Number>) {
         let recent = mem::take(&mut self.recent);
         let mut noted = Noted::default();
         for (revision, events) in recent.from(from) {
@@ -690,7 +747,7 @@ impl Hub {
         noted: Noted,
         through: i64,
         index: &mut Index,
-        members: &mut HashSet<Number>,
+        members: &mut BTreeSet<Number>,
     ) {
         for number in noted.watchers {
             if !self.deliver(number, through) {
@@ -702,7 +759,7 @@ impl Hub {
     }
 
     /// Reads a slice of a view for one group of watchers.
-    pub(crate) fn work(&mut self) {
+    pub fn work(&mut self) {
         let Some(mut reading) = self.readings.pop_front() else { return };
         let (mut noted, mut looked, mut bytes) = (Noted::default(), 0, 0);
         let mut at = reading.at;
@@ -710,7 +767,7 @@ impl Hub {
         for change in reading.view.changes_from(at) {
             if change.revision() > at {
                 // A slice ends with a whole revision.
-                if looked >= SLICE_CHANGES || bytes >= SLICE_BYTES {
+                if looked >= self.bounds.slice_changes || bytes >= self.bounds.slice_bytes {
                     at = change.revision();
                     ended = false;
                     break;
@@ -733,9 +790,10 @@ impl Hub {
             self.readings.push_back(reading);
             return;
         }
+        let known = if planted::has(KvBug::WatchLosesBetween) { self.head } else { read };
         for number in &reading.members {
             let watcher = self.watchers.get_mut(number).expect("a watcher that ends leaves its reading");
-            watcher.next = watcher.next.max(read + 1);
+            watcher.next = watcher.next.max(known + 1);
         }
         if self.sight == Sight::Following && (read == self.head || self.recent.has(read + 1)) {
             self.follow_recent(read + 1, reading.index, reading.members);
@@ -769,7 +827,7 @@ impl Hub {
         let Some(stream) = self.streams.remove(&number) else { return };
         stream.ids.into_values().flatten().for_each(|watcher| self.remove(watcher));
         if self.watchers.is_empty() {
-            self.watchers = HashMap::new();
+            self.watchers = Watchers::default();
         }
     }
 
@@ -835,19 +893,15 @@ impl Hub {
 }
 
 /// Notes an event for all of these watchers that want it.
-fn note(index: &Index, watchers: &mut HashMap<Number, Watcher>, told: &Arc<Told>, noted: &mut Noted) {
+fn note(index: &Index, watchers: &mut Watchers, told: &Arc<Told>, noted: &mut Noted) {
     index.watchers_of(told.event.key(), |number| _ = pend(watchers, number, told, noted));
 }
 
 /// Notes an event for one watcher; says whether the watcher wants it.
-fn pend(
-    watchers: &mut HashMap<Number, Watcher>,
-    number: Number,
-    told: &Arc<Told>,
-    noted: &mut Noted,
-) -> bool {
+fn pend(watchers: &mut Watchers, number: Number, told: &Arc<Told>, noted: &mut Noted) -> bool {
     let watcher = watchers.get_mut(&number).expect("watchers in an index exist");
-    if told.revision() < watcher.next || !watcher.wants.takes(&told.event) {
+    let is_known = told.revision() < watcher.next && !planted::has(KvBug::WatchRepeats);
+    if is_known || !watcher.wants.takes(&told.event) {
         return false;
     }
     if watcher.pending.is_empty() {

@@ -1,0 +1,22 @@
+//! What a server does for those who watch its store: it tells them what changes, from any revision that is not
+//! compacted on.
+//!
+//! ```text
+//! executor ── commits, views ──> hub ──> queues of streams
+//! hand.rs     bounded            hub.rs  outgoing.rs
+//!                                index.rs
+//! ```
+//!
+//! Nothing here has a thread: `synod-server` runs a [`Hub`] on a thread, `synod-sim` when a seed says so. The only
+//! random numbers are those of hashes, on which nothing depends that a watcher is told.
+
+mod hand;
+mod hub;
+mod index;
+mod outgoing;
+
+pub use self::{
+    hand::{HANDED_BYTES_MAX, Hand},
+    hub::{Bounds, Create, Hub, Message, NO_WATCH, RECENT_BYTES_MAX, Request, StreamNumber, Told, Wants},
+    outgoing::{ALL_BYTES_MAX, Item, Outgoing},
+};

@@ -1,0 +1,260 @@
+//! What waits to leave on the stream of a client: bounded in bytes for each stream, and for all streams together.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc::Sender,
+    },
+    task::{Context, Poll, Waker},
+};
+
+use super::hub::{Message, Request, StreamNumber, Told, Wants};
+
+/// Bytes of events that may wait on one stream. A stream on which nothing waits takes one response in any case.
+pub const STREAM_BYTES_MAX: usize = 128 << 10;
+/// [`STREAM_BYTES_MAX`] of all streams together.
+pub const ALL_BYTES_MAX: usize = 64 << 20;
+/// What an event counts here at least, and any other item.
+const ITEM_BYTES: usize = 64;
+/// Items that wait here, and requests that wait for the hub, together: with more the client's next request is not read.
+pub(super) const ITEMS_MAX: usize = 1024;
+
+/// What is sent to a client.
+#[derive(Debug)]
+pub enum Item {
+    /// A watch has begun.
+    Created {
+        /// Its id.
+        id: i64,
+        /// The hub has been told so far.
+        revision: i64,
+        /// Its client asks to be told from time to time how far the watch is.
+        progress: bool,
+    },
+    /// A watch is refused.
+    Refused {
+        /// The hub has been told so far.
+        revision: i64,
+        /// What its client gets back of what the watch cost, as with the last two items.
+        free: u64,
+        /// Why it is refused.
+        reason: String,
+    },
+    /// A watch is told what happened.
+    Events {
+        /// Its id.
+        id: i64,
+        /// It has been told everything through this revision then.
+        revision: i64,
+        /// What it wants of events.
+        wants: Wants,
+        /// At least one.
+        events: Vec<Arc<Told>>,
+    },
+    /// A watch, or all watches of the stream, have been told everything.
+    Progress {
+        /// The id of the watch, or [`NO_WATCH`](super::NO_WATCH).
+        id: i64,
+        /// They have been told everything through this revision.
+        revision: i64,
+    },
+    /// A watch has ended as its client asked.
+    Canceled {
+        /// Its id.
+        id: i64,
+        /// The hub has been told so far.
+        revision: i64,
+        /// What its client gets back.
+        free: u64,
+    },
+    /// A watch has ended, since what it asks for is compacted. Its id is not free until its client cancels it.
+    Compacted {
+        /// Its id.
+        id: i64,
+        /// The first revision that is left.
+        compact_revision: i64,
+        /// What its client gets back.
+        free: u64,
+    },
+}
+
+/// The queue between the hub and the task of a stream.
+#[derive(Debug)]
+pub struct Outgoing {
+    number: StreamNumber,
+    queue: Mutex<Queue>,
+    /// Bytes that wait on all streams.
+    all: Arc<AtomicUsize>,
+    hub: Sender<Message>,
+    bytes_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    items: VecDeque<(Item, usize)>,
+    bytes: usize,
+    /// Requests of the client that the hub has not answered.
+    asked: usize,
+    /// The hub waits for room.
+    refused: bool,
+    ended: bool,
+    /// Wakes the task that sends.
+    sender: Option<Waker>,
+    /// Wakes the task that reads requests.
+    reader: Option<Waker>,
+}
+
+impl Queue {
+    fn has_few(&self) -> bool {
+        self.items.len() + self.asked < ITEMS_MAX
+    }
+
+    /// What wakes the task that reads requests, if it may go on.
+    fn wakes_reader(&mut self) -> Option<Waker> {
+        if self.has_few() { self.reader.take() } else { None }
+    }
+}
+
+impl Outgoing {
+    /// The queue of a stream, beside others that have so many bytes waiting, to the hub that takes these messages.
+    #[must_use]
+    pub fn new(number: StreamNumber, all: Arc<AtomicUsize>, hub: Sender<Message>) -> Outgoing {
+        Outgoing::bounded(number, all, hub, STREAM_BYTES_MAX)
+    }
+
+    /// The same within another bound than [`STREAM_BYTES_MAX`].
+    #[must_use]
+    pub fn bounded(
+        number: StreamNumber,
+        all: Arc<AtomicUsize>,
+        hub: Sender<Message>,
+        bytes_max: usize,
+    ) -> Outgoing {
+        Outgoing { number, queue: Mutex::default(), all, hub, bytes_max }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an item that has no events.
+    pub fn push(&self, item: Item) {
+        let mut queue = self.queue();
+        let wakes = self.add(&mut queue, item, 0);
+        wake(queue, wakes);
+    }
+
+    /// Adds events, if they have room. If not, the hub hears of it when they do.
+    #[must_use]
+    pub fn push_if_room(&self, item: Item, bytes: usize) -> bool {
+        let mut queue = self.queue();
+        let fits = queue.bytes + bytes <= self.bytes_max && self.all.load(Relaxed) + bytes <= ALL_BYTES_MAX;
+        queue.refused |= !(queue.items.is_empty() || fits);
+        if queue.refused {
+            return false;
+        }
+        let wakes = self.add(&mut queue, item, bytes);
+        wake(queue, wakes);
+        true
+    }
+
+    /// Adds an item; returns what is to be woken.
+    fn add(&self, queue: &mut Queue, item: Item, bytes: usize) -> Option<Waker> {
+        if queue.ended {
+            return None;
+        }
+        let bytes = bytes + ITEM_BYTES;
+        queue.bytes += bytes;
+        self.all.fetch_add(bytes, Relaxed);
+        queue.items.push_back((item, bytes));
+        if queue.items.len() == 1 { queue.sender.take() } else { None }
+    }
+
+    /// Takes the next item. `None`: the server ends the stream.
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        let mut queue = self.queue();
+        if !queue.items.is_empty() {
+            return Poll::Ready(self.pop(queue));
+        }
+        if queue.ended {
+            return Poll::Ready(None);
+        }
+        queue.sender = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Takes the next item if there is one.
+    pub fn next(&self) -> Option<Item> {
+        self.pop(self.queue())
+    }
+
+    fn pop(&self, mut queue: MutexGuard<'_, Queue>) -> Option<Item> {
+        let (item, bytes) = queue.items.pop_front()?;
+        queue.bytes -= bytes;
+        self.all.fetch_sub(bytes, Relaxed);
+        if queue.refused && queue.bytes <= self.bytes_max / 2 {
+            queue.refused = false;
+            // A failed send means that the server has ended.
+            let _ = self.hub.send(Message::Request(self.number, Request::Room));
+        }
+        let wakes = queue.wakes_reader();
+        wake(queue, wakes);
+        Some(item)
+    }
+
+    /// Takes note of a request that the hub is to answer.
+    pub fn asks(&self) {
+        self.queue().asked += 1;
+    }
+
+    /// Takes note that the hub has answered a request, perhaps with no item.
+    pub fn answered(&self) {
+        let mut queue = self.queue();
+        queue.asked -= 1;
+        let wakes = queue.wakes_reader();
+        wake(queue, wakes);
+    }
+
+    /// Whether few items and few requests wait.
+    #[must_use]
+    pub fn has_few(&self) -> bool {
+        self.queue().has_few()
+    }
+
+    /// Waits until few items and few requests wait.
+    pub fn poll_few(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut queue = self.queue();
+        if queue.has_few() {
+            return Poll::Ready(());
+        }
+        queue.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Ends the stream: nothing is added any more.
+    pub fn end(&self) {
+        let mut queue = self.queue();
+        queue.ended = true;
+        self.all.fetch_sub(mem::take(&mut queue.bytes), Relaxed);
+        queue.items.clear();
+        let wakes = queue.sender.take();
+        wake(queue, wakes);
+    }
+}
+
+/// Wakes a task once nobody holds the queue.
+fn wake(queue: MutexGuard<'_, Queue>, waker: Option<Waker>) {
+    drop(queue);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,146 @@
+//! Those who watch what clients change, and go from replica to replica; and leases by the true time of the world.
+//!
+//! Watchers and hubs have their turns between any two events, drawn apart from everything else: a run goes the same way
+//! with them as without.
+
+use std::{rc::Rc, time::Duration};
+
+use bytes::Bytes;
+use prost::Message as _;
+use synod_api::synod::v1::{KvCommand, KvReply, kv_command::Command, kv_reply::Reply};
+use synod_consensus::Role;
+use synod_wire::Slot;
+
+use super::World;
+use crate::{
+    check::{Checked, Invariant, LATE_MAX, LeaseAct, Violation, demand},
+    clock::Moment,
+    guest::{AnyGuest, Hosting},
+    plan::Plan,
+    watching::{LAST_TURNS_MAX, Remarks, Site},
+};
+
+/// The state machine of the reference, which keeps a journal if somebody watches or there are leases.
+pub(super) fn reference(plan: &Plan, guest: Option<&Rc<dyn AnyGuest>>) -> Hosting {
+    let hosting = Hosting::new(guest);
+    let is_kept = plan.watches.watchers > 0 || plan.clients.leases > 0;
+    if is_kept { hosting.with_journal() } else { hosting }
+}
+
+impl World {
+    /// A watcher or a hub may do something now.
+    pub(super) fn watch(&mut self) -> Checked {
+        self.watchers.next().map_or(Ok(()), |index| self.watcher_turns(index, true))
+    }
+
+    fn watcher_turns(&mut self, index: usize, moves: bool) -> Checked {
+        let at = self.watchers.turns_to(index, self.machines.len());
+        let machine = &mut self.machines[at];
+        let runs = machine.is_running();
+        let site = machine.life.as_mut().map(|life| Site {
+            place: (at, life.number),
+            service: life.service.as_deref_mut().filter(|_| runs),
+            store: life.executor.machine().store(),
+        });
+        let Some(journal) = self.reference.journal() else { return Ok(()) };
+        let remarks = self.watchers.turn(index, site, moves, &journal.borrow())?;
+        let Remarks { began, events, after_crash, from_history, after_snapshot, compacted } = remarks;
+        self.coverage.watches += u64::from(began);
+        self.coverage.events_told += events;
+        self.coverage.watches_after_crash += u64::from(after_crash);
+        self.coverage.watches_from_history += u64::from(from_history);
+        self.coverage.watches_after_snapshot += u64::from(after_snapshot);
+        self.coverage.watches_compacted += u64::from(compacted);
+        Ok(())
+    }
+
+    /// When all is over and all members have the same state, every watcher gets to know everything, without any more
+    /// time.
+    pub(super) fn watch_to_the_end(&mut self) -> Checked {
+        // The last slots may be delivered and not executed yet.
+        let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
+        let last = lives.map(|life| life.executor.machine().store().revision()).max().unwrap_or(0);
+        for turn in 0.. {
+            let Some(index) = self.watchers.behind(last) else { break };
+            demand(turn < LAST_TURNS_MAX, Invariant::WatchTold, || {
+                format!("nobody tells what happened through revision {last}: {}", self.watchers.waits(index))
+            })?;
+            // A replica that is no member any more may lack something.
+            let at = self.watchers.turns_to(index, self.machines.len());
+            if self.has_revision(at, last) {
+                self.watcher_turns(index, false)?;
+            } else {
+                self.watchers.leaves(index);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_revision(&self, of: usize, revision: i64) -> bool {
+        let machine = &self.machines[of];
+        let life = machine.life.as_ref().filter(|_| machine.is_running());
+        life.is_some_and(|life| life.executor.machine().store().revision() >= revision)
+    }
+
+    /// Takes note of what a slot that was delivered for the first time does to leases.
+    pub(super) fn decide_leases(&mut self, slot: Slot) -> Checked {
+        let Some(journal) = self.reference.journal() else { return Ok(()) };
+        let acts = journal.borrow_mut().take_acts();
+        let acts = acts.map_err(|detail| Violation { invariant: Invariant::LeaseTakesItsKeys, detail })?;
+        self.leases.decided(slot.0, acts);
+        Ok(())
+    }
+
+    /// A replica has executed a slot: no lease may end too early with that.
+    pub(super) fn check_leases(&mut self, of: usize, slot: Slot) -> Checked {
+        let (now, error) = (self.now.since(Moment::START), self.clock_error());
+        let acts = self.leases.executed(self.machines[of].id, slot.0, now, error)?;
+        for act in acts {
+            match act {
+                LeaseAct::Ended { had_keys: true, .. } => self.coverage.leases_ended_with_keys += 1,
+                LeaseAct::StartsAgain { .. } => self.coverage.leases_restarted += 1,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A replica answers a command: takes note if it renews a lease, and the replica does not lead.
+    pub(super) fn note_renewal(&mut self, of: usize, command: &Bytes, reply: &Bytes) {
+        if self.plan.clients.leases == 0 {
+            return;
+        }
+        let asked = KvCommand::decode(command.clone()).ok().and_then(|command| command.command);
+        let Some(Command::LeaseRenew(_)) = asked else { return };
+        let Some(Reply::LeaseRenew(renewed)) =
+            KvReply::decode(reply.clone()).ok().and_then(|reply| reply.reply)
+        else {
+            return;
+        };
+        let role = self.machines[of].life.as_ref().map(|life| life.replica.status().protocol.role);
+        if role != Some(Role::Leader) && renewed.ttls.iter().any(|ttl| *ttl > 0) {
+            self.coverage.leases_renewed_by_followers += 1;
+        }
+    }
+
+    /// Goes on until all leases have ended, if the plan says so.
+    pub(super) fn outlive_leases(&mut self) -> Checked {
+        if !self.plan.clients.outlives_leases {
+            return Ok(());
+        }
+        // The leader may change once more, with which leases start again.
+        let lives = self.leases.longest() * 2;
+        let end = self.now + lives + lives / 10 + LATE_MAX;
+        while self.reference.journal().is_some_and(|journal| journal.borrow().has_leases()) {
+            demand(self.now < end, Invariant::LeaseEnds, || {
+                format!(
+                    "{:?} after the last command there are still leases {:?}",
+                    lives + LATE_MAX,
+                    self.leases.left()
+                )
+            })?;
+            self.run_until(self.now + Duration::from_millis(100))?;
+        }
+        Ok(())
+    }
+}
