@@ -15,7 +15,7 @@ use super::hub::{Message, Request, StreamNumber, Told, Wants};
 
 /// Bytes of events that may wait on one stream. A stream on which nothing waits takes one response in any case.
 pub const STREAM_BYTES_MAX: usize = 128 << 10;
-/// [`STREAM_BYTES_MAX`] of all streams together.
+/// `STREAM_BYTES_MAX` of all streams together.
 pub const ALL_BYTES_MAX: usize = 64 << 20;
 /// What an event counts here at least, and any other item.
 const ITEM_BYTES: usize = 64;
@@ -125,7 +125,7 @@ impl Outgoing {
         Outgoing::bounded(number, all, hub, STREAM_BYTES_MAX)
     }
 
-    /// The same within another bound than [`STREAM_BYTES_MAX`].
+    /// The same within another bound than `STREAM_BYTES_MAX`.
     #[must_use]
     pub fn bounded(
         number: StreamNumber,
