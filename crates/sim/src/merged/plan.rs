@@ -52,8 +52,6 @@ pub struct MergedPlan {
     pub(super) member_interval: Duration,
     /// How many of a hundred operations are about leases.
     pub(super) leases: u8,
-    /// Whether the run goes on, once all faults are over, until all leases have ended.
-    pub(super) outlives_leases: bool,
     pub(super) watches: WatchPlan,
     #[cfg(feature = "planted-bugs")]
     pub(super) planted: Option<synod_replica::MergeBug>,
@@ -177,7 +175,6 @@ impl MergedPlan {
             member_interval: duration / (6 + u32::try_from(seed / 6 % 8).expect("few")),
             // It is drawn apart, as that of watchers, so that other seeds are as they were.
             leases: pick(&mut Rng::with_seed(seed ^ 0x1e_a5_e5), &[0, 0, 30]),
-            outlives_leases: seed.is_multiple_of(4),
             watches: WatchPlan::draw(seed),
             #[cfg(feature = "planted-bugs")]
             planted: None,

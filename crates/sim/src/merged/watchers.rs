@@ -97,11 +97,8 @@ impl World {
         Ok(())
     }
 
-    /// Goes on until all leases have ended, if the plan says so.
+    /// Goes on until all leases have ended.
     pub(super) fn outlive_leases(&mut self) -> Checked {
-        if !self.plan.outlives_leases {
-            return Ok(());
-        }
         // The leader of the group whose clock it is may change once more, with which leases start again.
         let lives = self.leases.longest() * 2;
         let end = self.now + lives + lives / 10 + LATE_MAX;
