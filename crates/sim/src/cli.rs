@@ -36,7 +36,8 @@ pub(crate) const FAILURES_TOLD: usize = 3;
 ///
 /// Each seed draws a cluster of 1 to 7 replicas, its settings, its clients, and the faults: lost, late and
 /// doubled messages, partitions, crashes, stalled disks, lost logs, clocks that differ. After every event the
-/// invariants are checked; at the end the clients' history must be linearizable, and the cluster must recover.
+/// invariants are checked; at the end the clients' history must be linearizable, those who watch must have been told
+/// all of it, and the cluster must recover.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
     /// The protocol.

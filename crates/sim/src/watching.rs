@@ -508,3 +508,94 @@ fn short(event: &Event) -> String {
         Bytes::len(&pair.value)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use synod_replica::Context;
+    use synod_wire::Slot;
+
+    use super::*;
+    use crate::ops::{Op, Other};
+
+    const PLAN: WatchPlan = WatchPlan {
+        watchers: 1,
+        handed_bytes_max: 1 << 20,
+        stream_bytes_max: 1 << 20,
+        recent_bytes_max: 0,
+        response_bytes_max: 1,
+        slice_changes: 1,
+    };
+
+    /// A watcher of all keys, from this revision on, at a store that executes other operations than its log may have.
+    fn watch(from: i64, of_store: &[Op], of_log: &[Op]) -> Result<(i64, Remarks), Invariant> {
+        let mut service = Service::new(&PLAN).expect("somebody watches");
+        let mut store = KvStore::new().feeding(service.feed());
+        let (mut sound, mut journal) = (KvStore::new(), Journal::default());
+        let context = |slot: usize| {
+            let mut context = Context::new(Slot(slot as u64));
+            context.reply_wanted = true;
+            context
+        };
+        for (slot, op) in (1..).zip(of_log) {
+            let command = op.encode(slot as u64, 0);
+            let reply = sound.apply(&command, &context(slot));
+            journal.executed(&sound, &command, &reply);
+        }
+        let (key, range_end) = (Bytes::from_static(&[0]), Bytes::from_static(&[0]));
+        let request = WatchCreateRequest { key, range_end, prev_kv: true, ..WatchCreateRequest::default() };
+        let watcher = Watcher { request, next: from, stream: None, crashed: false };
+        let mut watchers = Watchers { all: vec![watcher], rng: Rng::with_seed(7) };
+        let mut all = Remarks::default();
+        for (slot, op) in (1..).zip(of_store) {
+            store.apply(&op.encode(slot as u64, 0), &context(slot));
+            // The first half is the past already.
+            for _ in 0..if slot * 2 > of_store.len() { 100 } else { 0 } {
+                let site = Site { place: (0, 1), service: Some(&mut service), store: &store };
+                let remarks = watchers.turn(0, Some(site), false, &journal);
+                let remarks = remarks.map_err(|violation| violation.invariant)?;
+                all.events += remarks.events;
+                all.from_history |= remarks.from_history;
+                all.compacted |= remarks.compacted;
+            }
+        }
+        Ok((watchers.all[0].next, all))
+    }
+
+    #[test]
+    fn a_watcher_is_told_what_the_log_says_and_nothing_else() {
+        let ops = [
+            Op::Put { key: 1, value: 1 },
+            Op::Swap { key: 1, expected: 2, value: 2, other: Other::Put(2) },
+            Op::Delete { first: 1, last: 1 },
+            Op::Put { key: 1, value: 4 },
+        ];
+        let (next, remarks) = watch(1, &ops, &ops).unwrap();
+        assert_eq!((next, remarks.events, remarks.from_history), (6, 5, true));
+        let but = |at: usize, op: Op| {
+            let mut of_log = ops.clone();
+            of_log[at] = op;
+            watch(1, &ops, &of_log).unwrap_err()
+        };
+        // Another value, which is also the pair before a later event; another key; one event more, and one less.
+        assert_eq!(but(3, Op::Put { key: 1, value: 5 }), Invariant::WatchTold);
+        assert_eq!(but(0, Op::Put { key: 1, value: 9 }), Invariant::WatchTold);
+        assert_eq!(but(3, Op::Put { key: 2, value: 4 }), Invariant::WatchTold);
+        assert_eq!(but(2, Op::Delete { first: 1, last: 2 }), Invariant::WatchTold);
+        let alone = Op::Swap { key: 1, expected: 2, value: 2, other: Other::Nothing };
+        assert_eq!(but(1, alone), Invariant::WatchTold);
+        assert_eq!(watch(1, &ops, &ops[..3]).unwrap_err(), Invariant::WatchTold, "more than there is");
+    }
+
+    #[test]
+    fn only_a_watch_of_what_is_compacted_ends_as_compacted() {
+        let put = |value| Op::Put { key: 1, value };
+        let ops = [put(1), put(2), put(3), Op::Compact { revision: 4 }, put(5), put(6), put(7)];
+        // It goes on with the first revision that is left.
+        let (next, remarks) = watch(2, &ops, &ops).unwrap();
+        assert_eq!((next, remarks.events, remarks.compacted), (8, 4, true));
+        let (_, remarks) = watch(4, &ops, &ops).unwrap();
+        assert_eq!((remarks.events, remarks.compacted), (4, false));
+        let never = [put(1), put(2), put(3), Op::Disarm, put(5), put(6), put(7)];
+        assert_eq!(watch(2, &ops, &never).unwrap_err(), Invariant::WatchCompacted);
+    }
+}

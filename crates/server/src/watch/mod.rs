@@ -5,8 +5,9 @@
 //!             bounded            run()                       stream.rs
 //! ```
 //!
-//! What is pure of it, the hub above all, is in [`synod_kv::watch`]. Each replica tells its clients what it has executed itself. The thread that executes commands hands each commit over
-//! by reference and never waits; without watchers it makes no events at all.
+//! What needs no thread, the hub above all, is in [`synod_kv::watch`]. Each replica tells its clients what it has
+//! executed itself. The thread that executes commands hands each commit over by reference and never waits; without
+//! watchers it makes no events at all.
 
 mod follower;
 mod stream;

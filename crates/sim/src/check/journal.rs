@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(told.journal.revision(), 4);
         assert!(told.journal.is_compacted_at(3) && !told.journal.is_compacted_at(4));
         let last = told.journal.revision();
-        assert_eq!(told.journal.changes(last + 1..=last).count(), 0);
+        assert_eq!(told.journal.changes(last + 1..=last).count(), 0, "none");
     }
 
     #[test]

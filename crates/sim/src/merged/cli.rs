@@ -15,9 +15,10 @@ use crate::cli::{FAILURES_TOLD, Seeds, jobs, on_threads, show_progress};
 ///
 /// Each seed draws 3 or 5 nodes that each host 2 to 4 groups, a protocol of each group, how groups skip, clients, and
 /// the faults: crashes, pauses, cut links, sessions that break, stalled disks, groups that are heard late, changes of
-/// protocols and of voters. In some seeds nodes join and leave, and the store is compacted and compared. All nodes must
-/// execute the same common order, which is found from the decided logs; the clients' history must be linearizable; and
-/// when all faults are over, every node must execute everything, and say nothing more once it is idle.
+/// protocols and of voters. In some seeds nodes join and leave, the store is compacted and compared, and clients use
+/// leases and watch. All nodes must execute the same common order, which is found from the decided logs; the clients'
+/// history must be linearizable; those who watch must be told it; no lease may end early; and when all faults are over,
+/// every node must execute everything, and say nothing more once it is idle.
 #[derive(Args, Clone, Debug)]
 pub struct MergedArgs {
     /// The seeds to run, from A up to and without B; a single number is one seed.
