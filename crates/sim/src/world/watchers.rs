@@ -135,7 +135,7 @@ impl World {
         let mut restarted = self.coverage.leases_restarted;
         while self.reference.journal().is_some_and(|journal| journal.borrow().has_leases()) {
             if self.coverage.leases_restarted > restarted {
-                // The log stood still once more: where a batch waits for a retransmission each time, that is long enough.
+                // The log stood still once more: waiting for a retransmission is long enough for that.
                 restarted = self.coverage.leases_restarted;
                 end = self.now + late;
             }
