@@ -1,5 +1,5 @@
-//! Hashing and comparing passwords, which takes long on purpose. Each is done on a thread of its own, at most as many at
-//! a time as half the processors, and one for each connection; when many wait already, further ones are refused.
+//! Hashing and comparing passwords, which takes long on purpose. Each is done on a thread of its own, at most as many
+//! at a time as half the processors, and one for each connection; when many wait already, further ones are refused.
 
 use std::{
     fmt::Display,

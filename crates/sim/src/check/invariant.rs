@@ -130,8 +130,8 @@ invariants! {
     /// The replicated clock advances at most as fast as the fastest clock of a replica, plus one bounded step for every
     /// jump of such a clock.
     ClockNotFast = "clock-not-fast", "crates/replica/src/clock.rs: a tick measures from when its instant was seen";
-    /// No replica ends a lease before its time to live has gone by, as the fastest clock of a replica measures it, since
-    /// the first replica executed its grant or its last renewal.
+    /// No replica ends a lease before its time to live has gone by, as the fastest clock of a replica measures it,
+    /// since the first replica executed its grant or its last renewal.
     LeaseNotEarly = "lease-not-early", "docs/leases.md: no replica ends a lease early";
     /// A lease takes its keys with it, all at one revision, and no others.
     LeaseTakesItsKeys = "lease-takes-its-keys", "docs/leases.md: the keys that were put with it are deleted, all at one revision";

@@ -116,8 +116,8 @@ impl Order {
         self.executor.machine().journal()
     }
 
-    /// The leases that the clock has ended since the last call: each with the revision after that, and how many commands
-    /// come before it.
+    /// The leases that the clock has ended since the last call: each with the revision after that, and how many
+    /// commands come before it.
     pub fn take_ended(&mut self) -> Vec<(i64, i64, u64)> {
         std::mem::take(&mut self.ended)
     }

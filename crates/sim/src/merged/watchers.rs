@@ -45,7 +45,7 @@ impl World {
         Ok(())
     }
 
-    /// When all is over and all nodes have the same state, every watcher gets to know everything, without any more time.
+    /// When all is over and all nodes have the same state, every watcher gets to know everything, without more time.
     pub(super) fn watch_to_the_end(&mut self) -> Checked {
         let revision = |of: usize| {
             let machine = &self.machines[of];

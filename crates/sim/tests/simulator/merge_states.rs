@@ -1,6 +1,7 @@
 //! Exhaustive exploration of the merge of two groups: a replica that is given what both groups decided in every
 //! interleaving, and at every point crashes and starts from a snapshot, or installs one of another replica. Snapshots
-//! may be of any state that is reached. It runs the executor of a server, which is frozen and restored before each step.
+//! may be of any state that is reached. It runs the executor of a server, which is frozen and restored before each
+//! step.
 
 use std::{
     collections::BTreeSet,
