@@ -187,7 +187,7 @@ impl Ring {
     }
 
     /// Reports, once a ballot, that something else is proposed for an undecided slot than what this replica accepted
-    /// there in the same ballot: whoever speaks in that ballot broke a rule.
+    /// there in the same ballot: the ballot's owner broke a rule, or somebody speaks in its name.
     fn report_another(&mut self, ballot: Ballot, slot: Slot, proposed: &Batch, effects: &mut Effects) {
         let accepted = self.acceptor.accepted(slot).filter(|accepted| accepted.ballot == ballot);
         let another = accepted.is_some_and(|Accepted { batch, .. }| {

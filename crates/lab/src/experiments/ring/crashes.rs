@@ -54,7 +54,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     ],
 };
 
-/// Who fails.
+/// The replica that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fails {
     Member,
@@ -82,7 +82,7 @@ impl Fails {
         }
     }
 
-    /// The longest interruption: three times what it takes to suspect whoever fails.
+    /// The longest interruption: three times what it takes to suspect the replica that fails.
     fn bound(self) -> Duration {
         if self == Fails::Coordinator { TIMEOUT * 3 } else { TIMEOUT / 2 * 3 }
     }
