@@ -128,8 +128,8 @@ impl World {
         if !self.plan.clients.outlives_leases {
             return Ok(());
         }
-        // The leader may change once more, with which leases start again. Where each batch waits for a retransmission and
-        // the clock is to move often, one move counts for less time than it takes, so the clock is slow.
+        // The leader may change once more, with which leases start again. Where each batch waits for a retransmission
+        // and the clock is to move often, one move counts for less time than it takes, so the clock is slow.
         let late = self.leases.longest() * 2 * 10 + LATE_MAX;
         let end = self.now + late;
         while self.reference.journal().is_some_and(|journal| journal.borrow().has_leases()) {
