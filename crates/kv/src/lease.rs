@@ -194,28 +194,21 @@ impl Leases {
         }
         let by = clock_ms.saturating_sub(self.clock_ms);
         self.clock_ms = clock_ms;
-        let other = self.mover != mover && !planted::has(KvBug::LeaseCountsAtOnce);
-        if other || by > STANDSTILL_MS {
+        let at_once = planted::has(KvBug::LeaseCountsAtOnce);
+        if self.mover != mover && !at_once || by > STANDSTILL_MS {
             self.mover = mover;
             self.restarted_ms = clock_ms;
         }
+        let counts_from = if at_once { clock_ms - by } else { clock_ms };
         let fresh: Vec<i64> = self.fresh.iter().copied().collect();
         for id in fresh {
             let lease = &self.all[&id];
             let end = match lease.end {
-                End::After(ticks) if ticks > 1 => End::After(ticks - 1),
-                _ => End::At(clock_ms.saturating_add(lease.ttl_ms())),
+                End::After(ticks) if ticks > 1 && !at_once => End::After(ticks - 1),
+                _ => End::At(counts_from.saturating_add(lease.ttl_ms())),
             };
             self.set_end(id, end);
         }
-    }
-
-    /// The end of a lease that is granted or renewed now.
-    fn fresh_end(&self, ttl: i64) -> End {
-        if planted::has(KvBug::LeaseCountsAtOnce) {
-            return End::At(self.clock_ms.saturating_add(ttl.unsigned_abs().saturating_mul(1_000)));
-        }
-        End::After(TICKS)
     }
 
     /// A lease whose time is up. Those that have started again since their end was set are given a later one.
@@ -275,7 +268,7 @@ impl KvStore {
         if self.leases.is_empty() {
             self.leases.clock_ms = self.now_ms;
         }
-        self.leases.insert(id, ttl, self.leases.fresh_end(ttl));
+        self.leases.insert(id, ttl, End::After(TICKS));
         self.size_bytes += LEASE_BYTES;
         Ok(LeaseGrantResponse { header: header(self.revision), id, ttl, error: String::new() })
     }
@@ -313,11 +306,10 @@ impl KvStore {
             if !permitted[&id] {
                 return -1;
             }
-            let ttl = self.leases.all.get(&id).map_or(0, |lease| lease.ttl);
             if !none_ends {
-                self.leases.set_end(id, self.leases.fresh_end(ttl));
+                self.leases.set_end(id, End::After(TICKS));
             }
-            ttl
+            self.leases.all.get(&id).map_or(0, |lease| lease.ttl)
         });
         let ttls = renewed.collect();
         Ok(KvLeasesRenewed { revision: self.revision, ttls })
@@ -364,12 +356,13 @@ impl KvStore {
 
     /// Ends a lease, and deletes its keys at one revision.
     fn end_lease(&mut self, id: i64) {
-        let Some(lease) = self.leases.remove(id) else { return };
+        let Some(mut lease) = self.leases.remove(id) else { return };
         self.size_bytes -= LEASE_BYTES;
         let mut writes = self.begin();
-        let stays = usize::from(planted::has(KvBug::LeaseLeavesAKey));
-        let goes = lease.keys.len().saturating_sub(stays);
-        for key in lease.keys.into_iter().take(goes) {
+        if planted::has(KvBug::LeaseLeavesAKey) {
+            lease.keys.remove_max();
+        }
+        for key in lease.keys {
             self.write_tombstone(&mut writes, key);
         }
         self.commit(writes);

@@ -31,7 +31,7 @@ const TURN_RARITY: u32 = 6;
 /// One turn in so many has a watcher go away from its replica.
 const MOVE_RARITY: u32 = 60;
 /// Turns at the end of a run, until all watchers know everything.
-pub(crate) const LAST_TURNS_MAX: usize = 20_000;
+const LAST_TURNS_MAX: usize = 20_000;
 
 /// What a seed draws for those who watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,14 +177,23 @@ impl Watchers {
         has_turn.then(|| self.rng.usize(..self.all.len()))
     }
 
-    /// The first watcher that does not know everything through a revision.
-    pub(crate) fn behind(&self, revision: i64) -> Option<usize> {
-        self.all.iter().position(|watcher| !watcher.is_told_through(revision))
-    }
-
-    /// What a watcher waits for, for people.
-    pub(crate) fn waits(&self, index: usize) -> String {
-        self.all[index].waits()
+    /// At the end of a run, after so many turns: a watcher that does not know everything through a revision, and the
+    /// replica, by index, that it turns to; nothing if all do.
+    ///
+    /// # Errors
+    /// Nobody tells it.
+    pub(crate) fn behind(
+        &mut self,
+        turn: usize,
+        revision: i64,
+        replicas: usize,
+    ) -> Result<Option<(usize, usize)>, Violation> {
+        let behind = self.all.iter().position(|watcher| !watcher.is_told_through(revision));
+        let Some(index) = behind else { return Ok(None) };
+        demand(turn < LAST_TURNS_MAX, Invariant::WatchTold, || {
+            format!("nobody tells what happened through revision {revision}: {}", self.all[index].waits())
+        })?;
+        Ok(Some((index, self.turns_to(index, replicas))))
     }
 
     /// The replica, by index, that a watcher turns to, of so many.

@@ -6,7 +6,7 @@ use std::sync::{
     mpsc::Sender,
 };
 
-use super::hub::Message;
+use super::message::Message;
 use crate::{Commit, Event, Feed, View};
 
 /// Bytes of commits that may be on their way to the hub.

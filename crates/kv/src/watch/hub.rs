@@ -18,18 +18,16 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     hash::{BuildHasherDefault, DefaultHasher},
     mem,
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
-
-use bytes::Bytes;
-use synod_api::etcdserverpb::{WatchCreateRequest, watch_create_request::FilterType};
 
 use super::{
     hand::Hand,
     index::{Index, Number, Range},
+    message::{Create, ID_BYTES, Message, NO_WATCH, Request, StreamNumber, Told, WATCH_BYTES, Wants},
     outgoing::{Item, Outgoing},
 };
-use crate::{Commit, Event, KvBug, KvError, View, planted};
+use crate::{Commit, KvBug, KvError, View, planted};
 
 /// Bounds of a hub. Those of servers are the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +44,8 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        let recent_bytes_max = RECENT_BYTES_MAX;
         Bounds {
-            recent_bytes_max,
+            recent_bytes_max: RECENT_BYTES_MAX,
             response_bytes_max: 256 << 10,
             slice_changes: 1024,
             slice_bytes: 256 << 10,
@@ -63,152 +60,9 @@ const READINGS_MAX: usize = 4;
 /// Events that may be noted for watchers, each counted once for each of its watchers, until these get them. It is
 /// exceeded by a single revision only.
 const NOTED_MAX: usize = 1 << 18;
-/// What a watch costs its client besides its range: its places in the hub and in its stream.
-const WATCH_BYTES: u64 = 512;
-/// What is left of it while a watch that a compaction ended keeps its id.
-const ID_BYTES: u64 = 64;
-
-/// The id that stands for no watch, or for all watches of a stream.
-pub const NO_WATCH: i64 = -1;
 
 /// Watchers by their numbers, in an order that is the same in each run.
 type Watchers = HashMap<Number, Watcher, BuildHasherDefault<DefaultHasher>>;
-
-/// A stream's name.
-pub type StreamNumber = u64;
-
-/// What the hub is told.
-#[derive(Debug)]
-pub enum Message {
-    /// The store has committed this, which counts as so many bytes.
-    Committed(Commit, usize),
-    /// The store was compacted at this revision.
-    Compacted(i64),
-    /// The view with this number, which the hub asked for.
-    View(u64, Box<View>),
-    /// The store has commits of which the hub is not told.
-    Lost,
-    /// What a client asks for.
-    Request(StreamNumber, Request),
-    /// The server stops.
-    Stop,
-}
-
-/// What a client asks for, or its stream.
-#[derive(Debug)]
-pub enum Request {
-    /// The stream begins.
-    Open(Arc<Outgoing>),
-    /// A watch begins.
-    Create(Box<Create>),
-    /// A watch is refused for this reason before it begins. The answer keeps its place among the others.
-    Refuse(String),
-    /// A watch ends.
-    Cancel(i64),
-    /// How far the watch is, or all of the stream together.
-    Progress(Option<i64>),
-    /// The stream has room again.
-    Room,
-    /// The stream has ended.
-    Close,
-}
-
-impl Request {
-    /// Whether it is one of those that are answered in their order, of which only so many may wait.
-    #[must_use]
-    pub fn is_answered(&self) -> bool {
-        matches!(self, Request::Create(_) | Request::Refuse(_) | Request::Cancel(_) | Request::Progress(_))
-    }
-}
-
-/// What a client asks of a new watch. It keeps nothing of the message in which it came.
-#[derive(Debug)]
-pub struct Create {
-    /// `None` if the range is empty.
-    range: Option<Range>,
-    wants: Wants,
-    id: i64,
-    start: i64,
-    progress: bool,
-}
-
-impl Create {
-    /// Reads a request.
-    #[must_use]
-    pub fn of(request: &WatchCreateRequest) -> Create {
-        Create {
-            range: Range::of(&request.key, &request.range_end),
-            wants: Wants::of(request),
-            id: request.watch_id,
-            start: request.start_revision,
-            progress: request.progress_notify,
-        }
-    }
-
-    /// What the watch costs its client, until an item gives it back.
-    #[must_use]
-    pub fn cost(&self) -> u64 {
-        WATCH_BYTES + self.range.as_ref().map_or(0, Range::bytes)
-    }
-}
-
-/// An event, with its encodings once somebody needed them.
-#[derive(Debug)]
-pub struct Told {
-    event: Event,
-    bytes: usize,
-    encoded: [OnceLock<Bytes>; 2],
-}
-
-impl Told {
-    fn new(event: Event) -> Arc<Told> {
-        Arc::new(Told { bytes: event.bytes(), event, encoded: Default::default() })
-    }
-
-    /// The event as clients get it, with the pair before it or without.
-    pub fn encoded(&self, prev_kv: bool) -> &Bytes {
-        self.encoded[usize::from(prev_kv)].get_or_init(|| self.event.encoded(prev_kv))
-    }
-
-    /// The event.
-    #[must_use]
-    pub fn event(&self) -> &Event {
-        &self.event
-    }
-
-    /// The revision that made it.
-    #[must_use]
-    pub fn revision(&self) -> i64 {
-        self.event.revision()
-    }
-}
-
-/// What a watcher wants of events.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Wants {
-    /// The pairs before.
-    pub prev_kv: bool,
-    /// Large responses in several messages.
-    pub fragments: bool,
-    no_puts: bool,
-    no_deletions: bool,
-}
-
-impl Wants {
-    fn of(request: &WatchCreateRequest) -> Wants {
-        let filters = |kind| request.filters().any(|filter| filter == kind);
-        Wants {
-            prev_kv: request.prev_kv,
-            fragments: request.fragment,
-            no_puts: filters(FilterType::Noput),
-            no_deletions: filters(FilterType::Nodelete),
-        }
-    }
-
-    fn takes(self, event: &Event) -> bool {
-        if event.is_deletion() { !self.no_deletions } else { !self.no_puts }
-    }
-}
 
 #[derive(Debug)]
 struct Watcher {
@@ -894,14 +748,14 @@ impl Hub {
 
 /// Notes an event for all of these watchers that want it.
 fn note(index: &Index, watchers: &mut Watchers, told: &Arc<Told>, noted: &mut Noted) {
-    index.watchers_of(told.event.key(), |number| _ = pend(watchers, number, told, noted));
+    index.watchers_of(told.event().key(), |number| _ = pend(watchers, number, told, noted));
 }
 
 /// Notes an event for one watcher; says whether the watcher wants it.
 fn pend(watchers: &mut Watchers, number: Number, told: &Arc<Told>, noted: &mut Noted) -> bool {
     let watcher = watchers.get_mut(&number).expect("watchers in an index exist");
     let is_known = told.revision() < watcher.next && !planted::has(KvBug::WatchRepeats);
-    if is_known || !watcher.wants.takes(&told.event) {
+    if is_known || !watcher.wants.takes(told.event()) {
         return false;
     }
     if watcher.pending.is_empty() {

@@ -4,7 +4,7 @@
 //! ```text
 //! executor ── commits, views ──> hub ──> queues of streams
 //! hand.rs     bounded            hub.rs  outgoing.rs
-//!                                index.rs
+//!             message.rs         index.rs
 //! ```
 //!
 //! Nothing here has a thread: `synod-server` runs a [`Hub`] on a thread, `synod-sim` when a seed says so. The only
@@ -13,10 +13,12 @@
 mod hand;
 mod hub;
 mod index;
+mod message;
 mod outgoing;
 
 pub use self::{
     hand::{HANDED_BYTES_MAX, Hand},
-    hub::{Bounds, Create, Hub, Message, NO_WATCH, RECENT_BYTES_MAX, Request, StreamNumber, Told, Wants},
+    hub::{Bounds, Hub, RECENT_BYTES_MAX},
+    message::{Create, Message, NO_WATCH, Request, StreamNumber, Told, Wants},
     outgoing::{ALL_BYTES_MAX, Item, Outgoing},
 };

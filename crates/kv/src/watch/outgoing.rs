@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::hub::{Message, Request, StreamNumber, Told, Wants};
+use super::message::{Message, Request, StreamNumber, Told, Wants};
 
 /// Bytes of events that may wait on one stream. A stream on which nothing waits takes one response in any case.
 pub const STREAM_BYTES_MAX: usize = 128 << 10;

@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::network::Network;
-use crate::net::namespaces::{tool, within};
+use crate::net::namespaces::tool;
 
 /// Small limits, so that replicas often take snapshots, trim their logs and catch up in both ways, and soon need room.
 const FLAGS: [&str; 6] = [
@@ -120,10 +120,7 @@ impl Cluster {
         let log = File::options().create(true).append(true).open(self.log(place)).map_err(failed)?;
         let members =
             (0..self.len()).map(|place| format!("{}={}", Cluster::name(place), self.peer_url(place)));
-        let mut command = match &address.namespace {
-            None => Command::new(&self.program),
-            Some(namespace) => within(namespace, self.program.as_os_str()),
-        };
+        let mut command = address.command(&self.program);
         command
             .args(["serve", "--name", &Cluster::name(place)])
             .args(["--listen-client-urls", &format!("http://{}", address.client)])

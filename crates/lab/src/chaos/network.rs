@@ -15,21 +15,8 @@ use synod_wire::ReplicaId;
 
 use crate::net::{
     Link, Relay,
-    namespaces::{Namespaces, tool},
+    namespaces::{Address, Namespaces, tool},
 };
-
-/// The addresses of a replica.
-#[derive(Clone, Debug)]
-pub struct Address {
-    /// The address at which it listens for clients.
-    pub client: SocketAddr,
-    /// The address at which it listens for other replicas.
-    pub peer: SocketAddr,
-    /// The address that the other replicas dial.
-    pub advertised: SocketAddr,
-    /// The network that it is in, if it has one of its own.
-    pub namespace: Option<String>,
-}
 
 /// The links between replicas, and how they are cut and mended.
 #[derive(Debug)]
@@ -46,12 +33,7 @@ impl Network {
     /// A network for each replica. This process must be in namespaces of its own.
     pub fn namespaces(replicas: usize) -> Result<Network, String> {
         let networks = Namespaces::new(replicas)?;
-        let address = |(name, ip): &(String, Ipv4Addr)| {
-            let peer = SocketAddr::from((*ip, 2380));
-            let client = SocketAddr::from((*ip, 2379));
-            Address { client, peer, advertised: peer, namespace: Some(name.clone()) }
-        };
-        let addresses = networks.places().iter().map(address).collect();
+        let addresses = networks.addresses();
         Ok(Network { relay: None, addresses, cuts: BTreeSet::new(), _networks: Some(networks) })
     }
 

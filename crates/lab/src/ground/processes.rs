@@ -13,7 +13,7 @@
 use std::{
     fs::File,
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, ChildStdin, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -26,7 +26,7 @@ use crate::{
     bench::{self, Options, Report},
     net::{
         Relay,
-        namespaces::{Namespaces, within},
+        namespaces::{Address, Namespaces},
     },
     study::{Conduct, LabError, Sample},
 };
@@ -67,7 +67,7 @@ pub fn run(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabE
 pub fn run_with_cards(setup: &Setup, load: &Load, conduct: &Conduct) -> Result<Sample, LabError> {
     checked(load)?;
     let networks = Namespaces::new(setup.replicas).map_err(LabError::Replicas)?;
-    let mut processes = Processes::start_in(&networks, setup, conduct)?;
+    let mut processes = Processes::launch(&networks.addresses(), setup, conduct)?;
     processes.wait_until_serving(setup, conduct)?;
     if let Some(bytes_per_second) = setup.hardware.card.bytes_per_second {
         networks.limit(bytes_per_second).map_err(LabError::Replicas)?;
@@ -145,20 +145,6 @@ pub(crate) struct Processes {
     _relay: Option<Relay>,
 }
 
-/// Where a replica runs.
-struct Place {
-    client: SocketAddr,
-    peer: SocketAddr,
-    /// The address that the others dial.
-    advertised: SocketAddr,
-    /// The network that it is in, if it has one of its own.
-    network: Option<String>,
-}
-
-fn texts(addresses: &[SocketAddr]) -> Vec<String> {
-    addresses.iter().map(ToString::to_string).collect()
-}
-
 impl Processes {
     pub(crate) fn start(setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
         let addresses = free_addresses(2 * setup.replicas).map_err(failed("ports"))?;
@@ -175,48 +161,36 @@ impl Processes {
             }
             relay = Some(between);
         }
-        let place = |((client, peer), advertised): ((&SocketAddr, &SocketAddr), &SocketAddr)| Place {
+        let address = |((client, peer), advertised): ((&SocketAddr, &SocketAddr), &SocketAddr)| Address {
             client: *client,
             peer: *peer,
             advertised: *advertised,
-            network: None,
+            namespace: None,
         };
-        let places: Vec<_> = clients.iter().zip(peers).zip(&advertised).map(place).collect();
-        let mut processes = Processes::launch(&places, setup, conduct)?;
-        processes.endpoints = texts(&endpoints);
+        let addresses: Vec<_> = clients.iter().zip(peers).zip(&advertised).map(address).collect();
+        let mut processes = Processes::launch(&addresses, setup, conduct)?;
+        processes.endpoints = endpoints.iter().map(ToString::to_string).collect();
         processes._relay = relay;
         Ok(processes)
     }
 
-    fn start_in(networks: &Namespaces, setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
-        let place = |(name, ip): &(String, Ipv4Addr)| {
-            let peer = SocketAddr::from((*ip, 2380));
-            Place { client: (*ip, 2379).into(), peer, advertised: peer, network: Some(name.clone()) }
-        };
-        let places: Vec<_> = networks.places().iter().map(place).collect();
-        Processes::launch(&places, setup, conduct)
-    }
-
-    fn launch(places: &[Place], setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
+    fn launch(addresses: &[Address], setup: &Setup, conduct: &Conduct) -> Result<Processes, LabError> {
         let folder = tempfile::tempdir().map_err(failed("temporary folder"))?;
-        let members = (1..).zip(places).map(|(id, place)| format!("r{id}=http://{}", place.advertised));
+        let members =
+            (1..).zip(addresses).map(|(id, address)| format!("r{id}=http://{}", address.advertised));
         let members = members.collect::<Vec<_>>().join(",");
-        let direct: Vec<_> = places.iter().map(|place| place.client).collect();
-        let direct = texts(&direct);
+        let direct: Vec<_> = addresses.iter().map(|address| address.client.to_string()).collect();
         let endpoints = direct.clone();
         let mut processes = Processes { children: Vec::new(), endpoints, direct, folder, _relay: None };
-        for (index, place) in places.iter().enumerate() {
+        for (index, address) in addresses.iter().enumerate() {
             let name = format!("r{}", index + 1);
             let log = processes.folder.path().join(format!("{name}.log"));
             let log = File::create(log).map_err(failed("log of a replica"))?;
-            let mut command = match &place.network {
-                None => Command::new(&conduct.program),
-                Some(network) => within(network, conduct.program.as_os_str()),
-            };
+            let mut command = address.command(&conduct.program);
             command
                 .args(["serve", "--name", &name, "--initial-cluster", &members, "--exit-with-stdin"])
-                .args(["--listen-client-urls", &format!("http://{}", place.client)])
-                .args(["--listen-peer-urls", &format!("http://{}", place.peer)])
+                .args(["--listen-client-urls", &format!("http://{}", address.client)])
+                .args(["--listen-peer-urls", &format!("http://{}", address.peer)])
                 .args(flags(setup, index)?)
                 .arg("--data-dir")
                 .arg(processes.folder.path().join(&name))

@@ -15,8 +15,9 @@ use std::{
     ffi::OsStr,
     fs,
     io::{self, Read as _, Write as _},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     os::unix::process::CommandExt as _,
+    path::Path,
     process::{Command, ExitStatus, Stdio},
     sync::{
         Arc,
@@ -114,17 +115,33 @@ pub(crate) fn tool(name: &str, args: &[&str], input: &str) -> Result<(), String>
     Err(failed(&String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// A command that runs a program in the network of a replica.
-pub(crate) fn within(name: &str, program: &OsStr) -> Command {
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net=/run/netns/{name}")).arg("--").arg(program);
-    command
+/// The addresses of a replica.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    /// The address at which it listens for clients.
+    pub(crate) client: SocketAddr,
+    /// The address at which it listens for other replicas.
+    pub(crate) peer: SocketAddr,
+    /// The address that the other replicas dial.
+    pub(crate) advertised: SocketAddr,
+    /// The network that it is in, if it has one of its own.
+    pub(crate) namespace: Option<String>,
+}
+
+impl Address {
+    /// A command that runs a program where the replica is.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let Some(namespace) = &self.namespace else { return Command::new(program) };
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{namespace}")).arg("--").arg(program);
+        command
+    }
 }
 
 /// Networks for replicas `n1`, `n2`, ... They are removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
-    places: Vec<(String, Ipv4Addr)>,
+    names: Vec<String>,
 }
 
 impl Namespaces {
@@ -133,7 +150,7 @@ impl Namespaces {
         tool("mount", &["-t", "tmpfs", "none", "/run"], "")?;
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("ip_forward: {error}"))?;
         // Dropped if something fails.
-        let mut made = Namespaces { places: Vec::new() };
+        let mut made = Namespaces { names: Vec::new() };
         let mut router = "link set lo up\n".to_owned();
         for number in 1..=replicas {
             let name = format!("n{number}");
@@ -142,8 +159,7 @@ impl Namespaces {
                 "link add h{number} type veth peer name eth0 netns {name}\naddr add 10.211.{number}.1/24 dev \
                  h{number}\nlink set h{number} up\n"
             );
-            let number = u8::try_from(number).expect("few replicas");
-            made.places.push((name, Ipv4Addr::new(10, 211, number, 2)));
+            made.names.push(name);
         }
         tool("ip", &["-batch", "-"], &router)?;
         for number in 1..=replicas {
@@ -156,9 +172,14 @@ impl Namespaces {
         Ok(made)
     }
 
-    /// The name and the address of each replica's network.
-    pub(crate) fn places(&self) -> &[(String, Ipv4Addr)] {
-        &self.places
+    /// Where each replica is.
+    pub(crate) fn addresses(&self) -> Vec<Address> {
+        let address = |(number, name): (u8, &String)| {
+            let at = |port| SocketAddr::from((Ipv4Addr::new(10, 211, number, 2), port));
+            let peer = at(2380);
+            Address { client: at(2379), peer, advertised: peer, namespace: Some(name.clone()) }
+        };
+        (1..).zip(&self.names).map(address).collect()
     }
 
     /// Lets each replica send so many bytes a second, and receive as many, headers included.
@@ -166,7 +187,7 @@ impl Namespaces {
         let rate = format!("{:.0}bit", bytes_per_second * 8.0);
         let (burst, waiting) = (BURST_BYTES.to_string(), WAITING_BYTES.to_string());
         let limit = ["root", "tbf", "rate", &rate, "burst", &burst, "limit", &waiting];
-        for (name, _) in &self.places {
+        for name in &self.names {
             let outside = format!("h{}", &name[1..]);
             tool("tc", &[&["qdisc", "add", "dev", &outside][..], &limit].concat(), "")?;
             tool("tc", &[&["-n", name, "qdisc", "add", "dev", "eth0"][..], &limit].concat(), "")?;
@@ -178,12 +199,12 @@ impl Namespaces {
     pub(crate) fn traffic(&self) -> io::Result<Vec<Traffic>> {
         // What /sys shows belongs to the network in which it was mounted.
         let counters = fs::read_to_string("/proc/net/dev")?;
-        let traffic = |(name, _): &(String, Ipv4Addr)| {
+        let traffic = |name: &String| {
             let outside = format!("h{}", &name[1..]);
             traffic_of(&counters, &outside)
                 .ok_or_else(|| io::Error::other(format!("no counters of {outside}")))
         };
-        self.places.iter().map(traffic).collect()
+        self.names.iter().map(traffic).collect()
     }
 }
 
@@ -204,7 +225,7 @@ pub(crate) struct Traffic {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        for (name, _) in &self.places {
+        for name in &self.names {
             // If something fails, the network ends with this process. Without the first of them the link would go some
             // time after the namespace.
             let _ = tool("ip", &["link", "del", &format!("h{}", &name[1..])], "");

@@ -79,6 +79,15 @@ pub struct Sample {
     pub events: Vec<Event>,
 }
 
+impl Sample {
+    /// Answers a second in a part of the window, where 0 is its beginning and 1 its end.
+    pub(crate) fn answers_between(&self, from: f64, to: f64) -> f64 {
+        let place = |part: f64| (self.timeline.len() as f64 * part) as usize;
+        let tenths = &self.timeline[place(from)..place(to)];
+        tenths.iter().sum::<f64>() / tenths.len().max(1) as f64 * 10.0
+    }
+}
+
 /// An action that was carried out under load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {

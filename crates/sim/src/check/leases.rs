@@ -6,10 +6,23 @@ use super::{
     invariant::{Checked, Invariant, demand},
     journal::LeaseAct,
 };
+use crate::clock::Moment;
 
 /// What a lease that is over may still live: the clock moves at least that often while there are leases, and its time
 /// begins to count with the second time that the clock moves.
-pub(crate) const LATE_MAX: Duration = Duration::from_secs(3);
+const LATE_MAX: Duration = Duration::from_secs(3);
+/// How many times slower than time the replicated clock may go once faults are over. A move of it counts for two of its
+/// intervals at most, and takes longer where each batch waits for a retransmission.
+const SLOW_MAX: u32 = 10;
+
+/// By when leases must have ended that nobody renews.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    /// By the replicated clock.
+    clock: Duration,
+    /// By the time of the world, since the clock must go on.
+    now: Moment,
+}
 
 /// When leases were granted and renewed, and when they ended.
 #[derive(Debug, Default)]
@@ -56,15 +69,26 @@ impl Leases {
         Ok(acts)
     }
 
-    /// The longest time that a lease lives which exists now.
-    pub(crate) fn longest(&self) -> Duration {
-        let seconds = self.lives.values().map(|(_, seconds)| seconds.unsigned_abs()).max();
-        Duration::from_secs(seconds.unwrap_or(0))
+    /// By when the leases that exist must have ended, if faults are over now and the replicated clock shows this.
+    pub(crate) fn deadline(&self, clock: Duration, now: Moment) -> Deadline {
+        // Another replica may move the clock once more, with which leases start again.
+        let lives = self.longest() * 2;
+        let late = lives + lives / 10 + LATE_MAX;
+        Deadline { clock: clock + late, now: now + late * SLOW_MAX }
     }
 
-    /// The leases that exist, for people.
-    pub(crate) fn left(&self) -> Vec<i64> {
-        self.lives.keys().copied().collect()
+    /// Leases still exist.
+    pub(crate) fn still_exist(&self, deadline: Deadline, clock: Duration, now: Moment) -> Checked {
+        demand(clock < deadline.clock && now < deadline.now, Invariant::LeaseEnds, || {
+            let left: Vec<_> = self.lives.keys().collect();
+            format!("at {now:?}, and {clock:?} by the clock, there are still leases {left:?}: {deadline:?}")
+        })
+    }
+
+    /// The longest time that a lease lives which exists now.
+    fn longest(&self) -> Duration {
+        let seconds = self.lives.values().map(|(_, seconds)| seconds.unsigned_abs()).max();
+        Duration::from_secs(seconds.unwrap_or(0))
     }
 }
 
@@ -102,10 +126,24 @@ mod tests {
         let mut found = leases();
         assert_eq!(found.executed("r1", 2, SECOND, Duration::ZERO).unwrap(), []);
         assert_eq!(found.executed("r1", 4, SECOND, Duration::ZERO).unwrap().len(), 1);
-        assert_eq!((found.longest(), found.left()), (2 * SECOND, vec![1]));
+        assert_eq!((found.longest(), found.lives.len()), (2 * SECOND, 1));
         assert_eq!(found.executed("r2", 4, 2 * SECOND, Duration::ZERO).unwrap(), []);
         assert_eq!(found.executed("r2", 5, 3 * SECOND, Duration::ZERO).unwrap().len(), 1);
-        assert_eq!((found.longest(), found.left()), (Duration::ZERO, vec![]));
+        assert_eq!((found.longest(), found.lives.len()), (Duration::ZERO, 0));
+    }
+
+    #[test]
+    fn a_lease_that_lives_on_is_noticed_by_the_clock_and_if_that_stands_still() {
+        let mut found = leases();
+        found.executed("r1", 3, SECOND, Duration::ZERO).unwrap();
+        let (clock, begins) = (100 * SECOND, Moment::after(SECOND));
+        let deadline = found.deadline(clock, begins);
+        // Twice its two seconds, a tenth more, and three.
+        let late = Duration::from_millis(7_400);
+        let lives_on = |clock, now| found.still_exist(deadline, clock, now).is_ok();
+        assert!(lives_on(clock + late - Duration::from_millis(1), begins + late));
+        assert!(!lives_on(clock + late, begins));
+        assert!(lives_on(clock, begins + late * 9) && !lives_on(clock, begins + late * 10));
     }
 
     #[test]

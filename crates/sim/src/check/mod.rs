@@ -23,7 +23,7 @@ pub(crate) use history::{Done, EndedLease, check_history};
 pub(crate) use invariant::demand;
 pub use invariant::{Checked, Invariant, Violation};
 pub(crate) use journal::{Journal, LeaseAct};
-pub(crate) use leases::{LATE_MAX, Leases};
+pub(crate) use leases::Leases;
 pub(crate) use lives::{Held, Surroundings, Watch};
 pub(crate) use memory::Memory;
 pub(crate) use model::Model;

@@ -4,7 +4,7 @@
 //! to execute has a key, and the next of the order is the one with the least key, once no group can decide a lesser
 //! one.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use synod_replica::{Executor, Group, Outcome, Place, Point, Take};
@@ -109,6 +109,11 @@ impl Order {
             ended: Vec::new(),
             acts: Vec::new(),
         }
+    }
+
+    /// The time of the replicated clock.
+    pub fn clock(&self) -> Duration {
+        self.executor.clock()
     }
 
     /// What the store of all groups went through, if somebody wants to know.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::{Situation, World};
 use crate::{
-    check::{Checked, EndedLease, Invariant, LATE_MAX, LeaseAct, demand},
+    check::{Checked, EndedLease, LeaseAct},
     clock::Moment,
-    watching::{LAST_TURNS_MAX, Remarks, Site},
+    watching::{Remarks, Site},
 };
 
 /// By how many parts per million clocks of nodes run too fast or too slow.
@@ -56,11 +56,7 @@ impl World {
         // The last batches may be delivered and not executed yet.
         let last = revisions.iter().copied().max().unwrap_or(0);
         for turn in 0.. {
-            let Some(index) = self.watchers.behind(last) else { break };
-            demand(turn < LAST_TURNS_MAX, Invariant::WatchTold, || {
-                format!("nobody tells what happened through revision {last}: {}", self.watchers.waits(index))
-            })?;
-            let at = self.watchers.turns_to(index, self.machines.len());
+            let Some((index, at)) = self.watchers.behind(turn, last, self.machines.len())? else { break };
             if revisions[at] == last {
                 self.watcher_turns(index, false)?;
             } else {
@@ -99,14 +95,9 @@ impl World {
 
     /// Goes on until all leases have ended.
     pub(super) fn outlive_leases(&mut self) -> Checked {
-        // The leader of the group whose clock it is may change once more, with which leases start again.
-        let lives = self.leases.longest() * 2;
-        let end = self.now + lives + lives / 10 + LATE_MAX;
+        let deadline = self.leases.deadline(self.order.clock(), self.now);
         while self.order.journal().is_some_and(|journal| journal.borrow().has_leases()) {
-            demand(self.now < end, Invariant::LeaseEnds, || {
-                let left = self.leases.left();
-                format!("{:?} after the last command there are still leases {left:?}", lives + LATE_MAX)
-            })?;
+            self.leases.still_exist(deadline, self.order.clock(), self.now)?;
             self.run_until(self.now + Duration::from_millis(100))?;
         }
         Ok(())

@@ -13,11 +13,11 @@ use synod_wire::Slot;
 
 use super::World;
 use crate::{
-    check::{Checked, Invariant, LATE_MAX, LeaseAct, Violation, demand},
+    check::{Checked, Invariant, LeaseAct, Violation},
     clock::Moment,
     guest::{AnyGuest, Hosting},
     plan::Plan,
-    watching::{LAST_TURNS_MAX, Remarks, Site},
+    watching::{Remarks, Site},
 };
 
 /// The state machine of the reference, which keeps a journal if somebody watches or there are leases.
@@ -61,12 +61,8 @@ impl World {
         let lives = self.machines.iter().filter_map(|machine| machine.life.as_ref());
         let last = lives.map(|life| life.executor.machine().store().revision()).max().unwrap_or(0);
         for turn in 0.. {
-            let Some(index) = self.watchers.behind(last) else { break };
-            demand(turn < LAST_TURNS_MAX, Invariant::WatchTold, || {
-                format!("nobody tells what happened through revision {last}: {}", self.watchers.waits(index))
-            })?;
+            let Some((index, at)) = self.watchers.behind(turn, last, self.machines.len())? else { break };
             // A replica that is no member any more may lack something.
-            let at = self.watchers.turns_to(index, self.machines.len());
             if self.has_revision(at, last) {
                 self.watcher_turns(index, false)?;
             } else {
@@ -128,14 +124,9 @@ impl World {
         if !self.plan.clients.outlives_leases {
             return Ok(());
         }
-        // The leader may change once more, with which leases start again. Where each batch waits for a retransmission
-        // and the clock is to move often, one move counts for less time than it takes, so the clock is slow.
-        let late = self.leases.longest() * 2 * 10 + LATE_MAX;
-        let end = self.now + late;
+        let deadline = self.leases.deadline(self.reference.clock(), self.now);
         while self.reference.journal().is_some_and(|journal| journal.borrow().has_leases()) {
-            demand(self.now < end, Invariant::LeaseEnds, || {
-                format!("{late:?} after the last command there are still leases {:?}", self.leases.left())
-            })?;
+            self.leases.still_exist(deadline, self.reference.clock(), self.now)?;
             self.run_until(self.now + Duration::from_millis(100))?;
         }
         Ok(())

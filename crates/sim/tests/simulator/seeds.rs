@@ -44,7 +44,7 @@ fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
     for (what, count) in coverage.counts() {
         let wanted = protocol == ProtocolKind::Raft || !WITHIN_AN_EPOCH.contains(&what);
         let wanted = wanted && !WHERE_LOGS_ROT.contains(&what);
-        assert!(count >= 15 || !wanted || what == "trials skipped", "only {count} {what}");
+        assert!(count >= 20 || !wanted || what == "trials skipped", "only {count} {what}");
     }
 }
 

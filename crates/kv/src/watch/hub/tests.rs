@@ -9,7 +9,7 @@ use std::{
 };
 
 use synod_api::{
-    etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest},
+    etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, WatchCreateRequest},
     synod::v1::{KvCommand, KvQuery, KvStatusRequest, kv_command::Command, kv_query::Query},
 };
 use synod_replica::StateMachine as _;
@@ -142,7 +142,7 @@ fn text(item: &Item) -> String {
         Item::Created { id, revision, .. } => format!("{id} created at {revision}"),
         Item::Refused { revision, reason, .. } => format!("refused at {revision}: {reason}"),
         Item::Events { id, revision, events, .. } => {
-            let events: Vec<_> = events.iter().map(|told| format!("{:?}", told.event)).collect();
+            let events: Vec<_> = events.iter().map(|told| format!("{:?}", told.event())).collect();
             format!("{id} at {revision}: {}", events.join(", "))
         }
         Item::Progress { id, revision } => format!("{id} has progress {revision}"),
@@ -448,9 +448,9 @@ fn nothing_is_lost_repeated_or_reordered() {
                         assert!(events.last().unwrap().revision() <= revision);
                         known.through = revision;
                         known.told.extend(events.iter().map(|told| {
-                            let value = told.event.to_message(false).kv.unwrap().value.to_vec();
-                            let value = (!told.event.is_deletion()).then_some(value);
-                            (told.revision(), told.event.key().to_vec(), value)
+                            let value = told.event().to_message(false).kv.unwrap().value.to_vec();
+                            let value = (!told.event().is_deletion()).then_some(value);
+                            (told.revision(), told.event().key().to_vec(), value)
                         }));
                     }
                     Item::Compacted { id, compact_revision, .. } => {

@@ -11,7 +11,7 @@ use crate::{
         points::Field,
         s_paxos::{COSTS, load, setup},
     },
-    ground::{Act, Ground, Load, Victim, What},
+    ground::{Act, Ground, Load, Setup, Victim, What},
     study::{Conduct, Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
 };
 
@@ -111,20 +111,12 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
 }
 
 /// A point, with the throughput of the last third of the window.
-fn with_last_third(
-    field: &Field<'_>,
-    fails: Fails,
-    replicas: usize,
-    setup: crate::ground::Setup,
-    load: Load,
-) -> Point {
+fn with_last_third(field: &Field<'_>, fails: Fails, replicas: usize, setup: Setup, load: Load) -> Point {
     let Point { series, x, measure } = field.whole_point(fails.name(), replicas as f64, setup, load);
     let measure = move |conduct: &Conduct| {
         let mut sample = measure(conduct)?;
-        let third = &sample.timeline[sample.timeline.len() * 2 / 3..];
-        // Tenths of a second.
-        let mean = third.iter().sum::<f64>() / third.len().max(1) as f64 * 10.0;
-        sample.figures.insert("last_third", mean);
+        let last_third = sample.answers_between(2.0 / 3.0, 1.0);
+        sample.figures.insert("last_third", last_third);
         Ok(sample)
     };
     Point { series, x, measure: Box::new(measure) }

@@ -82,11 +82,8 @@ fn before_and_after(point: Point, at: Duration, window: Duration) -> Point {
     let Point { series, x, measure } = with_figure(point, "crash_s", at.as_secs_f64());
     let measure = move |conduct: &crate::study::Conduct| {
         let mut sample = measure(conduct)?;
-        let bins = sample.timeline.len() as f64;
-        let place = |time: Duration| (bins * time.as_secs_f64() / window.as_secs_f64()) as usize;
-        let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len().max(1) as f64 * 10.0;
-        let before = mean(&sample.timeline[..place(at)]);
-        let after = mean(&sample.timeline[place(window * 2 / 3)..]);
+        let before = sample.answers_between(0.0, at.as_secs_f64() / window.as_secs_f64());
+        let after = sample.answers_between(2.0 / 3.0, 1.0);
         sample.figures.extend([("before", before), ("after", after)]);
         Ok(sample)
     };
