@@ -415,7 +415,7 @@ impl Plan {
         // It is drawn separately, so that the rest of a seed's plan does not depend on it.
         let rng_of_leases = &mut Rng::with_seed(seed ^ 0x1e_a5_e5);
         clients.leases = pick(rng_of_leases, &[0, 0, 0, 30]);
-        clients.outlives_leases = clients.leases > 0 && rng_of_leases.u8(0..3) == 0;
+        clients.outlives_leases = clients.leases > 0 && rng_of_leases.bool();
         keep_up(&mut settings, &network, &disk, &clients);
         let some_first = seed.is_multiple_of(3);
         let priorities = if some_first { (0..replicas).map(|_| rng.u8(0..3)).collect() } else { Vec::new() };
