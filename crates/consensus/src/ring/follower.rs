@@ -454,9 +454,10 @@ impl Ring {
             return;
         };
         let Some(to) = self.onward(view) else { return };
+        let bytes_max = self.message_bytes_max();
         if let Some(last) = self.outgoing.last_mut()
             && last.to == to
-            && join(&mut last.message, &message, self.common.options.page_bytes_max)
+            && join(&mut last.message, &message, bytes_max)
         {
             last.after = last.after.max(after);
             return;

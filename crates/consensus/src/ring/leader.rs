@@ -312,13 +312,14 @@ impl Ring {
 
     /// Proposes what waits; consecutive slots leave together.
     pub(super) fn send_accepts(&mut self, now: Time, effects: &mut Effects) {
+        let bytes_max = self.message_bytes_max();
         while let State::Leader(leader) = &mut self.state
             && leader.proposed < leader.reserved
             && let Some(next) = leader.waiting.front()
         {
             let (safe, reserved) = (next.safe, leader.reserved.0 - leader.proposed.0);
             let alike = leader.waiting.iter().take_while(|waiting| waiting.safe == safe);
-            let count = fitting(alike.map(|waiting| &waiting.batch), self.common.options.page_bytes_max);
+            let count = fitting(alike.map(|waiting| &waiting.batch), bytes_max);
             let count = count.min(usize::try_from(reserved).unwrap_or(usize::MAX));
             let page: Vec<Waiting> = leader.waiting.drain(..count).collect();
             let first = leader.proposed.next();
@@ -415,7 +416,7 @@ impl Ring {
         let (ballot, decided) = (view.ballot, self.decided());
         let missing = self.acceptor.undecided_of(ballot, slots);
         let missing: Vec<(Slot, Accepted)> = missing.map(|(slot, own)| (slot, own.clone())).collect();
-        for page in pages(&missing, self.common.options.page_bytes_max) {
+        for page in pages(&missing, self.message_bytes_max()) {
             let whole = |own: &Accepted| Value { hops: 0, content: Content::Whole(own.batch.clone()) };
             let values = page.iter().map(|(_, own)| whole(own)).collect();
             let after = page.iter().map(|(_, own)| own.lsn).max().unwrap_or_default();

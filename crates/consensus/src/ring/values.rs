@@ -14,6 +14,10 @@ use crate::{Effects, Protocol, Role, batches::fitting, leadership::Leads, paxos:
 /// The most bytes of batches of which no slot is known yet. A batch that is dropped comes again.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
+/// The most bytes of several batches in one message of the ring. A member sends a message on once it has all of it: a
+/// burst that left as one message would take its time on each link in turn, with all the other links idle.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
 /// So many places of batches that were delivered may stay in the order of those that are held.
 const PLACES_SPARE: usize = 64;
 
@@ -141,6 +145,11 @@ impl Ring {
         self.values.pending.insert(id, Pending { batch, since: now, resend, sent: 0 });
     }
 
+    /// How many bytes of batches a message of the ring carries, unless it is a single batch.
+    pub(super) fn message_bytes_max(&self) -> usize {
+        self.common.options.page_bytes_max.min(MESSAGE_BYTES_MAX)
+    }
+
     /// How many hops bytes go from their origin.
     pub(super) fn hops(&self) -> u8 {
         let hops = self.view.as_ref().map_or(0, View::hops);
@@ -200,7 +209,7 @@ impl Ring {
     ) {
         let (hops, mut rest) = (self.hops(), batches);
         while !rest.is_empty() {
-            let (page, tail) = rest.split_at(fitting(rest.iter(), self.common.options.page_bytes_max));
+            let (page, tail) = rest.split_at(fitting(rest.iter(), self.message_bytes_max()));
             let value = |batch: &Batch| Value { hops, content: Content::Whole(batch.clone()) };
             let values = page.iter().map(value).collect();
             self.send_behind(to, Message::Values { view: view.clone(), safe, values }, Lsn::ZERO, effects);
