@@ -736,6 +736,7 @@ fn draw_own(seed: u64, replicas: usize, settings: &Settings, delay_max: Duration
         consensus.raft.status_echoes = groups.status_echoes;
         consensus.raft.vote_gossip = groups.vote_gossip;
         consensus.raft.peer_repair = groups.peer_repair;
+        consensus.raft.check_quorum = groups.check_quorum;
         consensus.raft.lazy_push = lazy;
         own.batch_bytes_max = other.batch_bytes_max;
         own.batch_delay_max = other.batch_delay_max;
@@ -788,6 +789,8 @@ fn draw_gossip(seed: u64, consensus: &mut Options) {
     // For a third of them rounds are passed on without large entries, or without any.
     let rng = &mut Rng::with_seed(seed ^ 0x1a_27_9d);
     raft.lazy_push = pick(rng, &[None, None, None, None, Some(0), Some(200)]);
+    // A leader that does not find out that it reaches no quorum is slow to be replaced, and does no harm.
+    raft.check_quorum = pick(rng, &[true, true, true, true, false]);
 }
 
 /// The time from round to round, and the fan-out. For a quarter of all seeds the leader finds the time by itself.

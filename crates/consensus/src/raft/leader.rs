@@ -470,8 +470,9 @@ impl Raft {
         let timeout = self.options.election_timeout;
         let waits = !self.is_congested() && self.log.last() > self.decided;
         let stalls = self.progress.stalls(now, self.decided, waits, timeout);
-        let works = self.disk.answers(now, timeout) && self.hears_a_quorum(now);
-        if !self.is_useful(works, stalls) {
+        let checks = self.options.raft.check_quorum;
+        let works = self.disk.answers(now, timeout) && (!checks || self.hears_a_quorum(now));
+        if !self.is_useful(works, stalls && checks) {
             return self.give_up(now, effects);
         }
         let State::Leader(leader) = &mut self.state else { return };

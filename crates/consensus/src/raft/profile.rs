@@ -61,6 +61,10 @@ pub struct Tuning {
     pub status_merge: Merge,
     /// How often a replica tells others of its commit status between two rounds, when it has learned something.
     pub status_echoes: u8,
+    /// Whether a leader gives up if it hears no quorum of voters for an election time-out, or decides nothing although
+    /// it should (CheckQuorum). Without that a leader whose followers hear it, and which does not hear them, leads for
+    /// as long as that lasts; it is there to be measured.
+    pub check_quorum: bool,
     /// Whether votes are asked for, and gathered, by gossip as well: then a candidate needs no link to a majority.
     pub vote_gossip: bool,
     /// Whether a replica whose log a round does not fit asks the replica that passed the round on, and not the leader.
@@ -81,6 +85,7 @@ impl Default for Tuning {
             round_interval: Some(Duration::from_millis(1)),
             status_merge: Merge::default(),
             status_echoes: 1,
+            check_quorum: true,
             vote_gossip: false,
             peer_repair: false,
             lazy_push: None,
@@ -141,6 +146,12 @@ const KEYS: &[Key] = &[
             let count = value.parse().ok().filter(|count| *count <= ECHOES_MAX);
             count.map(|count| options.raft.status_echoes = count).is_some()
         },
+        shared: None,
+    },
+    Key {
+        name: "check-quorum",
+        accepted: ON_OFF,
+        set: |options, value| on_off(&mut options.raft.check_quorum, value),
         shared: None,
     },
     Key {

@@ -51,7 +51,11 @@ impl One {
     }
 
     fn new(me: ReplicaId) -> One {
-        let mut one = One::start(Members::new([R1, R2, R3], me), &Options::default(), Vec::new(), false);
+        One::with(me, &Options::default())
+    }
+
+    fn with(me: ReplicaId, options: &Options) -> One {
+        let mut one = One::start(Members::new([R1, R2, R3], me), options, Vec::new(), false);
         one.effects.drain();
         one
     }
@@ -91,7 +95,11 @@ impl One {
 
     /// Makes r1 lead term 1, with its no-op committed in slot 1 and both followers in a pipeline.
     fn elected() -> One {
-        let mut one = One::new(R1);
+        One::elected_with(&Options::default())
+    }
+
+    fn elected_with(options: &Options) -> One {
+        let mut one = One::with(R1, options);
         one.wait(T);
         one.receive(R2, Message::VoteReply { term: 1, rehearsal: true, granted: true });
         one.durable();
@@ -508,6 +516,21 @@ fn without_answers_a_leader_sends_again_and_then_steps_down() {
     let effects = leader.wait(T * 2);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::ReadIndex { slot: None, .. })));
     assert_eq!((leader.role(), leader.protocol.room()), (Role::Follower, 0));
+}
+
+#[test]
+fn a_leader_that_does_not_check_its_quorum_leads_on_and_confirms_no_read() {
+    let mut options = Options::default();
+    options.raft.check_quorum = false;
+    let mut leader = One::elected_with(&options);
+    leader.propose("x");
+    leader.durable();
+    leader.step(Input::Control(Control::ReadIndex(ReadToken(5))));
+    let silent = (0..40).flat_map(|_| leader.wait(T / 4)).collect::<Vec<_>>();
+    assert!(!silent.iter().any(|effect| matches!(effect, Effect::ReadIndex { .. })), "{silent:?}");
+    assert_eq!((leader.role(), leader.protocol.status().decided), (Role::Leader, Slot(1)));
+    leader.matched(R2, 1, 2);
+    assert_eq!(leader.protocol.status().decided, Slot(2));
 }
 
 #[test]

@@ -81,6 +81,7 @@ pub const ALL: &[&Experiment] = &[
     &driftwood::load::RATES,
     &driftwood::load::DELAYS,
     &driftwood::partitions::EXPERIMENT,
+    &driftwood::reach::EXPERIMENT,
     &driftwood::future::PACE,
     &driftwood::future::LAZY,
 ];

@@ -8,6 +8,7 @@
 pub mod future;
 pub mod load;
 pub mod partitions;
+pub mod reach;
 pub mod rounds;
 pub mod scaling;
 

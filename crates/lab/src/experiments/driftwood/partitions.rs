@@ -36,13 +36,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         TOPOLOGY,
         Parameter { default: "5,53,125", full: "5,53,125", ..REPLICAS },
         Parameter { default: "10", full: "10", ..CONCURRENT },
-        Parameter {
-            key: "cuts",
-            help: "With more than 5 replicas: how many of all links are cut, in per cent, separated by commas; document: as many as \
-                   in its tables.",
-            default: "document,50,90",
-            full: "document,50,75,90",
-        },
+        CUTS,
         INTERVAL,
         FAN_OUT,
     ],
@@ -73,10 +67,18 @@ pub const EXPERIMENT: Experiment = Experiment {
     ],
 };
 
-/// Version 2 waits for elections that take longer where few links work.
-const WARM_UP: Duration = Duration::from_millis(1500);
+pub(super) const CUTS: Parameter = Parameter {
+    key: "cuts",
+    help: "With more than 5 replicas: how many of all links are cut, in per cent, separated by commas; document: as many as \
+           in its tables.",
+    default: "document,50,90",
+    full: "document,50,75,90",
+};
 
-type Cuts = Vec<(usize, usize)>;
+/// Version 2 waits for elections that take longer where few links work.
+pub(super) const WARM_UP: Duration = Duration::from_millis(1500);
+
+pub(super) type Cuts = Vec<(usize, usize)>;
 
 /// The networks of five replicas, by the number of links that are cut.
 fn of_five() -> [Cuts; 7] {
@@ -115,12 +117,12 @@ fn at_random(replicas: usize, count: usize, seed: u64) -> Cuts {
 }
 
 /// The most replicas that any reaches directly, itself included.
-fn widest(replicas: usize, cuts: &Cuts) -> usize {
+pub(super) fn widest(replicas: usize, cuts: &Cuts) -> usize {
     let cut = |place: usize| cuts.iter().filter(|(one, other)| *one == place || *other == place).count();
     (0..replicas).map(|place| replicas - cut(place)).max().unwrap_or(0)
 }
 
-fn networks(parameters: &Parameters, replicas: usize) -> Result<Vec<Cuts>, LabError> {
+pub(super) fn networks(parameters: &Parameters, replicas: usize) -> Result<Vec<Cuts>, LabError> {
     if replicas == 5 {
         return Ok(of_five().into());
     }
@@ -170,14 +172,15 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
 }
 
 /// A group without progress is a result here. It still has to keep its promises.
-fn that_may_stall(point: Point, widest: usize) -> Point {
+pub(super) fn that_may_stall(point: Point, widest: usize) -> Point {
     let Point { series, x, measure } = point;
     let measure = move |conduct: &Conduct| {
         let mut sample = match measure(conduct) {
             Err(LabError::Stalled(_)) => Sample::default(),
             other => other?,
         };
-        sample.figures.entry("throughput").or_insert(0.0);
+        let throughput = *sample.figures.entry("throughput").or_insert(0.0);
+        sample.figures.insert("went_on", if throughput > 0.0 { 100.0 } else { 0.0 });
         sample.figures.insert("widest", widest as f64);
         Ok(sample)
     };
