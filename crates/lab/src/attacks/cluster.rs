@@ -21,7 +21,7 @@ use synod_api::etcdserverpb::{
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::ground::processes::free_addresses;
+use crate::net::free_addresses;
 
 /// How many servers there are.
 pub const SERVERS: usize = 3;

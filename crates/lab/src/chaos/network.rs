@@ -6,15 +6,12 @@
 //! TCP notices a packet that is lost in one direction in both: what arrives is not acknowledged. Behind the **relay**
 //! (`crate::net`) connections stay up while what they carry in one direction waits, and arrives late.
 
-use std::{
-    collections::BTreeSet,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
-};
+use std::collections::BTreeSet;
 
 use synod_wire::ReplicaId;
 
 use crate::net::{
-    Link, Relay,
+    Link, Relay, free_addresses,
     namespaces::{Address, Namespaces, tool},
 };
 
@@ -39,16 +36,17 @@ impl Network {
 
     /// A relay on the loopback interface.
     pub fn relay(replicas: usize) -> Result<Network, String> {
-        let ports = free_ports(2 * replicas);
-        let address = |port: &u16| SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
-        let (clients, peers) = ports.split_at(replicas);
-        let targets = (1..).map(ReplicaId).zip(peers.iter().map(address)).collect();
+        let free = free_addresses(2 * replicas).map_err(|error| format!("ports: {error}"))?;
+        let (clients, peers) = free.split_at(replicas);
+        let targets = (1..).map(ReplicaId).zip(peers.iter().copied()).collect();
         let links = vec![vec![Link::CLEAR; replicas]; replicas];
         let relay = Relay::start(links, targets, 0).map_err(|error| format!("relay: {error}"))?;
         let advertised = relay.addresses().to_vec();
-        let addresses = clients.iter().zip(peers).zip(advertised).map(|((client, peer), advertised)| {
-            Address { client: address(client), peer: address(peer), advertised, namespace: None }
-        });
+        let addresses = clients
+            .iter()
+            .zip(peers)
+            .zip(advertised)
+            .map(|((&client, &peer), advertised)| Address { client, peer, advertised, namespace: None });
         let addresses = addresses.collect();
         Ok(Network { addresses, relay: Some(relay), cuts: BTreeSet::new(), _networks: None })
     }
@@ -94,17 +92,4 @@ impl Network {
         pairs.iter().for_each(|&(from, to)| relay.cut(from, to, cut));
         Ok(())
     }
-}
-
-/// Free ports. They are below those that the system gives to outgoing connections, since a replica that was
-/// killed must find its own port free again.
-fn free_ports(count: usize) -> Vec<u16> {
-    let mut ports = Vec::new();
-    while ports.len() < count {
-        let port = fastrand::u16(10_000..32_000);
-        if !ports.contains(&port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            ports.push(port);
-        }
-    }
-    ports
 }

@@ -12,7 +12,7 @@
 
 use std::{
     fs::File,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::SocketAddr,
     process::{Child, ChildStdin, Stdio},
     thread,
     time::{Duration, Instant},
@@ -25,7 +25,7 @@ use super::{Asked, Load, Setup};
 use crate::{
     bench::{self, Options, Report},
     net::{
-        Relay,
+        Relay, free_addresses,
         namespaces::{Address, Namespaces},
     },
     study::{Conduct, LabError, Sample},
@@ -332,11 +332,4 @@ fn flags(setup: &Setup, place: usize) -> Result<Vec<String>, LabError> {
         flags.push(("options", options.map(|(key, value)| format!("{key}={value}")).join(",")));
     }
     Ok(flags.into_iter().flat_map(|(flag, value)| [format!("--{flag}"), value]).collect())
-}
-
-/// Addresses on the loopback interface that were free a moment ago.
-pub(crate) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
-    let bind = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let bound = (0..count).map(bind).collect::<std::io::Result<Vec<_>>>()?;
-    bound.iter().map(TcpListener::local_addr).collect()
 }

@@ -24,12 +24,11 @@ use tokio::{
 use super::{
     Act, Asked, Load, Outcome, Setup, What,
     client::{Client, Target},
-    processes::free_addresses,
     registry::{Registry, VALUES_MAX, Values},
     waiter::Waiter,
 };
 use crate::{
-    net::Relay,
+    net::{Relay, free_addresses},
     study::{Conduct, LabError},
 };
 
