@@ -16,7 +16,7 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// The most bytes of several batches in one message of the ring. A member sends a message on once it has all of it: a
 /// burst that left as one message would take its time on each link in turn, with all the other links idle.
-const MESSAGE_BYTES_MAX: usize = 64 << 10;
+const MESSAGE_BYTES_MAX: usize = 16 << 10;
 
 /// So many places of batches that were delivered may stay in the order of those that are held.
 const PLACES_SPARE: usize = 64;
