@@ -12,7 +12,7 @@ use crate::{
     experiments::{
         charts::lines,
         judging::Rows,
-        parameters::{CONCURRENT, ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
+        parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
         points::Field,
     },
     ground::{Ground, Load},
@@ -24,18 +24,17 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "driftwood-reach",
     title: "Driftwood: votes by gossip, repair by peers, a leader that checks its quorum",
     source: "Driftwood 2023, section 6.2, which asks for them",
-    about: "As driftwood-partitions, in the networks with the most links cut. No replica is preferred as the leader, so each \
-            run may elect another. Version 2 runs with votes by gossip (`vote-gossip`), with repair by peers \
-            (`peer-repair`), with both and with neither; version 1 with both, and with a leader that gives up if it hears \
-            no quorum (`check-quorum`) or does not. A group that finds no leader in a minute, or whose leader decides \
-            nothing, counts as 0 commands a second.",
+    about: "As driftwood-partitions, with ten clients, in the networks with the most links cut. No replica is preferred as \
+            the leader, so each run may elect another. Version 2 runs with votes by gossip (`vote-gossip`), with repair by \
+            peers (`peer-repair`), with both and with neither; version 1 with both, and with a leader that gives up if it \
+            hears no quorum (`check-quorum`) or does not. The window is longer than several election time-outs. A group \
+            that finds no leader in a minute, or whose leader decides nothing, counts as 0 commands a second.",
     parameters: &[
         ON_VIRTUAL,
-        Parameter { default: "1", full: "5", ..SHORT_WINDOW },
+        Parameter { default: "10", full: "10", ..SHORT_WINDOW },
         MEASURED_COSTS,
         TOPOLOGY,
-        Parameter { default: "5,25", full: "5,25,53", ..REPLICAS },
-        Parameter { default: "10", full: "10", ..CONCURRENT },
+        Parameter { default: "5", full: "5,25,53", ..REPLICAS },
         Parameter { default: "50,90", full: "50,75,90", ..CUTS },
         INTERVAL,
         FAN_OUT,
@@ -69,6 +68,9 @@ pub const EXPERIMENT: Experiment = Experiment {
         },
     ],
 };
+
+/// The document's clients in these networks.
+const CLIENTS: usize = 10;
 
 /// A way with a choice of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +113,7 @@ impl Choice {
 
 fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual])?;
-    let (window, clients) = (parameters.seconds("seconds")?, parameters.get::<usize>("concurrent")?);
+    let window = parameters.seconds("seconds")?;
     let mut points = Vec::new();
     for replicas in sizes(parameters)? {
         let mut networks = networks(parameters, replicas)?;
@@ -126,7 +128,7 @@ fn points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
             let raft = &mut setup.settings.consensus.raft;
             (raft.vote_gossip, raft.peer_repair) = (choice.vote_gossip, choice.peer_repair);
             raft.check_quorum = choice.check_quorum;
-            let load = Load { warm_up: WARM_UP, ..closed_loop(clients, window) };
+            let load = Load { warm_up: WARM_UP, ..closed_loop(CLIENTS, window) };
             let point = field.point(choice.series(replicas), cuts.len() as f64, setup, load);
             points.push(that_may_stall(point, widest(replicas, cuts)));
         }
