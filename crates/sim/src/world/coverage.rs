@@ -156,6 +156,8 @@ coverage! {
     removals = "removals",
     /// Voters readmitted.
     readmissions = "readmissions",
+    /// Starts of replicas that were told not to wait for members that had been removed.
+    begun_without_all = "starts without all",
     /// Removed replicas that were no longer needed.
     retirements = "retirements",
 }

@@ -99,6 +99,11 @@ impl Files {
         self.met_all
     }
 
+    /// Takes note that this replica waits for nobody, as its operator says (`--begin-without-all`).
+    fn wait_for_nobody(&mut self) {
+        self.met_all = true;
+    }
+
     /// Whether the replica `id` has welcomed this one.
     pub(super) fn is_welcomed_by(&self, id: ReplicaId) -> bool {
         self.welcomed.contains(&id)
@@ -302,6 +307,40 @@ impl World {
         let met = |other: usize| files.is_welcomed_by(self.machines[other].id);
         let first = 0..self.plan.replicas;
         gone(&at) || first.contains(&at) && !files.met_all && !first.filter(gone).all(met)
+    }
+
+    /// Whether a replica waits for members alone that were removed and are gone. Its operator, who knows that it has
+    /// kept its data, ends that (`docs/identity.md`).
+    fn waits_for_the_removed(&self, of: usize) -> bool {
+        let machine = &self.machines[of];
+        let kept = !machine.wiped && !machine.stopped && !machine.retired;
+        let missing: Vec<_> =
+            self.others_at_first(of).filter(|id| !machine.files.is_welcomed_by(*id)).collect();
+        let removed = |id: &ReplicaId| self.machines[self.index(*id)].retired;
+        kept && !machine.files.met_all && !missing.is_empty() && missing.iter().all(removed)
+    }
+
+    /// An operator starts a replica that would wait for removed members alone.
+    pub(super) fn begin_without_the_removed(&mut self, of: usize) {
+        if self.waits_for_the_removed(of) {
+            self.note(of, chart::Mark::Note, || "is told not to wait for removed members".to_owned());
+            self.coverage.begun_without_all += 1;
+            self.machines[of].files.wait_for_nobody();
+        }
+    }
+
+    /// An operator restarts the replicas that wait for removed members alone.
+    pub(super) fn end_waits_for_the_removed(&mut self) -> Checked {
+        for of in 0..self.machines.len() {
+            if self.machines[of].is_alive()
+                && self.plan.durability.may_restart()
+                && self.waits_for_the_removed(of)
+            {
+                self.crash(of);
+                self.restart(of)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes everything that a replica had, and starts it as if it had never existed.

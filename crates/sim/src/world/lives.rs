@@ -26,8 +26,9 @@ use crate::{
 impl World {
     /// Begins a life on a machine from what its disk holds.
     pub(crate) fn start(&mut self, of: usize) -> Checked {
+        assert!(self.machines[of].life.is_none(), "one life at a time");
+        self.begin_without_the_removed(of);
         let machine = &mut self.machines[of];
-        assert!(machine.life.is_none(), "one life at a time");
         match machine.disk.start()? {
             Ok(kept) => {
                 self.coverage.logs_repaired += u64::from(kept.is_some());

@@ -16,6 +16,9 @@ const WITHIN_AN_EPOCH: [&str; 2] = ["changes of voters within an epoch", "joint 
 const WHERE_LOGS_ROT: [&str; 4] =
     ["logs repaired", "slots kept of damaged logs", "logs that failed", "starts that failed"];
 
+/// Happens in one of some thousand seeds.
+const RARE: &str = "starts without all";
+
 /// Checks that every seed passes, and that enough happens in them: a world in which nothing happens would pass, too.
 fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
     let mut coverage = Coverage::default();
@@ -43,7 +46,7 @@ fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
     );
     for (what, count) in coverage.counts() {
         let wanted = protocol == ProtocolKind::Raft || !WITHIN_AN_EPOCH.contains(&what);
-        let wanted = wanted && !WHERE_LOGS_ROT.contains(&what);
+        let wanted = wanted && !WHERE_LOGS_ROT.contains(&what) && what != RARE;
         assert!(count >= 20 || !wanted || what == "trials skipped", "only {count} {what}");
     }
 }

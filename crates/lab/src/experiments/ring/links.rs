@@ -39,7 +39,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     shapes: &[
         Shape {
             id: "R11a",
-            claim: "if all propose, each link to a successor carries (n-1)/n of the bytes of what is ordered, within 5 %",
+            claim: "if all propose, each link to a successor carries the bytes of what is ordered, but for what that successor \
+                    proposed itself, within 5 %",
             judge: of_all,
         },
         Shape {
@@ -77,16 +78,25 @@ fn part(measured: &Measured, way: Way, x: f64, figure: &'static str) -> Option<f
     Some(measured.mean(way.name(), x, figure)? / (ordered * VALUE_BYTES as f64 * 8e-6))
 }
 
+/// The link to the member that proposes most carries least. With equal shares each link carries (n-1)/n.
 fn of_all(measured: &Measured) -> Judgement {
-    let mut rows = Rows::new(&["replicas", "least", "most", "(n-1)/n"]);
+    let mut rows = Rows::new(&[
+        "replicas",
+        "the least busy link",
+        "all but the largest share",
+        "the busiest link",
+        "all but the smallest share",
+    ]);
     let way = Way::RingOfAll;
     for x in measured.places(way.name()) {
         let part = |figure| part(measured, way, x, figure);
         let (Some(least), Some(most)) = (part("link_least"), part("link_most")) else { continue };
-        let promised = (x - 1.0) / x;
-        let holds = least >= 0.95 * promised && most <= 1.05 * promised;
-        let cells = [format!("{x}"), format!("{least:.3}"), format!("{most:.3}"), format!("{promised:.3}")];
-        rows.add(cells, holds);
+        let but_for = |share| measured.mean(way.name(), x, share).map(|of_the_mean| 1.0 - of_the_mean / x);
+        let (Some(low), Some(high)) = (but_for("most_share"), but_for("least_share")) else { continue };
+        let close = |part: f64, promised: f64| (0.95 * promised..=1.05 * promised).contains(&part);
+        let mut cells = vec![x.to_string()];
+        cells.extend([least, low, most, high].map(|part| format!("{part:.3}")));
+        rows.add(cells, close(least, low) && close(most, high));
     }
     rows.judge("bytes of a link, of those ordered")
 }
@@ -121,19 +131,26 @@ mod tests {
 
     #[test]
     fn bytes_that_cross_a_link_twice_are_noticed() {
-        let verdicts = |least: f64, most: f64, other: f64| {
+        let verdicts = |least: f64, most: f64, other: f64, shares: [f64; 2]| {
             let mut measured = Measured::default();
             let ordered = 100.0 / (VALUE_BYTES as f64 * 8e-6);
-            for (metric, value) in
-                [("throughput", ordered), ("link_least", least), ("link_most", most), ("link_other", other)]
-            {
+            for (metric, value) in [
+                ("throughput", ordered),
+                ("link_least", least),
+                ("link_most", most),
+                ("link_other", other),
+                ("least_share", shares[0]),
+                ("most_share", shares[1]),
+            ] {
                 measured.add(Way::RingOfAll.name(), 4.0, metric, value);
                 measured.add(Way::RingOfOne.name(), 4.0, metric, value);
             }
             [of_all(&measured).verdict, of_one(&measured).verdict, of_others(&measured).verdict]
         };
         let (yes, no) = (Verdict::Holds, Verdict::DoesNotHold);
-        assert_eq!(verdicts(74.0, 76.0, 0.5), [yes, no, yes]);
-        assert_eq!(verdicts(2.0, 101.0, 1.5), [no, yes, no]);
+        assert_eq!(verdicts(74.0, 76.0, 0.5, [0.98, 1.02]), [yes, no, yes]);
+        assert_eq!(verdicts(66.0, 87.0, 0.5, [0.5, 1.4]), [yes, no, yes]);
+        assert_eq!(verdicts(66.0, 87.0, 0.5, [0.98, 1.02]), [no, no, yes]);
+        assert_eq!(verdicts(2.0, 101.0, 1.5, [0.98, 1.02]), [no, yes, no]);
     }
 }
