@@ -10,10 +10,12 @@ same machine as the servers, each of which is one member with its data on the di
 that each figure has its counterpart a moment before or after. Of each number of watchers it tells
 
 - events a second that all watchers together were told, while puts change the keys that they watch;
-- memory a watcher: how much the server's resident memory grew while they were opened, divided by their number;
+- the server's most resident memory, and memory a watcher: how much more that is than of another server of the same kind that had
+  one watcher a stream and the same puts, divided by the number of watchers that it had more;
 - the latency from a put to the event of one watcher.
 """
 
+import contextlib
 import re
 import shutil
 import statistics
@@ -53,14 +55,14 @@ def generate(program, arguments):
 
 
 def watch(program, server, streams, each, puts):
-    before = server.memory()
+    """Events a second, and the most resident memory."""
     peak = Peak(server)
     text = generate(program, ["--conns=10", "--clients=10", "watch", f"--streams={streams}",
                               f"--watch-per-stream={each}", "--watched-key-total=1", f"--put-total={puts}"])
     peak.ends = True
     # The summaries are of opening the watches, and of the events.
     rates = [float(rate) for rate in re.findall(r"Requests/sec:\s+([\d.]+)", text)]
-    return rates[-1], (peak.most - before) / (streams * each)
+    return rates[-1], peak.most
 
 
 def latency(program):
@@ -76,24 +78,37 @@ def main():
     arguments = parser.parse_args()
     program = build_generator(arguments.cache)
     systems = {"etcd": [arguments.etcd], "synod": [arguments.synod, "serve"]}
-    print(f"{'watchers':>9} {'system':8}{'events/s':>12}{'bytes a watcher':>17}   put to event, ms: median, 99 %")
+
+    @contextlib.contextmanager
+    def member(name):
+        folder = Path(tempfile.mkdtemp(dir=arguments.dir))
+        server = Member(systems[name], folder / "data", PORT)
+        try:
+            yield server
+        finally:
+            server.stop()
+            shutil.rmtree(folder)
+
+    print(f"{'watchers':>9} {'system':8}{'events/s':>12}{'memory, MB':>12}{'bytes a watcher':>17}   "
+          "put to event, ms: median, 99 %")
     for streams, each, puts in LOADS:
         results = {name: [] for name in systems}
         for _ in range(arguments.rounds):
-            for name, command in systems.items():
-                folder = Path(tempfile.mkdtemp(dir=arguments.dir))
-                server = Member(command, folder / "data", PORT)
-                try:
-                    measured = watch(program, server, streams, each, puts)
-                    results[name].append((*measured, *latency(program)))
-                finally:
-                    server.stop()
-                    shutil.rmtree(folder)
+            for name in systems:
+                a_watcher = float("nan")
+                with member(name) as server:
+                    rate, most = watch(program, server, streams, each, puts)
+                    times = latency(program)
+                if each > 1:
+                    with member(name) as server:
+                        _, few = watch(program, server, streams, 1, puts)
+                    a_watcher = (most - few) / (streams * (each - 1))
+                results[name].append((rate, most / 1e6, a_watcher, *times))
         for name, rounds in results.items():
-            events, memory, median, slow = (statistics.median(column) for column in zip(*rounds))
-            # Of few watchers what the server's memory grew by is that of the load.
-            memory = f"{memory:.0f}" if streams * each >= 1_000 else "-"
-            print(f"{streams * each:9} {name:8}{events:12.0f}{memory:>17}   {median:10.2f} {slow:10.2f}", flush=True)
+            events, most, a_watcher, median, slow = (statistics.median(column) for column in zip(*rounds))
+            a_watcher = f"{a_watcher:.0f}" if each > 1 else "-"
+            print(f"{streams * each:9} {name:8}{events:12.0f}{most:12.1f}{a_watcher:>17}   {median:10.2f} {slow:10.2f}",
+                  flush=True)
 
 
 if __name__ == "__main__":

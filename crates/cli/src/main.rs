@@ -6,6 +6,7 @@
 mod client;
 mod dev;
 mod failure;
+mod huge_pages;
 mod kv;
 mod lease;
 mod member;
@@ -131,6 +132,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    huge_pages::refuse();
     output::end_with_reader();
     run(env::args_os().collect()).unwrap_or_else(Failure::report)
 }
