@@ -147,11 +147,16 @@ impl Operator {
         self.change(Change::Add(add), is_it).await
     }
 
-    /// Waits until a member votes.
+    /// Waits until a member votes, and all groups have followed the first one: until then a group may have fewer voters,
+    /// and a fault that comes meanwhile leaves it without a majority.
     pub async fn await_vote(&self, id: u64) -> Result<(), String> {
+        let follows =
+            |status: &StatusResponse| status.groups.iter().all(|group| group.members_pending.is_empty());
         let votes = async || {
+            let told = self.told().await;
             let group = self.group().await.unwrap_or_default();
             group.members.iter().any(|member| member.id == id && member.votes)
+                && told.iter().all(|status| status.as_ref().is_some_and(follows))
         };
         self.until(&format!("the new member {id:x} does not vote"), votes).await
     }
