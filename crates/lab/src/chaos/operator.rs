@@ -147,7 +147,7 @@ impl Operator {
         self.change(Change::Add(add), is_it).await
     }
 
-    /// Waits until a member votes, and all groups have followed the first one: until then a group may have fewer voters,
+    /// Waits until a member votes, and all groups follow the first one: until then a group may have fewer voters,
     /// and a fault that comes meanwhile leaves it without a majority.
     pub async fn await_vote(&self, id: u64) -> Result<(), String> {
         let follows =
