@@ -79,6 +79,8 @@ impl<R: Replica> Store<R> {
         let status = self.replica().status();
         let KvStatus { revision, size_bytes, alarms, .. } = self.status(Consistency::Serializable).await?;
         let bytes = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        // etcd's file is never empty, and etcdctl divides by its size.
+        let size_bytes = size_bytes.max(1);
         let mut errors = status.troubles;
         let leads_nobody = |group: &R| group.elsewhere().is_none() && group.status().leader.is_none();
         if self.groups().iter().any(leads_nobody) {
