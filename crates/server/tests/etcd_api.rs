@@ -170,7 +170,10 @@ async fn nonsense_is_refused_before_it_is_ordered() {
     let mut maintenance = MaintenanceClient::new(connect(&server).await);
     let status = maintenance.status(StatusRequest {}).await.unwrap().into_inner();
     assert_eq!(status.raft_index, 0);
-    assert!(status.db_size > 0 && status.db_size_in_use > 0, "etcdctl divides by the size of a store without keys");
+    assert!(
+        status.db_size > 0 && status.db_size_in_use > 0,
+        "etcdctl divides by the size of a store without keys"
+    );
 }
 
 #[tokio::test]
