@@ -55,8 +55,7 @@ impl Operator {
 
     /// The newest group that any replica knows.
     pub async fn group(&self) -> Option<Group> {
-        let told = self.told().await;
-        told.into_iter().flatten().filter_map(|status| status.group).max_by_key(|group| group.version)
+        newest(&self.told().await).cloned()
     }
 
     /// The leader's place. If several replicas claim to lead, it is that of the one with the newest state.
@@ -154,11 +153,10 @@ impl Operator {
             |status: &StatusResponse| status.groups.iter().all(|group| group.members_pending.is_empty());
         let votes = async || {
             let told = self.told().await;
-            let group = self.group().await.unwrap_or_default();
-            group.members.iter().any(|member| member.id == id && member.votes)
-                && told.iter().all(|status| status.as_ref().is_some_and(follows))
+            let votes = |group: &Group| group.members.iter().any(|member| member.id == id && member.votes);
+            newest(&told).is_some_and(votes) && told.iter().all(|status| status.as_ref().is_some_and(follows))
         };
-        self.until(&format!("the new member {id:x} does not vote"), votes).await
+        self.until(&format!("the new member {id:x} does not vote in all groups"), votes).await
     }
 
     /// Asks for a change until it is made. `done` tells whether it was made, and the new member's id.
@@ -233,6 +231,11 @@ impl Operator {
             sleep(LOOK_INTERVAL).await;
         }
     }
+}
+
+/// The newest group of which any of these replicas tells.
+fn newest(told: &[Option<StatusResponse>]) -> Option<&Group> {
+    told.iter().flatten().filter_map(|status| status.group.as_ref()).max_by_key(|group| group.version)
 }
 
 /// The hash of everything that a replica itself holds.

@@ -330,17 +330,13 @@ impl World {
     }
 
     /// An operator restarts the replicas that wait for removed members alone.
-    pub(super) fn end_waits_for_the_removed(&mut self) -> Checked {
-        for of in 0..self.machines.len() {
-            if self.machines[of].is_alive()
-                && self.plan.durability.may_restart()
-                && self.waits_for_the_removed(of)
-            {
-                self.crash(of);
-                self.restart(of)?;
+    pub(super) fn end_waits_for_the_removed(&mut self) {
+        let may_restart = self.plan.durability.may_restart();
+        for of in (0..self.machines.len()).filter(|_| may_restart) {
+            if self.machines[of].is_alive() && self.waits_for_the_removed(of) {
+                self.crash_for_a_while(of);
             }
         }
-        Ok(())
     }
 
     /// Takes everything that a replica had, and starts it as if it had never existed.
