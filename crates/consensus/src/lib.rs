@@ -42,6 +42,7 @@ mod protocol;
 pub mod raft;
 mod read_rounds;
 mod registry;
+mod replay;
 mod resend;
 pub mod ring;
 pub mod sequence_paxos;

@@ -5,7 +5,7 @@
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
 use crate::{
-    Effects, LeaderView, Link, Members, Options, Role,
+    Bug, Effects, LeaderView, Link, Members, Options, Role,
     disk_watch::DiskWatch,
     election::{self, Advice, Election},
     leadership::{Leads, Reported},
@@ -26,6 +26,8 @@ pub(crate) struct Common {
     pub(crate) promised: Ballot,
     /// The record that holds `promised`.
     pub(crate) promised_lsn: Lsn,
+    /// The first slot of the last page of that promise that this replica was asked for.
+    page: Slot,
     pub(crate) reported: Reported,
     /// Slots through this one are known to be decided by some replica.
     pub(crate) decided_elsewhere: Slot,
@@ -55,6 +57,7 @@ impl Common {
             election,
             promised: Ballot::ZERO,
             promised_lsn: Lsn::ZERO,
+            page: Slot::ZERO,
             reported: Reported::default(),
             decided_elsewhere: base,
             durable: effects.last_lsn(),
@@ -172,6 +175,28 @@ pub(crate) trait Paxos: Leads {
         true
     }
 
+    /// Handles the ballot of a candidate that asks what was accepted from slot `first` on; returns false if it is too
+    /// low to be obeyed. A candidate that asks for a later page has the one before it: it makes progress.
+    fn obeys_prepare(
+        &mut self,
+        now: Time,
+        from: ReplicaId,
+        ballot: Ballot,
+        first: Slot,
+        effects: &mut Effects,
+    ) -> bool {
+        let known = ballot == self.common().promised;
+        if !self.obeys(now, from, ballot, effects) {
+            return false;
+        }
+        let common = self.common_mut();
+        if known && first > common.page {
+            common.election.promised(ballot, now);
+        }
+        common.page = if known { first.max(common.page) } else { first };
+        true
+    }
+
     /// Handles the ballot of a leader's message; returns false if it is too low to be obeyed.
     fn follow(&mut self, now: Time, from: ReplicaId, ballot: Ballot, effects: &mut Effects) -> bool {
         if !self.obeys(now, from, ballot, effects) {
@@ -248,6 +273,17 @@ pub(crate) trait Paxos: Leads {
         is_first
     }
 
+    /// Begins to take part after a start, with what the log told of its promise.
+    fn resume(&mut self, head_start: bool, now: Time, effects: &mut Effects) {
+        let first = self.take_part(head_start, now, effects);
+        let common = self.common_mut();
+        let ballot = common.promised;
+        if common.options.has(Bug::ReuseBallot) && !first && ballot.replica == common.members.me() {
+            common.promised.round -= 1;
+            self.become_candidate(now, ballot, effects);
+        }
+    }
+
     /// Tells the election what happened to the session to a peer.
     fn link(&mut self, now: Time, peer: ReplicaId, link: Link, effects: &mut Effects) {
         if takes_part_in_elections(self.role()) {
@@ -306,6 +342,13 @@ pub(crate) trait Paxos: Leads {
             _ => common.election.deadline(common.highest_ballot()),
         };
         common.reported.deadline(own.min(election), effects);
+    }
+
+    /// Looks at what a start did; `before` is the last record that was appended before it.
+    fn started(&mut self, now: Time, before: Lsn, effects: &mut Effects) {
+        self.common_mut().disk.appended(before, effects.last_lsn(), now);
+        self.report_leader(effects);
+        self.ask_for_timer(effects);
     }
 
     /// Looks at what a step or a flush changed; `before` is the last record that was appended before it.

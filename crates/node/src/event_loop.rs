@@ -86,7 +86,7 @@ impl<S: StateMachine> ProtocolStage<S> {
         // From here on whatever comes wakes the task.
         bell.sleep_as(cx.waker());
         let arrived = self.inbox.as_mut().is_some_and(|inbox| inbox.poll(cx));
-        match self.inputs.try_recv() {
+        match self.inputs.queue.try_recv() {
             Ok(input) => return Poll::Ready(Ok(Some(input))),
             Err(TryRecvError::Disconnected) => return Poll::Ready(Err(RecvTimeoutError::Disconnected)),
             Err(TryRecvError::Empty) => {}

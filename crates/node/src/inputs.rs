@@ -61,12 +61,18 @@ pub(crate) struct Inputs {
     around: Sender<Input>,
 }
 
+/// What the protocol's thread takes from: its queue and, after each look at that, what went around it.
+#[derive(Clone, Debug)]
+pub(crate) struct InputsEnd {
+    pub(crate) queue: Receiver<Input>,
+    pub(crate) around: Receiver<Input>,
+}
+
 impl Inputs {
-    /// The inputs for the thread that takes from `queue`, and the receiver that the thread has to look at
-    /// after each look at its queue.
-    pub(crate) fn new(queue: Queue) -> (Inputs, Receiver<Input>) {
+    /// The inputs for the thread that takes from `queue`, whose other end `end` is, and what that thread takes from.
+    pub(crate) fn new(queue: Queue, end: Receiver<Input>) -> (Inputs, InputsEnd) {
         let (around, beside) = unbounded();
-        (Inputs { queue, around }, beside)
+        (Inputs { queue, around }, InputsEnd { queue: end, around: beside })
     }
 
     /// Hands something over without waiting; returns false if the thread has ended.
@@ -100,22 +106,22 @@ mod tests {
     #[test]
     fn no_task_waits_for_a_full_queue_and_the_thread_is_woken_for_what_went_around_it() {
         let (queue, taken) = Queue::new(1, None);
-        let (inputs, beside) = Inputs::new(queue);
+        let (inputs, end) = Inputs::new(queue, taken);
         assert!(inputs.send(Input::Wake));
-        assert!(beside.is_empty());
+        assert!(end.around.is_empty());
         assert!(inputs.send(Input::Stop));
         // The thread takes from its queue, then looks at what went around it.
-        assert!(matches!(taken.try_recv(), Ok(Input::Wake)));
-        assert!(matches!(beside.try_recv(), Ok(Input::Stop)));
-        assert!(taken.is_empty());
+        assert!(matches!(end.queue.try_recv(), Ok(Input::Wake)));
+        assert!(matches!(end.around.try_recv(), Ok(Input::Stop)));
+        assert!(end.queue.is_empty());
 
         // The thread took what was in its queue just before something went around it.
         inputs.around.send(Input::Stop).unwrap();
         assert!(inputs.send(Input::Wake));
-        assert!(matches!(taken.try_recv(), Ok(Input::Wake)));
-        assert!(matches!(beside.try_recv(), Ok(Input::Stop)));
+        assert!(matches!(end.queue.try_recv(), Ok(Input::Wake)));
+        assert!(matches!(end.around.try_recv(), Ok(Input::Stop)));
 
-        drop((taken, beside));
+        drop(end);
         assert!(!inputs.send(Input::Wake));
     }
 }

@@ -335,8 +335,7 @@ impl Node {
         let shared = Shares { book: Arc::clone(&book), parting, amnesia };
         let common = wiring.common(&config, clock, &transport, shared);
         let hosted = begun.into_iter().map(|group| wiring.host(group, &data_dir, durable)).collect();
-        let protocol =
-            wiring.protocol_stage(&config, hosted, common, here, inbox, (ends.inputs, ends.around));
+        let protocol = wiring.protocol_stage(&config, hosted, common, here, inbox, ends.inputs);
 
         let spawn = Spawn { me: config.me, end: &end };
         let mut threads = Vec::new();

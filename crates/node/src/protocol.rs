@@ -14,7 +14,7 @@ use synod_replica::{
 };
 use synod_storage::{PeerBook, StorageError};
 use synod_sync::{
-    channel::{Receiver, RecvTimeoutError, Sender, TryRecvError},
+    channel::{RecvTimeoutError, Sender, TryRecvError},
     time::Instant,
 };
 use synod_transport::Inbox;
@@ -28,6 +28,7 @@ use crate::{
     executor::{Executors, Job},
     handle::Reply,
     hosted::Hosted,
+    inputs::InputsEnd,
     log::{GatedSend, LogJob},
     node::receive,
     origin::peers_of,
@@ -107,9 +108,7 @@ pub(crate) struct ProtocolStage<S> {
     pub(crate) glance_at: Time,
     /// The version of the members that the groups which follow the first one were told of last.
     pub(crate) members_told: Option<u64>,
-    pub(crate) inputs: Receiver<Input>,
-    /// What did not find room there; see [`crate::inputs`].
-    pub(crate) around: Receiver<Input>,
+    pub(crate) inputs: InputsEnd,
     /// What peers send, if this thread reads that itself.
     pub(crate) inbox: Option<Box<dyn Inbox>>,
     /// Where this is a task, if it is one.
@@ -234,14 +233,14 @@ impl<S: StateMachine> ProtocolStage<S> {
     fn next(&mut self, wait: Duration) -> Result<Option<Input>, RecvTimeoutError> {
         let wait = if self.executing.is_empty() { wait } else { Duration::ZERO };
         let Some(inbox) = &mut self.inbox else {
-            return match self.inputs.recv_timeout(wait) {
+            return match self.inputs.queue.recv_timeout(wait) {
                 Ok(input) => Ok(Some(input)),
                 Err(RecvTimeoutError::Timeout) => Ok(None),
                 Err(ended) => Err(ended),
             };
         };
-        inbox.wait(wait, &|| self.inputs.is_empty());
-        match self.inputs.try_recv() {
+        inbox.wait(wait, &|| self.inputs.queue.is_empty());
+        match self.inputs.queue.try_recv() {
             Ok(input) => Ok(Some(input)),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(RecvTimeoutError::Disconnected),
@@ -252,8 +251,8 @@ impl<S: StateMachine> ProtocolStage<S> {
     fn burst(&mut self, first: Option<Input>) -> bool {
         let now = self.common.clock.now();
         let mut taken = 0;
-        let (inputs, around) = (self.inputs.clone(), self.around.clone());
-        let gathered = inputs.try_iter().take(BURST_MAX).chain(around.try_iter().take(BURST_MAX));
+        let InputsEnd { queue, around } = self.inputs.clone();
+        let gathered = queue.try_iter().take(BURST_MAX).chain(around.try_iter().take(BURST_MAX));
         for input in first.into_iter().chain(gathered) {
             taken += 1;
             if self.take(now, input) {
@@ -520,7 +519,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             }
         }
         // What is left of what went around the queue brings no wake-up either.
-        if !self.around.is_empty() {
+        if !self.inputs.around.is_empty() {
             self.deadlines[0] = now;
         }
     }

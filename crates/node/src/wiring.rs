@@ -22,12 +22,12 @@ use crate::{
     executor::{ExecutorStage, Executors, Job, JobSender},
     handle::Inner,
     hosted::{Execution, Hosted},
-    inputs::{Inputs, Queue},
+    inputs::{Inputs, InputsEnd, Queue},
     log::{LogJob, LogStage, LoggedGroup},
     merged::{MergedGroup, MergedStage},
     node::{Begun, Notes},
     parting::Parting,
-    protocol::{Clock, Common, Input, Merged, ProtocolStage},
+    protocol::{Clock, Common, Merged, ProtocolStage},
     snapshots::{GroupSnapshots, Reader, SnapshotJob, SnapshotStage},
     status::{Ahead, Shared},
     view::Watched,
@@ -64,8 +64,7 @@ pub(crate) struct Wiring {
 
 /// The other ends of the queues, one for each stage.
 pub(crate) struct Ends {
-    pub(crate) inputs: Receiver<Input>,
-    pub(crate) around: Receiver<Input>,
+    pub(crate) inputs: InputsEnd,
     pub(crate) jobs: Receiver<(GroupId, Job)>,
     pub(crate) snapshots: Receiver<(GroupId, SnapshotJob)>,
     pub(crate) log: Receiver<LogJob>,
@@ -95,7 +94,7 @@ impl Wiring {
         let compact = config.threads == Threads::Compact;
         let bell = if compact { Some(Arc::new(Bell::new()?)) } else { None };
         let (inputs, inputs_end) = Queue::new(INPUTS_MAX, bell.clone());
-        let (requests, around) = Inputs::new(inputs.clone());
+        let (requests, inputs_end) = Inputs::new(inputs.clone(), inputs_end);
         let (jobs, jobs_end) = unbounded();
         let (snapshots, snapshots_end) = unbounded();
         let (log, log_end) = unbounded();
@@ -104,8 +103,7 @@ impl Wiring {
         let (told, ahead) = (Arc::new(AtomicU64::new(durable.0)), Arc::new(Ahead::new(count)));
         let wiring =
             Wiring { count, compact, bell, inputs, requests, executor, jobs, snapshots, log, told, ahead };
-        let ends =
-            Ends { inputs: inputs_end, around, jobs: jobs_end, snapshots: snapshots_end, log: log_end };
+        let ends = Ends { inputs: inputs_end, jobs: jobs_end, snapshots: snapshots_end, log: log_end };
         Ok((wiring, ends))
     }
 
@@ -290,7 +288,7 @@ impl Wiring {
         common: Common,
         executors: Option<Executors<S>>,
         inbox: Option<Box<dyn Inbox>>,
-        (inputs, around): (Receiver<Input>, Receiver<Input>),
+        inputs: InputsEnd,
     ) -> ProtocolStage<S> {
         let task = |(event_loop, bell)| Task { event_loop, bell };
         ProtocolStage {
@@ -300,7 +298,6 @@ impl Wiring {
             glance_at: Time::ZERO,
             members_told: None,
             inputs,
-            around,
             inbox,
             task: config.event_loop.clone().zip(self.bell.clone()).map(task),
             executing: VecDeque::new(),

@@ -17,7 +17,11 @@ mod peers;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::VecDeque, ops::Range, time::Duration};
+use std::{
+    collections::VecDeque,
+    ops::{Range, RangeInclusive},
+    time::Duration,
+};
 
 use synod_wire::{ReplicaId, Slot, Time};
 
@@ -429,11 +433,17 @@ impl CatchUp {
 
     // Arriving slots.
 
-    /// Takes decided slots that came as an answer, from a peer that keeps the slots from the first to the
-    /// last of `keeps`.
-    pub fn fetched(&mut self, now: Time, arrived: Arrived, keeps: (Slot, Slot), decided: Slot, pace: &Pace) {
+    /// Takes decided slots that came as an answer, from a peer that keeps these slots.
+    pub fn fetched(
+        &mut self,
+        now: Time,
+        arrived: Arrived,
+        keeps: RangeInclusive<Slot>,
+        decided: Slot,
+        pace: &Pace,
+    ) {
         let Arrived { peer, first, .. } = arrived;
-        self.told(peer, keeps.0, keeps.1, now);
+        self.told(peer, *keeps.start(), *keeps.end(), now);
         let asked =
             self.questions.iter().position(|question| question.peer == peer && question.from == first);
         if let Some(index) = asked {

@@ -385,7 +385,7 @@ impl Replica {
             }
             PeerMessage::Fetched { from: first, kept, decided, batches } => {
                 let arrived = Arrived { peer: from, first, batches };
-                self.fetched(now, arrived, (kept, decided), actions);
+                self.fetched(now, arrived, kept..=decided, actions);
             }
             PeerMessage::Pushed { from: first, decided, batches } => {
                 self.pushed(now, Arrived { peer: from, first, batches }, decided, actions);

@@ -1,7 +1,7 @@
 //! Decided slots from one replica to another: what this one asks for, what it answers, and what it does with what
 //! comes.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 
@@ -71,16 +71,16 @@ impl Replica {
         actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
     }
 
-    /// Takes an answer of a peer that keeps the slots from the first to the last of `keeps`.
+    /// Takes an answer of a peer that keeps these slots.
     pub(crate) fn fetched(
         &mut self,
         now: Time,
         arrived: Arrived,
-        keeps: (Slot, Slot),
+        keeps: RangeInclusive<Slot>,
         actions: &mut Vec<Action>,
     ) {
         // In an epoch that is over no other message says how much more there is.
-        self.known.hears_of(keeps.1);
+        self.known.hears_of(*keeps.end());
         let (decided, pace) = (self.decided.last(), self.pace());
         self.catch_up.fetched(now, arrived, keeps, decided, &pace);
         self.learn_ahead(now, actions);

@@ -368,11 +368,10 @@ impl<R: Replica> Acceptance<R> {
             };
             let (thread, protocols) = &self.threads[accepted % self.threads.len()];
             let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
+            let admitted = Admitted { peer, purpose, speaks, place, gives_way };
             thread.spawn(async move {
                 match stream.wake() {
-                    Ok(stream) => {
-                        protocols.serve((stream, peer), (purpose, speaks), stopping, (place, gives_way)).await
-                    }
+                    Ok(stream) => protocols.serve(stream, admitted, stopping).await,
                     Err(error) => debug!(%peer, %error, "a connection broke at once"),
                 }
             });
@@ -410,15 +409,20 @@ impl<R> Clone for Protocols<R> {
     }
 }
 
+/// A connection that has a place.
+struct Admitted {
+    peer: Remote,
+    purpose: Purpose,
+    speaks: Speaks,
+    place: Presence,
+    /// It has sent no request yet, and another one needs its place.
+    gives_way: oneshot::Receiver<()>,
+}
+
 impl<R: Replica> Protocols<R> {
     /// Serves a connection until it ends or must give way.
-    async fn serve(
-        self,
-        (socket, peer): (Socket, Remote),
-        (purpose, speaks): (Purpose, Speaks),
-        mut stopping: watch::Receiver<bool>,
-        (place, gives_way): (Presence, oneshot::Receiver<()>),
-    ) {
+    async fn serve(self, socket: Socket, admitted: Admitted, mut stopping: watch::Receiver<bool>) {
+        let Admitted { peer, purpose, speaks, place, gives_way } = admitted;
         let served_stopping = stopping.clone();
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let http1_only = matches!(purpose, Purpose::Http | Purpose::Pages);

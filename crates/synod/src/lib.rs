@@ -85,7 +85,9 @@
 //! | `simulated` | your state machine in the simulator (the crate `synod-sim`): its code, the simulator's faults, your invariants |
 //!
 //! Features, all off unless named: `json`, a codec for typed machines; `metrics`, what a replica counts, for a registry
-//! of Prometheus metrics; `faulty-disk`, a disk in memory that fails, for tests ([`disk`]).
+//! of Prometheus metrics; `faulty-disk`, a disk in memory that fails, for tests ([`disk`]). TLS between replicas
+//! ([`tls`]) is always there: were it a feature, the build of each replica and not the configuration would say whether
+//! two of them can speak with each other.
 //!
 //! Futures belong to no particular runtime, and methods that block their thread say so in their name: [`Node::start`]
 //! and [`Node::stop`] are for asynchronous code, [`Node::start_blocking`] and [`Node::stop_blocking`] for all other.

@@ -95,13 +95,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     check_tuning(&args.tuning)?;
     let durability = durability(args)?;
     check_combination(&args.tuning, durability)?;
-    if !durability.keeps_votes(Ending::Process) && members.len() == 1 {
-        warnings.push(format!("one replica with --durability {durability} keeps nothing over a restart"));
-    } else if !durability.keeps_votes(Ending::Machine) && members.len() == 2 {
-        warnings.push(format!(
-            "two replicas with --durability {durability} do not go on after one machine went down; use 3, or sync"
-        ));
-    }
+    warnings.extend(too_few_for(durability, members.len()));
     let (upkeep, check_at_start) = match super::etcd::upkeep::config(&args.etcd) {
         Ok(upkeep) => upkeep,
         Err(why) => return wrong("auto-compaction-retention", &args.etcd.auto_compaction_retention, why),
@@ -158,6 +152,19 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         ..synod_server::Config::default()
     };
     Ok(Checked { node, server, upkeep, check_at_start, groups, joining, client_urls, tls, warnings })
+}
+
+/// A warning if a cluster that begins with so many replicas is too small for what this durability loses.
+fn too_few_for(durability: Durability, replicas: usize) -> Option<String> {
+    match replicas {
+        1 if !durability.keeps_votes(Ending::Process) => {
+            Some(format!("one replica with --durability {durability} keeps nothing over a restart"))
+        }
+        2 if !durability.keeps_votes(Ending::Machine) => Some(format!(
+            "two replicas with --durability {durability} do not go on after one machine went down; use 3, or sync"
+        )),
+        _ => None,
+    }
 }
 
 /// The durability of the flags: --unsafe-no-fsync is etcd's way to say that nothing waits for the disk.

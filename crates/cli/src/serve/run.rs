@@ -17,14 +17,15 @@ use synod_node::{Ended, Handle, Node, StartError};
 use synod_replica::Group;
 use synod_server::{Auth, EventLoop, Hashes, Server, Upkeep, Watches};
 use synod_storage::StorageError;
-use synod_wire::ReplicaId;
+use synod_wire::{Groups, ReplicaId};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     agreed::differing,
     config::Checked,
     descriptors,
-    flags::ServeArgs,
+    flags::{ServeArgs, Tuning},
+    join::Joining,
     log,
     membership::{Membership, Watch},
     notify,
@@ -66,11 +67,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     (server_config.tls, config.tls) = tls.start(&config.data_dir).map_err(Failure::usage)?;
     server_config.connections_max = connections(args.tuning.connections_max)?;
     if let Some(joining) = joining {
-        let (me, origin) = super::join::join(&joining, config.tls.as_ref(), &stop)?;
-        groups = super::join::groups(&origin, args.tuning.groups)?;
-        tracing::info!(%me, cluster = %origin.cluster, %groups, "joining");
-        config.merging = super::config::merging(groups, &args.tuning);
-        (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
+        groups = join(&joining, &mut config, &args.tuning, &stop)?;
     }
     if server_config.client_io_threads == 0 {
         let event_loop = EventLoop::new().map_err(Failure::failed)?;
@@ -119,10 +116,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
         tls: peer_tls,
     };
     let answer_bytes_max = node.handle().limits().answer_bytes_max;
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(node.metrics()));
-    registry.register_collector(Box::new(server_config.requests.clone()));
-    registry.register_collector(Box::new(process));
+    let registry = registry(&node, &server_config, process);
     let served = served(&node, fixed, merged);
     let upkeep =
         Upkeep::start(upkeep, served.iter().cloned().zip(hashes).collect()).map_err(Failure::failed)?;
@@ -147,6 +141,30 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     outcome.map_err(|reason| cannot_go_on(&reason, &data_dir))?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Joins the cluster: asks a member which number this replica has, and what the group is. Returns the groups.
+fn join(
+    joining: &Joining,
+    config: &mut synod_node::Config,
+    tuning: &Tuning,
+    stop: &AtomicBool,
+) -> Result<Groups, Failure> {
+    let (me, origin) = super::join::join(joining, config.tls.as_ref(), stop)?;
+    let groups = super::join::groups(&origin, tuning.groups)?;
+    tracing::info!(%me, cluster = %origin.cluster, %groups, "joining");
+    config.merging = super::config::merging(groups, tuning);
+    (config.me, config.cluster, config.joins) = (me, origin.cluster, Some(origin));
+    Ok(groups)
+}
+
+/// Everything that is counted here.
+fn registry(node: &Node, server: &synod_server::Config, process: ProcessMetrics) -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(node.metrics()));
+    registry.register_collector(Box::new(server.requests.clone()));
+    registry.register_collector(Box::new(process));
+    registry
 }
 
 /// How many connections clients may have: `wanted`, or as many as the limit of open files allows.

@@ -25,16 +25,8 @@ impl MultiPaxos {
         first: Slot,
         effects: &mut Effects,
     ) {
-        let known = ballot == self.common.promised;
-        if !self.obeys(now, from, ballot, effects) {
+        if !self.obeys_prepare(now, from, ballot, first, effects) {
             return;
-        }
-        if !known {
-            self.told = first;
-        } else if first > self.told {
-            // It has the page before this one: it makes progress.
-            self.told = first;
-            self.common.election.promised(ballot, now);
         }
         let promise = self.promise_page(ballot, first);
         effects.send(from, Message::Promise(promise), effects.last_lsn());

@@ -43,8 +43,6 @@ use crate::{
 pub struct MultiPaxos {
     common: Common,
     incarnation: Incarnation,
-    /// The first slot of the last page of that promise that this replica was asked for.
-    told: Slot,
     state: State,
     /// What is known of the slots after the decided prefix.
     acceptor: Acceptor,

@@ -17,6 +17,7 @@ use crate::{
     Bug, Effects, Members, Options, Proofs, Prove, Restart, election,
     leadership::Leads,
     paxos::{Common, Paxos},
+    replay::Replay,
     resend::Resend,
 };
 
@@ -107,7 +108,6 @@ impl MultiPaxos {
         let mut replica = MultiPaxos {
             common: Common::new(options, members, election, restart.base, effects),
             incarnation: restart.incarnation,
-            told: Slot::ZERO,
             state: State::Follower,
             acceptor: Acceptor::new(restart.base),
             untold: None,
@@ -125,17 +125,10 @@ impl MultiPaxos {
             replica.common.election.restarted(replica.common.promised);
             let peers: Vec<_> = replica.common.members.peers().collect();
             peers.into_iter().for_each(|peer| replica.ask_to_recover(peer, effects));
-        } else if !replica.take_part(restart.head_start, now, effects)
-            && replica.common.options.has(Bug::ReuseBallot)
-            && replica.common.promised.replica == replica.me()
-        {
-            let ballot = replica.common.promised;
-            replica.common.promised.round -= 1;
-            replica.become_candidate(now, ballot, effects);
+        } else {
+            replica.resume(restart.head_start, now, effects);
         }
-        replica.common.disk.appended(before, effects.last_lsn(), now);
-        replica.report_leader(effects);
-        replica.ask_for_timer(effects);
+        replica.started(now, before, effects);
         replica
     }
 
@@ -148,42 +141,23 @@ impl MultiPaxos {
         records_may_be_missing: bool,
         effects: &mut Effects,
     ) -> bool {
-        let mut amnesia = records_may_be_missing;
-        let mut decided = self.decided();
-        // After what is missing, values far ahead are useless: they come by catch-up again.
-        let ahead = self.decided().0 + self.common.options.accept_ahead_max();
-        let last = Slot(if amnesia { ahead } else { u64::MAX });
+        let mut replay = Replay::new(&mut self.common, &mut self.acceptor, records_may_be_missing);
         for record in records {
             // A log in which another protocol wrote is the business of the layer that changed the protocol.
             let crate::Record::MultiPaxos(record) = record else { continue };
             match record {
-                Record::Promised(ballot) => {
-                    if !self.common.options.has(Bug::ForgetPromise) {
-                        self.common.promised = self.common.promised.max(ballot);
-                    }
+                Record::Promised(ballot) => replay.promised(ballot),
+                Record::Accepted { ballot, first, decided, batches } => {
+                    replay.accepted(ballot, first, decided, &batches);
                 }
-                Record::Accepted { ballot, first, decided: prefix, batches } => {
-                    decided = decided.max(prefix);
-                    self.acceptor.replay_run(ballot, first, &batches, last);
-                }
-                Record::Learned(value) => self.acceptor.replay_learned(value, last),
-                Record::Amnesia(lost) => {
-                    amnesia = lost || records_may_be_missing;
-                    if lost {
-                        decided = self.acceptor.forget_undecided();
-                    }
-                }
+                Record::Learned(value) => replay.learned(value),
+                Record::Amnesia(forgot) => replay.amnesia(forgot),
                 Record::Lives(lives) => self.lives = lives.into_iter().collect(),
             }
         }
-        if records_may_be_missing {
-            decided = self.acceptor.forget_undecided();
-        }
-        let decided = decided.max(known_decided);
-        self.acceptor.decide_through(decided, |_| true);
-        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+        let lost = replay.end(known_decided);
         self.deliver(effects);
-        amnesia
+        lost
     }
 
     pub(super) fn ask_to_recover(&self, peer: ReplicaId, effects: &mut Effects) {

@@ -2,7 +2,7 @@
 
 use synod_wire::{Ballot, ReplicaId, Slot};
 
-use super::{Entry, Message, Record, Round};
+use super::{Entry, Message, Record, Round, log::Position};
 use crate::claims::{Claims, Facts, TermClaim, TermFact};
 
 impl Claims for Message {
@@ -13,7 +13,7 @@ impl Claims for Message {
                 vec![TermClaim::Grants { term: *term }]
             }
             Message::Append { ballot, prev, prev_ballot, entries, commit, .. } => {
-                leads_with(*ballot, *commit, (*prev, *prev_ballot), entries)
+                leads_with(*ballot, *commit, Position { slot: *prev, ballot: *prev_ballot }, entries)
             }
             Message::Heartbeat { ballot, commit, .. } | Message::Commit { ballot, through: commit } => {
                 vec![TermClaim::Leads { ballot: *ballot, commit: *commit }]
@@ -67,14 +67,10 @@ impl Claims for Message {
     }
 }
 
-/// The claims of a leader whose log has these entries after a slot.
-fn leads_with(
-    ballot: Ballot,
-    commit: Slot,
-    (mut slot, mut before): (Slot, Ballot),
-    entries: &[Entry],
-) -> Vec<TermClaim<'_>> {
+/// The claims of a leader whose log has these entries after a position.
+fn leads_with(ballot: Ballot, commit: Slot, prev: Position, entries: &[Entry]) -> Vec<TermClaim<'_>> {
     let mut claims = vec![TermClaim::Leads { ballot, commit }];
+    let Position { mut slot, ballot: mut before } = prev;
     for entry in entries {
         slot = slot.next();
         claims.push(TermClaim::Entry { slot, ballot: entry.ballot, before, batch: &entry.batch });
@@ -85,7 +81,7 @@ fn leads_with(
 
 fn round_claims(round: &Round) -> Vec<TermClaim<'_>> {
     let ballot = round.ballot;
-    let mut claims = leads_with(ballot, round.commit, (round.prev, round.prev_ballot), &round.entries);
+    let mut claims = leads_with(ballot, round.commit, round.before(), &round.entries);
     if let Some(status) = &round.status {
         claims.push(TermClaim::Committed { ballot, through: status.commit });
         let holders = status.members.iter().filter(|known| known.held != Slot::ZERO);

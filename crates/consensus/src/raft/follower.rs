@@ -2,18 +2,14 @@
 
 use synod_wire::{Ballot, Lsn, ReplicaId, Slot, Time};
 
-use super::{Conflict, DecidedPrefix, Entries, Entry, Message, Raft, State};
+use super::{Conflict, DecidedPrefix, Entries, Entry, Message, Raft, State, log::Position};
 use crate::{Effects, LeaderView, Protocol, batches::last_of};
 
 /// What a follower did with entries of its leader.
 pub(super) enum Taken {
-    /// Nothing: the logs differ before them. They may still agree at `hint`.
-    Conflicts {
-        /// The follower's last entry before the conflicting term.
-        hint: Slot,
-        /// The term of that entry.
-        hint_ballot: Ballot,
-    },
+    /// Nothing: the logs differ before them. They may still agree here, at the follower's last entry before the
+    /// conflicting term.
+    Conflicts(Position),
     /// Nothing: there is no room for them.
     Nothing,
     /// The log equals the leader's through a slot.
@@ -85,7 +81,7 @@ impl Raft {
     ) {
         let ballot = self.reported.view.ballot;
         match self.take_in(prev, prev_ballot, entries, effects) {
-            Taken::Conflicts { hint, hint_ballot } => {
+            Taken::Conflicts(Position { slot: hint, ballot: hint_ballot }) => {
                 let conflict = Conflict { ballot, session, prev, hint, hint_ballot };
                 effects.send(ballot.replica, Message::Conflict(conflict), self.term_lsn);
             }
@@ -104,8 +100,8 @@ impl Raft {
         entries: Entries,
         effects: &mut Effects,
     ) -> Taken {
-        if let Some((hint, hint_ballot)) = self.conflict(prev, prev_ballot) {
-            return Taken::Conflicts { hint, hint_ballot };
+        if let Some(hint) = self.conflict(Position { slot: prev, ballot: prev_ballot }) {
+            return Taken::Conflicts(hint);
         }
         let through = last_of(prev.next(), &entries);
         let mut slots = (prev.0 + 1..).map(Slot).zip(entries.iter());
@@ -136,19 +132,19 @@ impl Raft {
         self.log.ballot_at(slot) == Some(entry.ballot)
     }
 
-    /// Where the two logs may still agree, unless the log has the entry `prev` of this term. The whole term
+    /// Where the two logs may still agree, unless the log has the leader's entry at this position. The whole term
     /// that is in conflict there is skipped (Ng 2020, section 10.1).
-    pub(super) fn conflict(&self, prev: Slot, prev_ballot: Ballot) -> Option<(Slot, Ballot)> {
-        if prev <= self.decided {
+    pub(super) fn conflict(&self, of_leader: Position) -> Option<Position> {
+        if of_leader.slot <= self.decided {
             // The leader has every decided entry, and these are decided.
             return None;
         }
-        let hint = match self.log.ballot_at(prev) {
-            Some(ballot) if ballot == prev_ballot => return None,
-            Some(_) => self.log.run_start(prev).prev().max(self.decided),
+        let slot = match self.log.ballot_at(of_leader.slot) {
+            Some(ballot) if ballot == of_leader.ballot => return None,
+            Some(_) => self.log.run_start(of_leader.slot).prev().max(self.decided),
             None => self.log.last(),
         };
-        Some((hint, self.log.ballot_at(hint).unwrap_or_default()))
+        Some(Position { slot, ballot: self.log.ballot_at(slot).unwrap_or_default() })
     }
 
     /// Takes note that the leader has committed slots through this one. The message can only mean what is

@@ -19,7 +19,7 @@ use super::{
     Message, Raft, Replication, Round, RoundConflict, State, VoteRound,
     commit_status::{CommitStatus, Merge, Status},
     follower::Taken,
-    log::fitting,
+    log::{Position, fitting},
     pace::Pace,
     pulls::Pulls,
 };
@@ -425,10 +425,8 @@ impl Raft {
         if self.options.raft.lazy_push.is_none() || round.number == 0 || round.number < self.gossip.seen {
             return false;
         }
-        let (last, last_ballot) = round.end();
         let is_from_peer = from != round.ballot.replica;
-        self.conflict(last, last_ballot).is_some()
-            && (is_from_peer || self.conflict(round.prev, round.prev_ballot).is_none())
+        self.conflict(round.end()).is_some() && (is_from_peer || self.conflict(round.before()).is_none())
     }
 
     pub(super) fn take_round(&mut self, now: Time, from: ReplicaId, round: Round, effects: &mut Effects) {
@@ -437,10 +435,10 @@ impl Raft {
         let by_length = self.options.has(super::Bug::FitByLength) && entries.is_empty();
         let prev_ballot = self.log.ballot_at(prev).filter(|_| by_length).unwrap_or(prev_ballot);
         match self.take_in(prev, prev_ballot, entries, effects) {
-            Taken::Conflicts { hint, hint_ballot } if self.pulls() && from != ballot.replica => {
-                self.pull(now, from, ballot, (prev, prev_ballot), (hint, hint_ballot), effects);
+            Taken::Conflicts(hint) if self.pulls() && from != ballot.replica => {
+                self.pull(now, from, ballot, Position { slot: prev, ballot: prev_ballot }, hint, effects);
             }
-            Taken::Conflicts { hint, hint_ballot } => {
+            Taken::Conflicts(Position { slot: hint, ballot: hint_ballot }) => {
                 let conflict = RoundConflict { ballot, number, prev, hint, hint_ballot };
                 effects.send(ballot.replica, Message::RoundConflict(conflict), self.term_lsn);
             }

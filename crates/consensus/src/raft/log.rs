@@ -12,6 +12,13 @@ use crate::{VoterSets, batches::last_of};
 /// oldest is forgotten, and a replica that asks about it has to catch up by other means.
 const RUNS_MAX: usize = 1024;
 
+/// A slot, with the term that its entry has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    pub(super) slot: Slot,
+    pub(super) ballot: Ballot,
+}
+
 /// The log of a replica, as far as it is in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
@@ -25,7 +32,7 @@ pub(super) struct Log {
     recorded: Slot,
     /// The first slot of each term in the log, ascending, with the term. Nothing is known of the terms before
     /// the first.
-    runs: VecDeque<(Slot, Ballot)>,
+    runs: VecDeque<Position>,
     /// The configurations in the log, ascending: the last one that is delivered, and those after it. The last counts.
     configurations: VecDeque<Configuration>,
     /// The record of the last entry that is not held any more.
@@ -78,7 +85,7 @@ impl Log {
             written: VecDeque::new(),
             unwritten: Vec::new(),
             recorded: base.slot,
-            runs: VecDeque::from([(base.slot, base.ballot)]),
+            runs: VecDeque::from([Position { slot: base.slot, ballot: base.ballot }]),
             configurations: VecDeque::from([base]),
             floor: Lsn::ZERO,
         }
@@ -153,30 +160,30 @@ impl Log {
             return None;
         }
         // It is nearly always the last term.
-        self.runs.iter().rev().find(|(first, _)| *first <= slot).map(|&(_, ballot)| ballot)
+        self.runs.iter().rev().find(|run| run.slot <= slot).map(|run| run.ballot)
     }
 
     /// The term of the last slot.
     pub(super) fn last_ballot(&self) -> Ballot {
-        self.runs.back().expect("there is always one").1
+        self.runs.back().expect("there is always one").ballot
     }
 
     /// The first slot of the term that a slot has.
     pub(super) fn run_start(&self, slot: Slot) -> Slot {
-        self.runs.iter().rev().find(|(first, _)| *first <= slot).map_or(Slot::ZERO, |&(first, _)| first)
+        self.runs.iter().rev().find(|run| run.slot <= slot).map_or(Slot::ZERO, |run| run.slot)
     }
 
     /// The last slot through `slot` whose term is not above `ballot`; `None` if that is not known.
     pub(super) fn last_not_above(&self, slot: Slot, ballot: Ballot) -> Option<Slot> {
         let mut end = slot.min(self.last());
-        for &(first, of) in self.runs.iter().rev() {
-            if first > end {
+        for run in self.runs.iter().rev() {
+            if run.slot > end {
                 continue;
             }
-            if of <= ballot {
+            if run.ballot <= ballot {
                 return Some(end);
             }
-            end = first.prev();
+            end = run.slot.prev();
         }
         None
     }
@@ -216,8 +223,8 @@ impl Log {
 
     /// Takes note of the term and the configuration of an entry that is added.
     fn takes(&mut self, slot: Slot, entry: &Entry) {
-        if self.runs.back().is_none_or(|&(_, ballot)| ballot != entry.ballot) {
-            self.runs.push_back((slot, entry.ballot));
+        if self.runs.back().is_none_or(|run| run.ballot != entry.ballot) {
+            self.runs.push_back(Position { slot, ballot: entry.ballot });
             if self.runs.len() > RUNS_MAX {
                 self.runs.pop_front();
             }
@@ -239,7 +246,7 @@ impl Log {
             let kept = usize::try_from(from.0 - written.first.0).expect("less than there are");
             written.entries = written.entries[..kept].into();
         }
-        while self.runs.back().is_some_and(|(first, _)| *first >= from) {
+        while self.runs.back().is_some_and(|run| run.slot >= from) {
             self.runs.pop_back();
         }
         while self.configurations.len() > 1
@@ -265,7 +272,7 @@ impl Log {
 
     /// Forgets the terms of slots that a snapshot covers, except the one that lasts into the rest.
     pub(super) fn forget_before(&mut self, slot: Slot) {
-        while self.runs.get(1).is_some_and(|(first, _)| *first <= slot) {
+        while self.runs.get(1).is_some_and(|run| run.slot <= slot) {
             self.runs.pop_front();
         }
     }

@@ -14,7 +14,10 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Batch, DecodeError, Keep, Reader, ReplicaId, Slot, Writer};
 
-use super::commit_status::{Known, Merge, Status};
+use super::{
+    commit_status::{Known, Merge, Status},
+    log::Position,
+};
 use crate::{
     Body, Class, Logged, MEMBERS_MAX, VoterSets,
     batches::{last_of, with_others},
@@ -350,9 +353,14 @@ impl<T: Field> Field for Box<T> {
 
 impl Round {
     /// The last slot of the leader's log that it tells of, and the term of the entry there.
-    pub(super) fn end(&self) -> (Slot, Ballot) {
+    pub(super) fn end(&self) -> Position {
         let ballot = self.entries.last().map_or(self.prev_ballot, |entry| entry.ballot);
-        (Slot(self.prev.0 + self.entries.len() as u64), ballot)
+        Position { slot: Slot(self.prev.0 + self.entries.len() as u64), ballot }
+    }
+
+    /// The slot before its entries, and the term of the entry there.
+    pub(super) fn before(&self) -> Position {
+        Position { slot: self.prev, ballot: self.prev_ballot }
     }
 
     /// Whether it tells of entries that may not be committed. A leader's empty round begins after what is.

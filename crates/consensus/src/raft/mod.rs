@@ -47,7 +47,7 @@ pub use profile::{Replication, Tuning};
 use election::{Candidate, ElectionTimer};
 use gossip::Gossip;
 use leader::Leader;
-use log::Log;
+use log::{Log, Position};
 use std::sync::Arc;
 use synod_wire::{Ballot, Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
@@ -267,7 +267,7 @@ impl Raft {
             Message::Follow => self.on_follow(now, from, effects),
             Message::Round(round) => self.on_round(now, from, round, effects),
             Message::Pull { ballot, hint, hint_ballot } => {
-                self.on_pull(from, ballot, (hint, hint_ballot), effects);
+                self.on_pull(from, ballot, Position { slot: hint, ballot: hint_ballot }, effects);
             }
             Message::VoteRound(round) => self.on_vote_round(now, *round, effects),
             Message::RoundReply { ballot, number, through } => {

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 
 use synod_wire::{Ballot, ReplicaId, Slot, Time};
 
-use super::{Message, Raft, Round, log::fitting};
+use super::{
+    Message, Raft, Round,
+    log::{Position, fitting},
+};
 use crate::Effects;
-
-/// A slot, with the term that its entry has.
-type Position = (Slot, Ballot);
 
 /// What a replica remembers of questions for entries. All of it is of the present term.
 #[derive(Clone, Debug, Default)]
@@ -71,14 +71,14 @@ impl Raft {
         effects: &mut Effects,
     ) {
         let pulls = &mut self.gossip.pulls;
-        if pulls.lacks.is_none_or(|(_, (slot, _))| slot <= needs.0) {
+        if pulls.lacks.is_none_or(|(_, lacks)| lacks.slot <= needs.slot) {
             pulls.lacks = Some((from, needs));
         }
         if pulls.asked.is_some_and(|(_, until)| now < until) {
             return;
         }
         pulls.asked = Some((from, now + self.options.retransmit_after));
-        let (hint, hint_ballot) = hint;
+        let Position { slot: hint, ballot: hint_ballot } = hint;
         effects.send(from, Message::Pull { ballot, hint, hint_ballot }, self.term_lsn);
     }
 
@@ -88,7 +88,7 @@ impl Raft {
         self.gossip.pulls.answered_by(from);
         self.take_round(now, from, page, effects);
         let Some((peer, needs)) = self.gossip.pulls.lacks else { return };
-        match self.conflict(needs.0, needs.1) {
+        match self.conflict(needs) {
             None => self.gossip.pulls.lacks = None,
             // Without room for entries it would be asked for the same ones.
             Some(hint) if self.log.last_written() > before => {
@@ -127,7 +127,8 @@ impl Raft {
         if self.log.last_ballot() != ballot && !self.options.has(super::Bug::ServeAnyLog) {
             return false;
         }
-        let prev = self.log.last_not_above(hint.0, hint.1).filter(|prev| prev.next() >= self.log.first());
+        let prev =
+            self.log.last_not_above(hint.slot, hint.ballot).filter(|prev| prev.next() >= self.log.first());
         // What is not held any more is committed, and comes by catch-up.
         let Some((prev, prev_ballot)) = prev.and_then(|prev| Some((prev, self.log.ballot_at(prev)?))) else {
             return true;

@@ -65,8 +65,6 @@ use crate::{
 pub struct Ring {
     /// The window of its options is the coordinator's, which orders for all.
     common: Common,
-    /// The first slot of the last page of that promise that this replica was asked for.
-    told: Slot,
     state: State,
     /// What is known of the slots after the decided prefix.
     acceptor: Acceptor,

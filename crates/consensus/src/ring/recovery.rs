@@ -15,6 +15,7 @@ use crate::{
     election,
     leadership::Leads,
     paxos::{Common, Paxos},
+    replay::Replay,
 };
 
 impl Prove for Record {
@@ -49,7 +50,6 @@ impl Ring {
         options.window_max *= members.count();
         let mut replica = Ring {
             common: Common::new(options, members, election, restart.base, effects),
-            told: Slot::ZERO,
             state: State::Follower,
             acceptor: Acceptor::new(restart.base),
             view: None,
@@ -76,17 +76,10 @@ impl Ring {
             replica.state = State::Recovering;
             // It keeps no promise, so that it follows whichever leader it hears.
             replica.common.promised = Ballot::ZERO;
-        } else if !replica.take_part(restart.head_start, now, effects)
-            && replica.has(Bug::ReuseBallot)
-            && replica.common.promised.replica == replica.me()
-        {
-            let ballot = replica.common.promised;
-            replica.common.promised.round -= 1;
-            replica.become_candidate(now, ballot, effects);
+        } else {
+            replica.resume(restart.head_start, now, effects);
         }
-        replica.common.disk.appended(before, effects.last_lsn(), now);
-        replica.report_leader(effects);
-        replica.ask_for_timer(effects);
+        replica.started(now, before, effects);
         replica
     }
 
@@ -99,39 +92,20 @@ impl Ring {
         records_may_be_missing: bool,
         effects: &mut Effects,
     ) -> bool {
-        let mut lost = records_may_be_missing;
-        let mut decided = self.decided();
-        // After what is missing, values far ahead are useless: they come by catch-up again.
-        let ahead = self.decided().0 + self.common.options.accept_ahead_max();
-        let last = Slot(if lost { ahead } else { u64::MAX });
+        let mut replay = Replay::new(&mut self.common, &mut self.acceptor, records_may_be_missing);
         for record in records {
             // A log in which another protocol wrote is the business of the layer that changed the protocol.
             let crate::Record::Ring(record) = record else { continue };
             match record {
-                Record::Promised(ballot) => {
-                    if !self.has(Bug::ForgetPromise) {
-                        self.common.promised = self.common.promised.max(ballot);
-                    }
+                Record::Promised(ballot) => replay.promised(ballot),
+                Record::Accepted { ballot, first, decided, batches } => {
+                    replay.accepted(ballot, first, decided, &batches);
                 }
-                Record::Accepted { ballot, first, decided: prefix, batches } => {
-                    decided = decided.max(prefix);
-                    self.acceptor.replay_run(ballot, first, &batches, last);
-                }
-                Record::Learned(value) => self.acceptor.replay_learned(value, last),
-                Record::Amnesia(forgot) => {
-                    lost |= forgot;
-                    if forgot {
-                        decided = self.acceptor.forget_undecided();
-                    }
-                }
+                Record::Learned(value) => replay.learned(value),
+                Record::Amnesia(forgot) => replay.amnesia(forgot),
             }
         }
-        if records_may_be_missing {
-            decided = self.acceptor.forget_undecided();
-        }
-        let decided = decided.max(known_decided);
-        self.acceptor.decide_through(decided, |_| true);
-        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+        let lost = replay.end(known_decided);
         self.deliver(effects);
         lost
     }

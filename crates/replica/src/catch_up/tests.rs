@@ -70,7 +70,7 @@ impl Laggard {
     /// Takes an answer with these slots from a peer that keeps the slots of `keeps`.
     fn fetched(&mut self, ms: u64, peer: ReplicaId, from: u64, through: u64, keeps: (u64, u64)) {
         let arrived = Arrived { peer, first: Slot(from), batches: batches(from, through) };
-        let keeps = (Slot(keeps.0), Slot(keeps.1));
+        let keeps = Slot(keeps.0)..=Slot(keeps.1);
         self.catch_up.fetched(at(ms), arrived, keeps, self.decided, &self.pace);
         self.take();
     }

@@ -41,21 +41,8 @@ impl World {
                 return Ok(());
             }
         }
-        machine.lives += 1;
-        // No two lives draw the same nonce, whichever disk they run on.
-        if machine.files.begin(machine.lives) {
-            // As if the log was lost; what the replica had decided is still what was decided. Real files know it.
-            if machine.disk.files().is_none() {
-                machine.disk.lose_log(false);
-            }
-            machine.copied = false;
-        }
+        machine.begin_life();
         let (number, amnesia) = (machine.lives, machine.disk.amnesia);
-        if amnesia {
-            // It knows that it forgot, also if it was a copy that it forgot.
-            machine.files.begin_without_memory();
-            machine.copied = false;
-        }
         let found = machine.disk.recover();
         machine.files.begin_log(found.last);
         self.votes.restarted(of, machine.disk.records(), machine.disk.lost, amnesia)?;

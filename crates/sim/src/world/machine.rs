@@ -166,6 +166,24 @@ impl Machine {
         }
     }
 
+    /// Begins a life with what the disk still has.
+    pub(crate) fn begin_life(&mut self) {
+        self.lives += 1;
+        // No two lives draw the same nonce, whichever disk they run on.
+        if self.files.begin(self.lives) {
+            // As if the log was lost; what the replica had decided is still what was decided. Real files know it.
+            if self.disk.files().is_none() {
+                self.disk.lose_log(false);
+            }
+            self.copied = false;
+        }
+        if self.disk.amnesia {
+            // It knows that it forgot, also if it was a copy that it forgot.
+            self.files.begin_without_memory();
+            self.copied = false;
+        }
+    }
+
     /// Whether a replica runs here, paused or not.
     pub(crate) fn is_alive(&self) -> bool {
         self.life.is_some()

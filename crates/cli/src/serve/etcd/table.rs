@@ -145,8 +145,16 @@ pub const FLAGS: &[Flag] = &[
     flag("grpc-keepalive-timeout", Time, Same("")),
     flag("heartbeat-interval", Text, Same("")),
     flag("host-whitelist", Text, Same("")),
-    flag("initial-advertise-peer-urls", Text, Same("One address.")),
-    flag("initial-cluster", Text, Same("One address for each name.")),
+    flag(
+        "initial-advertise-peer-urls",
+        Text,
+        Same("One address; its host name may stand for several, which are tried in turn."),
+    ),
+    flag(
+        "initial-cluster",
+        Text,
+        Same("One address for each name; its host name may stand for several, which are tried in turn."),
+    ),
     flag("initial-cluster-state", Text, Same("")),
     flag("initial-cluster-token", Text, Same("Default: synod-cluster.")),
     flag("initial-corrupt-check", Switch, Same("The same as the feature InitialCorruptCheck.")),

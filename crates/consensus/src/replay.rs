@@ -1,0 +1,81 @@
+//! How a replica that decides slot by slot takes in the records of an earlier life. The protocols write records of
+//! their own; what these mean is the same for all.
+
+use synod_wire::{Ballot, Slot};
+
+use crate::{
+    Batches, Bug,
+    acceptor::{AcceptedValue, Acceptor},
+    paxos::Common,
+};
+
+/// Takes in records in the order in which they were written.
+pub(crate) struct Replay<'a> {
+    common: &'a mut Common,
+    acceptor: &'a mut Acceptor,
+    /// Records may be missing, whatever those that are there say.
+    missing: bool,
+    /// This replica may have forgotten something.
+    lost: bool,
+    /// Slots through this one are decided.
+    decided: Slot,
+    /// What was accepted after this slot is left out.
+    last: Slot,
+}
+
+impl Replay<'_> {
+    pub(crate) fn new<'a>(
+        common: &'a mut Common,
+        acceptor: &'a mut Acceptor,
+        records_may_be_missing: bool,
+    ) -> Replay<'a> {
+        let decided = acceptor.decided();
+        // After what is missing, values far ahead are useless: they come by catch-up again.
+        let ahead = Slot(decided.0 + common.options.accept_ahead_max());
+        let last = if records_may_be_missing { ahead } else { Slot(u64::MAX) };
+        Replay {
+            common,
+            acceptor,
+            missing: records_may_be_missing,
+            lost: records_may_be_missing,
+            decided,
+            last,
+        }
+    }
+
+    pub(crate) fn promised(&mut self, ballot: Ballot) {
+        if !self.common.options.has(Bug::ForgetPromise) {
+            self.common.promised = self.common.promised.max(ballot);
+        }
+    }
+
+    /// Batches were accepted from slot `first` on, when slots through `decided` were known to be decided.
+    pub(crate) fn accepted(&mut self, ballot: Ballot, first: Slot, decided: Slot, batches: &Batches) {
+        self.decided = self.decided.max(decided);
+        self.acceptor.replay_run(ballot, first, batches, self.last);
+    }
+
+    pub(crate) fn learned(&mut self, value: AcceptedValue) {
+        self.acceptor.replay_learned(value, self.last);
+    }
+
+    /// A life began that had forgotten something, or what was forgotten had been learned again.
+    pub(crate) fn amnesia(&mut self, forgot: bool) {
+        self.lost = forgot || self.missing;
+        if forgot {
+            self.decided = self.acceptor.forget_undecided();
+        }
+    }
+
+    /// That was all; besides, slots through `known` are decided. Returns whether this replica may have forgotten
+    /// something: records are missing, or an earlier life had forgotten something and did not learn it again.
+    pub(crate) fn end(mut self, known: Slot) -> bool {
+        if self.missing {
+            self.decided = self.acceptor.forget_undecided();
+        }
+        let decided = self.decided.max(known);
+        self.acceptor.decide_through(decided, |_| true);
+        self.common.decided_elsewhere = self.common.decided_elsewhere.max(decided);
+        self.lost
+    }
+}
