@@ -138,6 +138,14 @@ fn metrics_are_valid_openmetrics_and_say_what_is_wanted_to_know() {
     let version = format!("synod_build_info{{version=\"{}\",etcd_api=\"3.6.0\"}}", env!("CARGO_PKG_VERSION"));
     assert_eq!(value(&page, &version), 1.0);
     assert!(value(&page, "synod_peer_sent_bytes_total{peer=\"2\"}") > 0.0);
+    // What alert rules for etcd ask for.
+    assert!(value(&page, "etcd_server_leader_changes_seen_total") >= 1.0);
+    assert_eq!(value(&page, "etcd_server_proposals_pending"), value(&page, "synod_slots_in_flight"));
+    let commits = value(&page, "synod_log_commit_seconds_count");
+    assert_eq!(value(&page, "etcd_disk_wal_fsync_duration_seconds_count"), commits);
+    assert!(value(&page, "etcd_network_peer_sent_bytes_total{To=\"2\"}") > 0.0);
+    let put = "grpc_type=\"unary\",grpc_service=\"etcdserverpb.KV\",grpc_method=\"Put\",grpc_code=\"OK\"";
+    assert!(value(&page, &format!("grpc_server_handled_total{{{put}}}")) >= 2.0);
     assert!(value(&page, "process_resident_memory_bytes") > 1e6);
     assert!(value(&page, "process_cpu_seconds_total") > 0.0);
     assert!(value(&page, "process_start_time_seconds") > 1.7e9);

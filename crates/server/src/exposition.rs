@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::{
     Consistency, Group, Replica, Standing, Status, Watches,
+    etcd_names::by_etcds_names,
     services::{API_VERSION, Store},
 };
 
@@ -73,6 +74,10 @@ pub(crate) async fn exposition<R: Replica>(
     let mut text = String::new();
     encode_registry(&mut text, counted)?;
     encode_registry(&mut text, &now)?;
+    // As with the state below: of several groups none speaks for all.
+    if store.groups().len() == 1 {
+        text += &by_etcds_names(&text);
+    }
     encode_eof(&mut text)?;
     Ok(match format {
         Format::Open => text,

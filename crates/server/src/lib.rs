@@ -31,6 +31,7 @@ mod call;
 mod compaction_hashes;
 mod config;
 mod connection;
+mod etcd_names;
 mod event_loop;
 mod exposition;
 mod feeds;

@@ -110,6 +110,40 @@ impl RequestMetrics {
     }
 }
 
+impl RequestMetrics {
+    /// The same counts as etcd's gRPC library names and labels them.
+    fn encode_as_grpc(&self, families: &mut Families<'_, '_>) -> fmt::Result {
+        let counts = METHODS.into_iter().zip(&self.methods.0).flat_map(|(path, method)| {
+            let (service, name) = path[1..].split_once('/').expect("a path has a service and a method");
+            let counts = method.codes.iter().map(|count| count.load(Relaxed)).enumerate();
+            counts.filter(|(_, count)| *count > 0).map(move |(code, count)| {
+                let labels = [
+                    ("grpc_type", stream_kind(name).to_owned()),
+                    ("grpc_service", service.to_owned()),
+                    ("grpc_method", name.to_owned()),
+                    ("grpc_code", code_name(code)),
+                ];
+                (labels, count)
+            })
+        });
+        families.counters(
+            "grpc_server_handled",
+            "Calls of clients that ended, by method and code",
+            None,
+            counts,
+        )
+    }
+}
+
+/// Which sides of a method's calls are streams.
+fn stream_kind(method: &str) -> &'static str {
+    match method {
+        "Watch" | "LeaseKeepAlive" => "bidi_stream",
+        "Snapshot" | "RangeStream" | "Observe" => "server_stream",
+        _ => "unary",
+    }
+}
+
 /// A code's name as in other metrics of gRPC.
 fn code_name(code: usize) -> String {
     match Code::from(code as i32) {
@@ -134,6 +168,7 @@ impl Collector for RequestMetrics {
             None,
             counts,
         )?;
+        self.encode_as_grpc(&mut families)?;
         let times = methods().filter(|(_, method)| !method.times.is_empty());
         families.histograms(
             "synod_request",
@@ -163,6 +198,7 @@ mod tests {
             "synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"OK\"} 1",
             "synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"ResourceExhausted\"} 1",
             "synod_requests_total{method=\"other\",code=\"OK\"} 2",
+            "grpc_server_handled_total{grpc_type=\"unary\",grpc_service=\"etcdserverpb.KV\",grpc_method=\"Put\",grpc_code=\"ResourceExhausted\"} 1",
             "synod_request_seconds_bucket{le=\"0.0001\",method=\"/etcdserverpb.KV/Put\"} 0",
             "synod_request_seconds_bucket{le=\"0.0002\",method=\"/etcdserverpb.KV/Put\"} 1",
             "synod_request_seconds_bucket{le=\"+Inf\",method=\"/etcdserverpb.KV/Put\"} 2",
