@@ -109,10 +109,13 @@ fn frames_arrive_whole_and_in_order(tune: fn(Config) -> Config) {
         Replica::start(tune(secured(id, 1, &addresses, tls)), listener)
     };
     let replicas: Vec<_> = listeners.into_iter().zip(1..).map(start).collect();
-    for (replica, me) in replicas.iter().zip(1_u64..) {
+    // All of them first: to wait for one event passes over others, and so would lose what came before it.
+    for replica in &replicas {
         for _ in 0..2 {
             replica.wait_for(|event| matches!(event, Event::Up { .. }).then_some(()));
         }
+    }
+    for (replica, me) in replicas.iter().zip(1_u64..) {
         for body in bodies() {
             let others: Vec<_> = (1..=3).filter(|&other| other != me).map(ReplicaId).collect();
             replica.sender.send_many(&others, encode(&body));
