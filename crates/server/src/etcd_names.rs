@@ -1,7 +1,7 @@
 //! Families of the page `/metrics` that appear by etcd's names too, since dashboards and alert rules for etcd ask for
 //! them. What they count is the same here and there; the buckets of histograms are ours.
 
-/// A family by both names, without a counter's `_total`, and how a label is called there.
+/// A family by both names, without a counter's `_total`, and how the label is called there that names a member.
 struct Alias {
     ours: &'static str,
     etcds: &'static str,
@@ -35,14 +35,20 @@ pub(crate) fn by_etcds_names(open: &str) -> String {
             let Some(rest) = told.strip_prefix(alias.ours).filter(|rest| is_of_family(rest)) else {
                 continue;
             };
-            let rest = match alias.label {
-                Some((ours, etcds)) => rest.replacen(&format!("{ours}=\""), &format!("{etcds}=\""), 1),
-                None => rest.to_owned(),
-            };
+            let labelled = alias.label.and_then(|(ours, etcds)| with_member(rest, ours, etcds));
+            let rest = labelled.as_deref().unwrap_or(rest);
             renamed += &format!("{mark}{}{rest}\n", alias.etcds);
         }
     }
     renamed
+}
+
+/// What follows a family's name in a sample, with the label `etcds` in the place of `ours`: a member's id, which etcd
+/// writes in hexadecimal digits. `None` if the line has no such label.
+fn with_member(rest: &str, ours: &str, etcds: &str) -> Option<String> {
+    let (before, value) = rest.split_once(&format!("{ours}=\""))?;
+    let (id, after) = value.split_once('"')?;
+    Some(format!("{before}{etcds}=\"{:x}\"{after}", id.parse::<u64>().ok()?))
 }
 
 /// Whether what follows a family's name in a line is the family's, and not more of another name.
@@ -61,7 +67,7 @@ mod tests {
                     synod_leader_changes_total 3\n# TYPE synod_leader gauge\nsynod_leader 1\n\
                     # TYPE synod_log_commit_seconds histogram\n# UNIT synod_log_commit_seconds seconds\n\
                     synod_log_commit_seconds_sum 0.5\nsynod_log_commit_seconds_bucket{le=\"0.1\"} 2\n\
-                    # TYPE synod_peer_sent_bytes counter\nsynod_peer_sent_bytes_total{peer=\"2\"} 70\n";
+                    # TYPE synod_peer_sent_bytes counter\nsynod_peer_sent_bytes_total{peer=\"12\"} 70\n";
         let expected = "# HELP etcd_server_leader_changes_seen How often\n\
                         # TYPE etcd_server_leader_changes_seen counter\n\
                         etcd_server_leader_changes_seen_total 3\n\
@@ -70,7 +76,7 @@ mod tests {
                         etcd_disk_wal_fsync_duration_seconds_sum 0.5\n\
                         etcd_disk_wal_fsync_duration_seconds_bucket{le=\"0.1\"} 2\n\
                         # TYPE etcd_network_peer_sent_bytes counter\n\
-                        etcd_network_peer_sent_bytes_total{To=\"2\"} 70\n";
+                        etcd_network_peer_sent_bytes_total{To=\"c\"} 70\n";
         assert_eq!(by_etcds_names(open), expected);
     }
 }
