@@ -276,6 +276,8 @@ pub struct Outcome {
     pub answered: u64,
     /// How many of these each replica gave; in virtual time only.
     pub answered_by: BTreeMap<ReplicaId, u64>,
+    /// The latencies of these together, in nanoseconds.
+    pub waited_by: BTreeMap<ReplicaId, u64>,
     /// The actual length of the window, in seconds.
     pub seconds: f64,
     /// Proposals that timed out.
@@ -301,6 +303,7 @@ impl Outcome {
         Outcome {
             answered: 0,
             answered_by: BTreeMap::new(),
+            waited_by: BTreeMap::new(),
             seconds: 0.0,
             timed_out: 0,
             resent: 0,
@@ -340,7 +343,8 @@ impl Outcome {
     }
 
     /// The answers of the leader, and of the replicas that gave the fewest and the most, over those of a replica on
-    /// average; nothing if fewer than two gave any.
+    /// average; and the mean latency at the replicas that answer the soonest and the latest. Nothing if fewer than two
+    /// gave any.
     fn shares(&self) -> Vec<(&'static str, f64)> {
         if self.answered_by.len() < 2 {
             return Vec::new();
@@ -350,10 +354,14 @@ impl Outcome {
         let leader = self.leaders.last().and_then(|leader| self.answered_by.get(leader));
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);
         let most = all.iter().copied().fold(0.0, f64::max);
+        let latency = |(of, &nanos): (&ReplicaId, &u64)| nanos as f64 / self.answered_by[of] as f64 / 1e6;
+        let latencies: Vec<f64> = self.waited_by.iter().map(latency).collect();
         vec![
             ("leader_share", leader.map_or(0.0, |&answers| answers as f64) / mean),
             ("least_share", least / mean),
             ("most_share", most / mean),
+            ("soonest_mean_ms", latencies.iter().copied().fold(f64::INFINITY, f64::min)),
+            ("latest_mean_ms", latencies.iter().copied().fold(0.0, f64::max)),
         ]
     }
 }

@@ -187,6 +187,62 @@ fn a_leader_counts_answers_to_its_rounds() {
     assert!(second.number > first.number);
 }
 
+/// Entries of an earlier term are committed only with one of this term behind them: a leader that told nothing else
+/// before the first message was committed would tell nothing else at all.
+#[test]
+fn a_round_has_at_most_the_bytes_of_a_message_and_the_next_one_goes_on_where_it_ends() {
+    let bytes_max = 2_500;
+    let raft = Tuning { append_bytes_max: bytes_max, ..options(Replication::GossipReplies).raft };
+    let options = Options { raft, ..Options::default() };
+    let old = ["a", "b", "c", "d", "e"].map(|text| entry(1, R1, &text.repeat(1_000)));
+    let records = vec![
+        Record::Amnesia(false),
+        Record::Term { term: 1, voted_for: Some(R1) },
+        Record::Entries {
+            first: Slot(1),
+            entries: old.into(),
+            decided: Slot::ZERO,
+            decided_in: Ballot::ZERO,
+        },
+    ];
+    let mut leader = One::start(Members::new(FIVE, R1), &options, records, false);
+    leader.effects.drain();
+    let mut effects = leader.wait(T * 2);
+    for rehearsal in [true, false] {
+        leader.durable();
+        for from in [R2, R3] {
+            effects.extend(leader.receive(from, Message::VoteReply { term: 2, rehearsal, granted: true }));
+        }
+    }
+    assert_eq!(leader.role(), Role::Leader);
+    effects.extend(leader.durable());
+    for _ in 0..3 {
+        effects.extend(leader.wait(Duration::from_millis(1)));
+    }
+    let told: Vec<Round> = rounds(&effects).into_iter().map(|(_, round, _)| round).collect();
+    let pages: Vec<_> = told.iter().map(|round| (round.prev.0, round.entries.len())).collect();
+    assert_eq!(pages[..3], [(0, 2), (2, 2), (4, 2)], "nobody has answered yet");
+    for round in &told {
+        let bytes: usize = round.entries.iter().map(|entry| entry.batch.bytes().len()).sum();
+        assert!(bytes <= bytes_max, "{bytes} in round {}", round.number);
+    }
+    let (ballot, number) = (ballot(2, R1), told[2].number);
+    let mut decided = 0;
+    for from in [R2, R3] {
+        let reply = Message::RoundReply { ballot, number, through: Slot(6) };
+        decided += delivered(&leader.receive(from, reply)).len();
+    }
+    assert_eq!(decided, 6, "with the entry of this term, which the third round brought");
+    // What is larger than a message is one by itself.
+    leader.propose(&"f".repeat(2 * bytes_max));
+    let effects = leader.propose("g");
+    let effects =
+        [effects, leader.wait(Duration::from_millis(1)), leader.wait(Duration::from_millis(1))].concat();
+    let pages: Vec<_> =
+        rounds(&effects).iter().map(|(_, round, _)| (round.prev.0, round.entries.len())).collect();
+    assert_eq!(pages[..2], [(6, 1), (7, 1)]);
+}
+
 #[test]
 fn a_follower_whose_log_does_not_fit_is_served_directly_until_it_does() {
     let (mut leader, _) = leader(Replication::GossipReplies);

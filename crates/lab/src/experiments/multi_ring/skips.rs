@@ -67,8 +67,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     title: "Multi-Ring: what waits in the merge of two rings, and what skips cost",
     source: "Benz 2013, section 4.3.2, figure 4.6 (R6, B70, B77, B83)",
     about: "Two rings of three machines each; a seventh machine learns both and executes them in one order. Each \
-            machine has a card of 1 Gbit/s. At the leader of a busy ring 1,000 commands of 8 KiB come a second, at \
-            random; at that of an idle one none. (The document's proposer had ten values under way, 680 Mbit/s.) With \
+            machine has a card of 1 Gbit/s. At the leader of a busy ring 1,000 commands come a second, at random, \
+            of 8 KiB if not told otherwise; at that of an idle one none. (The document's proposer had ten values under way, 680 Mbit/s.) With \
             lambda, half more than a busy ring orders, the rings know nothing of each other, as in the document. With \
             follow and demand the machines of each ring learn the other one as well, as each node of a Synod cluster \
             learns all groups. What an idle ring sends without any skips is measured beside that. In the last case \
@@ -83,6 +83,12 @@ pub const EXPERIMENT: Experiment = Experiment {
             default: "lambda:1500,follow,demand",
             full: "lambda:1500,follow,demand",
             ..SKIPS
+        },
+        Parameter {
+            key: "bytes",
+            help: "Bytes of a command. All that is ordered stays in memory.",
+            default: "8192",
+            full: "256",
         },
     ],
     headline: "throughput",
@@ -153,11 +159,12 @@ pub const EXPERIMENT: Experiment = Experiment {
 fn points_of_skips(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual])?;
     let window = parameters.seconds("seconds")?;
+    let bytes = parameters.count("bytes", 8..=SMALL_BYTES as u64)? as usize;
     let mut points = Vec::new();
     let mut add = |name: &str, skips, apart, busy| {
         let setup = setup(&field, parameters, 7, Some(FAST_CARD))?;
-        let groups = two_rings(skips, apart, busy, window);
-        let sum_up = move |ran: &Ran| of_two(ran, busy, window);
+        let groups = two_rings(skips, apart, busy, bytes, window);
+        let sum_up = move |ran: &Ran| of_two(ran, busy, bytes, window);
         points.push(point(format!("{name}, {}", busy.name()), 2.0, setup, groups, sum_up));
         Ok::<(), LabError>(())
     };
@@ -173,9 +180,8 @@ fn points_of_skips(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
 const NO_SKIPS: &str = "no skips";
 
 /// Two rings, and the machine that merges them. If they are `apart` the machines of one ring do not learn the other.
-fn two_rings(skips: Skips, apart: bool, busy: Busy, window: Duration) -> Groups {
-    let load =
-        |busy: bool| Load { rate: busy.then_some(RATE), ..load(Asked::Leader, 0, SMALL_BYTES, window) };
+fn two_rings(skips: Skips, apart: bool, busy: Busy, bytes: usize, window: Duration) -> Groups {
+    let load = |busy: bool| Load { rate: busy.then_some(RATE), ..load(Asked::Leader, 0, bytes, window) };
     let mut second = load(busy == Busy::Both);
     if busy == Busy::Pause {
         second.acts = vec![Act { at: window / 2, what: What::Pause(PAUSE) }];
@@ -190,8 +196,8 @@ fn two_rings(skips: Skips, apart: bool, busy: Busy, window: Duration) -> Groups 
 }
 
 /// The figures of two rings.
-fn of_two(ran: &Ran, busy: Busy, window: Duration) -> Sample {
-    let (mut figures, seconds) = (figures(ran, SMALL_BYTES), ran.groups[0].seconds);
+fn of_two(ran: &Ran, busy: Busy, bytes: usize, window: Duration) -> Sample {
+    let (mut figures, seconds) = (figures(ran, bytes), ran.groups[0].seconds);
     let (sent, waiting) = (ran.sent[1], waiting(ran));
     let half = waiting.len() / 2;
     // After a pause counts what is there once it should be over.

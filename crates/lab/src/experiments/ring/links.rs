@@ -7,7 +7,7 @@ use crate::{
         judging::Rows,
         parameters::{ON_VIRTUAL, REPLICAS, SHORT_WINDOW, sizes},
         points::Field,
-        s_paxos::{COSTS, load, setup},
+        s_paxos::{COSTS, Regime, load, setup},
     },
     ground::{Ground, Load},
     study::{Experiment, Judgement, LabError, Measured, Parameter, Parameters, Point, Shape},
@@ -18,7 +18,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "benz-links",
     title: "Ring: what each link carries",
     source: "Benz 2013, sections 2.3 and 3.1.3, test vectors TV1 to TV3 (R11)",
-    about: "A ring whose cards of 100 Mbit/s are full, with commands of 8 KiB from proposers beside all members, or beside the \
+    about: "A ring whose cards are full, with commands of 8 KiB from proposers beside all members, or beside the \
             coordinator alone. All bytes that each replica sends to each other one are counted: names, votes, decisions, \
             heartbeats and whatever is sent again, too. A replica's link to its successor is the one on which it sends \
             most.",
@@ -27,6 +27,12 @@ pub const EXPERIMENT: Experiment = Experiment {
         Parameter { default: "100", full: "1000", ..SHORT_WINDOW },
         COSTS,
         Parameter { default: "3,5", full: "3,5,7", ..REPLICAS },
+        Parameter {
+            key: "card",
+            help: "What each network card carries in each direction, in Mbit/s. All that is ordered stays in memory.",
+            default: "100",
+            full: "10",
+        },
     ],
     headline: "throughput",
     points: points_of_links,
@@ -60,10 +66,11 @@ pub const EXPERIMENT: Experiment = Experiment {
 fn points_of_links(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual])?;
     let window = parameters.seconds("seconds")?;
+    let card = parameters.count("card", 1..=1_000_000)? as f64;
     let mut points = Vec::new();
     for replicas in sizes(parameters)? {
         for way in [Way::RingOfOne, Way::RingOfAll] {
-            let regime = regime(VALUE_BYTES);
+            let regime = Regime { megabits: Some(card), ..regime(VALUE_BYTES) };
             let setup = setup(&field, parameters, replicas, way.ordering(), (regime, way.arrangement()))?;
             let load = load(regime, way.arrangement(), regime.clients * replicas, window);
             points.push(field.point(way.name(), replicas as f64, setup, Load { beside: true, ..load }));

@@ -81,12 +81,14 @@ pub const SIZE: Experiment = Experiment {
             Clients ask the leader of MultiPaxos, which sends bodies to all; or the coordinator of a ring; or all members of \
             a ring. A bound is what the bodies of commands and the clients leave of the busiest card. Clients share the cards \
             of the replicas that they ask, unlike in the document: so each card takes in every body once, from a client or \
-            from the ring, and a ring cannot order more than one card carries, where the document has n/(n-1) of it.",
+            from the ring, and a ring cannot order more than one card carries, where the document has n/(n-1) of it. Clients \
+            of a replica have 128 KiB of commands under way, as many whatever the size; those of the leader together at most \
+            what its card sends in half a second.",
     parameters: &[
         ON_VIRTUAL_OR_NAMESPACES,
         Parameter { default: "4", full: "10", ..SHORT_WINDOW },
         COSTS,
-        Parameter { default: "3,5,7,11", full: "3,5,7,9,11", ..REPLICAS },
+        Parameter { default: "3,5,7,11,20", full: "3,5,7,9,11,15,20", ..REPLICAS },
     ],
     headline: "throughput",
     points: points_by_size,
@@ -103,6 +105,12 @@ pub const SIZE: Experiment = Experiment {
             claim: "if clients ask all members, throughput is one card whatever the size, within 10 % (the document, whose cards \
                     carry no clients: n/(n-1) of a card)",
             judge: constant_share,
+        },
+        Shape {
+            id: "R5-latency",
+            claim: "with as many commands under way at each member whatever the size, the median latency is linear in the \
+                    number of members, within 15 %",
+            judge: linear_latency,
         },
         Shape {
             id: "ring-gain",
@@ -124,7 +132,9 @@ pub const VALUES: Experiment = Experiment {
     title: "Ring: throughput and latency by the size of commands",
     source: "Benz 2013, section 4.2, figures 4.2 to 4.4 (R3, R4)",
     about: "A ring of three replicas, each with a network card of 100 Mbit/s in each direction (the document: 1 Gbit/s), and in \
-            virtual time with a machine of its own. Clients ask the coordinator, or all members.",
+            virtual time with a machine of its own. Clients ask the coordinator, or all members, and have 128 KiB of commands \
+            under way at each replica; or, as in the document, those of each member have twenty commands under way, of \
+            whatever size.",
     parameters: &[
         ON_VIRTUAL_OR_NAMESPACES,
         Parameter { default: "4", full: "10", ..SHORT_WINDOW },
@@ -142,6 +152,7 @@ pub const VALUES: Experiment = Experiment {
         lines("Bytes of commands", "goodput", "Mbit/s", "bytes of a command"),
         lines("Throughput", "throughput", "commands a second", "bytes of a command"),
         lines("Median latency", "median_ms", "ms", "bytes of a command"),
+        lines("Latency within which 99 % of answers come", "p99_ms", "ms", "bytes of a command"),
     ],
     facts: &[],
     shapes: &[
@@ -149,6 +160,17 @@ pub const VALUES: Experiment = Experiment {
             id: "R3",
             claim: "with commands of 8 KiB, one proposer at the coordinator of a ring of three reaches 90 % of a card",
             judge: |measured| share_of_card(measured, Way::RingOfOne, (0.9, 1.0)),
+        },
+        Shape {
+            id: "R3-rate",
+            claim: "with twenty commands under way at each of three members, commands a second fall as one over their size, \
+                    within 10 %, from 4 KiB on",
+            judge: |measured| by_size(measured, "throughput", |rate, bytes| rate * bytes),
+        },
+        Shape {
+            id: "R3-latency",
+            claim: "and mean latency grows as their size, within 10 %, from 4 KiB on",
+            judge: |measured| by_size(measured, "mean_ms", |ms, bytes| ms / bytes),
         },
         Shape {
             id: "R4",
@@ -184,6 +206,8 @@ pub const STORES: Experiment = Experiment {
     charts: &[
         lines("Throughput", "throughput", "commands a second", "ms of a commit"),
         lines("Median latency", "median_ms", "ms", "ms of a commit"),
+        lines("Latency within which 99 % of answers come", "p99_ms", "ms", "ms of a commit"),
+        lines("Commits of a follower's disk", "follower_commits", "commits a second", "ms of a commit"),
     ],
     facts: &[],
     shapes: &[
@@ -196,6 +220,12 @@ pub const STORES: Experiment = Experiment {
             id: "R1b",
             claim: "on a slow disk (8 ms) a ring that does not wait for it orders at least twice what one does that waits",
             judge: |measured| stores(measured, Durability::Async, Durability::Sync, (2.0, f64::INFINITY)),
+        },
+        Shape {
+            id: "R1c",
+            claim: "where votes wait for disks, one commit takes in what several commands wait for, four of the 24 under way \
+                    at least: commands a second are those of a commit times commits a second (B40)",
+            judge: commits,
         },
     ],
 };
@@ -233,13 +263,58 @@ fn stores(measured: &Measured, one: Durability, other: Durability, (least, most)
     Judgement::of((least..=most).contains(&(a / b)), said)
 }
 
-/// Bytes of commands that the clients of a replica have under way: enough to fill a card, and little enough that what
-/// the leader of a large group has in front of its card leaves within a second.
+/// Commands that a commit takes in at least, of those that wait.
+const LEAST_TAKEN: f64 = 4.0;
+
+/// What a commit takes in of what waits, and how busy disks are with that.
+fn commits(measured: &Measured) -> Judgement {
+    let mut rows = Rows::new(&[
+        "ms of a commit",
+        "commits a second",
+        "busy",
+        "commands a second",
+        "commands of a commit",
+    ]);
+    let series = Durability::Sync.to_string();
+    for x in measured.places(&series) {
+        let mean = |metric| measured.mean(&series, x, metric);
+        let (Some(throughput), Some(commits)) = (mean("throughput"), mean("follower_commits")) else {
+            continue;
+        };
+        let (busy, taken) = (commits * x / 1e3, throughput / commits);
+        let cells = [
+            format!("{x}"),
+            format!("{commits:.0}"),
+            format!("{busy:.2}"),
+            format!("{throughput:.0}"),
+            format!("{taken:.1}"),
+        ];
+        rows.add(cells, taken >= LEAST_TAKEN);
+    }
+    rows.judge("commits of a follower's disk, which the votes wait for")
+}
+
+/// Bytes of commands that the clients of a replica have under way: enough to fill a card.
 const CLIENT_BYTES: usize = 128 << 10;
+
+/// Seconds within which a leader's card sends to all what its clients have under way. What the election asks and
+/// answers waits behind that: where it was 1.2 s, with 11 replicas, another replica began to lead, and sent everything
+/// again.
+const LEADER_SECONDS: f64 = 0.5;
 
 /// The card, with commands of so many bytes.
 fn regime(value_bytes: usize) -> Regime {
     Regime { value_bytes, clients: (CLIENT_BYTES / value_bytes).max(1), ..LINK }
+}
+
+/// Commands that clients have under way together.
+fn under_way(way: Way, regime: Regime, replicas: usize) -> usize {
+    let all = regime.clients * replicas;
+    if way != Way::Leader {
+        return all;
+    }
+    let copies = (replicas - 1) * regime.value_bytes;
+    all.min((CARD * 125e3 * LEADER_SECONDS / copies as f64) as usize).max(1)
 }
 
 fn point(
@@ -251,7 +326,7 @@ fn point(
     let (regime, window) = (regime(value_bytes), parameters.seconds("seconds")?);
     let setup = setup(field, parameters, replicas, way.ordering(), (regime, way.arrangement()))?;
     let bound = bound_of(&setup.hardware, regime, &way.shares(replicas));
-    let load = load(regime, way.arrangement(), regime.clients * replicas, window);
+    let load = load(regime, way.arrangement(), under_way(way, regime, replicas), window);
     let point = field.point(way.name(), x, setup, load);
     Ok(with_figure(point, "bound", bound))
 }
@@ -270,8 +345,14 @@ fn points_by_size(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
 /// The document's size with the best throughput for its latency.
 const VALUE_BYTES: usize = 8 << 10;
 
+/// Commands that the clients of each member have under way in the document's experiment.
+const DOCUMENTS_CLIENTS: usize = 20;
+/// The series of them.
+const TWENTY_EACH: &str = "ring, twenty commands at each";
+
 fn points_by_value(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
     let field = Field::new(parameters, &[Ground::Virtual, Ground::Namespaces])?;
+    let window = parameters.seconds("seconds")?;
     let mut points = Vec::new();
     for bytes in parameters.list::<usize>("bytes")? {
         if !(64..=256 << 10).contains(&bytes) {
@@ -281,6 +362,10 @@ fn points_by_value(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
             let point = point(&field, parameters, (way, 3, bytes), bytes as f64)?;
             points.push(with_goodput(point, bytes));
         }
+        let (way, regime) = (Way::RingOfAll, Regime { clients: DOCUMENTS_CLIENTS, ..regime(bytes) });
+        let setup = setup(&field, parameters, 3, way.ordering(), (regime, way.arrangement()))?;
+        let load = load(regime, way.arrangement(), 3 * regime.clients, window);
+        points.push(with_goodput(field.point(TWENTY_EACH, bytes as f64, setup, load), bytes));
     }
     Ok(points)
 }
@@ -311,6 +396,43 @@ fn constant_share(measured: &Measured) -> Judgement {
         rows.add(cells, (share - 1.0).abs() <= 0.1);
     }
     rows.judge("throughput, of its bound")
+}
+
+/// Whether latency over the number of members is the same with all sizes.
+fn linear_latency(measured: &Measured) -> Judgement {
+    let mut rows = Rows::new(&["clients", "replicas", "median, ms", "ms a replica", "of the mean"]);
+    for way in [Way::RingOfOne, Way::RingOfAll] {
+        let places = measured.places(way.name());
+        let median = |x: f64| measured.mean(way.name(), x, "median_ms");
+        let each: Vec<(f64, f64)> = places.into_iter().filter_map(|x| Some((x, median(x)?))).collect();
+        let mean = each.iter().map(|(x, ms)| ms / x).sum::<f64>() / each.len().max(1) as f64;
+        for (x, ms) in each {
+            let share = ms / x / mean;
+            let figures = [ms, ms / x, share].map(|figure| format!("{figure:.2}"));
+            let cells = [&[way.name().to_owned(), format!("{x}")][..], &figures].concat();
+            rows.add(cells, (share - 1.0).abs() <= 0.15);
+        }
+    }
+    rows.judge("median latency by the number of members")
+}
+
+/// Sizes of commands from which on the card is what limits twenty at each of three members.
+const LARGE_BYTES: f64 = 4096.0;
+
+/// Whether a figure follows the size of commands: what `of` makes of the two is the same for all large ones.
+fn by_size(measured: &Measured, metric: &'static str, of: fn(f64, f64) -> f64) -> Judgement {
+    let mut rows = Rows::new(&["bytes", "measured", "of what the size promises"]);
+    let places = measured.places(TWENTY_EACH).into_iter().filter(|bytes| *bytes >= LARGE_BYTES);
+    let found = places.filter_map(|bytes| Some((bytes, measured.mean(TWENTY_EACH, bytes, metric)?)));
+    let found: Vec<(f64, f64)> = found.collect();
+    let mean =
+        found.iter().map(|&(bytes, figure)| of(figure, bytes)).sum::<f64>() / found.len().max(1) as f64;
+    for (bytes, figure) in found {
+        let share = of(figure, bytes) / mean;
+        let cells = [format!("{bytes}"), format!("{figure:.1}"), format!("{share:.2}")];
+        rows.add(cells, (share - 1.0).abs() <= 0.1);
+    }
+    rows.judge(metric)
 }
 
 fn gain(measured: &Measured, way: Way, replicas: f64, least: f64) -> Judgement {
@@ -361,6 +483,54 @@ mod tests {
             gain(&measured, Way::RingOfOne, 7.0, 4.0).verdict
         };
         assert_eq!((verdict(4.1), verdict(3.9)), (Verdict::Holds, Verdict::DoesNotHold));
+    }
+
+    #[test]
+    fn a_figure_that_does_not_follow_the_size_is_noticed() {
+        let verdicts = |rate: f64, ms: f64| {
+            let mut measured = Measured::default();
+            for (bytes, rate, ms) in [(1024.0, 1.0, 9.0), (4096.0, 800.0, 4.0), (8192.0, rate, ms)] {
+                measured.add(TWENTY_EACH, bytes, "throughput", rate);
+                measured.add(TWENTY_EACH, bytes, "mean_ms", ms);
+            }
+            ["R3-rate", "R3-latency"].map(|id| {
+                let shape = VALUES.shapes.iter().find(|shape| shape.id == id).expect("it is there");
+                (shape.judge)(&measured).verdict
+            })
+        };
+        assert_eq!(verdicts(400.0, 8.0), [Verdict::Holds; 2]);
+        assert_eq!(verdicts(500.0, 6.0), [Verdict::DoesNotHold; 2]);
+    }
+
+    #[test]
+    fn a_latency_that_is_not_linear_is_noticed() {
+        let verdict = |at_seven: f64| {
+            let mut measured = Measured::default();
+            for (x, ms) in [(3.0, 30.0), (7.0, at_seven)] {
+                measured.add(Way::RingOfAll.name(), x, "median_ms", ms);
+            }
+            linear_latency(&measured).verdict
+        };
+        assert_eq!((verdict(80.0), verdict(30.0)), (Verdict::Holds, Verdict::DoesNotHold));
+    }
+
+    #[test]
+    fn disks_that_commit_for_each_command_are_noticed() {
+        let verdict = |commits: f64| {
+            let mut measured = Measured::default();
+            measured.add(&Durability::Sync.to_string(), 8.0, "throughput", 1000.0);
+            measured.add(&Durability::Sync.to_string(), 8.0, "follower_commits", commits);
+            super::commits(&measured).verdict
+        };
+        assert_eq!((verdict(120.0), verdict(900.0)), (Verdict::Holds, Verdict::DoesNotHold));
+    }
+
+    /// A leader's clients have less under way in large groups, and those of a ring do not.
+    #[test]
+    fn what_waits_for_a_leaders_card_leaves_soon() {
+        let of = |way, replicas| under_way(way, regime(VALUE_BYTES), replicas);
+        assert_eq!([3, 7].map(|replicas| of(Way::Leader, replicas)), [48, 112]);
+        assert_eq!([of(Way::Leader, 11), of(Way::RingOfAll, 11)], [76, 176]);
     }
 
     #[test]

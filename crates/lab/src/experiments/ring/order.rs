@@ -25,7 +25,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     about: "Replicas stand in turn in three regions, 35, 40 and 70 ms from each other (the topology `regions`), so that \
             the order of their numbers goes from region to region at every hop. The measured order is what the \
             coordinator chooses from the delays that members measure. Clients run beside the coordinator, or beside all \
-            members, and keep few commands of 256 bytes under way, so that the time of a round is what limits.",
+            members, and keep few commands of 256 bytes under way, so that the time of a round is what limits. A member \
+            behind the coordinator and before the one at which the votes reach a quorum waits for two rounds.",
     parameters: &[
         ON_VIRTUAL,
         Parameter { default: "10", full: "60", ..SHORT_WINDOW },
@@ -37,9 +38,18 @@ pub const EXPERIMENT: Experiment = Experiment {
     charts: &[
         lines("Median latency", "median_ms", "ms", "replicas"),
         lines("Throughput", "throughput", "commands a second", "replicas"),
+        lines("Mean latency of the member that waits the least", "soonest_mean_ms", "ms", "replicas"),
+        lines("Mean latency of the member that waits the most", "latest_mean_ms", "ms", "replicas"),
     ],
     facts: &[],
     shapes: &[
+        Shape {
+            id: "R5-positions",
+            claim: "if clients ask all members, those of some member wait for one round of the links on average, and those \
+                    of a member between the coordinator and the decision, which there is from 4 replicas on, for two, \
+                    within 5 %",
+            judge: waits_by_position,
+        },
         Shape {
             id: "B66",
             claim: "clients at the coordinator wait for one round of the links, within 5 %: in the order of the \
@@ -115,6 +125,30 @@ fn waits_one_round(measured: &Measured) -> Judgement {
     rows.judge("median latency, beside one round")
 }
 
+fn waits_by_position(measured: &Measured) -> Judgement {
+    let mut rows =
+        Rows::new(&["order by", "replicas", "one round, ms", "the least, ms", "the most, ms", "rounds"]);
+    for &(name, order) in RingOrder::ALL {
+        let series = series_of(Way::RingOfAll, order);
+        for x in measured.places(&series) {
+            let mean = |metric| measured.mean(&series, x, metric);
+            let (Some(round), Some(soonest), Some(latest)) =
+                (mean("round_ms"), mean("soonest_mean_ms"), mean("latest_mean_ms"))
+            else {
+                continue;
+            };
+            // Of three the second decides.
+            let most = if x >= 4.0 { 2.0 } else { 1.0 };
+            let near = |found: f64, rounds: f64| (found / round / rounds - 1.0).abs() <= 0.05;
+            let figures = [round, soonest, latest].map(|ms| format!("{ms:.1}"));
+            let rounds = format!("{:.2} and {:.2}", soonest / round, latest / round);
+            let cells = [&[name.to_owned(), format!("{x}")][..], &figures, &[rounds]].concat();
+            rows.add(cells, near(soonest, 1.0) && near(latest, most));
+        }
+    }
+    rows.judge("mean latency of a member's clients, beside one round")
+}
+
 fn gains_by_order(measured: &Measured) -> Judgement {
     let mut rows = Rows::new(&["clients", "replicas", "measured order over that of numbers", "promised"]);
     for way in [Way::RingOfOne, Way::RingOfAll] {
@@ -146,6 +180,21 @@ mod tests {
         assert_eq!((round(3, RingOrder::Role), round(3, RingOrder::Measured)), (145.0, 145.0));
         let (numbers, shortest) = (round(9, RingOrder::Role), round(9, RingOrder::Measured));
         assert!((numbers - 435.0).abs() < 1e-9 && (shortest - 145.6).abs() < 1e-9, "{numbers} {shortest}");
+    }
+
+    #[test]
+    fn a_member_that_waits_for_another_number_of_rounds_is_noticed() {
+        let verdict = |replicas: f64, latest: f64| {
+            let mut measured = Measured::default();
+            let series = series_of(Way::RingOfAll, RingOrder::Role);
+            for (metric, ms) in [("round_ms", 300.0), ("soonest_mean_ms", 302.0), ("latest_mean_ms", latest)]
+            {
+                measured.add(&series, replicas, metric, ms);
+            }
+            waits_by_position(&measured).verdict
+        };
+        assert_eq!([verdict(3.0, 310.0), verdict(5.0, 610.0)], [Verdict::Holds; 2]);
+        assert_eq!([verdict(3.0, 600.0), verdict(4.0, 310.0)], [Verdict::DoesNotHold; 2]);
     }
 
     #[test]

@@ -164,8 +164,10 @@ impl Client {
         };
         self.outcome.answered += 1;
         *self.outcome.answered_by.entry(pending.asked).or_default() += 1;
-        let nanos = now.since(pending.began).as_nanos();
-        self.outcome.latency.saturating_record(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let nanos = u64::try_from(now.since(pending.began).as_nanos()).unwrap_or(u64::MAX);
+        self.outcome.latency.saturating_record(nanos);
+        let waited = self.outcome.waited_by.entry(pending.asked).or_default();
+        *waited = waited.saturating_add(nanos);
         self.outcome.timeline[(now.since(from).as_nanos() / BIN.as_nanos()) as usize] += 1.0;
         true
     }

@@ -63,6 +63,8 @@ pub struct Usage {
     pub messages: f64,
     /// Bursts in which it handled messages or commands.
     pub bursts: f64,
+    /// Commits that its disk ended.
+    pub commits: f64,
 }
 
 /// Bytes that links carried in the window, of messages between replicas.
@@ -101,6 +103,7 @@ impl Usage {
             received: mean(|one| one.received),
             messages: mean(|one| one.messages),
             bursts: mean(|one| one.bursts),
+            commits: mean(|one| one.commits),
         }
     }
 }
@@ -127,6 +130,8 @@ impl Traffic {
             ("follower_messages", self.follower.messages / seconds),
             ("leader_bursts", self.leader.bursts / seconds),
             ("follower_bursts", self.follower.bursts / seconds),
+            ("leader_commits", self.leader.commits / seconds),
+            ("follower_commits", self.follower.commits / seconds),
             ("link_most", megabits(self.links.most)),
             ("link_least", megabits(self.links.least)),
             ("link_other", megabits(self.links.other)),
@@ -288,6 +293,11 @@ mod tests {
             "{figures:?}"
         );
         assert_eq!(figures["most_share"], figures["leader_share"], "followers ask the leader first");
+        let (soonest, latest) = (figures["soonest_mean_ms"], figures["latest_mean_ms"]);
+        assert!(soonest < figures["mean_ms"] && figures["mean_ms"] < latest, "{figures:?}");
+        // Two clients at each replica: their number over the latency is what it answers.
+        let of_leader = 2e3 / soonest * outcome.seconds / leader as f64;
+        assert!((0.95..1.05).contains(&of_leader), "{of_leader}");
     }
 
     #[test]

@@ -96,8 +96,12 @@ impl World<'_> {
 
     /// What waited for the disk leaves, and the next commit begins.
     pub(super) fn committed(&mut self, id: ReplicaId) {
+        let counts = !self.is_over();
         let Some(machine) = self.machines.get_mut(&id).filter(|machine| !machine.retired) else { return };
         machine.disk.committed();
+        if counts {
+            machine.usage.commits += 1.0;
+        }
         let next = machine.disk.commit();
         let groups: Vec<_> = machine.hosted.iter().map(|hosted| hosted.group).collect();
         let durable = machine.disk.durable();
