@@ -6,6 +6,7 @@
 mod client;
 mod dev;
 mod failure;
+mod freed;
 mod huge_pages;
 mod kv;
 mod lease;

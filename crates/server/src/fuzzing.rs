@@ -1,6 +1,8 @@
 //! What reads bytes of clients, as functions of bytes, for fuzzers. A server here has no thread and no socket, and its
 //! clock is that of the test: it goes on when nothing else does.
 
+mod watches;
+
 use std::{
     io,
     pin::pin,
@@ -21,13 +23,15 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
     runtime::Builder,
     sync::watch,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tonic::Status;
 
+pub use self::watches::{Seen as WatchesSeen, Step as WatchStep, watch};
+
 use crate::{
     Auth, Change, ChangeError, Config, Consistency, Group, InMemory, Limits, Member, MoveError, Replica,
-    RequestError, Standing, TokenKind,
+    RequestError, Standing, TokenKind, Watches,
     admission::Admission,
     auth::{Caller, Found},
     call,
@@ -51,6 +55,8 @@ const PIPE_BYTES: usize = 1 << 20;
 const QUIET_MAX: Duration = Duration::from_secs(1);
 /// How long a connection may last then. Longer than any time-out of the server.
 const END_MAX: Duration = Duration::from_secs(600);
+/// How often the hub of watches looks at what there is to do, by the server's clock.
+const HUB_INTERVAL: Duration = Duration::from_millis(20);
 /// Memory for requests.
 const REQUESTS_BYTES_MAX: u64 = 64 << 20;
 /// Messages of one text that are translated back and forth.
@@ -67,7 +73,7 @@ struct InPlace {
 }
 
 impl InPlace {
-    fn new(auth: &Auth) -> InPlace {
+    fn new(auth: &Auth, watches: &Watches) -> InPlace {
         static SHELL: LazyLock<InMemory> = LazyLock::new(|| {
             let member = Member {
                 id: ReplicaId(1),
@@ -79,7 +85,7 @@ impl InPlace {
             };
             InMemory::start(KvStore::new(), ClusterId(1), member).expect("a thread can be started")
         });
-        let store = KvStore::new().authenticating(auth.feed());
+        let store = KvStore::new().authenticating(auth.feed()).feeding(watches.feed_alone());
         InPlace { machine: Arc::new(Mutex::new((store, Slot::ZERO))), shell: SHELL.clone() }
     }
 
@@ -88,6 +94,10 @@ impl InPlace {
         let (store, slot) = &mut *machine;
         *slot = slot.next();
         store.apply(command, &Context::new(*slot))
+    }
+
+    fn answer(&self, query: &Bytes) -> replica::Answer {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner).0.answer(query)
     }
 }
 
@@ -111,8 +121,7 @@ impl Replica for InPlace {
     }
 
     async fn query(&self, query: Bytes, _: Consistency) -> Result<replica::Answer, RequestError> {
-        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(machine.0.answer(&query))
+        Ok(self.answer(&query))
     }
 
     fn term(&self) -> u64 {
@@ -145,10 +154,21 @@ fn in_a_runtime<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("it needs no system resource").block_on(work)
 }
 
+/// A store, in a runtime.
 fn store() -> Arc<Store<InPlace>> {
     let auth = Auth::new(TokenKind::default(), BCRYPT_COST);
-    let replica = InPlace::new(&auth);
-    let config = Config { auth: Some(auth), ..Config::default() };
+    let watches = Watches::new();
+    let replica = InPlace::new(&auth, &watches);
+    let mut hub = watches.still().expect("nobody has it");
+    let asked = replica.clone();
+    // It ends with the runtime, which has one connection only.
+    tokio::spawn(async move {
+        loop {
+            hub.run(|| drop(asked.answer(&Bytes::new())));
+            sleep(HUB_INTERVAL).await;
+        }
+    });
+    let config = Config { auth: Some(auth), watches: Some(watches), ..Config::default() };
     let admission = Admission::new(REQUESTS_BYTES_MAX);
     Arc::new(Store::new(&config, vec![replica], Readers::new(), admission, Feeds::default()))
 }

@@ -32,7 +32,7 @@ use super::{
     process::ProcessMetrics,
     replica::{Fixed, Served},
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, freed};
 
 /// How long a request to stop may go unnoticed.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
@@ -52,6 +52,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     let stop = stop_requests(args.exit_with_stdin).map_err(Failure::failed)?;
     told.iter().chain(&checked.warnings).for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked);
+    freed::give_back().map_err(Failure::failed)?;
 
     let Checked {
         node: mut config,

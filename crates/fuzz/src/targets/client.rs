@@ -1,6 +1,7 @@
 //! What comes from clients.
 
-use synod_server::fuzzing;
+use synod_api::etcdserverpb::WatchCreateRequest;
+use synod_server::fuzzing::{self, WatchStep};
 
 use super::{Memory, Target, Verdict};
 use crate::entropy::Entropy;
@@ -30,6 +31,14 @@ pub(super) const TARGETS: &[Target] = &[
         seeds: call_seeds,
         memory: Memory { base: 64 << 20, times: 16 << 10 },
         words: &[b"grpc-timeout", b"hasleader", b"token", b"authorization", b"Bearer ", b"root", b"abc.1"],
+    },
+    Target {
+        name: "client-watch",
+        about: "a stream of watches with puts, deletions and compactions between; each watch is answered and told exactly what it asks for",
+        run: watch,
+        seeds: watch_seeds,
+        memory: Memory { base: 64 << 20, times: 16 << 10 },
+        words: &[],
     },
     Target {
         name: "client-json",
@@ -275,6 +284,76 @@ fn call(input: &[u8]) -> Verdict {
     }
 }
 
+/// Keys of the watches and commands of one input: few, so that they meet.
+const KEYS: [&[u8]; 5] = [b"a", b"aa", b"b", b"c", b"d"];
+/// Ends of ranges: one key, all keys from the first on, or up to a key.
+const ENDS: [&[u8]; 6] = [b"", b"\0", b"b", b"c", b"e", b"a"];
+/// Most steps of an input.
+const STEPS_MAX: usize = 200;
+
+/// The steps of an input, each a kind and its choices.
+fn watch_steps(input: &[u8]) -> Vec<WatchStep> {
+    let mut input = Entropy::new(input);
+    let mut steps = Vec::new();
+    while !input.is_empty() && steps.len() < STEPS_MAX {
+        steps.push(match input.below(16) {
+            0..5 => WatchStep::Put(input.of(&KEYS).into(), input.slice(40).into()),
+            5..10 => {
+                let (key, range_end) = (input.of(&KEYS).into(), input.of(&ENDS).into());
+                let (start_revision, flags) = (input.number(), input.byte());
+                let filters = (0..2).filter(|filter| flags & 1 << filter != 0).collect();
+                WatchStep::Create(WatchCreateRequest {
+                    key,
+                    range_end,
+                    start_revision,
+                    filters,
+                    progress_notify: flags & 4 != 0,
+                    prev_kv: flags & 8 != 0,
+                    fragment: flags & 16 != 0,
+                    watch_id: i64::from(flags >> 5),
+                })
+            }
+            10 | 11 => WatchStep::Delete(input.of(&KEYS).into(), input.of(&ENDS).into()),
+            12 => WatchStep::Cancel(input.number()),
+            13 => WatchStep::Progress,
+            14 => WatchStep::Compact(input.number()),
+            // Afterwards nothing is known of what the client is to be told, so few inputs should have it.
+            _ if input.byte() == 255 => WatchStep::Bytes(input.slice(255).into()),
+            _ => WatchStep::Progress,
+        });
+    }
+    steps
+}
+
+fn watch(input: &[u8]) -> Verdict {
+    let seen = fuzzing::watch(&watch_steps(input));
+    let told = [seen.created, seen.refused, seen.canceled, seen.compacted, seen.progress, seen.events];
+    let text = format!("{:?} {}", told.map(|count| count.min(3)), seen.ended);
+    if seen.created + seen.refused > 0 { Verdict::Accepted(text) } else { Verdict::Refused(text) }
+}
+
+fn watch_seeds() -> Vec<(String, Vec<u8>)> {
+    // A create is 5, key, end, first revision, flags; a put is 0, key, length, value.
+    let (put, put_b) = ([0, 0, 1, b'v'], [0, 2, 1, b'w']);
+    let all_from = |revision: u8, flags: u8| [5, 0, 1, revision, flags];
+    let seeds: [(&str, &[&[u8]]); 8] = [
+        ("live", &[&all_from(0, 0), &put, &put_b, &[10, 0, 1]]),
+        ("past", &[&put, &put_b, &put, &all_from(2, 8), &put]),
+        ("future", &[&all_from(4, 0), &put, &put, &put, &put]),
+        ("filters", &[&all_from(0, 1), &all_from(0, 2), &all_from(0, 3), &put, &[10, 0, 0]]),
+        ("cancel", &[&all_from(0, 0), &all_from(0, 0), &put, &[12, 0], &put, &[12, 0], &[12, 7]]),
+        ("compacted", &[&put, &put, &put, &[14, 3], &all_from(1, 0), &all_from(3, 0), &put, &[12, 0]]),
+        ("refused", &[&all_from(205, 0), &[5, 3, 5, 0, 0], &all_from(0, 0x20), &all_from(0, 0x20)]),
+        ("progress", &[&[13], &all_from(0, 4), &put, &[13], &all_from(9, 0), &[13], &[12, 1], &[13]]),
+    ];
+    let bytes: &[&[u8]] = &[&all_from(0, 0), &[15, 255, 4, 0x0a, 0xff, 0xff, 0xff], &put];
+    seeds
+        .into_iter()
+        .chain([("bytes", bytes)])
+        .map(|(name, steps)| (name.to_owned(), steps.concat()))
+        .collect()
+}
+
 /// Each method with an empty message; and some with a message that means something.
 fn call_seeds() -> Vec<(String, Vec<u8>)> {
     let paths: Vec<_> = fuzzing::paths().collect();
@@ -294,6 +373,9 @@ fn call_seeds() -> Vec<(String, Vec<u8>)> {
             "txn",
             seed("/etcdserverpb.KV/Txn", &[], b"\x12\x08\x12\x06\x0a\x01k\x12\x01v\x1a\x05\x0a\x03\x0a\x01k"),
         ),
+        ("watch", seed("/etcdserverpb.Watch/Watch", &[], b"\x0a\x05\x0a\x01k\x18\x01")),
+        ("observe", seed("/v3electionpb.Election/Observe", &[], b"\x0a\x01n")),
+        ("lease-keep-alive", seed("/etcdserverpb.Lease/LeaseKeepAlive", &[], b"\x08\x07")),
         ("lock", seed("/v3lockpb.Lock/Lock", &[], b"\x0a\x01n")),
         ("campaign", seed("/v3electionpb.Election/Campaign", &[], b"\x0a\x01n\x1a\x01v")),
         ("authenticate", seed("/etcdserverpb.Auth/Authenticate", &[], b"\x0a\x04root\x12\x01p")),

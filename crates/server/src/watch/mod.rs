@@ -142,6 +142,19 @@ impl Watches {
         thread::Builder::new().name("watch".into()).spawn(run).map(drop)
     }
 
+    /// The store's end without hashes of compactions, which a thread makes.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn feed_alone(&self) -> Arc<dyn Feed> {
+        self.0.hand.clone()
+    }
+
+    /// The hub, to run without a thread.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn still(&self) -> Option<Still> {
+        let received = self.0.received.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(Still { hub: Hub::new(Arc::clone(&self.0.hand)), received })
+    }
+
     /// Ends all streams, and the hub.
     pub(crate) fn stop(&self) {
         let _ = self.0.messages.send(Message::Stop);
@@ -190,6 +203,32 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         self.ask(Request::Close);
+    }
+}
+
+/// A hub that does nothing by itself.
+#[cfg(feature = "fuzzing")]
+pub(crate) struct Still {
+    hub: Hub,
+    received: Receiver<Message>,
+}
+
+#[cfg(feature = "fuzzing")]
+impl Still {
+    /// Does all that there is to do. `ask` is that of [`Watches::start`].
+    pub(crate) fn run(&mut self, ask: impl Fn()) {
+        loop {
+            let messages: Vec<_> = self.received.try_iter().collect();
+            let is_idle = messages.is_empty() && !self.hub.has_work();
+            messages.into_iter().for_each(|message| self.hub.take(message));
+            self.hub.end_burst();
+            self.hub.work();
+            match self.hub.waits_for_view() {
+                Some(_) => ask(),
+                None if is_idle => return,
+                None => {}
+            }
+        }
     }
 }
 
