@@ -1,8 +1,8 @@
 //! Memory that is free goes back to the system on a thread of its own.
 //!
-//! Whatever thread allocates gives back what all threads have freed, in one go, once the time for that has come. The thread that
-//! executes commands allocates most, so it gave back the hundreds of MB that a written snapshot frees, and took up to 40 ms of
-//! processor time for it. `docs/laboratory.md` has the figures.
+//! Whatever thread allocates gives back what all threads have freed, in one go, once the time for that has come. The
+//! thread that executes commands allocates most, so it gave back the hundreds of MB that a written snapshot frees, and
+//! took up to 40 ms of processor time for it. `docs/laboratory.md` has the figures.
 
 use std::{ffi::c_long, io, thread, time::Duration};
 
