@@ -261,6 +261,19 @@ mod tests {
         assert_eq!(merge.waits_for(), None);
     }
 
+    /// The further one of TV23: a group that skips two positions lets the other one go first in both.
+    #[test]
+    fn a_group_that_skips_gives_its_turns_to_the_other_one() {
+        let mut merge = Merge::new(take(1), [G1, G2].map(|group| (group, Place::default())));
+        for batch in [skip(2), batch("a")] {
+            merge.push(G1, batch, ());
+        }
+        for batch in [batch("x"), batch("y"), batch("z")] {
+            merge.push(G2, batch, ());
+        }
+        assert_eq!(taken(&mut merge), ["x", "y", "a", "z"]);
+    }
+
     #[test]
     fn a_skip_that_comes_late_or_twice_changes_nothing() {
         let mut place = Place::default();
