@@ -88,11 +88,10 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     let told = config.joins.as_ref().map(|origin| origin.present.clone());
     let queue_bytes_max = config.settings.queue_bytes_max as u64;
     let merged = config.merging.is_some();
-    // Where keys are spread over several groups there is no single revision, and nothing to watch by.
+    // Where keys are spread over several groups there is no single revision to watch by, nor one store of users.
     let watches = (merged || groups.count == 1).then(Watches::new);
     server_config.watches.clone_from(&watches);
     if watches.is_none() {
-        // Nor one store of users.
         server_config.auth = None;
     }
     let stores = if merged { 1 } else { groups.count };
