@@ -17,11 +17,12 @@ const DELAY: Duration = Duration::from_secs(60);
 /// `mi_option_purge_delay` of mimalloc's enumeration, in milliseconds. The bindings have no name for it.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Starts the thread, which ends with the process.
+/// Starts the thread, which ends with the process. To be called while no other thread runs.
 pub fn give_back() -> io::Result<()> {
     let delay = c_long::try_from(DELAY.as_millis()).unwrap_or(c_long::MAX);
     #[allow(unsafe_code, reason = "a function of C that takes two numbers")]
-    // SAFETY: the option exists, and the allocator reads it atomically.
+    // SAFETY: the option exists. The allocator keeps it as a plain number, which nobody reads meanwhile: `serve` calls
+    // this before it starts a thread.
     unsafe {
         mi_option_set(PURGE_DELAY, delay);
     }
@@ -55,7 +56,7 @@ mod tests {
     #[test]
     fn memory_goes_back_although_no_other_thread_allocates() {
         #[allow(unsafe_code, reason = "a function of C that takes a number")]
-        // SAFETY: the allocator reads the option atomically.
+        // SAFETY: a number that nobody else changes meanwhile.
         let delay = || unsafe { mi_option_get(PURGE_DELAY) };
         assert_eq!(delay(), 1000, "the option is another one in this version of mimalloc");
         give_back().unwrap();

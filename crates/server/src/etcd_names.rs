@@ -1,5 +1,7 @@
 //! Families of the page `/metrics` that appear by etcd's names too, since dashboards and alert rules for etcd ask for
-//! them. What they count is the same here and there; the buckets of histograms are ours.
+//! them. They count what comes nearest: slots that the leader has in flight, where etcd counts requests that wait at a
+//! member; commits to the log, which have no fsync where the durability asks for none. The buckets of histograms are
+//! ours.
 
 /// A family by both names, without a counter's `_total`, and how the label is called there that names a member.
 struct Alias {
