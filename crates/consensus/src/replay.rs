@@ -1,5 +1,5 @@
-//! How a replica that decides slot by slot takes in the records of an earlier life. The protocols write records of
-//! their own; what these mean is the same for all.
+//! How a replica of MultiPaxos or of the ring takes in the records of an earlier life. Each protocol writes records of
+//! its own; what these mean is the same for both.
 
 use synod_wire::{Ballot, Slot};
 

@@ -148,6 +148,7 @@ fn stream_kind(method: &str) -> &'static str {
 fn code_name(code: usize) -> String {
     match Code::from(code as i32) {
         Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
         code => format!("{code:?}"),
     }
 }

@@ -49,7 +49,7 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
     let checked = super::config::check(args).map_err(Failure::usage)?;
     log::start(&args.log)?;
     freed::give_back().map_err(Failure::failed)?;
-    // This comes before anything is started, so that an early signal is not lost.
+    // This comes before anything of the replica is started, so that an early signal is not lost.
     let stop = stop_requests(args.exit_with_stdin).map_err(Failure::failed)?;
     told.iter().chain(&checked.warnings).for_each(|warning| tracing::warn!("{warning}"));
     describe(&checked);
