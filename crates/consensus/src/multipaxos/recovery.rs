@@ -114,8 +114,7 @@ impl MultiPaxos {
             lives: Lives::default(),
         };
         let born = restart.records.is_empty();
-        let amnesia =
-            replica.replay(restart.records, restart.decided, restart.amnesia, effects) || restart.amnesia;
+        let amnesia = replica.replay(restart.records, restart.decided, restart.amnesia, effects);
         if born || amnesia {
             effects.append(Record::Amnesia(amnesia).into());
         }
