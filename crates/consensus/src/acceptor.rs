@@ -230,6 +230,8 @@ impl Acceptor {
         }
         // Votes may come before the proposals do.
         self.slots.entry(last);
+        // Mostly the same replicas voted for all of a run.
+        let mut asked = (ReplicaSet::default(), false);
         for instance in self.slots.range_mut(first, last) {
             if ballot < instance.voted || instance.decided {
                 continue;
@@ -237,7 +239,10 @@ impl Acceptor {
             instance.counts(ballot);
             instance.votes = instance.votes.union(voters);
             let known = instance.accepted.as_ref().is_some_and(|accepted| accepted.ballot == instance.voted);
-            if known && is_quorum(instance.votes) {
+            if known && instance.votes != asked.0 {
+                asked = (instance.votes, is_quorum(instance.votes));
+            }
+            if known && asked.1 {
                 instance.decided = true;
                 self.decided_ahead += 1;
             }

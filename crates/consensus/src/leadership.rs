@@ -246,6 +246,8 @@ impl Leadership {
 pub(crate) struct Reported {
     /// Which replica leads.
     pub(crate) view: LeaderView,
+    /// The role, and the ballot in which the replica acts, for which that is so.
+    settled: Option<(Role, Ballot)>,
     deadline: Option<Time>,
 }
 
@@ -254,13 +256,22 @@ impl Reported {
     pub(crate) fn leader(&mut self, view: LeaderView, effects: &mut Effects) {
         if self.view != view {
             self.view = view;
+            self.settled = None;
             effects.push(Effect::Leader(view));
         }
     }
 
     /// Tells which replica leads, as far as the own role says it; `acts_in` is the ballot in which this replica acts,
-    /// or the lowest of its term.
+    /// or the lowest of its term. Every step asks, and hardly any has news.
+    #[inline]
     pub(crate) fn role(&mut self, role: Role, me: ReplicaId, acts_in: Ballot, effects: &mut Effects) {
+        if self.settled != Some((role, acts_in)) {
+            self.settle(role, me, acts_in, effects);
+            self.settled = Some((role, acts_in));
+        }
+    }
+
+    fn settle(&mut self, role: Role, me: ReplicaId, acts_in: Ballot, effects: &mut Effects) {
         let LeaderView { ballot, leader } = self.view;
         let view = match role {
             Role::Leader => LeaderView { ballot: acts_in, leader: Some(me) },

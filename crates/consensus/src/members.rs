@@ -238,6 +238,16 @@ impl Members {
         To::Each(Arc::clone(&self.peers))
     }
 
+    /// The receivers of a message to those members except this replica for which this is true.
+    #[must_use]
+    pub fn to_those(&self, goes_to: impl Fn(ReplicaId) -> bool) -> To {
+        if self.peers().all(&goes_to) {
+            self.to_peers()
+        } else {
+            To::Each(self.peers().filter(|&id| goes_to(id)).collect())
+        }
+    }
+
     /// How many members there are.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -509,6 +509,21 @@ impl Effects {
         self.list.push(effect);
     }
 
+    /// Gives the effects for an empty list, without moving each of them.
+    ///
+    /// # Panics
+    /// In debug builds, if the list is not empty.
+    pub fn swap(&mut self, empty: &mut Vec<Effect>) {
+        debug_assert!(empty.is_empty(), "what it holds would come again");
+        std::mem::swap(&mut self.list, empty);
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// Takes the effects out, in order.
     pub fn drain(&mut self) -> std::vec::Drain<'_, Effect> {
         self.list.drain(..)

@@ -58,6 +58,8 @@ pub struct Closed {
     /// Whether it is a change of the group, which is a batch of its own.
     pub changes_group: bool,
     pub waiters: Vec<Waiter>,
+    /// The number of its first command in the replica's own session, if it has any.
+    pub first_own: Option<u64>,
     /// When its first command came.
     pub born: Time,
 }
@@ -73,11 +75,14 @@ pub struct Batcher {
     delay_max: Duration,
     builder: BatchBuilder,
     waiters: Vec<Waiter>,
+    first_own: Option<u64>,
     born: Time,
     /// Whether the open batch has been left over by a flush, because there was no room.
     waited: bool,
     closed: VecDeque<Closed>,
     closed_bytes: usize,
+    /// [`Closed::first_own`] of those that have one, in order.
+    closed_own: VecDeque<u64>,
 }
 
 impl Batcher {
@@ -94,10 +99,12 @@ impl Batcher {
             delay_max,
             builder: BatchBuilder::identified(),
             waiters: Vec::new(),
+            first_own: None,
             born: Time::ZERO,
             waited: false,
             closed: VecDeque::new(),
             closed_bytes: 0,
+            closed_own: VecDeque::new(),
         }
     }
 
@@ -126,6 +133,9 @@ impl Batcher {
         let Entry { kind, session, sequence, lowest_outstanding, payload, waiter } = entry;
         self.builder.push_as(kind, session, sequence, lowest_outstanding, payload);
         self.waiters.push(waiter);
+        if let Waiter::Own { sequence, .. } = waiter {
+            self.first_own.get_or_insert(sequence);
+        }
         if alone {
             self.close(lowest, true);
         }
@@ -139,7 +149,19 @@ impl Batcher {
         let first_closed = self.closed.front().map(|closed| closed.number);
         let floor = lowest.into_iter().chain(first_closed).fold(number, u64::min);
         let batch = self.builder.finish_as(BatchId { origin, number }, floor);
-        self.closed.push_back(Closed { batch, number, changes_group, waiters, born: self.born });
+        let first_own = self.first_own.take();
+        self.closed_own.extend(first_own);
+        self.closed.push_back(Closed { batch, number, changes_group, waiters, first_own, born: self.born });
+    }
+
+    /// Takes out the closed batch at this place.
+    fn remove(&mut self, place: usize) -> Option<Closed> {
+        let closed = self.closed.remove(place)?;
+        self.closed_bytes -= closed.batch.bytes().len();
+        if let Some(own) = closed.first_own {
+            self.closed_own.remove(self.closed_own.partition_point(|&earlier| earlier < own));
+        }
+        Some(closed)
     }
 
     /// The next batch to propose, now that there is room for one; `lowest` is as for [`Batcher::push`].
@@ -149,18 +171,14 @@ impl Batcher {
         if self.closed.is_empty() && !self.builder.is_empty() && ready {
             self.close(lowest, false);
         }
-        let closed = self.closed.pop_front()?;
-        self.closed_bytes -= closed.batch.bytes().len();
-        Some(closed)
+        self.remove(0)
     }
 
     /// The next change of the group that waits here, before what came earlier: each replica orders commands of its own
     /// clients where batches are disseminated by all, and the leader orders changes.
     pub fn take_change(&mut self) -> Option<Closed> {
         let place = self.closed.iter().position(|closed| closed.changes_group)?;
-        let closed = self.closed.remove(place)?;
-        self.closed_bytes -= closed.batch.bytes().len();
-        Some(closed)
+        self.remove(place)
     }
 
     /// Takes note that a burst is over: what is still open had no room.
@@ -185,19 +203,14 @@ impl Batcher {
         }
         let mut expired = Vec::new();
         while self.closed.front().is_some_and(|closed| closed.born <= born_max) {
-            let closed = self.closed.pop_front().expect("there is a front");
-            self.closed_bytes -= closed.batch.bytes().len();
-            expired.push(closed);
+            expired.extend(self.remove(0));
         }
         expired
     }
 
     /// The lowest number in the replica's own session of a command that waits here.
     pub fn lowest_own(&self) -> Option<u64> {
-        self.waiters().find_map(|waiter| match waiter {
-            Waiter::Own { sequence, .. } => Some(*sequence),
-            Waiter::Client { .. } => None,
-        })
+        self.closed_own.front().copied().or(self.first_own)
     }
 
     /// Everything that waits here, in the order of arrival.
@@ -224,6 +237,32 @@ mod tests {
     }
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_lowest_own_number_is_that_of_the_first_own_command_that_waits() {
+        let mut batcher = batcher(1, MS);
+        let push = |batcher: &mut Batcher, kind, waiter| {
+            let (session, payload) = (SessionId(1), b"x".as_slice());
+            let entry = Entry { kind, session, sequence: 9, lowest_outstanding: 1, payload, waiter };
+            batcher.push(Time::ZERO, entry, None);
+        };
+        let own = |sequence| Waiter::Own { sequence, request: None };
+        let client = Waiter::Client { session: SessionId(1), sequence: 9 };
+        assert_eq!(batcher.lowest_own(), None);
+        for waiter in [client, own(3), client, own(4)] {
+            push(&mut batcher, CommandKind::Apply, waiter);
+        }
+        push(&mut batcher, CommandKind::Reconfigure, own(5));
+        push(&mut batcher, CommandKind::Apply, own(6));
+        assert_eq!(batcher.lowest_own(), Some(3));
+        let mut next = |overtakes: bool| {
+            if overtakes { batcher.take_change() } else { batcher.take(Time::ZERO, None) }.unwrap();
+            batcher.lowest_own()
+        };
+        assert_eq!(next(true), Some(3), "a change of the group was taken out of the middle");
+        assert_eq!([next(false), next(false)], [Some(3), Some(4)], "a client's command, then 3");
+        assert_eq!([next(false), next(false), next(false)], [Some(4), Some(6), None]);
+    }
 
     #[test]
     fn a_lone_command_leaves_at_once() {

@@ -252,9 +252,9 @@ impl CatchUp {
         leader: Option<ReplicaId>,
         pace: &Pace,
     ) -> Vec<(ReplicaId, Ask)> {
-        self.looked_at = now;
-        self.elsewhere = elsewhere;
-        self.ahead.drop_through(decided);
+        if self.rests(now, decided, elsewhere) {
+            return Vec::new();
+        }
         self.questions.retain(|question| question.through > decided);
         self.time_out(now, decided, leader, pace.retry);
         if self.snapshot.is_some() {
@@ -280,6 +280,20 @@ impl CatchUp {
             self.goal = elsewhere;
         }
         self.ask_segments(now, decided, leader, pace)
+    }
+
+    /// Takes note of what is decided, and returns whether there is nothing to ask: nothing is missing, or no peer can be
+    /// asked, and nothing was asked before. So it is nearly always.
+    pub fn rests(&mut self, now: Time, decided: Slot, elsewhere: Slot) -> bool {
+        self.looked_at = now;
+        self.elsewhere = elsewhere;
+        self.ahead.drop_through(decided);
+        let asks = decided < elsewhere && !self.peers.is_empty();
+        let rests = !asks && self.questions.is_empty() && self.snapshot.is_none();
+        if rests {
+            self.rest();
+        }
+        rests
     }
 
     /// Forgets the questions, since nothing is missing or no peer can be asked.
@@ -389,6 +403,11 @@ impl CatchUp {
             (busy < most).then_some((busy, !peer.has(slot), order, place, index))
         });
         idle.min().map(|(.., index)| index)
+    }
+
+    /// Whether [`CatchUp::deadline`] is any.
+    pub fn waits(&self) -> bool {
+        self.snapshot.is_some() || !self.questions.is_empty() || self.missing_since.is_some()
     }
 
     /// When [`CatchUp::next`] should be called the next time.

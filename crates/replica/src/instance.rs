@@ -73,10 +73,15 @@ impl Instance {
         }
     }
 
+    /// Whether there are effects that were not carried out.
+    pub fn has_effects(&self) -> bool {
+        !self.effects.is_empty()
+    }
+
     /// The effects since the last call, in a buffer that may be given back.
     pub fn drain(&mut self) -> Vec<Effect> {
         let mut drained = std::mem::take(&mut self.drained);
-        drained.extend(self.effects.drain());
+        self.effects.swap(&mut drained);
         drained
     }
 

@@ -158,7 +158,7 @@ impl Replica {
 
     /// When [`Replica::find_way`] has something to do even if nothing happens.
     pub(crate) fn find_way_at(&self, now: Time) -> Option<Time> {
-        if self.group.member(self.me).is_none() || self.leads() {
+        if self.leads() || self.group.member(self.me).is_none() {
             return None;
         }
         if !self.misses_leader(now) {

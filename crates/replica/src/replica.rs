@@ -142,7 +142,10 @@ impl Replica {
     pub fn step(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         let before = actions.len();
         self.take(now, event, actions);
-        self.weigh(now, before, actions);
+        // What is given to the disk or to the executor is among the actions.
+        if actions.len() > before {
+            self.weigh(now, before, actions);
+        }
     }
 
     fn take(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
@@ -294,13 +297,13 @@ impl Replica {
         // Delivering may tell the protocol that execution falls behind, or end the epoch, which have effects of their
         // own.
         loop {
-            let epoch = self.known.running();
-            let mut effects = self.instance.drain();
-            let goes_on =
-                !effects.is_empty() || self.enter_next_epoch(now, actions) || self.leave(now, actions);
-            effects.drain(..).for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
-            self.instance.give_back(effects);
-            if !goes_on {
+            while self.instance.has_effects() {
+                let epoch = self.known.running();
+                let mut effects = self.instance.drain();
+                effects.drain(..).for_each(|effect| self.carry_out_one(now, epoch, effect, actions));
+                self.instance.give_back(effects);
+            }
+            if !self.enter_next_epoch(now, actions) && !self.leave(now, actions) {
                 return;
             }
         }
@@ -528,8 +531,8 @@ impl Replica {
         let timeout = self.settings.request_timeout;
         let remote = self.reads.oldest_remote().filter(|_| !self.has(Bug::LeakRemoteReads));
         let own = [self.requests.oldest(), self.reads.oldest()].into_iter().flatten().min();
-        let leaderless = own.zip(self.leaderless_from());
-        let catches_up = !self.is_backlogged() && !self.reports.is_retired();
+        let leaderless = own.and_then(|own| Some((own, self.leaderless_from()?)));
+        let catches_up = !self.is_backlogged() && !self.reports.is_retired() && self.catch_up.waits();
         let deadlines = [
             own.map(|oldest| oldest + timeout),
             remote.map(|oldest| oldest + timeout),

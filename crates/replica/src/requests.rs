@@ -84,13 +84,6 @@ pub(crate) struct Expired {
     pub sent: Vec<RequestId>,
 }
 
-fn own_first(closed: &Closed) -> Option<u64> {
-    closed.waiters.iter().find_map(|waiter| match waiter {
-        Waiter::Own { sequence, .. } => Some(*sequence),
-        Waiter::Client { .. } => None,
-    })
-}
-
 impl Requests {
     /// No requests, in a life with this session, which also names its batches.
     pub fn new(session: SessionId, settings: &Settings) -> Requests {
@@ -254,7 +247,7 @@ impl Requests {
 
     fn sends(&mut self, closed: Closed, sent: Option<(Taker, Time)>) {
         self.outstanding_bytes += closed.batch.bytes().len();
-        self.own_first.extend(own_first(&closed));
+        self.own_first.extend(closed.first_own);
         self.outstanding.insert(closed.number, Outstanding { closed, sent, repeats: 0 });
     }
 
@@ -340,7 +333,7 @@ impl Requests {
     fn remove(&mut self, number: u64) -> Option<Closed> {
         let Outstanding { closed, .. } = self.outstanding.remove(&number)?;
         self.outstanding_bytes -= closed.batch.bytes().len();
-        if let Some(first) = own_first(&closed) {
+        if let Some(first) = closed.first_own {
             self.own_first.remove(&first);
         }
         Some(closed)

@@ -20,6 +20,9 @@ impl Replica {
         }
         self.learn_ahead(now, actions);
         let status = self.protocol_status();
+        if self.catch_up.rests(now, status.decided, status.decided_elsewhere) {
+            return;
+        }
         let (pace, leader) = (self.pace(), self.view.leader);
         for (to, ask) in self.catch_up.next(now, status.decided, status.decided_elsewhere, leader, &pace) {
             let message = match ask {

@@ -133,9 +133,12 @@ impl Replica {
 
     /// Stops the protocol of a replica that has no part in it any more; returns whether there was one.
     pub(crate) fn leave(&mut self, now: Time, actions: &mut Vec<Action>) -> bool {
+        if !self.instance.runs() {
+            return false;
+        }
         let in_it = self.group.epoch != self.known.running() || self.group.runs_at(self.me);
         let runs_on = self.has(Bug::RunWhileAway) && self.group.is_away(self.me);
-        if in_it || runs_on || !self.instance.runs() {
+        if in_it || runs_on {
             return false;
         }
         self.say_what_ended_it(now, actions);

@@ -275,6 +275,7 @@ impl Batch {
     }
 
     /// The commands, in order. Neither the identity nor a reference is one.
+    #[inline]
     pub fn commands(&self) -> impl Iterator<Item = Command> + '_ {
         let mut at = self.commands_at();
         std::iter::from_fn(move || {

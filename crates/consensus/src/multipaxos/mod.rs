@@ -72,7 +72,8 @@ impl Protocol for MultiPaxos {
                 self.on_election_message(now, from, &message, effects);
             }
             Input::Receive { .. } => {}
-            Input::Propose { batch, awaited } => self.propose(batch, awaited),
+            // It waits for the flush, which looks at what else this step would look at.
+            Input::Propose { batch, awaited } => return self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
                 self.link(now, peer, link, effects);

@@ -222,6 +222,7 @@ impl Raft {
     }
 
     /// When this leader's next round is due.
+    #[inline]
     pub(super) fn round_at(&self) -> Time {
         let State::Leader(leader) = &self.state else { return Time::NEVER };
         let Some(rounds) = &leader.rounds else { return Time::NEVER };

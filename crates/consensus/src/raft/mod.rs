@@ -122,7 +122,8 @@ impl Protocol for Raft {
             }
             // This message is of another protocol.
             Input::Receive { .. } => {}
-            Input::Propose { batch, awaited } => self.propose(batch, awaited),
+            // It waits for the flush, which looks at what else this step would look at.
+            Input::Propose { batch, awaited } => return self.propose(batch, awaited),
             Input::Durable(lsn) => self.on_durable(now, lsn, effects),
             Input::Link { peer, link } => {
                 self.gossip.link(peer, link, &self.log.configuration().voters);

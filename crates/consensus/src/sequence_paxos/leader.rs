@@ -222,7 +222,7 @@ impl SequencePaxos {
         pages
     }
 
-    pub(super) fn propose(&mut self, batch: Batch, awaited: bool, effects: &mut Effects) {
+    pub(super) fn propose(&mut self, batch: Batch, awaited: bool) {
         if self.room() == 0 {
             return;
         }
@@ -230,9 +230,6 @@ impl SequencePaxos {
         self.log.push(batch);
         if awaited {
             leader.duties.awaits(self.log.last());
-        }
-        if !self.common.options.sequence_paxos.batched_accepts {
-            self.send_accepts(effects);
         }
     }
 

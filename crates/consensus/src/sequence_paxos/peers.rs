@@ -245,12 +245,12 @@ impl SequencePaxos {
         let ballot = leader.ballot;
         let last = last_of(first, batches);
         let ready = |peer: &Peer| peer.takes_accepts() && peer.sent.next() == first;
-        let ready = leader.peers.iter_mut().filter(|(_, peer)| ready(peer)).map(|(&to, peer)| {
+        let to = self.common.members.to_those(|id| leader.peers.get(&id).is_some_and(ready));
+        for peer in leader.peers.values_mut().filter(|peer| ready(peer)) {
             peer.sent = last;
-            to
-        });
+        }
         let accept = Message::Accept { ballot, first, decided, batches: batches.clone() };
-        effects.send_each(ready, accept, Lsn::ZERO);
+        effects.send(to, accept, Lsn::ZERO);
         leader.duties.told(decided);
     }
 
@@ -318,7 +318,7 @@ impl SequencePaxos {
         leader.duties.told(through);
         let ballot = leader.ballot;
         let holds = |peer: &Peer| peer.takes_accepts() && peer.sent >= through || to_all;
-        let holders = leader.peers.iter().filter(|(_, peer)| holds(peer)).map(|(&to, _)| to);
-        effects.send_each(holders, Message::Decide { ballot, through }, Lsn::ZERO);
+        let holders = self.common.members.to_those(|id| leader.peers.get(&id).is_some_and(holds));
+        effects.send(holders, Message::Decide { ballot, through }, Lsn::ZERO);
     }
 }
