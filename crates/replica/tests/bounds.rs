@@ -2,15 +2,17 @@
 
 use bytes::Bytes;
 use synod_consensus::{
-    Options,
+    Options, ProtocolKind,
     multipaxos::{Message, Record},
+    ring,
 };
 use synod_replica::{
     Action, Event, Group, LogRecord, PeerMessage, Recovered, Replica, RequestError, RequestId, Routed,
     Settings, SnapshotInfo, Waiting,
 };
 use synod_wire::{
-    Ballot, Batch, BatchBuilder, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
+    Ballot, Batch, BatchBuilder, BatchId, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot,
+    Time, replica_session,
 };
 
 const R1: ReplicaId = ReplicaId(1);
@@ -27,6 +29,16 @@ struct Bench {
 
 impl Bench {
     fn start(settings: Settings, me: ReplicaId, members: u64, records: Vec<LogRecord>) -> Bench {
+        Bench::of(&Options::default(), settings, me, members, records)
+    }
+
+    fn of(
+        options: &Options,
+        settings: Settings,
+        me: ReplicaId,
+        members: u64,
+        records: Vec<LogRecord>,
+    ) -> Bench {
         let recovered = Recovered {
             last_lsn: Lsn(records.len() as u64),
             records,
@@ -36,7 +48,7 @@ impl Bench {
             nonce: 0,
             met_all: true,
         };
-        let group = Group::of(&Options::default(), (1..=members).map(ReplicaId));
+        let group = Group::of(options, (1..=members).map(ReplicaId));
         let now = Time::ZERO + std::time::Duration::from_secs(1);
         let mut actions = Vec::new();
         let replica = Replica::start(settings, me, group, recovered, now, &mut actions);
@@ -127,6 +139,53 @@ fn a_slow_executor_pushes_back_by_bytes_before_it_does_by_slots() {
     let status = bench.replica.status();
     assert!(!status.backlogged && status.unexecuted_bytes == 0 && status.queued_bytes == 0, "{status:?}");
     assert_eq!(bench.replica.waiting(), Waiting::default());
+}
+
+/// Benz 2013 passes a value on before it does anything else with it (B18). What follows from a decision waits in queues
+/// of its own, so bytes go on at once however much is decided here and not executed.
+#[test]
+fn a_ring_passes_bytes_on_at_once_however_much_waits_to_be_executed() {
+    let passed_on = |decided: u64| {
+        let options = Options::of(ProtocolKind::Ring);
+        let mut bench = Bench::of(&options, Settings::default(), R2, 3, Vec::new());
+        let ballot = Ballot { round: 256, replica: R1 };
+        let order = vec![R1, R2, ReplicaId(3)].into();
+        let view = ring::View { ballot, minor: 1, order };
+        let says = |message: ring::Message| {
+            let message = PeerMessage::Protocol { epoch: Epoch(1), message: message.into() };
+            Event::Receive { from: R1, message }
+        };
+        let accept = |slot: u64| {
+            let mut builder = BatchBuilder::identified();
+            builder.push(SessionId(1), slot, 1, b"x");
+            let origin = replica_session(R1, Incarnation(1), 0);
+            let content = ring::Content::Whole(builder.finish_as(BatchId { origin, number: slot }, 1));
+            let values = vec![ring::Value { hops: 2, content }];
+            let (view, first, decided) = (view.clone(), Slot(slot), Slot::ZERO);
+            says(ring::Message::Accept(ring::Accept { view, first, decided, safe: false, values }))
+        };
+        for slot in 1..=decided {
+            bench.step(accept(slot));
+            let votes = ring::Votes::default().with(0);
+            let (view, at) = (view.clone(), Slot(slot));
+            let run = ring::VoteRun { view, first: at, last: at, decided: Slot::ZERO, votes };
+            bench.step(says(ring::Message::Votes(run)));
+            bench.sync();
+        }
+        assert_eq!(bench.replica.waiting().unexecuted, usize::try_from(decided).unwrap());
+        bench.actions.clear();
+        bench.step(accept(decided + 1));
+        let bytes = bench.actions.iter().filter_map(|action| match action {
+            Action::Send { to, message: PeerMessage::Protocol { message, .. }, after } => {
+                Some((to.ids().to_vec(), message.batch_bytes(), *after))
+            }
+            _ => None,
+        });
+        bytes.filter(|(_, bytes, _)| *bytes > 0).collect::<Vec<_>>()
+    };
+    let [(to, _, Lsn::ZERO)] = &passed_on(0)[..] else { panic!("it goes on, and waits for no record") };
+    assert_eq!(to[..], [ReplicaId(3)]);
+    assert_eq!(passed_on(1_000), passed_on(0));
 }
 
 /// A batch of so many bytes.

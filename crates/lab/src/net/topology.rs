@@ -13,6 +13,7 @@ const SHIPPED: &[(&str, &str)] = &[
     ("trans-pacific", include_str!("../../topologies/trans-pacific.toml")),
     ("one-machine", include_str!("../../topologies/one-machine.toml")),
     ("regions", include_str!("../../topologies/regions.toml")),
+    ("narrow-path", include_str!("../../topologies/narrow-path.toml")),
 ];
 
 /// One direction between two places.

@@ -40,6 +40,7 @@ fn each_planted_bug_of_a_merge_is_found() {
         let found = (0..300).find_map(|seed| run(&MergedPlan::draw(seed).with(bug)).err());
         let failure = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
         println!("{bug:?}: seed {}: {}", failure.seed, failure.violation);
+        assert!(run(&MergedPlan::draw(failure.seed)).is_ok(), "{bug:?}: the seed fails without it");
     }
 }
 

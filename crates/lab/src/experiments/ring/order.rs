@@ -26,7 +26,9 @@ pub const EXPERIMENT: Experiment = Experiment {
             the order of their numbers goes from region to region at every hop. The measured order is what the \
             coordinator chooses from the delays that members measure. Clients run beside the coordinator, or beside all \
             members, and keep few commands of 256 bytes under way, so that the time of a round is what limits. A member \
-            behind the coordinator and before the one at which the votes reach a quorum waits for two rounds.",
+            behind the coordinator and before the one at which the votes reach a quorum waits for two rounds. Beside that \
+            five replicas 1 ms from each other (the topology `narrow-path`), with commands of 8 KiB from clients beside the \
+            coordinator: the path from the second to the third carries 10 Mbit/s, and all others 100.",
     parameters: &[
         ON_VIRTUAL,
         Parameter { default: "10", full: "60", ..SHORT_WINDOW },
@@ -34,7 +36,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         Parameter { default: "3,6,9", full: "3,4,5,6,9,12", ..REPLICAS },
     ],
     headline: "median_ms",
-    points: points_by_order,
+    points: all_points,
     charts: &[
         lines("Median latency", "median_ms", "ms", "replicas"),
         lines("Throughput", "throughput", "commands a second", "replicas"),
@@ -62,6 +64,12 @@ pub const EXPERIMENT: Experiment = Experiment {
                     throughput that its shorter round promises",
             judge: gains_by_order,
         },
+        Shape {
+            id: "13.5",
+            claim: "a measured order goes round a path that carries a tenth of the others: at least half of the commands that \
+                    such paths carry (a penalty for slow links, which the document has not)",
+            judge: goes_round,
+        },
     ],
 };
 
@@ -73,6 +81,40 @@ const SETTLES: u32 = 12;
 
 fn series_of(way: Way, order: RingOrder) -> String {
     format!("{}, order by {order}", way.name())
+}
+
+/// The size of a group in which one path is narrow.
+const NARROW: usize = 5;
+/// Megabits a second of its other paths.
+const WIDE: f64 = 100.0;
+/// Bytes of its commands.
+const NARROW_BYTES: usize = 8192;
+
+fn all_points(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
+    let mut points = points_by_order(parameters)?;
+    points.extend(points_with_a_narrow_path(parameters)?);
+    Ok(points)
+}
+
+fn narrow_series_of(order: RingOrder) -> String {
+    format!("one narrow path, order by {order}")
+}
+
+fn points_with_a_narrow_path(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
+    let field = Field::new(parameters, &[Ground::Virtual])?;
+    let window = parameters.seconds("seconds")?;
+    let regime = Regime { megabits: None, ..regime(NARROW_BYTES) };
+    let way = Way::RingOfOne;
+    let points = RingOrder::ALL.iter().map(|&(_, order)| {
+        let mut setup = setup(&field, parameters, NARROW, way.ordering(), (regime, way.arrangement()))?;
+        spread_out(&mut setup, Topology::named("narrow-path")?, Some(0));
+        setup.settings.consensus.ring.order = order;
+        let warm_up = setup.settings.consensus.election_timeout * SETTLES;
+        let load = load(regime, way.arrangement(), regime.clients * NARROW, window);
+        let load = Load { warm_up, beside: true, ..load };
+        Ok(field.point(narrow_series_of(order), NARROW as f64, setup, load))
+    });
+    points.collect()
 }
 
 fn points_by_order(parameters: &Parameters) -> Result<Vec<Point>, LabError> {
@@ -149,6 +191,21 @@ fn waits_by_position(measured: &Measured) -> Judgement {
     rows.judge("mean latency of a member's clients, beside one round")
 }
 
+fn goes_round(measured: &Measured) -> Judgement {
+    let mut rows = Rows::new(&["order by", "commands a second", "of what paths of 100 Mbit/s carry"]);
+    let carried = WIDE * 125e3 / NARROW_BYTES as f64;
+    for &(name, order) in RingOrder::ALL {
+        let series = narrow_series_of(order);
+        for x in measured.places(&series) {
+            let Some(throughput) = measured.mean(&series, x, "throughput") else { continue };
+            let share = throughput / carried;
+            let cells = [name.to_owned(), format!("{throughput:.0}"), format!("{share:.2}")];
+            rows.add(cells, order == RingOrder::Role || share >= 0.5);
+        }
+    }
+    rows.judge("commands of 8 KiB a second with one narrow path")
+}
+
 fn gains_by_order(measured: &Measured) -> Judgement {
     let mut rows = Rows::new(&["clients", "replicas", "measured order over that of numbers", "promised"]);
     for way in [Way::RingOfOne, Way::RingOfAll] {
@@ -180,6 +237,17 @@ mod tests {
         assert_eq!((round(3, RingOrder::Role), round(3, RingOrder::Measured)), (145.0, 145.0));
         let (numbers, shortest) = (round(9, RingOrder::Role), round(9, RingOrder::Measured));
         assert!((numbers - 435.0).abs() < 1e-9 && (shortest - 145.6).abs() < 1e-9, "{numbers} {shortest}");
+    }
+
+    #[test]
+    fn an_order_that_keeps_to_a_narrow_path_is_noticed() {
+        let verdict = |throughput: f64| {
+            let mut measured = Measured::default();
+            measured.add(&narrow_series_of(RingOrder::Role), 5.0, "throughput", 150.0);
+            measured.add(&narrow_series_of(RingOrder::Measured), 5.0, "throughput", throughput);
+            goes_round(&measured).verdict
+        };
+        assert_eq!([verdict(1_400.0), verdict(150.0)], [Verdict::Holds, Verdict::DoesNotHold]);
     }
 
     #[test]
