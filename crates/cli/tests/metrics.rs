@@ -135,7 +135,7 @@ fn metrics_are_valid_openmetrics_and_say_what_is_wanted_to_know() {
     assert_eq!(value(&page, "synod_alarms{alarm=\"NOSPACE\"}"), 0.0);
     assert_eq!(value(&page, "synod_members{standing=\"voter\"}"), 3.0);
     assert_eq!(value(&page, "synod_members{standing=\"learner\"}"), 0.0);
-    let version = format!("synod_build_info{{version=\"{}\",etcd_api=\"3.6.0\"}}", env!("CARGO_PKG_VERSION"));
+    let version = format!("synod_build_info{{version=\"{}\",etcd_api=\"3.7.3\"}}", env!("CARGO_PKG_VERSION"));
     assert_eq!(value(&page, &version), 1.0);
     assert!(value(&page, "synod_peer_sent_bytes_total{peer=\"2\"}") > 0.0);
     // What alert rules for etcd ask for.

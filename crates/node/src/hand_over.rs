@@ -42,7 +42,8 @@ fn hand_over(handle: &Handle, me: ReplicaId, deadline: Instant) {
     let mut asked = Vec::new();
     while leader() == Some(me) && Instant::now() < deadline {
         let (group, peers) = (handle.group(), handle.status().peers);
-        let mut connected = peers.iter().filter(|peer| peer.up && group.votes(peer.id)).map(|peer| peer.id);
+        let mut connected =
+            peers.iter().filter(|peer| peer.up_since.is_some() && group.votes(peer.id)).map(|peer| peer.id);
         let Some(to) = connected.find(|to| !asked.contains(to)) else {
             if asked.is_empty() {
                 return;

@@ -214,7 +214,7 @@ impl NodeMetrics {
         let by_peer = |number: Number| peers.iter().map(move |peer| ([("peer", peer.peer.0)], number(peer)));
         let gauges: [(&str, &str, Number); 2] = [
             ("synod_peer_connected", "Whether messages can be sent to the peer", |peer| {
-                peer.connected.into()
+                peer.connected().into()
             }),
             ("synod_peer_queue_frames", "Frames that wait to be sent to the peer", |peer| {
                 peer.queue_frames as u64

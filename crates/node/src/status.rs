@@ -344,8 +344,8 @@ pub struct MergeStatus {
 pub struct PeerLink {
     /// The other replica.
     pub id: ReplicaId,
-    /// Whether messages can be sent to it.
-    pub up: bool,
+    /// Since when messages can be sent to it; `None` if they cannot.
+    pub up_since: Option<Instant>,
 }
 
 #[cfg(test)]

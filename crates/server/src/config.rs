@@ -29,6 +29,9 @@ pub struct Config {
     pub reuse_port: bool,
     /// Whether clients may make calls as JSON.
     pub json: bool,
+    /// Whether etcd's calls `MemberAdd` and `MemberRemove` are refused while too few voters have been connected for
+    /// five seconds, as with etcd. A change that would leave the cluster stuck is refused in any case.
+    pub strict_reconfig_check: bool,
     /// The names of hosts by which clients may ask for a page at an address for clients; none, or `*`: any.
     pub hosts: Vec<String>,
     /// The origins of web pages that may read answers at an address for clients (CORS); none, or `*`: any.
@@ -97,6 +100,7 @@ impl Default for Config {
             names_are_users: true,
             reuse_port: false,
             json: true,
+            strict_reconfig_check: true,
             hosts: Vec::new(),
             origins: Vec::new(),
             client_io_threads: 1,

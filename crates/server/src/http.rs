@@ -15,7 +15,7 @@ use tonic::Status;
 
 use crate::{
     Consistency, Replica, Role, exposition,
-    services::{API_VERSION, Store},
+    services::{API_VERSION, CLUSTER_VERSION, STORAGE_VERSION, Store},
 };
 
 const JSON: &str = "application/json";
@@ -98,9 +98,9 @@ impl<R: Replica> Pages<R> {
             "/version" => {
                 let versions = json!({
                     "etcdserver": API_VERSION,
-                    "etcdcluster": API_VERSION,
+                    "etcdcluster": CLUSTER_VERSION,
                     // That of the snapshots that it gives.
-                    "storage": API_VERSION,
+                    "storage": STORAGE_VERSION,
                     "synod": env!("CARGO_PKG_VERSION"),
                 });
                 page(StatusCode::OK, JSON, versions.to_string())

@@ -1,6 +1,9 @@
 //! The server's interface to a replica.
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 pub use synod_kv::validate::Limits;
@@ -278,8 +281,8 @@ pub struct PeerStatus {
     pub replica: ReplicaId,
     /// Its name.
     pub name: String,
-    /// Whether there is a connection to it.
-    pub up: bool,
+    /// Since when there is a connection to it; `None` if there is none.
+    pub up_since: Option<Instant>,
     /// The last slot that it is known to have decided.
     pub decided: Slot,
 }

@@ -63,11 +63,11 @@ async fn pages_are_served_at_both_addresses() {
         assert_eq!(page(address, "/readyz/linearizable_read?verbose").await, (200, found.into()));
         assert_eq!(page(address, "/livez/linearizable_read").await.0, 404);
         let (status, version) = page(address, "/version").await;
-        assert!(status == 200 && version.contains(r#""etcdserver":"3.6.0""#), "{version}");
+        assert!(status == 200 && version.contains(r#""etcdserver":"3.7.3""#), "{version}");
         let (status, metrics) = page(address, "/metrics").await;
         assert!(status == 200 && metrics.contains("made_up 1"), "{metrics}");
         assert!(metrics.contains("\netcd_server_has_leader 1\n"), "{metrics}");
-        assert!(metrics.contains("\netcd_server_version{server_version=\"3.6.0\"} 1\n"), "{metrics}");
+        assert!(metrics.contains("\netcd_server_version{server_version=\"3.7.3\"} 1\n"), "{metrics}");
         let (status, vars) = page(address, "/debug/vars").await;
         let vars: serde_json::Value = serde_json::from_str(&vars).unwrap();
         assert_eq!((status, &vars["raft.status"]["raftState"]), (200, &"StateLeader".into()));

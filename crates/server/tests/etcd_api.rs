@@ -236,7 +236,7 @@ async fn members_status_and_hashes_are_told() {
     }
     let mut maintenance = MaintenanceClient::new(channel);
     let status = maintenance.status(StatusRequest {}).await.unwrap().into_inner();
-    assert_eq!((status.version.as_str(), status.leader, status.raft_term), ("3.6.0", MEMBER, 1));
+    assert_eq!((status.version.as_str(), status.leader, status.raft_term), ("3.7.3", MEMBER, 1));
     assert_eq!((status.raft_index, status.raft_applied_index), (1, 1));
     assert_eq!(status.header.unwrap().revision, 2);
     assert!(status.db_size > 0 && status.errors.is_empty());
@@ -306,5 +306,5 @@ async fn there_is_nothing_to_downgrade_to() {
             assert_refused(ask(action, version).await, Code::InvalidArgument, &text);
         }
     }
-    assert_eq!(ask(DowngradeAction::Cancel, "").await.unwrap(), ("3.6".to_owned(), 1));
+    assert_eq!(ask(DowngradeAction::Cancel, "").await.unwrap(), ("3.7".to_owned(), 1));
 }

@@ -217,7 +217,7 @@ async fn members_and_status_are_told() {
     assert_eq!(member.peer_urls(), ["http://127.0.0.1:2380"]);
     assert_eq!(member.client_urls(), ["http://127.0.0.1:2379"]);
     let status = client.status().await.unwrap();
-    assert_eq!((status.version(), status.leader(), status.raft_term()), ("3.6.0", MEMBER, 1));
+    assert_eq!((status.version(), status.leader(), status.raft_term()), ("3.7.3", MEMBER, 1));
     assert_eq!((status.raft_index(), status.raft_applied_index()), (1, 1));
     assert!(status.db_size() > 0 && status.raft_used_db_size() == status.db_size());
     assert!(status.errors().is_empty());

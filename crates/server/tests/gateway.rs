@@ -125,7 +125,7 @@ async fn keys_are_put_and_got_as_json() {
     let (status, members) = http.ask("POST", "/v3/cluster/member/list", "", "").await;
     assert_eq!((status, &members["members"][0]["name"]), (200, &json!("only")));
     let (status, told) = http.post("/v3/maintenance/status", json!({})).await;
-    assert_eq!((status, &told["version"]), (200, &json!("3.6.0")));
+    assert_eq!((status, &told["version"]), (200, &json!("3.7.3")));
     // The same connection serves pages.
     let (status, health) = http.ask("GET", "/health", "", "").await;
     assert_eq!((status, &health["health"]), (200, &json!("true")));

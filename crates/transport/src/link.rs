@@ -17,6 +17,7 @@ use synod_sync::{
     atomic::AtomicBool,
     net::{Shutdown, TcpStream},
     planted,
+    time::Instant,
 };
 use synod_wire::{ClusterId, Encoded, GroupId, Lsn, ReplicaId};
 
@@ -162,6 +163,7 @@ enum Phase {
         version: u16,
         /// The largest body that the peer takes.
         body_bytes_max: usize,
+        began: Instant,
         /// Why the session is over, if it is and the sender thread has yet to notice.
         end: Option<SessionEnd>,
     },
@@ -489,7 +491,14 @@ impl Link {
         let mut dropped = 0;
         if goes_on {
             let stream = Arc::clone(stream);
-            out.phase = Phase::Session { stream, life, version: spoken, body_bytes_max, end: None };
+            out.phase = Phase::Session {
+                stream,
+                life,
+                version: spoken,
+                body_bytes_max,
+                began: Instant::now(),
+                end: None,
+            };
             out.redial_now = false;
             out.marked = Lsn::ZERO;
             self.spoken.store(spoken, Relaxed);
@@ -576,14 +585,18 @@ impl Link {
     }
 
     pub(crate) fn metrics(&self) -> PeerMetrics {
-        let (connected, queue_frames, queue_bytes) = {
+        let (connected_since, queue_frames, queue_bytes) = {
             let out = lock(&self.out);
-            (matches!(out.phase, Phase::Session { end: None, .. }), out.queue.frames(), out.queue.bytes())
+            let began = match out.phase {
+                Phase::Session { began, end: None, .. } => Some(began),
+                _ => None,
+            };
+            (began, out.queue.frames(), out.queue.bytes())
         };
         let counters = &self.counters;
         PeerMetrics {
             peer: self.id(),
-            connected,
+            connected_since,
             receiving: counters.receiving.load(Relaxed),
             sessions: counters.sessions.load(Relaxed),
             frames_sent: counters.frames_sent.load(Relaxed),

@@ -12,6 +12,7 @@ use synod_sync::{
     Arc, Mutex, MutexGuard,
     channel::{self, Receiver, RecvTimeoutError},
     thread::{self, JoinHandle},
+    time::Instant,
 };
 use synod_wire::{Encoded, GROUPS_SINCE, GroupId, Lsn, Mismatch, ReplicaId};
 use tracing::{error, warn};
@@ -59,6 +60,8 @@ struct Place {
 struct Link {
     /// The number of the session, and the version that is spoken in it.
     session: Option<(u64, u16)>,
+    /// When the last session began.
+    began: Option<Instant>,
     /// The nonce of the sender's life, and how far it has told the receiver that its log is durable.
     heard: Option<(u64, Lsn)>,
     sessions: u64,
@@ -358,7 +361,7 @@ impl Sender for MemorySender {
             let to = hub.link(self.me, peer);
             PeerMetrics {
                 peer,
-                connected: to.session.is_some(),
+                connected_since: to.began.filter(|_| to.session.is_some()),
                 receiving,
                 sessions: to.sessions,
                 frames_sent: to.sent.messages,
@@ -496,7 +499,7 @@ impl Deliverer {
             back.heard = Some(later(back.heard, (other.nonce, other.durable)));
             let link = hub.link(me, peer);
             link.heard = Some(later(link.heard, (own.nonce, own.durable)));
-            link.session = Some((session, version));
+            (link.session, link.began) = (Some((session, version)), Some(Instant::now()));
             link.sessions += 1;
             session
         };
@@ -637,6 +640,6 @@ mod tests {
             let event = one.events.recv_timeout(RETRY_INTERVAL);
             assert!(event.is_err() || event == Ok(Event::Refused { peer: R2 }), "{event:?}");
         }
-        assert!(two.sender().metrics().peers.iter().all(|peer| !peer.connected && !peer.receiving));
+        assert!(two.sender().metrics().peers.iter().all(|peer| !peer.connected() && !peer.receiving));
     }
 }

@@ -12,6 +12,7 @@ use synod_sync::{
     atomic::AtomicBool,
     net::{self, TcpListener},
     thread::{self, JoinHandle},
+    time::Instant,
 };
 use synod_wire::{Encoded, GROUPS_SINCE, GroupId, Incarnation, Lsn, ReplicaId};
 use tracing::{error, warn};
@@ -455,8 +456,8 @@ pub struct Metrics {
 pub struct PeerMetrics {
     /// The peer.
     pub peer: ReplicaId,
-    /// Whether there is a session to it.
-    pub connected: bool,
+    /// When the session to it began, if there is one.
+    pub connected_since: Option<Instant>,
     /// Whether there is a session from it.
     pub receiving: bool,
     /// Sessions to it that ever began; all but the first are reconnects.
@@ -478,4 +479,12 @@ pub struct PeerMetrics {
     pub queue_frames: usize,
     /// Bytes of these frames.
     pub queue_bytes: usize,
+}
+
+impl PeerMetrics {
+    /// Whether there is a session to it.
+    #[must_use]
+    pub fn connected(&self) -> bool {
+        self.connected_since.is_some()
+    }
 }

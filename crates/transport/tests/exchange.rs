@@ -37,7 +37,7 @@ fn bodies_travel_both_ways_and_are_counted() {
         (one.frames_sent, one.bytes_sent, two.frames_sent, two.bytes_sent) == (1, 32, 1, 28)
     });
     let metrics = replicas[0].metrics(2);
-    assert!(metrics.connected && metrics.receiving);
+    assert!(metrics.connected() && metrics.receiving);
     assert_eq!((metrics.frames_received, metrics.bytes_received), (1, 28));
     assert_eq!((metrics.sessions, metrics.writes, metrics.frames_dropped), (1, 1, 0));
     assert_eq!((metrics.queue_frames, metrics.queue_bytes), (0, 0));

@@ -125,7 +125,7 @@ fn messages_for_an_absent_peer_are_kept_in_a_sixteenth_of_the_bounds() {
     let one = Replica::start(few(config(1, 1, &addresses)), listeners.next().unwrap());
     (0..100_u8).for_each(|i| one.send(2, &[i]));
     let metrics = one.metrics(2);
-    assert_eq!((metrics.queue_frames, metrics.frames_dropped, metrics.connected), (10, 90, false));
+    assert_eq!((metrics.queue_frames, metrics.frames_dropped, metrics.connected()), (10, 90, false));
     let two = Replica::start(config(2, 1, &addresses), listeners.next().unwrap());
     for i in 90..100 {
         assert_eq!(two.wait_received(1)[..], [i], "the newest are kept");

@@ -85,7 +85,7 @@ fn a_replica_that_lost_its_data_is_refused_in_both_directions() {
     assert!(is_closed(&stream));
     inbound.write_all(&frame(b"I am")).unwrap();
     assert_eq!(one.wait_received(2), "I am");
-    assert!(one.metrics(2).connected);
+    assert!(one.metrics(2).connected());
 
     // Now the other replica answers a dial.
     drop(session);
@@ -133,7 +133,7 @@ fn a_replica_that_forgot_what_it_told_is_told_so() {
     let two = Replica::start(second, all.next().unwrap());
     let expected = (ReplicaId(1), Stranger { mismatch: Mismatch::Shorter, known });
     assert_eq!(told.recv_timeout(WAIT_MAX).unwrap(), expected);
-    assert!(!one.metrics(2).connected && !two.metrics(1).connected);
+    assert!(!one.metrics(2).connected() && !two.metrics(1).connected());
     two.stop();
     one.stop();
 }
@@ -199,7 +199,7 @@ fn a_session_speaks_the_highest_version_that_both_know() {
     let later = Config { versions: new..=new, ..config(2, 1, &addresses) };
     let two = Replica::start(later, all.next().unwrap());
     thread::sleep(Duration::from_millis(300));
-    assert!(!one.metrics(2).connected && !two.metrics(1).connected);
+    assert!(!one.metrics(2).connected() && !two.metrics(1).connected());
     one.stop();
     two.stop();
 }

@@ -89,7 +89,7 @@ fn a_peer_joins_and_another_leaves_and_the_rest_notices_nothing() {
         assert_eq!(replica.transport.metrics().frames_unroutable, 1);
     }
     for peer in [1, 3, 4] {
-        eventually("what replica 2 sends arrives nowhere", || !replicas[1].metrics(peer).connected);
+        eventually("what replica 2 sends arrives nowhere", || !replicas[1].metrics(peer).connected());
         replicas[1].send(peer, b"still there?");
     }
     for (from, to) in [(1, 3), (3, 1), (1, 4), (4, 1), (3, 4), (4, 3)] {
@@ -270,7 +270,7 @@ fn members_that_change_under_load_lose_no_session_of_others() {
     assert_eq!(sessions(&replicas[0], 2), Some(1));
 
     // Replica 1 saw `Up` and `Down` of replica 3 in turn, whichever link they were of.
-    eventually("the last state is reached", || replicas[0].metrics(3).connected);
+    eventually("the last state is reached", || replicas[0].metrics(3).connected());
     let mut up = true;
     for event in replicas[0].events.try_iter() {
         match event {

@@ -134,6 +134,7 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
         metrics_addresses: listen("listen-metrics-urls", &args.member.listen_metrics_urls)?,
         reuse_port: args.etcd.socket_reuse_port,
         json: args.etcd.enable_grpc_gateway,
+        strict_reconfig_check: args.etcd.strict_reconfig_check,
         hosts: args.etcd.host_whitelist.clone(),
         // A file of etcd's may name none, which is the default.
         origins: args.etcd.cors.iter().filter(|origin| !origin.is_empty()).cloned().collect(),

@@ -209,7 +209,7 @@ impl Replica for Served {
         let peers = status.peers.iter().filter(|peer| members(peer.id)).map(|peer| PeerStatus {
             replica: peer.id,
             name: group.name_of(peer.id),
-            up: peer.up,
+            up_since: peer.up_since,
             // Only learners tell how far they are.
             decided: learned(peer.id).map_or(Slot::ZERO, |&(_, slot)| slot),
         });

@@ -3,6 +3,12 @@
 //! Synod differs from etcd in one point: a member that is added without `isLearner` does not vote at once. It
 //! joins as a learner, and the leader promotes it once it has caught up; until then `MemberList` shows a
 //! learner. So adding a member never costs the quorum, however long the new member takes to start.
+//!
+//! A change that would leave the cluster stuck the leader refuses by itself, whoever asks. What is looked at here
+//! besides is etcd's rule (`--strict-reconfig-check`), which its clients expect: it wants some voters to have been
+//! connected for a while.
+
+use std::time::Duration;
 
 use synod_api::etcdserverpb::{
     self, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse, MemberPromoteRequest,
@@ -13,12 +19,17 @@ use synod_wire::ReplicaId;
 use tonic::{Code, Status};
 
 use super::envelope::{Store, failure};
-use crate::{Change, ChangeError, Consistency, Goal, Group, Member, Replica, Standing};
+use crate::{
+    Change, ChangeError, Consistency, Goal, Group, Member, PeerStatus, Replica, RequestError, Standing,
+};
 
 /// Most addresses that a member may have.
 const URLS_MAX: usize = 16;
 /// Most bytes of a name, or of an address.
 const TEXT_BYTES_MAX: usize = 1024;
+
+/// How long a voter has to be connected before a change of members counts on it (etcd's `HealthInterval`).
+const HEALTHY_AFTER: Duration = Duration::from_secs(5);
 
 impl<R: Replica> Store<R> {
     /// A linearizable list is taken after a linearizable read, which proves that this replica is up to date.
@@ -32,6 +43,8 @@ impl<R: Replica> Store<R> {
     pub(super) async fn member_add(&self, request: MemberAddRequest) -> Result<MemberAddResponse, Status> {
         let MemberAddRequest { peer_ur_ls: peer_urls, is_learner } = request;
         let goal = if is_learner { Goal::Learn } else { Goal::Vote };
+        check_urls(&peer_urls).map_err(unchanged)?;
+        self.check_health(Health::may_add)?;
         let group =
             self.change(self.replica(), None, Change::Add { name: String::new(), peer_urls, goal }).await?;
         let members = listed(group);
@@ -42,7 +55,11 @@ impl<R: Replica> Store<R> {
         &self,
         request: MemberRemoveRequest,
     ) -> Result<MemberRemoveResponse, Status> {
-        let group = self.change(self.replica(), None, Change::Remove(ReplicaId(request.id))).await?;
+        let id = ReplicaId(request.id);
+        if self.is_voter_that_answers(id) {
+            self.check_health(Health::may_remove)?;
+        }
+        let group = self.change(self.replica(), None, Change::Remove(id)).await?;
         Ok(MemberRemoveResponse { header: self.header(None), members: listed(group) })
     }
 
@@ -72,6 +89,32 @@ impl<R: Replica> Store<R> {
     ) -> Result<MemberPromoteResponse, Status> {
         let group = self.change(self.replica(), None, Change::Promote(ReplicaId(request.id))).await?;
         Ok(MemberPromoteResponse { header: self.header(None), members: listed(group) })
+    }
+
+    /// Refuses a change of members if too few voters are there for it by etcd's rule, unless it is turned off.
+    fn check_health(&self, suffices: fn(Health) -> bool) -> Result<(), Status> {
+        let (status, group) = (self.replica().status(), self.replica().group());
+        let lasts = |id: ReplicaId| {
+            let link = status.peers.iter().find(|peer| peer.replica == id).and_then(|peer| peer.up_since);
+            id == status.replica || link.is_some_and(|since| since.elapsed() >= HEALTHY_AFTER)
+        };
+        let voters = || group.members.iter().filter(|member| member.standing == Standing::Voter);
+        let health = Health {
+            voters: voters().count(),
+            connected: voters().filter(|member| lasts(member.id)).count(),
+        };
+        if self.strict_reconfig_check() && !suffices(health) {
+            return Err(unchanged(ChangeError::Request(RequestError::Unhealthy)));
+        }
+        Ok(())
+    }
+
+    /// Whether a member votes and is this replica, or there is a connection to it.
+    fn is_voter_that_answers(&self, id: ReplicaId) -> bool {
+        let (status, group) = (self.replica().status(), self.replica().group());
+        let votes = group.members.iter().any(|member| member.id == id && member.standing == Standing::Voter);
+        let up = |peer: &PeerStatus| peer.replica == id && peer.up_since.is_some();
+        votes && (id == status.replica || status.peers.iter().any(up))
     }
 
     fn has_member(&self, id: u64) -> bool {
@@ -105,6 +148,28 @@ impl<R: Replica> Store<R> {
             check_urls(peer_urls)?;
         }
         replica.change(expected, change).await
+    }
+}
+
+/// The voters of a group, as one replica sees them.
+#[derive(Clone, Copy, Debug)]
+struct Health {
+    voters: usize,
+    /// How many of them have been connected for a while, this replica among them.
+    connected: usize,
+}
+
+impl Health {
+    /// Whether those that are connected would be a quorum also if the new member voted and never came. A lone voter
+    /// may always have others added.
+    fn may_add(self) -> bool {
+        self.voters == 1 || self.connected > self.voters.div_ceil(2)
+    }
+
+    /// Whether those that stay connected after one of them is removed are more than half of what is left. (Of a lone
+    /// voter something else is said.)
+    fn may_remove(self) -> bool {
+        self.voters == 1 || self.connected >= 2 + (self.voters - 1) / 2
     }
 }
 
@@ -165,6 +230,20 @@ impl From<Member> for etcdserverpb::Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// quorum(n + 1) = (n + 1) / 2 + 1 of the voters to add one, and 2 + (n - 1) / 2 to remove one (etcd 3.7.3,
+    /// `mayAddMember` and `mayRemoveMember` in server/etcdserver/server.go).
+    #[test]
+    fn so_many_voters_have_to_be_connected_for_a_change_of_members() {
+        let least = |voters: usize, suffices: fn(Health) -> bool| {
+            (0..=voters).find(|&connected| suffices(Health { voters, connected })).unwrap()
+        };
+        let add: Vec<_> = (2..=7).map(|voters| least(voters, Health::may_add)).collect();
+        assert_eq!(add, [2, 3, 3, 4, 4, 5]);
+        let remove: Vec<_> = (2..=7).map(|voters| least(voters, Health::may_remove)).collect();
+        assert_eq!(remove, [2, 3, 3, 4, 4, 5]);
+        assert_eq!((least(1, Health::may_add), least(1, Health::may_remove)), (0, 0));
+    }
 
     #[test]
     fn refusals_are_told_in_etcds_words() {

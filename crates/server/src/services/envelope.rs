@@ -67,6 +67,7 @@ pub(crate) struct Store<R> {
     watches: Option<Watches>,
     auth: Option<Auth>,
     watch_progress_interval: Duration,
+    strict_reconfig_check: bool,
     renewals: Arc<Mutex<Renewals>>,
     /// Places for keys of locks and elections that are deleted since their clients are gone.
     releases: Arc<Semaphore>,
@@ -103,6 +104,7 @@ impl<R: Replica> Store<R> {
             feeds,
             watches: config.watches.clone(),
             watch_progress_interval: config.watch_progress_interval.max(WATCH_PROGRESS_INTERVAL_MIN),
+            strict_reconfig_check: config.strict_reconfig_check,
             renewals: Arc::default(),
             releases: Arc::new(Semaphore::new(RELEASES_MAX)),
             leader: Mutex::new(Leader { looked: Instant::now(), gone: None }),
@@ -135,6 +137,11 @@ impl<R: Replica> Store<R> {
 
     pub(crate) fn watch_progress_interval(&self) -> Duration {
         self.watch_progress_interval
+    }
+
+    /// Whether changes of members wait for connected voters as with etcd.
+    pub(super) fn strict_reconfig_check(&self) -> bool {
+        self.strict_reconfig_check
     }
 
     /// Waits until there has been no leader for some seconds. The replica is asked once for all who wait.

@@ -14,7 +14,7 @@ use synod_wire::ReplicaId;
 use tonic::{Code, Status};
 
 use super::{
-    API_VERSION,
+    API_VERSION, CLUSTER_VERSION, STORAGE_VERSION,
     envelope::{Store, decoded, refusal, unexpected},
 };
 use crate::{Consistency, MoveError, Replica, Role, auth::Who, readers::Lane, replica};
@@ -104,7 +104,7 @@ impl<R: Replica> Store<R> {
             db_size_in_use: bytes(size_bytes),
             is_learner: self.is_learner(),
             // That of the snapshots that it gives.
-            storage_version: API_VERSION.to_owned(),
+            storage_version: STORAGE_VERSION.to_owned(),
             db_size_quota: bytes(self.quota_bytes()),
             downgrade_info: Some(DowngradeInfo { enabled: false, target_version: String::new() }),
         })
@@ -129,7 +129,7 @@ impl<R: Replica> Store<R> {
     pub(super) async fn downgrade(&self, request: DowngradeRequest) -> Result<DowngradeResponse, Status> {
         match DowngradeAction::try_from(request.action) {
             Ok(DowngradeAction::Cancel) => {
-                let (version, _patch) = API_VERSION.rsplit_once('.').expect("it has three parts");
+                let (version, _patch) = CLUSTER_VERSION.rsplit_once('.').expect("it has three parts");
                 let KvStatus { revision, .. } = self.status(Consistency::Serializable).await?;
                 let header = self.header(Some(ResponseHeader { revision, ..Default::default() }));
                 Ok(DowngradeResponse { header, version: version.to_owned() })

@@ -36,7 +36,11 @@ use crate::{
 
 /// The version of etcd whose API is served. Clients read it to decide which requests they may send, so it is
 /// etcd's number and not Synod's.
-pub const API_VERSION: &str = "3.6.0";
+pub const API_VERSION: &str = "3.7.3";
+/// The same without the patch, as etcd's members agree on it.
+pub(crate) const CLUSTER_VERSION: &str = "3.7.0";
+/// The version of etcd that first had the format of the snapshots that are given, so that it and later ones start on them.
+pub(crate) const STORAGE_VERSION: &str = "3.6.0";
 
 /// The answer to a request that is not refused.
 pub(crate) enum Answer<'a, R> {

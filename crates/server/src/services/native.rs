@@ -293,7 +293,7 @@ impl<R: Replica> Store<R> {
                 .map(|peer| pb::PeerStatus {
                     replica: peer.replica.0,
                     name: peer.name,
-                    up: peer.up,
+                    up: peer.up_since.is_some(),
                     decided_slot: peer.decided.0,
                 })
                 .collect(),

@@ -12,7 +12,7 @@ use synod_api::{
 use tonic::Status;
 
 use super::{
-    API_VERSION, Answer, Pieces,
+    Answer, Pieces, STORAGE_VERSION,
     envelope::{Store, unexpected},
 };
 use crate::{Consistency, Replica, Standing, auth::Who, message::framed, readers::Source, replica};
@@ -64,7 +64,7 @@ impl<R: Replica> Store<R> {
             entry("meta", "consistent_index", number(status.applied.0)),
             entry("meta", "term", number(status.ballot.round)),
             entry("meta", "confState", members_of_log.to_string().into()),
-            entry("meta", "storageVersion", API_VERSION.into()),
+            entry("meta", "storageVersion", STORAGE_VERSION.into()),
         ];
         members.chain(meta).collect()
     }
@@ -81,7 +81,7 @@ struct Messages {
 
 impl Messages {
     fn message(&self, remaining_bytes: u64, blob: Bytes) -> Bytes {
-        let version = API_VERSION.to_owned();
+        let version = STORAGE_VERSION.to_owned();
         framed(&SnapshotResponse { remaining_bytes, blob, version, ..SnapshotResponse::default() })
     }
 }

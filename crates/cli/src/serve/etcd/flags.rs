@@ -77,6 +77,14 @@ pub struct EtcdArgs {
         value_parser = units::truth, help_heading = CLIENTS
     )]
     pub enable_grpc_gateway: bool,
+    /// Whether etcd's calls that add or remove a member are refused while too few voters have been connected for five
+    /// seconds, as with etcd. A change that would leave the cluster stuck is refused in any case.
+    #[arg(
+        long, env = "SYNOD_STRICT_RECONFIG_CHECK", value_name = "true|false", default_value_t = true,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth, help_heading = CLIENTS
+    )]
+    pub strict_reconfig_check: bool,
     /// How many members may stay learners; those that are to vote, or to replace another, do not count.
     #[arg(long, env = "SYNOD_MAX_LEARNERS", value_name = "COUNT", default_value_t = 1, help_heading = CLIENTS)]
     pub max_learners: u32,

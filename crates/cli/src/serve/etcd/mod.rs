@@ -351,10 +351,7 @@ mod tests {
         let all: Vec<_> = found.arguments.iter().filter_map(|argument| argument.to_str()).collect();
         let warnings = judge(&parsed(&all)).unwrap();
         let names: Vec<_> = warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
-        assert_eq!(
-            names,
-            ["--discovery-fallback", "--proxy", "--proxy-failure-wait", "--strict-reconfig-check"]
-        );
+        assert_eq!(names, ["--discovery-fallback", "--proxy", "--proxy-failure-wait"]);
     }
 
     #[test]

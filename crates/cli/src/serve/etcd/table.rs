@@ -1,6 +1,6 @@
 //! The flags of etcd 3.7, and of versions before it, with what each does here. docs/etcd-flags.md shows them.
 //!
-//! Flags of TLS and of authentication are not listed: they stand with what they set.
+//! Flags of TLS and of authentication that count here are not listed: they stand with what they set.
 
 use Form::{Switch, Text, Time};
 use Here::{Fixed, NoMeaning, Refused, Same};
@@ -48,6 +48,8 @@ const NO_FILE: &str = "keys are kept in memory, and the log and snapshots have n
 const NO_DISCOVERY: &str = "a discovery service is not asked; name the members with --initial-cluster, or let DNS name them \
                             with --discovery-srv";
 const NO_TRACES: &str = "no traces are sent; /metrics has histograms of requests and commits";
+const NO_CALL: &str =
+    "a replica does not call itself to serve the JSON API, so it shows no certificate as a client of its own";
 const NO_LONGER: &str = "etcd has no such flag any more";
 const NO_PROXY: &str = "etcd has no proxy of its second API any more";
 
@@ -60,6 +62,8 @@ pub const FLAGS: &[Flag] = &[
     flag("backend-batch-limit", Text, NoMeaning(NO_FILE)),
     flag("backend-bbolt-freelist-type", Text, NoMeaning(NO_FILE)),
     flag("bootstrap-defrag-threshold-megabytes", Text, NoMeaning(NO_FILE)),
+    flag("client-cert-file", Text, NoMeaning(NO_CALL)),
+    flag("client-key-file", Text, NoMeaning(NO_CALL)),
     flag("cluster-active-size", Text, NoMeaning(NO_LONGER)),
     flag("cluster-remove-delay", Text, NoMeaning(NO_LONGER)),
     flag("cluster-sync-interval", Text, NoMeaning(NO_LONGER)),
@@ -203,6 +207,15 @@ pub const FLAGS: &[Flag] = &[
     flag("peer-election-timeout", Text, NoMeaning(NO_LONGER)),
     flag("peer-heartbeat-interval", Text, NoMeaning(NO_LONGER)),
     flag(
+        "peer-skip-client-san-verification",
+        Switch,
+        Fixed(
+            "true",
+            "the address of a peer that calls is compared with no name of its certificate; \
+             --peer-cert-allowed-hostname and --peer-cert-allowed-cn say which certificates are admitted",
+        ),
+    ),
+    flag(
         "pre-vote",
         Switch,
         Fixed("true", "a replica asks the others before it stands for election, with every protocol"),
@@ -230,7 +243,7 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "strict-reconfig-check",
         Switch,
-        Fixed("true", "a change of members that would leave the cluster without a quorum is always refused"),
+        Same("A change of members that would leave the cluster without a quorum is refused in any case."),
     ),
     flag("txn-mode-write-with-shared-buffer", Switch, NoMeaning(NO_FILE)),
     flag("unsafe-no-fsync", Switch, Same("The same as --durability async.")),
