@@ -15,7 +15,7 @@ process behind.
 
 passes-PACKAGE.txt lists the tests and variants that are known to pass; the exit code is 1 if one of those that were run does not.
 With --record those that pass now are added to it. left-out-PACKAGE.tsv lists the tests and variants that are not run, each with its reason:
-the table shows them, unless --run-left-out runs them too. quick.txt lists what --quick runs: all of these must pass.
+the table shows them, unless --run-left-out runs them too. quick.txt lists what --quick runs: all of these must pass, and all of etcd's flags be known.
 """
 
 import argparse
@@ -155,17 +155,21 @@ def reason(text, outcome):
     return "no result: see its log"
 
 
-def flags(synod, suite):
-    """etcd's flags that `synod serve` does not know."""
+def knows_flags(synod, suite):
+    """Names etcd's flags that `synod serve` does not know; returns whether there is none."""
     source = Path(go(["list", "-m", "-f", "{{.Dir}}", "go.etcd.io/etcd/server/v3"], suite.cache).strip())
     names = set()
     for path in [*source.glob("embed/config*.go"), *source.glob("etcdmain/config.go")]:
         names |= set(re.findall(r"fs\.\w+\((?:[^,\"]+,\s*)?\"([a-z0-9-]+)\"", path.read_text()))
+    missing = 0
     # Those without a meaning are accepted, and not in the help.
     for name in sorted(names):
         said = subprocess.run([synod, "serve", f"--{name}=x", "--help"], capture_output=True, text=True).stderr
         if f"unexpected argument '--{name}'" in said:
-            print(f"--{name}")
+            missing += 1
+            print(f"synod serve does not know etcd's --{name}", flush=True)
+    print(f"{len(names) - missing} of etcd's {len(names)} flags are known", flush=True)
+    return missing == 0
 
 
 def quick(suite, synod, seconds, logs):
@@ -184,7 +188,7 @@ def quick(suite, synod, seconds, logs):
         if not passed:
             print(log_of(logs, pattern).read_text(errors="replace")[-4000:], flush=True)
     print(f"\n{len(lines) - failed} passed, {failed} failed")
-    return failed == 0
+    return knows_flags(synod, suite) and failed == 0
 
 
 def passes(suite, package, pattern, seconds, logs):
@@ -218,7 +222,7 @@ def main():
     parser.add_argument("--variants", action="store_true", help="show what became of each variant of a test")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
     parser.add_argument("--record", action="store_true", help="add what passes now to what is known to pass")
-    parser.add_argument("--flags", action="store_true", help="list etcd's flags that `synod serve` does not know")
+    parser.add_argument("--flags", action="store_true", help="name etcd's flags that `synod serve` does not know")
     arguments = parser.parse_args()
     synod = str(Path(arguments.synod).resolve())
     if not Path(synod).exists():
@@ -226,7 +230,7 @@ def main():
     cache = Path(arguments.cache).resolve()
     suite = Suite(cache / "quick", SOON) if arguments.quick else Suite(cache, SMALL)
     if arguments.flags:
-        return flags(synod, suite)
+        sys.exit(0 if knows_flags(synod, suite) else 1)
     logs = Path(arguments.logs)
     logs.mkdir(parents=True, exist_ok=True)
     if arguments.quick:

@@ -46,6 +46,11 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
     fs::write(&file, text).unwrap();
     let mut command = Command::new(SYNOD);
     command.args(["serve", "-pre-vote=false", "-name", "n1", "--feature-gates=InitialCorruptCheck=true"]);
+    command.args([
+        "--peer-skip-client-san-verification",
+        "--client-cert-file=a.crt",
+        "--client-key-file=a.key",
+    ]);
     command.env("ETCD_CONFIG_FILE", &file).env("ETCD_NAME", "of-variable");
     command.env("ETCD_LISTEN_CLIENT_HTTP_URLS", &pages).env("ETCD_UNHEARD_OF", "1");
     let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -33,35 +33,45 @@ use self::{
 const FLAGS: [&str; 4] =
     ["--election-timeout=600ms", "--heartbeat-interval=60ms", "--snapshot-count=100", "--keep-slots=20"];
 
-/// With an election time-out of a minute, no replica would lead in time if the leader just ended.
+/// Runs a test with each of three protocols at once: what it does is mostly to wait.
+fn with_each_protocol(test: fn(&str)) {
+    thread::scope(|scope| {
+        for protocol in ["multipaxos", "sequence-paxos", "raft"] {
+            let named = thread::Builder::new().name(protocol.to_owned());
+            named.spawn_scoped(scope, move || test(protocol)).unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_leader_that_is_told_to_stop_hands_over_and_a_name_that_is_taken_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    for protocol in ["multipaxos", "sequence-paxos", "raft"] {
-        let folder = folder.path().join(protocol);
-        fs::create_dir(&folder).unwrap();
-        let flags = ["--protocol", protocol, "--heartbeat-interval=100ms"];
-        let mut cluster = Cluster::start(Path::new(SYNOD), &folder, 3, &flags);
-        let endpoints = cluster.endpoints();
-        let all = endpoints.join(",");
-        until("they serve", || synod(&["put", "k", "v", "--endpoints", &all]).status.success());
-        // Only from now on may an election take long.
-        for (index, endpoint) in endpoints.iter().enumerate() {
-            cluster.stop(index);
-            cluster.restart_with(index, &["--election-timeout=60s"]);
-            until("they serve", || status(endpoint).is_some());
-        }
-        let first = leader(&endpoints);
-        cluster.stop(first);
-        assert!(cluster.said(first).contains("handed over the leadership"), "{}", cluster.said(first));
-        let others: Vec<_> = (0..3).filter(|index| *index != first).collect();
-        done(&endpoints[others[0]], &["put", "k", "w"]);
+    with_each_protocol(hand_over);
+}
 
-        let taken = format!("--name=n{}", others[0] + 1);
-        cluster.restart_with(first, &[&taken]);
-        assert_eq!(cluster.ends(first, WAIT_MAX).code(), Some(2));
-        assert!(cluster.said(first).contains("has that name"), "{}", cluster.said(first));
+/// With an election time-out of a minute, no replica would lead in time if the leader just ended.
+fn hand_over(protocol: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--protocol", protocol, "--heartbeat-interval=100ms"];
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let endpoints = cluster.endpoints();
+    let all = endpoints.join(",");
+    until("they serve", || synod(&["put", "k", "v", "--endpoints", &all]).status.success());
+    // Only from now on may an election take long.
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        cluster.stop(index);
+        cluster.restart_with(index, &["--election-timeout=60s"]);
+        until("they serve", || status(endpoint).is_some());
     }
+    let first = leader(&endpoints);
+    cluster.stop(first);
+    assert!(cluster.said(first).contains("handed over the leadership"), "{}", cluster.said(first));
+    let others: Vec<_> = (0..3).filter(|index| *index != first).collect();
+    done(&endpoints[others[0]], &["put", "k", "w"]);
+
+    let taken = format!("--name=n{}", others[0] + 1);
+    cluster.restart_with(first, &[&taken]);
+    assert_eq!(cluster.ends(first, WAIT_MAX).code(), Some(2));
+    assert!(cluster.said(first).contains("has that name"), "{}", cluster.said(first));
 }
 
 /// A client that writes one key after the other, and remembers those that were acknowledged.
@@ -266,17 +276,7 @@ fn peers_up(endpoint: &str) -> String {
 
 #[test]
 fn removed_members_are_forgotten() {
-    forget_the_removed("multipaxos");
-}
-
-#[test]
-fn so_they_are_with_sequence_paxos() {
-    forget_the_removed("sequence-paxos");
-}
-
-#[test]
-fn so_they_are_within_an_epoch_of_raft() {
-    forget_the_removed("raft");
+    with_each_protocol(forget_the_removed);
 }
 
 fn forget_the_removed(protocol: &str) {

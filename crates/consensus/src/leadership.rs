@@ -271,6 +271,7 @@ impl Reported {
         }
     }
 
+    #[cold]
     fn settle(&mut self, role: Role, me: ReplicaId, acts_in: Ballot, effects: &mut Effects) {
         let LeaderView { ballot, leader } = self.view;
         let view = match role {

@@ -3,7 +3,10 @@
 #[macro_use]
 mod common;
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use common::{MEMBER, config, connect, replica, serve};
 use synod_api::{
@@ -14,7 +17,7 @@ use synod_api::{
     synod::v1::{self as native, change_request::Change as Asked, native_client::NativeClient},
 };
 use synod_server::{
-    Change, ChangeError, Goal, Group, InMemory, Member, MoveError, Replica, Standing, Status,
+    Change, ChangeError, Goal, Group, InMemory, Member, MoveError, PeerStatus, Replica, Standing, Status,
 };
 use synod_wire::{ReplicaId, Slot};
 use tonic::Code;
@@ -30,13 +33,14 @@ struct Noting {
     asked: Arc<Mutex<Vec<Note>>>,
     /// The error that answers every change, if there is one.
     refusal: Arc<Mutex<Option<ChangeError>>>,
+    peers: Arc<Mutex<Vec<PeerStatus>>>,
 }
 
 impl Noting {
     fn new() -> Noting {
         let inner = replica();
         let group = Arc::new(Mutex::new(inner.group()));
-        Noting { inner, group, asked: Arc::default(), refusal: Arc::default() }
+        Noting { inner, group, asked: Arc::default(), refusal: Arc::default(), peers: Arc::default() }
     }
 
     fn refuse(&self, error: ChangeError) {
@@ -52,7 +56,7 @@ impl Replica for Noting {
     answered_by_inner!(limits, execute, execute_in_session, open_session, query, term);
 
     fn status(&self) -> Status {
-        Status { receiving: Some((3, 10)), ..self.inner.status() }
+        Status { receiving: Some((3, 10)), peers: self.peers.lock().unwrap().clone(), ..self.inner.status() }
     }
 
     fn group(&self) -> Group {
@@ -119,6 +123,59 @@ async fn members_come_and_go_in_etcds_terms() {
     assert_eq!(left.members.iter().map(|member| member.id).collect::<Vec<_>>(), [MEMBER, MEMBER + 3]);
     let list = cluster.member_list(MemberListRequest { linearizable: true }).await.unwrap().into_inner();
     assert_eq!(list.members.len(), 2);
+}
+
+/// etcd's `--strict-reconfig-check`.
+#[tokio::test]
+async fn a_change_of_members_waits_until_enough_voters_have_been_connected_for_five_seconds() {
+    let replica = Noting::new();
+    let ids = [MEMBER + 1, MEMBER + 2].map(ReplicaId);
+    for id in ids {
+        let standing = Standing::Voter;
+        let member = Member {
+            id,
+            name: String::new(),
+            peer_urls: vec![],
+            client_urls: vec![],
+            standing,
+            decided: None,
+        };
+        replica.group.lock().unwrap().members.push(member);
+    }
+    // For how many seconds each of the others has been connected.
+    let connected = |seconds: [Option<u64>; 2]| {
+        let peer = |(replica, seconds): (ReplicaId, Option<u64>)| {
+            let since = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+            PeerStatus { replica, name: String::new(), up_since: seconds.map(since), decided: Slot::ZERO }
+        };
+        *replica.peers.lock().unwrap() = ids.into_iter().zip(seconds).map(peer).collect();
+    };
+    let server = serve(&config(), replica.clone());
+    let loose = synod_server::Config { strict_reconfig_check: false, ..config() };
+    let loose = serve(&loose, replica.clone());
+    let (mut strict, mut loose) =
+        (ClusterClient::new(connect(&server).await), ClusterClient::new(connect(&loose).await));
+    let add = |is_learner| MemberAddRequest { peer_ur_ls: vec!["http://h:2380".to_owned()], is_learner };
+    let remove = |id: ReplicaId| MemberRemoveRequest { id: id.0 };
+
+    connected([Some(9), Some(1)]);
+    for is_learner in [false, true] {
+        let refused = strict.member_add(add(is_learner)).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (Code::Unavailable, "etcdserver: unhealthy cluster"));
+    }
+    assert_eq!(strict.member_remove(remove(ids[0])).await.unwrap_err().code(), Code::Unavailable);
+    assert!(replica.asked.lock().unwrap().is_empty(), "nothing was ordered");
+    loose.member_add(add(true)).await.unwrap();
+
+    connected([Some(9), None]);
+    assert_eq!(strict.member_add(add(false)).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(strict.member_remove(remove(ids[0])).await.unwrap_err().code(), Code::Unavailable);
+    // One that is not there is no part of the quorum at work, and an unknown one is told as such.
+    strict.member_remove(remove(ids[1])).await.unwrap();
+    strict.member_remove(remove(ReplicaId(99))).await.unwrap();
+
+    connected([Some(9), None]);
+    strict.member_add(add(false)).await.unwrap();
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
-    Conflict, Entry, HeartbeatAck, Known, Message, Raft, Replication, State,
+    Conflict, Entries, Entry, HeartbeatAck, Known, Message, Raft, Replication, State,
     gossip::Rounds,
     log::fitting,
     progress::{Mode, Progress},
@@ -302,6 +302,8 @@ impl Raft {
         let Raft { options, log, decided, state: State::Leader(leader), .. } = self else { return };
         let (ballot, commit) = (leader.ballot, *decided);
         let at_once = if options.raft.replication == Replication::Unbatched { 1 } else { usize::MAX };
+        // What the peer before was sent; mostly all lack the same.
+        let mut sent: Option<(Slot, usize, Entries)> = None;
         for (&id, progress) in &mut leader.peers {
             if leader.rounds.is_some() && !progress.is_direct() {
                 continue;
@@ -317,10 +319,13 @@ impl Raft {
                     effects.send(id, Message::Commit { ballot, through: commit }, Lsn::ZERO);
                     break;
                 };
-                let entries = log.from(progress.next).take(at_once);
-                let (count, bytes) = fitting(entries, options.raft.append_bytes_max);
-                let entries = log.share(progress.next, count);
-                progress.sent(Slot(prev.0 + count as u64), bytes, now, options.retransmit_after);
+                if sent.as_ref().is_none_or(|(first, ..)| *first != progress.next) {
+                    let entries = log.from(progress.next).take(at_once);
+                    let (count, bytes) = fitting(entries, options.raft.append_bytes_max);
+                    sent = Some((progress.next, bytes, log.share(progress.next, count)));
+                }
+                let (_, bytes, entries) = sent.clone().expect("set above");
+                progress.sent(Slot(prev.0 + entries.len() as u64), bytes, now, options.retransmit_after);
                 progress.told = commit;
                 let session = progress.session;
                 let append = Message::Append { ballot, session, prev, prev_ballot, entries, commit };

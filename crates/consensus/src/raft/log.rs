@@ -190,7 +190,9 @@ impl Log {
 
     /// Adds an entry at the end, whose record [`Log::write`] will write.
     pub(super) fn push(&mut self, entry: Entry) {
-        self.takes(self.last().next(), &entry);
+        if entry.ballot != self.last_ballot() || entry.voters.is_some() {
+            self.takes(self.last().next(), &entry);
+        }
         self.unwritten.push(entry);
     }
 
@@ -210,8 +212,13 @@ impl Log {
     pub(super) fn append(&mut self, entries: Entries, lsn: Lsn) {
         debug_assert!(self.unwritten.is_empty(), "records are written in the order of slots");
         let first = self.last().next();
+        let mut ballot = self.last_ballot();
         for (slot, entry) in (first.0..).map(Slot).zip(entries.iter()) {
-            self.takes(slot, entry);
+            // Nearly all entries continue a term, with the voters that there were.
+            if entry.ballot != ballot || entry.voters.is_some() {
+                self.takes(slot, entry);
+                ballot = entry.ballot;
+            }
         }
         self.add_written(Written { first, entries, lsn });
     }

@@ -372,11 +372,11 @@ impl Raft {
     /// Delivers the entries through a slot; they are in the log. No ballot above `decided_in` decided them.
     fn deliver_through(&mut self, through: Slot, decided_in: Ballot, effects: &mut Effects) {
         if through > self.decided {
-            let from = self.decided.next();
-            for (slot, entry) in (from.0..=through.0).map(Slot).zip(self.log.from(from)) {
+            let more = usize::try_from(through.0 - self.decided.0).unwrap_or(usize::MAX);
+            for entry in self.log.from(self.decided.next()).take(more) {
+                self.decided = self.decided.next();
                 let ballots = Ballots { proposed: entry.ballot, decided: decided_in };
-                effects.push(Effect::Deliver { slot, ballots, batch: entry.batch.clone() });
-                self.decided = slot;
+                effects.push(Effect::Deliver { slot: self.decided, ballots, batch: entry.batch.clone() });
             }
             self.decided_in = self.decided_in.max(decided_in);
             assert_eq!(self.decided, through, "what is decided is in the log");

@@ -331,9 +331,11 @@ impl SequencePaxos {
     /// Delivers what was accepted, through a slot.
     fn decide_through(&mut self, through: Slot, effects: &mut Effects) {
         let through = through.min(self.log.last());
-        while self.log.decided() < through {
-            let (slot, batch) = self.log.decide_next();
-            effects.push(Effect::Deliver { slot, ballots: Ballots::both(self.accepted_in), batch });
+        if through > self.log.decided() {
+            let ballots = Ballots::both(self.accepted_in);
+            for (slot, batch) in self.log.decide_through(through) {
+                effects.push(Effect::Deliver { slot, ballots, batch: batch.clone() });
+            }
         }
         self.common.decided_elsewhere = self.common.decided_elsewhere.max(self.log.decided());
         self.forget_old();

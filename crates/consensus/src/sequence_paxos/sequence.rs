@@ -62,10 +62,14 @@ impl Sequence {
         self.decided = slot;
     }
 
-    /// Takes note that the next slot is decided as it was accepted; returns the slot and what it holds.
-    pub(super) fn decide_next(&mut self) -> (Slot, Batch) {
-        self.decided = self.decided.next();
-        (self.decided, self.get(self.decided).expect("accepted before it is decided").clone())
+    /// Takes note that slots through this one, which are all accepted, are decided; returns those that were not
+    /// before, with what they hold.
+    pub(super) fn decide_through(&mut self, through: Slot) -> impl Iterator<Item = (Slot, &Batch)> {
+        let through = through.max(self.decided);
+        let first = std::mem::replace(&mut self.decided, through).next();
+        let index = |slot: Slot| usize::try_from(slot.0 - self.first.0).expect("a slot that is held");
+        let held = if first > through { 0..0 } else { index(first)..index(through) + 1 };
+        (first.0..).map(Slot).zip(self.elements.range(held))
     }
 
     /// Takes note that a snapshot holds everything through this slot.
@@ -79,9 +83,14 @@ impl Sequence {
 
     /// Drops decided elements through a slot.
     pub(super) fn forget(&mut self, through: Slot) {
-        while self.first <= through.min(self.decided) && self.elements.pop_front().is_some() {
-            self.first = self.first.next();
+        let end = through.min(self.decided).next();
+        let dropped = end.0.saturating_sub(self.first.0).min(self.elements.len() as u64);
+        match usize::try_from(dropped).expect("no more than there are") {
+            0 => {}
+            1 => drop(self.elements.pop_front()),
+            several => drop(self.elements.drain(..several)),
         }
+        self.first.0 += dropped;
     }
 
     /// A page: elements from a slot on, none after `last`, of at most so many bytes and slots, and at least
@@ -119,7 +128,9 @@ mod tests {
     fn what_is_decided_stays_and_the_rest_can_be_cut_off() {
         let mut sequence = sequence(4, 3);
         assert_eq!((sequence.first(), sequence.last(), sequence.decided()), (Slot(5), Slot(7), Slot(4)));
-        assert_eq!(sequence.decide_next().0, Slot(5));
+        let decided: Vec<Slot> = sequence.decide_through(Slot(5)).map(|(slot, _)| slot).collect();
+        assert_eq!(decided, [Slot(5)]);
+        assert_eq!(sequence.decide_through(Slot(4)).count(), 0, "what is decided stays");
         sequence.truncate(Slot(2));
         assert_eq!(sequence.last(), Slot(5), "slot 5 is decided");
         sequence.set_decided(Slot(6), Batch::noop());

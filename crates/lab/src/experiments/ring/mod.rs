@@ -97,6 +97,7 @@ pub const SIZE: Experiment = Experiment {
         lines("Median latency", "median_ms", "ms", "replicas"),
         lines("What the leader sends", "leader_sent", "Mbit/s", "replicas"),
         lines("What a follower sends", "follower_sent", "Mbit/s", "replicas"),
+        lines("Messages that the leader exchanges", "leader_messages", "messages a second", "replicas"),
     ],
     facts: &[],
     shapes: &[
@@ -405,6 +406,9 @@ fn linear_latency(measured: &Measured) -> Judgement {
         let places = measured.places(way.name());
         let median = |x: f64| measured.mean(way.name(), x, "median_ms");
         let each: Vec<(f64, f64)> = places.into_iter().filter_map(|x| Some((x, median(x)?))).collect();
+        if each.len() == 1 {
+            return Judgement::open("one size alone says nothing of a trend");
+        }
         let mean = each.iter().map(|(x, ms)| ms / x).sum::<f64>() / each.len().max(1) as f64;
         for (x, ms) in each {
             let share = ms / x / mean;
@@ -425,6 +429,9 @@ fn by_size(measured: &Measured, metric: &'static str, of: fn(f64, f64) -> f64) -
     let places = measured.places(TWENTY_EACH).into_iter().filter(|bytes| *bytes >= LARGE_BYTES);
     let found = places.filter_map(|bytes| Some((bytes, measured.mean(TWENTY_EACH, bytes, metric)?)));
     let found: Vec<(f64, f64)> = found.collect();
+    if found.len() < 2 {
+        return Judgement::open("one size alone says nothing of a trend");
+    }
     let mean =
         found.iter().map(|&(bytes, figure)| of(figure, bytes)).sum::<f64>() / found.len().max(1) as f64;
     for (bytes, figure) in found {
@@ -512,6 +519,9 @@ mod tests {
             linear_latency(&measured).verdict
         };
         assert_eq!((verdict(80.0), verdict(30.0)), (Verdict::Holds, Verdict::DoesNotHold));
+        let mut alone = Measured::default();
+        alone.add(Way::RingOfAll.name(), 3.0, "median_ms", 30.0);
+        assert_eq!(linear_latency(&alone).verdict, Verdict::NotDecided);
     }
 
     #[test]
