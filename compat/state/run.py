@@ -9,13 +9,14 @@ The generator is `benchmark` of the Go module go.etcd.io/etcd/v3 v3.5.17, which 
 same machine as the servers, each of which is one member with its data on the disk under --dir, fsynced. One member and not
 three: what is measured is what one replica does with its state, and three on one machine would share its cores and its disk.
 
-A server is filled with --bytes of keys and values. Then keys are put again at --rate, in slices of some seconds. It tells
+A server is filled with --bytes of keys and values, and started again. Then keys are put again at --rate, in slices of some
+seconds. It tells
 
 - fill: seconds, keys a second, and resident memory afterwards;
 - of the slices, those in which a snapshot was being written and the others (Synod): the median of the 99th percentiles of a
   put, and the longest put of all;
-- the executor's longest job until the server was filled and until then, as time and as processor time, and the bytes of
-  snapshots that were written for a byte of log, in these slices (Synod);
+- the executor's longest job while the server was filled, and since it was started again, as time and as processor time, and
+  the bytes of snapshots that were written for a byte of log, in these slices (Synod);
 - restart: seconds from the start of the program until it answers /health, which takes a linearizable read, and the most
   memory that it took until then. The files are in the page cache, as after the restart of a process.
 """
@@ -90,6 +91,8 @@ def measure(program, name, server, keys, arguments, value_bytes):
     of_synod = name == "synod"
     longest = f"; executor's longest job: {server.longest_job()}" if of_synod else ""
     print(f"{name:8}fill: {took:.0f} s, {keys / took:.0f} keys/s, {server.memory() / 1e9:.2f} GB of memory{longest}", flush=True)
+    server.stop()
+    server.start()
     numbers = ["synod_snapshot_written_bytes_total", "synod_log_written_bytes_total"]
     before = [server.metric(number) for number in numbers] if of_synod else []
     slices, began = [], time.monotonic()
@@ -102,7 +105,7 @@ def measure(program, name, server, keys, arguments, value_bytes):
             print(f"{name:8}put, {what}: {len(of)} slices, 99 % {slow:.1f} ms, longest {longest:.0f} ms", flush=True)
     if of_synod:
         snapshots, log = (server.metric(number) - was for number, was in zip(numbers, before))
-        print(f"{name:8}executor's longest job so far: {server.longest_job()}; snapshots: {snapshots / 1e6:.0f} MB for "
+        print(f"{name:8}executor's longest job since then: {server.longest_job()}; snapshots: {snapshots / 1e6:.0f} MB for "
               f"{log / 1e6:.0f} MB of log", flush=True)
     while writes_snapshot(server):
         time.sleep(0.1)

@@ -5,6 +5,10 @@
 //!
 //! With NAME only the implementations run whose names contain it.
 //!
+//! `in_process count NAME LOAD BATCHES` lets one implementation decide so many batches of one load (`64x1`) without a
+//! clock, for a program that counts instructions: `valgrind --tool=callgrind`. Two counts of batches give what one
+//! batch takes, without the start.
+//!
 //! All implementations get the same load: batches encoded and checksummed once (commands of 16 bytes), all
 //! proposed at the leader, with a fixed number outstanding; logs in memory; messages moved from queue to
 //! queue without being encoded. Nothing is executed. The clock runs until the leader has decided everything;
@@ -117,6 +121,11 @@ fn wait(contestant: &Contestant, cluster: &mut dyn Cluster, done: impl Fn((u64, 
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [count, name, load, batches] = &args[..]
+        && count == "count"
+    {
+        return decide(name, load, batches.parse().expect("BATCHES is a number"));
+    }
     let number = |index: usize, default: f64| {
         args.get(index)
             .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{text} is not a number")))
@@ -144,6 +153,23 @@ fn main() {
         }
         print(&contestants, &rates, outstanding, &batch, commands);
     }
+}
+
+/// Lets three replicas of an implementation decide so many batches, and shows how many that were.
+fn decide(name: &str, load: &str, batches: u64) {
+    let load = LOADS.into_iter().find(|(outstanding, commands)| load == format!("{outstanding}x{commands}"));
+    let (outstanding, commands) = load.unwrap_or_else(|| panic!("LOAD is one of {LOADS:?}, as in 64x1"));
+    let all = contestants();
+    let contestant = all.iter().find(|contestant| contestant.name == name);
+    let contestant = contestant.unwrap_or_else(|| panic!("no implementation has the name {name}"));
+    let (batch, mut cluster) = (batch(commands), (contestant.start)(3, outstanding));
+    let (before, mut proposed) = (cluster.decided().0, 0);
+    while proposed < batches {
+        (0..outstanding).for_each(|_| cluster.propose(&batch));
+        proposed += outstanding as u64;
+        wait(contestant, &mut *cluster, |(leader, _)| leader - before >= proposed);
+    }
+    println!("{} batches decided", cluster.decided().0 - before);
 }
 
 fn print(contestants: &[Contestant], rates: &[Vec<f64>], outstanding: usize, batch: &Batch, commands: usize) {
