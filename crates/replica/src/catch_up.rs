@@ -282,8 +282,8 @@ impl CatchUp {
         self.ask_segments(now, decided, leader, pace)
     }
 
-    /// Takes note of what is decided, and returns whether there is nothing to ask: nothing is missing, or no peer can be
-    /// asked, and nothing was asked before. So it is nearly always.
+    /// Takes note of what is decided, and returns whether there is nothing to ask: nothing is missing, or no peer can
+    /// be asked, and nothing was asked before. So it is nearly always.
     pub fn rests(&mut self, now: Time, decided: Slot, elsewhere: Slot) -> bool {
         self.looked_at = now;
         self.elsewhere = elsewhere;

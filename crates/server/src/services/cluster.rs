@@ -4,9 +4,9 @@
 //! joins as a learner, and the leader promotes it once it has caught up; until then `MemberList` shows a
 //! learner. So adding a member never costs the quorum, however long the new member takes to start.
 //!
-//! A change that would leave the cluster stuck the leader refuses by itself, whoever asks. What is looked at here
-//! besides is etcd's rule (`--strict-reconfig-check`), which its clients expect: it wants some voters to have been
-//! connected for a while.
+//! A change that would leave the cluster stuck the leader refuses by itself. What is looked at here besides is etcd's
+//! rule (`--strict-reconfig-check`), which its clients expect: it wants some voters to have been connected for a
+//! while.
 
 use std::time::Duration;
 

@@ -39,7 +39,7 @@ use crate::{
 pub const API_VERSION: &str = "3.7.3";
 /// The same without the patch, as etcd's members agree on it.
 pub(crate) const CLUSTER_VERSION: &str = "3.7.0";
-/// The version of etcd that first had the format of the snapshots that are given, so that it and later ones start on them.
+/// The version of etcd that first had the format of the snapshots that are given: it and later ones start on them.
 pub(crate) const STORAGE_VERSION: &str = "3.6.0";
 
 /// The answer to a request that is not refused.
