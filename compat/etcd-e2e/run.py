@@ -161,6 +161,8 @@ def knows_flags(synod, suite):
     names = set()
     for path in [*source.glob("embed/config*.go"), *source.glob("etcdmain/config.go")]:
         names |= set(re.findall(r"fs\.\w+\((?:[^,\"]+,\s*)?\"([a-z0-9-]+)\"", path.read_text()))
+    if not names:
+        sys.exit(f"no flags were found in {source}")
     missing = 0
     # Those without a meaning are accepted, and not in the help.
     for name in sorted(names):

@@ -262,7 +262,7 @@ impl Reported {
     }
 
     /// Tells which replica leads, as far as the own role says it; `acts_in` is the ballot in which this replica acts,
-    /// or the lowest of its term. Every step asks, and hardly any has news.
+    /// or the lowest of its term. Nearly every step asks, and hardly any has news.
     #[inline]
     pub(crate) fn role(&mut self, role: Role, me: ReplicaId, acts_in: Ballot, effects: &mut Effects) {
         if self.settled != Some((role, acts_in)) {

@@ -405,7 +405,7 @@ impl CatchUp {
         idle.min().map(|(.., index)| index)
     }
 
-    /// Whether [`CatchUp::deadline`] is any.
+    /// Whether there may be a [`CatchUp::deadline`]: something is missing, or was asked for.
     pub fn waits(&self) -> bool {
         self.snapshot.is_some() || !self.questions.is_empty() || self.missing_since.is_some()
     }

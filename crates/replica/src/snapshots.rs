@@ -256,7 +256,6 @@ impl Replica {
         self.catch_up.snapshot_done(installed.is_some(), now);
         let Some(Installed { info, ballots, group, history }) = installed else { return };
         self.backlog.executed(info.slot);
-        self.watch_backlog(now);
         if info.slot > self.decided.last() {
             assert_eq!(
                 history.end().slot,

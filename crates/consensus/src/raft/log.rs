@@ -190,7 +190,8 @@ impl Log {
 
     /// Adds an entry at the end, whose record [`Log::write`] will write.
     pub(super) fn push(&mut self, entry: Entry) {
-        if entry.ballot != self.last_ballot() || entry.voters.is_some() {
+        let continues = self.runs.back().is_some_and(|run| run.ballot == entry.ballot);
+        if !continues || entry.voters.is_some() {
             self.takes(self.last().next(), &entry);
         }
         self.unwritten.push(entry);
@@ -212,12 +213,13 @@ impl Log {
     pub(super) fn append(&mut self, entries: Entries, lsn: Lsn) {
         debug_assert!(self.unwritten.is_empty(), "records are written in the order of slots");
         let first = self.last().next();
-        let mut ballot = self.last_ballot();
+        // Of no term anything may be known, where more than `RUNS_MAX` followed each other and were cut off.
+        let mut ballot = self.runs.back().map(|run| run.ballot);
         for (slot, entry) in (first.0..).map(Slot).zip(entries.iter()) {
             // Nearly all entries continue a term, with the voters that there were.
-            if entry.ballot != ballot || entry.voters.is_some() {
+            if ballot != Some(entry.ballot) || entry.voters.is_some() {
                 self.takes(slot, entry);
-                ballot = entry.ballot;
+                ballot = Some(entry.ballot);
             }
         }
         self.add_written(Written { first, entries, lsn });
@@ -341,6 +343,20 @@ mod tests {
 
     fn entry(term: u64) -> Entry {
         Entry { ballot: ballot(term), batch: Batch::noop(), voters: None }
+    }
+
+    /// The first terms are forgotten, and the rest is cut off by another leader: then no term is known.
+    #[test]
+    fn a_log_goes_on_after_more_terms_were_cut_off_than_are_remembered() {
+        let terms: Vec<u64> = (1..=RUNS_MAX as u64 + 76).collect();
+        let mut log = log(&terms);
+        log.truncate(Slot(1));
+        log.append([entry(2_000)].into(), Lsn(2_000));
+        assert_eq!((log.last(), log.last_ballot()), (Slot(1), ballot(2_000)));
+        let mut log = self::log(&terms);
+        log.truncate(Slot(1));
+        log.push(entry(3_000));
+        assert_eq!((log.last(), log.last_ballot()), (Slot(1), ballot(3_000)));
     }
 
     #[test]

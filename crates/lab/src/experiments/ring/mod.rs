@@ -430,7 +430,7 @@ fn by_size(measured: &Measured, metric: &'static str, of: fn(f64, f64) -> f64) -
     let found = places.filter_map(|bytes| Some((bytes, measured.mean(TWENTY_EACH, bytes, metric)?)));
     let found: Vec<(f64, f64)> = found.collect();
     if found.len() < 2 {
-        return Judgement::open("one size alone says nothing of a trend");
+        return Judgement::open("fewer than two sizes say nothing of a trend");
     }
     let mean =
         found.iter().map(|&(bytes, figure)| of(figure, bytes)).sum::<f64>() / found.len().max(1) as f64;
