@@ -130,8 +130,10 @@ impl SnapshotStage {
                 self.read_chunk(group, to, slot, offset, len_max)
             }
             SnapshotJob::WriteChunk { info, offset, bytes } => of.write_chunk(info, offset, &bytes),
-            SnapshotJob::Finish(info) if of.finish(info) => {
-                self.received(group, info);
+            SnapshotJob::Finish(info) if of.finish(info, self.merged.is_some()) => {
+                if !self.received(group, info) {
+                    return self.tell(group, Event::SnapshotInstalled(None));
+                }
                 match self.reader {
                     Some(_) => self.waiting.push_front((group, SnapshotJob::Read(info))),
                     // A failed send means that the replica is stopping.
@@ -193,16 +195,21 @@ impl SnapshotStage {
         }
     }
 
-    /// A snapshot of merged groups came for one of them.
-    fn received(&mut self, group: GroupId, SnapshotInfo { slot, bytes }: SnapshotInfo) {
-        let Some(files) = &mut self.merged else { return };
+    /// A snapshot came for a group. Returns whether it is one of that group through its slot: one of merged groups says
+    /// so in its contents.
+    fn received(&mut self, group: GroupId, SnapshotInfo { slot, bytes }: SnapshotInfo) -> bool {
+        let Some(files) = &mut self.merged else { return true };
         let store = &self.groups[usize::from(group.0)].store;
-        if let Ok(mut reader) = store.open_snapshot(slot)
-            && let Ok(Some(cut)) = Cut::read_from(&mut reader)
-            && cut.slots.len() == self.groups.len()
-        {
-            files.add(MergedFile { cut, group, slot, bytes });
+        let cut = store.open_snapshot(slot).ok().and_then(|mut reader| Cut::read_from(&mut reader).ok()?);
+        let place = usize::from(group.0);
+        match cut.filter(|cut| cut.slots.len() == self.groups.len() && cut.slots[place] == slot) {
+            Some(cut) => files.add(MergedFile { cut, group, slot, bytes }),
+            None => {
+                tracing::error!(%group, slot = slot.0, "a received snapshot is not one of this group through that slot");
+                return false;
+            }
         }
+        true
     }
 
     fn write(
@@ -312,11 +319,13 @@ impl GroupSnapshots {
         Ok(offset + bytes.len() as u64)
     }
 
-    /// Whether the received bytes are a whole snapshot.
-    fn finish(&mut self, info: SnapshotInfo) -> bool {
+    /// Whether the received bytes are a whole snapshot. One of `merged` groups is in one file, under the slot of the group
+    /// that took it.
+    fn finish(&mut self, info: SnapshotInfo, merged: bool) -> bool {
         let finished = match self.receiving.take() {
             Some((receiving, receiver)) if receiving == info => {
-                receiver.finish().map_err(|error| error.to_string())
+                let finished = if merged { receiver.finish_for_group() } else { receiver.finish() };
+                finished.map_err(|error| error.to_string())
             }
             _ => Err("its pieces are not here".to_owned()),
         };

@@ -32,11 +32,26 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
+    /// Opens a file that has to be of this slot.
     pub(crate) fn open(
         disk: &dyn Disk,
         path: &Path,
         cluster: ClusterId,
         slot: Slot,
+    ) -> Result<SnapshotReader, StorageError> {
+        let reader = SnapshotReader::open_any(disk, path, cluster)?;
+        if reader.header.slot != slot {
+            let reason = format!("it is of slot {}, not {slot}", reader.header.slot);
+            return Err(StorageError::SnapshotRejected { path: path.to_owned(), reason });
+        }
+        Ok(reader)
+    }
+
+    /// Opens a file of whatever slot.
+    pub(crate) fn open_any(
+        disk: &dyn Disk,
+        path: &Path,
+        cluster: ClusterId,
     ) -> Result<SnapshotReader, StorageError> {
         let rejected = |reason: String| StorageError::SnapshotRejected { path: path.to_owned(), reason };
         let failed = |error: io::Error| match is_unreadable(&error) {
@@ -55,9 +70,6 @@ impl SnapshotReader {
             .map_err(rejected)?;
         if header.cluster != cluster {
             return Err(rejected(format!("it is of cluster {}, not {cluster}", header.cluster)));
-        }
-        if header.slot != slot {
-            return Err(rejected(format!("it is of slot {}, not {slot}", header.slot)));
         }
         if header.file_bytes() != file_bytes {
             return Err(rejected(format!("it has {file_bytes} bytes instead of {}", header.file_bytes())));
@@ -87,12 +99,16 @@ impl SnapshotReader {
         self.header.length
     }
 
-    /// Reads to the end and checks everything.
-    pub(crate) fn verify(mut self) -> Result<(), StorageError> {
+    pub(crate) fn header(&self) -> Header {
+        self.header
+    }
+
+    /// Reads to the end and checks everything. Returns the checksum of the contents.
+    pub(crate) fn verify(mut self) -> Result<u32, StorageError> {
         loop {
             match self.next_chunk() {
                 Ok(true) => {}
-                Ok(false) => return Ok(()),
+                Ok(false) => return Ok(self.crc.finalize()),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData || is_unreadable(&error) => {
                     return Err(StorageError::SnapshotRejected {
                         path: self.path,

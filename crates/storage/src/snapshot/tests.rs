@@ -162,6 +162,33 @@ fn a_snapshot_travels_to_a_peer() {
     assert_eq!(files(&receiver).len(), 1);
 }
 
+/// Several groups are in one file, which has the slot of the group that took it.
+#[test]
+fn a_file_of_several_groups_gets_the_slot_of_the_group_that_received_it() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (sender, receiver) = (store(here.path()), store(there.path()));
+    let file = write(&sender, 400, &contents(2 * CHUNK_BYTES + 5));
+    let whole = sender.read_chunk(Slot(400), 0, usize::MAX).unwrap();
+    let receive = |slot, bytes: &[u8]| {
+        let mut receiving = receiver.receive(Slot(slot), file.file_bytes).unwrap();
+        receiving.write_chunk(0, &Bytes::copy_from_slice(bytes)).unwrap();
+        receiving
+    };
+    let error = receive(399, &whole).finish().unwrap_err();
+    assert!(error.to_string().contains("it is of slot 400, not 399"), "{error}");
+    let received = receive(399, &whole).finish_for_group().unwrap();
+    assert_eq!((received.slot, received.file_bytes), (Slot(399), file.file_bytes));
+    assert_eq!(read(&receiver, 399), contents(2 * CHUNK_BYTES + 5));
+    // A life after this one finds it whole.
+    assert_eq!(store(there.path()).latest().unwrap().snapshot.map(|found| found.slot), Some(Slot(399)));
+    receive(400, &whole).finish_for_group().unwrap();
+    assert_eq!(read(&receiver, 400), contents(2 * CHUNK_BYTES + 5));
+    let mut flipped = whole.to_vec();
+    flipped[200] ^= 1;
+    assert!(receive(401, &flipped).finish_for_group().is_err());
+    assert_eq!(files(&receiver).len(), 2);
+}
+
 #[test]
 fn what_a_peer_sends_wrongly_is_refused_and_leaves_nothing() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -237,12 +237,38 @@ impl SnapshotReceiver {
     /// A piece is missing, the file is not a snapshot of this cluster and slot with valid checksums, or the
     /// disk failed. Nothing is left of it then.
     pub fn finish(self) -> Result<SnapshotFile, StorageError> {
-        if !self.is_complete() {
-            let (have, all) = (self.draft.end, self.file_bytes);
-            return Err(self.rejected(format!("only {have} of {all} bytes have arrived")));
-        }
+        self.check_complete()?;
         let Draft { store, path, .. } = &self.draft;
         SnapshotReader::open(&*store.disk, path, store.cluster, self.slot)?.verify()?;
         self.draft.give_name(self.slot)
+    }
+
+    /// [`SnapshotReceiver::finish`] for a file that holds several groups and may be of another group's slot: it gets this
+    /// slot. The caller knows from the contents that they hold its group through it.
+    ///
+    /// # Errors
+    /// As those of [`SnapshotReceiver::finish`], apart from the slot.
+    pub fn finish_for_group(self) -> Result<SnapshotFile, StorageError> {
+        self.check_complete()?;
+        let Draft { store, path, file, end, .. } = &self.draft;
+        let reader = SnapshotReader::open_any(&*store.disk, path, store.cluster)?;
+        let header = Header { slot: self.slot, ..reader.header() };
+        let is_renamed = reader.slot() != self.slot;
+        let payload_crc = reader.verify()?;
+        if is_renamed {
+            write_all_at(&**file, path, &mut [IoSlice::new(&header.encode())], 0)?;
+            let trailer = header.trailer(payload_crc);
+            write_all_at(&**file, path, &mut [IoSlice::new(&trailer)], end - TRAILER_BYTES as u64)?;
+            SnapshotReader::open(&*store.disk, path, store.cluster, self.slot)?.verify()?;
+        }
+        self.draft.give_name(self.slot)
+    }
+
+    fn check_complete(&self) -> Result<(), StorageError> {
+        let (have, all) = (self.draft.end, self.file_bytes);
+        if self.is_complete() {
+            return Ok(());
+        }
+        Err(self.rejected(format!("only {have} of {all} bytes have arrived")))
     }
 }

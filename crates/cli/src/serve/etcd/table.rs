@@ -243,7 +243,10 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "strict-reconfig-check",
         Switch,
-        Same("A change of members that would leave the cluster without a quorum is refused in any case."),
+        Same(
+            "For etcd's calls, as there. A change of members that would leave the cluster without a quorum is refused in any \
+             case.",
+        ),
     ),
     flag("txn-mode-write-with-shared-buffer", Switch, NoMeaning(NO_FILE)),
     flag("unsafe-no-fsync", Switch, Same("The same as --durability async.")),
