@@ -319,8 +319,8 @@ impl GroupSnapshots {
         Ok(offset + bytes.len() as u64)
     }
 
-    /// Whether the received bytes are a whole snapshot. One of `merged` groups is in one file, under the slot of the group
-    /// that took it.
+    /// Whether the received bytes are a whole snapshot. One of `merged` groups is in one file, under the slot of the
+    /// group that took it.
     fn finish(&mut self, info: SnapshotInfo, merged: bool) -> bool {
         let finished = match self.receiving.take() {
             Some((receiving, receiver)) if receiving == info => {

@@ -243,8 +243,8 @@ impl SnapshotReceiver {
         self.draft.give_name(self.slot)
     }
 
-    /// [`SnapshotReceiver::finish`] for a file that holds several groups and may be of another group's slot: it gets this
-    /// slot. The caller knows from the contents that they hold its group through it.
+    /// [`SnapshotReceiver::finish`] for a file that holds several groups and may be of another group's slot: it gets
+    /// this slot. The caller knows from the contents that they hold its group through it.
     ///
     /// # Errors
     /// As those of [`SnapshotReceiver::finish`], apart from the slot.
