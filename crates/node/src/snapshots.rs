@@ -124,8 +124,17 @@ impl SnapshotStage {
     }
 
     fn serve(&mut self, group: GroupId, job: SnapshotJob) {
+        let is_here = |info: SnapshotInfo| {
+            self.merged.as_ref().is_some_and(|files| files.named(group, info.slot).is_some())
+        };
+        // It would take the place of one that may hold other groups further.
+        let replaces = matches!(job, SnapshotJob::Finish(info) if is_here(info));
         let of = &mut self.groups[usize::from(group.0)];
         let event = match job {
+            SnapshotJob::Finish(_) if replaces => {
+                of.receiving = None;
+                Event::SnapshotInstalled(None)
+            }
             SnapshotJob::ReadChunk { to, slot, offset, len_max } => {
                 self.read_chunk(group, to, slot, offset, len_max)
             }
@@ -221,7 +230,7 @@ impl SnapshotStage {
         jobs: &Receiver<(GroupId, SnapshotJob)>,
     ) {
         let began = Instant::now();
-        let written = self.write_file(group, slot, &*frozen, jobs);
+        let written = self.write_file(group, slot, &*frozen, cut.as_ref().map(|cut| cut.order), jobs);
         match &written {
             Ok(bytes) => {
                 tracing::info!(%group, slot = slot.0, bytes, took = ?began.elapsed(), "wrote a snapshot");
@@ -269,6 +278,7 @@ impl SnapshotStage {
         group: GroupId,
         slot: Slot,
         frozen: &dyn Frozen,
+        order: Option<u64>,
         jobs: &Receiver<(GroupId, SnapshotJob)>,
     ) -> io::Result<u64> {
         let store = &self.groups[usize::from(group.0)].store;
@@ -277,6 +287,11 @@ impl SnapshotStage {
         frozen.write_to(&mut serving)?;
         if serving.stage.stopping {
             return Err(io::Error::other("the replica is stopping"));
+        }
+        // One of that name that came from a peer meanwhile may hold other groups further, whose logs go by it.
+        let named = serving.stage.merged.as_ref().and_then(|files| files.named(group, slot));
+        if order.is_some_and(|order| named.is_some_and(|file| file.cut.order > order)) {
+            return Err(io::Error::other("a later one of that name has come"));
         }
         Ok(serving.file.finish().map_err(io::Error::other)?.file_bytes)
     }

@@ -50,6 +50,12 @@ impl MergedFile {
 }
 
 impl MergedFiles {
+    /// The file of this name, if it is known.
+    pub fn named(&self, group: GroupId, slot: Slot) -> Option<&MergedFile> {
+        let mut files = self.files.iter().map(|known| &known.file);
+        files.find(|file| (file.group, file.slot) == (group, slot))
+    }
+
     /// Takes note of a file, which takes the place of one with the same name.
     pub fn add(&mut self, file: MergedFile) {
         self.files.retain(|known| !known.file.is_named(&file));
