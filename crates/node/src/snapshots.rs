@@ -124,25 +124,14 @@ impl SnapshotStage {
     }
 
     fn serve(&mut self, group: GroupId, job: SnapshotJob) {
-        let is_here = |info: SnapshotInfo| {
-            self.merged.as_ref().is_some_and(|files| files.named(group, info.slot).is_some())
-        };
-        // It would take the place of one that may hold other groups further.
-        let replaces = matches!(job, SnapshotJob::Finish(info) if is_here(info));
-        let of = &mut self.groups[usize::from(group.0)];
         let event = match job {
-            SnapshotJob::Finish(_) if replaces => {
-                of.receiving = None;
-                Event::SnapshotInstalled(None)
-            }
             SnapshotJob::ReadChunk { to, slot, offset, len_max } => {
                 self.read_chunk(group, to, slot, offset, len_max)
             }
-            SnapshotJob::WriteChunk { info, offset, bytes } => of.write_chunk(info, offset, &bytes),
-            SnapshotJob::Finish(info) if of.finish(info, self.merged.is_some()) => {
-                if !self.received(group, info) {
-                    return self.tell(group, Event::SnapshotInstalled(None));
-                }
+            SnapshotJob::WriteChunk { info, offset, bytes } => {
+                self.groups[usize::from(group.0)].write_chunk(info, offset, &bytes)
+            }
+            SnapshotJob::Finish(info) if self.finish(group, info) => {
                 match self.reader {
                     Some(_) => self.waiting.push_front((group, SnapshotJob::Read(info))),
                     // A failed send means that the replica is stopping.
@@ -191,6 +180,9 @@ impl SnapshotStage {
     fn read(&mut self, group: GroupId, info: SnapshotInfo, jobs: &Receiver<(GroupId, SnapshotJob)>) {
         let Some(read) = self.reader else { return };
         let store = Arc::clone(&self.groups[usize::from(group.0)].store);
+        // One that was written meanwhile may have taken its place: it holds as much, and has a size of its own.
+        let bytes = store.file_bytes(info.slot).unwrap_or(info.bytes);
+        let info = SnapshotInfo { bytes, ..info };
         let opened = store.open_snapshot(info.slot).map_err(io::Error::other);
         let outcome = opened.and_then(|file| read(&mut Serving { file, stage: self, jobs }));
         match outcome {
@@ -204,21 +196,37 @@ impl SnapshotStage {
         }
     }
 
-    /// A snapshot came for a group. Returns whether it is one of that group through its slot: one of merged groups says
-    /// so in its contents.
-    fn received(&mut self, group: GroupId, SnapshotInfo { slot, bytes }: SnapshotInfo) -> bool {
-        let Some(files) = &mut self.merged else { return true };
-        let store = &self.groups[usize::from(group.0)].store;
-        let cut = store.open_snapshot(slot).ok().and_then(|mut reader| Cut::read_from(&mut reader).ok()?);
-        let place = usize::from(group.0);
-        match cut.filter(|cut| cut.slots.len() == self.groups.len() && cut.slots[place] == slot) {
-            Some(cut) => files.add(MergedFile { cut, group, slot, bytes }),
-            None => {
-                tracing::error!(%group, slot = slot.0, "a received snapshot is not one of this group through that slot");
+    /// Whether the received bytes are a whole snapshot, which then gets its name. Merged groups are in one file, which
+    /// may be of the slot of another group, and takes no other file's place that holds more.
+    fn finish(&mut self, group: GroupId, info: SnapshotInfo) -> bool {
+        let (place, count) = (usize::from(group.0), self.groups.len());
+        let finished = match (self.groups[place].receiving.take(), &mut self.merged) {
+            (Some((receiving, receiver)), None) if receiving == info => receiver.finish().map(drop),
+            (Some((receiving, receiver)), Some(files)) if receiving == info => {
+                let SnapshotInfo { slot, bytes } = info;
+                let mut found = None;
+                let finished = receiver.finish_for_group(|contents| {
+                    let cut = Cut::read_from(contents).ok().flatten().filter(|cut| cut.slots.len() == count);
+                    let fits = |cut: &Cut| cut.slots[place] == slot && files.may_be_named(group, slot, cut);
+                    found = cut.filter(fits);
+                    found.is_some()
+                });
+                if finished.is_ok()
+                    && let Some(cut) = found
+                {
+                    files.add(MergedFile { cut, group, slot, bytes });
+                }
+                finished.map(drop)
+            }
+            _ => {
+                tracing::error!(slot = info.slot.0, "the pieces of a received snapshot are not here");
                 return false;
             }
+        };
+        if let Err(error) = &finished {
+            tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot is not sound");
         }
-        true
+        finished.is_ok()
     }
 
     fn write(
@@ -230,7 +238,7 @@ impl SnapshotStage {
         jobs: &Receiver<(GroupId, SnapshotJob)>,
     ) {
         let began = Instant::now();
-        let written = self.write_file(group, slot, &*frozen, cut.as_ref().map(|cut| cut.order), jobs);
+        let written = self.write_file(group, slot, &*frozen, cut.as_ref(), jobs);
         match &written {
             Ok(bytes) => {
                 tracing::info!(%group, slot = slot.0, bytes, took = ?began.elapsed(), "wrote a snapshot");
@@ -278,7 +286,7 @@ impl SnapshotStage {
         group: GroupId,
         slot: Slot,
         frozen: &dyn Frozen,
-        order: Option<u64>,
+        cut: Option<&Cut>,
         jobs: &Receiver<(GroupId, SnapshotJob)>,
     ) -> io::Result<u64> {
         let store = &self.groups[usize::from(group.0)].store;
@@ -288,10 +296,11 @@ impl SnapshotStage {
         if serving.stage.stopping {
             return Err(io::Error::other("the replica is stopping"));
         }
-        // One of that name that came from a peer meanwhile may hold other groups further, whose logs go by it.
-        let named = serving.stage.merged.as_ref().and_then(|files| files.named(group, slot));
-        if order.is_some_and(|order| named.is_some_and(|file| file.cut.order > order)) {
-            return Err(io::Error::other("a later one of that name has come"));
+        // One of that name may have come from a peer meanwhile.
+        if let (Some(files), Some(cut)) = (&serving.stage.merged, cut)
+            && !files.may_be_named(group, slot, cut)
+        {
+            return Err(io::Error::other("there is one of that name which holds more"));
         }
         Ok(serving.file.finish().map_err(io::Error::other)?.file_bytes)
     }
@@ -332,22 +341,6 @@ impl GroupSnapshots {
         let (_, receiver) = self.receiving.as_mut().expect("just set");
         receiver.write_chunk(offset, bytes)?;
         Ok(offset + bytes.len() as u64)
-    }
-
-    /// Whether the received bytes are a whole snapshot. One of `merged` groups is in one file, under the slot of the
-    /// group that took it.
-    fn finish(&mut self, info: SnapshotInfo, merged: bool) -> bool {
-        let finished = match self.receiving.take() {
-            Some((receiving, receiver)) if receiving == info => {
-                let finished = if merged { receiver.finish_for_group() } else { receiver.finish() };
-                finished.map_err(|error| error.to_string())
-            }
-            _ => Err("its pieces are not here".to_owned()),
-        };
-        if let Err(error) = &finished {
-            tracing::error!(slot = info.slot.0, error, "a received snapshot is not sound");
-        }
-        finished.is_ok()
     }
 }
 

@@ -50,10 +50,16 @@ impl MergedFile {
 }
 
 impl MergedFiles {
-    /// The file of this name, if it is known.
-    pub fn named(&self, group: GroupId, slot: Slot) -> Option<&MergedFile> {
+    /// Whether a file with this cut may get this name: none has it, or the new file holds all that the other one does,
+    /// of the order and of each group. Logs may have been trimmed through what the other one holds.
+    #[must_use]
+    pub fn may_be_named(&self, group: GroupId, slot: Slot, cut: &Cut) -> bool {
         let mut files = self.files.iter().map(|known| &known.file);
-        files.find(|file| (file.group, file.slot) == (group, slot))
+        let known = files.find(|file| (file.group, file.slot) == (group, slot));
+        known.is_none_or(|MergedFile { cut: known, .. }| {
+            let further = |(slot, known): (&Slot, &Slot)| slot >= known;
+            cut.order >= known.order && cut.slots.iter().zip(&known.slots).all(further)
+        })
     }
 
     /// Takes note of a file, which takes the place of one with the same name.
@@ -195,6 +201,21 @@ mod tests {
         files.keep(2, true);
         assert_eq!(files.slots_of(BUSY), [18, 19].map(Slot));
         assert_eq!(files.serve(PEER, QUIET, Slot(4), 500), None);
+    }
+
+    #[test]
+    fn a_name_goes_to_a_file_only_that_holds_all_that_the_one_before_does() {
+        let mut files = MergedFiles::default();
+        let cut = |order, slots: [u64; 2]| Cut { order, slots: slots.map(Slot).to_vec() };
+        let (group, slot) = (GroupId(1), Slot(399));
+        files.add(MergedFile { cut: cut(10, [450, 399]), group, slot, bytes: 1 });
+        let may = |order, slots| files.may_be_named(group, slot, &cut(order, slots));
+        assert!(may(10, [450, 399]), "another copy");
+        assert!(may(12, [460, 399]));
+        assert!(!may(9, [450, 399]), "an earlier point of the order");
+        assert!(!may(12, [400, 399]), "the log of the first group may be trimmed through 450");
+        assert!(files.may_be_named(group, Slot(400), &cut(1, [1, 400])), "no file has that name");
+        assert!(files.may_be_named(GroupId(0), slot, &cut(1, [399, 1])), "nor that one");
     }
 
     #[test]

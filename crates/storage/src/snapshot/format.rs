@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A chunk's checksum lets a reader use the chunk before it has read the others; the trailer's checksum proves
-//! that the file is whole. Nothing in the file depends on the replica, so it is sent to peers as it is.
+//! that the file is whole. Nothing in the file depends on the replica, so it is sent to peers as it is. Where several
+//! groups are in one file, the slot is that of the group that wrote or received it.
 
 use synod_wire::{ClusterId, FILE_HEAD_BYTES, Format, Slot, VersionError, Written};
 

@@ -176,16 +176,17 @@ fn a_file_of_several_groups_gets_the_slot_of_the_group_that_received_it() {
     };
     let error = receive(399, &whole).finish().unwrap_err();
     assert!(error.to_string().contains("it is of slot 400, not 399"), "{error}");
-    let received = receive(399, &whole).finish_for_group().unwrap();
+    assert!(receive(399, &whole).finish_for_group(|_| false).is_err(), "the caller looks at the contents");
+    let received = receive(399, &whole).finish_for_group(|_| true).unwrap();
     assert_eq!((received.slot, received.file_bytes), (Slot(399), file.file_bytes));
     assert_eq!(read(&receiver, 399), contents(2 * CHUNK_BYTES + 5));
     // A life after this one finds it whole.
     assert_eq!(store(there.path()).latest().unwrap().snapshot.map(|found| found.slot), Some(Slot(399)));
-    receive(400, &whole).finish_for_group().unwrap();
+    receive(400, &whole).finish_for_group(|_| true).unwrap();
     assert_eq!(read(&receiver, 400), contents(2 * CHUNK_BYTES + 5));
     let mut flipped = whole.to_vec();
     flipped[200] ^= 1;
-    assert!(receive(401, &flipped).finish_for_group().is_err());
+    assert!(receive(401, &flipped).finish_for_group(|_| true).is_err());
     assert_eq!(files(&receiver).len(), 2);
 }
 

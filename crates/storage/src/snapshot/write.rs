@@ -244,14 +244,21 @@ impl SnapshotReceiver {
     }
 
     /// [`SnapshotReceiver::finish`] for a file that holds several groups and may be of another group's slot: it gets
-    /// this slot. The caller knows from the contents that they hold its group through it.
+    /// this slot and its name if the caller `accepts` the contents.
     ///
     /// # Errors
-    /// As those of [`SnapshotReceiver::finish`], apart from the slot.
-    pub fn finish_for_group(self) -> Result<SnapshotFile, StorageError> {
+    /// As those of [`SnapshotReceiver::finish`], apart from the slot; or the contents are not accepted.
+    pub fn finish_for_group(
+        self,
+        accepts: impl FnOnce(&mut SnapshotReader) -> bool,
+    ) -> Result<SnapshotFile, StorageError> {
         self.check_complete()?;
         let Draft { store, path, file, end, .. } = &self.draft;
-        let reader = SnapshotReader::open_any(&*store.disk, path, store.cluster)?;
+        let open = || SnapshotReader::open_any(&*store.disk, path, store.cluster);
+        if !accepts(&mut open()?) {
+            return Err(self.rejected("its contents are not what was asked for".to_owned()));
+        }
+        let reader = open()?;
         let header = Header { slot: self.slot, ..reader.header() };
         let is_renamed = reader.slot() != self.slot;
         let payload_crc = reader.verify()?;
