@@ -16,7 +16,10 @@
 //! fingerprints ([`Replica::reached`]). The next life tells them to its peers as if it had come that far, and
 //! stops if it comes there another way ([`Replica::remember`]).
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use synod_consensus::Bug;
 use synod_wire::{Batch, DecodeError, Delivered, Lsn, Reader, ReplicaId, Slot, Time, Writer};
@@ -48,13 +51,18 @@ pub struct History {
     /// with a snapshot of a version without fingerprints.
     since: Slot,
     end: Mark,
-    /// The fingerprints that are kept, as [`History::push`] says.
-    marks: BTreeMap<Slot, u64>,
+    marks: Marks,
     /// The names of these batches. A note of an earlier life does not contain them.
     delivered: Arc<Delivered>,
     /// Where the group is in the order that it has in common with others, if there is one.
     place: Option<Place>,
 }
+
+/// The fingerprints that are kept, as [`History::push`] says: one queue for the odd slots, one for those that 2 divides
+/// but not 4, and so on. A queue holds its slots in order, so a new one is put at its end and an old one taken from its
+/// beginning, whatever there is besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Marks(Vec<VecDeque<Mark>>);
 
 /// Two replicas that decided different things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +115,49 @@ fn fingerprint(slot: Slot, batch: &Batch) -> u64 {
     mix(mix(slot.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)) ^ content)
 }
 
+impl Marks {
+    /// Adds the fingerprint of a slot after all others.
+    fn push(&mut self, mark: Mark) {
+        let power = mark.slot.0.trailing_zeros() as usize;
+        if self.0.len() <= power {
+            self.0.resize_with(power + 1, VecDeque::new);
+        }
+        let queue = &mut self.0[power];
+        if queue.front().is_some_and(|first| mark.slot.0 - first.slot.0 >= span(mark.slot, DENSE)) {
+            queue.pop_front();
+        }
+        queue.push_back(mark);
+    }
+
+    /// Those of a snapshot or a note, in any order.
+    fn read(mut marks: Vec<Mark>) -> Marks {
+        marks.sort_unstable_by_key(|mark| mark.slot);
+        marks.dedup_by_key(|mark| mark.slot);
+        let mut kept = Marks::default();
+        marks.into_iter().for_each(|mark| kept.push(mark));
+        kept
+    }
+
+    fn at(&self, slot: Slot) -> Option<u64> {
+        let queue = self.0.get(slot.0.trailing_zeros() as usize)?;
+        let index = queue.binary_search_by_key(&slot, |mark| mark.slot).ok()?;
+        Some(queue[index].fingerprint)
+    }
+
+    /// The newest one of a slot not after this one.
+    fn last_through(&self, slot: Slot) -> Option<Mark> {
+        let last = |queue: &VecDeque<Mark>| {
+            let after = queue.partition_point(|mark| mark.slot <= slot);
+            after.checked_sub(1).map(|last| queue[last])
+        };
+        self.0.iter().filter_map(last).max_by_key(|mark| mark.slot)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Mark> {
+        self.0.iter().flatten()
+    }
+}
+
 impl History {
     /// The history of a log in which nothing was decided yet.
     #[must_use]
@@ -124,17 +175,15 @@ impl History {
     #[must_use]
     pub fn unknown(slot: Slot) -> History {
         let end = Mark { slot, fingerprint: 0 };
-        History { since: slot, end, marks: BTreeMap::new(), delivered: Arc::default(), place: None }
+        History { since: slot, end, marks: Marks::default(), delivered: Arc::default(), place: None }
     }
 
     /// The contents of a note: its sums begin after `since`, and these are some of them, including the
     /// newest. `None` if there are none.
     #[must_use]
     pub fn noted(since: Slot, marks: impl IntoIterator<Item = Mark>) -> Option<History> {
-        let marks: BTreeMap<Slot, u64> =
-            marks.into_iter().map(|mark| (mark.slot, mark.fingerprint)).collect();
-        let (&slot, &fingerprint) = marks.last_key_value()?;
-        let end = Mark { slot, fingerprint };
+        let marks = Marks::read(marks.into_iter().collect());
+        let end = marks.last_through(Slot(u64::MAX))?;
         Some(History { since, end, marks, delivered: Arc::default(), place: None })
     }
 
@@ -169,15 +218,18 @@ impl History {
 
     /// The fingerprints that a note holds, of the oldest slot first: some hundred at most.
     pub fn to_note(&self) -> impl Iterator<Item = Mark> {
-        let before = self.thinned(DENSE_IN_NOTE).filter(|mark| mark.slot < self.end.slot);
+        let before = self.thinned(DENSE_IN_NOTE).into_iter().filter(|mark| mark.slot < self.end.slot);
         before.chain(std::iter::once(self.end))
     }
 
-    /// The fingerprints that would be kept, as [`History::push`] says, if the newest `dense` slots kept all theirs.
-    fn thinned(&self, dense: u64) -> impl Iterator<Item = Mark> {
+    /// The fingerprints that would be kept, as [`History::push`] says, if the newest `dense` slots kept all theirs, of
+    /// the oldest slot first.
+    fn thinned(&self, dense: u64) -> Vec<Mark> {
         let end = self.end.slot.0;
-        let marks = self.marks.iter().map(|(&slot, &fingerprint)| Mark { slot, fingerprint });
-        marks.filter(move |mark| end - mark.slot.0 < span(mark.slot, dense))
+        let kept = self.marks.iter().filter(|mark| end - mark.slot.0 < span(mark.slot, dense));
+        let mut kept: Vec<Mark> = kept.copied().collect();
+        kept.sort_unstable_by_key(|mark| mark.slot);
+        kept
     }
 
     /// Takes note that the next slot is decided. The fingerprint of a slot that 2^k divides, but not 2^(k+1),
@@ -190,16 +242,13 @@ impl History {
         assert_eq!(slot, self.end.slot.next(), "slots are decided in order");
         let sum = self.end.fingerprint.wrapping_add(fingerprint(slot, batch));
         self.end = Mark { slot, fingerprint: sum };
-        self.marks.insert(slot, sum);
+        self.marks.push(self.end);
         Arc::make_mut(&mut self.delivered).deliver(batch);
         self.place = self.place.map(|place| place.after(batch));
-        if let Some(dropped) = slot.0.checked_sub(span(slot, DENSE)) {
-            self.marks.remove(&Slot(dropped));
-        }
     }
 
     fn at(&self, slot: Slot) -> Option<u64> {
-        if slot == self.end.slot { Some(self.end.fingerprint) } else { self.marks.get(&slot).copied() }
+        if slot == self.end.slot { Some(self.end.fingerprint) } else { self.marks.at(slot) }
     }
 
     /// The newest fingerprint, and those at ever rounder slots before it: some of them are kept by a replica that is
@@ -222,14 +271,15 @@ impl History {
         let lacks = theirs.wrapping_sub(ours);
         self.since = since;
         self.end.fingerprint = self.end.fingerprint.wrapping_add(lacks);
-        self.marks.values_mut().for_each(|sum| *sum = sum.wrapping_add(lacks));
+        let marks = self.marks.0.iter_mut().flatten();
+        marks.for_each(|mark| mark.fingerprint = mark.fingerprint.wrapping_add(lacks));
     }
 
     pub(crate) fn encode(&self, writer: &mut Writer) {
         writer.slot(self.since);
         writer.slot(self.end.slot);
         writer.u64(self.end.fingerprint);
-        let marks: Vec<_> = self.thinned(DENSE_IN_SNAPSHOT).collect();
+        let marks = self.thinned(DENSE_IN_SNAPSHOT);
         writer.u32(u32::try_from(marks.len()).expect("a few for each power of two"));
         for mark in marks {
             writer.slot(mark.slot);
@@ -249,10 +299,10 @@ impl History {
         let end = Mark { slot: reader.slot("slot")?, fingerprint: reader.u64("fingerprint")? };
         let count = reader.u32("fingerprints")?;
         let mark = |_| match (reader.slot("slot of a fingerprint")?, reader.u64("fingerprint")?) {
-            (slot, fingerprint) if slot <= end.slot => Ok((slot, fingerprint)),
+            (slot, fingerprint) if slot <= end.slot => Ok(Mark { slot, fingerprint }),
             (slot, _) => Err(DecodeError::Undefined { field: "slot of a fingerprint", value: slot.0 }),
         };
-        let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
+        let marks = Marks::read((0..count).map(mark).collect::<Result<_, DecodeError>>()?);
         let delivered = if named { Delivered::decode(reader)? } else { Delivered::default() };
         let mut place = None;
         if merged {
@@ -299,8 +349,8 @@ impl Replica {
             return;
         }
         let reached = self.history.end.slot;
-        let last = earlier.marks.range(..=reached).next_back();
-        let differs = last.and_then(|(&slot, &theirs)| {
+        let last = earlier.marks.last_through(reached);
+        let differs = last.and_then(|Mark { slot, fingerprint: theirs }| {
             let ours = self.history.at(slot).filter(|&ours| ours != theirs)?;
             Some(Fork { with: self.me, agreed: Slot::ZERO, slot, ours, theirs, alone: true })
         });
@@ -460,7 +510,8 @@ mod tests {
     fn of_two_replicas_the_one_ahead_knows_a_slot_near_the_end_of_the_other() {
         let running = long(200_000);
         for (ahead, dense) in [(&running, DENSE), (&written(&running), DENSE_IN_SNAPSHOT)] {
-            assert!(ahead.marks.len() < 8 * dense as usize, "{}", ahead.marks.len());
+            let kept = ahead.marks.iter().count();
+            assert!(kept < 8 * dense as usize, "{kept}");
             for behind in [1, 2, 1000, 1023, 77_777, 131_071, 150_001, 198_977, 199_999, 200_000] {
                 let told = long(behind).told();
                 assert!(told.len() <= TOLD_MAX && told[0].slot == Slot(behind));
@@ -483,7 +534,8 @@ mod tests {
             let noted = History::noted(history.since(), history.to_note()).unwrap();
             assert_eq!(noted.end(), history.end());
             assert_eq!(noted.to_note().last(), Some(history.end()));
-            assert!(noted.marks.len() <= 8 * DENSE_IN_NOTE as usize, "{} of {slots}", noted.marks.len());
+            let kept = noted.marks.iter().count();
+            assert!(kept <= 8 * DENSE_IN_NOTE as usize, "{kept} of {slots}");
             for slot in (slots.saturating_sub(DENSE_IN_NOTE - 1).max(1)..=slots).map(Slot) {
                 assert_eq!(noted.at(slot), history.at(slot), "{slot} of {slots}");
             }

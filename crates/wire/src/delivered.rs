@@ -29,10 +29,19 @@ struct Origin {
 }
 
 impl Origin {
-    fn tidy(&mut self) {
-        self.above = self.above.split_off(&self.floor);
-        while self.above.remove(&self.floor) {
+    /// Takes note that a batch is delivered whose origin waits for none below `floor`.
+    fn deliver(&mut self, number: u64, floor: u64) {
+        self.floor = self.floor.max(floor);
+        if number > self.floor {
+            self.above.insert(number);
+        } else if number == self.floor {
             self.floor = self.floor.saturating_add(1);
+        }
+        while let Some(first) = self.above.first().copied().filter(|&first| first <= self.floor) {
+            self.above.pop_first();
+            if first == self.floor {
+                self.floor = self.floor.saturating_add(1);
+            }
         }
     }
 }
@@ -56,9 +65,7 @@ impl Delivered {
         if life > origin.life {
             *origin = Origin::of(life);
         }
-        origin.above.insert(id.number);
-        origin.floor = origin.floor.max(batch.floor());
-        origin.tidy();
+        origin.deliver(id.number, batch.floor());
     }
 
     /// Writes the table.
