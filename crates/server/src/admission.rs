@@ -133,6 +133,11 @@ impl Charge {
         taken
     }
 
+    /// Charges the request for what is missing to `bytes`, if there is room for that.
+    pub(crate) fn grow_to(&self, bytes: u64) -> bool {
+        self.grow(bytes.saturating_sub(self.bytes.load(Relaxed)))
+    }
+
     /// Gives back `bytes` of what the request holds.
     pub(crate) fn give_back(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Relaxed);
@@ -204,7 +209,7 @@ mod tests {
         let all = Admission::new(1_000);
         let share = all.share();
         let charge = share.charge(100).unwrap();
-        assert!(charge.grow(50) && !charge.grow(300));
+        assert!(charge.grow(20) && charge.grow_to(150) && !charge.grow(300) && !charge.grow_to(450));
         charge.shrink_to(120);
         drop(charge);
         assert_eq!((all.free.load(Relaxed), share.answered()), (880, 120));

@@ -137,6 +137,11 @@ impl Call {
                 answered(status.code());
                 Refusal::from(status).send(&mut reply);
             }
+            Some(Ok(Answer::Message(message))) if !holds(&charge, &message) => {
+                let refused = too_many();
+                answered(refused.code());
+                Refusal::from(refused).send(&mut reply);
+            }
             Some(Ok(Answer::Message(message))) => {
                 charge.shrink_to(REQUEST_BYTES + message.len() as u64);
                 match send_message(&mut reply, message) {
@@ -221,6 +226,13 @@ impl Call {
         };
         store.requests().answered(path.as_str(), code, came.elapsed());
     }
+}
+
+/// Whether the request is charged for its answer, or can be. What each request takes covers a small one. A command that
+/// may have another is charged before it is executed, so that it is not refused afterwards.
+fn holds(charge: &Charge, message: &Bytes) -> bool {
+    let bytes = message.len() as u64;
+    bytes <= REQUEST_BYTES || charge.grow_to(REQUEST_BYTES + bytes)
 }
 
 fn head() -> Response<()> {

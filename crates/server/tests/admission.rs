@@ -2,20 +2,25 @@
 
 mod common;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use common::{
     config,
-    http2::{Answer, SOON, begin, call, finish, framed, http2, post},
+    http2::{Answer, SOON, begin, call, finish, framed, http2, http2_with, post},
     replica, serve,
 };
-use futures_util::future::select_all;
+use futures_util::{FutureExt as _, future::select_all};
 use prost::Message;
 use synod_api::{
-    etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request},
+    etcdserverpb::{
+        LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        request_op::Request,
+    },
     synod::v1::{ExecuteRequest, KvCommand, OpenSessionRequest, OpenSessionResponse, kv_command},
 };
 use synod_server::Config;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const EXECUTE: &str = "/synod.v1.Native/Execute";
@@ -123,4 +128,46 @@ async fn requests_give_back_what_they_held() {
     for _ in 0..200 {
         assert_eq!(call(&send, post(RANGE), &range).await.grpc_status, "0");
     }
+}
+
+/// Answers about leases have no bound of their own: there may be any number of leases.
+#[tokio::test]
+async fn unread_answers_about_leases_are_bounded() {
+    const LEASES: &str = "/etcdserverpb.Lease/LeaseLeases";
+    let server = serve(&small(), replica());
+    let send = http2(&server).await;
+    let mut granted = 0..;
+    let mut grant = async |count: usize| {
+        for id in granted.by_ref().take(count) {
+            let request = framed(&LeaseGrantRequest { id: i64::MAX - id, ttl: 1_000 });
+            let answer = call(&send, post("/etcdserverpb.Lease/LeaseGrant"), &request).await;
+            assert_eq!(answer.grpc_status, "0");
+        }
+    };
+    // How many of a hundred answers are begun, and how many are refused, to a client that takes none.
+    let unread = async || {
+        let silent = http2_with(&server, h2::client::Builder::new().initial_window_size(0)).await;
+        let mut answers = Vec::new();
+        for _ in 0..100 {
+            answers.push(begin(&silent, post(LEASES), &framed(&LeaseLeasesRequest {}), true).await);
+        }
+        sleep(Duration::from_millis(300)).await;
+        let (mut begun, mut refused) = (0, 0);
+        for (response, _stream) in &mut answers {
+            if let Some(response) = response.now_or_never() {
+                let is_refused =
+                    response.unwrap().headers().get("grpc-status").is_some_and(|code| code == "8");
+                *if is_refused { &mut refused } else { &mut begun } += 1;
+            }
+        }
+        (begun, refused)
+    };
+    grant(500).await;
+    let (begun, refused) = unread().await;
+    assert!(begun > 0 && begun + refused == 100, "{begun} and {refused}");
+    assert!(begun * 10_000 < BYTES_MAX / 4, "a connection has a fifth: {begun} answers of 6,000 bytes");
+    grant(1_500).await;
+    assert_eq!(unread().await, (1, 0), "a large answer has a place, of which a connection has one");
+    let answer = call(&send, post(LEASES), &framed(&LeaseLeasesRequest {})).await;
+    assert_eq!((answer.grpc_status.as_str(), answer.body.len() > 20_000), ("0", true));
 }

@@ -31,7 +31,7 @@ use crate::{
     admission::Charge,
     auth::{Caller, Who},
     call,
-    readers::Lane,
+    readers::{Lane, Place},
     watch::{Followed, Follower},
 };
 
@@ -274,19 +274,29 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// Reads a range.
+    /// Reads a range that is not sent on as a whole.
     pub(super) async fn found(
         &self,
         who: &Who,
         request: RangeRequest,
         lane: &Lane,
     ) -> Result<RangeResponse, Status> {
+        Ok(self.found_in_place(who, request, lane).await?.0)
+    }
+
+    /// Reads a range. A large answer comes with a place, which must be kept until it is sent.
+    pub(super) async fn found_in_place(
+        &self,
+        who: &Who,
+        request: RangeRequest,
+        lane: &Lane,
+    ) -> Result<(RangeResponse, Option<Place>), Status> {
         let query = validate::range(&request).map(|()| Query::Range(request));
         let found = self.query(who, query, Consistency::Linearizable, lane, |answer| match answer {
             Found::Range(found) => Ok(RangeResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
         });
-        Ok(found.await.map_err(relayed)?.0)
+        found.await.map_err(relayed)
     }
 
     pub(super) async fn transact(&self, who: &Who, txn: TxnRequest) -> Result<TxnResponse, Status> {

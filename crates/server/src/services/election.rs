@@ -24,7 +24,7 @@ use crate::{
     auth::{Caller, Who},
     call,
     message::{RequestBody, framed},
-    readers::Lane,
+    readers::{Lane, Place},
     watch::Followed,
 };
 
@@ -89,11 +89,11 @@ impl<R: Replica> Store<R> {
         who: &Who,
         request: LeaderRequest,
         lane: &Lane,
-    ) -> Result<LeaderResponse, Status> {
-        let RangeResponse { header, mut kvs, .. } =
-            self.found(who, Queue::new(&request.name).head(), lane).await?;
+    ) -> Result<(LeaderResponse, Option<Place>), Status> {
+        let (RangeResponse { header, mut kvs, .. }, place) =
+            self.found_in_place(who, Queue::new(&request.name).head(), lane).await?;
         match kvs.pop() {
-            Some(kv) => Ok(LeaderResponse { header, kv: Some(kv) }),
+            Some(kv) => Ok((LeaderResponse { header, kv: Some(kv) }, place)),
             None => Err(Status::unknown("election: no leader")),
         }
     }

@@ -37,7 +37,7 @@ use crate::{
     auth::{Caller, Who},
     call,
     message::{ClientMessages, framed, too_many},
-    readers::Lane,
+    readers::{Lane, Place},
 };
 
 /// How long a renewal may wait for others.
@@ -121,7 +121,7 @@ impl<R: Replica> Store<R> {
         who: &Who,
         request: LeaseTimeToLiveRequest,
         lane: &Lane,
-    ) -> Result<LeaseTimeToLiveResponse, Status> {
+    ) -> Result<(LeaseTimeToLiveResponse, Option<Place>), Status> {
         let query = Ok(Query::LeaseTimeToLive(request));
         let found = self.query(who, query, Consistency::Linearizable, lane, |answer| match answer {
             Answer::LeaseTimeToLive(found) => {
@@ -129,7 +129,7 @@ impl<R: Replica> Store<R> {
             }
             other => Err(unexpected(other)),
         });
-        Ok(found.await?.0)
+        found.await
     }
 
     pub(super) async fn lease_leases(
@@ -137,7 +137,7 @@ impl<R: Replica> Store<R> {
         who: &Who,
         _: LeaseLeasesRequest,
         lane: &Lane,
-    ) -> Result<LeaseLeasesResponse, Status> {
+    ) -> Result<(LeaseLeasesResponse, Option<Place>), Status> {
         let query = Ok(Query::LeaseLeases(LeaseLeasesRequest {}));
         let found = self.query(who, query, Consistency::Linearizable, lane, |answer| match answer {
             Answer::LeaseLeases(found) => {
@@ -145,7 +145,7 @@ impl<R: Replica> Store<R> {
             }
             other => Err(unexpected(other)),
         });
-        Ok(found.await?.0)
+        found.await
     }
 
     /// Serves a stream of renewals until its client ends it.

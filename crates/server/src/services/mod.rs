@@ -151,10 +151,12 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Lease/LeaseGrant" => unary(body, |request| self.lease_grant(who, request)).await,
             "/etcdserverpb.Lease/LeaseRevoke" => unary(body, |request| self.lease_revoke(who, request)).await,
             "/etcdserverpb.Lease/LeaseTimeToLive" => {
-                unary(body, |request| self.lease_time_to_live(who, request, lane)).await
+                let (response, place) = self.lease_time_to_live(who, body.message().await?, lane).await?;
+                in_place(response, place).await
             }
             "/etcdserverpb.Lease/LeaseLeases" => {
-                unary(body, |request| self.lease_leases(who, request, lane)).await
+                let (response, place) = self.lease_leases(who, body.message().await?, lane).await?;
+                in_place(response, place).await
             }
             "/v3lockpb.Lock/Lock" => {
                 unary(body, |request| self.lock(who, request, lane, charge, caller)).await
@@ -164,7 +166,10 @@ impl<R: Replica> Store<R> {
                 unary(body, |request| self.campaign(who, request, lane, charge, caller)).await
             }
             "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(who, request)).await,
-            "/v3electionpb.Election/Leader" => unary(body, |request| self.leader(who, request, lane)).await,
+            "/v3electionpb.Election/Leader" => {
+                let (response, place) = self.leader(who, body.message().await?, lane).await?;
+                in_place(response, place).await
+            }
             "/v3electionpb.Election/Resign" => unary(body, |request| self.resign(who, request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
             "/etcdserverpb.Cluster/MemberAdd" => unary(body, |request| self.member_add(request)).await,
