@@ -40,6 +40,9 @@ pub struct Bounds {
     pub slice_changes: usize,
     /// And after so many bytes of events that somebody watches.
     pub slice_bytes: usize,
+    /// Events that may be noted for watchers, each counted once for each of its watchers, until these get them. If one
+    /// revision alone has more for its watchers, some of them get it later.
+    pub noted_max: usize,
 }
 
 impl Default for Bounds {
@@ -49,6 +52,7 @@ impl Default for Bounds {
             response_bytes_max: 256 << 10,
             slice_changes: 1024,
             slice_bytes: 256 << 10,
+            noted_max: 1 << 18,
         }
     }
 }
@@ -57,9 +61,8 @@ impl Default for Bounds {
 pub const RECENT_BYTES_MAX: usize = 4 << 20;
 /// Groups of watchers that read views at a time. More wait.
 const READINGS_MAX: usize = 4;
-/// Events that may be noted for watchers, each counted once for each of its watchers, until these get them. It is
-/// exceeded by a single revision only.
-const NOTED_MAX: usize = 1 << 18;
+/// Watchers that are brought up to date from the latest commits at a time. More wait for the next burst.
+const NEAR_MAX: usize = 1 << 12;
 
 /// Watchers by their numbers, in an order that is the same in each run.
 type Watchers = HashMap<Number, Watcher, BuildHasherDefault<DefaultHasher>>;
@@ -246,10 +249,10 @@ impl Hub {
         self.view
     }
 
-    /// Whether watchers read views.
+    /// Whether there is something to do that waits for no message.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.readings.is_empty()
+        !self.readings.is_empty() || !self.near.is_empty()
     }
 
     /// How many watchers there are, and how many of them are behind.
@@ -295,7 +298,9 @@ impl Hub {
 
     /// Gives all live watchers what was committed.
     fn flush(&mut self) {
-        for number in mem::take(&mut self.noted).watchers {
+        let noted = mem::take(&mut self.noted);
+        debug_assert!(self.is_bounded(&noted));
+        for number in noted.watchers {
             if !self.deliver(number, self.head) {
                 self.leave_live(number);
                 self.wait_for_room(number);
@@ -314,12 +319,53 @@ impl Hub {
         }
         self.head = commit.revision;
         let events: Vec<_> = commit.events.into_iter().map(Told::new).collect();
-        for told in &events {
-            note(&self.live, &mut self.watchers, told, &mut self.noted);
+        let (mut noted, mut later) = (mem::take(&mut self.noted), Vec::new());
+        for (place, told) in events.iter().enumerate() {
+            if place > 0 {
+                for number in self.postponed(&mut noted, commit.revision) {
+                    self.leave_live(number);
+                    self.put_off(number, commit.revision, &mut later);
+                }
+            }
+            note(&self.live, &mut self.watchers, told, &mut noted);
         }
+        self.noted = noted;
         self.recent.push(commit.revision, events, self.bounds.recent_bytes_max);
-        if self.noted.events >= NOTED_MAX {
+        later.into_iter().for_each(|number| self.wait(number));
+        if self.noted.events >= self.bounds.noted_max {
             self.flush();
+        }
+    }
+
+    /// Whether no more is noted than may be: what one watcher gets of one revision has no bound.
+    fn is_bounded(&self, noted: &Noted) -> bool {
+        let pending = |number| self.watchers.get(number).map_or(0, |watcher| watcher.pending.len());
+        let first = noted.watchers.first().map_or(0, pending);
+        noted.events.saturating_sub(first) < self.bounds.noted_max + self.watchers.len()
+    }
+
+    /// If more is noted than may be, and this revision has another event: the watchers that get the revision later.
+    /// These are all but a few. What was noted of it for them is forgotten.
+    fn postponed(&mut self, noted: &mut Noted, revision: i64) -> Vec<Number> {
+        let mut postponed = Vec::new();
+        while noted.events >= self.bounds.noted_max && noted.watchers.len() > 1 {
+            for number in noted.watchers.split_off(noted.watchers.len().div_ceil(2)) {
+                let pending = &mut self.watchers.get_mut(&number).expect("it is noted").pending;
+                noted.events -= pending.len();
+                pending.truncate(pending.partition_point(|told| told.revision() < revision));
+                postponed.push(number);
+            }
+        }
+        postponed
+    }
+
+    /// Gives a watcher what is pending from before this revision. If its stream has room, it is one of those that get
+    /// more later.
+    fn put_off(&mut self, number: Number, revision: i64, later: &mut Vec<Number>) {
+        if self.deliver(number, revision - 1) {
+            later.push(number);
+        } else {
+            self.wait_for_room(number);
         }
     }
 
@@ -559,9 +605,13 @@ impl Hub {
     /// Tells the watchers that lack only what is kept of the latest commits all of that.
     fn catch_up_on_recent(&mut self) {
         let (mut index, mut from, mut members) = (Index::default(), i64::MAX, BTreeSet::new());
-        for number in mem::take(&mut self.near) {
+        let rest = self.near.iter().nth(NEAR_MAX).copied();
+        let rest = rest.map_or_else(BTreeSet::new, |first| self.near.split_off(&first));
+        for number in mem::replace(&mut self.near, rest) {
             let watcher = self.watchers.get_mut(&number).expect("it exists");
-            if self.sight == Sight::Following && self.recent.has(watcher.next) {
+            if self.streams[&watcher.stream].out.is_full() {
+                self.wait_for_room(number);
+            } else if self.sight == Sight::Following && self.recent.has(watcher.next) {
                 index.insert(&watcher.range, number);
                 from = from.min(watcher.next);
                 members.insert(number);
@@ -576,16 +626,24 @@ impl Hub {
     /// Tells watchers all of the latest commits from a revision on, and makes them live.
     fn follow_recent(&mut self, from: i64, mut index: Index, mut members: BTreeSet<Number>) {
         let recent = mem::take(&mut self.recent);
-        let mut noted = Noted::default();
+        let (mut noted, mut later) = (Noted::default(), Vec::new());
         for (revision, events) in recent.from(from) {
-            for told in events {
+            for (place, told) in events.iter().enumerate() {
+                if place > 0 {
+                    for number in self.postponed(&mut noted, *revision) {
+                        members.remove(&number);
+                        index.remove(&self.watchers[&number].range, number);
+                        self.put_off(number, *revision, &mut later);
+                    }
+                }
                 note(&index, &mut self.watchers, told, &mut noted);
             }
-            if noted.events >= NOTED_MAX {
+            if noted.events >= self.bounds.noted_max {
                 self.deliver_noted(mem::take(&mut noted), *revision, &mut index, &mut members);
             }
         }
         self.recent = recent;
+        later.into_iter().for_each(|number| self.wait(number));
         self.deliver_noted(noted, self.head, &mut index, &mut members);
         for number in members {
             let watcher = self.watchers.get_mut(&number).expect("it exists");
@@ -603,6 +661,7 @@ impl Hub {
         index: &mut Index,
         members: &mut BTreeSet<Number>,
     ) {
+        debug_assert!(self.is_bounded(&noted));
         for number in noted.watchers {
             if !self.deliver(number, through) {
                 members.remove(&number);
@@ -615,18 +674,25 @@ impl Hub {
     /// Reads a slice of a view for one group of watchers.
     pub fn work(&mut self) {
         let Some(mut reading) = self.readings.pop_front() else { return };
-        let (mut noted, mut looked, mut bytes) = (Noted::default(), 0, 0);
+        let (mut noted, mut looked, mut bytes, mut later) = (Noted::default(), 0, 0, Vec::new());
         let mut at = reading.at;
         let mut ended = true;
         for change in reading.view.changes_from(at) {
             if change.revision() > at {
                 // A slice ends with a whole revision.
-                if looked >= self.bounds.slice_changes || bytes >= self.bounds.slice_bytes {
+                let is_much = looked >= self.bounds.slice_changes || bytes >= self.bounds.slice_bytes;
+                if is_much || noted.events >= self.bounds.noted_max {
                     at = change.revision();
                     ended = false;
                     break;
                 }
                 at = change.revision();
+            } else {
+                for number in self.postponed(&mut noted, at) {
+                    reading.members.remove(&number);
+                    reading.index.remove(&self.watchers[&number].range, number);
+                    self.put_off(number, at, &mut later);
+                }
             }
             looked += 1;
             let mut told = None;
@@ -637,6 +703,7 @@ impl Hub {
                 }
             });
         }
+        later.into_iter().for_each(|number| self.wait(number));
         let read = reading.view.revision();
         reading.at = if ended { read + 1 } else { at };
         self.deliver_noted(noted, reading.at - 1, &mut reading.index, &mut reading.members);

@@ -161,6 +161,12 @@ impl Outgoing {
         true
     }
 
+    /// Whether events were refused and the hub has not heard of room since.
+    #[must_use]
+    pub(super) fn is_full(&self) -> bool {
+        self.queue().refused
+    }
+
     /// Adds an item; returns what is to be woken.
     fn add(&self, queue: &mut Queue, item: Item, bytes: usize) -> Option<Waker> {
         if queue.ended {

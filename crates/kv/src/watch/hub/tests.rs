@@ -88,6 +88,19 @@ impl World {
         }
     }
 
+    /// Deletes all keys in one revision.
+    fn delete_all(&mut self) {
+        let mut values = BTreeMap::new();
+        for (_, key, value) in &self.history {
+            values.insert(key.clone(), value.is_some());
+        }
+        let all = DeleteRangeRequest { key: "\0".into(), range_end: "\0".into(), ..Default::default() };
+        self.execute(Command::DeleteRange(all));
+        let revision = self.store.revision();
+        let deleted = values.into_iter().filter(|(_, exists)| *exists);
+        self.history.extend(deleted.map(|(key, _)| (revision, key, None)));
+    }
+
     fn compact(&mut self, revision: i64) {
         self.execute(Command::Compact(CompactionRequest { revision, physical: false }));
     }
@@ -311,7 +324,8 @@ fn requests_that_wait_for_the_hub_are_bounded() {
 #[test]
 fn many_watchers_of_many_commits_get_them_in_parts() {
     let mut world = World::new(1 << 30);
-    let (watchers, commits) = (1 << 10, (NOTED_MAX >> 10) + 3);
+    let noted_max = Bounds::default().noted_max;
+    let (watchers, commits) = (1 << 10, (noted_max >> 10) + 3);
     for _ in 0..watchers {
         let stream = world.open();
         world.watch(stream, "k", "l", 0);
@@ -320,7 +334,7 @@ fn many_watchers_of_many_commits_get_them_in_parts() {
     (0..commits).for_each(|_| world.put("k", ""));
     for message in world.received.try_iter() {
         world.hub.take(message);
-        assert!(world.hub.noted.events < NOTED_MAX);
+        assert!(world.hub.noted.events < noted_max);
     }
     world.run();
     let parts = |world: &World, stream: usize| {
@@ -334,6 +348,57 @@ fn many_watchers_of_many_commits_get_them_in_parts() {
     world.burst(usize::MAX);
     assert_eq!(world.hub.places(), [("live", 2 * watchers)].into());
     (0..watchers).for_each(|stream| assert_eq!(parts(&world, stream), [commits - 3, 3]));
+}
+
+/// Otherwise a client could have any number of events noted, and all others wait, with one deletion.
+#[test]
+fn a_revision_with_much_for_many_watchers_reaches_some_later() {
+    let (noted_max, watchers, keys) = (3_000, 1_000, 500);
+    for start in [0, 1] {
+        let mut world = World::new(1 << 30);
+        world.hub.bounds.noted_max = noted_max;
+        (0..keys).for_each(|n| world.put(&format!("k{n:03}"), ""));
+        let of = |n| n % 10;
+        (0..10).for_each(|_| _ = world.open());
+        if start == 0 {
+            (0..watchers).for_each(|n| world.watch(of(n), "k", "l", 0));
+            world.run();
+        }
+        let other = world.open();
+        world.watch(other, "x", "", 0);
+        world.run();
+        world.delete_all();
+        world.put("x", "");
+        if start == 1 {
+            // These are told it from a view.
+            let deleted = world.store.revision() - 1;
+            (0..watchers).for_each(|n| world.watch(of(n), "k", "l", deleted));
+        }
+        let pending = |world: &World| world.hub.watchers.values().map(|one| one.pending.len()).sum::<usize>();
+        for message in world.received.try_iter() {
+            world.hub.take(message);
+            assert!(pending(&world) <= noted_max + watchers, "{}", pending(&world));
+        }
+        world.burst(0);
+        let to_other = world.told(other).into_iter().filter(|told| told.contains("put"));
+        assert_eq!(to_other.count(), 1, "it does not wait for them");
+        let mut told = [0; 10];
+        let mut bursts = 0;
+        while told.iter().sum::<usize>() < watchers {
+            for (stream, told) in told.iter_mut().enumerate() {
+                for item in world.items(stream) {
+                    let Item::Events { events, .. } = item else { continue };
+                    assert_eq!(events.len(), keys);
+                    *told += 1;
+                }
+            }
+            world.burst(usize::MAX);
+            bursts += 1;
+            assert!(bursts < 2_000 && pending(&world) <= noted_max + watchers);
+        }
+        world.run();
+        assert_eq!(world.hub.places(), [("live", watchers + 1)].into());
+    }
 }
 
 /// Also if its thread panics.
@@ -423,6 +488,7 @@ fn nothing_is_lost_repeated_or_reordered() {
         let large = "v".repeat(if random.bool() { 60_000 } else { 10 });
         let mut world = World::new(if random.bool() { 2_000 } else { 1 << 30 });
         let ranges = [("a", ""), ("b", ""), ("c/", "c0"), ("a", "c"), ("\0", "\0"), ("c/2", "")];
+        world.hub.bounds.noted_max = if random.bool() { 4 } else { 1_000 };
         let mut known: BTreeMap<(usize, i64), Known> = BTreeMap::new();
         let mut created: Vec<VecDeque<(&str, &str, i64)>> = Vec::new();
         let read = |world: &World,
@@ -483,6 +549,7 @@ fn nothing_is_lost_repeated_or_reordered() {
                     }
                 }
                 4 if random.u8(0..3) == 0 => world.install(random.usize(0..5)),
+                5 if random.bool() => world.delete_all(),
                 5 => world.delete(random.choice(["a", "b", "c/1"]).unwrap()),
                 6..12 => {
                     for _ in 0..random.usize(1..6) {
