@@ -4,9 +4,10 @@
 //! not make the store wait. What a feed missed, it finds in a [`View`], which holds the history since the last
 //! compaction.
 
-use std::fmt;
+use std::{fmt, mem};
 
-use prost::Message;
+use bytes::Bytes;
+use prost::{Message, encoding::encode_varint};
 use synod_api::{
     etcdserverpb::HashKvResponse,
     mvccpb::{self, KeyValue, event::EventType},
@@ -17,6 +18,11 @@ use crate::{
     history::{History, Seen, Version},
     key::{Key, find},
 };
+
+/// Fields of messages, with their wire types: the pair of an event, the one before it, and the value of a pair.
+const EVENT_KV: u8 = 2 << 3 | 2;
+const EVENT_PREV_KV: u8 = 3 << 3 | 2;
+const PAIR_VALUE: u8 = 5 << 3 | 2;
 
 /// A receiver of what a store commits. All calls come from the thread that executes commands, in the order in which the
 /// store changes, and must return at once.
@@ -114,7 +120,7 @@ impl Event {
         let pair = |version: &Version| Seen::from(version).to_key_value(&self.key);
         let (kind, kv) = if self.is_deletion() {
             let mod_revision = self.version.modified;
-            let key = bytes::Bytes::copy_from_slice(&self.key);
+            let key = Bytes::copy_from_slice(&self.key);
             (EventType::Delete, KeyValue { key, mod_revision, ..KeyValue::default() })
         } else {
             (EventType::Put, pair(&self.version))
@@ -124,8 +130,31 @@ impl Event {
 
     /// [`Event::to_message`], encoded.
     #[must_use]
-    pub fn encoded(&self, prev_kv: bool) -> bytes::Bytes {
+    pub fn encoded(&self, prev_kv: bool) -> Bytes {
         self.to_message(prev_kv).encode_to_vec().into()
+    }
+
+    /// The same in parts, of which values are those of the store, not copies.
+    #[must_use]
+    pub fn parts(&self, prev_kv: bool) -> Vec<Bytes> {
+        let message = self.to_message(prev_kv);
+        let mut parts = Vec::new();
+        let mut head = mvccpb::Event { kv: None, prev_kv: None, ..message }.encode_to_vec();
+        for (tag, pair) in [(EVENT_KV, message.kv), (EVENT_PREV_KV, message.prev_kv)] {
+            let Some(pair) = pair else { continue };
+            head.push(tag);
+            encode_varint(pair.encoded_len() as u64, &mut head);
+            let KeyValue { value, lease, .. } = pair;
+            KeyValue { value: Bytes::new(), lease: 0, ..pair }.encode(&mut head).expect("it grows");
+            if !value.is_empty() {
+                head.push(PAIR_VALUE);
+                encode_varint(value.len() as u64, &mut head);
+                parts.extend([mem::take(&mut head).into(), value]);
+            }
+            KeyValue { lease, ..KeyValue::default() }.encode(&mut head).expect("it grows");
+        }
+        parts.extend(Some(Bytes::from(head)).filter(|rest| !rest.is_empty()));
+        parts
     }
 }
 
@@ -212,6 +241,10 @@ mod tests {
         atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
     };
 
+    use synod_api::{
+        etcdserverpb::{LeaseGrantRequest, PutRequest},
+        synod::v1::kv_command::Command,
+    };
     use synod_replica::StateMachine;
 
     use super::*;
@@ -267,6 +300,32 @@ mod tests {
         told.views.lock().unwrap().pop().expect("it was wanted")
     }
 
+    #[test]
+    fn an_event_in_parts_is_the_event_and_copies_no_value() {
+        let (mut store, told) = fed();
+        live(&mut store, 200);
+        let grant = LeaseGrantRequest { id: 7, ttl: 100 };
+        store.execute(&testing::command(Command::LeaseGrant(grant))).unwrap();
+        for value in ["first", ""] {
+            let (key, value) = ("0".into(), value.into());
+            let put = PutRequest { key, value, lease: 7, ..PutRequest::default() };
+            store.execute(&testing::command(Command::Put(put))).unwrap();
+        }
+        let view = view(&store, &told);
+        let (mut with_lease, mut copied) = (0, 0);
+        for event in view.changes_from(1).map(|change| change.event()) {
+            for prev_kv in [false, true] {
+                let parts = event.parts(prev_kv);
+                assert_eq!(parts.concat(), event.encoded(prev_kv), "{event:?}");
+                let value = &event.version.value;
+                let is_it = |part: &Bytes| part.as_ptr() == value.as_ptr() && part.len() == value.len();
+                copied += usize::from(!value.is_empty() && !parts.iter().any(is_it));
+            }
+            with_lease += usize::from(event.to_message(false).kv.unwrap().lease != 0);
+        }
+        assert!(with_lease > 0 && copied == 0, "{with_lease} {copied}");
+    }
+
     /// A life with everything that makes a version.
     fn live(store: &mut KvStore, commands: u64) {
         let mut random = fastrand::Rng::with_seed(7);
@@ -287,7 +346,7 @@ mod tests {
                 3 => {
                     let before = store.revision();
                     let wide = vec![op_put("0", "undone"), op_delete("1", "9")];
-                    let txn = testing::command(synod_api::synod::v1::kv_command::Command::Txn(all(wide)));
+                    let txn = testing::command(Command::Txn(all(wide)));
                     let narrow = synod_api::synod::v1::KvCommand { answer_bytes_max: 1, ..txn };
                     store.execute(&narrow).unwrap_err();
                     assert_eq!(store.revision(), before);

@@ -87,14 +87,13 @@ impl Share {
             // Other connections may have reduced the share below what is held already.
             return true;
         }
-        // Only this connection's task takes memory for it, so nothing changes between load and store.
-        let held = self.0.bytes.load(Relaxed);
+        let held = self.0.bytes.fetch_add(bytes, Relaxed);
         let taken = self.0.free.fetch_update(Relaxed, Relaxed, |free| {
             let left = free.checked_sub(bytes)?;
             (held + bytes <= free / SHARE).then_some(left)
         });
-        if taken.is_ok() {
-            self.0.bytes.store(held + bytes, Relaxed);
+        if taken.is_err() {
+            self.0.bytes.fetch_sub(bytes, Relaxed);
         }
         taken.is_ok()
     }

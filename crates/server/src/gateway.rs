@@ -11,6 +11,7 @@ use std::{
     collections::HashMap,
     error::Error,
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::{Arc, LazyLock},
 };
@@ -106,7 +107,7 @@ const PREFIXES: [&str; 2] = ["/v3/", "/v3beta/"];
 const PIPE_BYTES: usize = 64 << 10;
 /// Bytes of a call that may come from the server before they are translated. The window of the connection is larger, so
 /// that a stream that is not read does not stop the others.
-const WINDOW_BYTES: u32 = 256 << 10;
+const WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// JSON has at most so many times the bytes of its message, in base64 and with names, but for small messages.
 const JSON_FACTOR: usize = 2;
@@ -114,6 +115,10 @@ const JSON_FACTOR: usize = 2;
 const COPIES: u64 = 3;
 /// More is translated apart from the threads that serve clients.
 const SMALL_BYTES: usize = 64 << 10;
+/// A larger message of a stream is charged for itself, until the next one is asked for.
+const LINE_BYTES: usize = 8 << 10;
+/// What a stream of answers costs: what has come of it, and a message that is translated.
+const STREAM_BYTES: u64 = WINDOW_BYTES as u64 + COPIES * LINE_BYTES as u64;
 /// Bytes of a message's prefix.
 const PREFIX_BYTES: usize = 5;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -207,19 +212,14 @@ impl<R: Replica> Gateway<R> {
             outcome(&head.headers)?;
         }
         if method.is_server_streaming() {
-            if !held.0.grow(u64::from(WINDOW_BYTES)) {
+            if !held.0.grow(STREAM_BYTES) {
                 return Err(too_many());
             }
-            return Ok(streamed(Messages::new(answers), method.output(), held));
+            return Ok(streamed(Messages::new(answers, held), method.output()));
         }
         let message = whole(&mut answers, &held.0).await?;
         let output = method.output();
-        let bytes = message.len();
-        let object = if bytes <= SMALL_BYTES {
-            object(message, output)?
-        } else {
-            apart(move || object(message, output)).await??
-        };
+        let object = translated_back(message, output).await?;
         let len = object.len();
         // In pieces, so that what it holds is held until nearly all of it has left.
         let pieces = stream::unfold((object, held), async |(mut rest, held)| {
@@ -310,6 +310,15 @@ async fn translated(body: Bytes, input: MessageDescriptor, many: bool) -> Result
     }
 }
 
+/// Translates a message of an answer.
+async fn translated_back(message: Bytes, output: MessageDescriptor) -> Result<Bytes, Status> {
+    if message.len() <= SMALL_BYTES {
+        object(message, output)
+    } else {
+        apart(move || object(message, output)).await?
+    }
+}
+
 pub(crate) fn translate(body: &[u8], input: &MessageDescriptor, many: bool) -> Result<Bytes, Status> {
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let mut objects = serde_json::Deserializer::from_slice(body);
@@ -355,18 +364,29 @@ struct Messages {
     stream: RecvStream,
     buffer: BytesMut,
     ended: bool,
+    held: Held,
+    /// What is charged for the last message.
+    charged: u64,
 }
 
 impl Messages {
-    fn new(stream: RecvStream) -> Messages {
-        Messages { stream, buffer: BytesMut::new(), ended: false }
+    fn new(stream: RecvStream, held: Held) -> Messages {
+        Messages { stream, buffer: BytesMut::new(), ended: false, held, charged: 0 }
     }
 
     /// The next message; `None` after the last one.
     async fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        self.held.0.give_back(mem::take(&mut self.charged));
         loop {
             if let Some(&[_, a, b, c, d]) = self.buffer.first_chunk() {
                 let len = PREFIX_BYTES + u32::from_be_bytes([a, b, c, d]) as usize;
+                if len > LINE_BYTES && self.charged == 0 {
+                    let bytes = COPIES * len as u64;
+                    if !self.held.0.grow(bytes) {
+                        return Err(too_many());
+                    }
+                    self.charged = bytes;
+                }
                 if self.buffer.len() >= len {
                     let mut message = self.buffer.split_to(len).freeze();
                     message.advance(PREFIX_BYTES);
@@ -413,14 +433,14 @@ fn outcome(trailers: &HeaderMap) -> Result<(), Status> {
 }
 
 /// An answer of one object after another: `{"result": ...}`, or at last `{"error": ...}`.
-fn streamed(messages: Messages, output: MessageDescriptor, held: Held) -> Answer {
-    let chunks = stream::unfold((messages, output, held), async |(mut messages, output, held)| {
+fn streamed(messages: Messages, output: MessageDescriptor) -> Answer {
+    let chunks = stream::unfold((messages, output), async |(mut messages, output)| {
         if messages.ended {
             return None;
         }
         let line = match messages.next().await {
             Ok(None) => return None,
-            Ok(Some(message)) => object(message, output.clone()).map(|object| {
+            Ok(Some(message)) => translated_back(message, output.clone()).await.map(|object| {
                 let mut line = BytesMut::from(&b"{\"result\":"[..]);
                 line.put(object);
                 line.put(&b"}\n"[..]);
@@ -432,7 +452,7 @@ fn streamed(messages: Messages, output: MessageDescriptor, held: Held) -> Answer
             messages.ended = true;
             Bytes::from(json!({"error": of_status(&status)}).to_string() + "\n")
         });
-        Some((Ok(Frame::data(line)), (messages, output, held)))
+        Some((Ok(Frame::data(line)), (messages, output)))
     });
     let mut answer = Response::new(StreamBody::new(chunks).boxed_unsync());
     answer.headers_mut().insert(header::CONTENT_TYPE, JSON);

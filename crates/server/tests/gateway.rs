@@ -37,10 +37,14 @@ use tonic::Code;
 const SOON: Duration = Duration::from_secs(20);
 
 fn watched() -> Server {
+    watched_within(config())
+}
+
+fn watched_within(config: Config) -> Server {
     let watches = Watches::new();
     let store = KvStore::new().feeding(watches.feed());
     let limits = Limits { request_bytes_max: 200_000, ..Limits::default() };
-    serve(&Config { watches: Some(watches), ..config() }, replica_of(store).limited(limits))
+    serve(&Config { watches: Some(watches), ..config }, replica_of(store).limited(limits))
 }
 
 /// A connection of HTTP/1.1.
@@ -372,4 +376,30 @@ async fn a_stream_that_nobody_reads_holds_up_no_other_call() {
         assert_eq!(timeout(SOON, put).await.expect("in time").unwrap().status(), 200);
     }
     drop(watch);
+}
+
+/// A message that is translated is in memory several times until its client takes it.
+#[tokio::test]
+async fn large_messages_of_streams_are_charged() {
+    let server = watched_within(Config { requests_bytes_max: 8 << 20, ..config() });
+    // There is room for the answers that begin watches, and for that of a watch that is refused.
+    let send = http2_with(&server, h2::client::Builder::new().initial_window_size(400)).await;
+    let mut watches = Vec::new();
+    for _ in 0..8 {
+        let watch = begun(&send, "/v3/watch", json!({"create_request": {"key": "Zm9v"}})).await;
+        let mut body = timeout(SOON, watch).await.expect("in time").unwrap().into_body();
+        let first = timeout(SOON, body.data()).await.expect("in time").unwrap().unwrap();
+        assert!(first.ends_with(b"}\n") && first.len() < 200, "{first:?}");
+        watches.push(body);
+    }
+    let value = STANDARD.encode(vec![b'x'; 100_000]);
+    let mut http = Http::new(&server).await;
+    assert_eq!(http.post("/v3/kv/put", json!({"key": "Zm9v", "value": value})).await.0, 200);
+    let (mut told, mut refused) = (0, 0);
+    for body in &mut watches {
+        let next = timeout(SOON, body.data()).await.expect("in time").unwrap().unwrap();
+        let is_refused = next.starts_with(b"{\"error\"") && next.ends_with(b"}\n");
+        *if is_refused { &mut refused } else { &mut told } += 1;
+    }
+    assert!(told > 0 && refused > 0, "{told} told, {refused} refused");
 }

@@ -372,6 +372,7 @@ impl Watcher {
     fn read(&mut self, most: usize, installed: u64, journal: &Journal, remarks: &mut Remarks) -> Checked {
         for _ in 0..most {
             let Some(item) = self.stream.as_ref().and_then(|stream| stream.out.next()) else { break };
+            self.stream.iter().for_each(|stream| stream.out.sent());
             self.heard(item, installed, journal, remarks)?;
         }
         Ok(())

@@ -38,7 +38,8 @@ pub struct Bounds {
     pub response_bytes_max: usize,
     /// After so many changes a slice of a view ends with the next whole revision.
     pub slice_changes: usize,
-    /// And after so many bytes of events that somebody watches.
+    /// And after so many bytes of events that somebody watches. It is less than a stream has room for: so a watcher
+    /// whose client reads stays with the view.
     pub slice_bytes: usize,
     /// Events that may be noted for watchers, each counted once for each of its watchers, until these get them. If one
     /// revision alone has more for its watchers, some of them get it later.
@@ -51,7 +52,7 @@ impl Default for Bounds {
             recent_bytes_max: RECENT_BYTES_MAX,
             response_bytes_max: 256 << 10,
             slice_changes: 1024,
-            slice_bytes: 256 << 10,
+            slice_bytes: 128 << 10,
             noted_max: 1 << 18,
         }
     }
@@ -576,16 +577,17 @@ impl Hub {
         let mut rest = mem::take(&mut watcher.pending);
         while !rest.is_empty() {
             let (mut bytes, mut end) = (0, 0);
-            // Whole revisions.
-            while end < rest.len() && (end == 0 || bytes < self.bounds.response_bytes_max) {
-                let revision = rest[end].revision();
-                while end < rest.len() && rest[end].revision() == revision {
-                    bytes += rest[end].bytes;
-                    end += 1;
-                    if planted::has(KvBug::WatchSplitsRevisions) {
-                        break;
-                    }
+            let bytes_max = self.bounds.response_bytes_max.min(stream.out.room());
+            // Whole revisions, at least one.
+            for revision in rest.chunk_by(|one, next| {
+                one.revision() == next.revision() && !planted::has(KvBug::WatchSplitsRevisions)
+            }) {
+                let more = bytes_of(revision);
+                if end > 0 && bytes + more > bytes_max {
+                    break;
                 }
+                bytes += more;
+                end += revision.len();
             }
             let later = rest.split_off(end);
             let first = rest[0].revision();

@@ -20,5 +20,5 @@ pub use self::{
     hand::{HANDED_BYTES_MAX, Hand},
     hub::{Bounds, Hub, RECENT_BYTES_MAX},
     message::{Create, Message, NO_WATCH, Request, StreamNumber, Told, Wants},
-    outgoing::{ALL_BYTES_MAX, Item, Outgoing},
+    outgoing::{ALL_BYTES_MAX, Item, Outgoing, STREAM_BYTES_MIN},
 };

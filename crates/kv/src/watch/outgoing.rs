@@ -1,4 +1,9 @@
-//! What waits to leave on the stream of a client: bounded in bytes for each stream, and for all streams together.
+//! What waits to leave on the stream of a client, or is leaving: bounded in bytes for each stream, and for all streams
+//! together.
+//!
+//! A stream has [`STREAM_BYTES_MIN`] bytes for itself, which its client pays for. Beyond that it may hold a small part
+//! of what no stream holds. So streams that nobody reads cannot take everything from the others, however many there
+//! are; `admission.rs` in the server says more of such thresholds.
 
 use std::{
     collections::VecDeque,
@@ -13,14 +18,19 @@ use std::{
 
 use super::message::{Message, Request, StreamNumber, Told, Wants};
 
-/// Bytes of events that may wait on one stream. A stream on which nothing waits takes one response in any case.
-pub const STREAM_BYTES_MAX: usize = 128 << 10;
-/// `STREAM_BYTES_MAX` of all streams together.
+/// Bytes that may wait on a stream in any case. A stream on which nothing waits takes one revision, however large.
+pub const STREAM_BYTES_MIN: usize = 16 << 10;
+/// Bytes that may wait on one stream.
+pub const STREAM_BYTES_MAX: usize = 256 << 10;
+/// Bytes that may wait on all streams together, beyond those that each may have.
 pub const ALL_BYTES_MAX: usize = 64 << 20;
+/// A stream may have one part in this many of what is left of these.
+const SHARE: usize = 64;
 /// What an event counts here at least, and any other item.
 const ITEM_BYTES: usize = 64;
-/// Items that wait here, and requests that wait for the hub, together: with more the client's next request is not read.
-pub(super) const ITEMS_MAX: usize = 1024;
+/// Items that wait here or are leaving, and requests that wait for the hub, together: with more the client's next
+/// request is not read.
+pub(super) const ITEMS_MAX: usize = 128;
 
 /// What is sent to a client.
 #[derive(Debug)]
@@ -86,7 +96,7 @@ pub enum Item {
 pub struct Outgoing {
     number: StreamNumber,
     queue: Mutex<Queue>,
-    /// Bytes that wait on all streams.
+    /// Bytes that wait on all streams, beyond those that each may have.
     all: Arc<AtomicUsize>,
     hub: Sender<Message>,
     bytes_max: usize,
@@ -95,7 +105,10 @@ pub struct Outgoing {
 #[derive(Debug, Default)]
 struct Queue {
     items: VecDeque<(Item, usize)>,
+    /// Of the items, and of those that were taken and have not left.
     bytes: usize,
+    /// How many items were taken and have not left, and their bytes.
+    leaving: (usize, usize),
     /// Requests of the client that the hub has not answered.
     asked: usize,
     /// The hub waits for room.
@@ -108,8 +121,13 @@ struct Queue {
 }
 
 impl Queue {
+    /// Bytes beyond those that each stream may have.
+    fn extra(&self) -> usize {
+        self.bytes.saturating_sub(STREAM_BYTES_MIN)
+    }
+
     fn has_few(&self) -> bool {
-        self.items.len() + self.asked < ITEMS_MAX
+        self.items.len() + self.leaving.0 + self.asked < ITEMS_MAX
     }
 
     /// What wakes the task that reads requests, if it may go on.
@@ -147,18 +165,33 @@ impl Outgoing {
         wake(queue, wakes);
     }
 
-    /// Adds events, if they have room. If not, the hub hears of it when they do.
+    /// Bytes of events for which there is room now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.room_in(&self.queue())
+    }
+
+    fn room_in(&self, queue: &Queue) -> usize {
+        let extra = ALL_BYTES_MAX.saturating_sub(self.all.load(Relaxed)) / SHARE;
+        (STREAM_BYTES_MIN + extra).min(self.bytes_max).saturating_sub(queue.bytes + ITEM_BYTES)
+    }
+
+    /// Adds events, if they have room, or if nothing waits. If not, the hub hears of it when they do.
     #[must_use]
     pub fn push_if_room(&self, item: Item, bytes: usize) -> bool {
         let mut queue = self.queue();
-        let fits = queue.bytes + bytes <= self.bytes_max && self.all.load(Relaxed) + bytes <= ALL_BYTES_MAX;
-        queue.refused |= !(queue.items.is_empty() || fits);
+        queue.refused |= queue.bytes > 0 && bytes > self.room_in(&queue);
         if queue.refused {
             return false;
         }
         let wakes = self.add(&mut queue, item, bytes);
         wake(queue, wakes);
         true
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.queue().bytes
     }
 
     /// Whether events were refused and the hub has not heard of room since.
@@ -173,13 +206,14 @@ impl Outgoing {
             return None;
         }
         let bytes = bytes + ITEM_BYTES;
+        let before = queue.extra();
         queue.bytes += bytes;
-        self.all.fetch_add(bytes, Relaxed);
+        self.all.fetch_add(queue.extra() - before, Relaxed);
         queue.items.push_back((item, bytes));
         if queue.items.len() == 1 { queue.sender.take() } else { None }
     }
 
-    /// Takes the next item. `None`: the server ends the stream.
+    /// Takes the next item, which counts until it [has left](Outgoing::sent). `None`: the server ends the stream.
     pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Item>> {
         let mut queue = self.queue();
         if !queue.items.is_empty() {
@@ -192,23 +226,34 @@ impl Outgoing {
         Poll::Pending
     }
 
-    /// Takes the next item if there is one.
+    /// The same, if there is an item.
     pub fn next(&self) -> Option<Item> {
         self.pop(self.queue())
     }
 
     fn pop(&self, mut queue: MutexGuard<'_, Queue>) -> Option<Item> {
         let (item, bytes) = queue.items.pop_front()?;
-        queue.bytes -= bytes;
-        self.all.fetch_sub(bytes, Relaxed);
-        if queue.refused && queue.bytes <= self.bytes_max / 2 {
+        queue.leaving.0 += 1;
+        queue.leaving.1 += bytes;
+        Some(item)
+    }
+
+    /// Takes note that all items that were taken have left.
+    pub fn sent(&self) {
+        let mut queue = self.queue();
+        let before = queue.extra();
+        let (_, left) = mem::take(&mut queue.leaving);
+        queue.bytes -= left;
+        self.all.fetch_sub(before - queue.extra(), Relaxed);
+        if queue.refused
+            && (queue.bytes == 0 || self.room_in(&queue) >= STREAM_BYTES_MIN.min(self.bytes_max) / 2)
+        {
             queue.refused = false;
             // A failed send means that the server has ended.
             let _ = self.hub.send(Message::Request(self.number, Request::Room));
         }
         let wakes = queue.wakes_reader();
         wake(queue, wakes);
-        Some(item)
     }
 
     /// Takes note of a request that the hub is to answer.
@@ -244,7 +289,8 @@ impl Outgoing {
     pub fn end(&self) {
         let mut queue = self.queue();
         queue.ended = true;
-        self.all.fetch_sub(mem::take(&mut queue.bytes), Relaxed);
+        self.all.fetch_sub(queue.extra(), Relaxed);
+        (queue.bytes, queue.leaving) = (0, (0, 0));
         queue.items.clear();
         let wakes = queue.sender.take();
         wake(queue, wakes);

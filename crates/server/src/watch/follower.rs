@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use synod_api::etcdserverpb::WatchCreateRequest;
 use synod_kv::{
     Event,
-    watch::{Create, Item, Request},
+    watch::{Create, Item, Request, STREAM_BYTES_MIN},
 };
 use tonic::Status;
 
@@ -38,7 +38,7 @@ impl Watches {
         charge: &'a Charge,
     ) -> Result<Follower<'a>, Status> {
         let create = Create::of(request);
-        let cost = create.cost();
+        let cost = create.cost() + STREAM_BYTES_MIN as u64;
         if !charge.grow(cost) {
             return Err(too_many());
         }
@@ -61,6 +61,8 @@ impl Follower<'_> {
     /// The server ends, or the watch is refused.
     pub(crate) async fn next(&mut self) -> Result<Followed, Status> {
         loop {
+            // What was told before has been dealt with.
+            self.opened.out.sent();
             let item = poll_fn(|cx| self.opened.out.poll_next(cx)).await;
             match item.ok_or_else(call::stopped)? {
                 Item::Events { revision, events, .. } => {

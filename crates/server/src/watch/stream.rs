@@ -12,7 +12,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use prost::{Message as _, encoding::encode_varint};
 use synod_api::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse, watch_request::RequestUnion};
-use synod_kv::watch::{Create, Item, NO_WATCH, Request, Told, Wants};
+use synod_kv::watch::{Create, Item, NO_WATCH, Request, STREAM_BYTES_MIN, Told, Wants};
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
@@ -42,6 +42,9 @@ pub(crate) async fn serve<R: Replica>(
     stream: &mut SendStream<Bytes>,
     caller: &Caller,
 ) -> Result<(), Status> {
+    if !charge.grow(STREAM_BYTES_MIN as u64) {
+        return Err(too_many());
+    }
     let opened = watches.open();
     let (progress, frames) = Default::default();
     let sending = Sending { store, charge, opened: &opened, stream, progress, frames };
@@ -131,6 +134,7 @@ impl<R: Replica> Sending<'_, R> {
                 self.put(item).await?;
             }
             self.flush().await?;
+            self.opened.out.sent();
         }
     }
 
@@ -219,7 +223,7 @@ impl<R: Replica> Sending<'_, R> {
         let mut head =
             WatchResponse { header: self.header(revision), watch_id: id, ..WatchResponse::default() };
         let len_of = |told: &Told| {
-            let len = told.encoded(wants.prev_kv).len();
+            let len = told.encoded_len(wants.prev_kv);
             1 + prost::length_delimiter_len(len) + len
         };
         let fragment_bytes_max = if wants.fragments { self.store.message_bytes_max() } else { usize::MAX };
@@ -253,18 +257,29 @@ impl<R: Replica> Sending<'_, R> {
             self.frames.put(begun(&head, len as u64));
             let (now, later) = events.split_at(count);
             for told in now {
-                let event = told.encoded(wants.prev_kv);
                 self.frames.put_u8(EVENTS_TAG);
-                encode_varint(event.len() as u64, &mut self.frames);
-                if self.frames.len() + event.len() <= GATHERED_BYTES {
-                    self.frames.put_slice(event);
-                } else {
-                    self.flush().await?;
-                    call::send_patiently(self.stream, event.clone()).await?;
+                encode_varint(told.encoded_len(wants.prev_kv) as u64, &mut self.frames);
+                match told.encoded(wants.prev_kv) {
+                    Some(event) => self.put_bytes(event).await?,
+                    None => {
+                        for part in told.event().parts(wants.prev_kv) {
+                            self.put_bytes(&part).await?;
+                        }
+                    }
                 }
             }
             events = later;
         }
         Ok(())
+    }
+
+    /// Puts bytes into the frames, or sends them if they have no place there.
+    async fn put_bytes(&mut self, bytes: &Bytes) -> Result<(), Status> {
+        if self.frames.len() + bytes.len() <= GATHERED_BYTES {
+            self.frames.put_slice(bytes);
+            return Ok(());
+        }
+        self.flush().await?;
+        call::send_patiently(self.stream, bytes.clone()).await
     }
 }

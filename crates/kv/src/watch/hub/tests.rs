@@ -15,7 +15,7 @@ use synod_api::{
 use synod_replica::StateMachine as _;
 
 use super::{
-    super::outgoing::{ITEMS_MAX, STREAM_BYTES_MAX},
+    super::outgoing::{ALL_BYTES_MAX, ITEMS_MAX, STREAM_BYTES_MAX, STREAM_BYTES_MIN},
     *,
 };
 use crate::KvStore;
@@ -141,7 +141,9 @@ impl World {
     }
 
     fn items(&self, stream: usize) -> Vec<Item> {
-        std::iter::from_fn(|| self.streams[stream].next()).collect()
+        let items = std::iter::from_fn(|| self.streams[stream].next()).collect();
+        self.streams[stream].sent();
+        items
     }
 
     /// What an item tells, in short.
@@ -451,7 +453,7 @@ fn a_client_that_reads_nothing_costs_a_bound_and_the_others_nothing() {
     assert_eq!(seen, 1_000);
     assert_eq!(world.hub.places(), [("full", 1), ("live", 1)].into());
     let mut revisions = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..200 {
         for item in world.items(slow) {
             if let Item::Events { events, .. } = item {
                 revisions.extend(events.iter().map(|told| told.revision()));
@@ -464,6 +466,39 @@ fn a_client_that_reads_nothing_costs_a_bound_and_the_others_nothing() {
 }
 
 const ITEM_SLACK: usize = 1 << 10;
+
+/// Otherwise a client could take what there is for all streams, and everybody else got one item at a time.
+#[test]
+fn streams_that_nobody_reads_leave_something_for_others() {
+    let mut world = World::new(1 << 30);
+    let unread: Vec<_> = (0..1_000).map(|_| world.open()).collect();
+    unread.iter().for_each(|&stream| world.watch(stream, "k", "l", 0));
+    let read = world.open();
+    (0..500).for_each(|_| world.watch(read, "r", "", 0));
+    world.run();
+    assert_eq!(world.items(read).len(), 500);
+    for _ in 0..400 {
+        world.put("k", &"v".repeat(1_000));
+        world.burst(usize::MAX);
+    }
+    let held = |world: &World, stream: usize| world.streams[stream].bytes();
+    assert!(world.all.load(Relaxed) <= ALL_BYTES_MAX);
+    assert!(
+        unread.iter().all(|&stream| held(&world, stream) > STREAM_BYTES_MIN - 4_000),
+        "each gets something"
+    );
+    let all: usize = unread.iter().map(|&stream| held(&world, stream)).sum();
+    assert!(all <= ALL_BYTES_MAX + unread.len() * STREAM_BYTES_MIN, "{all}");
+    // The other stream gets many items each time that it reads.
+    world.put("r", "");
+    let (mut told, mut reads) = (0, 0);
+    while told < 500 {
+        world.burst(usize::MAX);
+        told += world.items(read).len();
+        reads += 1;
+    }
+    assert!(reads < 10, "{reads}");
+}
 
 /// What a client knows of one of its watches.
 #[derive(Debug)]
@@ -498,6 +533,7 @@ fn nothing_is_lost_repeated_or_reordered() {
                     created: &mut Vec<VecDeque<(&'static str, &'static str, i64)>>| {
             for _ in 0..most {
                 let Some(item) = world.streams[stream].next() else { break };
+                world.streams[stream].sent();
                 match item {
                     Item::Created { id, revision, .. } => {
                         let (key, end, start) = created[stream].pop_front().unwrap();
