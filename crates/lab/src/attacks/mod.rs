@@ -9,6 +9,7 @@ mod large;
 mod probe;
 mod report;
 mod sockets;
+mod unread;
 mod wire;
 
 use std::{
@@ -122,6 +123,24 @@ const ALL: &[Attack] = &[
         run: |scene| Box::pin(large::unread(scene)),
     },
     Attack {
+        name: "unread-watches",
+        about: "memory: 10 connections of `streams` watches of the whole store that nobody reads, while it is filled and deleted at once",
+        store: Store::Small,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(unread::watches(scene)),
+    },
+    Attack {
+        name: "unread-answers",
+        about: "memory: 10 connections of `streams` requests for 5,000 leases, then for the leader of an election with a MiB, with window 0",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(unread::answers(scene)),
+    },
+    Attack {
         name: "idle",
         about: "descriptors: `connections` idle HTTP/2 connections to each server, which may have 1024 descriptors, while logs grow",
         store: Store::Nothing,
@@ -190,7 +209,7 @@ const ALL: &[Attack] = &[
 const SETTINGS: [(&str, u64, &str); 10] = [
     ("keys", 1_000_000, "keys of the store of large-range"),
     ("small-keys", 9_000, "keys, of 1 KiB each, of the other stores"),
-    ("streams", 500, "streams on a connection of unread"),
+    ("streams", 500, "streams on a connection of unread, unread-watches and unread-answers"),
     ("connections", 1_100, "connections to each server of idle"),
     ("seconds", 10, "how long the puts before and after an attack last, and most attacks"),
     (

@@ -1,0 +1,135 @@
+//! Attacks by clients that ask for much and read nothing of it: watches, leases and elections.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use synod_api::{
+    etcdserverpb::{
+        DeleteRangeRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, WatchCreateRequest,
+        WatchProgressRequest, WatchRequest, kv_client::KvClient, lease_client::LeaseClient,
+        watch_request::RequestUnion,
+    },
+    v3electionpb::LeaderRequest,
+};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    Scene,
+    cluster::channel,
+    large::fill,
+    report,
+    wire::{Wire, framed},
+};
+
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+const LEASES: &str = "/etcdserverpb.Lease/LeaseLeases";
+const LEADER: &str = "/v3electionpb.Election/Leader";
+/// What clients of gRPC give streams and connections at first.
+const WINDOW: u32 = 65_535;
+/// Connections of each attack.
+const CONNECTIONS: usize = 10;
+/// Requests for progress on each stream.
+const PROGRESS: usize = 200;
+/// Leases whose ids an answer has, each in 12 bytes.
+const LEASES_MADE: i64 = 5_000;
+
+/// Streams with a watch of the whole store each, which ask for progress, while the store is filled again and deleted in
+/// one revision.
+pub async fn watches(scene: &mut Scene<'_>) -> Result<(), String> {
+    let address = scene.cluster.servers[scene.target].client;
+    let (key, range_end) = (Bytes::from_static(b"store/"), Bytes::from_static(b"store0"));
+    let of = |request| framed(&WatchRequest { request_union: Some(request) });
+    let watch = WatchCreateRequest {
+        key: key.clone(),
+        range_end: range_end.clone(),
+        prev_kv: true,
+        ..Default::default()
+    };
+    let create = of(RequestUnion::CreateRequest(watch));
+    let progress = of(RequestUnion::ProgressRequest(WatchProgressRequest {}));
+    let mut held = Vec::new();
+    let opening = async {
+        for _ in 0..CONNECTIONS {
+            let mut wire = Wire::open(address, WINDOW).await?;
+            let mut open = Vec::new();
+            for _ in 0..scene.settings.get("streams") {
+                let (response, mut stream) = wire.send(WATCH, create.clone(), false).await?;
+                for _ in 0..PROGRESS {
+                    let _ = stream.send_data(progress.clone(), false);
+                }
+                open.push((response, stream));
+            }
+            held.push((wire, open));
+        }
+        Ok::<_, String>(())
+    };
+    let opened = said(timeout(scene.settings.seconds(), opening).await);
+    scene.note("streams", format!("{opened}; {} resident", report::all_mib(scene.cluster.resident())));
+    fill(&scene.cluster, scene.target, 2_000, 10_000).await?;
+    let filled = report::all_mib(scene.cluster.resident());
+    let began = Instant::now();
+    let mut writer = KvClient::new(channel(address));
+    let all = DeleteRangeRequest { key, range_end, ..DeleteRangeRequest::default() };
+    let deleted = writer.delete_range(all).await.map_err(|error| format!("deleting: {error}"))?;
+    scene.note("resident when it is filled again", filled);
+    let count = deleted.into_inner().deleted;
+    scene.note("keys deleted at once", format!("{count} in {}", report::ms(began.elapsed())));
+    sleep(scene.settings.seconds()).await;
+    scene.note("resident then", report::all_mib(scene.cluster.resident()));
+    Ok(())
+}
+
+/// Many requests for all leases, and for the leader of an election, whose value has a MiB.
+pub async fn answers(scene: &mut Scene<'_>) -> Result<(), String> {
+    let address = scene.cluster.servers[scene.target].client;
+    let failed = |error: tonic::Status| format!("preparing: {error}");
+    let key = Bytes::from_static(b"election/1");
+    let put = PutRequest { key, value: vec![b'.'; 1 << 20].into(), ..PutRequest::default() };
+    KvClient::new(channel(address)).put(put).await.map_err(failed)?;
+    let (client, mut granting) = (LeaseClient::new(channel(address)), JoinSet::new());
+    for id in 0..LEASES_MADE {
+        if granting.len() >= 256 {
+            granting.join_next().await;
+        }
+        let mut client = client.clone();
+        let grant = LeaseGrantRequest { id: i64::MAX - id, ttl: 3_600 };
+        granting.spawn(async move { client.lease_grant(grant).await.map(drop) });
+    }
+    for granted in granting.join_all().await {
+        granted.map_err(failed)?;
+    }
+    let leader = framed(&LeaderRequest { name: Bytes::from_static(b"election") });
+    for (what, path, request) in
+        [("leases", LEASES, framed(&LeaseLeasesRequest {})), ("leader", LEADER, leader)]
+    {
+        let mut held = Vec::new();
+        let asking = async {
+            for _ in 0..CONNECTIONS {
+                let mut wire = Wire::open(address, 0).await?;
+                let mut open = Vec::new();
+                for _ in 0..scene.settings.get("streams") {
+                    open.push(wire.send(path, request.clone(), true).await?);
+                }
+                held.push((wire, open));
+            }
+            Ok::<_, String>(())
+        };
+        let asked = said(timeout(scene.settings.seconds(), asking).await);
+        sleep(scene.settings.seconds()).await;
+        let resident = report::all_mib(scene.cluster.resident());
+        scene.note(format!("answers about {what}"), format!("{asked}; {resident} resident"));
+    }
+    Ok(())
+}
+
+/// How far an attack came.
+fn said(done: Result<Result<(), String>, tokio::time::error::Elapsed>) -> String {
+    match done {
+        Ok(Ok(())) => "all taken".to_owned(),
+        Ok(Err(error)) => format!("refused: {error}"),
+        Err(_) => "not all taken".to_owned(),
+    }
+}
