@@ -50,17 +50,15 @@ pub async fn watches(scene: &mut Scene<'_>) -> Result<(), String> {
     };
     let create = of(RequestUnion::CreateRequest(watch));
     let progress = of(RequestUnion::ProgressRequest(WatchProgressRequest {}));
+    // In one frame: a server may end a connection with many small ones.
+    let requests = Bytes::from([create, progress.repeat(PROGRESS).into()].concat());
     let mut held = Vec::new();
     let opening = async {
         for _ in 0..CONNECTIONS {
             let mut wire = Wire::open(address, WINDOW).await?;
             let mut open = Vec::new();
             for _ in 0..scene.settings.get("streams") {
-                let (response, mut stream) = wire.send(WATCH, create.clone(), false).await?;
-                for _ in 0..PROGRESS {
-                    let _ = stream.send_data(progress.clone(), false);
-                }
-                open.push((response, stream));
+                open.push(wire.send(WATCH, requests.clone(), false).await?);
             }
             held.push((wire, open));
         }
