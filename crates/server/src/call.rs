@@ -49,11 +49,11 @@ const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// How long a client may take almost nothing of an answer that is sent at the client's pace. Until then the
 /// server keeps what the answer is made from.
-const TAKE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TAKE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A client must take this many bytes in that time. It is less than a frame, so a client may spend as long on
 /// each frame. A smaller bound would let a client with one byte a minute keep everything as well.
-const TAKE_BYTES_MIN: usize = 8 << 10;
-const NOT_TAKEN: &str =
+pub(crate) const TAKE_BYTES_MIN: usize = 8 << 10;
+pub(crate) const NOT_TAKEN: &str =
     "synod: the answer is broken off, since the client took next to nothing of it for a minute";
 
 /// The header and trailer frames of every successful answer. They are cloned, which costs less than making them.
@@ -136,11 +136,6 @@ impl Call {
             Some(Err(status)) => {
                 answered(status.code());
                 Refusal::from(status).send(&mut reply);
-            }
-            Some(Ok(Answer::Message(message))) if !holds(&charge, &message) => {
-                let refused = too_many();
-                answered(refused.code());
-                Refusal::from(refused).send(&mut reply);
             }
             Some(Ok(Answer::Message(message))) => {
                 charge.shrink_to(REQUEST_BYTES + message.len() as u64);
@@ -226,13 +221,6 @@ impl Call {
         };
         store.requests().answered(path.as_str(), code, came.elapsed());
     }
-}
-
-/// Whether the request is charged for its answer, or can be. What each request takes covers a small one. A command that
-/// may have another is charged before it is executed, so that it is not refused afterwards.
-fn holds(charge: &Charge, message: &Bytes) -> bool {
-    let bytes = message.len() as u64;
-    bytes <= REQUEST_BYTES || charge.grow_to(REQUEST_BYTES + bytes)
 }
 
 fn head() -> Response<()> {
@@ -429,11 +417,21 @@ async fn send_as_taken(
 /// Sends bytes at the client's pace, however slow that is: the caller keeps little for a client that takes nothing.
 pub(crate) async fn send_patiently(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), Status> {
     while !bytes.is_empty() {
-        room_patiently(stream, bytes.len()).await?;
-        let part = bytes.split_to(stream.capacity().min(bytes.len()));
-        stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
+        send_patiently_some(stream, &mut bytes).await?;
     }
     Ok(())
+}
+
+/// Sends as many of these bytes as the client has room for, at least one; returns how many.
+pub(crate) async fn send_patiently_some(
+    stream: &mut SendStream<Bytes>,
+    bytes: &mut Bytes,
+) -> Result<usize, Status> {
+    room_patiently(stream, bytes.len()).await?;
+    let part = bytes.split_to(stream.capacity().min(bytes.len()));
+    let sent = part.len();
+    stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
+    Ok(sent)
 }
 
 /// Waits until the client has room for some of the next `bytes` bytes, however long that takes.

@@ -389,6 +389,10 @@ impl Messages {
                 }
                 if self.buffer.len() >= len {
                     let mut message = self.buffer.split_to(len).freeze();
+                    if len > LINE_BYTES {
+                        // What is left keeps the place of what was there.
+                        self.buffer = BytesMut::from(&self.buffer[..]);
+                    }
                     message.advance(PREFIX_BYTES);
                     return Ok(Some(message));
                 }
@@ -408,7 +412,8 @@ async fn whole(answers: &mut RecvStream, charge: &Charge) -> Result<Bytes, Statu
     let mut whole = BytesMut::new();
     while let Some(piece) = answers.data().await {
         let piece = piece.map_err(broken)?;
-        if !charge.grow(COPIES * piece.len() as u64) {
+        // What the request takes covers a small answer: one to a command that has had its effect must not be refused.
+        if !charge.grow_to(COPIES * (whole.len() + piece.len()) as u64) {
             return Err(too_many());
         }
         let _ = answers.flow_control().release_capacity(piece.len());

@@ -135,6 +135,10 @@ impl<'a> ClientMessages<'a> {
                 && self.buffer.len() >= PREFIX_BYTES + len
             {
                 let mut message = self.buffer.split_to(PREFIX_BYTES + len).freeze();
+                if message.len() > BLOCK_BYTES {
+                    // What is left keeps the place of what was there.
+                    self.buffer = BytesMut::from(&self.buffer[..]);
+                }
                 self.charge.give_back(message.len() as u64);
                 message.advance(PREFIX_BYTES);
                 return M::decode(message).map(Some).map_err(|error| malformed(&error.to_string()));

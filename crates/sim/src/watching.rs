@@ -6,7 +6,6 @@
 
 use std::sync::{
     Arc,
-    atomic::AtomicUsize,
     mpsc::{self, Receiver, Sender},
 };
 
@@ -20,7 +19,7 @@ use synod_api::{
 };
 use synod_kv::{
     Feed, KvStore,
-    watch::{Bounds, Create, Hand, Hub, Item, Message, NO_WATCH, Outgoing, Request, StreamNumber},
+    watch::{All, Bounds, Create, Hand, Hub, Item, Message, NO_WATCH, Outgoing, Request, StreamNumber},
 };
 use synod_replica::StateMachine;
 
@@ -86,7 +85,7 @@ pub(crate) struct Service {
     messages: Sender<Message>,
     received: Receiver<Message>,
     /// Bytes that wait on all streams.
-    all: Arc<AtomicUsize>,
+    all: Arc<All>,
     stream_bytes_max: usize,
     streams: StreamNumber,
     /// How often a snapshot from another replica has replaced the state.
@@ -105,6 +104,8 @@ impl Service {
             recent_bytes_max: plan.recent_bytes_max,
             response_bytes_max: plan.response_bytes_max,
             slice_changes: plan.slice_changes,
+            // As small as a slice: a revision of several keys for several watchers is told some of them later.
+            noted_max: plan.slice_changes,
             ..Bounds::default()
         };
         let hub = Hub::bounded(Arc::clone(&hand), bounds);

@@ -64,6 +64,8 @@ pub const RECENT_BYTES_MAX: usize = 4 << 20;
 const READINGS_MAX: usize = 4;
 /// Watchers that are brought up to date from the latest commits at a time. More wait for the next burst.
 const NEAR_MAX: usize = 1 << 12;
+/// Watchers of a stream that has room that go on at a time: its room may be small.
+const ROOM_MAX: usize = 1 << 8;
 
 /// Watchers by their numbers, in an order that is the same in each run.
 type Watchers = HashMap<Number, Watcher, BuildHasherDefault<DefaultHasher>>;
@@ -152,8 +154,11 @@ pub struct Hub {
     next_number: Number,
     live: Index,
     recent: Recent,
-    /// Watchers that lack only what is kept of the latest commits.
+    /// Watchers that lack only what is kept of the latest commits, and the one that is next.
     near: BTreeSet<Number>,
+    next_near: Number,
+    /// Streams that have room for those that wait for it.
+    roomy: BTreeSet<StreamNumber>,
     /// Watchers that wait for a view.
     waiting: BTreeSet<Number>,
     readings: VecDeque<Reading>,
@@ -191,7 +196,8 @@ impl Recent {
     fn push(&mut self, revision: i64, events: Vec<Arc<Told>>, bytes_max: usize) {
         self.bytes += bytes_of(&events);
         self.commits.push_back((revision, events));
-        while self.bytes > bytes_max {
+        // The newest is kept however large it is: those that get it later share its events.
+        while self.bytes > bytes_max && self.commits.len() > 1 {
             let Some((_, oldest)) = self.commits.pop_front() else { break };
             self.bytes -= bytes_of(&oldest);
         }
@@ -234,6 +240,8 @@ impl Hub {
             live: Index::default(),
             recent: Recent::default(),
             near: BTreeSet::new(),
+            next_near: 0,
+            roomy: BTreeSet::new(),
             waiting: BTreeSet::new(),
             readings: VecDeque::new(),
             next_reading: 0,
@@ -253,7 +261,7 @@ impl Hub {
     /// Whether there is something to do that waits for no message.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.readings.is_empty() || !self.near.is_empty()
+        !self.readings.is_empty() || !self.near.is_empty() || !self.roomy.is_empty()
     }
 
     /// How many watchers there are, and how many of them are behind.
@@ -268,7 +276,6 @@ impl Hub {
             Message::Committed(commit, bytes) => {
                 self.hand.taken(bytes);
                 self.committed(commit);
-                return;
             }
             Message::Compacted(revision) => self.compacted = self.compacted.max(revision),
             Message::View(number, view) => {
@@ -291,10 +298,14 @@ impl Hub {
     /// Ends a burst of messages: all watchers get what was committed, and those that lack little get that.
     pub fn end_burst(&mut self) {
         self.flush();
-        if !self.near.is_empty() {
-            self.catch_up_on_recent();
-            self.settle();
+        if self.roomy.is_empty() && self.near.is_empty() {
+            return;
         }
+        for number in mem::take(&mut self.roomy) {
+            self.use_room(number);
+        }
+        self.catch_up_on_recent();
+        self.settle();
     }
 
     /// Gives all live watchers what was committed.
@@ -332,7 +343,7 @@ impl Hub {
         }
         self.noted = noted;
         self.recent.push(commit.revision, events, self.bounds.recent_bytes_max);
-        later.into_iter().for_each(|number| self.wait(number));
+        later.into_iter().for_each(|number| self.go_on_with(number));
         if self.noted.events >= self.bounds.noted_max {
             self.flush();
         }
@@ -469,7 +480,10 @@ impl Hub {
                 return;
             }
             Request::Close => return self.close(number),
-            Request::Room => return self.room(number),
+            Request::Room => {
+                self.roomy.insert(number);
+                return;
+            }
             _ => {}
         }
         // An answer tells the revision, and clients rely on the order of answers.
@@ -551,6 +565,18 @@ impl Hub {
         }
     }
 
+    /// [`Hub::wait`] for a watcher that was told everything before a revision that it gets later: also if a compaction has
+    /// passed that.
+    fn go_on_with(&mut self, number: Number) {
+        let watcher = self.watchers.get_mut(&number).expect("it exists");
+        if self.recent.has(watcher.next) && self.sight == Sight::Following {
+            watcher.place = Place::Near;
+            self.near.insert(number);
+        } else {
+            self.wait(number);
+        }
+    }
+
     fn go_live(&mut self, number: Number) {
         let watcher = self.watchers.get_mut(&number).expect("it exists");
         watcher.place = Place::Live;
@@ -590,6 +616,9 @@ impl Hub {
                 end += revision.len();
             }
             let later = rest.split_off(end);
+            if rest.capacity() > 2 * end {
+                rest.shrink_to_fit();
+            }
             let first = rest[0].revision();
             let revision =
                 if later.is_empty() { through } else { rest.last().map_or(through, |last| last.revision()) };
@@ -607,9 +636,12 @@ impl Hub {
     /// Tells the watchers that lack only what is kept of the latest commits all of that.
     fn catch_up_on_recent(&mut self) {
         let (mut index, mut from, mut members) = (Index::default(), i64::MAX, BTreeSet::new());
-        let rest = self.near.iter().nth(NEAR_MAX).copied();
-        let rest = rest.map_or_else(BTreeSet::new, |first| self.near.split_off(&first));
-        for number in mem::replace(&mut self.near, rest) {
+        // In turn: those of a stream whose client reads all the time come back at once.
+        let round = self.near.range(self.next_near..).chain(self.near.range(..self.next_near));
+        let some: Vec<_> = round.take(NEAR_MAX).copied().collect();
+        self.next_near = some.last().map_or(0, |last| last.wrapping_add(1));
+        for number in some {
+            self.near.remove(&number);
             let watcher = self.watchers.get_mut(&number).expect("it exists");
             if self.streams[&watcher.stream].out.is_full() {
                 self.wait_for_room(number);
@@ -645,7 +677,7 @@ impl Hub {
             }
         }
         self.recent = recent;
-        later.into_iter().for_each(|number| self.wait(number));
+        later.into_iter().for_each(|number| self.go_on_with(number));
         self.deliver_noted(noted, self.head, &mut index, &mut members);
         for number in members {
             let watcher = self.watchers.get_mut(&number).expect("it exists");
@@ -705,13 +737,13 @@ impl Hub {
                 }
             });
         }
-        later.into_iter().for_each(|number| self.wait(number));
+        later.into_iter().for_each(|number| self.go_on_with(number));
         let read = reading.view.revision();
         reading.at = if ended { read + 1 } else { at };
         self.deliver_noted(noted, reading.at - 1, &mut reading.index, &mut reading.members);
         if !ended && !reading.members.is_empty() {
             self.readings.push_back(reading);
-            return;
+            return self.settle();
         }
         let known = if planted::has(KvBug::WatchLosesBetween) { self.head } else { read };
         for number in &reading.members {
@@ -775,10 +807,18 @@ impl Hub {
         }
     }
 
-    fn room(&mut self, number: StreamNumber) {
+    /// Lets some watchers go on for whose stream there is room.
+    fn use_room(&mut self, number: StreamNumber) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
-        let waiting = mem::take(&mut stream.full);
-        waiting.into_iter().for_each(|number| self.wait(number));
+        if stream.out.is_full() {
+            // Then the hub hears of room again.
+            return;
+        }
+        let some: Vec<_> = std::iter::from_fn(|| stream.full.pop_first()).take(ROOM_MAX).collect();
+        if !stream.full.is_empty() {
+            self.roomy.insert(number);
+        }
+        some.into_iter().for_each(|number| self.wait(number));
     }
 
     /// Tells how far a watch is, or all watches of a stream, if they are live.

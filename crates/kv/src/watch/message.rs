@@ -95,10 +95,6 @@ impl Create {
     }
 }
 
-/// Larger events are sent in parts, of which values are those of the store: their encodings would be copies, that a
-/// client could have the server keep.
-const ENCODED_BYTES_MAX: usize = 16 << 10;
-
 /// An event, with its encodings once somebody needed them.
 #[derive(Debug)]
 pub struct Told {
@@ -112,17 +108,22 @@ impl Told {
         Arc::new(Told { bytes: event.bytes(), event, encoded: Default::default() })
     }
 
-    /// The event as clients get it, with the pair before it or without; `None` if it is large.
-    pub fn encoded(&self, prev_kv: bool) -> Option<&Bytes> {
-        let is_small = self.bytes <= ENCODED_BYTES_MAX;
-        is_small.then(|| self.encoded[usize::from(prev_kv)].get_or_init(|| self.event.encoded(prev_kv)))
+    /// The event as clients get it, with the pair before it or without.
+    #[must_use]
+    pub fn encoded(&self, prev_kv: bool) -> &Bytes {
+        self.encoded[usize::from(prev_kv)].get_or_init(|| self.event.encoded(prev_kv))
     }
 
-    /// How many bytes that has.
+    /// How many bytes that has, if it is not to be made.
     #[must_use]
     pub fn encoded_len(&self, prev_kv: bool) -> usize {
-        let of_large = || self.event.to_message(prev_kv).encoded_len();
-        self.encoded(prev_kv).map_or_else(of_large, Bytes::len)
+        self.event.to_message(prev_kv).encoded_len()
+    }
+
+    /// About how many bytes the event takes as a message, the previous pair included.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The event.

@@ -20,5 +20,5 @@ pub use self::{
     hand::{HANDED_BYTES_MAX, Hand},
     hub::{Bounds, Hub, RECENT_BYTES_MAX},
     message::{Create, Message, NO_WATCH, Request, StreamNumber, Told, Wants},
-    outgoing::{ALL_BYTES_MAX, Item, Outgoing, STREAM_BYTES_MIN},
+    outgoing::{ALL_BYTES_MAX, All, Item, Outgoing, STREAM_BYTES_MAX, STREAM_BYTES_MIN},
 };

@@ -4,9 +4,12 @@
 //! A stream has [`STREAM_BYTES_MIN`] bytes for itself, which its client pays for. Beyond that it may hold a small part
 //! of what no stream holds. So streams that nobody reads cannot take everything from the others, however many there
 //! are; `admission.rs` in the server says more of such thresholds.
+//!
+//! A revision that has no room by that is **large**. A stream on which nothing waits takes one, if all streams together
+//! hold few bytes of large ones, or none; otherwise it waits until another stream has sent its own.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -18,16 +21,19 @@ use std::{
 
 use super::message::{Message, Request, StreamNumber, Told, Wants};
 
-/// Bytes that may wait on a stream in any case. A stream on which nothing waits takes one revision, however large.
+/// Bytes that may wait on a stream in any case.
 pub const STREAM_BYTES_MIN: usize = 16 << 10;
 /// Bytes that may wait on one stream.
 pub const STREAM_BYTES_MAX: usize = 256 << 10;
-/// Bytes that may wait on all streams together, beyond those that each may have.
+/// Bytes that may wait on all streams together, beyond those that each may have; and as many of large revisions, unless
+/// a single one has more.
 pub const ALL_BYTES_MAX: usize = 64 << 20;
 /// A stream may have one part in this many of what is left of these.
 const SHARE: usize = 64;
 /// What an event counts here at least, and any other item.
 const ITEM_BYTES: usize = 64;
+/// And an event of a large revision beyond its bytes: such a stream may be the only one that has it.
+const LARGE_EVENT_BYTES: usize = 256;
 /// Items that wait here or are leaving, and requests that wait for the hub, together: with more the client's next
 /// request is not read.
 pub(super) const ITEMS_MAX: usize = 128;
@@ -91,13 +97,40 @@ pub enum Item {
     },
 }
 
+/// What waits on all streams.
+#[derive(Debug, Default)]
+pub struct All {
+    /// Bytes beyond those that each may have.
+    bytes: AtomicUsize,
+    large: Mutex<Large>,
+}
+
+/// The large revisions that wait on streams.
+#[derive(Debug, Default)]
+struct Large {
+    bytes: usize,
+    /// Streams that would take one.
+    wanted: BTreeSet<StreamNumber>,
+}
+
+impl All {
+    fn large(&self) -> MutexGuard<'_, Large> {
+        self.large.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that wait beyond those that each stream may have.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+}
+
 /// The queue between the hub and the task of a stream.
 #[derive(Debug)]
 pub struct Outgoing {
     number: StreamNumber,
     queue: Mutex<Queue>,
-    /// Bytes that wait on all streams, beyond those that each may have.
-    all: Arc<AtomicUsize>,
+    all: Arc<All>,
     hub: Sender<Message>,
     bytes_max: usize,
 }
@@ -107,6 +140,8 @@ struct Queue {
     items: VecDeque<(Item, usize)>,
     /// Of the items, and of those that were taken and have not left.
     bytes: usize,
+    /// The part of the bytes that the first item has, if that is a large revision.
+    large: usize,
     /// How many items were taken and have not left, and their bytes.
     leaving: (usize, usize),
     /// Requests of the client that the hub has not answered.
@@ -123,7 +158,7 @@ struct Queue {
 impl Queue {
     /// Bytes beyond those that each stream may have.
     fn extra(&self) -> usize {
-        self.bytes.saturating_sub(STREAM_BYTES_MIN)
+        (self.bytes - self.large).saturating_sub(STREAM_BYTES_MIN)
     }
 
     fn has_few(&self) -> bool {
@@ -139,18 +174,13 @@ impl Queue {
 impl Outgoing {
     /// The queue of a stream, beside others that have so many bytes waiting, to the hub that takes these messages.
     #[must_use]
-    pub fn new(number: StreamNumber, all: Arc<AtomicUsize>, hub: Sender<Message>) -> Outgoing {
+    pub fn new(number: StreamNumber, all: Arc<All>, hub: Sender<Message>) -> Outgoing {
         Outgoing::bounded(number, all, hub, STREAM_BYTES_MAX)
     }
 
     /// The same within another bound than `STREAM_BYTES_MAX`.
     #[must_use]
-    pub fn bounded(
-        number: StreamNumber,
-        all: Arc<AtomicUsize>,
-        hub: Sender<Message>,
-        bytes_max: usize,
-    ) -> Outgoing {
+    pub fn bounded(number: StreamNumber, all: Arc<All>, hub: Sender<Message>, bytes_max: usize) -> Outgoing {
         Outgoing { number, queue: Mutex::default(), all, hub, bytes_max }
     }
 
@@ -161,7 +191,7 @@ impl Outgoing {
     /// Adds an item that has no events.
     pub fn push(&self, item: Item) {
         let mut queue = self.queue();
-        let wakes = self.add(&mut queue, item, 0);
+        let wakes = self.add(&mut queue, item, 0, 0);
         wake(queue, wakes);
     }
 
@@ -172,19 +202,32 @@ impl Outgoing {
     }
 
     fn room_in(&self, queue: &Queue) -> usize {
-        let extra = ALL_BYTES_MAX.saturating_sub(self.all.load(Relaxed)) / SHARE;
+        let extra = ALL_BYTES_MAX.saturating_sub(self.all.bytes()) / SHARE;
         (STREAM_BYTES_MIN + extra).min(self.bytes_max).saturating_sub(queue.bytes + ITEM_BYTES)
     }
 
-    /// Adds events, if they have room, or if nothing waits. If not, the hub hears of it when they do.
+    /// Adds events, if they have room. If not, the hub hears of it when they do.
     #[must_use]
     pub fn push_if_room(&self, item: Item, bytes: usize) -> bool {
         let mut queue = self.queue();
-        queue.refused |= queue.bytes > 0 && bytes > self.room_in(&queue);
-        if queue.refused {
-            return false;
+        let fits = bytes <= self.room_in(&queue);
+        queue.refused |= queue.bytes > 0 && !fits;
+        if queue.refused || queue.ended {
+            return queue.ended;
         }
-        let wakes = self.add(&mut queue, item, bytes);
+        let mut bytes = bytes;
+        if !fits {
+            if let Item::Events { events, .. } = &item {
+                bytes += events.len() * LARGE_EVENT_BYTES;
+            }
+            let mut large = self.all.large();
+            if large.bytes > 0 && large.bytes + bytes > ALL_BYTES_MAX {
+                large.wanted.insert(self.number);
+                return false;
+            }
+            large.bytes += bytes;
+        }
+        let wakes = self.add(&mut queue, item, bytes, if fits { 0 } else { bytes });
         wake(queue, wakes);
         true
     }
@@ -201,14 +244,15 @@ impl Outgoing {
     }
 
     /// Adds an item; returns what is to be woken.
-    fn add(&self, queue: &mut Queue, item: Item, bytes: usize) -> Option<Waker> {
+    fn add(&self, queue: &mut Queue, item: Item, bytes: usize, large: usize) -> Option<Waker> {
         if queue.ended {
             return None;
         }
         let bytes = bytes + ITEM_BYTES;
         let before = queue.extra();
         queue.bytes += bytes;
-        self.all.fetch_add(queue.extra() - before, Relaxed);
+        queue.large += large;
+        self.all.bytes.fetch_add(queue.extra() - before, Relaxed);
         queue.items.push_back((item, bytes));
         if queue.items.len() == 1 { queue.sender.take() } else { None }
     }
@@ -242,9 +286,14 @@ impl Outgoing {
     pub fn sent(&self) {
         let mut queue = self.queue();
         let before = queue.extra();
-        let (_, left) = mem::take(&mut queue.leaving);
-        queue.bytes -= left;
-        self.all.fetch_sub(before - queue.extra(), Relaxed);
+        let (items, left) = mem::take(&mut queue.leaving);
+        if items > 0 {
+            let large = mem::take(&mut queue.large);
+            queue.bytes -= large;
+            queue.bytes -= left - large;
+            self.free_large(large);
+        }
+        self.all.bytes.fetch_sub(before - queue.extra(), Relaxed);
         if queue.refused
             && (queue.bytes == 0 || self.room_in(&queue) >= STREAM_BYTES_MIN.min(self.bytes_max) / 2)
         {
@@ -254,6 +303,27 @@ impl Outgoing {
         }
         let wakes = queue.wakes_reader();
         wake(queue, wakes);
+    }
+
+    /// Takes note that so many bytes of a large revision have left: others may be taken.
+    fn free_large(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let wanted = {
+            let mut large = self.all.large();
+            large.bytes -= bytes;
+            mem::take(&mut large.wanted)
+        };
+        for stream in wanted {
+            let _ = self.hub.send(Message::Request(stream, Request::Room));
+        }
+    }
+
+    /// Whether a large revision waits or is leaving.
+    #[must_use]
+    pub fn has_large(&self) -> bool {
+        self.queue().large > 0
     }
 
     /// Takes note of a request that the hub is to answer.
@@ -289,7 +359,8 @@ impl Outgoing {
     pub fn end(&self) {
         let mut queue = self.queue();
         queue.ended = true;
-        self.all.fetch_sub(queue.extra(), Relaxed);
+        self.all.bytes.fetch_sub(queue.extra(), Relaxed);
+        self.free_large(mem::take(&mut queue.large));
         (queue.bytes, queue.leaving) = (0, (0, 0));
         queue.items.clear();
         let wakes = queue.sender.take();

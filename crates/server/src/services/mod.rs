@@ -26,7 +26,7 @@ pub(crate) use self::{
 };
 use crate::{
     Replica,
-    admission::Charge,
+    admission::{Charge, REQUEST_BYTES},
     auth::{Caller, Who},
     feeds::Feed,
     gateway::POOL,
@@ -128,12 +128,11 @@ impl<R: Replica> Store<R> {
         match path {
             "/etcdserverpb.KV/Txn" => {
                 let request = body.message().await?;
-                let (response, place) = if validate::is_read_only(&request) {
-                    self.read_only_txn(who, request, lane).await?
-                } else {
-                    afford(charge, SMALL_ANSWER_BYTES_MAX)?;
-                    self.txn(who, request, lane).await?
-                };
+                if validate::is_read_only(&request) {
+                    return found(charge, self.read_only_txn(who, request, lane).await?).await;
+                }
+                afford(charge, SMALL_ANSWER_BYTES_MAX)?;
+                let (response, place) = self.txn(who, request, lane).await?;
                 in_place(response, place).await
             }
             "/etcdserverpb.KV/DeleteRange" => {
@@ -151,12 +150,10 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Lease/LeaseGrant" => unary(body, |request| self.lease_grant(who, request)).await,
             "/etcdserverpb.Lease/LeaseRevoke" => unary(body, |request| self.lease_revoke(who, request)).await,
             "/etcdserverpb.Lease/LeaseTimeToLive" => {
-                let (response, place) = self.lease_time_to_live(who, body.message().await?, lane).await?;
-                in_place(response, place).await
+                found(charge, self.lease_time_to_live(who, body.message().await?, lane).await?).await
             }
             "/etcdserverpb.Lease/LeaseLeases" => {
-                let (response, place) = self.lease_leases(who, body.message().await?, lane).await?;
-                in_place(response, place).await
+                found(charge, self.lease_leases(who, body.message().await?, lane).await?).await
             }
             "/v3lockpb.Lock/Lock" => {
                 unary(body, |request| self.lock(who, request, lane, charge, caller)).await
@@ -167,8 +164,7 @@ impl<R: Replica> Store<R> {
             }
             "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(who, request)).await,
             "/v3electionpb.Election/Leader" => {
-                let (response, place) = self.leader(who, body.message().await?, lane).await?;
-                in_place(response, place).await
+                found(charge, self.leader(who, body.message().await?, lane).await?).await
             }
             "/v3electionpb.Election/Resign" => unary(body, |request| self.resign(who, request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
@@ -243,6 +239,20 @@ async fn in_place<'a, R: 'a>(
         Some(place) => large(response, place).await,
         None => Ok(Answer::Message(framed(&response))),
     }
+}
+
+/// Answers a question with a message. Only once it is there it is known how large it is; what each request takes covers
+/// a small one. (A command that may have another answer is charged before it is executed: it must not be refused
+/// afterwards.)
+async fn found<'a, R: 'a>(
+    charge: &Charge,
+    (response, place): (impl Message + 'static, Option<Place>),
+) -> Result<Answer<'a, R>, Status> {
+    let bytes = response.encoded_len() as u64;
+    if place.is_none() && bytes > REQUEST_BYTES && !charge.grow_to(REQUEST_BYTES + bytes) {
+        return Err(too_many());
+    }
+    in_place(response, place).await
 }
 
 /// Writes a large answer.

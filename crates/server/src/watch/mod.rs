@@ -27,7 +27,7 @@ use synod_api::etcdserverpb::HashKvResponse;
 use synod_kv::{
     Commit, Feed, View,
     watch::{
-        ALL_BYTES_MAX, HANDED_BYTES_MAX, Hand, Hub, Message, Outgoing, RECENT_BYTES_MAX, Request,
+        ALL_BYTES_MAX, All, HANDED_BYTES_MAX, Hand, Hub, Message, Outgoing, RECENT_BYTES_MAX, Request,
         StreamNumber,
     },
 };
@@ -55,8 +55,8 @@ struct Shared {
     /// For the thread that is started with the server.
     received: Mutex<Option<Receiver<Message>>>,
     streams: AtomicU64,
-    /// Bytes that wait on all streams.
-    waiting: Arc<AtomicUsize>,
+    /// What waits on all streams.
+    waiting: Arc<All>,
     watchers: AtomicUsize,
     behind: AtomicUsize,
 }
@@ -123,7 +123,7 @@ impl Watches {
     }
 
     /// Most bytes of events that are kept for watches, those of a view that watchers read excepted.
-    pub(crate) const BYTES_MAX: u64 = (HANDED_BYTES_MAX + RECENT_BYTES_MAX + ALL_BYTES_MAX) as u64;
+    pub(crate) const BYTES_MAX: u64 = (HANDED_BYTES_MAX + RECENT_BYTES_MAX + 2 * ALL_BYTES_MAX) as u64;
 
     /// The store's end, for [`KvStore::feeding`](synod_kv::KvStore::feeding).
     #[must_use]

@@ -5,15 +5,18 @@ use std::{
     collections::HashMap,
     future::{pending, poll_fn},
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use prost::{Message as _, encoding::encode_varint};
 use synod_api::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse, watch_request::RequestUnion};
-use synod_kv::watch::{Create, Item, NO_WATCH, Request, STREAM_BYTES_MIN, Told, Wants};
-use tokio::time::{Instant, sleep_until};
+use synod_kv::watch::{Create, Item, NO_WATCH, Request, STREAM_BYTES_MAX, STREAM_BYTES_MIN, Told, Wants};
+use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Status;
 
 use super::{Opened, Watches};
@@ -21,7 +24,7 @@ use crate::{
     Replica,
     admission::Charge,
     auth::Caller,
-    call,
+    call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT},
     message::{ClientMessages, begun, too_many},
     services::Store,
 };
@@ -47,11 +50,28 @@ pub(crate) async fn serve<R: Replica>(
     }
     let opened = watches.open();
     let (progress, frames) = Default::default();
-    let sending = Sending { store, charge, opened: &opened, stream, progress, frames };
+    let taken = AtomicU64::new(0);
+    let sending = Sending { store, charge, opened: &opened, stream, taken: &taken, progress, frames };
     let messages = ClientMessages::new(body, store.message_bytes_max(), charge);
     tokio::select! {
         outcome = sending.run() => outcome,
         failed = read(messages, &opened, charge, store, caller) => Err(failed),
+        slow = until_slow(&opened, &taken) => Err(slow),
+    }
+}
+
+/// Waits until a client has taken next to nothing for a minute while a large revision waits for it, which others may
+/// wait for in their turn. A client that takes nothing of less may take its time.
+async fn until_slow(opened: &Opened, taken: &AtomicU64) -> Status {
+    let mut before = None;
+    loop {
+        sleep(TAKE_TIMEOUT).await;
+        let now = taken.load(Relaxed);
+        let has_large = opened.out.has_large();
+        if has_large && before.is_some_and(|before| now - before < TAKE_BYTES_MIN as u64) {
+            return Status::resource_exhausted(NOT_TAKEN);
+        }
+        before = has_large.then_some(now);
     }
 }
 
@@ -102,6 +122,8 @@ struct Sending<'a, R> {
     charge: &'a Charge,
     opened: &'a Opened,
     stream: &'a mut SendStream<Bytes>,
+    /// Bytes that the client has taken.
+    taken: &'a AtomicU64,
     /// The watches that want to know from time to time how far they are, and whether they had no events lately.
     progress: HashMap<i64, bool>,
     /// What is to be sent next.
@@ -151,7 +173,17 @@ impl<R: Replica> Sending<'_, R> {
     }
 
     async fn flush(&mut self) -> Result<(), Status> {
-        call::send_patiently(self.stream, self.frames.split().freeze()).await
+        let frames = self.frames.split().freeze();
+        self.send(frames).await
+    }
+
+    /// Sends bytes at the client's pace, and counts what it takes.
+    async fn send(&mut self, mut bytes: Bytes) -> Result<(), Status> {
+        while !bytes.is_empty() {
+            let sent = call::send_patiently_some(self.stream, &mut bytes).await?;
+            self.taken.fetch_add(sent as u64, Relaxed);
+        }
+        Ok(())
     }
 
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
@@ -222,8 +254,14 @@ impl<R: Replica> Sending<'_, R> {
     ) -> Result<(), Status> {
         let mut head =
             WatchResponse { header: self.header(revision), watch_id: id, ..WatchResponse::default() };
+        // The encodings of what is large would be copies, which a client could have the server keep.
+        let is_large = events.iter().map(|told| told.bytes()).sum::<usize>() > STREAM_BYTES_MAX;
+        let encoded = |told: &'_ Told| (!is_large).then(|| told.encoded(wants.prev_kv).clone());
+        let encoded_len = |told: &Told| {
+            if is_large { told.encoded_len(wants.prev_kv) } else { told.encoded(wants.prev_kv).len() }
+        };
         let len_of = |told: &Told| {
-            let len = told.encoded_len(wants.prev_kv);
+            let len = encoded_len(told);
             1 + prost::length_delimiter_len(len) + len
         };
         let fragment_bytes_max = if wants.fragments { self.store.message_bytes_max() } else { usize::MAX };
@@ -258,9 +296,9 @@ impl<R: Replica> Sending<'_, R> {
             let (now, later) = events.split_at(count);
             for told in now {
                 self.frames.put_u8(EVENTS_TAG);
-                encode_varint(told.encoded_len(wants.prev_kv) as u64, &mut self.frames);
-                match told.encoded(wants.prev_kv) {
-                    Some(event) => self.put_bytes(event).await?,
+                encode_varint(encoded_len(told) as u64, &mut self.frames);
+                match encoded(told) {
+                    Some(event) => self.put_bytes(&event).await?,
                     None => {
                         for part in told.event().parts(wants.prev_kv) {
                             self.put_bytes(&part).await?;
@@ -280,6 +318,6 @@ impl<R: Replica> Sending<'_, R> {
             return Ok(());
         }
         self.flush().await?;
-        call::send_patiently(self.stream, bytes.clone()).await
+        self.send(bytes.clone()).await
     }
 }

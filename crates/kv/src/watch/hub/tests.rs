@@ -2,10 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc::{self, Receiver, Sender},
-    },
+    sync::mpsc::{self, Receiver, Sender},
 };
 
 use synod_api::{
@@ -15,7 +12,7 @@ use synod_api::{
 use synod_replica::StateMachine as _;
 
 use super::{
-    super::outgoing::{ALL_BYTES_MAX, ITEMS_MAX, STREAM_BYTES_MAX, STREAM_BYTES_MIN},
+    super::outgoing::{ALL_BYTES_MAX, All, ITEMS_MAX, STREAM_BYTES_MAX, STREAM_BYTES_MIN},
     *,
 };
 use crate::KvStore;
@@ -27,7 +24,7 @@ struct World {
     hub: Hub,
     messages: Sender<Message>,
     received: Receiver<Message>,
-    all: Arc<AtomicUsize>,
+    all: Arc<All>,
     streams: Vec<Arc<Outgoing>>,
     /// Every event of the store, so that what watchers are told can be compared with it.
     history: Vec<(i64, Vec<u8>, Option<Vec<u8>>)>,
@@ -448,7 +445,7 @@ fn a_client_that_reads_nothing_costs_a_bound_and_the_others_nothing() {
         world.burst(usize::MAX);
         seen +=
             world.items(fast).iter().map(|item| matches!(item, Item::Events { .. }) as usize).sum::<usize>();
-        assert!(world.all.load(Relaxed) <= STREAM_BYTES_MAX + ITEM_SLACK);
+        assert!(world.all.bytes() <= STREAM_BYTES_MAX + ITEM_SLACK);
     }
     assert_eq!(seen, 1_000);
     assert_eq!(world.hub.places(), [("full", 1), ("live", 1)].into());
@@ -482,7 +479,7 @@ fn streams_that_nobody_reads_leave_something_for_others() {
         world.burst(usize::MAX);
     }
     let held = |world: &World, stream: usize| world.streams[stream].bytes();
-    assert!(world.all.load(Relaxed) <= ALL_BYTES_MAX);
+    assert!(world.all.bytes() <= ALL_BYTES_MAX);
     assert!(
         unread.iter().all(|&stream| held(&world, stream) > STREAM_BYTES_MIN - 4_000),
         "each gets something"
@@ -498,6 +495,46 @@ fn streams_that_nobody_reads_leave_something_for_others() {
         reads += 1;
     }
     assert!(reads < 10, "{reads}");
+}
+
+/// Large revisions wait on few streams at a time, and take nothing from what is small.
+#[test]
+fn large_revisions_that_nobody_reads_are_bounded_and_others_get_theirs_later() {
+    let mut world = World::new(1 << 30);
+    (0..40).for_each(|n| world.put(&format!("k{n}"), &"v".repeat(100_000)));
+    let large: Vec<_> = (0..30).map(|_| world.open()).collect();
+    large.iter().for_each(|&stream| world.watch(stream, "k", "l", 0));
+    let small = world.open();
+    world.watch(small, "x", "", 0);
+    world.run();
+    let read = |world: &World, stream: usize| {
+        let events = |item: Item| if let Item::Events { events, .. } = item { events.len() } else { 0 };
+        world.items(stream).into_iter().map(events).sum::<usize>()
+    };
+    large.iter().for_each(|&stream| assert_eq!(read(&world, stream), 0, "they are created"));
+    read(&world, small);
+    world.delete_all();
+    world.run();
+    let holding = |world: &World| large.iter().filter(|&&stream| world.streams[stream].has_large()).count();
+    let most = ALL_BYTES_MAX / (40 * 100_000);
+    assert!((most - 1..=most).contains(&holding(&world)), "{}", holding(&world));
+    assert!(world.all.bytes() == 0 && world.hub.places()["full"] == large.len() - holding(&world));
+    for _ in 0..500 {
+        world.put("x", &"v".repeat(100));
+    }
+    world.run();
+    assert_eq!(read(&world, small), 500, "they do not wait");
+    // Those that read, or leave, make room for others.
+    drop(std::mem::replace(
+        &mut world.streams[large[0]],
+        Arc::new(Outgoing::new(99, Arc::default(), world.messages.clone())),
+    ));
+    world.ask(large[0], Request::Close);
+    for &stream in &large[1..] {
+        world.run();
+        assert_eq!(read(&world, stream), 40);
+    }
+    assert!(holding(&world) == 0 && world.all.bytes() == 0);
 }
 
 /// What a client knows of one of its watches.
@@ -604,7 +641,7 @@ fn nothing_is_lost_repeated_or_reordered() {
         let mut quiet = 0;
         while quiet < 10 {
             world.burst(usize::MAX);
-            let waits = world.hub.has_work() || world.all.load(Relaxed) > 0;
+            let waits = world.hub.has_work() || world.all.bytes() > 0;
             quiet = if waits { 0 } else { quiet + 1 };
             for stream in 0..world.streams.len() {
                 read(&world, stream, usize::MAX, &mut known, &mut created);
