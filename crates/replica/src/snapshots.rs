@@ -134,6 +134,14 @@ impl Snapshots {
         newer
     }
 
+    /// Takes note of the size of the file that holds `slot` now: peers are offered what they will be sent. Of merged
+    /// groups several files may hold a group through one slot, and two threads tell of them.
+    pub fn has_size(&mut self, slot: Slot, bytes: u64) {
+        if let Some(last) = self.last.as_mut().filter(|last| last.slot == slot && bytes > 0) {
+            last.bytes = bytes;
+        }
+    }
+
     /// Takes note that a peer asks for a piece of the snapshot at `slot`, when slots through `decided` are decided.
     pub fn piece_asked_for(&mut self, slot: Slot, decided: Slot, now: Time) {
         if self.last.is_some_and(|last| last.slot == slot) {
@@ -384,6 +392,18 @@ mod tests {
         assert!(!snapshots.keep(SnapshotInfo { slot: Slot(44), bytes: 1_000 }), "it is older");
         let again = SnapshotInfo { slot: Slot(45), bytes: 2_000 };
         assert!(!snapshots.keep(again) && snapshots.last() == Some(again), "its file is another one now");
+    }
+
+    #[test]
+    fn what_is_offered_has_the_size_of_what_is_there() {
+        let mut snapshots = with(Some((5, 1_000)), 0);
+        let mut size = |slot, bytes| {
+            snapshots.has_size(Slot(slot), bytes);
+            snapshots.last().map(|last| last.bytes)
+        };
+        assert_eq!(size(4, 2_000), Some(1_000), "it is another one");
+        assert_eq!(size(5, 0), Some(1_000), "it could not be read");
+        assert_eq!(size(5, 2_000), Some(2_000));
     }
 
     #[test]
