@@ -642,6 +642,21 @@ mod tests {
         assert_eq!(node.names(), [vec![], vec![3, 5]]);
     }
 
+    /// A file comes while another one is written, in which the busy group is as far; its replica is told of the one
+    /// that came last.
+    #[test]
+    fn a_peer_is_sent_the_file_of_which_the_replica_was_told_last() {
+        let mut node = Node::new(4, 3);
+        let (slot, pieces) = sent(QUIET, 4, 5);
+        node.receive(QUIET, slot, &pieces);
+        assert!(node.write(BUSY, 4, 3).is_some());
+        let bytes = pieces.iter().map(Bytes::len).sum::<usize>() as u64;
+        let info = |slot| Some(SnapshotInfo { slot: Slot(slot), bytes });
+        assert_eq!(node.go_on(), [(BUSY, info(4)), (QUIET, info(5))]);
+        assert_eq!(node.names(), [vec![4], vec![5]]);
+        assert_eq!(node.send(BUSY, Slot(4), bytes).concat(), node.send(QUIET, slot, bytes).concat());
+    }
+
     #[test]
     fn a_received_file_that_cannot_be_read_is_gone_and_may_come_again() {
         for read in [None, Some((|_| Err(io::ErrorKind::InvalidData.into())) as Reader)] {
