@@ -191,6 +191,9 @@ impl<S: StateMachine> MergedStage<S> {
                 self.merged.restore(group, info, open)
             }
         };
+        // Before its replicas hear of it. A failed send means that the replica is stopping.
+        let _ =
+            self.snapshots.send((group, SnapshotJob::Restored { slot: info.slot, sound: outcome.is_ok() }));
         match outcome {
             Ok(Restored { events, gone }) => {
                 tracing::info!(%group, slot = info.slot.0, bytes = info.bytes, "installed a snapshot of all groups");

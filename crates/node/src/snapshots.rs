@@ -39,6 +39,8 @@ pub(crate) enum SnapshotJob {
     Finish(SnapshotInfo),
     /// Read a snapshot that was received, for the executor.
     Read(SnapshotInfo),
+    /// The executor has gone on from a snapshot of merged groups that was received, or could not.
+    Restored { slot: Slot, sound: bool },
     /// Free a state that was replaced.
     Free(Replaced),
     /// No more jobs follow.
@@ -144,6 +146,7 @@ impl SnapshotStage {
             job @ (SnapshotJob::Write { .. } | SnapshotJob::Read(_)) => {
                 return self.waiting.push_back((group, job));
             }
+            SnapshotJob::Restored { slot, sound } => return self.restored(group, slot, sound),
             SnapshotJob::Free(replaced) => return drop(replaced),
             SnapshotJob::Stop => return,
         };
@@ -191,32 +194,39 @@ impl SnapshotStage {
             Err(_) if self.stopping => {}
             Err(error) => {
                 tracing::error!(%group, slot = info.slot.0, %error, "a received snapshot cannot be installed");
+                self.restored(group, info.slot, false);
                 self.tell(group, Event::SnapshotInstalled(None));
             }
         }
     }
 
+    /// Takes note that merged groups have gone on from a file that was received, or that it cannot be read.
+    fn restored(&mut self, group: GroupId, slot: Slot, sound: bool) {
+        let Some(files) = &mut self.merged else { return };
+        if sound {
+            return files.installed(group, slot);
+        }
+        files.forget(group, slot);
+        // It may be newer than all others, and the next life would begin with it.
+        let store = &self.groups[usize::from(group.0)].store;
+        if let Err(error) = store.retain_only(&files.slots_of(group)) {
+            tracing::warn!(%error, "a snapshot that cannot be installed could not be removed");
+        }
+    }
+
     /// Whether the received bytes are a whole snapshot, which then gets its name. Merged groups are in one file, which
-    /// may be of the slot of another group, and takes no other file's place that holds more.
+    /// may be of the slot of another group.
     fn finish(&mut self, group: GroupId, info: SnapshotInfo) -> bool {
         let (place, count) = (usize::from(group.0), self.groups.len());
         let finished = match (self.groups[place].receiving.take(), &mut self.merged) {
             (Some((receiving, receiver)), None) if receiving == info => receiver.finish().map(drop),
             (Some((receiving, receiver)), Some(files)) if receiving == info => {
-                let SnapshotInfo { slot, bytes } = info;
-                let mut found = None;
+                let mut accepted = None;
                 let finished = receiver.finish_for_group(|contents| {
-                    let cut = Cut::read_from(contents).ok().flatten().filter(|cut| cut.slots.len() == count);
-                    let fits = |cut: &Cut| cut.slots[place] == slot && files.may_be_named(group, slot, cut);
-                    found = cut.filter(fits);
-                    found.is_some()
+                    accepted = files.accepted(group, info, count, contents);
+                    accepted.is_some()
                 });
-                if finished.is_ok()
-                    && let Some(cut) = found
-                {
-                    files.add(MergedFile { cut, group, slot, bytes });
-                }
-                finished.map(drop)
+                finished.map(|_| accepted.into_iter().for_each(|file| files.receive(file)))
             }
             _ => {
                 tracing::error!(slot = info.slot.0, "the pieces of a received snapshot are not here");
@@ -296,7 +306,8 @@ impl SnapshotStage {
         if serving.stage.stopping {
             return Err(io::Error::other("the replica is stopping"));
         }
-        // One of that name may have come from a peer meanwhile.
+        // One of that name may have come from a peer meanwhile. None can between this and the end, since only this
+        // thread names files.
         if let (Some(files), Some(cut)) = (&serving.stage.merged, cut)
             && !files.may_be_named(group, slot, cut)
         {
@@ -380,5 +391,295 @@ impl<F: io::Read> io::Read for Serving<'_, F> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.serve()?;
         self.file.read(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use synod_consensus::Options;
+    use synod_replica::{Context, Group, SnapshotReader, Take};
+    use synod_sync::channel::{Sender, unbounded};
+    use synod_wire::{Ballots, BatchBuilder, ClusterId, CommandKind, SessionId};
+
+    use super::*;
+    use crate::{
+        merged::{MergedGroup, MergedStage},
+        status::Ahead,
+    };
+
+    const PEER: ReplicaId = ReplicaId(2);
+    /// The group that orders something, and takes snapshots.
+    const BUSY: GroupId = GroupId(0);
+    /// One that only skips.
+    const QUIET: GroupId = GroupId(1);
+
+    #[derive(Clone, Default)]
+    struct Tape(Vec<u8>);
+
+    impl Frozen for Tape {
+        fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+            out.write_all(&self.0)
+        }
+    }
+
+    impl StateMachine for Tape {
+        fn apply(&mut self, command: &Bytes, _: &Context) -> Bytes {
+            self.0.extend_from_slice(command);
+            Bytes::new()
+        }
+
+        fn query(&self, _: &Bytes) -> Bytes {
+            self.0.clone().into()
+        }
+
+        fn freeze(&self) -> Box<dyn Frozen> {
+            Box::new(self.clone())
+        }
+
+        fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+            self.0.clear();
+            snapshot.read_to_end(&mut self.0).map(drop)
+        }
+
+        fn reader() -> Option<SnapshotReader<Tape>> {
+            Some(|snapshot| {
+                let mut read = Tape::default();
+                read.restore(snapshot)?;
+                Ok(Box::new(|tape| Box::new(std::mem::replace(tape, read))))
+            })
+        }
+
+        fn digest(&self) -> u64 {
+            self.0.len() as u64
+        }
+    }
+
+    /// A state after so many batches of the busy group and so many skips of the quiet one.
+    fn executed(batches: u64, skips: u64) -> Executor<Tape> {
+        let group = || Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+        let mut executor = Executor::merged(Tape::default(), [group(), group()], Take::MIN);
+        for (group, kind, count) in [(BUSY, CommandKind::Apply, batches), (QUIET, CommandKind::Skip, skips)] {
+            for slot in 1..=count {
+                let mut builder = BatchBuilder::new();
+                builder.push_as(kind, SessionId(1), slot, slot, &slot.to_le_bytes());
+                executor.execute_of(group, Slot(slot), Ballots::ZERO, &builder.finish(), |_| false);
+            }
+        }
+        executor
+    }
+
+    /// The snapshot thread of a node, its executor, and what both tell.
+    struct Node {
+        stage: SnapshotStage,
+        merged: MergedStage<Tape>,
+        asked: Sender<(GroupId, SnapshotJob)>,
+        snapshots: Receiver<(GroupId, SnapshotJob)>,
+        jobs: Receiver<(GroupId, Job)>,
+        events: Receiver<Input>,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Node {
+        fn new(batches: u64, skips: u64) -> Node {
+            let dir = tempfile::tempdir().unwrap();
+            let store = |group: u16| {
+                let dir = dir.path().join(group.to_string());
+                Arc::new(SnapshotStore::open(&dir, ClusterId(7)).unwrap())
+            };
+            let stores = [0, 1].map(store);
+            let (queue, events) = Queue::new(100, None);
+            let (executor, jobs) = unbounded();
+            let (asked, snapshots) = unbounded();
+            let groups = stores
+                .each_ref()
+                .map(|store| MergedGroup { shared: Arc::default(), store: Arc::clone(store) });
+            let ahead = Arc::new(Ahead::new(groups.len()));
+            let merged = MergedStage::new(executed(batches, skips), groups.into(), asked.clone(), ahead);
+            let stage = SnapshotStage {
+                groups: stores.into_iter().map(GroupSnapshots::new).collect(),
+                merged: Some(MergedFiles::default()),
+                events: queue,
+                executor: JobSender::Thread(executor),
+                shared: Arc::default(),
+                reader: reader::<Tape>(),
+                waiting: VecDeque::new(),
+                stopping: false,
+            };
+            Node { stage, merged, asked, snapshots, jobs, events, _dir: dir }
+        }
+
+        /// The events that replicas were told.
+        fn told(&self) -> Vec<(GroupId, Event)> {
+            let event = |input| match input {
+                Input::Event(group, event) => (group, event),
+                _ => unreachable!("the thread tells of nothing else"),
+            };
+            self.events.try_iter().map(event).collect()
+        }
+
+        /// Writes a snapshot of a state that a group asked for; its size.
+        fn write(&mut self, group: GroupId, batches: u64, skips: u64) -> Option<u64> {
+            let executor = executed(batches, skips);
+            let (slot, cut) = (executor.applied_of(group), executor.cut());
+            self.stage.write(group, slot, executor.freeze(), Some(cut), &self.snapshots);
+            let taken = self.told().into_iter().find_map(|(of, event)| match event {
+                Event::SnapshotTaken(info) if of == group => Some(info),
+                _ => None,
+            });
+            taken.expect("the group is told").map(|info| info.bytes)
+        }
+
+        /// What a peer is sent for a group, piece by piece.
+        fn send(&mut self, group: GroupId, slot: Slot, bytes: u64) -> Vec<Bytes> {
+            let mut pieces: Vec<Bytes> = Vec::new();
+            loop {
+                let offset = pieces.iter().map(Bytes::len).sum::<usize>() as u64;
+                let job = SnapshotJob::ReadChunk { to: PEER, slot, offset, len_max: 100 };
+                self.stage.serve(group, job);
+                match self.told().pop() {
+                    Some((_, Event::ChunkRead { bytes, .. })) if bytes.is_empty() => return pieces,
+                    Some((of, Event::ChunkRead { slot: piece_of, total, bytes: piece, .. })) => {
+                        assert_eq!((of, piece_of, total), (group, slot, bytes));
+                        pieces.push(piece);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+
+        /// Asks for what follows from the pieces of a snapshot that a peer has sent.
+        fn receive(&self, group: GroupId, slot: Slot, pieces: &[Bytes]) {
+            let info = SnapshotInfo { slot, bytes: pieces.iter().map(Bytes::len).sum::<usize>() as u64 };
+            let mut offset = 0;
+            for bytes in pieces {
+                let job = SnapshotJob::WriteChunk { info, offset, bytes: bytes.clone() };
+                self.asked.send((group, job)).unwrap();
+                offset += bytes.len() as u64;
+            }
+            self.asked.send((group, SnapshotJob::Finish(info))).unwrap();
+        }
+
+        /// Does all that there is to do; what the replicas are told of snapshots that were installed or shared.
+        fn go_on(&mut self) -> Vec<(GroupId, Option<SnapshotInfo>)> {
+            let mut events = Vec::new();
+            loop {
+                let job = self.stage.waiting.pop_front().or_else(|| self.snapshots.try_recv().ok());
+                match job {
+                    Some((group, SnapshotJob::Read(info))) => self.stage.read(group, info, &self.snapshots),
+                    Some((group, job)) => self.stage.serve(group, job),
+                    None => match self.jobs.try_recv() {
+                        Ok((group, job)) => events.extend(self.merged.run_job(group, job)),
+                        Err(_) => break,
+                    },
+                }
+                events.extend(self.told());
+            }
+            let of_snapshots = events.into_iter().filter_map(|(group, event)| match event {
+                Event::SnapshotInstalled(installed) => {
+                    Some((group, installed.map(|installed| installed.info)))
+                }
+                Event::SnapshotShared(info) => Some((group, Some(info))),
+                _ => None,
+            });
+            of_snapshots.collect()
+        }
+
+        fn names(&self) -> [Vec<u64>; 2] {
+            [0, 1].map(|group: usize| {
+                let slots = self.stage.groups[group].store.slots().unwrap();
+                assert_eq!(self.stage.merged.as_ref().unwrap().slots_of(GroupId(group as u16)), slots);
+                slots.into_iter().map(|slot| slot.0).collect()
+            })
+        }
+    }
+
+    /// What a group is sent of a state that another group has taken a snapshot of.
+    fn sent(group: GroupId, batches: u64, skips: u64) -> (Slot, Vec<Bytes>) {
+        let mut peer = Node::new(batches, skips);
+        let bytes = peer.write(BUSY, batches, skips).unwrap();
+        let slot = peer.merged.applied_of(group);
+        (slot, peer.send(group, slot, bytes))
+    }
+
+    #[test]
+    fn a_group_that_alone_lacks_its_log_goes_on_from_a_file_that_another_group_took() {
+        let mut node = Node::new(2, 0);
+        let (slot, pieces) = sent(QUIET, 4, 3);
+        node.receive(QUIET, slot, &pieces);
+        let bytes = pieces.iter().map(Bytes::len).sum::<usize>() as u64;
+        let info = |slot| Some(SnapshotInfo { slot: Slot(slot), bytes });
+        assert_eq!(node.go_on(), [(BUSY, info(4)), (QUIET, info(3))]);
+        assert_eq!(node.merged.applied(), [4, 3].map(Slot));
+        assert_eq!(node.names(), [vec![], vec![3]]);
+        // It is whole for a later life, and others are sent it for any group.
+        assert!(node.stage.groups[1].store.usable(Slot(3)).unwrap().is_some());
+        assert_eq!(node.send(QUIET, Slot(3), bytes).concat(), node.send(BUSY, Slot(4), bytes).concat());
+        let mut next = Node::new(0, 0);
+        next.receive(BUSY, Slot(4), &node.send(BUSY, Slot(4), bytes));
+        assert_eq!(next.go_on(), [(BUSY, info(4)), (QUIET, info(3))]);
+    }
+
+    /// Logs may be trimmed through what the file that is here holds of other groups.
+    #[test]
+    fn a_received_file_takes_no_name_and_a_written_one_only_that_of_one_that_holds_no_more() {
+        let mut node = Node::new(4, 3);
+        let first = node.write(QUIET, 4, 3).unwrap();
+        let (slot, less) = sent(QUIET, 2, 3);
+        node.receive(QUIET, slot, &less);
+        assert_eq!(node.go_on(), [(QUIET, None)]);
+        assert_eq!((node.names(), node.send(BUSY, Slot(4), first).len()), ([vec![], vec![3]], less.len()));
+        // The file comes while one of its name is written.
+        let (slot, more) = sent(QUIET, 9, 5);
+        node.receive(QUIET, slot, &more);
+        assert_eq!(node.write(QUIET, 6, 5), None);
+        let bytes = more.iter().map(Bytes::len).sum::<usize>() as u64;
+        let info = |slot| Some(SnapshotInfo { slot: Slot(slot), bytes });
+        assert_eq!(node.go_on(), [(BUSY, info(9)), (QUIET, info(5))]);
+        assert_eq!(node.names(), [vec![], vec![3, 5]]);
+        assert!(node.write(QUIET, 10, 5).is_some_and(|written| written > bytes));
+        assert_eq!(node.names(), [vec![], vec![3, 5]]);
+    }
+
+    /// A file comes while another one is written, in which the busy group is as far; its replica is told of the one
+    /// that came last.
+    #[test]
+    fn a_peer_is_sent_the_file_of_which_the_replica_was_told_last() {
+        let mut node = Node::new(4, 3);
+        let (slot, pieces) = sent(QUIET, 4, 5);
+        node.receive(QUIET, slot, &pieces);
+        assert!(node.write(BUSY, 4, 3).is_some());
+        let bytes = pieces.iter().map(Bytes::len).sum::<usize>() as u64;
+        let info = |slot| Some(SnapshotInfo { slot: Slot(slot), bytes });
+        assert_eq!(node.go_on(), [(BUSY, info(4)), (QUIET, info(5))]);
+        assert_eq!(node.names(), [vec![4], vec![5]]);
+        assert_eq!(node.send(BUSY, Slot(4), bytes).concat(), node.send(QUIET, slot, bytes).concat());
+    }
+
+    #[test]
+    fn a_received_file_that_cannot_be_read_is_gone_and_may_come_again() {
+        for read in [None, Some((|_| Err(io::ErrorKind::InvalidData.into())) as Reader)] {
+            let mut node = Node::new(4, 3);
+            node.write(BUSY, 3, 3).unwrap();
+            node.write(BUSY, 4, 3).unwrap();
+            let (slot, pieces) = sent(QUIET, 9, 5);
+            // Without a reader the executor finds that the file is gone.
+            node.stage.reader = read;
+            node.receive(QUIET, slot, &pieces);
+            while let Ok((group, job)) = node.snapshots.try_recv() {
+                node.stage.serve(group, job);
+            }
+            assert_eq!(node.names(), [vec![3, 4], vec![5]]);
+            if read.is_none() {
+                std::fs::remove_file(node.stage.groups[1].store.usable(slot).unwrap().unwrap().path).unwrap();
+            }
+            assert_eq!(node.go_on(), [(QUIET, None)]);
+            assert_eq!(node.names(), [vec![3, 4], vec![]]);
+            node.stage.reader = reader::<Tape>();
+            node.receive(QUIET, slot, &pieces);
+            assert!(node.go_on().iter().all(|(_, installed)| installed.is_some()));
+            assert_eq!(node.names(), [vec![3, 4], vec![5]]);
+        }
     }
 }

@@ -196,6 +196,9 @@ impl Replica {
             Event::SnapshotTaken(info) => self.snapshot_taken(now, info, actions),
             Event::SnapshotShared(info) => self.snapshot_shared(now, info, actions),
             Event::ChunkRead { to, slot, offset, total, bytes } => {
+                if offset == 0 {
+                    self.snapshots.has_size(slot, total);
+                }
                 let message = PeerMessage::Chunk { slot, offset, total, bytes };
                 actions.push(Action::Send { to: to.into(), message, after: Lsn::ZERO });
             }

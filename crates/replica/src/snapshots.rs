@@ -134,6 +134,14 @@ impl Snapshots {
         newer
     }
 
+    /// Takes note of the size of the file that holds `slot` now: peers are offered what they will be sent. Of merged
+    /// groups several files may hold a group through one slot, and two threads tell of them.
+    pub fn has_size(&mut self, slot: Slot, bytes: u64) {
+        if let Some(last) = self.last.as_mut().filter(|last| last.slot == slot && bytes > 0) {
+            last.bytes = bytes;
+        }
+    }
+
     /// Takes note that a peer asks for a piece of the snapshot at `slot`, when slots through `decided` are decided.
     pub fn piece_asked_for(&mut self, slot: Slot, decided: Slot, now: Time) {
         if self.last.is_some_and(|last| last.slot == slot) {
@@ -290,7 +298,12 @@ impl Replica {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use synod_consensus::Options;
+    use synod_wire::{Ballots, Batch, GroupId, Incarnation, Lsn};
+
     use super::*;
+    use crate::{Event, Executor, Group, Recovered, executor::tests::Tape};
 
     fn settings() -> Settings {
         Settings { snapshot_slots: 10, snapshot_log_bytes: 1 << 30, ..Settings::default() }
@@ -384,6 +397,34 @@ mod tests {
         assert!(!snapshots.keep(SnapshotInfo { slot: Slot(44), bytes: 1_000 }), "it is older");
         let again = SnapshotInfo { slot: Slot(45), bytes: 2_000 };
         assert!(!snapshots.keep(again) && snapshots.last() == Some(again), "its file is another one now");
+    }
+
+    /// A peer that begins with a file shows which one that is; another one may be in the middle of an older one.
+    #[test]
+    fn what_is_offered_has_the_size_of_what_is_sent() {
+        let group = Group::of(&Options::default(), [1, 2].map(ReplicaId));
+        let mut executor = Executor::new(Tape::default(), group.clone());
+        executor.execute(Slot(1), Ballots::ZERO, &Batch::noop(), |_| false);
+        let recovered = Recovered {
+            records: Vec::new(),
+            last_lsn: Lsn::ZERO,
+            snapshot: Some(executor.installed(GroupId::FIRST, 1_000)),
+            amnesia: false,
+            incarnation: Incarnation(1),
+            nonce: 0,
+            met_all: true,
+        };
+        let (now, actions) = (Time::ZERO, &mut Vec::new());
+        let mut replica = Replica::start(settings(), ReplicaId(1), group, recovered, now, actions);
+        let mut offered_after = |slot, offset, total| {
+            let (to, slot, bytes) = (ReplicaId(2), Slot(slot), Bytes::new());
+            replica.step(now, Event::ChunkRead { to, slot, offset, total, bytes }, actions);
+            replica.status().snapshot.map(|info| info.bytes)
+        };
+        assert_eq!(offered_after(2, 0, 2_000), Some(1_000), "it is another one");
+        assert_eq!(offered_after(1, 0, 0), Some(1_000), "it could not be read");
+        assert_eq!(offered_after(1, 500, 2_000), Some(1_000), "it is the one that was offered before");
+        assert_eq!(offered_after(1, 0, 2_000), Some(2_000));
     }
 
     #[test]

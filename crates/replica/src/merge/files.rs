@@ -3,10 +3,11 @@
 //! A file holds all groups at one point of the common order, whichever group asked for it: it is named by that group
 //! and its slot, and peers of every group are served from it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io::Read};
 
 use synod_wire::{GroupId, ReplicaId, Slot};
 
+use super::{MergeBug, has};
 use crate::{Cut, Executor, Installed, SnapshotInfo, StateMachine};
 
 /// The snapshot files of merged groups.
@@ -22,8 +23,11 @@ pub struct MergedFiles {
 #[derive(Debug)]
 struct Known {
     file: MergedFile,
-    /// The number of files that had been added before.
+    /// The number of files of which replicas had been told before.
     added: u64,
+    /// A peer sent it, and the executor has yet to go on from it. No replica was told of it, and it may turn out to be
+    /// unreadable.
+    is_new: bool,
 }
 
 /// A snapshot of all groups.
@@ -40,8 +44,8 @@ pub struct MergedFile {
 }
 
 impl MergedFile {
-    fn is_named(&self, other: &MergedFile) -> bool {
-        (self.group, self.slot) == (other.group, other.slot)
+    fn is_named(&self, group: GroupId, slot: Slot) -> bool {
+        (self.group, self.slot) == (group, slot)
     }
 
     fn holds(&self, group: GroupId, slot: Slot) -> bool {
@@ -50,31 +54,76 @@ impl MergedFile {
 }
 
 impl MergedFiles {
-    /// Whether a file with this cut may get this name: none has it, or the new file holds all that the other one does,
-    /// of the order and of each group. Logs may have been trimmed through what the other one holds.
+    /// The file that a peer has sent for a group, if its `contents` hold as many groups as there are here, and this one
+    /// through the slot that was asked for. It takes no other file's name: the group is as far as that file already, or
+    /// soon, and logs may have been trimmed through it.
+    pub fn accepted(
+        &self,
+        group: GroupId,
+        SnapshotInfo { slot, bytes }: SnapshotInfo,
+        groups: usize,
+        contents: &mut dyn Read,
+    ) -> Option<MergedFile> {
+        let cut = Cut::read_from(contents).ok().flatten().filter(|cut| cut.slots.len() == groups)?;
+        let file = MergedFile { cut, group, slot, bytes };
+        let is_free = self.named(group, slot).is_none();
+        (file.holds(group, slot) && is_free).then_some(file)
+    }
+
+    /// Takes note of a file that was accepted and has its name now. The executor is to go on from it.
+    pub fn receive(&mut self, file: MergedFile) {
+        self.put(file, true);
+    }
+
+    /// The executor has gone on from a file that was received: replicas are told of it.
+    pub fn installed(&mut self, group: GroupId, slot: Slot) {
+        let is_it = |known: &mut Known| known.is_new && known.file.is_named(group, slot);
+        let found = self.files.extract_if(.., is_it).next();
+        if let Some(known) = found {
+            self.put(known.file, false);
+        }
+    }
+
+    /// Forgets a file that was received and cannot be read. A file that has taken its place is not meant.
+    pub fn forget(&mut self, group: GroupId, slot: Slot) {
+        self.files.retain(|known| !known.is_new || !known.file.is_named(group, slot));
+    }
+
+    /// Whether a file with this cut, which this replica wrote, may get this name: none has it, or the new file holds
+    /// all that the other one does, of the order and of each group. Logs may have been trimmed through that.
     #[must_use]
     pub fn may_be_named(&self, group: GroupId, slot: Slot, cut: &Cut) -> bool {
-        let mut files = self.files.iter().map(|known| &known.file);
-        let known = files.find(|file| (file.group, file.slot) == (group, slot));
-        known.is_none_or(|MergedFile { cut: known, .. }| {
+        self.named(group, slot).is_none_or(|MergedFile { cut: known, .. }| {
             let further = |(slot, known): (&Slot, &Slot)| slot >= known;
             cut.order >= known.order && cut.slots.iter().zip(&known.slots).all(further)
         })
     }
 
+    fn named(&self, group: GroupId, slot: Slot) -> Option<&MergedFile> {
+        self.files.iter().map(|known| &known.file).find(|file| file.is_named(group, slot))
+    }
+
     /// Takes note of a file, which takes the place of one with the same name.
     pub fn add(&mut self, file: MergedFile) {
-        self.files.retain(|known| !known.file.is_named(&file));
+        self.put(file, false);
+    }
+
+    fn put(&mut self, file: MergedFile, is_new: bool) {
+        self.files.retain(|known| !known.file.is_named(file.group, file.slot));
         self.added += 1;
-        self.files.push(Known { file, added: self.added });
+        self.files.push(Known { file, added: self.added, is_new });
         self.files.sort_by_key(|known| (known.file.cut.order, known.added));
+    }
+
+    fn told(&self) -> impl Iterator<Item = &Known> {
+        self.files.iter().filter(|known| !known.is_new)
     }
 
     /// The file of which the replica of a group was told last among those that hold the group through this very slot:
     /// the one whose size it offers to peers.
     #[must_use]
     pub fn holding(&self, group: GroupId, slot: Slot) -> Option<&MergedFile> {
-        let holding = self.files.iter().filter(|known| known.file.holds(group, slot));
+        let holding = self.told().filter(|known| known.file.holds(group, slot));
         holding.max_by_key(|known| known.added).map(|known| &known.file)
     }
 
@@ -86,12 +135,16 @@ impl MergedFiles {
         let began =
             began.map(|(_, file)| file).filter(|file| self.files.iter().any(|known| known.file == **file));
         let file = began.or_else(|| self.holding(group, slot))?.clone();
+        if has(MergeBug::ServeOwnFiles) && file.group != group {
+            return None;
+        }
         self.serving.insert((to, group), (slot, file.clone()));
         Some(file)
     }
 
-    /// Forgets all but the newest ones, those that hold a group further than all other files, and, if any peer still
-    /// `receives` a file, those that peers receive.
+    /// Forgets all but the newest ones, those that hold a group further than all other files, those that are to be
+    /// installed, and, if any peer still `receives` a file, those that peers receive. No file is forgotten because of
+    /// one that is to be installed.
     ///
     /// A file of an earlier point of the common order may hold a group further than the newest one: a peer sent it, and
     /// what it holds of that group beyond has nothing to execute. The group's log was trimmed through it all the same.
@@ -99,23 +152,22 @@ impl MergedFiles {
         if !receives {
             self.serving.clear();
         }
-        let (mut excess, mut at) = (self.files.len().saturating_sub(count), 0);
-        while excess > 0 && at < self.files.len() {
-            if self.is_needed(at) {
+        let (mut excess, mut at) = (self.told().count().saturating_sub(count), 0);
+        while excess > 0 {
+            excess -= usize::from(!self.files[at].is_new);
+            if self.files[at].is_new || self.is_needed(at) {
                 at += 1;
             } else {
                 self.files.remove(at);
             }
-            excess -= 1;
         }
     }
 
     /// Whether a peer receives this file, or it holds a group further than all others.
     fn is_needed(&self, at: usize) -> bool {
         let file = &self.files[at].file;
-        let others =
-            || self.files.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, known)| known);
-        let held = |group: usize| others().map(|other| other.file.cut.slots[group]).max().unwrap_or_default();
+        let others = || self.told().map(|known| &known.file).filter(|other| *other != file);
+        let held = |group: usize| others().map(|other| other.cut.slots[group]).max().unwrap_or_default();
         let further = file.cut.slots.iter().enumerate().any(|(group, slot)| *slot > held(group));
         further || self.serving.values().any(|(_, served)| served == file)
     }
@@ -216,6 +268,53 @@ mod tests {
         assert!(!may(12, [400, 399]), "the log of the first group may be trimmed through 450");
         assert!(files.may_be_named(group, Slot(400), &cut(1, [1, 400])), "no file has that name");
         assert!(files.may_be_named(GroupId(0), slot, &cut(1, [399, 1])), "nor that one");
+    }
+
+    #[test]
+    fn a_received_file_that_cannot_be_read_is_forgotten_and_has_taken_no_other_ones_place() {
+        let mut files = MergedFiles::default();
+        let of = |order, slots: [u64; 2]| Cut { order, slots: slots.map(Slot).to_vec() };
+        let own = MergedFile { cut: of(8, [8, 5]), ..file(8) };
+        let received = MergedFile { cut: of(20, [20, 9]), group: QUIET, slot: Slot(9), bytes: 7 };
+        files.add(own.clone());
+        (9..12).for_each(|order| files.add(file(order)));
+        files.receive(received.clone());
+        files.keep(2, false);
+        assert_eq!(files.slots_of(BUSY), [8, 10, 11].map(Slot), "those before it stay");
+        assert_eq!((files.slots_of(QUIET), files.holding(QUIET, Slot(9))), (vec![Slot(9)], None));
+        files.forget(QUIET, Slot(9));
+        assert_eq!(files.slots_of(QUIET), []);
+        files.receive(received.clone());
+        files.installed(QUIET, Slot(9));
+        files.forget(QUIET, Slot(9));
+        assert_eq!(files.holding(QUIET, Slot(9)), Some(&received), "it was read");
+        files.keep(1, false);
+        assert_eq!((files.slots_of(BUSY), files.slots_of(QUIET)), (vec![], vec![Slot(9)]));
+        // One that was written took its place before it could be read.
+        files.receive(MergedFile { slot: Slot(10), cut: of(21, [21, 10]), ..received.clone() });
+        let written = MergedFile { slot: Slot(10), cut: of(22, [22, 10]), ..received };
+        assert!(files.may_be_named(QUIET, Slot(10), &written.cut));
+        files.add(written.clone());
+        files.forget(QUIET, Slot(10));
+        assert_eq!(files.holding(QUIET, Slot(10)), Some(&written));
+    }
+
+    #[test]
+    fn a_peer_may_send_a_file_that_another_group_took_if_no_other_file_has_the_name() {
+        let mut files = MergedFiles::default();
+        let (bytes, taken) = taken(4, 3);
+        let accepted = |files: &MergedFiles, group, slot, groups, mut bytes: &[u8]| {
+            files.accepted(group, SnapshotInfo { slot: Slot(slot), bytes: 7 }, groups, &mut bytes)
+        };
+        let named = |group, slot| Some(MergedFile { group, slot: Slot(slot), bytes: 7, ..taken.clone() });
+        assert_eq!(accepted(&files, BUSY, 4, 2, &bytes), named(BUSY, 4));
+        assert_eq!(accepted(&files, QUIET, 3, 2, &bytes), named(QUIET, 3));
+        assert_eq!(accepted(&files, QUIET, 4, 2, &bytes), None, "it is through another slot");
+        assert_eq!(accepted(&files, QUIET, 3, 3, &bytes), None, "it is of two groups");
+        assert_eq!(accepted(&files, QUIET, 3, 2, &bytes[1..]), None);
+        files.receive(named(QUIET, 3).unwrap());
+        assert_eq!(accepted(&files, QUIET, 3, 2, &bytes), None, "there is one of that name");
+        assert_eq!(accepted(&files, BUSY, 4, 2, &bytes), named(BUSY, 4));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub enum MergeBug {
     KeepMembersAtRestore,
     /// A node that the first group has removed is held back by what it will not execute in other groups.
     HoldLeavingBack,
+    /// A snapshot that another group took is of no use to a group that lacks its log.
+    ServeOwnFiles,
 }
 
 impl MergeBug {
@@ -41,6 +43,7 @@ impl MergeBug {
         MergeBug::SubscribeAnywhere,
         MergeBug::KeepMembersAtRestore,
         MergeBug::HoldLeavingBack,
+        MergeBug::ServeOwnFiles,
     ];
 }
 

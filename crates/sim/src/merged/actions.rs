@@ -129,16 +129,19 @@ impl World {
         let received = life.hosted[usize::from(group.0)].receiving.take();
         let whole =
             received.filter(|(receiving, bytes)| *receiving == info && bytes.len() as u64 == info.bytes);
-        let whole = whole.map(|(_, bytes)| bytes.into()).filter(|bytes| unsealed(bytes).is_some());
-        let Some(bytes) = whole else {
-            self.line(of, || format!("has received a snapshot of {group} that is not sound"));
+        let accepted = whole.and_then(|(_, bytes)| {
+            let (bytes, files) = (bytes.into(), &life.snapshots.files);
+            let file = files.accepted(group, info, life.hosted.len(), &mut &unsealed(&bytes)?[..])?;
+            Some((file, bytes))
+        });
+        let Some((file, bytes)) = accepted else {
+            self.line(of, || format!("has received a snapshot of {group} that is not what it asked for"));
             self.notice_later(of, Duration::ZERO, vec![(group, Event::SnapshotInstalled(None))]);
             return;
         };
-        self.add_file(of, group, info.slot, bytes);
-        if let Some(life) = &mut self.machines[of].life {
-            life.jobs.push_back((group, Job::Restore(info)));
-        }
+        life.snapshots.files.receive(file);
+        life.jobs.push_back((group, Job::Restore(info)));
+        self.machines[of].disk.write_file((group, info.slot), bytes);
     }
 
     /// Takes note of what a decided batch says.

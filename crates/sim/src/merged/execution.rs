@@ -178,6 +178,19 @@ impl World {
             return Ok(());
         };
         let more = !life.snapshots.writing.is_empty();
+        // Replicas have heard before of what the executor had installed when the state was frozen.
+        let told_at = life.told_at.max(self.now);
+        if !life.snapshots.files.may_be_named(group, slot, &cut) {
+            self.line(of, || {
+                format!("has a snapshot to slot {slot} of {group} that holds more than a new one")
+            });
+            let events = vec![(group, Event::SnapshotTaken(None))];
+            self.queue.push(told_at, Happening::Notice { of, life: number, events });
+            if more {
+                self.write_next(of);
+            }
+            return Ok(());
+        }
         let len = bytes.len() as u64;
         self.line(of, || format!("has a snapshot to slot {slot} of {group}: {}", super::slots(&cut.slots)));
         let mut events = Vec::new();
@@ -187,9 +200,10 @@ impl World {
             }
         }
         events.push((group, Event::SnapshotTaken(Some(SnapshotInfo { slot, bytes: len }))));
-        self.add_file(of, group, slot, bytes);
+        self.machines[of].disk.write_file((group, slot), bytes);
         let now = self.now;
         if let Some(life) = &mut self.machines[of].life {
+            life.snapshots.files.add(MergedFile { cut, group, slot, bytes: len });
             let snapshots = &mut life.snapshots;
             let served = snapshots.served.is_some_and(|served| now.since(served) < RECEIVES_FOR);
             snapshots.files.keep(KEPT, served);
@@ -200,21 +214,8 @@ impl World {
         if more {
             self.write_next(of);
         }
-        // Replicas have heard before of what the executor had installed when the state was frozen.
-        let told_at = self.machines[of].life.as_ref().map_or(now, |life| life.told_at.max(now));
         self.queue.push(told_at, Happening::Notice { of, life: number, events });
         Ok(())
-    }
-
-    /// A complete file is there.
-    pub(super) fn add_file(&mut self, of: usize, group: GroupId, slot: Slot, bytes: Bytes) {
-        let content = unsealed(&bytes).expect("it was checked");
-        let cut = Cut::read_from(&mut &content[..]).expect("it is a snapshot").expect("of several groups");
-        let len = bytes.len() as u64;
-        self.machines[of].disk.write_file((group, slot), bytes);
-        if let Some(life) = &mut self.machines[of].life {
-            life.snapshots.files.add(MergedFile { cut, group, slot, bytes: len });
-        }
     }
 
     /// Reads a piece of the file that holds a group through this slot.
@@ -256,6 +257,7 @@ impl World {
             invariant: Invariant::Sound,
             detail: format!("r{} cannot install slot {} of {group}: {error}", of + 1, info.slot),
         })?;
+        life.snapshots.files.installed(group, info.slot);
         let (after, digest) = (life.merged.executor().cut(), life.merged.executor().digest());
         if after.order > before.order {
             life.service.iter_mut().for_each(|service| service.installed += 1);

@@ -254,19 +254,18 @@ impl SnapshotReceiver {
     ) -> Result<SnapshotFile, StorageError> {
         self.check_complete()?;
         let Draft { store, path, file, end, .. } = &self.draft;
-        let open = || SnapshotReader::open_any(&*store.disk, path, store.cluster);
-        if !accepts(&mut open()?) {
+        let mut reader = SnapshotReader::open_any(&*store.disk, path, store.cluster)?;
+        if !accepts(&mut reader) {
             return Err(self.rejected("its contents are not what was asked for".to_owned()));
         }
-        let reader = open()?;
-        let header = Header { slot: self.slot, ..reader.header() };
-        let is_renamed = reader.slot() != self.slot;
+        let (is_renamed, header) =
+            (reader.slot() != self.slot, Header { slot: self.slot, ..reader.header() });
+        // It goes on where the caller has stopped to read, and has checked all before that.
         let payload_crc = reader.verify()?;
         if is_renamed {
             write_all_at(&**file, path, &mut [IoSlice::new(&header.encode())], 0)?;
             let trailer = header.trailer(payload_crc);
             write_all_at(&**file, path, &mut [IoSlice::new(&trailer)], end - TRAILER_BYTES as u64)?;
-            SnapshotReader::open(&*store.disk, path, store.cluster, self.slot)?.verify()?;
         }
         self.draft.give_name(self.slot)
     }
