@@ -565,8 +565,8 @@ impl Hub {
         }
     }
 
-    /// [`Hub::wait`] for a watcher that was told everything before a revision that it gets later: also if a compaction has
-    /// passed that.
+    /// [`Hub::wait`] for a watcher that was told everything before a revision that it gets later, also if a compaction
+    /// has passed that.
     fn go_on_with(&mut self, number: Number) {
         let watcher = self.watchers.get_mut(&number).expect("it exists");
         if self.recent.has(watcher.next) && self.sight == Sight::Following {
