@@ -159,8 +159,11 @@ impl KvStore {
                 if auth.may_administer(caller).is_ok() {
                     return Ok(());
                 }
-                let mut ids = self.leases.iter().map(|(id, _)| *id);
-                ids.try_for_each(|id| self.may_read_keys_of(caller, id, budget))
+                // A lease costs a look, also one without keys.
+                self.leases.iter().try_for_each(|(id, _)| {
+                    budget.look()?;
+                    self.limited_may_read_keys_of(caller, *id, budget)
+                })
             }
             Some(Query::HashKv(_) | Query::EtcdSnapshot(_)) => auth.may_administer(caller),
             // What the pages for operators show is no secret; the others check for themselves.
@@ -229,6 +232,16 @@ impl KvStore {
         if self.auth.may_administer(caller).is_ok() {
             return Ok(());
         }
+        self.limited_may_read_keys_of(caller, lease, budget)
+    }
+
+    /// The same for a caller without the role root.
+    fn limited_may_read_keys_of(
+        &self,
+        caller: &Caller<'_>,
+        lease: i64,
+        budget: &mut Budget,
+    ) -> Result<(), KvError> {
         self.leases.keys_of(lease).try_for_each(|key| {
             budget.look()?;
             self.auth.may_read(caller, key, &[])
