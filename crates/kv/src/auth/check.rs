@@ -89,6 +89,15 @@ impl Auth {
         }
     }
 
+    /// Whether this state is no earlier one than the caller's. A replica that lags does not judge by permissions that
+    /// may be gone since.
+    pub(super) fn is_not_before(&self, caller: &Caller<'_>) -> Result<(), KvError> {
+        if self.counts(caller) && caller.revision > self.revision {
+            return Err(KvError::AuthOldRevision);
+        }
+        Ok(())
+    }
+
     fn may_write(&self, caller: &Caller<'_>, key: &[u8], range_end: &[u8]) -> Result<(), KvError> {
         match self.limited(caller)? {
             Some(user) if !user.may_write.cover(key, range_end) => Err(KvError::PermissionDenied),
@@ -139,16 +148,14 @@ impl KvStore {
             return Ok(());
         }
         let (auth, caller) = (&self.auth, &Caller::from(query));
-        // A replica that lags does not judge by permissions that may be gone since.
-        let is_ahead = caller.revision > auth.revision;
         match query.query.as_ref() {
             Some(Query::Range(request)) => {
                 auth.may_read(caller, &request.key, &request.range_end)?;
-                if is_ahead { Err(KvError::AuthOldRevision) } else { Ok(()) }
+                auth.is_not_before(caller)
             }
             Some(Query::Txn(request)) => {
                 self.check_txn(caller, request, budget)?;
-                if is_ahead { Err(KvError::AuthOldRevision) } else { Ok(()) }
+                auth.is_not_before(caller)
             }
             Some(Query::LeaseTimeToLive(request)) => {
                 auth.is_known(caller)?;

@@ -202,11 +202,17 @@ fn what_was_revoked_in_an_earlier_slot_is_gone_in_a_later_one() {
     open.execute(&early).unwrap();
     open.auth = store.auth.clone();
     assert_eq!(open.execute(&early).err(), Some(KvError::UserEmpty));
-    // A read that was checked against an earlier or a later state than the one that it sees is refused.
-    for revision in [store.auth.revision - 1, store.auth.revision + 1] {
-        let query = Some(Asked::Range(range("n", "")));
-        let query = KvQuery { query, user: "u".into(), auth_revision: revision, ..KvQuery::default() };
-        assert_eq!(store.query(&query).err(), Some(KvError::AuthOldRevision));
+    // A read that was checked against an earlier or a later state than the one that it sees is refused. So is a watch,
+    // which asks for its permission.
+    let permission = KvPermission { key: "n".into(), ..KvPermission::default() };
+    let permission = KvAuthQuery { query: Some(Query::Permission(permission)) };
+    let now = store.auth.revision;
+    for (revision, refused) in [(now - 1, true), (now, false), (now + 1, true)] {
+        for query in [Asked::Range(range("n", "")), Asked::Auth(permission.clone())] {
+            let query = Some(query);
+            let query = KvQuery { query, user: "u".into(), auth_revision: revision, ..KvQuery::default() };
+            assert_eq!(store.query(&query).err(), refused.then_some(KvError::AuthOldRevision));
+        }
     }
 }
 
