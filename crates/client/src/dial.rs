@@ -4,16 +4,17 @@ use std::{
     fmt, io,
     path::PathBuf,
     pin::Pin,
-    task::{Context, Poll},
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, ready},
 };
 
 use hyper_util::rt::TokioIo;
 use synod_tls::{Connector, explain_io, rustls::pki_types::ServerName};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
 };
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 use tonic::{codegen::Service, codegen::http::Uri};
 
 /// How an endpoint is connected to.
@@ -21,6 +22,7 @@ use tonic::{codegen::Service, codegen::http::Uri};
 pub struct Dial {
     at: At,
     tls: Option<(Connector, ServerName<'static>)>,
+    said: Arc<Mutex<Option<String>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -74,7 +76,13 @@ impl Dial {
                     .into());
             }
         };
-        Ok(Some(Dial { at, tls }))
+        Ok(Some(Dial { at, tls, said: Arc::default() }))
+    }
+
+    /// Why TLS failed on the connection that was made last, if it did.
+    #[must_use]
+    pub fn said(&self) -> Option<String> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The URL that tonic is told.
@@ -101,9 +109,75 @@ impl Dial {
             At::Unix(path) => Box::new(UnixStream::connect(path).await?),
         };
         let Some((connector, name)) = self.tls else { return Ok(stream) };
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let stream = TlsConnector::from(connector.config()).connect(name, stream).await;
         let stream = stream.map_err(|error| io::Error::new(error.kind(), explain_io(&error)))?;
-        Ok(Box::new(stream))
+        Ok(Box::new(Heard { stream, said: self.said }))
+    }
+}
+
+/// A connection that keeps why TLS failed on it. With TLS 1.3 a client is done with its handshake before it hears that
+/// the server does not take its certificate, and what uses the connection then tells only that it was closed.
+struct Heard {
+    stream: TlsStream<Box<dyn Io>>,
+    said: Arc<Mutex<Option<String>>>,
+}
+
+impl Heard {
+    /// Reads before it tells that a write has failed, since what the other side said before it closed the connection
+    /// may not have been read yet.
+    fn after<T>(&mut self, written: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(_)) = &written {
+            let mut bytes = [0; 1];
+            // The connection has failed, so that soon there is nothing more to read than that.
+            ready!(Pin::new(self).poll_read(cx, &mut ReadBuf::new(&mut bytes))).ok();
+        }
+        written
+    }
+}
+
+impl AsyncRead for Heard {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if let Poll::Ready(Err(error)) = &read
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(explain_io(error));
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Heard {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.after(written, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.after(written, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.after(flushed, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

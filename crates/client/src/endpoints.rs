@@ -272,7 +272,8 @@ impl Endpoints {
                     }
                     Failure::InDoubt => {
                         (in_doubt, reached) = (true, true);
-                        describe(&status)
+                        let said = (!is_elsewhere).then(|| self.all[index].way.said()).flatten();
+                        said.unwrap_or_else(|| describe(&status))
                     }
                 },
                 Err(_) => {
@@ -324,6 +325,11 @@ impl Way {
         let uri = dial.as_ref().map_or_else(|| url.to_owned(), Dial::uri);
         let endpoint = configured(config, uri).map_err(|error| format!("{error}; give http://host:port"))?;
         Ok(Way { endpoint, dial })
+    }
+
+    /// Why TLS failed on the last connection, if it did.
+    fn said(&self) -> Option<String> {
+        self.dial.as_ref().and_then(Dial::said)
     }
 
     /// A channel that connects when it is first used.

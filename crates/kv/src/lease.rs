@@ -16,6 +16,9 @@
 //!   later. The same holds, from then on, of each further tick. So what ticks add to the clock after b went by after p.
 //! - The lease ends when they have added its time to live.
 //!
+//! When very many leases are granted or renewed at once, some have their turns with later ticks than a and b, since a
+//! tick counts only so many: they end later.
+//!
 //! There is one exception: the proposer of c may have proposed another tick before p, to the very instant to which b
 //! moved the clock. It counts from that proposal then (`ClockView::shows`). But b is the tick of another replica, or of
 //! an earlier life, so all leases start again with c, as the next paragraph says, and the argument holds with c in the
@@ -60,8 +63,14 @@ const STANDSTILL_MS: u64 = 3 * SHOWN_MS;
 
 /// Leases that end with one tick. The others follow with the next ticks.
 const ENDED_MAX: usize = 256;
+/// No further lease ends with a tick that has deleted so many keys. All keys of a lease go at one revision.
+const ENDED_KEYS_MAX: usize = 512;
+/// Leases whose time one tick begins to count, and leases to which it gives a later end. The executor works for about
+/// 1 µs for each. The others follow with the next ticks, so they end later.
+const COUNTED_MAX: usize = 5_000;
 
-/// How many times the clock must move until what it shows counts for a lease that was granted or renewed.
+/// How many times the clock must move, with a turn for the lease, until what it shows counts for a lease that was
+/// granted or renewed.
 const TICKS: u8 = 2;
 
 /// All leases.
@@ -75,8 +84,8 @@ pub(crate) struct Leases {
     /// What the clock showed when all leases last started again.
     pub(crate) restarted_ms: u64,
     all: OrdMap<i64, Lease>,
-    /// The leases whose time is not counted yet.
-    fresh: OrdSet<i64>,
+    /// The leases whose time is not counted yet, each at a place that says nothing of its id.
+    fresh: OrdSet<(u64, i64)>,
     /// The others, by the time at which they end unless they have started again since.
     by_end: OrdSet<(u64, i64)>,
 }
@@ -96,6 +105,12 @@ pub(crate) enum End {
     After(u8),
     /// It ends when the clock shows this.
     At(u64),
+}
+
+/// Spreads numbers over all that there are, whether they are close to each other or not: successive multiples of the
+/// golden ratio fall far from each other.
+fn mixed(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl Lease {
@@ -134,7 +149,7 @@ impl Leases {
     /// Adds a lease without keys, of a snapshot or a new one.
     pub(crate) fn insert(&mut self, id: i64, ttl: i64, end: End) {
         match end {
-            End::After(_) => _ = self.fresh.insert(id),
+            End::After(_) => _ = self.fresh.insert((mixed(id.cast_unsigned()), id)),
             End::At(at) => _ = self.by_end.insert((at, id)),
         }
         self.all.insert(id, Lease { ttl, end, keys: OrdSet::new() });
@@ -151,7 +166,7 @@ impl Leases {
 
     fn forget_end(&mut self, id: i64, end: End) {
         match end {
-            End::After(_) => _ = self.fresh.remove(&id),
+            End::After(_) => _ = self.fresh.remove(&(mixed(id.cast_unsigned()), id)),
             End::At(at) => _ = self.by_end.remove(&(at, id)),
         }
     }
@@ -164,7 +179,7 @@ impl Leases {
         }
         self.forget_end(id, before);
         match end {
-            End::After(_) => _ = self.fresh.insert(id),
+            End::After(_) => _ = self.fresh.insert((mixed(id.cast_unsigned()), id)),
             End::At(at) => _ = self.by_end.insert((at, id)),
         }
     }
@@ -200,8 +215,7 @@ impl Leases {
             self.restarted_ms = clock_ms;
         }
         let counts_from = if at_once { clock_ms - by } else { clock_ms };
-        let fresh: Vec<i64> = self.fresh.iter().copied().collect();
-        for id in fresh {
+        for id in self.in_turn() {
             let lease = &self.all[&id];
             let end = match lease.end {
                 End::After(ticks) if ticks > 1 && !at_once => End::After(ticks - 1),
@@ -211,16 +225,18 @@ impl Leases {
         }
     }
 
-    /// A lease whose time is up. Those that have started again since their end was set are given a later one.
-    fn next_ended(&mut self) -> Option<i64> {
-        loop {
-            let &(at, id) = self.by_end.get_min().filter(|(at, _)| *at <= self.clock_ms)?;
-            let end = self.end_of(at, &self.all[&id]);
-            if end <= self.clock_ms {
-                return Some(id);
-            }
-            self.set_end(id, End::At(end));
-        }
+    /// The leases that this tick brings closer to their end. If not all can have their turn, each tick begins at
+    /// another place, so that none is passed over forever. The clock says where, so all replicas begin at the same.
+    fn in_turn(&self) -> Vec<i64> {
+        let place = (mixed(self.clock_ms), i64::MIN);
+        let from_there = self.fresh.range(place..).chain(self.fresh.range(..place));
+        from_there.take(COUNTED_MAX).map(|(_, id)| *id).collect()
+    }
+
+    /// A lease that is due, and when it ends: later, if it has started again since its end was set.
+    fn next_due(&self) -> Option<(i64, u64)> {
+        let &(at, id) = self.by_end.get_min().filter(|(at, _)| *at <= self.clock_ms)?;
+        Some((id, self.end_of(at, &self.all[&id])))
     }
 
     /// When a lease ends whose end was set to this.
@@ -348,24 +364,33 @@ impl KvStore {
             return;
         }
         self.leases.advance(clock_ms, mover);
-        for _ in 0..ENDED_MAX {
-            let Some(id) = self.leases.next_ended() else { break };
-            self.end_lease(id);
+        let (mut ended, mut keys, mut put_off) = (0, 0, 0);
+        while ended < ENDED_MAX && keys < ENDED_KEYS_MAX && put_off < COUNTED_MAX {
+            let Some((id, end)) = self.leases.next_due() else { break };
+            if end <= clock_ms {
+                keys += self.end_lease(id);
+                ended += 1;
+            } else {
+                self.leases.set_end(id, End::At(end));
+                put_off += 1;
+            }
         }
     }
 
-    /// Ends a lease, and deletes its keys at one revision.
-    fn end_lease(&mut self, id: i64) {
-        let Some(mut lease) = self.leases.remove(id) else { return };
+    /// Ends a lease, and deletes its keys at one revision. Says how many these are.
+    fn end_lease(&mut self, id: i64) -> usize {
+        let Some(mut lease) = self.leases.remove(id) else { return 0 };
         self.size_bytes -= LEASE_BYTES;
         let mut writes = self.begin();
         if planted::has(KvBug::LeaseLeavesAKey) {
             lease.keys.remove_max();
         }
+        let keys = lease.keys.len();
         for key in lease.keys {
             self.write_tombstone(&mut writes, key);
         }
         self.commit(writes);
+        keys
     }
 }
 
@@ -481,7 +506,7 @@ mod tests {
         store.clock_moved(6_100, MOVER);
         assert_eq!(store.leases.waits_for(), Some(6_100), "it waits for one more tick");
         store.clock_moved(6_200, MOVER);
-        assert_eq!(store.leases.next_ended(), None);
+        assert_eq!(store.leases.next_due(), None);
         store.clock_moved(9_199, MOVER);
         assert!(store.leases.contains(1));
         store.clock_moved(9_200, MOVER);
@@ -594,6 +619,91 @@ mod tests {
         }
         assert_eq!(store.revision(), revision + 600, "a revision for each");
         assert_eq!(store.leases, Leases::default());
+    }
+
+    #[test]
+    fn leases_with_many_keys_end_with_fewer_others() {
+        let mut store = KvStore::new();
+        for id in 1..=300 {
+            grant(&mut store, id, 2).unwrap();
+            let keys = if id == 200 { 1_000 } else { 4 };
+            (0..keys).for_each(|key| set(&mut store, &format!("{id} {key}"), id).unwrap());
+        }
+        let revision = store.revision();
+        for clock in [100, 200, 2_200] {
+            store.clock_moved(clock, MOVER);
+        }
+        let mut left = vec![store.leases.len()];
+        while !store.leases.is_empty() {
+            store.clock_moved(store.leases.waits_for().unwrap(), MOVER);
+            left.push(store.leases.len());
+        }
+        // 128 of 4 keys, 71 of these and one of 1,000, and the last 100.
+        assert_eq!(left, [172, 100, 0]);
+        assert_eq!((store.revision(), all_keys(&store).len()), (revision + 300, 0), "a revision for each");
+    }
+
+    /// What a tick does is bounded, and the leases that have to wait only end later.
+    #[test]
+    fn many_renewals_are_counted_in_turns() {
+        let many = 3 * COUNTED_MAX as i64;
+        let mut store = KvStore::new();
+        let grown = |store: &mut KvStore| {
+            (1..=many).for_each(|id| drop(grant(store, id, 2).unwrap()));
+            let counted = |store: &KvStore| (store.leases.fresh.len(), store.leases.by_end.len());
+            counted(store)
+        };
+        assert_eq!(grown(&mut store), (3 * COUNTED_MAX, 0));
+        let mut other = restored(&written(&store)).unwrap();
+        let (mut ticks, mut clock) = (0, 0);
+        let is_after = |lease: &Lease, ticks| lease.end == End::After(ticks);
+        let still = |store: &KvStore| -> usize {
+            let of = |ticks| store.leases.iter().filter(|(_, lease)| is_after(lease, ticks)).count();
+            2 * of(2) + of(1)
+        };
+        while !store.leases.fresh.is_empty() {
+            let before = still(&store);
+            clock += 100;
+            ticks += 1;
+            store.clock_moved(clock, MOVER);
+            assert_eq!(before - still(&store), COUNTED_MAX, "as many as can be, and no more");
+            // A replica that was restored from a snapshot does the same.
+            other.clock_moved(clock, MOVER);
+            assert_eq!(other.digest(), store.digest(), "{clock}");
+            other = restored(&written(&other)).unwrap();
+            other.now_ms = store.now_ms;
+        }
+        assert_eq!(ticks, 6, "each lease is looked at twice");
+        // All start again, since another replica moves the clock, and each is put off once it is due.
+        store.clock_moved(2_150, MOVER + 1);
+        clock = 2_800;
+        for left in [many - 5_000, many - 10_000] {
+            store.clock_moved(clock, MOVER + 1);
+            let due = store.leases.by_end.iter().filter(|(at, _)| *at <= clock).count();
+            assert_eq!((store.leases.len(), due as i64), (many as usize, left));
+        }
+    }
+
+    /// A lease that is not renewed ends, however many others are renewed again and again.
+    #[test]
+    fn no_lease_is_passed_over_forever() {
+        let many = 4 * COUNTED_MAX as i64;
+        // In two heaps, far from each other.
+        let ids: Vec<i64> =
+            (0..many).map(|n| if n < many / 2 { n + 1 } else { i64::MAX - many + n }).collect();
+        for forgotten in [0, 2 * COUNTED_MAX - 1, 3 * COUNTED_MAX, ids.len() - 1] {
+            let mut store = KvStore::new();
+            ids.iter().for_each(|id| drop(grant(&mut store, *id, 2).unwrap()));
+            let mut clock = 0;
+            let others: Vec<i64> = ids.iter().copied().filter(|id| *id != ids[forgotten]).collect();
+            while store.leases.contains(ids[forgotten]) {
+                clock += 100;
+                assert!(clock < 60_000, "{forgotten}");
+                store.clock_moved(clock, MOVER);
+                store.send(Command::LeaseRenew(KvLeaseRenew { ids: others.clone() })).unwrap();
+            }
+            assert_eq!(store.leases.len(), others.len());
+        }
     }
 
     fn written(store: &KvStore) -> Vec<u8> {

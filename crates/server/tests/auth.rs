@@ -13,6 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use common::{MEMBER, config, connect, replica_of, serve};
+use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use synod_api::v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient};
 use synod_api::{
@@ -39,6 +40,7 @@ use synod_kv::{AuthFeed, KvStore, Token};
 use synod_server::{
     Answer, Auth, Config, Consistency, InMemory, Replica, RequestError, Server, TokenKind, Watches,
 };
+use tempfile::TempDir;
 use tokio::sync::Notify;
 use tonic::{Code, Request, Status, transport::Channel};
 
@@ -50,6 +52,14 @@ fn with_users(tokens: TokenKind) -> (KvStore, Config) {
     let (auth, watches) = (Auth::new(tokens, COST), Watches::new());
     let store = KvStore::new().feeding(watches.feed()).authenticating(auth.feed());
     (store, Config { auth: Some(auth), watches: Some(watches), ..config() })
+}
+
+/// Tokens that are signed with a key in this folder, and valid for so long.
+fn signed(folder: &TempDir, ttl: &str) -> TokenKind {
+    let key = folder.path().join("key");
+    std::fs::write(&key, "a secret of servers").unwrap();
+    let text = format!("jwt,sign-method=HS256,priv-key={},ttl={ttl}", key.display());
+    TokenKind::parse(&text, Duration::from_secs(300)).unwrap()
 }
 
 fn server() -> Server {
@@ -246,7 +256,6 @@ async fn watches_and_leases_take_permissions() {
         WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
     };
     let created = async |token: &str, watches: Vec<WatchRequest>| {
-        use futures_util::{StreamExt as _, stream};
         let requests = stream::iter(watches).chain(stream::pending());
         let answer = WatchClient::new(channel.clone()).watch(with(token, requests)).await.unwrap();
         answer.into_inner()
@@ -275,7 +284,7 @@ async fn watches_and_leases_take_permissions() {
     kv.put(with(&users.token, PutRequest { lease: 6, ..put("x") })).await.unwrap();
     assert_eq!(refused(kv.put(with(&token, PutRequest { lease: 6, ..put("u") })).await), DENIED);
     let renew = async |token: &str, id| {
-        let requests = futures_util::stream::iter([LeaseKeepAliveRequest { id }]);
+        let requests = stream::iter([LeaseKeepAliveRequest { id }]);
         let mut answers = LeaseClient::new(channel.clone())
             .lease_keep_alive(with(token, requests))
             .await
@@ -616,6 +625,75 @@ async fn a_server_that_does_not_know_yet_that_users_count_lets_nobody_in() {
     }
 }
 
+/// A replica that has executed nothing since it lags, until a read waits for what was decided.
+#[derive(Clone)]
+struct Behind {
+    inner: InMemory,
+    before: InMemory,
+    lags: Arc<AtomicBool>,
+}
+
+impl Replica for Behind {
+    answered_by_inner!(limits, execute_in_session, open_session, term, status, group, change, move_leader);
+
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        if !self.lags.load(SeqCst) {
+            self.before.execute(command.clone()).await?;
+        }
+        self.inner.execute(command).await
+    }
+
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
+        if consistency == Consistency::Linearizable {
+            self.lags.store(false, SeqCst);
+        }
+        let answers = if self.lags.load(SeqCst) { &self.before } else { &self.inner };
+        answers.query(query, consistency).await
+    }
+}
+
+/// A signed token may be later than what this server has executed. What was revoked before the token was issued is
+/// gone.
+#[tokio::test]
+async fn a_watch_is_judged_by_a_state_that_its_token_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, config) = with_users(signed(&folder, "5m"));
+    let (inner, before) = (replica_of(store), replica_of(KvStore::new()));
+    let lags = Arc::new(AtomicBool::new(false));
+    let server = serve(&config, Behind { inner, before, lags: lags.clone() });
+    let (mut users, token) = Users::enabled(&server).await;
+    let channel = connect(&server).await;
+    let watch = async |token: &str| {
+        let create = WatchCreateRequest { key: "u".into(), ..Default::default() };
+        let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        let requests = stream::iter([request]).chain(stream::pending());
+        let mut answers =
+            WatchClient::new(channel.clone()).watch(with(token, requests)).await.unwrap().into_inner();
+        let created = answers.message().await.unwrap().unwrap();
+        assert_eq!((created.created, created.canceled), (true, !created.cancel_reason.is_empty()));
+        created.cancel_reason
+    };
+    assert_eq!(watch(&token).await, "");
+    lags.store(true, SeqCst);
+    let (role, key, range_end) = ("editor".into(), "u".into(), "v".into());
+    let revoke = AuthRoleRevokePermissionRequest { role, key, range_end };
+    users.auth.role_revoke_permission(with(&users.token, revoke)).await.unwrap();
+    users.token = users.authenticate("root", "rootpw").await.unwrap();
+    let later = users.authenticate("u", "upw").await.unwrap();
+    lags.store(true, SeqCst);
+    let refused = |why: &str| format!("rpc error: code = {why}");
+    assert_eq!(watch(&later).await, refused("PermissionDenied desc = etcdserver: permission denied"));
+    assert!(!lags.load(SeqCst), "it has waited");
+    let old = "InvalidArgument desc = etcdserver: revision of auth store is old";
+    assert_eq!(watch(&token).await, refused(old));
+    // Nobody is refused for what the server does not know yet.
+    lags.store(true, SeqCst);
+    users.permit("editor", Type::Read, "u", "v").await;
+    let later = users.authenticate("u", "upw").await.unwrap();
+    lags.store(true, SeqCst);
+    assert_eq!(watch(&later).await, "");
+}
+
 /// A change of users or roles is no reason to lose a place in a queue.
 #[tokio::test]
 async fn who_waits_for_a_lock_keeps_its_place_when_users_change() {
@@ -649,13 +727,7 @@ async fn who_waits_for_a_lock_keeps_its_place_when_users_change() {
 #[tokio::test]
 async fn signed_tokens_say_who_it_is_until_users_change() {
     let folder = tempfile::tempdir().unwrap();
-    let key = folder.path().join("key");
-    std::fs::write(&key, "a secret of servers").unwrap();
-    let kind = |ttl: &str| {
-        let text = format!("jwt,sign-method=HS256,priv-key={},ttl={ttl}", key.display());
-        TokenKind::parse(&text, Duration::from_secs(300)).unwrap()
-    };
-    let (store, config) = with_users(kind("5m"));
+    let (store, config) = with_users(signed(&folder, "5m"));
     let server = serve(&config, replica_of(store));
     let (mut users, token) = Users::enabled(&server).await;
     let mut kv = KvClient::new(connect(&server).await);
@@ -672,7 +744,7 @@ async fn signed_tokens_say_who_it_is_until_users_change() {
     kv.put(with(&token, put("u"))).await.unwrap();
     assert_eq!(token.split('.').count(), 3);
     // They end.
-    let (store, config) = with_users(kind("1s"));
+    let (store, config) = with_users(signed(&folder, "1s"));
     let server = serve(&config, replica_of(store));
     let (_, token) = Users::enabled(&server).await;
     tokio::time::sleep(Duration::from_millis(2_100)).await;

@@ -222,6 +222,31 @@ async fn a_revision_is_split_only_if_that_is_asked_for() {
     assert_eq!((events, parts), (42, 3));
 }
 
+/// A client that begins several watches at once tells their answers apart by the order.
+#[tokio::test]
+async fn a_watch_that_is_refused_for_memory_is_answered_in_its_turn() {
+    let server = watched(Config { requests_bytes_max: 64 << 10, ..config() });
+    let mut client = Client::new(&server).await;
+    let revision = client.put("a", "1").await;
+    let ids = 1..=60;
+    for watch_id in ids.clone() {
+        client.ask(RequestUnion::CreateRequest(WatchCreateRequest { watch_id, ..watch("a", "", 0) }));
+    }
+    let mut begun = 0;
+    for id in ids {
+        let answer = client.next().await;
+        assert!(answer.created, "{answer:?}");
+        assert_eq!(answer.header.as_ref().unwrap().revision, revision, "{answer:?}");
+        if answer.canceled {
+            assert_eq!((answer.watch_id, &answer.cancel_reason[..]), (-1, "etcdserver: too many requests"));
+        } else {
+            assert_eq!(answer.watch_id, id);
+            begun += 1;
+        }
+    }
+    assert!((1..60).contains(&begun), "{begun}");
+}
+
 #[tokio::test]
 async fn progress_is_told_from_time_to_time() {
     let config = Config { watch_progress_interval: Duration::from_millis(100), ..config() };

@@ -120,6 +120,34 @@ fn a_side_that_is_not_trusted_is_refused_with_a_reason() {
     shake(&strict, &connector(Some(&good), None), "elsewhere.example").unwrap();
 }
 
+/// As a replica that calls another does.
+#[test]
+fn a_caller_refuses_a_server_whose_certificate_is_revoked() {
+    let authority = Authority::new();
+    let of = |file, serial| acceptor(&authority.issue(&Wanted { file, serial, ..Wanted::default() }), None);
+    let (first, second) = (of("first", 2), of("second", 7));
+    let list = authority.revoke(&[5, 7]);
+    let caller = connector(None, Some(trust(&authority).without(&list)));
+    let call = |server: &Acceptor| shake(server, &caller, "localhost").map(drop);
+    let is_revoked = |error: String| {
+        assert!(error.starts_with("client: the certificate of the other side is revoked"), "{error}");
+    };
+    call(&first).unwrap();
+    is_revoked(call(&second).unwrap_err());
+    // The list changes while the caller runs.
+    assert_eq!(authority.revoke(&[2]), list);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let error = loop {
+        if let Err(error) = call(&first) {
+            break error;
+        }
+        assert!(Instant::now() < deadline, "it is still called");
+        thread::sleep(Duration::from_millis(50));
+    };
+    is_revoked(error);
+    call(&second).unwrap();
+}
+
 #[test]
 fn a_trusted_authority_may_be_a_host_as_well() {
     let authority = Authority::new();

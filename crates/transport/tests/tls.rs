@@ -30,9 +30,13 @@ use tracing::{
 
 /// TLS of a member, or of somebody with this name and authority.
 fn tls(authority: &Authority, name: &str, allowed: Allowed) -> Tls {
-    let issued = authority.issue(&Wanted { file: name, common_name: name, ..Wanted::default() });
+    let wanted = Wanted { file: name, common_name: name, ..Wanted::default() };
+    tls_with(authority, &wanted, Trust::of(authority.certificate()).named(allowed))
+}
+
+fn tls_with(authority: &Authority, wanted: &Wanted<'_>, trust: Trust) -> Tls {
+    let issued = authority.issue(wanted);
     let identity = Identity::of(issued.certificate, issued.key);
-    let trust = Trust::of(authority.certificate()).named(allowed);
     Tls::of(
         Acceptor::new(identity.clone(), Some(trust.clone()), Policy::default(), &[]).unwrap(),
         Connector::new(Some(identity), Some(trust), Policy::default(), &[]).unwrap(),
@@ -219,6 +223,45 @@ fn only_allowed_names_are_peers() {
     let (one, two) = against(tls(&authority, "r1", members()), |addresses| secured(2, 1, addresses, member));
     one.wait_up(2);
     two.wait_up(1);
+    one.stop();
+    two.stop();
+}
+
+/// The list of revoked certificates changes while a replica runs.
+#[test]
+fn a_member_whose_certificate_is_revoked_is_no_peer_any_more() {
+    keep_the_log();
+    let authority = Authority::new();
+    let list = authority.revoke(&[7]);
+    let member = |file, serial| {
+        let wanted = Wanted { file, common_name: file, serial, ..Wanted::default() };
+        tls_with(&authority, &wanted, Trust::of(authority.certificate()).without(&list))
+    };
+    let mut listeners = listeners(2);
+    let addresses = addresses(&listeners);
+    let (first, second) = (member("r1", 1), member("r2", 2));
+    let settings = |life| secured(2, life, &addresses, second.clone());
+    let two = Replica::start(settings(1), listeners.pop().unwrap());
+    let one = Replica::start(secured(1, 1, &addresses, first.clone()), listeners.pop().unwrap());
+    one.wait_up(2);
+    two.wait_up(1);
+    let calls = |at: usize, tls| inquire(&format!("https://{}", addresses[at]), Some(tls), WAIT_MAX);
+    calls(0, &second).unwrap();
+    calls(1, &first).unwrap();
+    assert_eq!(authority.revoke(&[2]), list);
+    eventually("who has a revoked certificate is refused", || calls(0, &second).is_err());
+    eventually("who has a revoked certificate is called no more", || calls(1, &first).is_err());
+    wait_logged("the certificate of the other side is revoked");
+    // The connections that are there stay.
+    two.send(1, b"still here");
+    assert_eq!(&one.wait_received(2)[..], b"still here");
+    let sessions = one.metrics(2).sessions;
+    two.stop();
+    one.wait_down(2);
+    let two = Replica::start(settings(2), std::net::TcpListener::bind(addresses[1]).unwrap());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(one.events.try_recv().is_err() && two.events.try_recv().is_err());
+    assert_eq!((one.metrics(2).sessions, two.metrics(1).sessions), (sessions, 0));
     one.stop();
     two.stop();
 }

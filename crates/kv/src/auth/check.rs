@@ -89,6 +89,15 @@ impl Auth {
         }
     }
 
+    /// Whether this state is no earlier one than the caller's. A replica that lags does not judge by permissions that
+    /// may be gone since.
+    pub(super) fn is_not_before(&self, caller: &Caller<'_>) -> Result<(), KvError> {
+        if self.counts(caller) && caller.revision > self.revision {
+            return Err(KvError::AuthOldRevision);
+        }
+        Ok(())
+    }
+
     fn may_write(&self, caller: &Caller<'_>, key: &[u8], range_end: &[u8]) -> Result<(), KvError> {
         match self.limited(caller)? {
             Some(user) if !user.may_write.cover(key, range_end) => Err(KvError::PermissionDenied),
@@ -139,16 +148,14 @@ impl KvStore {
             return Ok(());
         }
         let (auth, caller) = (&self.auth, &Caller::from(query));
-        // A replica that lags does not judge by permissions that may be gone since.
-        let is_ahead = caller.revision > auth.revision;
         match query.query.as_ref() {
             Some(Query::Range(request)) => {
                 auth.may_read(caller, &request.key, &request.range_end)?;
-                if is_ahead { Err(KvError::AuthOldRevision) } else { Ok(()) }
+                auth.is_not_before(caller)
             }
             Some(Query::Txn(request)) => {
                 self.check_txn(caller, request, budget)?;
-                if is_ahead { Err(KvError::AuthOldRevision) } else { Ok(()) }
+                auth.is_not_before(caller)
             }
             Some(Query::LeaseTimeToLive(request)) => {
                 auth.is_known(caller)?;
@@ -159,8 +166,11 @@ impl KvStore {
                 if auth.may_administer(caller).is_ok() {
                     return Ok(());
                 }
-                let mut ids = self.leases.iter().map(|(id, _)| *id);
-                ids.try_for_each(|id| self.may_read_keys_of(caller, id, budget))
+                // A lease costs a look, also one without keys.
+                self.leases.iter().try_for_each(|(id, _)| {
+                    budget.look()?;
+                    self.limited_may_read_keys_of(caller, *id, budget)
+                })
             }
             Some(Query::HashKv(_) | Query::EtcdSnapshot(_)) => auth.may_administer(caller),
             // What the pages for operators show is no secret; the others check for themselves.
@@ -229,6 +239,16 @@ impl KvStore {
         if self.auth.may_administer(caller).is_ok() {
             return Ok(());
         }
+        self.limited_may_read_keys_of(caller, lease, budget)
+    }
+
+    /// The same for a caller without the role root.
+    fn limited_may_read_keys_of(
+        &self,
+        caller: &Caller<'_>,
+        lease: i64,
+        budget: &mut Budget,
+    ) -> Result<(), KvError> {
         self.leases.keys_of(lease).try_for_each(|key| {
             budget.look()?;
             self.auth.may_read(caller, key, &[])

@@ -463,6 +463,7 @@ impl KvStore {
                     auth.is_known(caller)?;
                 } else {
                     auth.may_read(caller, &asked.key, &asked.range_end)?;
+                    auth.is_not_before(caller)?;
                 }
                 Answer::Permitted(KvPermitted {})
             }

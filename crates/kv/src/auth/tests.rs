@@ -20,7 +20,10 @@ use synod_replica::{Context, StateMachine};
 use synod_wire::Slot;
 
 use super::*;
-use crate::testing::{all, delete, op, op_delete, op_put, op_range, op_txn, put, range};
+use crate::{
+    budget::Budget,
+    testing::{all, delete, op, op_delete, op_put, op_range, op_txn, put, range},
+};
 
 /// A store with users: root; `u`, who may read and write keys from `a` to `n` and read those from `n` to `s`; and `w`,
 /// who may write those from `a` to `n`.
@@ -199,11 +202,17 @@ fn what_was_revoked_in_an_earlier_slot_is_gone_in_a_later_one() {
     open.execute(&early).unwrap();
     open.auth = store.auth.clone();
     assert_eq!(open.execute(&early).err(), Some(KvError::UserEmpty));
-    // A read that was checked against an earlier or a later state than the one that it sees is refused.
-    for revision in [store.auth.revision - 1, store.auth.revision + 1] {
-        let query = Some(Asked::Range(range("n", "")));
-        let query = KvQuery { query, user: "u".into(), auth_revision: revision, ..KvQuery::default() };
-        assert_eq!(store.query(&query).err(), Some(KvError::AuthOldRevision));
+    // A read that was checked against an earlier or a later state than the one that it sees is refused. So is a watch,
+    // which asks for its permission.
+    let permission = KvPermission { key: "n".into(), ..KvPermission::default() };
+    let permission = KvAuthQuery { query: Some(Query::Permission(permission)) };
+    let now = store.auth.revision;
+    for (revision, refused) in [(now - 1, true), (now, false), (now + 1, true)] {
+        for query in [Asked::Range(range("n", "")), Asked::Auth(permission.clone())] {
+            let query = Some(query);
+            let query = KvQuery { query, user: "u".into(), auth_revision: revision, ..KvQuery::default() };
+            assert_eq!(store.query(&query).err(), refused.then_some(KvError::AuthOldRevision));
+        }
     }
 }
 
@@ -241,7 +250,7 @@ fn leases_take_the_rights_of_their_keys() {
     // A lease is judged once, however often it is renewed in a command; here it may cost 512 looks.
     let again = KvLeaseRenew { ids: vec![1; 600] };
     let caller = Caller { user: "u", revision: store.auth.revision, of_member: false };
-    let renewed = store.lease_renew(&again, &caller, &mut crate::budget::Budget::page()).unwrap();
+    let renewed = store.lease_renew(&again, &caller, &mut Budget::page()).unwrap();
     assert_eq!(renewed.ttls, [10; 600]);
     let keys_of = |id, keys| Asked::LeaseTimeToLive(LeaseTimeToLiveRequest { id, keys });
     assert!(ask(&store, "u", keys_of(1, true)).is_ok() && ask(&store, "u", keys_of(2, false)).is_ok());
@@ -256,6 +265,34 @@ fn leases_take_the_rights_of_their_keys() {
     assert!(ask(&store, "root", listed()).is_ok());
     by(&mut store, "root", end(2)).unwrap();
     assert!(ask(&store, "u", listed()).is_ok());
+}
+
+/// What many leases take to be judged is counted, so that it is not done between two commands.
+#[test]
+fn leases_without_keys_cost_who_lists_them_looks() {
+    let mut store = store();
+    let grant = |store: &mut KvStore, ids: std::ops::Range<i64>| {
+        for id in ids {
+            let grant = Command::LeaseGrant(LeaseGrantRequest { ttl: 10, id });
+            by(store, "u", grant).unwrap();
+        }
+    };
+    let judged = |store: &KvStore, user: &str| {
+        let query = KvQuery {
+            query: Some(Asked::LeaseLeases(LeaseLeasesRequest {})),
+            user: user.to_owned(),
+            auth_revision: store.auth.revision,
+            ..KvQuery::default()
+        };
+        store.check_query(&query, &mut Budget::page())
+    };
+    // A page has 512 looks.
+    grant(&mut store, 1..513);
+    assert_eq!(judged(&store, "u"), Ok(()));
+    grant(&mut store, 513..514);
+    assert_eq!(judged(&store, "u"), Err(KvError::TooManyKeys));
+    assert_eq!(judged(&store, "root"), Ok(()), "nothing is looked at");
+    assert!(ask(&store, "u", Asked::LeaseLeases(LeaseLeasesRequest {})).is_ok(), "by another thread");
 }
 
 #[test]

@@ -168,8 +168,15 @@ impl<R: Replica> Store<R> {
         let who = self.identify(caller).await?;
         let smallest = Bytes::from_static(&[0]);
         let key = if request.key.is_empty() { smallest } else { request.key.clone() };
-        self.permitted(&who, KvPermission { administer: false, key, range_end: request.range_end.clone() })
-            .await
+        let asked = KvPermission { administer: false, key, range_end: request.range_end.clone() };
+        match self.permitted(&who, asked.clone()).await {
+            Err(status) if status.message() == KvError::AuthOldRevision.to_string() => {
+                // This replica may lag behind the token. A linearizable read waits for what was decided.
+                self.status(Consistency::Linearizable).await?;
+                self.permitted(&who, asked).await
+            }
+            judged => judged,
+        }
     }
 
     async fn permitted(&self, who: &Who, asked: KvPermission) -> Result<(), Status> {

@@ -99,8 +99,7 @@ async fn read<R: Replica>(
                 } else if charge.grow(create.cost()) {
                     opened.ask(Request::Create(Box::new(create)));
                 } else {
-                    let reason = too_many().message().to_owned();
-                    opened.out.push(Item::Refused { revision: 0, free: 0, reason });
+                    opened.ask(Request::Refuse(too_many().message().to_owned()));
                 }
             }
             Some(RequestUnion::CancelRequest(request)) => opened.ask(Request::Cancel(request.watch_id)),
