@@ -3,7 +3,10 @@
 use std::{
     future::{pending, poll_fn},
     pin::{Pin, pin},
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -379,19 +382,24 @@ fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
     code
 }
 
-/// [`send_patiently`] for what is not little: it is charged until the client has taken it.
+/// Sends bytes that are not little at the client's pace: they are charged until the client has taken them, which is
+/// counted.
 pub(crate) async fn send_charged(
     stream: &mut SendStream<Bytes>,
-    bytes: Bytes,
+    mut bytes: Bytes,
     charge: &Charge,
+    taken: &AtomicU64,
 ) -> Result<(), Status> {
     let len = bytes.len() as u64;
     if !charge.grow(len) {
         return Err(too_many());
     }
-    let sent = send_patiently(stream, bytes).await;
+    while !bytes.is_empty() {
+        let sent = send_patiently_some(stream, &mut bytes).await?;
+        taken.fetch_add(sent as u64, Relaxed);
+    }
     charge.give_back(len);
-    sent
+    Ok(())
 }
 
 /// Waits until the client has room for some of the next `bytes` bytes, as long as it keeps its pace.

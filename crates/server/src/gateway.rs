@@ -27,6 +27,7 @@ use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
 };
 use serde_json::json;
+use synod_api::etcdserverpb::PutRequest;
 use tokio::{
     io::{DuplexStream, duplex},
     sync::{Mutex, watch},
@@ -41,7 +42,7 @@ use crate::{
     message::{COME_TIMEOUT, too_many},
     places::Places,
     readers::apart,
-    services::Store,
+    services::{SMALL_ANSWER_BYTES_MAX, Store},
 };
 
 /// The path of each call, below [`PREFIXES`], and its method.
@@ -194,6 +195,16 @@ impl<R: Replica> Gateway<R> {
         let body = self.body(body, &held.0).await?;
         let requests = translated(body, method.input(), method.is_client_streaming()).await?;
         held.0.shrink_to(REQUEST_BYTES + requests.len() as u64);
+        // A command must not be refused for its answer once it has had its effect.
+        let has_pairs = match method.name() {
+            "Txn" | "DeleteRange" => true,
+            "Put" => PutRequest::decode(requests.slice(PREFIX_BYTES..)).is_ok_and(|put| put.prev_kv),
+            _ => false,
+        };
+        let answer_bytes = if has_pairs { COPIES * SMALL_ANSWER_BYTES_MAX } else { 0 };
+        if !held.0.grow(answer_bytes) {
+            return Err(too_many());
+        }
         let mut link = self.link().await?;
         let mut call = Request::post(format!(
             "http://gateway/{}/{}",
@@ -207,7 +218,7 @@ impl<R: Replica> Gateway<R> {
         let (response, mut stream) = link.send_request(call, false).map_err(broken)?;
         stream.send_data(requests, true).map_err(broken)?;
         let (head, mut answers) = response.await.map_err(broken)?.into_parts();
-        held.0.shrink_to(REQUEST_BYTES);
+        held.0.shrink_to(REQUEST_BYTES + answer_bytes);
         if head.headers.contains_key("grpc-status") {
             outcome(&head.headers)?;
         }

@@ -113,8 +113,9 @@ struct Stream {
     /// The watchers by their ids. A watch that was ended by a compaction keeps its id until its client cancels it.
     ids: BTreeMap<i64, Option<Number>>,
     next_id: i64,
-    /// Watchers that wait for room.
+    /// Watchers that wait for room, and the one whose turn is next.
     full: BTreeSet<Number>,
+    next_full: Number,
 }
 
 /// Watchers that read a view together.
@@ -157,8 +158,8 @@ pub struct Hub {
     /// Watchers that lack only what is kept of the latest commits, and the one that is next.
     near: BTreeSet<Number>,
     next_near: Number,
-    /// Streams that have room for those that wait for it.
-    roomy: BTreeSet<StreamNumber>,
+    /// Streams that have room, and how many of the watchers that wait for it have not had their turn since.
+    roomy: BTreeMap<StreamNumber, usize>,
     /// Watchers that wait for a view.
     waiting: BTreeSet<Number>,
     readings: VecDeque<Reading>,
@@ -241,7 +242,7 @@ impl Hub {
             recent: Recent::default(),
             near: BTreeSet::new(),
             next_near: 0,
-            roomy: BTreeSet::new(),
+            roomy: BTreeMap::new(),
             waiting: BTreeSet::new(),
             readings: VecDeque::new(),
             next_reading: 0,
@@ -301,8 +302,8 @@ impl Hub {
         if self.roomy.is_empty() && self.near.is_empty() {
             return;
         }
-        for number in mem::take(&mut self.roomy) {
-            self.use_room(number);
+        for (number, turns) in mem::take(&mut self.roomy) {
+            self.use_room(number, turns);
         }
         self.catch_up_on_recent();
         self.settle();
@@ -475,13 +476,15 @@ impl Hub {
     fn request(&mut self, number: StreamNumber, request: Request) {
         match request {
             Request::Open(out) => {
-                let stream = Stream { out, ids: BTreeMap::new(), next_id: 0, full: BTreeSet::new() };
+                let stream =
+                    Stream { out, ids: BTreeMap::new(), next_id: 0, full: BTreeSet::new(), next_full: 0 };
                 self.streams.insert(number, stream);
                 return;
             }
             Request::Close => return self.close(number),
             Request::Room => {
-                self.roomy.insert(number);
+                let waiting = self.streams.get(&number).map_or(0, |stream| stream.full.len());
+                self.roomy.insert(number, waiting);
                 return;
             }
             _ => {}
@@ -637,10 +640,7 @@ impl Hub {
     fn catch_up_on_recent(&mut self) {
         let (mut index, mut from, mut members) = (Index::default(), i64::MAX, BTreeSet::new());
         // In turn: those of a stream whose client reads all the time come back at once.
-        let round = self.near.range(self.next_near..).chain(self.near.range(..self.next_near));
-        let some: Vec<_> = round.take(NEAR_MAX).copied().collect();
-        self.next_near = some.last().map_or(0, |last| last.wrapping_add(1));
-        for number in some {
+        for number in in_turn(&self.near, &mut self.next_near, NEAR_MAX) {
             self.near.remove(&number);
             let watcher = self.watchers.get_mut(&number).expect("it exists");
             if self.streams[&watcher.stream].out.is_full() {
@@ -807,16 +807,20 @@ impl Hub {
         }
     }
 
-    /// Lets some watchers go on for whose stream there is room.
-    fn use_room(&mut self, number: StreamNumber) {
+    /// Lets some watchers go on for whose stream there is room. Each has one turn: it may find too little room.
+    fn use_room(&mut self, number: StreamNumber, turns: usize) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         if stream.out.is_full() {
             // Then the hub hears of room again.
             return;
         }
-        let some: Vec<_> = std::iter::from_fn(|| stream.full.pop_first()).take(ROOM_MAX).collect();
-        if !stream.full.is_empty() {
-            self.roomy.insert(number);
+        let some = in_turn(&stream.full, &mut stream.next_full, turns.min(ROOM_MAX));
+        for watcher in &some {
+            stream.full.remove(watcher);
+        }
+        let left = turns - some.len();
+        if left > 0 && !some.is_empty() {
+            self.roomy.insert(number, left);
         }
         some.into_iter().for_each(|number| self.wait(number));
     }
@@ -853,6 +857,14 @@ impl Hub {
         }
         places
     }
+}
+
+/// So many of these watchers, from the next one on, round and round.
+fn in_turn(watchers: &BTreeSet<Number>, next: &mut Number, most: usize) -> Vec<Number> {
+    let round = watchers.range(*next..).chain(watchers.range(..*next));
+    let some: Vec<_> = round.take(most).copied().collect();
+    *next = some.last().map_or(0, |last| last.wrapping_add(1));
+    some
 }
 
 /// Notes an event for all of these watchers that want it.

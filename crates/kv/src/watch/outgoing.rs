@@ -6,7 +6,7 @@
 //! are; `admission.rs` in the server says more of such thresholds.
 //!
 //! A revision that has no room by that is **large**. A stream on which nothing waits takes one, if all streams together
-//! hold few bytes of large ones, or none; otherwise it waits until another stream has sent its own.
+//! hold few bytes of large ones; otherwise it waits until another stream has sent its own.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -26,7 +26,7 @@ pub const STREAM_BYTES_MIN: usize = 16 << 10;
 /// Bytes that may wait on one stream.
 pub const STREAM_BYTES_MAX: usize = 256 << 10;
 /// Bytes that may wait on all streams together, beyond those that each may have; and as many of large revisions, unless
-/// a single one has more.
+/// the last of them has more than half of it.
 pub const ALL_BYTES_MAX: usize = 64 << 20;
 /// A stream may have one part in this many of what is left of these.
 const SHARE: usize = 64;
@@ -142,6 +142,8 @@ struct Queue {
     bytes: usize,
     /// The part of the bytes that the first item has, if that is a large revision.
     large: usize,
+    /// How many large revisions there were.
+    large_count: u64,
     /// How many items were taken and have not left, and their bytes.
     leaving: (usize, usize),
     /// Requests of the client that the hub has not answered.
@@ -221,7 +223,8 @@ impl Outgoing {
                 bytes += events.len() * LARGE_EVENT_BYTES;
             }
             let mut large = self.all.large();
-            if large.bytes > 0 && large.bytes + bytes > ALL_BYTES_MAX {
+            // While half is free anything may have it: otherwise a very large one would never have its turn.
+            if large.bytes > ALL_BYTES_MAX / 2 && large.bytes + bytes > ALL_BYTES_MAX {
                 large.wanted.insert(self.number);
                 return false;
             }
@@ -252,6 +255,7 @@ impl Outgoing {
         let before = queue.extra();
         queue.bytes += bytes;
         queue.large += large;
+        queue.large_count += u64::from(large > 0);
         self.all.bytes.fetch_add(queue.extra() - before, Relaxed);
         queue.items.push_back((item, bytes));
         if queue.items.len() == 1 { queue.sender.take() } else { None }
@@ -320,10 +324,11 @@ impl Outgoing {
         }
     }
 
-    /// Whether a large revision waits or is leaving.
+    /// The large revision that waits or is leaving: which one of the stream, and its bytes.
     #[must_use]
-    pub fn has_large(&self) -> bool {
-        self.queue().large > 0
+    pub fn large(&self) -> Option<(u64, usize)> {
+        let queue = self.queue();
+        (queue.large > 0).then_some((queue.large_count, queue.large))
     }
 
     /// Takes note of a request that the hub is to answer.

@@ -1,6 +1,6 @@
 //! etcd's service Election.
 
-use std::future::poll_fn;
+use std::{future::poll_fn, sync::atomic::AtomicU64};
 
 use bytes::Bytes;
 use h2::SendStream;
@@ -25,7 +25,7 @@ use crate::{
     call,
     message::{RequestBody, framed},
     readers::{Lane, Place},
-    watch::Followed,
+    watch::{Followed, until_slow},
 };
 
 impl<R: Replica> Store<R> {
@@ -124,7 +124,7 @@ impl<R: Replica> Store<R> {
                 },
             };
             let key = leader.key.clone();
-            self.tell(stream, leader, revision, charge).await?;
+            self.tell(stream, leader, revision, charge, &AtomicU64::new(0)).await?;
             let watch =
                 WatchCreateRequest { key, start_revision: revision + 1, ..WatchCreateRequest::default() };
             self.tell_values(&watch, stream, charge).await?;
@@ -158,15 +158,24 @@ impl<R: Replica> Store<R> {
         charge: &Charge,
     ) -> Result<(), Status> {
         let mut follower = self.follow(watch, charge)?;
-        while let Followed::Events { revision, events } = unless_gone(stream, follower.next()).await? {
-            for event in events {
-                match event.to_message(false).kv {
-                    Some(kv) if !event.is_deletion() => self.tell(stream, kv, revision, charge).await?,
-                    _ => return Ok(()),
+        let (out, taken) = (follower.out(), AtomicU64::new(0));
+        let told = async {
+            while let Followed::Events { revision, events } = unless_gone(stream, follower.next()).await? {
+                for event in events {
+                    match event.to_message(false).kv {
+                        Some(kv) if !event.is_deletion() => {
+                            self.tell(stream, kv, revision, charge, &taken).await?;
+                        }
+                        _ => return Ok(()),
+                    }
                 }
             }
+            Ok(())
+        };
+        tokio::select! {
+            told = told => told,
+            slow = until_slow(&out, &taken) => Err(slow),
         }
-        Ok(())
     }
 
     async fn tell(
@@ -175,9 +184,10 @@ impl<R: Replica> Store<R> {
         leader: KeyValue,
         revision: i64,
         charge: &Charge,
+        taken: &AtomicU64,
     ) -> Result<(), Status> {
         let header = self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
-        call::send_charged(stream, framed(&LeaderResponse { header, kv: Some(leader) }), charge).await
+        call::send_charged(stream, framed(&LeaderResponse { header, kv: Some(leader) }), charge, taken).await
     }
 }
 

@@ -48,7 +48,7 @@ const LEADERLESS_MAX: Duration = Duration::from_secs(3);
 const WATCH_PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Most bytes of an answer to a command that holds no place for a large one.
-pub(super) const SMALL_ANSWER_BYTES_MAX: u64 = 64 << 10;
+pub(crate) const SMALL_ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// The key-value store of a replica, or one for each of its groups.
 #[derive(Debug)]

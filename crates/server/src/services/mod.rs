@@ -19,9 +19,9 @@ use synod_api::{etcdserverpb::PutRequest, shards::NO_SINGLE_REVISION, synod::v1:
 use synod_kv::{PAGE_BYTES, validate};
 use tonic::Status;
 
-use self::{concurrency::relayed, envelope::SMALL_ANSWER_BYTES_MAX};
+use self::concurrency::relayed;
 pub(crate) use self::{
-    envelope::{Store, decoded, failure, refusal, replied},
+    envelope::{SMALL_ANSWER_BYTES_MAX, Store, decoded, failure, refusal, replied},
     kv::Pieces,
 };
 use crate::{
@@ -123,7 +123,13 @@ impl<R: Replica> Store<R> {
         (caller, who): (&Caller, &Who),
     ) -> Result<Answer<'_, R>, Status> {
         if let Some(method) = path.strip_prefix("/etcdserverpb.Auth/") {
-            return self.answer_auth(method, body, lane, who).await.map(Answer::Message);
+            let message = self.answer_auth(method, body, lane, who).await?;
+            let is_question = method.ends_with("List") || method.ends_with("Get");
+            let owed = REQUEST_BYTES + message.len() as u64;
+            if is_question && message.len() as u64 > REQUEST_BYTES && !charge.grow_to(owed) {
+                return Err(too_many());
+            }
+            return Ok(Answer::Message(message));
         }
         match path {
             "/etcdserverpb.KV/Txn" => {

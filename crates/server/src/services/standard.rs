@@ -1,6 +1,6 @@
 //! The services that gRPC has for every server: health and reflection.
 
-use std::{collections::BTreeSet, future::poll_fn};
+use std::{collections::BTreeSet, future::poll_fn, sync::atomic::AtomicU64};
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
@@ -67,7 +67,7 @@ impl<R: Replica> Store<R> {
     ) -> Result<(), Status> {
         let mut messages = ClientMessages::new(body, self.message_bytes_max(), charge);
         while let Some(request) = messages.next().await? {
-            call::send_charged(stream, framed(&reflected(request)), charge).await?;
+            call::send_charged(stream, framed(&reflected(request)), charge, &AtomicU64::new(0)).await?;
         }
         Ok(())
     }

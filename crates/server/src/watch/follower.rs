@@ -1,11 +1,11 @@
 //! A watch of the server's own: what it finds is not sent, but read here.
 
-use std::future::poll_fn;
+use std::{future::poll_fn, sync::Arc};
 
 use synod_api::etcdserverpb::WatchCreateRequest;
 use synod_kv::{
     Event,
-    watch::{Create, Item, Request, STREAM_BYTES_MIN},
+    watch::{Create, Item, Outgoing, Request, STREAM_BYTES_MIN},
 };
 use tonic::Status;
 
@@ -55,6 +55,11 @@ impl Drop for Follower<'_> {
 }
 
 impl Follower<'_> {
+    /// What waits for the one who follows.
+    pub(crate) fn out(&self) -> Arc<Outgoing> {
+        Arc::clone(&self.opened.out)
+    }
+
     /// Waits for what is told next.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ use synod_kv::{
 
 pub(crate) use self::{
     follower::{Followed, Follower},
-    stream::serve,
+    stream::{serve, until_slow},
 };
 use crate::compaction_hashes::CompactionHashes;
 

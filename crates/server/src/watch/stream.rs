@@ -15,7 +15,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use prost::{Message as _, encoding::encode_varint};
 use synod_api::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse, watch_request::RequestUnion};
-use synod_kv::watch::{Create, Item, NO_WATCH, Request, STREAM_BYTES_MAX, STREAM_BYTES_MIN, Told, Wants};
+use synod_kv::watch::{
+    Create, Item, NO_WATCH, Outgoing, Request, STREAM_BYTES_MAX, STREAM_BYTES_MIN, Told, Wants,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 use tonic::Status;
 
@@ -56,22 +58,24 @@ pub(crate) async fn serve<R: Replica>(
     tokio::select! {
         outcome = sending.run() => outcome,
         failed = read(messages, &opened, charge, store, caller) => Err(failed),
-        slow = until_slow(&opened, &taken) => Err(slow),
+        slow = until_slow(&opened.out, &taken) => Err(slow),
     }
 }
 
-/// Waits until a client has taken next to nothing for a minute while a large revision waits for it, which others may
-/// wait for in their turn. A client that takes nothing of less may take its time.
-async fn until_slow(opened: &Opened, taken: &AtomicU64) -> Status {
+/// Waits until a client has taken next to nothing for a minute of a large revision, for whose place others may wait. It
+/// must take as much as of any answer, and one part in 32. A client that takes nothing of less may take its time.
+pub(crate) async fn until_slow(out: &Outgoing, taken: &AtomicU64) -> Status {
     let mut before = None;
     loop {
         sleep(TAKE_TIMEOUT).await;
-        let now = taken.load(Relaxed);
-        let has_large = opened.out.has_large();
-        if has_large && before.is_some_and(|before| now - before < TAKE_BYTES_MIN as u64) {
+        let (large, now) = (out.large(), taken.load(Relaxed));
+        if let (Some((number, bytes)), Some(((same, _), then))) = (large, before)
+            && number == same
+            && now - then < TAKE_BYTES_MIN.max(bytes / 32) as u64
+        {
             return Status::resource_exhausted(NOT_TAKEN);
         }
-        before = has_large.then_some(now);
+        before = large.map(|large| (large, now));
     }
 }
 
@@ -264,10 +268,11 @@ impl<R: Replica> Sending<'_, R> {
             1 + prost::length_delimiter_len(len) + len
         };
         let fragment_bytes_max = if wants.fragments { self.store.message_bytes_max() } else { usize::MAX };
+        let mut rest: usize = events.iter().map(|told| len_of(told)).sum();
         while !events.is_empty() {
             head.fragment = false;
             let mut len = head.encoded_len();
-            let all = len + events.iter().map(|told| len_of(told)).sum::<usize>();
+            let all = len + rest;
             let mut count = events.len();
             if all >= fragment_bytes_max {
                 head.fragment = true;
@@ -293,6 +298,7 @@ impl<R: Replica> Sending<'_, R> {
             }
             self.frames.put(begun(&head, len as u64));
             let (now, later) = events.split_at(count);
+            rest -= now.iter().map(|told| len_of(told)).sum::<usize>();
             for told in now {
                 self.frames.put_u8(EVENTS_TAG);
                 encode_varint(encoded_len(told) as u64, &mut self.frames);
@@ -318,5 +324,48 @@ impl<R: Replica> Sending<'_, R> {
         }
         self.flush().await?;
         self.send(bytes.clone()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_loses_its_stream_if_it_takes_next_to_nothing_of_a_large_revision() {
+        const LARGE: usize = 1 << 20;
+        let (hub, _received) = mpsc::channel();
+        let out = Outgoing::new(1, Arc::default(), hub);
+        let taken = AtomicU64::new(0);
+        let push = || {
+            let item = Item::Events { id: 0, revision: 1, wants: Wants::default(), events: Vec::new() };
+            assert!(out.push_if_room(item, LARGE));
+        };
+        let minutes = |count: u64| Duration::from_secs(60 * count + 1);
+        assert!(timeout(minutes(10), until_slow(&out, &taken)).await.is_err(), "nothing large waits");
+        push();
+        assert!(timeout(minutes(1), until_slow(&out, &taken)).await.is_err());
+        let slow = timeout(minutes(2), until_slow(&out, &taken)).await.expect("it takes nothing");
+        assert_eq!(slow.message(), NOT_TAKEN);
+        let reading = async {
+            for second in 1_u64.. {
+                sleep(Duration::from_secs(1)).await;
+                taken.fetch_add(LARGE as u64 / 32 / 59, Relaxed);
+                if second % 50 == 0 {
+                    // Each revision is another one.
+                    out.next().unwrap();
+                    out.sent();
+                    push();
+                }
+            }
+        };
+        tokio::select! {
+            ended = timeout(minutes(30), until_slow(&out, &taken)) => assert!(ended.is_err(), "{ended:?}"),
+            () = reading => unreachable!("it goes on"),
+        }
     }
 }

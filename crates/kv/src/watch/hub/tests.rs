@@ -515,7 +515,8 @@ fn large_revisions_that_nobody_reads_are_bounded_and_others_get_theirs_later() {
     read(&world, small);
     world.delete_all();
     world.run();
-    let holding = |world: &World| large.iter().filter(|&&stream| world.streams[stream].has_large()).count();
+    let holding =
+        |world: &World| large.iter().filter(|&&stream| world.streams[stream].large().is_some()).count();
     let most = ALL_BYTES_MAX / (40 * 100_000);
     assert!((most - 1..=most).contains(&holding(&world)), "{}", holding(&world));
     assert!(world.all.bytes() == 0 && world.hub.places()["full"] == large.len() - holding(&world));
