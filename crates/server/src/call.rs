@@ -386,7 +386,7 @@ fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
 /// counted.
 pub(crate) async fn send_charged(
     stream: &mut SendStream<Bytes>,
-    mut bytes: Bytes,
+    bytes: Bytes,
     charge: &Charge,
     taken: &AtomicU64,
 ) -> Result<(), Status> {
@@ -394,12 +394,9 @@ pub(crate) async fn send_charged(
     if !charge.grow(len) {
         return Err(too_many());
     }
-    while !bytes.is_empty() {
-        let sent = send_patiently_some(stream, &mut bytes).await?;
-        taken.fetch_add(sent as u64, Relaxed);
-    }
+    let sent = send_counted(stream, bytes, taken).await;
     charge.give_back(len);
-    Ok(())
+    sent
 }
 
 /// Waits until the client has room for some of the next `bytes` bytes, as long as it keeps its pace.
@@ -423,23 +420,23 @@ async fn send_as_taken(
 }
 
 /// Sends bytes at the client's pace, however slow that is: the caller keeps little for a client that takes nothing.
-pub(crate) async fn send_patiently(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), Status> {
-    while !bytes.is_empty() {
-        send_patiently_some(stream, &mut bytes).await?;
-    }
-    Ok(())
+pub(crate) async fn send_patiently(stream: &mut SendStream<Bytes>, bytes: Bytes) -> Result<(), Status> {
+    send_counted(stream, bytes, &AtomicU64::new(0)).await
 }
 
-/// Sends as many of these bytes as the client has room for, at least one; returns how many.
-pub(crate) async fn send_patiently_some(
+/// [`send_patiently`], and counts the bytes that the client has taken.
+pub(crate) async fn send_counted(
     stream: &mut SendStream<Bytes>,
-    bytes: &mut Bytes,
-) -> Result<usize, Status> {
-    room_patiently(stream, bytes.len()).await?;
-    let part = bytes.split_to(stream.capacity().min(bytes.len()));
-    let sent = part.len();
-    stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
-    Ok(sent)
+    mut bytes: Bytes,
+    taken: &AtomicU64,
+) -> Result<(), Status> {
+    while !bytes.is_empty() {
+        room_patiently(stream, bytes.len()).await?;
+        let part = bytes.split_to(stream.capacity().min(bytes.len()));
+        taken.fetch_add(part.len() as u64, Relaxed);
+        stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
+    }
+    Ok(())
 }
 
 /// Waits until the client has room for some of the next `bytes` bytes, however long that takes.

@@ -484,7 +484,9 @@ impl Hub {
             Request::Close => return self.close(number),
             Request::Room => {
                 let waiting = self.streams.get(&number).map_or(0, |stream| stream.full.len());
-                self.roomy.insert(number, waiting);
+                if waiting > 0 {
+                    self.roomy.insert(number, waiting);
+                }
                 return;
             }
             _ => {}

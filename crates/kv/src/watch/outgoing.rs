@@ -292,10 +292,9 @@ impl Outgoing {
         let before = queue.extra();
         let (items, left) = mem::take(&mut queue.leaving);
         if items > 0 {
-            let large = mem::take(&mut queue.large);
-            queue.bytes -= large;
-            queue.bytes -= left - large;
-            self.free_large(large);
+            // A large revision is the first item that there is.
+            self.free_large(mem::take(&mut queue.large));
+            queue.bytes -= left;
         }
         self.all.bytes.fetch_sub(before - queue.extra(), Relaxed);
         if queue.refused

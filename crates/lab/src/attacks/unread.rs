@@ -21,7 +21,7 @@ use super::{
     cluster::channel,
     large::fill,
     report,
-    wire::{Wire, framed},
+    wire::{Stream, Wire, framed},
 };
 
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
@@ -52,19 +52,7 @@ pub async fn watches(scene: &mut Scene<'_>) -> Result<(), String> {
     let progress = of(RequestUnion::ProgressRequest(WatchProgressRequest {}));
     // In one frame: a server may end a connection with many small ones.
     let requests = Bytes::from([create, progress.repeat(PROGRESS).into()].concat());
-    let mut held = Vec::new();
-    let opening = async {
-        for _ in 0..CONNECTIONS {
-            let mut wire = Wire::open(address, WINDOW).await?;
-            let mut open = Vec::new();
-            for _ in 0..scene.settings.get("streams") {
-                open.push(wire.send(WATCH, requests.clone(), false).await?);
-            }
-            held.push((wire, open));
-        }
-        Ok::<_, String>(())
-    };
-    let opened = said(timeout(scene.settings.seconds(), opening).await);
+    let (_held, opened) = many(scene, WINDOW, WATCH, &requests, false).await;
     scene.note("streams", format!("{opened}; {} resident", report::all_mib(scene.cluster.resident())));
     fill(&scene.cluster, scene.target, 2_000, 10_000).await?;
     let filled = report::all_mib(scene.cluster.resident());
@@ -103,19 +91,7 @@ pub async fn answers(scene: &mut Scene<'_>) -> Result<(), String> {
     for (what, path, request) in
         [("leases", LEASES, framed(&LeaseLeasesRequest {})), ("leader", LEADER, leader)]
     {
-        let mut held = Vec::new();
-        let asking = async {
-            for _ in 0..CONNECTIONS {
-                let mut wire = Wire::open(address, 0).await?;
-                let mut open = Vec::new();
-                for _ in 0..scene.settings.get("streams") {
-                    open.push(wire.send(path, request.clone(), true).await?);
-                }
-                held.push((wire, open));
-            }
-            Ok::<_, String>(())
-        };
-        let asked = said(timeout(scene.settings.seconds(), asking).await);
+        let (_held, asked) = many(scene, 0, path, &request, true).await;
         sleep(scene.settings.seconds()).await;
         let resident = report::all_mib(scene.cluster.resident());
         scene.note(format!("answers about {what}"), format!("{asked}; {resident} resident"));
@@ -123,11 +99,31 @@ pub async fn answers(scene: &mut Scene<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// How far an attack came.
-fn said(done: Result<Result<(), String>, tokio::time::error::Elapsed>) -> String {
-    match done {
+/// Makes a request on each of many streams of some connections with this window, in the time that an attack has.
+/// Returns the connections with their streams, and how far that came.
+async fn many(
+    scene: &Scene<'_>,
+    window: u32,
+    path: &str,
+    request: &Bytes,
+    end: bool,
+) -> (Vec<(Wire, Vec<Stream>)>, String) {
+    let mut held = Vec::new();
+    let asking = async {
+        for _ in 0..CONNECTIONS {
+            let mut wire = Wire::open(scene.cluster.servers[scene.target].client, window).await?;
+            let mut open = Vec::new();
+            for _ in 0..scene.settings.get("streams") {
+                open.push(wire.send(path, request.clone(), end).await?);
+            }
+            held.push((wire, open));
+        }
+        Ok::<_, String>(())
+    };
+    let came = match timeout(scene.settings.seconds(), asking).await {
         Ok(Ok(())) => "all taken".to_owned(),
         Ok(Err(error)) => format!("refused: {error}"),
         Err(_) => "not all taken".to_owned(),
-    }
+    };
+    (held, came)
 }

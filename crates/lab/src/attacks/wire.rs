@@ -3,7 +3,10 @@
 use std::net::SocketAddr;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use h2::client::{self, ResponseFuture, SendRequest};
+use h2::{
+    SendStream,
+    client::{self, ResponseFuture, SendRequest},
+};
 use http::{Method, Request, header};
 use prost::Message;
 use synod_api::etcdserverpb::RangeRequest;
@@ -21,6 +24,9 @@ pub struct Wire {
     sender: SendRequest<Bytes>,
     driver: JoinHandle<()>,
 }
+
+/// A request that was begun: its answer, and the rest of its body.
+pub type Stream = (ResponseFuture, SendStream<Bytes>);
 
 /// The size and status of an answer.
 #[derive(Clone, Debug)]
@@ -47,12 +53,7 @@ impl Wire {
     }
 
     /// Sends the headers of a request and some of its body, and ends the body or leaves it open.
-    pub async fn send(
-        &mut self,
-        method: &str,
-        body: Bytes,
-        end: bool,
-    ) -> Result<(ResponseFuture, h2::SendStream<Bytes>), String> {
+    pub async fn send(&mut self, method: &str, body: Bytes, end: bool) -> Result<Stream, String> {
         let mut sender = self.sender.clone().ready().await.map_err(|error| error.to_string())?;
         let request = Request::builder()
             .method(Method::POST)

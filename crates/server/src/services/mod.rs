@@ -124,10 +124,8 @@ impl<R: Replica> Store<R> {
     ) -> Result<Answer<'_, R>, Status> {
         if let Some(method) = path.strip_prefix("/etcdserverpb.Auth/") {
             let message = self.answer_auth(method, body, lane, who).await?;
-            let is_question = method.ends_with("List") || method.ends_with("Get");
-            let owed = REQUEST_BYTES + message.len() as u64;
-            if is_question && message.len() as u64 > REQUEST_BYTES && !charge.grow_to(owed) {
-                return Err(too_many());
+            if method.ends_with("List") || method.ends_with("Get") {
+                owe(charge, message.len())?;
             }
             return Ok(Answer::Message(message));
         }
@@ -247,16 +245,21 @@ async fn in_place<'a, R: 'a>(
     }
 }
 
-/// Answers a question with a message. Only once it is there it is known how large it is; what each request takes covers
-/// a small one. (A command that may have another answer is charged before it is executed: it must not be refused
+/// Charges a question for its answer, of which it is known only now how large it is. What each request takes covers a
+/// small one. (A command that may have another answer is charged before it is executed: it must not be refused
 /// afterwards.)
+fn owe(charge: &Charge, bytes: usize) -> Result<(), Status> {
+    let bytes = bytes as u64;
+    if bytes <= REQUEST_BYTES || charge.grow_to(REQUEST_BYTES + bytes) { Ok(()) } else { Err(too_many()) }
+}
+
+/// Answers a question with a message, which is large if it has a place.
 async fn found<'a, R: 'a>(
     charge: &Charge,
     (response, place): (impl Message + 'static, Option<Place>),
 ) -> Result<Answer<'a, R>, Status> {
-    let bytes = response.encoded_len() as u64;
-    if place.is_none() && bytes > REQUEST_BYTES && !charge.grow_to(REQUEST_BYTES + bytes) {
-        return Err(too_many());
+    if place.is_none() {
+        owe(charge, response.encoded_len())?;
     }
     in_place(response, place).await
 }

@@ -176,17 +176,7 @@ impl<R: Replica> Sending<'_, R> {
     }
 
     async fn flush(&mut self) -> Result<(), Status> {
-        let frames = self.frames.split().freeze();
-        self.send(frames).await
-    }
-
-    /// Sends bytes at the client's pace, and counts what it takes.
-    async fn send(&mut self, mut bytes: Bytes) -> Result<(), Status> {
-        while !bytes.is_empty() {
-            let sent = call::send_patiently_some(self.stream, &mut bytes).await?;
-            self.taken.fetch_add(sent as u64, Relaxed);
-        }
-        Ok(())
+        call::send_counted(self.stream, self.frames.split().freeze(), self.taken).await
     }
 
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
@@ -323,7 +313,7 @@ impl<R: Replica> Sending<'_, R> {
             return Ok(());
         }
         self.flush().await?;
-        self.send(bytes.clone()).await
+        call::send_counted(self.stream, bytes.clone(), self.taken).await
     }
 }
 
