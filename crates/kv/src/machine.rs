@@ -58,7 +58,7 @@ impl StateMachine for KvStore {
     }
 
     fn freeze(&self) -> Box<dyn Frozen> {
-        Box::new(FrozenStore(self.view()))
+        Box::new(FrozenStore(self.view_with_leases()))
     }
 
     fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {

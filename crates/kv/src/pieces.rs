@@ -25,6 +25,7 @@ use crate::{
     changes::ChangeLog,
     etcd_db::EtcdDb,
     history::Seen,
+    lease::Leases,
     machine::encoded,
     read::{comes_as_found, limit},
     store::header,
@@ -44,15 +45,22 @@ impl KvStore {
             Err(KvError::AnswerTooLarge(_) | KvError::TooManyKeys) => {}
             small => return Answered::Whole(encoded(small)),
         }
-        let view = match query.query {
-            Some(Query::HashKv(_) | Query::EtcdSnapshot(_)) => self.view_with_changes(),
-            _ => self.view(),
-        };
         Answered::Pieces(match query.query {
-            Some(Query::EtcdSnapshot(request)) => Box::new(EtcdDb::new(view, request)),
-            Some(Query::Range(request)) if comes_as_found(&request) => Box::new(Walk::new(view, request)),
-            Some(Query::Range(request)) => Box::new(Sorted::new(view, request)),
-            _ => Box::new(std::iter::once_with(move || encoded(view.query(&query)))),
+            Some(Query::EtcdSnapshot(request)) => {
+                let view = KvStore { changes: self.changes.clone(), ..self.view_with_leases() };
+                Box::new(EtcdDb::new(view, request))
+            }
+            Some(Query::Range(request)) if comes_as_found(&request) => {
+                Box::new(Walk::new(self.view(), request))
+            }
+            Some(Query::Range(request)) => Box::new(Sorted::new(self.view(), request)),
+            _ => {
+                let view = match query.query {
+                    Some(Query::HashKv(_)) => self.view_with_changes(),
+                    _ => self.view_with_leases(),
+                };
+                Box::new(std::iter::once_with(move || encoded(view.query(&query))))
+            }
         })
     }
 
@@ -61,14 +69,19 @@ impl KvStore {
         KvStore { changes: self.changes.clone(), ..self.view() }
     }
 
-    /// A read-only copy of the store as it is now. Making it takes no time: everything is shared until it is changed.
+    /// A view that knows the leases. What is shared must be copied before it changes, and while leases are renewed that
+    /// is much, so a view that needs none has none.
+    pub(crate) fn view_with_leases(&self) -> KvStore {
+        KvStore { leases: self.leases.clone(), ..self.view() }
+    }
+
+    /// A read-only copy of the keys as they are now. Making it takes no time: everything is shared until it is changed.
     pub(crate) fn view(&self) -> KvStore {
         KvStore {
             keys: self.keys.clone(),
             alarms: self.alarms.clone(),
-            // A reader does not need the list of changes.
             changes: ChangeLog::default(),
-            leases: self.leases.clone(),
+            leases: Leases::default(),
             auth: Arc::clone(&self.auth),
             feed: None,
             comparer: None,

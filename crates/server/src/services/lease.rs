@@ -43,7 +43,7 @@ use crate::{
 /// How long a renewal may wait for others.
 const RENEWALS_INTERVAL: Duration = Duration::from_millis(10);
 /// Renewals in one command. The executor works for some 2 µs for each, and other commands wait as long.
-const RENEWALS_MAX: usize = 4_000;
+const RENEWALS_MAX: usize = 2_000;
 /// Renewals of one stream that are under way. More are read when these are answered.
 const OUTSTANDING_MAX: usize = 1_024;
 /// Renewals of all streams that are under way, also of streams that have ended since. More are refused.

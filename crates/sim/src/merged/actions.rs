@@ -63,7 +63,7 @@ impl World {
             Action::RequestFailed { request, error } => match life.hosted[at].requests.remove(&request) {
                 Some(Waiter::Client(ask)) => self.respond(&ask, Response::Failed(error)),
                 Some(Waiter::Keeper) => self.kept(of, None),
-                Some(Waiter::Operator) | None => {}
+                Some(Waiter::Operator | Waiter::Guest(_)) | None => {}
             },
             Action::Deadline(deadline) => life.hosted[at].deadline = deadline,
             Action::TakeSnapshot => life.jobs.push_back((group, Job::Freeze)),

@@ -4,7 +4,7 @@
 //! to execute has a key, and the next of the order is the one with the least key, once no group can decide a lesser
 //! one.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use synod_replica::{Executor, Group, Outcome, Place, Point, Take};
@@ -12,7 +12,7 @@ use synod_wire::{Ballots, Batch, CommandKind, GroupId, ReplicaId, Slot};
 
 use crate::{
     check::{Checked, Invariant, Journal, LeaseAct, Violation, demand},
-    guest::Hosting,
+    guest::{AnyGuest, Hosting},
 };
 
 /// The logs of all groups, and what follows from them.
@@ -91,10 +91,10 @@ fn place_after(before: Place, batch: &Batch) -> Place {
 
 impl Order {
     /// The logs of groups as they begin; with a journal of the store if somebody wants one.
-    pub fn new(groups: Vec<Group>, take: Take, journal: bool) -> Order {
+    pub fn new(groups: Vec<Group>, take: Take, guest: Option<&Rc<dyn AnyGuest>>, journal: bool) -> Order {
         let log = || Log { places: vec![Place::default()], ..Log::default() };
         let logs = groups.iter().map(|_| log()).collect();
-        let machine = Hosting::new(None);
+        let machine = Hosting::new(guest);
         let machine = if journal { machine.with_journal() } else { machine };
         let executor = Executor::merged(machine, groups, take);
         let digests = vec![executor.digest()];
@@ -114,6 +114,11 @@ impl Order {
     /// The time of the replicated clock.
     pub fn clock(&self) -> Duration {
         self.executor.clock()
+    }
+
+    /// The state machine of the reference.
+    pub fn machine(&self) -> &Hosting {
+        self.executor.machine()
     }
 
     /// What the store of all groups went through, if somebody wants to know.

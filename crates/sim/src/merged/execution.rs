@@ -90,10 +90,12 @@ impl World {
                     (Waiter::Client(ask), _) => self.respond(&ask, response),
                     (Waiter::Keeper, Outcome::Reply(reply)) => self.kept(of, Some(reply)),
                     (Waiter::Keeper, _) => self.kept(of, None),
-                    (Waiter::Operator, _) => {}
+                    (Waiter::Guest(at), Outcome::Reply(reply)) => self.guest_told(at, reply.clone()),
+                    (Waiter::Operator | Waiter::Guest(_), _) => {}
                 }
             }
             self.check_compaction(of)?;
+            self.check_guest(of)?;
         }
         self.answer_reads(of);
         let waits_for = self.machines[of].life.as_ref().and_then(|life| life.merged.waits_for());
@@ -108,7 +110,7 @@ impl World {
             match waiter {
                 Waiter::Client(ask) => self.respond(&ask, Response::Failed(RequestError::OutcomeUnknown)),
                 Waiter::Keeper => self.kept(of, None),
-                Waiter::Operator => {}
+                Waiter::Operator | Waiter::Guest(_) => {}
             }
         }
     }
@@ -292,6 +294,7 @@ impl World {
         })?;
         self.order.state(of, after.order, digest)?;
         self.check_compaction(of)?;
+        self.check_guest(of)?;
         gone.into_iter().for_each(|replies| self.give_up(of, replies));
         self.execute_turns(of)?;
         self.tell_in_order(of, events)

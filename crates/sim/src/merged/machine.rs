@@ -98,6 +98,8 @@ pub(super) enum Waiter {
     Operator,
     /// The keeper of the node's store wanted it.
     Keeper,
+    /// A client of the guest, and which of all its commands that is.
+    Guest(usize),
 }
 
 /// The replica of one group.

@@ -16,6 +16,7 @@
 //! | `clients.rs` | who asks for what, and what they see |
 //! | `faults.rs` | what goes wrong, and the end of all that |
 //! | `check.rs` | one log a group, one common order, one state |
+//! | `guests.rs` | commands for a state machine of your own |
 //! | `upkeep.rs` | compactions and comparisons that nodes make by themselves |
 //! | `subscribers.rs` | those who follow some of the groups |
 //! | `watchers.rs` | those who watch the store; leases by the time of the world |
@@ -29,6 +30,7 @@ mod clients;
 mod disk;
 mod execution;
 mod faults;
+mod guests;
 mod links;
 mod lives;
 mod machine;
@@ -39,7 +41,7 @@ mod subscribers;
 mod upkeep;
 mod watchers;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -50,6 +52,7 @@ use self::{
     check::Order,
     clients::{Ask, Clients, Heard},
     faults::Hold,
+    guests::Guests,
     links::Links,
     machine::Machine,
     subscribers::Subscribers,
@@ -62,6 +65,7 @@ pub use self::{
 use crate::{
     check::{Checked, Compactions, Invariant, Leases, Violation, check_history, demand},
     clock::Moment,
+    guest::{AnyGuest, Guest},
     queue::EventQueue,
     run::catch,
     trace::Trace,
@@ -101,6 +105,8 @@ enum Happening {
     Heard(Heard),
     /// A client thinks of what to do next.
     Think { client: usize },
+    /// A client of the guest sends a command.
+    GuestThinks,
     /// A client gives up an attempt.
     GivesUp { client: usize, attempt: u64 },
     /// Something goes wrong.
@@ -149,6 +155,7 @@ pub struct MergedWorld {
     links: Links,
     holds: Vec<Hold>,
     clients: Clients,
+    guests: Option<Guests>,
     order: Order,
     subscribers: Subscribers,
     watchers: Watchers,
@@ -224,9 +231,26 @@ impl MergedFailure {
 /// # Errors
 /// What was violated.
 pub fn run(plan: &MergedPlan) -> Result<MergedOutcome, Box<MergedFailure>> {
-    let (first, _) = attempt(plan, Trace::Off);
+    run_with(plan, None)
+}
+
+/// Runs a plan with a state machine of your own beside the store: see [`guest`](crate::guest). Its clients send each
+/// command once, in no session, and replicas do not [look](Guest::look) at it.
+///
+/// # Errors
+/// What was violated.
+pub fn run_guest(plan: &MergedPlan, guest: impl Guest) -> Result<MergedOutcome, Box<MergedFailure>> {
+    let guest: Rc<dyn AnyGuest> = Rc::new(guest);
+    run_with(plan, Some(&guest))
+}
+
+fn run_with(
+    plan: &MergedPlan,
+    guest: Option<&Rc<dyn AnyGuest>>,
+) -> Result<MergedOutcome, Box<MergedFailure>> {
+    let (first, _) = attempt(plan, guest, Trace::Off);
     first.map_err(|first| {
-        let (again, trace) = attempt(plan, Trace::last(TRACE_LINES));
+        let (again, trace) = attempt(plan, guest, Trace::last(TRACE_LINES));
         let violation = again.err().unwrap_or_else(|| Violation {
             invariant: Invariant::Sound,
             detail: format!("a run with the same seed went another way; the first one: {first}"),
@@ -240,12 +264,16 @@ pub fn run(plan: &MergedPlan) -> Result<MergedOutcome, Box<MergedFailure>> {
 /// # Errors
 /// What was violated.
 pub fn run_with_trace(plan: &MergedPlan) -> Result<MergedOutcome, Box<MergedFailure>> {
-    let (result, trace) = attempt(plan, Trace::Print);
+    let (result, trace) = attempt(plan, None, Trace::Print);
     result.map_err(|violation| Box::new(MergedFailure { seed: plan.seed, violation, trace }))
 }
 
-fn attempt(plan: &MergedPlan, trace: Trace) -> (Result<MergedOutcome, Violation>, Vec<String>) {
-    let mut world = World::new(plan.clone(), trace);
+fn attempt(
+    plan: &MergedPlan,
+    guest: Option<&Rc<dyn AnyGuest>>,
+    trace: Trace,
+) -> (Result<MergedOutcome, Violation>, Vec<String>) {
+    let mut world = World::hosting_guest(plan.clone(), guest, trace);
     #[cfg(feature = "planted-bugs")]
     synod_replica::plant(plan.planted);
     let result =
@@ -259,6 +287,10 @@ impl World {
     /// A world as it is before anything happens.
     #[must_use]
     pub fn new(plan: MergedPlan, trace: Trace) -> World {
+        World::hosting_guest(plan, None, trace)
+    }
+
+    fn hosting_guest(plan: MergedPlan, guest: Option<&Rc<dyn AnyGuest>>, trace: Trace) -> World {
         let (groups, mut rng) = (plan.groups.len(), Rng::with_seed(plan.seed));
         World {
             now: Moment::START,
@@ -267,7 +299,13 @@ impl World {
             links: Links::new(plan.nodes + plan.joiners, groups),
             holds: Vec::new(),
             clients: Clients::new(&plan, rng.fork()),
-            order: Order::new(plan.first_groups(), plan.take, plan.watches.watchers > 0 || plan.leases > 0),
+            guests: guest.map(|guest| Guests::new(Rc::clone(guest), plan.seed)),
+            order: Order::new(
+                plan.first_groups(),
+                plan.take,
+                guest,
+                plan.watches.watchers > 0 || plan.leases > 0,
+            ),
             subscribers: Subscribers::new(plan.seed, plan.nodes, groups),
             watchers: Watchers::new(&plan.watches, plan.seed, plan.keys),
             leases: Leases::default(),
@@ -294,6 +332,7 @@ impl World {
             self.start(of)?;
         }
         self.begin_asking();
+        self.guest_thinks_later();
         self.begin_faults();
         self.operate_later();
         self.run_until(Moment::after(self.plan.duration))?;
@@ -307,6 +346,7 @@ impl World {
         self.stay_idle()?;
         let undecided =
             check_history(&self.clients.history, &self.clients.ended, |payload| self.order.reply(payload))?;
+        self.check_guest_history()?;
         let (operations, unanswered) = self.clients.counts();
         Ok(MergedOutcome {
             simulated: self.now.since(Moment::START),
@@ -365,6 +405,7 @@ impl World {
                 self.think(client);
                 Ok(())
             }
+            Happening::GuestThinks => self.guest_thinks(),
             Happening::GivesUp { client, attempt } => {
                 self.gives_up(client, attempt);
                 Ok(())

@@ -80,13 +80,14 @@ impl World {
             Some(service) => KvStore::new().feeding(service.feed()),
             None => KvStore::new(),
         };
-        let Some(config) = self.plan.upkeep else { return (Hosting::of(store, None), None) };
+        let guest = self.guests.as_ref().map(|guests| &guests.guest);
+        let Some(config) = self.plan.upkeep else { return (Hosting::of(store, guest), None) };
         let seen = Arc::new(Seen::default());
         // No other life of any node uses rounds near this one.
         let round = id(of).0 << 48 | life << 32;
         let keeper = Keeper::new(config, id(of).0, round, self.keepers_now());
         let store = store.compared_by(Arc::clone(&seen) as Arc<dyn Comparer>);
-        (Hosting::of(store, None), Some(Kept { keeper, seen, under_way: None }))
+        (Hosting::of(store, guest), Some(Kept { keeper, seen, under_way: None }))
     }
 
     fn keepers_now(&self) -> Duration {

@@ -81,8 +81,7 @@ impl World {
 
     /// A node has executed so many batches of the order: no lease may end too early with that.
     pub(super) fn check_leases(&mut self, of: usize, order: u64) -> Checked {
-        let now = self.now.since(Moment::START);
-        let error = now * DRIFT_PPM / 1_000_000;
+        let (now, error) = (self.now.since(Moment::START), self.clock_error());
         for act in self.leases.executed(format_args!("r{}", of + 1), order, now, error)? {
             match act {
                 LeaseAct::Ended { had_keys: true, .. } => self.counts.see(Situation::LeaseEndsWithKeys),
@@ -91,6 +90,11 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// By so much more, at most, the clocks of nodes may have measured.
+    pub(super) fn clock_error(&self) -> Duration {
+        self.now.since(Moment::START) * DRIFT_PPM / 1_000_000
     }
 
     /// Goes on until all leases have ended.

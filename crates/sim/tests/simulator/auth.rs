@@ -25,7 +25,7 @@ use synod_api::{
 use synod_consensus::ProtocolKind;
 use synod_kv::{KvBug, KvStore, plant};
 use synod_replica::{Context, Frozen, StateMachine};
-use synod_sim::{Guest, plan::Plan};
+use synod_sim::{Guest, merged::MergedPlan, plan::Plan};
 
 /// Users, each with a role of the same name, and keys.
 const USERS: u64 = 3;
@@ -275,6 +275,29 @@ fn run(forgets: bool, judge: bool, seeds: std::ops::Range<u64>) -> Result<(), St
         }
     }
     Ok(())
+}
+
+/// The same in groups that are merged into one order, so that users and roles change in any of them.
+fn run_merged(forgets: bool, judge: bool, seeds: std::ops::Range<u64>) -> Result<(), String> {
+    for seed in seeds {
+        let guest = Judging { forgets, judge, ..Judging::default() };
+        let run = synod_sim::merged::run_guest(&MergedPlan::draw(seed), guest);
+        run.map_err(|failure| failure.report())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn users_of_merged_groups_are_judged_by_what_was_decided_before() {
+    run_merged(false, false, 0..20).unwrap();
+}
+
+#[test]
+fn a_wrong_judgement_of_merged_groups_would_be_found_out() {
+    for (forgets, judge) in [(true, false), (false, true)] {
+        let found = run_merged(forgets, judge, 0..50).unwrap_err();
+        assert!(found.contains("in place of"), "{found}");
+    }
 }
 
 #[test]
