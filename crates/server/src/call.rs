@@ -3,16 +3,13 @@
 use std::{
     future::{pending, poll_fn},
     pin::{Pin, pin},
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, LazyLock},
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream, SendStream, server::SendResponse};
+use h2::{RecvStream, SendStream, server::SendResponse};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
     uri::PathAndQuery,
@@ -31,6 +28,7 @@ use crate::{
     feeds::Feed,
     message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
+    sending::{HANDED_BYTES, Sender},
     services::{Answer, Pieces, Store},
     watch::serve,
 };
@@ -145,27 +143,34 @@ impl Call {
                 match send_message(&mut reply, message) {
                     None => answered(Code::Ok),
                     Some((stream, message)) => {
-                        answered(Box::pin(send_large(stream, message, deadline)).await);
+                        answered(
+                            Box::pin(send_large(Sender::new(stream, charge.share()), message, deadline))
+                                .await,
+                        );
                     }
                 }
             }
             Some(Ok(Answer::Large(message, _place))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     charge.shrink_to(REQUEST_BYTES);
-                    answered(Box::pin(send_large(stream, message, deadline)).await);
+                    answered(
+                        Box::pin(send_large(Sender::new(stream, charge.share()), message, deadline)).await,
+                    );
                 }
             }
             Some(Ok(Answer::Pieces(pieces))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     charge.shrink_to(REQUEST_BYTES);
                     // Boxed, since it is rare and large.
-                    answered(Box::pin(send_pieces(stream, pieces, lane, &charge, deadline)).await);
+                    let sender = Sender::new(stream, charge.share());
+                    answered(Box::pin(send_pieces(sender, pieces, lane, &charge, deadline)).await);
                 }
             }
             Some(Ok(Answer::Feed(feed))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     charge.shrink_to(REQUEST_BYTES);
-                    answered(Box::pin(send_feed(stream, feed, &charge, deadline)).await);
+                    let sender = Sender::new(stream, charge.share());
+                    answered(Box::pin(send_feed(sender, feed, &charge, deadline)).await);
                 }
             }
         }
@@ -182,6 +187,7 @@ impl Call {
     ) {
         let Call { path, body, deadline, mut reply, came, charge, needs_leader, caller } = self;
         let served = match path.as_str() {
+            _ if !charge.grow(HANDED_BYTES) => Err(too_many()),
             WATCH | OBSERVE => store.watches().map(drop),
             KEEP_ALIVE => store.check_single(),
             _ => Ok(()),
@@ -193,20 +199,21 @@ impl Call {
                 code
             }
             Ok(()) => {
-                let Ok(mut stream) = reply.send_response(head(), false) else { return };
+                let Ok(stream) = reply.send_response(head(), false) else { return };
+                let mut sender = Sender::new(stream, charge.share());
                 let served = async {
                     match path.as_str() {
-                        WATCH => serve(store.watches()?, store, &charge, body, &mut stream, &caller).await,
-                        KEEP_ALIVE => store.keep_alive(&charge, body, &mut stream, &caller).await,
+                        WATCH => serve(store.watches()?, store, &charge, body, &mut sender, &caller).await,
+                        KEEP_ALIVE => store.keep_alive(&charge, body, &mut sender, &caller).await,
                         OBSERVE => {
                             let body = RequestBody::new(body, store.message_bytes_max(), &charge);
-                            store.observe(body, &mut stream, lane, &charge, &caller).await
+                            store.observe(body, &mut sender, lane, &charge, &caller).await
                         }
                         WATCH_HEALTH => {
                             let body = RequestBody::new(body, store.message_bytes_max(), &charge);
-                            store.watch_health(body, &mut stream).await
+                            store.watch_health(body, &mut sender).await
                         }
-                        _ => store.reflect(body, &mut stream, &charge).await,
+                        _ => store.reflect(body, &mut sender, &charge).await,
                     }
                 };
                 let leaderless =
@@ -219,7 +226,7 @@ impl Call {
                     }
                 });
                 let outcome = outcome.await;
-                end(stream, outcome)
+                end(&mut sender, outcome)
             }
         };
         store.requests().answered(path.as_str(), code, came.elapsed());
@@ -258,64 +265,69 @@ fn send_message(reply: &mut SendResponse<Bytes>, message: Bytes) -> Option<(Send
 
 /// Sends all pieces, one after another, at the client's pace.
 async fn send_pieces<R: Replica>(
-    mut stream: SendStream<Bytes>,
+    mut sender: Sender,
     mut pieces: Box<Pieces<'_, R>>,
     lane: &Lane,
     charge: &Charge,
     deadline: Deadline,
 ) -> Code {
+    let mut _places = None;
     let outcome = in_time(deadline, async {
         let mut pace = Pace::new();
         // No piece is made before the client has room for it, nor for a client that left while it waited for its turn.
-        room(&mut stream, GATHERED_BYTES, &pace).await?;
-        let _places = pace.paused(unless_gone(&mut stream, pieces.places(lane))).await?;
+        pace.room(&mut sender, GATHERED_BYTES).await?;
+        _places = Some(pace.paused(sender.unless_gone(pieces.places(lane))).await?);
         while !pieces.are_sent() {
-            room(&mut stream, GATHERED_BYTES, &pace).await?;
-            let made = pace.paused(pieces.next(lane, stream.capacity())).await?;
+            let room = pace.room(&mut sender, GATHERED_BYTES).await?;
+            let made = pace.paused(pieces.next(lane, room)).await?;
             // A single value may be larger than the place accounts for; the request is charged for the difference.
             let bytes: usize = made.iter().map(Bytes::len).sum();
             if !charge.grow(bytes.saturating_sub(GATHERED_BYTES) as u64) {
                 return Err(too_many());
             }
             for piece in made {
-                send_as_taken(&mut stream, piece, &mut pace).await?;
+                send_as_taken(&mut sender, piece, &mut pace).await?;
             }
             charge.shrink_to(REQUEST_BYTES);
         }
         Ok(())
     });
     let outcome = outcome.await;
-    end(stream, outcome)
+    // The places are kept for as long.
+    end_once_left(sender, outcome).await
 }
 
 /// Sends messages at the client's pace until there is a reason to end.
-async fn send_feed(
-    mut stream: SendStream<Bytes>,
-    mut feed: Box<Feed>,
-    charge: &Charge,
-    deadline: Deadline,
-) -> Code {
+async fn send_feed(mut sender: Sender, mut feed: Box<Feed>, charge: &Charge, deadline: Deadline) -> Code {
     let outcome = in_time(deadline, async {
         let mut pace = Pace::new();
+        if !charge.grow(HANDED_BYTES) {
+            return Err(too_many());
+        }
         loop {
             // Nothing is read for a client that has no room.
-            room(&mut stream, 1, &pace).await?;
-            let message = pace.paused(unless_gone(&mut stream, feed.next())).await??;
-            if !charge.grow(message.len() as u64) {
+            pace.little_room(&mut sender, 1).await?;
+            let mut message = pace.paused(sender.unless_gone(feed.next())).await??;
+            let len = message.len() as u64;
+            if !charge.grow(len) {
                 return Err(too_many());
             }
-            send_as_taken(&mut stream, message, &mut pace).await?;
-            charge.shrink_to(REQUEST_BYTES);
+            while !message.is_empty() {
+                let room = pace.little_room(&mut sender, message.len()).await?;
+                sender.hand(message.split_to(room))?;
+                pace.took(room);
+            }
+            charge.give_back(len);
         }
     });
     let outcome = outcome.await;
-    end(stream, outcome)
+    end(&mut sender, outcome)
 }
 
 /// Sends one message at the client's pace.
-async fn send_large(mut stream: SendStream<Bytes>, message: Bytes, deadline: Deadline) -> Code {
-    let outcome = in_time(deadline, send_as_taken(&mut stream, message, &mut Pace::new())).await;
-    end(stream, outcome)
+async fn send_large(mut sender: Sender, message: Bytes, deadline: Deadline) -> Code {
+    let outcome = in_time(deadline, send_as_taken(&mut sender, message, &mut Pace::new())).await;
+    end_once_left(sender, outcome).await
 }
 
 /// Whether a client takes its answer fast enough.
@@ -329,6 +341,21 @@ struct Pace {
 impl Pace {
     fn new() -> Pace {
         Pace { until: Instant::now() + TAKE_TIMEOUT, bytes: 0 }
+    }
+
+    /// Waits until the client has room for some of the next `bytes` bytes, as long as it keeps its pace.
+    async fn room(&self, sender: &mut Sender, bytes: usize) -> Result<usize, Status> {
+        self.kept(sender.room(bytes)).await
+    }
+
+    /// The same for what is handed over a little at a time.
+    async fn little_room(&self, sender: &mut Sender, bytes: usize) -> Result<usize, Status> {
+        self.kept(sender.little_room(bytes)).await
+    }
+
+    async fn kept<T>(&self, wait: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        let done = time::timeout_at(self.until, wait).await;
+        done.map_err(|_| Status::resource_exhausted(NOT_TAKEN))?
     }
 
     fn took(&mut self, bytes: usize) {
@@ -347,16 +374,6 @@ impl Pace {
     }
 }
 
-/// Waits for `work`, unless the client resets the request.
-async fn unless_gone<T>(stream: &mut SendStream<Bytes>, work: impl Future<Output = T>) -> Result<T, Status> {
-    let mut work = pin!(work);
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Pending => stream.poll_reset(cx).map(|_| Err(gone("it has given the request up"))),
-        ready => ready.map(Ok),
-    })
-    .await
-}
-
 async fn in_time<T>(
     mut deadline: Deadline,
     work: impl Future<Output = Result<T, Status>>,
@@ -369,93 +386,41 @@ async fn in_time<T>(
     .await
 }
 
-fn end(mut stream: SendStream<Bytes>, outcome: Result<(), Status>) -> Code {
+/// Ends a call. An error means that the client is gone, and no status can reach it.
+fn end(sender: &mut Sender, outcome: Result<(), Status>) -> Code {
     let code = outcome.as_ref().map_or_else(Status::code, |()| Code::Ok);
     if code == Code::DeadlineExceeded {
         // A message may be cut off here. Clients take a status after that for a broken answer, but they know that a
         // call which is cancelled after their deadline has exceeded it.
-        stream.send_reset(Reason::CANCEL);
-        return code;
+        sender.cancel();
+    } else {
+        sender.end_with(trailers(outcome));
     }
-    // An error means that the client is gone, and no status can reach it.
-    let _ = stream.send_trailers(trailers(outcome));
     code
 }
 
-/// Sends bytes that are not little at the client's pace: they are charged until the client has taken them, which is
-/// counted.
-pub(crate) async fn send_charged(
-    stream: &mut SendStream<Bytes>,
-    bytes: Bytes,
-    charge: &Charge,
-    taken: &AtomicU64,
-) -> Result<(), Status> {
-    let len = bytes.len() as u64;
-    if !charge.grow(len) {
-        return Err(too_many());
+/// Ends a call whose answer is not little, once the client's socket has taken it. What it does not take for a minute
+/// is thrown away.
+async fn end_once_left(mut sender: Sender, outcome: Result<(), Status>) -> Code {
+    let code = end(&mut sender, outcome);
+    if code != Code::DeadlineExceeded && time::timeout(TAKE_TIMEOUT, sender.until_left()).await.is_err() {
+        sender.cancel();
     }
-    let sent = send_counted(stream, bytes, taken).await;
-    charge.give_back(len);
-    sent
+    code
 }
 
-/// Waits until the client has room for some of the next `bytes` bytes, as long as it keeps its pace.
-async fn room(stream: &mut SendStream<Bytes>, bytes: usize, pace: &Pace) -> Result<(), Status> {
-    let room = time::timeout_at(pace.until, room_patiently(stream, bytes)).await;
-    room.map_err(|_| Status::resource_exhausted(NOT_TAKEN))?
-}
-
-async fn send_as_taken(
-    stream: &mut SendStream<Bytes>,
-    mut piece: Bytes,
-    pace: &mut Pace,
-) -> Result<(), Status> {
+async fn send_as_taken(sender: &mut Sender, mut piece: Bytes, pace: &mut Pace) -> Result<(), Status> {
     while !piece.is_empty() {
-        room(stream, piece.len(), pace).await?;
-        let part = piece.split_to(stream.capacity().min(piece.len()));
+        let room = pace.room(sender, piece.len()).await?;
+        let part = piece.split_to(room.min(piece.len()));
         pace.took(part.len());
-        stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
-    }
-    Ok(())
-}
-
-/// Sends bytes at the client's pace, however slow that is: the caller keeps little for a client that takes nothing.
-pub(crate) async fn send_patiently(stream: &mut SendStream<Bytes>, bytes: Bytes) -> Result<(), Status> {
-    send_counted(stream, bytes, &AtomicU64::new(0)).await
-}
-
-/// [`send_patiently`], and counts the bytes that the client has taken.
-pub(crate) async fn send_counted(
-    stream: &mut SendStream<Bytes>,
-    mut bytes: Bytes,
-    taken: &AtomicU64,
-) -> Result<(), Status> {
-    while !bytes.is_empty() {
-        room_patiently(stream, bytes.len()).await?;
-        let part = bytes.split_to(stream.capacity().min(bytes.len()));
-        taken.fetch_add(part.len() as u64, Relaxed);
-        stream.send_data(part, false).map_err(|error| gone(&error.to_string()))?;
-    }
-    Ok(())
-}
-
-/// Waits until the client has room for some of the next `bytes` bytes, however long that takes.
-pub(crate) async fn room_patiently(stream: &mut SendStream<Bytes>, bytes: usize) -> Result<(), Status> {
-    stream.reserve_capacity(bytes);
-    // `poll_capacity` does not report again the capacity that was granted before.
-    while stream.capacity() == 0 {
-        let granted = poll_fn(|cx| stream.poll_capacity(cx)).await;
-        granted.ok_or_else(|| gone("it has closed the stream"))?.map_err(|error| gone(&error.to_string()))?;
+        sender.hand(part)?;
     }
     Ok(())
 }
 
 pub(crate) fn stopped() -> Status {
     Status::unavailable("etcdserver: server stopped")
-}
-
-pub(crate) fn gone(why: &str) -> Status {
-    Status::cancelled(format!("the client has gone: {why}"))
 }
 
 /// Checks a request's headers, and returns how long the client waits.
@@ -558,6 +523,7 @@ mod tests {
     use tokio::io::duplex;
 
     use super::*;
+    use crate::admission::Admission;
 
     /// How an answer of a megabyte ends if the client takes it at this pace, and how much of it arrived.
     async fn taken(bytes: usize, every: Duration) -> (Code, usize) {
@@ -566,8 +532,18 @@ mod tests {
             let mut connection = h2::server::handshake(server).await.unwrap();
             let (_request, mut reply) = connection.accept().await.unwrap().unwrap();
             let stream = reply.send_response(head(), false).unwrap();
-            let connection = tokio::spawn(async move { poll_fn(|cx| connection.poll_closed(cx)).await });
-            let code = send_large(stream, vec![7; 1 << 20].into(), Deadline::NONE).await;
+            let share = Admission::new(1 << 20).share();
+            let sender = Sender::new(stream, share.clone());
+            let connection = tokio::spawn(async move {
+                poll_fn(|cx| {
+                    let round = share.rounds().begin();
+                    let ended = connection.poll_closed(cx);
+                    share.rounds().left_before(round);
+                    ended
+                })
+                .await
+            });
+            let code = send_large(sender, vec![7; 1 << 20].into(), Deadline::NONE).await;
             let _ = connection.await;
             code
         });

@@ -194,7 +194,9 @@ impl<R: Replica> Gateway<R> {
         let held = Held(self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?);
         let body = self.body(body, &held.0).await?;
         let requests = translated(body, method.input(), method.is_client_streaming()).await?;
-        held.0.shrink_to(REQUEST_BYTES + requests.len() as u64);
+        // The buffer in which they are may be twice as long.
+        let requests_bytes = 2 * requests.len() as u64;
+        held.0.shrink_to(REQUEST_BYTES + requests_bytes);
         // A command must not be refused for its answer once it has had its effect.
         let has_pairs = match method.name() {
             "Txn" | "DeleteRange" => true,
@@ -218,7 +220,9 @@ impl<R: Replica> Gateway<R> {
         let (response, mut stream) = link.send_request(call, false).map_err(broken)?;
         stream.send_data(requests, true).map_err(broken)?;
         let (head, mut answers) = response.await.map_err(broken)?.into_parts();
-        held.0.shrink_to(REQUEST_BYTES + answer_bytes);
+        // The server reads the messages of a client that sends many as it answers them.
+        let unread_bytes = if method.is_client_streaming() { requests_bytes } else { 0 };
+        held.0.shrink_to(REQUEST_BYTES + unread_bytes + answer_bytes);
         if head.headers.contains_key("grpc-status") {
             outcome(&head.headers)?;
         }

@@ -48,6 +48,7 @@ mod places;
 mod readers;
 mod replica;
 mod requests;
+mod sending;
 mod serve;
 mod services;
 mod slow;

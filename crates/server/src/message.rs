@@ -135,8 +135,8 @@ impl<'a> ClientMessages<'a> {
                 && self.buffer.len() >= PREFIX_BYTES + len
             {
                 let mut message = self.buffer.split_to(PREFIX_BYTES + len).freeze();
-                if message.len() > BLOCK_BYTES {
-                    // What is left keeps the place of what was there.
+                if message.len() > BLOCK_BYTES || self.buffer.is_empty() {
+                    // What is left would keep the place of what was there.
                     self.buffer = BytesMut::from(&self.buffer[..]);
                 }
                 self.charge.give_back(message.len() as u64);

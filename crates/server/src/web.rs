@@ -15,9 +15,11 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::body::{Body, Frame};
 
 use crate::{
-    Replica, call,
+    Replica,
+    admission::Share,
     gateway::{self, Answer, Gateway},
     http::Pages,
+    sending::Sender,
 };
 
 /// Which requests of web pages are answered, at the addresses for clients.
@@ -95,28 +97,32 @@ impl<R: Replica> Web<R> {
         answer
     }
 
-    /// Answers a request of HTTP/2.
-    pub(crate) async fn answer_http2(&self, request: Request<RecvStream>, mut reply: SendResponse<Bytes>) {
+    /// Answers a request of HTTP/2 on the connection with this share.
+    pub(crate) async fn answer_http2(
+        &self,
+        request: Request<RecvStream>,
+        mut reply: SendResponse<Bytes>,
+        share: Share,
+    ) {
         let answer = tokio::select! {
             answer = self.answer(request.map(Received)) => answer,
             _ = std::future::poll_fn(|cx| reply.poll_reset(cx)) => return,
         };
         let (head, mut body) = answer.into_parts();
         // An error means that the client is gone, and no answer can reach it.
-        let Ok(mut stream) = reply.send_response(http::Response::from_parts(head, ()), false) else { return };
+        let Ok(stream) = reply.send_response(http::Response::from_parts(head, ()), false) else { return };
+        let mut sender = Sender::new(stream, share);
         loop {
-            let frame = tokio::select! {
-                frame = body.frame() => frame,
-                _ = std::future::poll_fn(|cx| stream.poll_reset(cx)) => return,
-            };
+            let Ok(frame) = sender.unless_gone(body.frame()).await else { return };
             let Some(Ok(frame)) = frame else { break };
+            // The body may give back what the frame costs when it is asked for the next one.
             if let Ok(data) = frame.into_data()
-                && call::send_patiently(&mut stream, data).await.is_err()
+                && (sender.send(data).await.is_err() || sender.until_left().await.is_err())
             {
                 return;
             }
         }
-        let _ = stream.send_data(Bytes::new(), true);
+        sender.end();
     }
 }
 

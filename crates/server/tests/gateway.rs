@@ -363,6 +363,27 @@ async fn answers_that_nobody_reads_stay_charged() {
     }
 }
 
+/// Nor as many requests.
+#[tokio::test]
+async fn requests_of_a_stream_stay_charged_until_they_are_read() {
+    let server = watched_within(Config { requests_bytes_max: 16 << 20, ..config() });
+    let send = without_room(&server).await;
+    // Watches of nothing are refused, and cost nothing. Once their answers have no room, no more requests are read.
+    let refused = json!({"create_request": {"key": "Zm9v", "range_end": "AQ=="}}).to_string().repeat(2_000);
+    let large = json!({"create_request": {"key": STANDARD.encode(vec![b'x'; 300_000])}}).to_string();
+    let body = [refused, large].concat();
+    let mut taken = Vec::new();
+    for _ in 0..50 {
+        let request = http::Request::post("http://x/v3/watch").header("content-type", "application/json");
+        let response = begin(&send, request, body.as_bytes(), true).await.0;
+        let answer = timeout(SOON, response).await.expect("in time").unwrap();
+        if answer.status() == 200 {
+            taken.push(answer);
+        }
+    }
+    assert!((1..5).contains(&taken.len()), "{} are held", taken.len());
+}
+
 #[tokio::test]
 async fn a_stream_that_nobody_reads_holds_up_no_other_call() {
     let server = watched();

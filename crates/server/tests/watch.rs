@@ -225,7 +225,7 @@ async fn a_revision_is_split_only_if_that_is_asked_for() {
 /// A client that begins several watches at once tells their answers apart by the order.
 #[tokio::test]
 async fn a_watch_that_is_refused_for_memory_is_answered_in_its_turn() {
-    let server = watched(Config { requests_bytes_max: 160 << 10, ..config() });
+    let server = watched(Config { requests_bytes_max: 304 << 10, ..config() });
     let mut client = Client::new(&server).await;
     let revision = client.put("a", "1").await;
     let ids = 1..=60;

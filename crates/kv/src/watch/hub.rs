@@ -17,7 +17,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     hash::{BuildHasherDefault, DefaultHasher},
-    mem,
+    iter, mem,
     sync::Arc,
 };
 
@@ -96,8 +96,8 @@ impl Watcher {
 enum Place {
     /// It is in the index of live watchers.
     Live,
-    /// It waits until its stream has room.
-    Full,
+    /// It waits until its stream has room, with this number among those that do.
+    Full(u64),
     /// It lacks only what is kept of the latest commits.
     Near,
     /// It waits for a view.
@@ -113,9 +113,9 @@ struct Stream {
     /// The watchers by their ids. A watch that was ended by a compaction keeps its id until its client cancels it.
     ids: BTreeMap<i64, Option<Number>>,
     next_id: i64,
-    /// Watchers that wait for room, and the one whose turn is next.
-    full: BTreeSet<Number>,
-    next_full: Number,
+    /// Watchers that wait for room, in the order in which they came, each with how many had come before.
+    full: BTreeMap<u64, Number>,
+    came: u64,
 }
 
 /// Watchers that read a view together.
@@ -167,8 +167,8 @@ pub struct Hub {
     /// The number of the view that was asked for.
     view: Option<u64>,
     views: u64,
-    /// Requests that came before the hub followed.
-    requests: VecDeque<(StreamNumber, Request)>,
+    /// Requests that came before the hub followed, of each stream in their order.
+    requests: BTreeMap<StreamNumber, VecDeque<Request>>,
     /// What live watchers are to be told with the next flush.
     noted: Noted,
 }
@@ -248,7 +248,7 @@ impl Hub {
             next_reading: 0,
             view: None,
             views: 0,
-            requests: VecDeque::new(),
+            requests: BTreeMap::new(),
             noted: Noted::default(),
         }
     }
@@ -450,9 +450,13 @@ impl Hub {
             self.readings.push_back(reading);
         }
         while self.sight == Sight::Following
-            && let Some((stream, request)) = self.requests.pop_front()
+            && let Some(mut first) = self.requests.first_entry()
         {
-            self.request(stream, request);
+            let (stream, request) = (*first.key(), first.get_mut().pop_front());
+            if first.get().is_empty() {
+                first.remove();
+            }
+            request.into_iter().for_each(|request| self.request(stream, request));
         }
     }
 
@@ -476,9 +480,8 @@ impl Hub {
     fn request(&mut self, number: StreamNumber, request: Request) {
         match request {
             Request::Open(out) => {
-                let stream =
-                    Stream { out, ids: BTreeMap::new(), next_id: 0, full: BTreeSet::new(), next_full: 0 };
-                self.streams.insert(number, stream);
+                let (ids, full) = Default::default();
+                self.streams.insert(number, Stream { out, ids, next_id: 0, full, came: 0 });
                 return;
             }
             Request::Close => return self.close(number),
@@ -493,7 +496,7 @@ impl Hub {
         }
         // An answer tells the revision, and clients rely on the order of answers.
         if self.sight != Sight::Following {
-            self.requests.push_back((number, request));
+            self.requests.entry(number).or_default().push_back(request);
             return;
         }
         match request {
@@ -595,9 +598,10 @@ impl Hub {
 
     fn wait_for_room(&mut self, number: Number) {
         let watcher = self.watchers.get_mut(&number).expect("it exists");
-        watcher.place = Place::Full;
         let stream = self.streams.get_mut(&watcher.stream).expect("a watcher has a stream");
-        stream.full.insert(number);
+        stream.came += 1;
+        watcher.place = Place::Full(stream.came);
+        stream.full.insert(stream.came, number);
     }
 
     /// Gives a watcher what is pending: all of it through this revision, or as much as its stream has room for; then it
@@ -780,7 +784,7 @@ impl Hub {
     }
 
     fn close(&mut self, number: StreamNumber) {
-        self.requests.retain(|(of, _)| *of != number);
+        self.requests.remove(&number);
         let Some(stream) = self.streams.remove(&number) else { return };
         stream.ids.into_values().flatten().for_each(|watcher| self.remove(watcher));
         if self.watchers.is_empty() {
@@ -795,9 +799,9 @@ impl Hub {
             Place::Live => self.live.remove(&watcher.range, number),
             Place::Near => _ = self.near.remove(&number),
             Place::Waiting => _ = self.waiting.remove(&number),
-            Place::Full => {
+            Place::Full(place) => {
                 if let Some(stream) = self.streams.get_mut(&watcher.stream) {
-                    stream.full.remove(&number);
+                    stream.full.remove(&place);
                 }
             }
             Place::Reading(of) => {
@@ -816,10 +820,8 @@ impl Hub {
             // Then the hub hears of room again.
             return;
         }
-        let some = in_turn(&stream.full, &mut stream.next_full, turns.min(ROOM_MAX));
-        for watcher in &some {
-            stream.full.remove(watcher);
-        }
+        let first = || stream.full.pop_first().map(|(_, watcher)| watcher);
+        let some: Vec<_> = iter::from_fn(first).take(turns.min(ROOM_MAX)).collect();
         let left = turns - some.len();
         if left > 0 && !some.is_empty() {
             self.roomy.insert(number, left);
@@ -850,7 +852,7 @@ impl Hub {
         for watcher in self.watchers.values() {
             let place = match watcher.place {
                 Place::Live => "live",
-                Place::Full => "full",
+                Place::Full(_) => "full",
                 Place::Near => "near",
                 Place::Waiting => "waiting",
                 Place::Reading(_) => "reading",

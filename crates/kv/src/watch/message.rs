@@ -95,6 +95,9 @@ impl Create {
     }
 }
 
+/// What an event takes in memory beyond its key and its values.
+const TOLD_BYTES: usize = 256;
+
 /// An event, with its encodings once somebody needed them.
 #[derive(Debug)]
 pub struct Told {
@@ -105,7 +108,7 @@ pub struct Told {
 
 impl Told {
     pub(super) fn new(event: Event) -> Arc<Told> {
-        Arc::new(Told { bytes: event.bytes(), event, encoded: Default::default() })
+        Arc::new(Told { bytes: TOLD_BYTES + event.bytes(), event, encoded: Default::default() })
     }
 
     /// The event as clients get it, with the pair before it or without.
@@ -120,7 +123,7 @@ impl Told {
         self.event.to_message(prev_kv).encoded_len()
     }
 
-    /// About how many bytes the event takes as a message, the previous pair included.
+    /// About how many bytes it takes in memory, the previous pair included, which other streams may share.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes

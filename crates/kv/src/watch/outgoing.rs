@@ -30,10 +30,8 @@ pub const STREAM_BYTES_MAX: usize = 256 << 10;
 pub const ALL_BYTES_MAX: usize = 64 << 20;
 /// A stream may have one part in this many of what is left of these.
 const SHARE: usize = 64;
-/// What an event counts here at least, and any other item.
+/// What an item counts here beside its events.
 const ITEM_BYTES: usize = 64;
-/// And an event of a large revision beyond its bytes: such a stream may be the only one that has it.
-const LARGE_EVENT_BYTES: usize = 256;
 /// Items that wait here or are leaving, and requests that wait for the hub, together: with more the client's next
 /// request is not read.
 pub(super) const ITEMS_MAX: usize = 128;
@@ -217,11 +215,7 @@ impl Outgoing {
         if queue.refused || queue.ended {
             return queue.ended;
         }
-        let mut bytes = bytes;
         if !fits {
-            if let Item::Events { events, .. } = &item {
-                bytes += events.len() * LARGE_EVENT_BYTES;
-            }
             let mut large = self.all.large();
             // While half is free anything may have it: otherwise a very large one would never have its turn.
             if large.bytes > ALL_BYTES_MAX / 2 && large.bytes + bytes > ALL_BYTES_MAX {

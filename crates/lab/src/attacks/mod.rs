@@ -124,7 +124,7 @@ const ALL: &[Attack] = &[
     },
     Attack {
         name: "unread-watches",
-        about: "memory: 10 connections of `streams` watches of the whole store that nobody reads, while it is filled and deleted at once",
+        about: "memory: 10 connections of `streams` watches of the whole store that nobody reads, while it is filled and deleted at once; then with sockets that nobody reads",
         store: Store::Small,
         latency: Latency::Serves,
         nofile: None,

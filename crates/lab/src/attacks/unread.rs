@@ -1,6 +1,6 @@
 //! Attacks by clients that ask for much and read nothing of it: watches, leases and elections.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use synod_api::{
@@ -29,6 +29,10 @@ const LEASES: &str = "/etcdserverpb.Lease/LeaseLeases";
 const LEADER: &str = "/v3electionpb.Election/Leader";
 /// What clients of gRPC give streams and connections at first.
 const WINDOW: u32 = 65_535;
+/// The most that they can give.
+const ROOM_FOR_ALL: u32 = i32::MAX as u32;
+/// After so long requests have left.
+const LEFT: Duration = Duration::from_secs(2);
 /// Connections of each attack.
 const CONNECTIONS: usize = 10;
 /// Requests for progress on each stream.
@@ -37,7 +41,7 @@ const PROGRESS: usize = 200;
 const LEASES_MADE: i64 = 5_000;
 
 /// Streams with a watch of the whole store each, which ask for progress, while the store is filled again and deleted in
-/// one revision.
+/// one revision. Then the same with room for everything, on connections whose sockets nobody reads.
 pub async fn watches(scene: &mut Scene<'_>) -> Result<(), String> {
     let address = scene.cluster.servers[scene.target].client;
     let (key, range_end) = (Bytes::from_static(b"store/"), Bytes::from_static(b"store0"));
@@ -52,7 +56,7 @@ pub async fn watches(scene: &mut Scene<'_>) -> Result<(), String> {
     let progress = of(RequestUnion::ProgressRequest(WatchProgressRequest {}));
     // In one frame: a server may end a connection with many small ones.
     let requests = Bytes::from([create, progress.repeat(PROGRESS).into()].concat());
-    let (_held, opened) = many(scene, WINDOW, WATCH, &requests, false).await;
+    let (held, opened) = many(scene, WINDOW, WATCH, &requests, false).await;
     scene.note("streams", format!("{opened}; {} resident", report::all_mib(scene.cluster.resident())));
     fill(&scene.cluster, scene.target, 2_000, 10_000).await?;
     let filled = report::all_mib(scene.cluster.resident());
@@ -65,6 +69,15 @@ pub async fn watches(scene: &mut Scene<'_>) -> Result<(), String> {
     scene.note("keys deleted at once", format!("{count} in {}", report::ms(began.elapsed())));
     sleep(scene.settings.seconds()).await;
     scene.note("resident then", report::all_mib(scene.cluster.resident()));
+    drop(held);
+    let (held, opened) = many(scene, ROOM_FOR_ALL, WATCH, &requests, false).await;
+    // The requests are on their way.
+    sleep(LEFT).await;
+    held.iter().for_each(|(wire, _)| wire.stop());
+    fill(&scene.cluster, scene.target, 2_000, 10_000).await?;
+    sleep(scene.settings.seconds()).await;
+    let resident = report::all_mib(scene.cluster.resident());
+    scene.note("with room, and sockets that nobody reads", format!("{opened}; {resident} resident"));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! A hand-made HTTP/2 client, with streams that are not read and answers that are counted and thrown away.
 
-use std::net::SocketAddr;
+use std::{future::pending, net::SocketAddr, sync::Arc};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use h2::{
@@ -10,7 +10,7 @@ use h2::{
 use http::{Method, Request, header};
 use prost::Message;
 use synod_api::etcdserverpb::RangeRequest;
-use tokio::{net::TcpStream, task::JoinHandle};
+use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
 use tonic::{Code, Status};
 
 pub const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -23,6 +23,7 @@ pub struct Wire {
     address: SocketAddr,
     sender: SendRequest<Bytes>,
     driver: JoinHandle<()>,
+    stop: Arc<Notify>,
 }
 
 /// A request that was begun: its answer, and the rest of its body.
@@ -43,8 +44,22 @@ impl Wire {
         builder.initial_window_size(window).initial_connection_window_size(window.max(65_535));
         let (sender, driver) =
             builder.enable_push(false).handshake(stream).await.map_err(|error| error.to_string())?;
-        let driver = tokio::spawn(async move { drop(driver.await) });
-        Ok(Wire { address, sender, driver })
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let driver = tokio::spawn(async move {
+            let mut driver = driver;
+            tokio::select! {
+                _ = &mut driver => {}
+                // The connection stays open.
+                () = stopped.notified() => pending().await,
+            }
+        });
+        Ok(Wire { address, sender, driver, stop })
+    }
+
+    /// From now on nothing is read from the connection's socket, and nothing written.
+    pub fn stop(&self) {
+        self.stop.notify_one();
     }
 
     /// Whether the connection has ended.

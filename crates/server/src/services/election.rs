@@ -1,9 +1,8 @@
 //! etcd's service Election.
 
-use std::{future::poll_fn, sync::atomic::AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
-use h2::SendStream;
 use synod_api::{
     etcdserverpb::{RangeResponse, ResponseHeader, WatchCreateRequest},
     mvccpb::KeyValue,
@@ -22,9 +21,9 @@ use crate::{
     Replica,
     admission::Charge,
     auth::{Caller, Who},
-    call,
     message::{RequestBody, framed},
     readers::{Lane, Place},
+    sending::Sender,
     watch::{Followed, until_slow},
 };
 
@@ -102,7 +101,7 @@ impl<R: Replica> Store<R> {
     pub(crate) async fn observe(
         &self,
         body: RequestBody<'_>,
-        stream: &mut SendStream<Bytes>,
+        sender: &mut Sender,
         lane: &Lane,
         charge: &Charge,
         caller: &Caller,
@@ -115,7 +114,7 @@ impl<R: Replica> Store<R> {
             let mut revision = header.unwrap_or_default().revision;
             let leader = match kvs.pop() {
                 Some(leader) => leader,
-                None => match self.first_put(&queue, revision, stream, charge).await? {
+                None => match self.first_put(&queue, revision, sender, charge).await? {
                     Some(leader) => {
                         revision = leader.mod_revision;
                         leader
@@ -124,10 +123,10 @@ impl<R: Replica> Store<R> {
                 },
             };
             let key = leader.key.clone();
-            self.tell(stream, leader, revision, charge, &AtomicU64::new(0)).await?;
+            self.tell(sender, leader, revision, charge, &AtomicU64::new(0)).await?;
             let watch =
                 WatchCreateRequest { key, start_revision: revision + 1, ..WatchCreateRequest::default() };
-            self.tell_values(&watch, stream, charge).await?;
+            self.tell_values(&watch, sender, charge).await?;
         }
     }
 
@@ -136,12 +135,12 @@ impl<R: Replica> Store<R> {
         &self,
         queue: &Queue,
         revision: i64,
-        stream: &mut SendStream<Bytes>,
+        sender: &mut Sender,
         charge: &Charge,
     ) -> Result<Option<KeyValue>, Status> {
         let mut follower = self.follow(&queue.watch(revision), charge)?;
         loop {
-            let Followed::Events { events, .. } = unless_gone(stream, follower.next()).await? else {
+            let Followed::Events { events, .. } = sender.unless_gone(follower.next()).await?? else {
                 return Ok(None);
             };
             if let Some(put) = events.iter().find(|event| !event.is_deletion()) {
@@ -154,17 +153,17 @@ impl<R: Replica> Store<R> {
     async fn tell_values(
         &self,
         watch: &WatchCreateRequest,
-        stream: &mut SendStream<Bytes>,
+        sender: &mut Sender,
         charge: &Charge,
     ) -> Result<(), Status> {
         let mut follower = self.follow(watch, charge)?;
         let (out, taken) = (follower.out(), AtomicU64::new(0));
         let told = async {
-            while let Followed::Events { revision, events } = unless_gone(stream, follower.next()).await? {
+            while let Followed::Events { revision, events } = sender.unless_gone(follower.next()).await?? {
                 for event in events {
                     match event.to_message(false).kv {
                         Some(kv) if !event.is_deletion() => {
-                            self.tell(stream, kv, revision, charge, &taken).await?;
+                            self.tell(sender, kv, revision, charge, &taken).await?;
                         }
                         _ => return Ok(()),
                     }
@@ -180,25 +179,14 @@ impl<R: Replica> Store<R> {
 
     async fn tell(
         &self,
-        stream: &mut SendStream<Bytes>,
+        sender: &mut Sender,
         leader: KeyValue,
         revision: i64,
         charge: &Charge,
         taken: &AtomicU64,
     ) -> Result<(), Status> {
         let header = self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
-        call::send_charged(stream, framed(&LeaderResponse { header, kv: Some(leader) }), charge, taken).await
-    }
-}
-
-/// Waits for what is told next, unless the client resets the request.
-async fn unless_gone<T>(
-    stream: &mut SendStream<Bytes>,
-    next: impl Future<Output = Result<T, Status>>,
-) -> Result<T, Status> {
-    tokio::select! {
-        next = next => next,
-        _ = poll_fn(|cx| stream.poll_reset(cx)) => Err(call::gone("it has given the request up")),
+        sender.send_charged(framed(&LeaderResponse { header, kv: Some(leader) }), charge, taken).await
     }
 }
 

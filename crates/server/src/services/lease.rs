@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use h2::{RecvStream, SendStream};
+use h2::RecvStream;
 use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
@@ -38,6 +38,7 @@ use crate::{
     call,
     message::{ClientMessages, framed, too_many},
     readers::{Lane, Place},
+    sending::Sender,
 };
 
 /// How long a renewal may wait for others.
@@ -153,7 +154,7 @@ impl<R: Replica> Store<R> {
         &self,
         charge: &Charge,
         body: RecvStream,
-        stream: &mut SendStream<Bytes>,
+        sender: &mut Sender,
         caller: &Caller,
     ) -> Result<(), Status> {
         self.check_single()?;
@@ -183,7 +184,7 @@ impl<R: Replica> Store<R> {
                 }
             }
             if !frames.is_empty() {
-                call::send_patiently(stream, frames.freeze()).await?;
+                sender.send(frames.freeze()).await?;
             }
         }
         Ok(())

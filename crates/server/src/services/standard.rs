@@ -1,9 +1,8 @@
 //! The services that gRPC has for every server: health and reflection.
 
-use std::{collections::BTreeSet, future::poll_fn, sync::atomic::AtomicU64};
+use std::{collections::BTreeSet, sync::atomic::AtomicU64};
 
-use bytes::Bytes;
-use h2::{RecvStream, SendStream};
+use h2::RecvStream;
 use prost::Message as _;
 use prost_reflect::FileDescriptor;
 use synod_api::grpc::{
@@ -23,9 +22,9 @@ use super::envelope::Store;
 use crate::{
     Replica,
     admission::Charge,
-    call,
     gateway::POOL,
     message::{ClientMessages, RequestBody, framed},
+    sending::Sender,
 };
 
 impl<R: Replica> Store<R> {
@@ -48,26 +47,25 @@ impl<R: Replica> Store<R> {
     pub(crate) async fn watch_health(
         &self,
         body: RequestBody<'_>,
-        stream: &mut SendStream<Bytes>,
+        sender: &mut Sender,
     ) -> Result<(), Status> {
         let request: HealthCheckRequest = body.message().await?;
         let known = request.service.is_empty();
         let status = if known { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
-        call::send_patiently(stream, framed(&HealthCheckResponse { status: status.into() })).await?;
-        let _ = poll_fn(|cx| stream.poll_reset(cx)).await;
-        Err(call::gone("it has given the request up"))
+        sender.send(framed(&HealthCheckResponse { status: status.into() })).await?;
+        Err(sender.reset().await)
     }
 
     /// Tells what services and messages there are.
     pub(crate) async fn reflect(
         &self,
         body: RecvStream,
-        stream: &mut SendStream<Bytes>,
+        sender: &mut Sender,
         charge: &Charge,
     ) -> Result<(), Status> {
         let mut messages = ClientMessages::new(body, self.message_bytes_max(), charge);
         while let Some(request) = messages.next().await? {
-            call::send_charged(stream, framed(&reflected(request)), charge, &AtomicU64::new(0)).await?;
+            sender.send_charged(framed(&reflected(request)), charge, &AtomicU64::new(0)).await?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
-use h2::{RecvStream, SendStream};
+use h2::RecvStream;
 use prost::{Message as _, encoding::encode_varint};
 use synod_api::etcdserverpb::{ResponseHeader, WatchRequest, WatchResponse, watch_request::RequestUnion};
 use synod_kv::watch::{
@@ -28,6 +28,7 @@ use crate::{
     auth::Caller,
     call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT},
     message::{ClientMessages, begun, too_many},
+    sending::Sender,
     services::Store,
 };
 
@@ -44,7 +45,7 @@ pub(crate) async fn serve<R: Replica>(
     store: &Store<R>,
     charge: &Charge,
     body: RecvStream,
-    stream: &mut SendStream<Bytes>,
+    sender: &mut Sender,
     caller: &Caller,
 ) -> Result<(), Status> {
     if !charge.grow(STREAM_BYTES_MIN as u64) {
@@ -53,7 +54,7 @@ pub(crate) async fn serve<R: Replica>(
     let opened = watches.open();
     let (progress, frames) = Default::default();
     let taken = AtomicU64::new(0);
-    let sending = Sending { store, charge, opened: &opened, stream, taken: &taken, progress, frames };
+    let sending = Sending { store, charge, opened: &opened, sender, taken: &taken, progress, frames };
     let messages = ClientMessages::new(body, store.message_bytes_max(), charge);
     tokio::select! {
         outcome = sending.run() => outcome,
@@ -97,14 +98,19 @@ async fn read<R: Replica>(
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => {
                 let create = Create::of(&request);
-                if let Err(refused) = store.may_watch(caller, &request).await {
-                    // It may be tried again on the same stream, as with etcd.
-                    opened.ask(Request::Refuse(in_go(&refused)));
-                } else if charge.grow(create.cost()) {
-                    opened.ask(Request::Create(Box::new(create)));
-                } else {
+                let cost = create.cost();
+                // What the client asked is held beside what becomes of it until it is judged.
+                if !charge.grow(2 * cost) {
                     opened.ask(Request::Refuse(too_many().message().to_owned()));
+                    continue;
                 }
+                // If it is refused, it may be tried again on the same stream, as with etcd.
+                let judged = store.may_watch(caller, &request).await;
+                charge.give_back(if judged.is_ok() { cost } else { 2 * cost });
+                opened.ask(match judged {
+                    Ok(()) => Request::Create(Box::new(create)),
+                    Err(refused) => Request::Refuse(in_go(&refused)),
+                });
             }
             Some(RequestUnion::CancelRequest(request)) => opened.ask(Request::Cancel(request.watch_id)),
             Some(RequestUnion::ProgressRequest(_)) => opened.ask(Request::Progress(None)),
@@ -124,7 +130,7 @@ struct Sending<'a, R> {
     store: &'a Store<R>,
     charge: &'a Charge,
     opened: &'a Opened,
-    stream: &'a mut SendStream<Bytes>,
+    sender: &'a mut Sender,
     /// Bytes that the client has taken.
     taken: &'a AtomicU64,
     /// The watches that want to know from time to time how far they are, and whether they had no events lately.
@@ -142,10 +148,10 @@ impl<R: Replica> Sending<'_, R> {
         let mut tick = pin!(sleep_until(next_tick()));
         loop {
             // Nothing is taken for a client that has no room: it waits where it is counted.
-            call::room_patiently(self.stream, 1).await?;
+            self.sender.little_room(1).await?;
             let item = tokio::select! {
                 item = poll_fn(|cx| self.opened.out.poll_next(cx)) => item,
-                _ = poll_fn(|cx| self.stream.poll_reset(cx)) => return Err(call::gone("it has given the request up")),
+                gone = self.sender.reset() => return Err(gone),
                 () = tick.as_mut() => {
                     tick.as_mut().reset(next_tick());
                     self.ask_for_progress();
@@ -153,12 +159,18 @@ impl<R: Replica> Sending<'_, R> {
                 }
             };
             self.put(item.ok_or_else(call::stopped)?).await?;
-            while self.frames.len() < GATHERED_BYTES
-                && let Some(item) = self.opened.out.next()
-            {
-                self.put(item).await?;
+            let mut more = true;
+            while more && self.frames.len() < GATHERED_BYTES {
+                match self.opened.out.next() {
+                    Some(item) => self.put(item).await?,
+                    None => more = false,
+                }
             }
             self.flush().await?;
+            if !more {
+                // A stream that may be idle keeps no buffer.
+                self.frames = BytesMut::new();
+            }
             self.opened.out.sent();
         }
     }
@@ -176,7 +188,7 @@ impl<R: Replica> Sending<'_, R> {
     }
 
     async fn flush(&mut self) -> Result<(), Status> {
-        call::send_counted(self.stream, self.frames.split().freeze(), self.taken).await
+        self.sender.send_counted(self.frames.split().freeze(), self.taken).await
     }
 
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
@@ -313,7 +325,7 @@ impl<R: Replica> Sending<'_, R> {
             return Ok(());
         }
         self.flush().await?;
-        call::send_counted(self.stream, bytes.clone(), self.taken).await
+        self.sender.send_counted(bytes.clone(), self.taken).await
     }
 }
 

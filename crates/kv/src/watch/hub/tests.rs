@@ -323,7 +323,8 @@ fn requests_that_wait_for_the_hub_are_bounded() {
 #[test]
 fn many_watchers_of_many_commits_get_them_in_parts() {
     let mut world = World::new(1 << 30);
-    let noted_max = Bounds::default().noted_max;
+    let noted_max = 1 << 16;
+    world.hub.bounds.noted_max = noted_max;
     let (watchers, commits) = (1 << 10, (noted_max >> 10) + 3);
     for _ in 0..watchers {
         let stream = world.open();
@@ -398,6 +399,60 @@ fn a_revision_with_much_for_many_watchers_reaches_some_later() {
         world.run();
         assert_eq!(world.hub.places(), [("live", watchers + 1)].into());
     }
+}
+
+/// One that comes later and takes a turn may wait for what no room on its own stream brings.
+#[test]
+fn a_watcher_that_waits_for_room_has_its_turn_before_those_that_come_later() {
+    let mut world = World::new(1 << 30);
+    let fill = |world: &mut World, letter: &str| {
+        (0..40).for_each(|n| world.put(&format!("{letter}{n:02}"), &"v".repeat(100_000)));
+    };
+    fill(&mut world, "k");
+    fill(&mut world, "m");
+    for _ in 0..30 {
+        let holder = world.open();
+        world.watch(holder, "k", "l", 0);
+    }
+    world.run();
+    (0..30).for_each(|holder| drop(world.items(holder)));
+    let delete = |world: &mut World, key: &'static str, range_end: &'static str| {
+        let (key, range_end) = (key.into(), range_end.into());
+        world.execute(Command::DeleteRange(DeleteRangeRequest { key, range_end, ..Default::default() }));
+    };
+    delete(&mut world, "k", "l");
+    world.run();
+    assert_eq!(world.hub.places().get("full"), Some(&14), "large revisions have no place any more");
+    let stream = world.open();
+    world.watch(stream, "a", "", 0);
+    world.watch(stream, "m", "n", 0);
+    let puts = |world: &World| {
+        let events = |item: Item| if let Item::Events { events, .. } = item { events.len() } else { 0 };
+        world.items(stream).into_iter().map(events).sum::<usize>()
+    };
+    let fill_stream = |world: &mut World| {
+        (0..100).for_each(|_| world.put("a", &"v".repeat(10_000)));
+        world.run();
+        assert_eq!(world.hub.places().get("full"), Some(&15));
+    };
+    world.run();
+    // It has had a turn already.
+    fill_stream(&mut world);
+    let mut told = 0;
+    while told < 100 {
+        told += puts(&world);
+        world.burst(usize::MAX);
+    }
+    world.run();
+    assert_eq!(world.hub.places().get("full"), Some(&14));
+    fill_stream(&mut world);
+    told = puts(&world);
+    delete(&mut world, "m", "n");
+    for _ in 0..100 {
+        world.burst(usize::MAX);
+        told += puts(&world);
+    }
+    assert_eq!(told, 100);
 }
 
 /// Also if its thread panics.
