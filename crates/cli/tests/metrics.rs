@@ -144,7 +144,7 @@ fn metrics_are_valid_openmetrics_and_say_what_is_wanted_to_know() {
     let commits = value(&page, "synod_log_commit_seconds_count");
     assert_eq!(value(&page, "etcd_disk_wal_fsync_duration_seconds_count"), commits);
     assert!(value(&page, "etcd_network_peer_sent_bytes_total{To=\"2\"}") > 0.0);
-    let put = "grpc_type=\"unary\",grpc_service=\"etcdserverpb.KV\",grpc_method=\"Put\",grpc_code=\"OK\"";
+    let put = "grpc_code=\"OK\",grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"";
     assert!(value(&page, &format!("grpc_server_handled_total{{{put}}}")) >= 2.0);
     assert!(value(&page, "process_resident_memory_bytes") > 1e6);
     assert!(value(&page, "process_cpu_seconds_total") > 0.0);

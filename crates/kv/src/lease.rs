@@ -386,6 +386,7 @@ impl KvStore {
             lease.keys.remove_max();
         }
         let keys = lease.keys.len();
+        self.counted.deletions += keys as u64;
         for key in lease.keys {
             self.write_tombstone(&mut writes, key);
         }

@@ -94,6 +94,7 @@ impl KvStore {
         if planted::has(KvBug::KeepRightsAtRestore) {
             Arc::make_mut(&mut read.auth).keep_rights_of(&self.auth);
         }
+        read.counted = self.counted;
         read.feed = self.feed.take();
         read.comparer = self.comparer.take();
         read.auth_feed = self.auth_feed.take();
@@ -156,7 +157,7 @@ mod tests {
             panic!("no status")
         };
         assert_eq!((status.revision, status.compact_revision, status.keys, status.versions), (2, 0, 1, 1));
-        assert_eq!(status.size_bytes, store.size_bytes());
+        assert_eq!((status.size_bytes, status.puts, status.deletions), (store.size_bytes(), 1, 0));
         let Answer::HashKv(hash) = query(&store, Query::HashKv(HashKvRequest { revision: 2 })) else {
             panic!("no hash")
         };

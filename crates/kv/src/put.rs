@@ -124,6 +124,7 @@ impl KvStore {
         };
         self.versions += 1;
         self.size_bytes += size;
+        self.counted.puts += 1;
         self.record(writes, key);
         Ok(PutResponse { header: header(writes.revision), prev_kv })
     }

@@ -69,12 +69,22 @@ pub struct KvStore {
     pub(crate) auth: Arc<Auth>,
     /// What the replicated clock showed at the last command.
     pub(crate) now_ms: u64,
+    /// What was executed. It is no part of the replicated state.
+    pub(crate) counted: Counted,
     /// It is told what is committed. It is no part of the replicated state.
     pub(crate) feed: Option<Arc<dyn Feed>>,
     /// It is told of users and tokens. It is no part of the replicated state.
     pub(crate) auth_feed: Option<Arc<dyn AuthFeed>>,
     /// It is told what members say of their hashes. It is no part of the replicated state.
     pub(crate) comparer: Option<Arc<dyn Comparer>>,
+}
+
+/// Operations that a store has executed since its program began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) puts: u64,
+    /// Of a key or a range.
+    pub(crate) deletions: u64,
 }
 
 /// Compares this store with those of other members. Calls come from the thread that executes commands, in the order of
@@ -132,6 +142,7 @@ impl KvStore {
             leases: Leases::default(),
             auth: Arc::default(),
             now_ms: 0,
+            counted: Counted::default(),
             feed: None,
             comparer: None,
             auth_feed: None,
@@ -280,6 +291,8 @@ impl KvStore {
             versions: self.versions,
             alarms: self.list_alarms(AlarmType::None),
             purged_revision: self.purged,
+            puts: self.counted.puts,
+            deletions: self.counted.deletions,
         }
     }
 
@@ -346,6 +359,7 @@ impl KvStore {
             }
         }
         let deleted = doomed.len();
+        self.counted.deletions += 1;
         for key in doomed {
             self.write_tombstone(writes, key);
         }

@@ -28,6 +28,7 @@ use crate::{
     feeds::Feed,
     message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
+    requests::RequestMetrics,
     sending::{HANDED_BYTES, Sender},
     services::{Answer, Pieces, Store},
     watch::serve,
@@ -36,7 +37,7 @@ use crate::{
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
-/// etcd's header for streams that are to end when there is no leader.
+/// etcd's header for calls that are to be refused, and streams that are to end, when there is no leader.
 const NEEDS_LEADER: &str = "hasleader";
 /// The calls that last as long as their clients want.
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
@@ -71,7 +72,7 @@ pub(crate) struct Call {
     reply: SendResponse<Bytes>,
     came: Instant,
     charge: Charge,
-    /// Whether a stream is to end when there is no leader.
+    /// Whether it is to be refused, or to end, when there is no leader.
     needs_leader: bool,
     caller: Caller,
 }
@@ -113,9 +114,13 @@ impl Call {
         if LASTING.contains(&self.path.as_str()) {
             return Box::pin(self.serve_stream(store, lane, ending.clone())).await;
         }
-        let Call { path, body, mut deadline, mut reply, came, charge, needs_leader: _, caller } = self;
+        let Call { path, body, mut deadline, mut reply, came, charge, needs_leader, caller } = self;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
+        if needs_leader && !store.knows_leader() {
+            answered(Code::Unavailable);
+            return Refusal::from(no_leader()).send(&mut reply);
+        }
         let answer = {
             let body = RequestBody::new(body, store.message_bytes_max(), &charge);
             let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge, &caller));
@@ -186,13 +191,16 @@ impl Call {
         mut ending: watch::Receiver<bool>,
     ) {
         let Call { path, body, deadline, mut reply, came, charge, needs_leader, caller } = self;
+        // A stream whose connection ends is dropped here: its client has cancelled it.
+        let mut counted = Counted { requests: store.requests(), path: &path, came, code: Code::Cancelled };
         let served = match path.as_str() {
             _ if !charge.grow(HANDED_BYTES) => Err(too_many()),
+            _ if needs_leader && !store.knows_leader() => Err(no_leader()),
             WATCH | OBSERVE => store.watches().map(drop),
             KEEP_ALIVE => store.check_single(),
             _ => Ok(()),
         };
-        let code = match served {
+        counted.code = match served {
             Err(refused) => {
                 let code = refused.code();
                 Refusal::from(refused).send(&mut reply);
@@ -222,14 +230,27 @@ impl Call {
                     tokio::select! {
                         outcome = served => outcome,
                         _ = ending.wait_for(|ending| *ending) => Err(stopped()),
-                        () = leaderless => Err(Status::unavailable("etcdserver: no leader")),
+                        () = leaderless => Err(no_leader()),
                     }
                 });
                 let outcome = outcome.await;
                 end(&mut sender, outcome)
             }
         };
-        store.requests().answered(path.as_str(), code, came.elapsed());
+    }
+}
+
+/// Counts a call when it is dropped.
+struct Counted<'a> {
+    requests: &'a RequestMetrics,
+    path: &'a PathAndQuery,
+    came: Instant,
+    code: Code,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.requests.answered(self.path.as_str(), self.code, self.came.elapsed());
     }
 }
 
@@ -417,6 +438,10 @@ async fn send_as_taken(sender: &mut Sender, mut piece: Bytes, pace: &mut Pace) -
         sender.hand(part)?;
     }
     Ok(())
+}
+
+fn no_leader() -> Status {
+    Status::unavailable("etcdserver: no leader")
 }
 
 pub(crate) fn stopped() -> Status {

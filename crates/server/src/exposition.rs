@@ -195,7 +195,14 @@ impl Present {
         let Some(store) = &self.store else { return Ok(()) };
         let help = "Keys and values with their versions, as they count against the quota";
         families.gauge_bytes("etcd_mvcc_db_total_size_in", help, store.size_bytes)?;
-        families.gauge_bytes("etcd_mvcc_db_total_size_in_use_in", help, store.size_bytes)
+        families.gauge_bytes("etcd_mvcc_db_total_size_in_use_in", help, store.size_bytes)?;
+        let help = "Keys that exist";
+        families.gauge("etcd_debugging_mvcc_keys_total", help, store.keys)?;
+        let help = "Puts that this replica has executed, those of transactions included";
+        families.counter("etcd_mvcc_put", help, store.puts)?;
+        let help =
+            "Deletions of a key or a range that this replica has executed, and keys whose leases ended";
+        families.counter("etcd_mvcc_delete", help, store.deletions)
     }
 }
 

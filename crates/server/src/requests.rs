@@ -117,11 +117,12 @@ impl RequestMetrics {
             let (service, name) = path[1..].split_once('/').expect("a path has a service and a method");
             let counts = method.codes.iter().map(|count| count.load(Relaxed)).enumerate();
             counts.filter(|(_, count)| *count > 0).map(move |(code, count)| {
+                // In the order in which Go's library writes them.
                 let labels = [
-                    ("grpc_type", stream_kind(name).to_owned()),
-                    ("grpc_service", service.to_owned()),
-                    ("grpc_method", name.to_owned()),
                     ("grpc_code", code_name(code)),
+                    ("grpc_method", name.to_owned()),
+                    ("grpc_service", service.to_owned()),
+                    ("grpc_type", stream_kind(name).to_owned()),
                 ];
                 (labels, count)
             })
@@ -199,7 +200,7 @@ mod tests {
             "synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"OK\"} 1",
             "synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"ResourceExhausted\"} 1",
             "synod_requests_total{method=\"other\",code=\"OK\"} 2",
-            "grpc_server_handled_total{grpc_type=\"unary\",grpc_service=\"etcdserverpb.KV\",grpc_method=\"Put\",grpc_code=\"ResourceExhausted\"} 1",
+            "grpc_server_handled_total{grpc_code=\"ResourceExhausted\",grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 1",
             "synod_request_seconds_bucket{le=\"0.0001\",method=\"/etcdserverpb.KV/Put\"} 0",
             "synod_request_seconds_bucket{le=\"0.0002\",method=\"/etcdserverpb.KV/Put\"} 1",
             "synod_request_seconds_bucket{le=\"+Inf\",method=\"/etcdserverpb.KV/Put\"} 2",

@@ -67,6 +67,7 @@ async fn pages_are_served_at_both_addresses() {
         let (status, metrics) = page(address, "/metrics").await;
         assert!(status == 200 && metrics.contains("made_up 1"), "{metrics}");
         assert!(metrics.contains("\netcd_server_has_leader 1\n"), "{metrics}");
+        assert!(metrics.contains("\netcd_mvcc_put_total 0\n"), "{metrics}");
         assert!(metrics.contains("\netcd_server_version{server_version=\"3.7.3\"} 1\n"), "{metrics}");
         let (status, vars) = page(address, "/debug/vars").await;
         let vars: serde_json::Value = serde_json::from_str(&vars).unwrap();
@@ -355,7 +356,13 @@ async fn without_a_leader_only_what_is_local_is_answered() {
     let get = RangeRequest { key: "k".into(), ..Default::default() };
     let status = client.range(get.clone()).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Unavailable, "etcdserver: no leader"));
-    client.range(RangeRequest { serializable: true, ..get }).await.unwrap();
+    let local = RangeRequest { serializable: true, ..get };
+    client.range(local.clone()).await.unwrap();
+    // Nor if the client asks for a leader, as etcd's does of all its calls if it is told to.
+    let mut needing = Request::new(local);
+    needing.metadata_mut().insert("hasleader", "true".parse().unwrap());
+    let status = client.range(needing).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "etcdserver: no leader"));
     let address = server.metrics_addresses()[0];
     assert_eq!(
         page(address, "/health").await,

@@ -131,6 +131,7 @@ impl DataDir {
         groups: Groups,
     ) -> Result<DataDir, StorageError> {
         refuse_unfinished(&*disk, path)?;
+        refuse_etcds(&*disk, path)?;
         create_dir(&*disk, path)?;
         if disk.file_bytes(&path.join(FILE_NAME)).is_err() {
             // Where the identity file exists, an earlier start has already made the way to the directory durable.
@@ -352,6 +353,15 @@ impl Marker {
     }
 }
 
+/// An operator who puts this program in etcd's place and keeps the data directory would find the store empty.
+fn refuse_etcds(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
+    let has = |file: &str| disk.file_bytes(&path.join(file)).is_ok();
+    if has("member/snap/db") && !has(FILE_NAME) {
+        return Err(StorageError::OfEtcd { path: path.to_owned() });
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -378,6 +388,19 @@ mod tests {
             assert_eq!(again.identity().incarnation, Incarnation(life));
             assert_eq!(again.previous().unwrap().name, "n1");
         }
+    }
+
+    #[test]
+    fn the_data_of_an_etcd_are_left_alone() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("default.etcd");
+        fs::create_dir_all(path.join("member/snap")).unwrap();
+        fs::write(path.join("member/snap/db"), "pages").unwrap();
+        let refused = open(&path, 7, 1).unwrap_err();
+        assert!(refused.to_string().contains("has the data of an etcd"), "{refused}");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing is added");
+        fs::remove_dir_all(path.join("member")).unwrap();
+        open(&path, 7, 1).unwrap();
     }
 
     /// The directories above are durable too, although an earlier start may have made them and ended before

@@ -68,6 +68,16 @@ pub enum StorageError {
         /// The expected owner.
         expected: String,
     },
+    /// The directory has etcd's data, which this program cannot read.
+    #[error(
+        "{} has the data of an etcd (member/snap/db), which synod does not read: it would begin an empty store beside \
+         them. Start it in another directory, and copy the keys with `etcdctl make-mirror`",
+        path.display()
+    )]
+    OfEtcd {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The files are of other groups.
     #[error("{} is of the groups {found}, and {expected} are asked for; a cluster's groups stay as they were", path.display())]
     Groups {

@@ -13,9 +13,13 @@ const SET: u8 = 0x31;
 #[must_use]
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
-    let mut names = certificate.subject();
+    common_name_in(certificate.subject())
+}
+
+/// The common name in a subject, which is a sequence, without its head, of sets of sequences of an identifier and a
+/// value.
+fn common_name_in(mut names: &[u8]) -> Option<String> {
     let mut found = None;
-    // A subject is a sequence of sets of sequences of an identifier and a value; the outer head is not part of it.
     while let Some((SET, mut set)) = element(&mut names) {
         while let Some((SEQUENCE, mut pair)) = element(&mut set) {
             if element(&mut pair)? == (OBJECT_IDENTIFIER, &COMMON_NAME) {
@@ -49,7 +53,10 @@ fn element<'a>(bytes: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rustls::pki_types::pem::PemObject;
+    use synod_fuzz::{Budget, Corpus, Memory, Target, Verdict, run};
 
     use super::*;
     use crate::authority::{Authority, Issued, Wanted};
@@ -67,6 +74,42 @@ mod tests {
             assert_eq!(common_name(&der(&issued)), expected);
         }
         assert_eq!(common_name(&CertificateDer::from(vec![0x30, 0x80, 1, 2])), None);
+    }
+
+    /// Clients and peers show certificates: of any bytes nothing comes but a name or none.
+    #[test]
+    fn any_bytes_are_a_subject_with_a_name_or_without() {
+        fn subject(input: &[u8]) -> Verdict {
+            let whole = common_name(&CertificateDer::from(input));
+            match (common_name_in(input), whole) {
+                (Some(name), _) => {
+                    Verdict::Accepted(format!("{} bytes", name.len().checked_ilog2().unwrap_or(0)))
+                }
+                (None, Some(_)) => Verdict::Accepted("certificate".to_owned()),
+                (None, None) => Verdict::Refused("no name".to_owned()),
+            }
+        }
+        fn seeds() -> Vec<(String, Vec<u8>)> {
+            let authority = Authority::new();
+            let issued = authority.issue(&Wanted { common_name: "example.com", ..Wanted::default() });
+            let certificate = der(&issued);
+            let subject = EndEntityCert::try_from(&certificate).unwrap().subject().to_vec();
+            vec![("certificate".to_owned(), certificate.to_vec()), ("subject".to_owned(), subject)]
+        }
+        let target = Target {
+            name: "certificate",
+            about: "",
+            run: subject,
+            seeds,
+            memory: Memory::UNLIMITED,
+            words: &[&[SEQUENCE], &[SET], &[OBJECT_IDENTIFIER, 3], &COMMON_NAME, &[0x81], &[0x82]],
+        };
+        let corpus = Corpus { inputs: seeds() };
+        let budget = Budget { runs: u64::MAX, time: Duration::from_millis(700) };
+        match run(&target, &corpus, 1, budget) {
+            Ok(report) => println!("{report}"),
+            Err(failure) => panic!("{failure}"),
+        }
     }
 
     #[test]

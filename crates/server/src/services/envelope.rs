@@ -144,12 +144,17 @@ impl<R: Replica> Store<R> {
         self.strict_reconfig_check
     }
 
+    /// Whether there is a leader, as far as the replica knows.
+    pub(crate) fn knows_leader(&self) -> bool {
+        self.replica().status().leader.is_some()
+    }
+
     /// Waits until there has been no leader for some seconds. The replica is asked once for all who wait.
     pub(crate) async fn until_leaderless(&self) {
         let look = || {
             let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
             if leader.looked.elapsed() >= LEADER_GLANCE {
-                let is_there = self.replica().status().leader.is_some();
+                let is_there = self.knows_leader();
                 leader.looked = Instant::now();
                 leader.gone = if is_there { None } else { leader.gone.or(Some(leader.looked)) };
             }
@@ -382,6 +387,8 @@ pub(super) fn summed(mut all: Vec<KvStatus>) -> KvStatus {
         sum.size_bytes += status.size_bytes;
         sum.keys += status.keys;
         sum.versions += status.versions;
+        sum.puts += status.puts;
+        sum.deletions += status.deletions;
         sum.alarms.extend(status.alarms);
     }
     sum

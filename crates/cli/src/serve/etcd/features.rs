@@ -5,7 +5,8 @@ use std::str::FromStr;
 use crate::serve::units;
 
 /// The features of etcd 3.7 that switch nothing here.
-const WITHOUT_MEANING: [&str; 7] = [
+const WITHOUT_MEANING: [&str; 8] = [
+    "AllBeta",
     "StopGRPCServiceOnDefrag",
     "TxnModeWriteWithSharedBuffer",
     "LeaseCheckpoint",
@@ -30,24 +31,29 @@ impl FromStr for Features {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Features, String> {
-        let mut features = Features::default();
+        let (mut features, mut all_alpha) = (Features::default(), None);
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
             let (name, value) =
                 pair.split_once('=').ok_or_else(|| format!("missing bool value for {pair}"))?;
             let value = units::truth(value)?;
             match name.trim() {
+                "AllAlpha" => all_alpha = Some(value),
                 "CompactHashCheck" => features.compact_hash_check = Some(value),
                 "InitialCorruptCheck" => features.initial_corrupt_check = Some(value),
                 name => match WITHOUT_MEANING.iter().find(|known| **known == name) {
                     Some(known) => features.without_meaning.push(known),
                     None => {
                         return Err(format!(
-                            "unrecognized feature gate: {name}; accepted: CompactHashCheck, InitialCorruptCheck, {}",
+                            "unrecognized feature gate: {name}; accepted: AllAlpha, CompactHashCheck, InitialCorruptCheck, {}",
                             WITHOUT_MEANING.join(", ")
                         ));
                     }
                 },
             }
+        }
+        // Of the features that etcd calls alpha these two have a meaning here; what is switched by name stays so.
+        for feature in [&mut features.compact_hash_check, &mut features.initial_corrupt_check] {
+            *feature = feature.or(all_alpha);
         }
         Ok(features)
     }
@@ -64,10 +70,10 @@ mod tests {
         assert_eq!(features.compact_hash_check, Some(true));
         assert_eq!(features.initial_corrupt_check, Some(false));
         assert_eq!(features.without_meaning, ["PriorityRequest"]);
+        let features: Features = "CompactHashCheck=false,AllAlpha=true,AllBeta=true".parse().unwrap();
+        assert_eq!((features.compact_hash_check, features.initial_corrupt_check), (Some(false), Some(true)));
         let why = |text: &str| text.parse::<Features>().unwrap_err();
-        assert!(
-            why("Speed=true").starts_with("unrecognized feature gate: Speed; accepted: CompactHashCheck")
-        );
+        assert!(why("Speed=true").starts_with("unrecognized feature gate: Speed; accepted: AllAlpha"));
         assert!(why("CompactHashCheck").contains("missing bool value"));
         assert!(why("CompactHashCheck=maybe").contains("maybe"));
     }
