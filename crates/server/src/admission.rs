@@ -12,8 +12,6 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::sending::Rounds;
-
 /// Bytes that a request takes besides its body and its answer: the state of its stream and of the code that answers it.
 pub(crate) const REQUEST_BYTES: u64 = 4 << 10;
 
@@ -44,7 +42,6 @@ struct Held {
     bytes: AtomicU64,
     /// The part of `bytes` that belongs to answered requests whose answers may not have left yet.
     answered: AtomicU64,
-    rounds: Rounds,
 }
 
 /// The memory that a request holds. Dropping it means that the answer has been handed to the connection.
@@ -63,8 +60,7 @@ impl Admission {
     pub(crate) fn share(&self) -> Share {
         let (free, plenty) = (Arc::clone(&self.free), self.max / 2);
         let none = || AtomicU64::new(0);
-        let rounds = Rounds::default();
-        Share(Arc::new(Held { free, plenty, extra: none(), bytes: none(), answered: none(), rounds }))
+        Share(Arc::new(Held { free, plenty, extra: none(), bytes: none(), answered: none() }))
     }
 }
 
@@ -72,11 +68,6 @@ impl Share {
     /// Charges a new request for `bytes`, if the share has room for it.
     pub(crate) fn charge(&self, bytes: u64) -> Option<Charge> {
         self.take(bytes).then(|| Charge { share: self.clone(), bytes: AtomicU64::new(bytes) })
-    }
-
-    /// The rounds of the connection.
-    pub(crate) fn rounds(&self) -> &Rounds {
-        &self.0.rounds
     }
 
     /// Bytes that answered requests held and that [`sent`](Share::sent) has not given back.
@@ -132,11 +123,6 @@ impl Drop for Held {
 }
 
 impl Charge {
-    /// The share of which it is.
-    pub(crate) fn share(&self) -> Share {
-        self.share.clone()
-    }
-
     /// Charges the request for `bytes` more, if there is room for them.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         let taken = self.share.take(bytes);

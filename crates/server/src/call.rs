@@ -148,33 +148,28 @@ impl Call {
                 match send_message(&mut reply, message) {
                     None => answered(Code::Ok),
                     Some((stream, message)) => {
-                        answered(
-                            Box::pin(send_large(Sender::new(stream, charge.share()), message, deadline))
-                                .await,
-                        );
+                        answered(Box::pin(send_large(Sender::new(stream), message, deadline)).await);
                     }
                 }
             }
             Some(Ok(Answer::Large(message, _place))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     charge.shrink_to(REQUEST_BYTES);
-                    answered(
-                        Box::pin(send_large(Sender::new(stream, charge.share()), message, deadline)).await,
-                    );
+                    answered(Box::pin(send_large(Sender::new(stream), message, deadline)).await);
                 }
             }
             Some(Ok(Answer::Pieces(pieces))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     charge.shrink_to(REQUEST_BYTES);
                     // Boxed, since it is rare and large.
-                    let sender = Sender::new(stream, charge.share());
+                    let sender = Sender::new(stream);
                     answered(Box::pin(send_pieces(sender, pieces, lane, &charge, deadline)).await);
                 }
             }
             Some(Ok(Answer::Feed(feed))) => {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     charge.shrink_to(REQUEST_BYTES);
-                    let sender = Sender::new(stream, charge.share());
+                    let sender = Sender::new(stream);
                     answered(Box::pin(send_feed(sender, feed, &charge, deadline)).await);
                 }
             }
@@ -208,7 +203,7 @@ impl Call {
             }
             Ok(()) => {
                 let Ok(stream) = reply.send_response(head(), false) else { return };
-                let mut sender = Sender::new(stream, charge.share());
+                let mut sender = Sender::new(stream);
                 let served = async {
                     match path.as_str() {
                         WATCH => serve(store.watches()?, store, &charge, body, &mut sender, &caller).await,
@@ -420,12 +415,24 @@ fn end(sender: &mut Sender, outcome: Result<(), Status>) -> Code {
     code
 }
 
-/// Ends a call whose answer is not little, once the client's socket has taken it. What it does not take for a minute
-/// is thrown away.
+/// Ends a call whose answer is not little once its connection has taken it. If nothing of it leaves for a minute, or
+/// the client has taken next to nothing for as long already, the rest is thrown away.
 async fn end_once_left(mut sender: Sender, outcome: Result<(), Status>) -> Code {
-    let code = end(&mut sender, outcome);
-    if code != Code::DeadlineExceeded && time::timeout(TAKE_TIMEOUT, sender.until_left()).await.is_err() {
+    if outcome.as_ref().is_err_and(|status| status.message() == NOT_TAKEN) && sender.handed() > 0 {
         sender.cancel();
+        return Code::ResourceExhausted;
+    }
+    let code = end(&mut sender, outcome);
+    while code != Code::DeadlineExceeded && sender.handed() > 0 {
+        match time::timeout(TAKE_TIMEOUT, sender.until_fewer()).await {
+            Ok(Ok(())) => {}
+            // The client is gone.
+            Ok(Err(_)) => break,
+            Err(_) => {
+                sender.cancel();
+                return Code::ResourceExhausted;
+            }
+        }
     }
     code
 }
@@ -548,7 +555,6 @@ mod tests {
     use tokio::io::duplex;
 
     use super::*;
-    use crate::admission::Admission;
 
     /// How an answer of a megabyte ends if the client takes it at this pace, and how much of it arrived.
     async fn taken(bytes: usize, every: Duration) -> (Code, usize) {
@@ -557,18 +563,8 @@ mod tests {
             let mut connection = h2::server::handshake(server).await.unwrap();
             let (_request, mut reply) = connection.accept().await.unwrap().unwrap();
             let stream = reply.send_response(head(), false).unwrap();
-            let share = Admission::new(1 << 20).share();
-            let sender = Sender::new(stream, share.clone());
-            let connection = tokio::spawn(async move {
-                poll_fn(|cx| {
-                    let round = share.rounds().begin();
-                    let ended = connection.poll_closed(cx);
-                    share.rounds().left_before(round);
-                    ended
-                })
-                .await
-            });
-            let code = send_large(sender, vec![7; 1 << 20].into(), Deadline::NONE).await;
+            let connection = tokio::spawn(async move { poll_fn(|cx| connection.poll_closed(cx)).await });
+            let code = send_large(Sender::new(stream), vec![7; 1 << 20].into(), Deadline::NONE).await;
             let _ = connection.await;
             code
         });
@@ -601,6 +597,42 @@ mod tests {
         let (code, came) = taken(100, Duration::from_secs(50)).await;
         assert_eq!(code, Code::ResourceExhausted);
         assert!(came < 1 << 10, "{came}");
+    }
+
+    /// Whether what it handed over has left is known of each call by itself.
+    #[tokio::test]
+    async fn a_large_answer_holds_up_no_call_that_lasts() {
+        const LARGE: usize = 8 << 20;
+        let (client, server) = duplex(4 << 10);
+        let answering = tokio::spawn(async move {
+            let mut connection = h2::server::handshake(server).await.unwrap();
+            let mut senders = Vec::new();
+            while senders.len() < 2 {
+                let (_request, mut reply) = connection.accept().await.unwrap().unwrap();
+                senders.push(Sender::new(reply.send_response(head(), false).unwrap()));
+            }
+            tokio::spawn(async move { poll_fn(|cx| connection.poll_closed(cx)).await });
+            let (mut lasting, large) = (senders.pop().unwrap(), senders.pop().unwrap());
+            let large = tokio::spawn(send_large(large, vec![7; LARGE].into(), Deadline::NONE));
+            lasting.send(vec![8; 256 << 10].into()).await.unwrap();
+            lasting.until_left().await.unwrap();
+            assert!(!large.is_finished(), "it had its turns meanwhile");
+            assert_eq!(large.await.unwrap(), Code::Ok);
+        });
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(1 << 30).initial_connection_window_size(1 << 30);
+        let (mut send, connection) = builder.handshake::<_, Bytes>(client).await.unwrap();
+        tokio::spawn(connection);
+        let mut ask = || send.send_request(Request::post("http://x/").body(()).unwrap(), true).unwrap().0;
+        let (large, lasting) = (ask(), ask());
+        let mut body = large.await.unwrap().into_body();
+        let _lasting = lasting.await.unwrap();
+        let mut came = 0;
+        while let Some(Ok(part)) = body.data().await {
+            came += part.len();
+        }
+        assert_eq!(came, LARGE);
+        answering.await.unwrap();
     }
 
     #[test]

@@ -109,12 +109,10 @@ pub(crate) async fn serve<R: Replica>(
         }
         // Answers come first, so that polling the connection sends all of them at once.
         while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
-        let (answered, round) = (share.answered(), share.rounds().begin());
+        let answered = share.answered();
         let began = accept(&mut connection, &mut calls, streams_max, cx, |request, reply| {
             if let Some(web) = web.filter(|web| web.takes(&request)) {
-                return Ok(Some(Either::Right(Box::pin(
-                    web.answer_http2(request, reply, share.clone()).map(drop),
-                ))));
+                return Ok(Some(Either::Right(Box::pin(web.answer_http2(request, reply).map(drop)))));
             }
             match Call::new(request, reply, &share, common_name.as_ref()) {
                 Some(call) => Ok(Some(Either::Left(call.answer(store, lane, &ending)))),
@@ -150,7 +148,6 @@ pub(crate) async fn serve<R: Replica>(
         }
         if outbox.is_all_sent() {
             share.sent(answered);
-            share.rounds().left_before(round);
             refused = 0;
         }
         Poll::Pending

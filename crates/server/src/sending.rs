@@ -1,17 +1,18 @@
-//! The sending half of a call, which knows what of it may still be in memory.
+//! The sending half of a call, which knows what of it is still in memory.
 //!
 //! What is handed over to `h2` stays there until the client's socket takes it, also if the client has announced room
-//! for all of it. So a call that lasts hands over little at a time, and one whose answer holds a place keeps that
-//! until the answer has left.
-//!
-//! A connection counts **rounds**: it begins one whenever it is about to send what its calls have handed over, and once
-//! its socket has taken all of that, everything of the rounds before has left.
+//! for all of it, or takes that back. So a call that lasts hands over little at a time, and one whose answer holds a
+//! place keeps that until the answer is no longer there. What is handed over tells when it is dropped: once it is
+//! copied into the outbox of its connection, of which there is one, or when the stream or the connection is reset.
 
 use std::{
     future::poll_fn,
-    sync::atomic::{
-        AtomicU64,
-        Ordering::{Relaxed, SeqCst},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
@@ -21,67 +22,48 @@ use http::HeaderMap;
 use tokio::sync::Notify;
 use tonic::Status;
 
-use crate::{
-    admission::{Charge, Share},
-    message::too_many,
-};
+use crate::{admission::Charge, message::too_many};
 
-/// Bytes that a call hands over before what it has handed over has left.
+/// Bytes that a call that lasts has handed over at most, unless these are dropped.
 const HANDED_MAX: usize = 16 << 10;
-/// What a call that lasts costs for that. A client that takes room back can keep as much from leaving, and have the
-/// call hand over as much again.
-pub(crate) const HANDED_BYTES: u64 = 2 * HANDED_MAX as u64;
+/// What such a call costs for that.
+pub(crate) const HANDED_BYTES: u64 = HANDED_MAX as u64;
 
-/// The rounds of a connection.
+/// The bytes that a call has handed over and that are not dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds {
-    /// The present one.
-    now: AtomicU64,
-    /// What was handed over before this one has left.
-    left: AtomicU64,
-    told: Notify,
+struct Handed {
+    bytes: AtomicUsize,
+    fewer: Notify,
 }
 
-impl Rounds {
-    /// Begins another round, and returns it.
-    pub(crate) fn begin(&self) -> u64 {
-        self.now.fetch_add(1, SeqCst) + 1
-    }
+/// A part of what was handed over. It is dropped under a lock of `h2`, so that does no more than count and wake.
+struct Part {
+    bytes: Bytes,
+    handed: Arc<Handed>,
+}
 
-    /// Takes note that what was handed over before this round has left.
-    pub(crate) fn left_before(&self, round: u64) {
-        self.left.store(round, SeqCst);
-        self.told.notify_waiters();
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
+}
 
-    fn has_left(&self, round: u64) -> bool {
-        round < self.left.load(SeqCst)
-    }
-
-    /// Waits until what was handed over in this round has left.
-    async fn until_left(&self, round: u64) {
-        loop {
-            let told = self.told.notified();
-            if self.has_left(round) {
-                return;
-            }
-            told.await;
-        }
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.handed.bytes.fetch_sub(self.bytes.len(), SeqCst);
+        self.handed.fewer.notify_one();
     }
 }
 
 /// The sending half of a call.
 pub(crate) struct Sender {
     stream: SendStream<Bytes>,
-    share: Share,
-    /// What was handed over and may not have left, and the round in which the last of it was.
-    handed: usize,
-    round: u64,
+    handed: Arc<Handed>,
 }
 
 impl Sender {
-    pub(crate) fn new(stream: SendStream<Bytes>, share: Share) -> Sender {
-        Sender { stream, share, handed: 0, round: 0 }
+    pub(crate) fn new(stream: SendStream<Bytes>) -> Sender {
+        Sender { stream, handed: Arc::default() }
     }
 
     /// Waits until the client gives the request up.
@@ -114,30 +96,42 @@ impl Sender {
 
     /// The same for what is handed over a little at a time.
     pub(crate) async fn little_room(&mut self, bytes: usize) -> Result<usize, Status> {
-        if self.handed >= HANDED_MAX {
-            self.until_left().await?;
-        } else if self.share.rounds().has_left(self.round) {
-            self.handed = 0;
+        while self.handed() >= HANDED_MAX {
+            self.until_fewer().await?;
         }
-        let little = bytes.min(HANDED_MAX - self.handed);
+        let little = bytes.min(HANDED_MAX - self.handed());
         Ok(self.room(little).await?.min(little))
     }
 
-    /// Waits until the client's socket has taken what was handed over.
+    /// Bytes that were handed over and are still in memory.
+    pub(crate) fn handed(&self) -> usize {
+        self.handed.bytes.load(SeqCst)
+    }
+
+    /// Waits until these may be fewer.
+    pub(crate) async fn until_fewer(&mut self) -> Result<(), Status> {
+        let handed = Arc::clone(&self.handed);
+        self.unless_gone(handed.fewer.notified()).await
+    }
+
+    /// Waits until there are none.
     pub(crate) async fn until_left(&mut self) -> Result<(), Status> {
-        let (share, round) = (self.share.clone(), self.round);
-        if self.handed > 0 {
-            self.unless_gone(share.rounds().until_left(round)).await?;
-            self.handed = 0;
+        while self.handed() > 0 {
+            self.until_fewer().await?;
         }
         Ok(())
     }
 
     /// Hands over what there is room for.
-    pub(crate) fn hand(&mut self, bytes: Bytes) -> Result<(), Status> {
-        self.handed += bytes.len();
-        self.round = self.share.rounds().now.load(SeqCst);
-        self.stream.send_data(bytes, false).map_err(|error| gone(&error.to_string()))
+    pub(crate) fn hand(&mut self, mut bytes: Bytes) -> Result<(), Status> {
+        while !bytes.is_empty() {
+            let bytes = bytes.split_to(HANDED_MAX.min(bytes.len()));
+            self.handed.bytes.fetch_add(bytes.len(), SeqCst);
+            let part = Part { bytes, handed: Arc::clone(&self.handed) };
+            let sent = self.stream.send_data(Bytes::from_owner(part), false);
+            sent.map_err(|error| gone(&error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Sends bytes at the client's pace, however slow that is: the caller keeps little for a client that takes nothing.
@@ -200,7 +194,6 @@ mod tests {
     use tokio::{io::duplex, time::timeout};
 
     use super::*;
-    use crate::admission::Admission;
 
     /// Otherwise a client that announces room and does not read its socket has the server keep that much for each call.
     #[tokio::test(start_paused = true)]
@@ -219,10 +212,14 @@ mod tests {
         let mut connection = h2::server::handshake(server).await.unwrap();
         let (_request, mut reply) = connection.accept().await.unwrap().unwrap();
         let stream = reply.send_response(Response::new(()), false).unwrap();
-        let _connection = tokio::spawn(async move { poll_fn(|cx| connection.poll_closed(cx)).await });
+        // The head leaves, and nothing more for now.
+        poll_fn(|cx| {
+            let _ = connection.poll_closed(cx);
+            std::task::Poll::Ready(())
+        })
+        .await;
         let _asked = asking.await.unwrap();
-        let share = Admission::new(1 << 20).share();
-        let (rounds, mut sender) = (share.rounds(), Sender::new(stream, share.clone()));
+        let mut sender = Sender::new(stream);
         let taken = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&taken);
         let sending = tokio::spawn(async move {
@@ -234,14 +231,9 @@ mod tests {
             taken.load(Relaxed) as usize
         };
         assert_eq!(handed().await, HANDED_MAX);
-        rounds.left_before(0);
-        assert_eq!(handed().await, HANDED_MAX, "what left was of an earlier round");
-        for times in 2..=5 {
-            rounds.left_before(rounds.begin());
-            assert_eq!(handed().await, times * HANDED_MAX);
-        }
-        assert!(!sending.is_finished(), "the last of it has not left");
-        rounds.left_before(rounds.begin());
+        assert_eq!(handed().await, HANDED_MAX, "the connection sends nothing");
+        let _connection = tokio::spawn(async move { poll_fn(|cx| connection.poll_closed(cx)).await });
         timeout(Duration::from_secs(1), sending).await.expect("all has left").unwrap();
+        assert_eq!(handed().await, 5 * HANDED_MAX);
     }
 }

@@ -16,7 +16,6 @@ use hyper::body::{Body, Frame};
 
 use crate::{
     Replica,
-    admission::Share,
     gateway::{self, Answer, Gateway},
     http::Pages,
     sending::Sender,
@@ -97,13 +96,8 @@ impl<R: Replica> Web<R> {
         answer
     }
 
-    /// Answers a request of HTTP/2 on the connection with this share.
-    pub(crate) async fn answer_http2(
-        &self,
-        request: Request<RecvStream>,
-        mut reply: SendResponse<Bytes>,
-        share: Share,
-    ) {
+    /// Answers a request of HTTP/2.
+    pub(crate) async fn answer_http2(&self, request: Request<RecvStream>, mut reply: SendResponse<Bytes>) {
         let answer = tokio::select! {
             answer = self.answer(request.map(Received)) => answer,
             _ = std::future::poll_fn(|cx| reply.poll_reset(cx)) => return,
@@ -111,7 +105,7 @@ impl<R: Replica> Web<R> {
         let (head, mut body) = answer.into_parts();
         // An error means that the client is gone, and no answer can reach it.
         let Ok(stream) = reply.send_response(http::Response::from_parts(head, ()), false) else { return };
-        let mut sender = Sender::new(stream, share);
+        let mut sender = Sender::new(stream);
         loop {
             let Ok(frame) = sender.unless_gone(body.frame()).await else { return };
             let Some(Ok(frame)) = frame else { break };
