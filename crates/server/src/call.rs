@@ -287,12 +287,12 @@ async fn send_pieces<R: Replica>(
     charge: &Charge,
     deadline: Deadline,
 ) -> Code {
-    let mut _places = None;
+    let mut places = None;
     let outcome = in_time(deadline, async {
         let mut pace = Pace::new();
         // No piece is made before the client has room for it, nor for a client that left while it waited for its turn.
         pace.room(&mut sender, GATHERED_BYTES).await?;
-        _places = Some(pace.paused(sender.unless_gone(pieces.places(lane))).await?);
+        places = Some(pace.paused(sender.unless_gone(pieces.places(lane))).await?);
         while !pieces.are_sent() {
             let room = pace.room(&mut sender, GATHERED_BYTES).await?;
             let made = pace.paused(pieces.next(lane, room)).await?;
@@ -309,8 +309,9 @@ async fn send_pieces<R: Replica>(
         Ok(())
     });
     let outcome = outcome.await;
-    // The places are kept for as long.
-    end_once_left(sender, outcome).await
+    let code = end_once_left(sender, outcome).await;
+    drop(places);
+    code
 }
 
 /// Sends messages at the client's pace until there is a reason to end.

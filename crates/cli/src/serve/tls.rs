@@ -246,7 +246,7 @@ fn side(flags: &Flags<'_>, calls: bool, warnings: &mut Vec<String>) -> Result<Op
     if matches!(shown, Shown::Made { .. }) && flags.folder == "peer" {
         warnings.push(
             "--peer-auto-tls encrypts, and admits anybody who reaches --listen-peer-urls; --peer-trusted-ca-file admits \
-             only who has a certificate of that authority"
+             only callers with a certificate of that authority"
                 .into(),
         );
     }

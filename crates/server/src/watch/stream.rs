@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     future::{pending, poll_fn},
+    mem,
     pin::pin,
     sync::{
         Arc,
@@ -159,18 +160,12 @@ impl<R: Replica> Sending<'_, R> {
                 }
             };
             self.put(item.ok_or_else(call::stopped)?).await?;
-            let mut more = true;
-            while more && self.frames.len() < GATHERED_BYTES {
-                match self.opened.out.next() {
-                    Some(item) => self.put(item).await?,
-                    None => more = false,
-                }
+            while self.frames.len() < GATHERED_BYTES
+                && let Some(item) = self.opened.out.next()
+            {
+                self.put(item).await?;
             }
             self.flush().await?;
-            if !more {
-                // A stream that may be idle keeps no buffer.
-                self.frames = BytesMut::new();
-            }
             self.opened.out.sent();
         }
     }
@@ -181,14 +176,16 @@ impl<R: Replica> Sending<'_, R> {
             return;
         }
         for (id, quiet) in &mut self.progress {
-            if std::mem::replace(quiet, true) {
+            if mem::replace(quiet, true) {
                 self.opened.ask(Request::Progress(Some(*id)));
             }
         }
     }
 
     async fn flush(&mut self) -> Result<(), Status> {
-        self.sender.send_counted(self.frames.split().freeze(), self.taken).await
+        // Nothing of the buffer stays: the stream may be idle from now on.
+        let frames = mem::take(&mut self.frames);
+        self.sender.send_counted(frames.freeze(), self.taken).await
     }
 
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
