@@ -36,6 +36,6 @@ pub use connector::Connector;
 pub use explain::{explain, explain_io};
 pub use files::{Identity, TlsError};
 pub use policy::{Policy, PolicyError};
-pub use verify::{Allowed, Trust};
+pub use verify::{Allowed, Trust, is_valid_for};
 
 pub use rustls;

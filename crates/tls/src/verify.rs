@@ -140,6 +140,16 @@ impl Lists {
     }
 }
 
+/// Whether a certificate is valid for this host name or address.
+#[must_use]
+pub fn is_valid_for(certificate: &CertificateDer<'_>, host: &str) -> bool {
+    let (Ok(certificate), Ok(host)) = (EndEntityCert::try_from(certificate), ServerName::try_from(host))
+    else {
+        return false;
+    };
+    certificate.verify_is_valid_for_subject_name(&host).is_ok()
+}
+
 /// What a certificate must pass after its chain.
 #[derive(Debug)]
 struct Checks {
@@ -177,13 +187,7 @@ impl Checks {
                 Refused::CommonName { name: told(), allowed: allowed.join(", ") }
             }
             Allowed::Hostnames(allowed) => {
-                let parsed = EndEntityCert::try_from(leaf)
-                    .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
-                let fits = |host: &String| {
-                    let host = ServerName::try_from(host.as_str());
-                    host.is_ok_and(|host| parsed.verify_is_valid_for_subject_name(&host).is_ok())
-                };
-                if allowed.iter().any(fits) {
+                if allowed.iter().any(|host| is_valid_for(leaf, host)) {
                     return Ok(());
                 }
                 Refused::Hostname { name: told(), allowed: allowed.join(", ") }

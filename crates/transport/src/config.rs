@@ -43,13 +43,16 @@ pub struct Tls {
     pub acceptor: Acceptor,
     /// For peers that are called.
     pub connector: Connector,
+    /// Whether the certificate that a caller shows, if it has to show one, must be valid for the host of the address of
+    /// the replica as which it calls.
+    pub checks_hosts: bool,
 }
 
 impl Tls {
-    /// TLS with peers that call, and with those that are called.
+    /// TLS with peers that call, and with those that are called. Callers' certificates must be for their hosts.
     #[must_use]
     pub fn of(acceptor: Acceptor, connector: Connector) -> Tls {
-        Tls { acceptor, connector }
+        Tls { acceptor, connector, checks_hosts: true }
     }
 }
 

@@ -669,6 +669,7 @@ mod tests {
             Refusal::Busy,
             Refusal::NoAnswer,
             Refusal::Unwritten,
+            Refusal::OtherHost,
             Refusal::Outlived(Stranger { mismatch: Mismatch::Superseded, known }),
             Refusal::Outlived(Stranger { mismatch: Mismatch::Shorter, known }),
             Refusal::Version(Some(OURS)),

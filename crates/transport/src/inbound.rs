@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     Config, Event,
-    config::{Meeting, Unrecognised},
+    config::{Meeting, Unrecognised, host},
     frame::{Arrived, FrameError, FrameReader, Message},
     handshake::{self, Caller, HandshakeError, Hello, Life, Refusal},
     inquiry,
@@ -294,7 +294,22 @@ impl Receiver {
         }
         // A link that is not ready waits for the end of an earlier one to the same replica. The caller tries again.
         let link = self.shared.peers.find(hello.from).filter(|link| link.is_ready());
-        link.ok_or(Refusal::UnknownReplica)
+        let link = link.ok_or(Refusal::UnknownReplica)?;
+        if config.tls.as_ref().is_some_and(|tls| tls.checks_hosts) {
+            let address = link.target().address;
+            if self.stream.is_shown_for_another(host(&address)) {
+                self.shared.complain(|| {
+                    format!(
+                        "the certificate of {} is not valid for {}, the host of {address}, which is the peer URL of {} \
+                         as which it calls; give it a certificate that is, or start this replica with \
+                         --peer-skip-client-san-verification",
+                        self.remote, host(&address), hello.from
+                    )
+                });
+                return Err(Refusal::OtherHost);
+            }
+        }
+        Ok(link)
     }
 
     /// Makes this the connection on which the peer is received, if the caller is the replica that this one knows.

@@ -107,7 +107,7 @@ impl Stream {
 
     /// Shakes hands as the side that calls `host`.
     pub(crate) fn secure_to(&self, tls: &Tls, host: &str, timeout: Duration) -> Result<(), HandshakeError> {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = bare(host);
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| HandshakeError::Tls(format!("{host:?} is no name that a certificate can have")))?;
         let connection = ClientConnection::new(tls.connector.config(), name).map_err(failed)?;
@@ -118,6 +118,14 @@ impl Stream {
     pub(crate) fn secure_from(&self, tls: &Tls, timeout: Duration) -> Result<(), HandshakeError> {
         let connection = ServerConnection::new(tls.acceptor.config()).map_err(failed)?;
         self.secure(connection.into(), timeout)
+    }
+
+    /// Whether the other side has shown a certificate, and that is not valid for this host.
+    pub(crate) fn is_shown_for_another(&self, host: &str) -> bool {
+        let Some(session) = self.tls.get() else { return false };
+        let state = lock(&session.state);
+        let shown = state.connection.peer_certificates().and_then(|chain| chain.first());
+        shown.is_some_and(|certificate| !synod_tls::is_valid_for(certificate, bare(host)))
     }
 
     fn secure(&self, mut connection: Connection, timeout: Duration) -> Result<(), HandshakeError> {
@@ -175,6 +183,11 @@ impl Stream {
             Some(session) => session.write(&self.socket, parts, Pace::AtOnce),
         }
     }
+}
+
+/// A host of a URL as certificates have it: an address of IPv6 has no brackets there.
+fn bare(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// What a session has to say in its handshake.

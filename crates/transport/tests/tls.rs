@@ -227,6 +227,33 @@ fn only_allowed_names_are_peers() {
     two.stop();
 }
 
+/// Otherwise a client with a certificate of the same authority could call as a member.
+#[test]
+fn a_member_shows_a_certificate_for_the_host_of_its_address() {
+    keep_the_log();
+    let authority = Authority::new();
+    let wanted = |hosts| Wanted { file: "elsewhere", hosts, ..Wanted::default() };
+    let with = |hosts| tls_with(&authority, &wanted(hosts), Trust::of(authority.certificate()));
+    for hosts in [&["10.1.2.3", "client.example"][..], &[]] {
+        // It is called at another address, where it would be refused as well: so it only calls here.
+        let (one, two) =
+            against(tls(&authority, "r1", Allowed::All), |addresses| secured(2, 1, addresses, with(hosts)));
+        wait_logged("is not valid for 127.0.0.1, the host of https://127.0.0.1:");
+        wait_logged("the caller's certificate is not valid for the host of its peer URL");
+        have_nothing_to_do_with_each_other(one, two);
+        LOG.lock().unwrap().clear();
+    }
+    let mut calls = tls(&authority, "r2", Allowed::All);
+    calls.connector = with(&["client.example"]).connector;
+    let mut unchecked = tls(&authority, "r1", Allowed::All);
+    unchecked.checks_hosts = false;
+    let (one, two) = against(unchecked, |addresses| secured(2, 1, addresses, calls));
+    one.wait_up(2);
+    two.wait_up(1);
+    one.stop();
+    two.stop();
+}
+
 /// The list of revoked certificates changes while a replica runs.
 #[test]
 fn a_member_whose_certificate_is_revoked_is_no_peer_any_more() {

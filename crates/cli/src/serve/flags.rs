@@ -461,6 +461,13 @@ pub struct TlsArgs {
     /// Host names or addresses, for one of which another replica's certificate has to be.
     #[arg(long, env = "SYNOD_PEER_CERT_ALLOWED_HOSTNAME", value_name = "NAME,...", value_delimiter = ',')]
     pub peer_cert_allowed_hostname: Vec<String>,
+    /// Admit a replica although the certificate that it shows is not valid for the host of its peer URL.
+    #[arg(
+        long, env = "SYNOD_PEER_SKIP_CLIENT_SAN_VERIFICATION", value_name = "true|false", default_value_t = false,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set,
+        value_parser = units::truth
+    )]
+    pub peer_skip_client_san_verification: bool,
     /// Make a certificate for other replicas, if --peer-cert-file is not given: connections are encrypted, and anybody
     /// is admitted. It is kept in the data directory.
     #[arg(

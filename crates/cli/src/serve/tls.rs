@@ -25,6 +25,8 @@ pub struct TlsPlan {
     peers: Option<Side>,
     /// The identity with which this replica calls others, if that is another one.
     calls_as: Option<Identity>,
+    /// Whether another replica's certificate must be for the host of its URL.
+    checks_hosts: bool,
 }
 
 /// TLS towards clients, or towards other replicas.
@@ -107,12 +109,20 @@ impl TlsPlan {
             ("peer-client-cert-file", &args.tls.peer_client_cert_file),
             ("peer-client-key-file", &args.tls.peer_client_key_file),
         ])?;
-        Ok(TlsPlan { policy, years: args.tls.self_signed_cert_validity, clients, peers, calls_as })
+        let checks_hosts = !args.tls.peer_skip_client_san_verification;
+        Ok(TlsPlan {
+            policy,
+            years: args.tls.self_signed_cert_validity,
+            clients,
+            peers,
+            calls_as,
+            checks_hosts,
+        })
     }
 
     /// Reads the files, and makes certificates where that was asked for.
     pub fn start(self, data_dir: &Path) -> Result<(Option<Acceptor>, Option<Tls>), TlsError> {
-        let TlsPlan { policy, years, clients, peers, calls_as } = self;
+        let TlsPlan { policy, years, clients, peers, calls_as, checks_hosts } = self;
         let shown = |shown: Shown| match shown {
             Shown::Given(identity) => Ok((identity, false)),
             Shown::Made { hosts, folder } => {
@@ -129,7 +139,9 @@ impl TlsPlan {
             // Certificates that replicas make for themselves cannot be checked. Without authorities the system's count.
             let trust = if is_made { None } else { Some(side.trust.unwrap_or_default()) };
             let connector = Connector::new(Some(calls_as.unwrap_or(identity)), trust, policy.clone(), &[])?;
-            Ok(Tls::of(acceptor, connector))
+            let mut tls = Tls::of(acceptor, connector);
+            tls.checks_hosts = checks_hosts;
+            Ok(tls)
         });
         Ok((clients.transpose()?, peers.transpose()?))
     }

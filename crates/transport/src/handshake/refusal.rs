@@ -28,6 +28,8 @@ pub(crate) enum Refusal {
     /// The caller is the replica that was seen, and has forgotten some of what it told.
     Outlived(Stranger),
     Unwritten,
+    /// The caller's certificate is not for the host of the address of that replica, which the log tells.
+    OtherHost,
     /// The reason has a number that this version does not know.
     Other(u16),
 }
@@ -58,6 +60,7 @@ impl Refusal {
             Refusal::NoAnswer => 8,
             Refusal::Outlived(_) => 9,
             Refusal::Unwritten => 10,
+            Refusal::OtherHost => 11,
             Refusal::Other(code) => *code,
         }
     }
@@ -92,6 +95,7 @@ impl Refusal {
             8 => Refusal::NoAnswer,
             9 => stranger(fields).map_or(Refusal::Other(code), Refusal::Outlived),
             10 => Refusal::Unwritten,
+            11 => Refusal::OtherHost,
             _ => Refusal::Other(code),
         }
     }
@@ -125,6 +129,9 @@ impl fmt::Display for Refusal {
             Refusal::NoAnswer => "its answer is too large to be sent, which its log tells more about",
             Refusal::Outlived(stranger) => return write!(f, "{stranger}: {OUTLIVED}"),
             Refusal::Unwritten => "it cannot write down whom it has met, which its log tells more about",
+            Refusal::OtherHost => {
+                "the caller's certificate is not valid for the host of its peer URL as the replica called knows it"
+            }
             Refusal::Other(code) => return write!(f, "of reason {code}, which this version does not know"),
         })
     }

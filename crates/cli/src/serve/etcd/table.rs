@@ -209,10 +209,8 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "peer-skip-client-san-verification",
         Switch,
-        Fixed(
-            "true",
-            "the address of a peer that calls is compared with no name of its certificate; \
-             --peer-cert-allowed-hostname and --peer-cert-allowed-cn say which certificates are admitted",
+        Same(
+            "etcd compares the address from which a peer calls; here the host of its peer URL is what counts.",
         ),
     ),
     flag(
