@@ -123,12 +123,14 @@ impl ChangeLog {
 
     /// All changes at or above `revision`, in order.
     pub(crate) fn from(&self, revision: i64) -> impl Iterator<Item = &Change> {
-        let first =
-            self.chunks.partition_point(|chunk| chunk.back().is_none_or(|last| last.revision < revision));
-        self.chunks
-            .range(first..)
-            .flat_map(|chunk| chunk.iter())
-            .skip_while(move |change| change.revision < revision)
+        self.starting_at((revision, 0))
+    }
+
+    /// All changes from the one with this revision and `sub` on, in order.
+    pub(crate) fn starting_at(&self, place: (i64, u32)) -> impl Iterator<Item = &Change> {
+        let is_before = move |change: &Change| (change.revision, change.sub) < place;
+        let first = self.chunks.partition_point(|chunk| chunk.back().is_none_or(is_before));
+        self.chunks.range(first..).flat_map(|chunk| chunk.iter()).skip_while(move |change| is_before(change))
     }
 }
 
@@ -169,6 +171,9 @@ mod tests {
                 assert!(log.chunks.iter().all(|chunk| (1..=CHUNK_CHANGES).contains(&chunk.len())));
                 let middle = (first + last) / 2;
                 assert!(log.from(middle).eq(expected.iter().filter(|change| change.revision >= middle)));
+                let place = (middle, of_revision / 2);
+                let is_after = |change: &&Change| (change.revision, change.sub) >= place;
+                assert!(log.starting_at(place).eq(expected.iter().filter(is_after)));
             }
             if let Some(one) = all.pop() {
                 let mut sorter = Sorter::new(first, last, 2);

@@ -193,8 +193,13 @@ impl View {
 
     /// All changes at or above this revision, in order. It must not be below the last compaction.
     pub fn changes_from(&self, revision: i64) -> impl Iterator<Item = Change<'_>> {
-        debug_assert!(revision >= self.0.compacted, "events before a compaction are gone");
-        self.0.changes.from(revision).map(|change| Change { store: &self.0, change })
+        self.changes_starting_at((revision, 0))
+    }
+
+    /// All changes from this [place](Change::place) on.
+    pub(crate) fn changes_starting_at(&self, place: (i64, u32)) -> impl Iterator<Item = Change<'_>> {
+        debug_assert!(place.0 >= self.0.compacted, "events before a compaction are gone");
+        self.0.changes.starting_at(place).map(|change| Change { store: &self.0, change })
     }
 }
 
@@ -216,6 +221,11 @@ impl Change<'_> {
     #[must_use]
     pub fn revision(&self) -> i64 {
         self.change.revision
+    }
+
+    /// Its revision, and its number among the changes of that.
+    pub(crate) fn place(&self) -> (i64, u32) {
+        (self.change.revision, self.change.sub)
     }
 
     /// The event, which lives on by itself.

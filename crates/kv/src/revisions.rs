@@ -58,11 +58,8 @@ impl Revisions {
             }
             self.look(store);
         }
-        for change in store.changes.from(self.next.0) {
+        for change in store.changes.starting_at(self.next) {
             let place = (change.revision, change.sub);
-            if place < self.next {
-                continue;
-            }
             if change.revision > self.through {
                 break;
             }

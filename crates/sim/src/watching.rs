@@ -47,6 +47,8 @@ pub struct WatchPlan {
     pub response_bytes_max: usize,
     /// Changes of a slice of a view.
     pub slice_changes: usize,
+    /// Bytes of revisions for which a stream has no room, on all streams of a hub.
+    pub large_bytes_max: usize,
 }
 
 impl WatchPlan {
@@ -58,6 +60,7 @@ impl WatchPlan {
         recent_bytes_max: 0,
         response_bytes_max: 0,
         slice_changes: 0,
+        large_bytes_max: 0,
     };
 
     /// What a seed draws, apart from everything else that it draws: watchers for every other seed, and bounds that are
@@ -73,6 +76,7 @@ impl WatchPlan {
             recent_bytes_max: pick(&[0, 500, 1 << 20]),
             response_bytes_max: pick(&[1, 500, 1 << 20]),
             slice_changes: pick(&[1, 4, 1_024]),
+            large_bytes_max: pick(&[1, 1_000, 1 << 20]),
         }
     }
 }
@@ -106,6 +110,7 @@ impl Service {
             slice_changes: plan.slice_changes,
             // As small as a slice: a revision of several keys for several watchers is told some of them later.
             noted_max: plan.slice_changes,
+            large_bytes_max: plan.large_bytes_max,
             ..Bounds::default()
         };
         let hub = Hub::bounded(Arc::clone(&hand), bounds);
@@ -535,6 +540,7 @@ mod tests {
         recent_bytes_max: 0,
         response_bytes_max: 1,
         slice_changes: 1,
+        large_bytes_max: 1,
     };
 
     /// A watcher of all keys, from this revision on, at a store that executes other operations than its log may have.

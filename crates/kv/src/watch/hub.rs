@@ -25,7 +25,8 @@ use super::{
     hand::Hand,
     index::{Index, Number, Range},
     message::{Create, ID_BYTES, Message, NO_WATCH, Request, StreamNumber, Told, WATCH_BYTES, Wants},
-    outgoing::{Item, Outgoing},
+    outgoing::{ALL_BYTES_MAX, Item, Outgoing},
+    places::Places,
 };
 use crate::{Commit, KvBug, KvError, View, planted};
 
@@ -36,14 +37,17 @@ pub struct Bounds {
     pub recent_bytes_max: usize,
     /// Most bytes of events in one response, unless a single revision has more.
     pub response_bytes_max: usize,
-    /// After so many changes a slice of a view ends with the next whole revision.
+    /// After so many changes a slice of a view ends. What it found is told with the next whole revision.
     pub slice_changes: usize,
-    /// And after so many bytes of events that somebody watches. It is less than a stream has room for: so a watcher
-    /// whose client reads stays with the view.
+    /// After so many bytes of events that somebody watches it ends with the next whole revision. It is less than a
+    /// stream has room for: so a watcher whose client reads stays with the view.
     pub slice_bytes: usize,
     /// Events that may be noted for watchers, each counted once for each of its watchers, until these get them. If one
     /// revision alone has more for its watchers, some of them get it later.
     pub noted_max: usize,
+    /// Bytes of revisions that are larger than a stream has room for, on all streams together, unless the last of them
+    /// has more than half of it.
+    pub large_bytes_max: usize,
 }
 
 impl Default for Bounds {
@@ -54,6 +58,7 @@ impl Default for Bounds {
             slice_changes: 1024,
             slice_bytes: 128 << 10,
             noted_max: 1 << 18,
+            large_bytes_max: ALL_BYTES_MAX,
         }
     }
 }
@@ -98,6 +103,8 @@ enum Place {
     Live,
     /// It waits until its stream has room, with this number among those that do.
     Full(u64),
+    /// It waits for a place for a large revision, with this number among those that do.
+    Large(u64),
     /// It lacks only what is kept of the latest commits.
     Near,
     /// It waits for a view.
@@ -116,6 +123,19 @@ struct Stream {
     /// Watchers that wait for room, in the order in which they came, each with how many had come before.
     full: BTreeMap<u64, Number>,
     came: u64,
+    /// How many of its watchers are live.
+    live: usize,
+    /// Watches that were to begin later when they were asked for: at which revision, and their ids.
+    future: BTreeSet<(i64, i64)>,
+}
+
+/// What a watcher waits for that cannot be told more.
+#[derive(Clone, Copy, Debug)]
+enum Lack {
+    /// Room on its stream.
+    Room,
+    /// A place for a large revision, of which so many bytes are known.
+    Place(usize),
 }
 
 /// Watchers that read a view together.
@@ -123,10 +143,20 @@ struct Stream {
 struct Reading {
     number: u64,
     view: View,
-    /// Everything before this revision is read.
-    at: i64,
+    /// The revision that is read next, and the first of its changes that has not been read.
+    at: (i64, u32),
     index: Index,
     members: BTreeSet<Number>,
+    slice: Slice,
+}
+
+/// What was found in a view and has not been told.
+#[derive(Debug, Default)]
+struct Slice {
+    noted: Noted,
+    /// Changes that were looked at.
+    looked: usize,
+    bytes: usize,
 }
 
 /// Whether the hub knows what the store commits.
@@ -154,6 +184,7 @@ pub struct Hub {
     watchers: Watchers,
     next_number: Number,
     live: Index,
+    places: Places,
     recent: Recent,
     /// Watchers that lack only what is kept of the latest commits, and the one that is next.
     near: BTreeSet<Number>,
@@ -239,6 +270,7 @@ impl Hub {
             watchers: Watchers::default(),
             next_number: 0,
             live: Index::default(),
+            places: Places::new(bounds.large_bytes_max),
             recent: Recent::default(),
             near: BTreeSet::new(),
             next_near: 0,
@@ -314,9 +346,9 @@ impl Hub {
         let noted = mem::take(&mut self.noted);
         debug_assert!(self.is_bounded(&noted));
         for number in noted.watchers {
-            if !self.deliver(number, self.head) {
+            if let Err(lack) = self.deliver(number, self.head) {
                 self.leave_live(number);
-                self.wait_for_room(number);
+                self.wait_for(number, lack);
             }
         }
     }
@@ -335,9 +367,9 @@ impl Hub {
         let (mut noted, mut later) = (mem::take(&mut self.noted), Vec::new());
         for (place, told) in events.iter().enumerate() {
             if place > 0 {
-                for number in self.postponed(&mut noted, commit.revision) {
+                for (number, bytes) in self.postponed(&mut noted, commit.revision) {
                     self.leave_live(number);
-                    self.put_off(number, commit.revision, &mut later);
+                    self.put_off(number, commit.revision, bytes, &mut later);
                 }
             }
             note(&self.live, &mut self.watchers, told, &mut noted);
@@ -357,29 +389,47 @@ impl Hub {
         noted.events.saturating_sub(first) < self.bounds.noted_max + self.watchers.len()
     }
 
-    /// If more is noted than may be, and this revision has another event: the watchers that get the revision later.
-    /// These are all but a few. What was noted of it for them is forgotten.
-    fn postponed(&mut self, noted: &mut Noted, revision: i64) -> Vec<Number> {
+    /// If more is noted than may be, and this revision has another event: the watchers that get the revision later,
+    /// with the bytes of it that are known. These are all but a few. What was noted of it for them is forgotten.
+    fn postponed(&mut self, noted: &mut Noted, revision: i64) -> Vec<(Number, usize)> {
         let mut postponed = Vec::new();
         while noted.events >= self.bounds.noted_max && noted.watchers.len() > 1 {
+            noted.watchers.retain(|number| self.watchers.contains_key(number));
+            // Those that have their turn would have to wait for it again.
+            noted.watchers.sort_by_key(|number| !self.has_turn(*number));
             for number in noted.watchers.split_off(noted.watchers.len().div_ceil(2)) {
-                let pending = &mut self.watchers.get_mut(&number).expect("it is noted").pending;
-                noted.events -= pending.len();
-                pending.truncate(pending.partition_point(|told| told.revision() < revision));
-                postponed.push(number);
+                postponed.extend(self.forget(number, noted, revision).map(|bytes| (number, bytes)));
             }
         }
         postponed
     }
 
-    /// Gives a watcher what is pending from before this revision. If its stream has room, it is one of those that get
-    /// more later.
-    fn put_off(&mut self, number: Number, revision: i64, later: &mut Vec<Number>) {
-        if self.deliver(number, revision - 1) {
-            later.push(number);
-        } else {
-            self.wait_for_room(number);
+    fn has_turn(&self, number: Number) -> bool {
+        let watcher = self.watchers.get(&number);
+        watcher.is_some_and(|watcher| self.places.is_kept_for(watcher.stream, number))
+    }
+
+    /// Forgets what was noted of a revision for a watcher, if it still exists; returns how many bytes that was.
+    fn forget(&mut self, number: Number, noted: &mut Noted, revision: i64) -> Option<usize> {
+        let pending = &mut self.watchers.get_mut(&number)?.pending;
+        noted.events -= pending.len();
+        let forgotten = pending.split_off(pending.partition_point(|told| told.revision() < revision));
+        Some(bytes_of(&forgotten))
+    }
+
+    /// Gives a watcher what is pending from before this revision, of which it is known to get so many bytes. If nothing
+    /// keeps it waiting, it is one of those that get more later.
+    fn put_off(&mut self, number: Number, revision: i64, bytes: usize, later: &mut Vec<Number>) {
+        match self.deliver(number, revision - 1) {
+            Err(lack) => self.wait_for(number, lack),
+            Ok(()) if self.is_large(number, bytes) => self.wait_for(number, Lack::Place(bytes)),
+            Ok(()) => later.push(number),
         }
+    }
+
+    /// Whether so many bytes would have no room on the stream of a watcher.
+    fn is_large(&self, number: Number, bytes: usize) -> bool {
+        self.streams[&self.watchers[&number].stream].out.is_large(bytes)
     }
 
     /// From here on nothing is known of what the store commits.
@@ -400,6 +450,7 @@ impl Hub {
                 self.waiting.insert(*number);
             }
         }
+        self.streams.values_mut().for_each(|stream| stream.live = 0);
         self.want_view();
     }
 
@@ -424,10 +475,11 @@ impl Hub {
         debug_assert_eq!(self.head, view.revision(), "a view comes in its place among the commits");
         let mut reading = Reading {
             number: self.next_reading,
-            at: i64::MAX,
+            at: (i64::MAX, 0),
             view,
             index: Index::default(),
             members: BTreeSet::new(),
+            slice: Slice::default(),
         };
         self.next_reading += 1;
         for number in mem::take(&mut self.waiting) {
@@ -441,7 +493,7 @@ impl Hub {
                 self.end_as_compacted(number);
             } else {
                 watcher.place = Place::Reading(reading.number);
-                reading.at = reading.at.min(watcher.next);
+                reading.at = reading.at.min((watcher.next, 0));
                 reading.index.insert(&watcher.range, number);
                 reading.members.insert(number);
             }
@@ -460,8 +512,11 @@ impl Hub {
         }
     }
 
-    /// Sees to it that the hub follows if somebody watches, and that those who wait for a view get one.
+    /// Sees to it that the hub follows if somebody watches, and that those who wait for a view or for a place get one.
     fn settle(&mut self) {
+        while let Some(number) = self.places.next_turn() {
+            self.wait(number);
+        }
         if self.watchers.is_empty() && self.requests.is_empty() {
             if self.sight != Sight::Idle {
                 self.sight = Sight::Idle;
@@ -480,11 +535,12 @@ impl Hub {
     fn request(&mut self, number: StreamNumber, request: Request) {
         match request {
             Request::Open(out) => {
-                let (ids, full) = Default::default();
-                self.streams.insert(number, Stream { out, ids, next_id: 0, full, came: 0 });
+                let (ids, next_id, full, came, live, future) = Default::default();
+                self.streams.insert(number, Stream { out, ids, next_id, full, came, live, future });
                 return;
             }
             Request::Close => return self.close(number),
+            Request::LargeLeft => return self.places.left(number),
             Request::Room => {
                 let waiting = self.streams.get(&number).map_or(0, |stream| stream.full.len());
                 if waiting > 0 {
@@ -508,7 +564,9 @@ impl Hub {
             }
             Request::Cancel(id) => self.cancel(number, id),
             Request::Progress(id) => self.progress(number, id),
-            Request::Open(_) | Request::Close | Request::Room => unreachable!("handled above"),
+            Request::Open(_) | Request::Close | Request::Room | Request::LargeLeft => {
+                unreachable!("handled above")
+            }
         }
         if let Some(stream) = self.streams.get(&number) {
             stream.out.answered();
@@ -547,6 +605,9 @@ impl Hub {
         stream.ids.insert(id, Some(own));
         stream.out.push(Item::Created { id, revision, progress });
         let next = if start == 0 { self.head + 1 } else { start };
+        if start > self.head {
+            stream.future.insert((start, id));
+        }
         let place = Place::Waiting;
         let watcher = Watcher { stream: number, id, range, wants, start, next, place, pending: Vec::new() };
         self.watchers.insert(own, watcher);
@@ -589,25 +650,35 @@ impl Hub {
         let watcher = self.watchers.get_mut(&number).expect("it exists");
         watcher.place = Place::Live;
         self.live.insert(&watcher.range, number);
+        self.streams.get_mut(&watcher.stream).expect("a watcher has a stream").live += 1;
+        self.places.forgo(watcher.stream, number);
     }
 
     fn leave_live(&mut self, number: Number) {
         let watcher = &self.watchers[&number];
         self.live.remove(&watcher.range, number);
+        self.streams.get_mut(&watcher.stream).expect("a watcher has a stream").live -= 1;
     }
 
-    fn wait_for_room(&mut self, number: Number) {
+    fn wait_for(&mut self, number: Number, lack: Lack) {
         let watcher = self.watchers.get_mut(&number).expect("it exists");
-        let stream = self.streams.get_mut(&watcher.stream).expect("a watcher has a stream");
-        stream.came += 1;
-        watcher.place = Place::Full(stream.came);
-        stream.full.insert(stream.came, number);
+        self.places.forgo(watcher.stream, number);
+        match lack {
+            Lack::Place(bytes) => {
+                watcher.place = Place::Large(self.places.wait(watcher.stream, number, bytes));
+            }
+            Lack::Room => {
+                let stream = self.streams.get_mut(&watcher.stream).expect("a watcher has a stream");
+                stream.came += 1;
+                watcher.place = Place::Full(stream.came);
+                stream.full.insert(stream.came, number);
+            }
+        }
     }
 
-    /// Gives a watcher what is pending: all of it through this revision, or as much as its stream has room for; then it
-    /// returns `false`.
-    fn deliver(&mut self, number: Number, through: i64) -> bool {
-        let Some(watcher) = self.watchers.get_mut(&number) else { return true };
+    /// Gives a watcher what is pending: all of it through this revision, or until it lacks something.
+    fn deliver(&mut self, number: Number, through: i64) -> Result<(), Lack> {
+        let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
         let stream = &self.streams[&watcher.stream];
         let mut rest = mem::take(&mut watcher.pending);
         while !rest.is_empty() {
@@ -632,14 +703,22 @@ impl Hub {
             let revision =
                 if later.is_empty() { through } else { rest.last().map_or(through, |last| last.revision()) };
             let item = Item::Events { id: watcher.id, revision, wants: watcher.wants, events: rest };
-            if !stream.out.push_if_room(item, bytes) {
+            let pushed = if !stream.out.is_large(bytes) {
+                if stream.out.push_if_room(item, bytes) { Ok(()) } else { Err(Lack::Room) }
+            } else if self.places.take(watcher.stream, number, bytes) {
+                stream.out.push_large(item, bytes);
+                Ok(())
+            } else {
+                Err(Lack::Place(bytes))
+            };
+            if let Err(lack) = pushed {
                 watcher.next = first;
-                return false;
+                return Err(lack);
             }
             rest = later;
         }
         watcher.next = watcher.next.max(through + 1);
-        true
+        Ok(())
     }
 
     /// Tells the watchers that lack only what is kept of the latest commits all of that.
@@ -649,8 +728,9 @@ impl Hub {
         for number in in_turn(&self.near, &mut self.next_near, NEAR_MAX) {
             self.near.remove(&number);
             let watcher = self.watchers.get_mut(&number).expect("it exists");
-            if self.streams[&watcher.stream].out.is_full() {
-                self.wait_for_room(number);
+            let has_turn = self.places.is_kept_for(watcher.stream, number);
+            if self.streams[&watcher.stream].out.is_full() && !has_turn {
+                self.wait_for(number, Lack::Room);
             } else if self.sight == Sight::Following && self.recent.has(watcher.next) {
                 index.insert(&watcher.range, number);
                 from = from.min(watcher.next);
@@ -670,10 +750,10 @@ impl Hub {
         for (revision, events) in recent.from(from) {
             for (place, told) in events.iter().enumerate() {
                 if place > 0 {
-                    for number in self.postponed(&mut noted, *revision) {
+                    for (number, bytes) in self.postponed(&mut noted, *revision) {
                         members.remove(&number);
                         index.remove(&self.watchers[&number].range, number);
-                        self.put_off(number, *revision, &mut later);
+                        self.put_off(number, *revision, bytes, &mut later);
                     }
                 }
                 note(&index, &mut self.watchers, told, &mut noted);
@@ -703,10 +783,10 @@ impl Hub {
     ) {
         debug_assert!(self.is_bounded(&noted));
         for number in noted.watchers {
-            if !self.deliver(number, through) {
+            if let Err(lack) = self.deliver(number, through) {
                 members.remove(&number);
                 index.remove(&self.watchers[&number].range, number);
-                self.wait_for_room(number);
+                self.wait_for(number, lack);
             }
         }
     }
@@ -714,41 +794,56 @@ impl Hub {
     /// Reads a slice of a view for one group of watchers.
     pub fn work(&mut self) {
         let Some(mut reading) = self.readings.pop_front() else { return };
-        let (mut noted, mut looked, mut bytes, mut later) = (Noted::default(), 0, 0, Vec::new());
-        let mut at = reading.at;
-        let mut ended = true;
-        for change in reading.view.changes_from(at) {
-            if change.revision() > at {
-                // A slice ends with a whole revision.
-                let is_much = looked >= self.bounds.slice_changes || bytes >= self.bounds.slice_bytes;
-                if is_much || noted.events >= self.bounds.noted_max {
-                    at = change.revision();
-                    ended = false;
+        let Reading { view, at, index, members, slice, .. } = &mut reading;
+        let (mut looked, mut later) = (0, Vec::new());
+        let mut inside = false;
+        let mut next = None;
+        for change in view.changes_starting_at(*at) {
+            let place = change.place();
+            if place.0 > at.0 {
+                let is_much =
+                    slice.looked >= self.bounds.slice_changes || slice.bytes >= self.bounds.slice_bytes;
+                if is_much || slice.noted.events >= self.bounds.noted_max {
+                    next = Some(place);
                     break;
                 }
-                at = change.revision();
+            } else if looked >= self.bounds.slice_changes {
+                (next, inside) = (Some(place), true);
+                break;
             } else {
-                for number in self.postponed(&mut noted, at) {
-                    reading.members.remove(&number);
-                    reading.index.remove(&self.watchers[&number].range, number);
-                    self.put_off(number, at, &mut later);
+                for (number, bytes) in self.postponed(&mut slice.noted, at.0) {
+                    members.remove(&number);
+                    index.remove(&self.watchers[&number].range, number);
+                    self.put_off(number, at.0, bytes, &mut later);
                 }
             }
+            *at = place;
             looked += 1;
+            slice.looked += 1;
             let mut told = None;
-            reading.index.watchers_of(change.key(), |number| {
+            index.watchers_of(change.key(), |number| {
                 let told = told.get_or_insert_with(|| Told::new(change.event()));
-                if pend(&mut self.watchers, number, told, &mut noted) {
-                    bytes += told.bytes;
+                if pend(&mut self.watchers, number, told, &mut slice.noted) {
+                    slice.bytes += told.bytes;
                 }
             });
         }
+        let read = view.revision();
+        *at = next.unwrap_or((read + 1, 0));
+        if inside {
+            self.keep_places(&mut reading, &mut later);
+        } else {
+            let Slice { noted, .. } = mem::take(slice);
+            self.deliver_noted(noted, at.0 - 1, index, members);
+        }
         later.into_iter().for_each(|number| self.go_on_with(number));
-        let read = reading.view.revision();
-        reading.at = if ended { read + 1 } else { at };
-        self.deliver_noted(noted, reading.at - 1, &mut reading.index, &mut reading.members);
-        if !ended && !reading.members.is_empty() {
-            self.readings.push_back(reading);
+        if next.is_some() && !reading.members.is_empty() {
+            // At most one group is inside a revision, of which it may hold a great deal.
+            if inside {
+                self.readings.push_front(reading)
+            } else {
+                self.readings.push_back(reading)
+            }
             return self.settle();
         }
         let known = if planted::has(KvBug::WatchLosesBetween) { self.head } else { read };
@@ -764,9 +859,33 @@ impl Hub {
         self.settle();
     }
 
+    /// While a group is inside a revision: a watcher for whom that is a large one already reads on only with a place.
+    /// So there is never more of such revisions than places are given for, and one.
+    fn keep_places(&mut self, reading: &mut Reading, later: &mut Vec<Number>) {
+        let (revision, _) = reading.at;
+        for number in mem::take(&mut reading.slice.noted.watchers) {
+            let Some(watcher) = self.watchers.get(&number) else { continue };
+            let stream = watcher.stream;
+            let of_revision = watcher.pending.partition_point(|told| told.revision() < revision);
+            let bytes = || bytes_of(&watcher.pending[of_revision..]);
+            let goes_on = self.places.is_kept_for(stream, number)
+                || !self.streams[&stream].out.is_large(bytes())
+                || self.places.keep(stream, number, bytes());
+            if goes_on {
+                reading.slice.noted.watchers.push(number);
+                continue;
+            }
+            reading.members.remove(&number);
+            reading.index.remove(&self.watchers[&number].range, number);
+            let bytes = self.forget(number, &mut reading.slice.noted, revision);
+            self.put_off(number, revision, bytes.unwrap_or(0), later);
+        }
+    }
+
     /// Ends a watcher that asks for what a compaction has removed.
     fn end_as_compacted(&mut self, number: Number) {
         let watcher = self.watchers.remove(&number).expect("it exists");
+        self.places.forgo(watcher.stream, number);
         let stream = self.streams.get_mut(&watcher.stream).expect("a watcher has a stream");
         stream.ids.insert(watcher.id, None);
         let free = watcher.cost() - ID_BYTES;
@@ -777,6 +896,9 @@ impl Hub {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         let Some(watcher) = stream.ids.remove(&id) else { return };
         let free = watcher.map_or(ID_BYTES, |number| self.watchers[&number].cost());
+        if let Some(watcher) = watcher {
+            stream.future.remove(&(self.watchers[&watcher].start, id));
+        }
         stream.out.push(Item::Canceled { id, revision: self.head, free });
         if let Some(watcher) = watcher {
             self.remove(watcher);
@@ -786,29 +908,33 @@ impl Hub {
     fn close(&mut self, number: StreamNumber) {
         self.requests.remove(&number);
         let Some(stream) = self.streams.remove(&number) else { return };
+        self.places.close(number);
         stream.ids.into_values().flatten().for_each(|watcher| self.remove(watcher));
         if self.watchers.is_empty() {
             self.watchers = Watchers::default();
         }
     }
 
-    /// Removes a watcher from wherever it is, its stream excepted.
+    /// Removes a watcher from wherever it is, the ids of its stream excepted.
     fn remove(&mut self, number: Number) {
         let Some(watcher) = self.watchers.remove(&number) else { return };
+        self.places.forgo(watcher.stream, number);
+        let stream = self.streams.get_mut(&watcher.stream);
         match watcher.place {
-            Place::Live => self.live.remove(&watcher.range, number),
+            Place::Live => {
+                self.live.remove(&watcher.range, number);
+                stream.into_iter().for_each(|stream| stream.live -= 1);
+            }
             Place::Near => _ = self.near.remove(&number),
             Place::Waiting => _ = self.waiting.remove(&number),
-            Place::Full(place) => {
-                if let Some(stream) = self.streams.get_mut(&watcher.stream) {
-                    stream.full.remove(&place);
-                }
-            }
+            Place::Full(came) => stream.into_iter().for_each(|stream| _ = stream.full.remove(&came)),
+            Place::Large(came) => self.places.leave(watcher.stream, came),
             Place::Reading(of) => {
                 let reading = self.readings.iter_mut().find(|reading| reading.number == of);
                 let reading = reading.expect("a watcher is told when its reading ends");
                 reading.members.remove(&number);
                 reading.index.remove(&watcher.range, number);
+                reading.slice.noted.events -= watcher.pending.len();
             }
         }
     }
@@ -831,14 +957,19 @@ impl Hub {
 
     /// Tells how far a watch is, or all watches of a stream, if they are live.
     fn progress(&mut self, number: StreamNumber, id: Option<i64>) {
-        let Some(stream) = self.streams.get(&number) else { return };
-        let up_to_date = |number: &Option<Number>| {
-            let watcher = number.and_then(|number| self.watchers.get(&number));
-            watcher.is_some_and(|watcher| watcher.place == Place::Live && watcher.start <= self.head)
-        };
+        let Some(stream) = self.streams.get_mut(&number) else { return };
         let told = match id {
-            Some(id) => stream.ids.get(&id).is_some_and(up_to_date),
-            None => !stream.ids.is_empty() && stream.ids.values().all(up_to_date),
+            Some(id) => {
+                let number = stream.ids.get(&id).copied().flatten();
+                let watcher = number.and_then(|number| self.watchers.get(&number));
+                watcher.is_some_and(|watcher| watcher.place == Place::Live && watcher.start <= self.head)
+            }
+            None => {
+                while stream.future.first().is_some_and(|(start, _)| *start <= self.head) {
+                    stream.future.pop_first();
+                }
+                stream.live > 0 && stream.live == stream.ids.len() && stream.future.is_empty()
+            }
         };
         if told {
             stream.out.push(Item::Progress { id: id.unwrap_or(NO_WATCH), revision: self.head });
@@ -853,6 +984,7 @@ impl Hub {
             let place = match watcher.place {
                 Place::Live => "live",
                 Place::Full(_) => "full",
+                Place::Large(_) => "large",
                 Place::Near => "near",
                 Place::Waiting => "waiting",
                 Place::Reading(_) => "reading",

@@ -52,6 +52,8 @@ pub enum Request {
     Progress(Option<i64>),
     /// The stream has room again.
     Room,
+    /// The large revision of the stream has left.
+    LargeLeft,
     /// The stream has ended.
     Close,
 }

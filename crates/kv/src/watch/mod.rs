@@ -15,6 +15,7 @@ mod hub;
 mod index;
 mod message;
 mod outgoing;
+mod places;
 
 pub use self::{
     hand::{HANDED_BYTES_MAX, Hand},

@@ -5,11 +5,11 @@
 //! of what no stream holds. So streams that nobody reads cannot take everything from the others, however many there
 //! are; `admission.rs` in the server says more of such thresholds.
 //!
-//! A revision that has no room by that is **large**. A stream on which nothing waits takes one, if all streams together
-//! hold few bytes of large ones; otherwise it waits until another stream has sent its own.
+//! A revision that has no room by that even on a stream where nothing waits is **large**. The hub gives places to
+//! these, one for each stream (`places.rs`), and what else waits there does not count for them.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -25,8 +25,7 @@ use super::message::{Message, Request, StreamNumber, Told, Wants};
 pub const STREAM_BYTES_MIN: usize = 16 << 10;
 /// Bytes that may wait on one stream.
 pub const STREAM_BYTES_MAX: usize = 256 << 10;
-/// Bytes that may wait on all streams together, beyond those that each may have; and as many of large revisions, unless
-/// the last of them has more than half of it.
+/// Bytes that may wait on all streams together, beyond those that each may have.
 pub const ALL_BYTES_MAX: usize = 64 << 20;
 /// A stream may have one part in this many of what is left of these.
 const SHARE: usize = 64;
@@ -100,22 +99,9 @@ pub enum Item {
 pub struct All {
     /// Bytes beyond those that each may have.
     bytes: AtomicUsize,
-    large: Mutex<Large>,
-}
-
-/// The large revisions that wait on streams.
-#[derive(Debug, Default)]
-struct Large {
-    bytes: usize,
-    /// Streams that would take one.
-    wanted: BTreeSet<StreamNumber>,
 }
 
 impl All {
-    fn large(&self) -> MutexGuard<'_, Large> {
-        self.large.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Bytes that wait beyond those that each stream may have.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -135,15 +121,13 @@ pub struct Outgoing {
 
 #[derive(Debug, Default)]
 struct Queue {
-    items: VecDeque<(Item, usize)>,
+    items: VecDeque<(Item, Weight)>,
     /// Of the items, and of those that were taken and have not left.
-    bytes: usize,
-    /// The part of the bytes that the first item has, if that is a large revision.
-    large: usize,
+    bytes: Weight,
     /// How many large revisions there were.
     large_count: u64,
     /// How many items were taken and have not left, and their bytes.
-    leaving: (usize, usize),
+    leaving: (usize, Weight),
     /// Requests of the client that the hub has not answered.
     asked: usize,
     /// The hub waits for room.
@@ -155,10 +139,17 @@ struct Queue {
     reader: Option<Waker>,
 }
 
+/// Bytes of large revisions, and those of everything else.
+#[derive(Clone, Copy, Debug, Default)]
+struct Weight {
+    large: usize,
+    small: usize,
+}
+
 impl Queue {
     /// Bytes beyond those that each stream may have.
     fn extra(&self) -> usize {
-        (self.bytes - self.large).saturating_sub(STREAM_BYTES_MIN)
+        self.bytes.small.saturating_sub(STREAM_BYTES_MIN)
     }
 
     fn has_few(&self) -> bool {
@@ -190,48 +181,53 @@ impl Outgoing {
 
     /// Adds an item that has no events.
     pub fn push(&self, item: Item) {
-        let mut queue = self.queue();
-        let wakes = self.add(&mut queue, item, 0, 0);
-        wake(queue, wakes);
+        self.add(self.queue(), item, Weight { large: 0, small: ITEM_BYTES });
     }
 
     /// Bytes of events for which there is room now.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.room_in(&self.queue())
+        let queue = self.queue();
+        self.room_beside(queue.bytes.small, &queue)
     }
 
-    fn room_in(&self, queue: &Queue) -> usize {
-        let extra = ALL_BYTES_MAX.saturating_sub(self.all.bytes()) / SHARE;
-        (STREAM_BYTES_MIN + extra).min(self.bytes_max).saturating_sub(queue.bytes + ITEM_BYTES)
+    /// Whether events of so many bytes are large: they would have no room if nothing waited here.
+    #[must_use]
+    pub(super) fn is_large(&self, bytes: usize) -> bool {
+        bytes > self.room_beside(0, &self.queue())
+    }
+
+    /// The room for events beside so many bytes.
+    fn room_beside(&self, bytes: usize, queue: &Queue) -> usize {
+        let others = self.all.bytes().saturating_sub(queue.extra() - bytes.saturating_sub(STREAM_BYTES_MIN));
+        let extra = ALL_BYTES_MAX.saturating_sub(others) / SHARE;
+        (STREAM_BYTES_MIN + extra).min(self.bytes_max).saturating_sub(bytes + ITEM_BYTES)
     }
 
     /// Adds events, if they have room. If not, the hub hears of it when they do.
     #[must_use]
     pub fn push_if_room(&self, item: Item, bytes: usize) -> bool {
         let mut queue = self.queue();
-        let fits = bytes <= self.room_in(&queue);
-        queue.refused |= queue.bytes > 0 && !fits;
-        if queue.refused || queue.ended {
-            return queue.ended;
+        queue.refused |= bytes > self.room_beside(queue.bytes.small, &queue);
+        let takes = !queue.refused || queue.ended;
+        if takes {
+            self.add(queue, item, Weight { large: 0, small: bytes + ITEM_BYTES });
         }
-        if !fits {
-            let mut large = self.all.large();
-            // While half is free anything may have it: otherwise a very large one would never have its turn.
-            if large.bytes > ALL_BYTES_MAX / 2 && large.bytes + bytes > ALL_BYTES_MAX {
-                large.wanted.insert(self.number);
-                return false;
-            }
-            large.bytes += bytes;
-        }
-        let wakes = self.add(&mut queue, item, bytes, if fits { 0 } else { bytes });
-        wake(queue, wakes);
-        true
+        takes
+    }
+
+    /// Adds a large revision. The hub hears of it when it has left; until then there may be no other.
+    pub fn push_large(&self, item: Item, bytes: usize) {
+        let mut queue = self.queue();
+        debug_assert!(queue.bytes.large == 0, "one at a time");
+        queue.large_count += 1;
+        self.add(queue, item, Weight { large: bytes, small: ITEM_BYTES });
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.queue().bytes
+        let Weight { large, small } = self.queue().bytes;
+        large + small
     }
 
     /// Whether events were refused and the hub has not heard of room since.
@@ -240,19 +236,17 @@ impl Outgoing {
         self.queue().refused
     }
 
-    /// Adds an item; returns what is to be woken.
-    fn add(&self, queue: &mut Queue, item: Item, bytes: usize, large: usize) -> Option<Waker> {
+    fn add(&self, mut queue: MutexGuard<'_, Queue>, item: Item, bytes: Weight) {
         if queue.ended {
-            return None;
+            return;
         }
-        let bytes = bytes + ITEM_BYTES;
         let before = queue.extra();
-        queue.bytes += bytes;
-        queue.large += large;
-        queue.large_count += u64::from(large > 0);
+        queue.bytes.large += bytes.large;
+        queue.bytes.small += bytes.small;
         self.all.bytes.fetch_add(queue.extra() - before, Relaxed);
         queue.items.push_back((item, bytes));
-        if queue.items.len() == 1 { queue.sender.take() } else { None }
+        let wakes = if queue.items.len() == 1 { queue.sender.take() } else { None };
+        wake(queue, wakes);
     }
 
     /// Takes the next item, which counts until it [has left](Outgoing::sent). `None`: the server ends the stream.
@@ -276,7 +270,8 @@ impl Outgoing {
     fn pop(&self, mut queue: MutexGuard<'_, Queue>) -> Option<Item> {
         let (item, bytes) = queue.items.pop_front()?;
         queue.leaving.0 += 1;
-        queue.leaving.1 += bytes;
+        queue.leaving.1.large += bytes.large;
+        queue.leaving.1.small += bytes.small;
         Some(item)
     }
 
@@ -284,44 +279,29 @@ impl Outgoing {
     pub fn sent(&self) {
         let mut queue = self.queue();
         let before = queue.extra();
-        let (items, left) = mem::take(&mut queue.leaving);
-        if items > 0 {
-            // A large revision is the first item that there is.
-            self.free_large(mem::take(&mut queue.large));
-            queue.bytes -= left;
-        }
+        let (_, left) = mem::take(&mut queue.leaving);
+        queue.bytes.large -= left.large;
+        queue.bytes.small -= left.small;
         self.all.bytes.fetch_sub(before - queue.extra(), Relaxed);
-        if queue.refused
-            && (queue.bytes == 0 || self.room_in(&queue) >= STREAM_BYTES_MIN.min(self.bytes_max) / 2)
-        {
+        // A failed send means that the server has ended.
+        let tell = |request| _ = self.hub.send(Message::Request(self.number, request));
+        if left.large > 0 {
+            tell(Request::LargeLeft);
+        }
+        let room = self.room_beside(queue.bytes.small, &queue);
+        if queue.refused && (queue.bytes.small == 0 || room >= STREAM_BYTES_MIN.min(self.bytes_max) / 2) {
             queue.refused = false;
-            // A failed send means that the server has ended.
-            let _ = self.hub.send(Message::Request(self.number, Request::Room));
+            tell(Request::Room);
         }
         let wakes = queue.wakes_reader();
         wake(queue, wakes);
-    }
-
-    /// Takes note that so many bytes of a large revision have left: others may be taken.
-    fn free_large(&self, bytes: usize) {
-        if bytes == 0 {
-            return;
-        }
-        let wanted = {
-            let mut large = self.all.large();
-            large.bytes -= bytes;
-            mem::take(&mut large.wanted)
-        };
-        for stream in wanted {
-            let _ = self.hub.send(Message::Request(stream, Request::Room));
-        }
     }
 
     /// The large revision that waits or is leaving: which one of the stream, and its bytes.
     #[must_use]
     pub fn large(&self) -> Option<(u64, usize)> {
         let queue = self.queue();
-        (queue.large > 0).then_some((queue.large_count, queue.large))
+        (queue.bytes.large > 0).then_some((queue.large_count, queue.bytes.large))
     }
 
     /// Takes note of a request that the hub is to answer.
@@ -358,8 +338,7 @@ impl Outgoing {
         let mut queue = self.queue();
         queue.ended = true;
         self.all.bytes.fetch_sub(queue.extra(), Relaxed);
-        self.free_large(mem::take(&mut queue.large));
-        (queue.bytes, queue.leaving) = (0, (0, 0));
+        (queue.bytes, queue.leaving) = Default::default();
         queue.items.clear();
         let wakes = queue.sender.take();
         wake(queue, wakes);

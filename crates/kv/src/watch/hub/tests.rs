@@ -6,7 +6,7 @@ use std::{
 };
 
 use synod_api::{
-    etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, WatchCreateRequest},
+    etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, TxnRequest, WatchCreateRequest},
     synod::v1::{KvCommand, KvQuery, KvStatusRequest, kv_command::Command, kv_query::Query},
 };
 use synod_replica::StateMachine as _;
@@ -15,7 +15,10 @@ use super::{
     super::outgoing::{ALL_BYTES_MAX, All, ITEMS_MAX, STREAM_BYTES_MAX, STREAM_BYTES_MIN},
     *,
 };
-use crate::KvStore;
+use crate::{KvStore, testing};
+
+/// A revision, one of its keys, and the value that this has then.
+type Happened = (i64, Vec<u8>, Option<Vec<u8>>);
 
 /// A store, its hub and the clients of that, without threads.
 struct World {
@@ -25,9 +28,10 @@ struct World {
     messages: Sender<Message>,
     received: Receiver<Message>,
     all: Arc<All>,
+    stream_bytes_max: usize,
     streams: Vec<Arc<Outgoing>>,
     /// Every event of the store, so that what watchers are told can be compared with it.
-    history: Vec<(i64, Vec<u8>, Option<Vec<u8>>)>,
+    history: Vec<Happened>,
 }
 
 impl World {
@@ -37,12 +41,14 @@ impl World {
         let store = KvStore::new().feeding(hand.clone());
         let hub = Hub::new(Arc::clone(&hand));
         let (all, streams, history) = Default::default();
-        World { store, hand, hub, messages, received, all, streams, history }
+        let stream_bytes_max = STREAM_BYTES_MAX;
+        World { store, hand, hub, messages, received, all, stream_bytes_max, streams, history }
     }
 
     fn open(&mut self) -> usize {
         let number = self.streams.len();
-        let out = Arc::new(Outgoing::new(number as u64, Arc::clone(&self.all), self.messages.clone()));
+        let (all, hub) = (Arc::clone(&self.all), self.messages.clone());
+        let out = Arc::new(Outgoing::bounded(number as u64, all, hub, self.stream_bytes_max));
         self.ask(number, Request::Open(Arc::clone(&out)));
         self.streams.push(out);
         number
@@ -422,7 +428,7 @@ fn a_watcher_that_waits_for_room_has_its_turn_before_those_that_come_later() {
     };
     delete(&mut world, "k", "l");
     world.run();
-    assert_eq!(world.hub.places().get("full"), Some(&14), "large revisions have no place any more");
+    assert_eq!(world.hub.places().get("large"), Some(&14), "large revisions have no place any more");
     let stream = world.open();
     world.watch(stream, "a", "", 0);
     world.watch(stream, "m", "n", 0);
@@ -433,7 +439,7 @@ fn a_watcher_that_waits_for_room_has_its_turn_before_those_that_come_later() {
     let fill_stream = |world: &mut World| {
         (0..100).for_each(|_| world.put("a", &"v".repeat(10_000)));
         world.run();
-        assert_eq!(world.hub.places().get("full"), Some(&15));
+        assert_eq!(world.hub.places().get("full"), Some(&1));
     };
     world.run();
     // It has had a turn already.
@@ -444,7 +450,7 @@ fn a_watcher_that_waits_for_room_has_its_turn_before_those_that_come_later() {
         world.burst(usize::MAX);
     }
     world.run();
-    assert_eq!(world.hub.places().get("full"), Some(&14));
+    assert_eq!(world.hub.places().get("full"), None);
     fill_stream(&mut world);
     told = puts(&world);
     delete(&mut world, "m", "n");
@@ -574,7 +580,7 @@ fn large_revisions_that_nobody_reads_are_bounded_and_others_get_theirs_later() {
         |world: &World| large.iter().filter(|&&stream| world.streams[stream].large().is_some()).count();
     let most = ALL_BYTES_MAX / (40 * 100_000);
     assert!((most - 1..=most).contains(&holding(&world)), "{}", holding(&world));
-    assert!(world.all.bytes() == 0 && world.hub.places()["full"] == large.len() - holding(&world));
+    assert!(world.all.bytes() == 0 && world.hub.places()["large"] == large.len() - holding(&world));
     for _ in 0..500 {
         world.put("x", &"v".repeat(100));
     }
@@ -593,6 +599,152 @@ fn large_revisions_that_nobody_reads_are_bounded_and_others_get_theirs_later() {
     assert!(holding(&world) == 0 && world.all.bytes() == 0);
 }
 
+/// Keys of a revision that is larger than a stream has room for.
+const LARGE: usize = 40;
+
+fn put_large(world: &mut World) {
+    let put = |n| testing::op_put(&format!("k{n}"), &"v".repeat(100_000));
+    let success = (0..LARGE).map(put).collect();
+    world.execute(Command::Txn(TxnRequest { success, ..Default::default() }));
+}
+
+/// How many events of the range `k` a stream is given.
+fn told_large(world: &World, stream: usize) -> usize {
+    let of_large = |item| match item {
+        Item::Events { events, .. } if events.len() >= LARGE => events.len(),
+        _ => 0,
+    };
+    world.items(stream).into_iter().map(of_large).sum()
+}
+
+/// The store makes no events of such a revision: everybody reads it from views.
+#[test]
+fn live_watchers_do_not_wait_for_those_that_read_a_revision_of_many_changes() {
+    let (watchers, changes) = (20, 70_000);
+    let mut world = World::new(1 << 30);
+    let others: Vec<_> = (0..watchers).map(|_| world.open()).collect();
+    others.iter().for_each(|&stream| world.watch(stream, "k", "l", 0));
+    let live = world.open();
+    world.watch(live, "x", "", 0);
+    (0..changes).for_each(|n| world.put(&format!("k{n}"), ""));
+    world.run();
+    others.iter().for_each(|&stream| drop(world.items(stream)));
+    world.items(live);
+    world.delete_all();
+    // Then all of them have lost sight, and read the revision once.
+    world.burst(usize::MAX);
+    assert_eq!(world.hub.places().get("live"), None);
+    while !world.hub.places().contains_key("live") {
+        world.burst(usize::MAX);
+    }
+    world.items(live);
+    let (mut bursts, mut told, mut passes) = (0, 0, 0);
+    while told < watchers {
+        world.put("x", "");
+        world.burst(usize::MAX);
+        passes +=
+            world.hub.readings.iter().filter(|reading| reading.at.1 > 0 && reading.at.1 <= 1024).count();
+        bursts += 1;
+        assert_eq!(world.items(live).len(), 1, "burst {bursts}");
+        let held = world.hub.watchers.values().map(|one| bytes_of(&one.pending)).sum::<usize>();
+        assert!(held <= ALL_BYTES_MAX + (80 << 20), "{held} bytes at burst {bursts}");
+        if bursts % 500 == 0 {
+            for &stream in &others {
+                told += usize::from(
+                    world
+                        .items(stream)
+                        .iter()
+                        .any(|item| matches!(item, Item::Events { events, .. } if events.len() == changes)),
+                );
+            }
+        }
+    }
+    // Some watchers read it together until it is large, and each once with a place.
+    assert!(passes <= 2 * watchers, "{passes}");
+    world.run();
+    assert_eq!(world.hub.places(), [("live", watchers + 1)].into());
+}
+
+/// Without a place nobody reads a large revision: that would be work for nothing.
+#[test]
+fn those_that_wait_for_a_place_cost_nothing_and_have_theirs_before_those_that_come_later() {
+    let mut world = World::new(1 << 30);
+    let places = ALL_BYTES_MAX / (LARGE * 100_000);
+    let first: Vec<_> = (0..places + 3).map(|_| world.open()).collect();
+    first.iter().for_each(|&stream| world.watch(stream, "k", "l", 0));
+    world.run();
+    first.iter().for_each(|&stream| drop(world.items(stream)));
+    put_large(&mut world);
+    world.run();
+    let count = |world: &World, of| world.hub.places().get(of).copied().unwrap_or(0);
+    let waiting = count(&world, "large");
+    assert!(waiting >= 3 && !world.hub.has_work(), "{:?}", world.hub.places());
+    let behind: Vec<_> = first.iter().copied().filter(|&s| world.streams[s].large().is_none()).collect();
+    assert_eq!(behind.len(), waiting);
+    // Those that are live would have each next place, if they went before those that wait.
+    let mut told = vec![0; behind.len()];
+    for _ in 0..100 {
+        put_large(&mut world);
+        world.burst(usize::MAX);
+        first.iter().filter(|stream| !behind.contains(stream)).for_each(|&stream| drop(world.items(stream)));
+        behind.iter().zip(&mut told).for_each(|(&stream, told)| *told += told_large(&world, stream));
+    }
+    assert!(told.iter().all(|&events| events >= 5 * LARGE), "{told:?}");
+}
+
+/// What else waits on a stream does not keep a large revision from its place.
+#[test]
+fn a_busy_watch_does_not_hold_up_a_large_revision_of_the_same_stream() {
+    let mut world = World::new(1 << 30);
+    let stream = world.open();
+    world.watch(stream, "k", "l", 0);
+    world.watch(stream, "a", "", 0);
+    world.run();
+    world.items(stream);
+    (0..100).for_each(|_| world.put("a", &"v".repeat(10_000)));
+    world.run();
+    assert_eq!(world.hub.places(), [("full", 1), ("live", 1)].into());
+    put_large(&mut world);
+    world.run();
+    assert!(world.streams[stream].large().is_some());
+    assert_eq!(told_large(&world, stream), LARGE);
+    world.run();
+    assert!(world.hub.places.take(stream as u64, 0, 1), "its place is free again");
+}
+
+/// A client could ask for the progress of a great many watches over and over.
+#[test]
+fn the_progress_of_a_stream_is_known_without_a_look_at_its_watches() {
+    let mut world = World::new(1 << 20);
+    let stream = world.open();
+    let ask = |world: &mut World| {
+        world.ask(stream, Request::Progress(None));
+        world.run();
+        world.told(stream).iter().any(|told| told.contains("-1 has progress"))
+    };
+    assert!(!ask(&mut world), "there is no watch");
+    (0..3).for_each(|_| world.watch(stream, "k", "", 0));
+    world.watch(stream, "k", "", 4);
+    assert!(!ask(&mut world), "one begins later");
+    world.put("x", "");
+    world.put("x", "");
+    assert!(!ask(&mut world));
+    world.put("x", "");
+    assert!(ask(&mut world));
+    world.watch(stream, "k", "", 9);
+    assert!(!ask(&mut world));
+    world.ask(stream, Request::Cancel(4));
+    assert!(ask(&mut world));
+    world.install(2);
+    assert!(!ask(&mut world) && ask(&mut world), "it is known again after the view");
+    world.compact(3);
+    world.watch(stream, "k", "", 2);
+    assert!(!ask(&mut world), "one has ended by a compaction");
+    world.ask(stream, Request::Cancel(5));
+    world.run();
+    assert!(ask(&mut world));
+}
+
 /// What a client knows of one of its watches.
 #[derive(Debug)]
 struct Known {
@@ -600,7 +752,7 @@ struct Known {
     end: &'static str,
     /// The first revision that it is to be told; known once it is created.
     from: Option<i64>,
-    told: Vec<(i64, Vec<u8>, Option<Vec<u8>>)>,
+    told: Vec<Happened>,
     /// The revision of the last response.
     through: i64,
     compacted: Option<i64>,
@@ -610,13 +762,16 @@ struct Known {
 /// order: each watcher is told each event of its range once, in order, without a gap, revisions never split.
 #[test]
 fn nothing_is_lost_repeated_or_reordered() {
-    let (mut lost, mut compacted, mut full) = (0, 0, 0);
-    for seed in 0..40 {
+    let (mut lost, mut compacted, mut full, mut large_ones, mut inside) = (0, 0, 0, 0, 0);
+    for seed in 0..80 {
         let mut random = fastrand::Rng::with_seed(seed);
         let large = "v".repeat(if random.bool() { 60_000 } else { 10 });
         let mut world = World::new(if random.bool() { 2_000 } else { 1 << 30 });
         let ranges = [("a", ""), ("b", ""), ("c/", "c0"), ("a", "c"), ("\0", "\0"), ("c/2", "")];
         world.hub.bounds.noted_max = if random.bool() { 4 } else { 1_000 };
+        world.hub.bounds.slice_changes = random.choice([1, 2, 1_024]).unwrap();
+        world.hub.places = Places::new(random.choice([1, 500_000, ALL_BYTES_MAX]).unwrap());
+        world.stream_bytes_max = random.choice([1_000, STREAM_BYTES_MAX]).unwrap();
         let mut known: BTreeMap<(usize, i64), Known> = BTreeMap::new();
         let mut created: Vec<VecDeque<(&str, &str, i64)>> = Vec::new();
         let read = |world: &World,
@@ -639,7 +794,11 @@ fn nothing_is_lost_repeated_or_reordered() {
                         let known = known.get_mut(&(stream, id)).expect("created first");
                         assert!(known.compacted.is_none() && known.through < revision);
                         let first = events[0].revision();
-                        assert!(first > known.through, "a revision is split: {first} {known:?}");
+                        assert!(
+                            first > known.through,
+                            "a revision is split: {first} after {}",
+                            known.through
+                        );
                         assert!(events.last().unwrap().revision() <= revision);
                         known.through = revision;
                         known.told.extend(events.iter().map(|told| {
@@ -691,13 +850,17 @@ fn nothing_is_lost_repeated_or_reordered() {
                 }
                 _ => world.burst(random.usize(0..8)),
             }
-            full += world.hub.places().get("full").copied().unwrap_or(0);
+            let places = world.hub.places();
+            full += places.get("full").copied().unwrap_or(0);
+            large_ones += places.get("large").copied().unwrap_or(0);
+            inside += world.hub.readings.iter().filter(|reading| reading.at.1 > 0).count();
             lost += usize::from(world.hub.sight == Sight::Lost && !known.is_empty());
         }
         let mut quiet = 0;
         while quiet < 10 {
             world.burst(usize::MAX);
-            let waits = world.hub.has_work() || world.all.bytes() > 0;
+            let (_, behind) = world.hub.counts();
+            let waits = world.hub.has_work() || world.all.bytes() > 0 || behind > 0;
             quiet = if waits { 0 } else { quiet + 1 };
             for stream in 0..world.streams.len() {
                 read(&world, stream, usize::MAX, &mut known, &mut created);
@@ -721,15 +884,26 @@ fn nothing_is_lost_repeated_or_reordered() {
                 .cloned()
                 .collect();
             match known.compacted {
-                None => assert!(known.told == expected, "seed {seed}: {known:?}\n{expected:?}"),
+                None => {
+                    let revisions = |events: &[Happened]| {
+                        events.iter().map(|(revision, ..)| *revision).collect::<Vec<_>>()
+                    };
+                    let (told, due) = (revisions(&known.told), revisions(&expected));
+                    assert!(
+                        known.told == expected,
+                        "seed {seed}: {:?}: {told:?}, not {due:?}",
+                        world.hub.places()
+                    );
+                }
                 Some(revision) => {
                     compacted += 1;
                     assert!(expected.starts_with(&known.told), "seed {seed}");
                     // It was due: something of what it was still to be told may be gone.
-                    assert!(known.through + 1 < revision, "seed {seed}: {known:?}");
+                    assert!(known.through + 1 < revision, "seed {seed}: {} {revision}", known.through);
                 }
             }
         }
     }
-    assert!(lost > 50 && compacted > 10 && full > 50, "{lost} {compacted} {full}");
+    let counted = [lost, compacted, full, large_ones, inside];
+    assert!(counted.into_iter().all(|count| count > 20), "{counted:?}");
 }
