@@ -111,10 +111,10 @@ impl RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// The same counts as etcd's gRPC library names and labels them.
+    /// The same as etcd's gRPC library names and labels it, and what etcd counts of writes.
     fn encode_as_grpc(&self, families: &mut Families<'_, '_>) -> fmt::Result {
         let counts = METHODS.into_iter().zip(&self.methods.0).flat_map(|(path, method)| {
-            let (service, name) = path[1..].split_once('/').expect("a path has a service and a method");
+            let (service, name) = service_and_name(path);
             let counts = method.codes.iter().map(|count| count.load(Relaxed)).enumerate();
             counts.filter(|(_, count)| *count > 0).map(move |(code, count)| {
                 // In the order in which Go's library writes them.
@@ -132,7 +132,41 @@ impl RequestMetrics {
             "Calls of clients that ended, by method and code",
             None,
             counts,
+        )?;
+        let called = METHODS.into_iter().zip(&self.methods.0).filter(|(_, method)| !method.times.is_empty());
+        families.histograms(
+            "grpc_server_handling",
+            "From the headers of a call of a client to its end, by method",
+            called.map(|(path, method)| {
+                let (service, name) = service_and_name(path);
+                let labels =
+                    [("grpc_method", name), ("grpc_service", service), ("grpc_type", stream_kind(name))];
+                (labels, &method.times)
+            }),
+        )?;
+        let failed = METHODS.into_iter().zip(&self.methods.0).filter(|(path, _)| proposes(path));
+        families.counter(
+            "etcd_server_proposals_failed",
+            "Writes of clients that were answered with Unavailable: nobody orders, or not in time",
+            failed.map(|(_, method)| method.codes[Code::Unavailable as usize].load(Relaxed)).sum(),
         )
+    }
+}
+
+fn service_and_name(path: &'static str) -> (&'static str, &'static str) {
+    path[1..].split_once('/').expect("a path has a service and a method")
+}
+
+/// Whether calls of a method are writes.
+fn proposes(path: &str) -> bool {
+    let Some((service, name)) = path[1..].split_once('/') else { return false };
+    match service {
+        "etcdserverpb.KV" => !name.starts_with("Range"),
+        "etcdserverpb.Lease" => matches!(name, "LeaseGrant" | "LeaseRevoke"),
+        "etcdserverpb.Cluster" => name != "MemberList",
+        "etcdserverpb.Auth" => !["Get", "List", "Status"].iter().any(|reads| name.ends_with(reads)),
+        "synod.v1.Native" => matches!(name, "Execute" | "Change"),
+        _ => false,
     }
 }
 
@@ -192,6 +226,9 @@ mod tests {
             requests.answered(path, Code::Ok, Duration::from_micros(150));
         }
         requests.clone().answered("/etcdserverpb.KV/Put", Code::ResourceExhausted, Duration::from_millis(3));
+        for path in ["/etcdserverpb.KV/Txn", "/etcdserverpb.Auth/UserAdd", "/etcdserverpb.KV/Range"] {
+            requests.answered(path, Code::Unavailable, Duration::from_secs(7));
+        }
         let mut registry = Registry::default();
         registry.register_collector(Box::new(requests));
         let mut page = String::new();
@@ -201,6 +238,8 @@ mod tests {
             "synod_requests_total{method=\"/etcdserverpb.KV/Put\",code=\"ResourceExhausted\"} 1",
             "synod_requests_total{method=\"other\",code=\"OK\"} 2",
             "grpc_server_handled_total{grpc_code=\"ResourceExhausted\",grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 1",
+            "grpc_server_handling_seconds_count{grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 2",
+            "etcd_server_proposals_failed_total 2",
             "synod_request_seconds_bucket{le=\"0.0001\",method=\"/etcdserverpb.KV/Put\"} 0",
             "synod_request_seconds_bucket{le=\"0.0002\",method=\"/etcdserverpb.KV/Put\"} 1",
             "synod_request_seconds_bucket{le=\"+Inf\",method=\"/etcdserverpb.KV/Put\"} 2",
