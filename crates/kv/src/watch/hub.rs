@@ -23,7 +23,7 @@ use std::{
 
 use super::{
     hand::Hand,
-    index::{Index, Number, Range},
+    index::{Number, Range, Wanted},
     message::{Create, ID_BYTES, Message, NO_WATCH, Request, StreamNumber, Told, WATCH_BYTES, Wants},
     outgoing::{ALL_BYTES_MAX, Item, Outgoing},
     places::Places,
@@ -138,6 +138,47 @@ enum Lack {
     Place(usize),
 }
 
+/// Watchers that are told the past together, each from its next revision on.
+#[derive(Debug, Default)]
+struct Members {
+    numbers: BTreeSet<Number>,
+    /// Those whose next revision has not been reached.
+    ahead: BTreeSet<(i64, Number)>,
+    /// All others.
+    index: Wanted,
+}
+
+impl Members {
+    fn add(&mut self, watcher: &Watcher, number: Number) {
+        self.numbers.insert(number);
+        self.ahead.insert((watcher.next, number));
+    }
+
+    fn remove(&mut self, watcher: &Watcher, number: Number) {
+        self.numbers.remove(&number);
+        if !self.ahead.remove(&(watcher.next, number)) {
+            self.index.remove(&watcher.range, watcher.wants, number);
+        }
+    }
+
+    /// The first revision that one of them lacks, if this is known.
+    fn first(&self) -> Option<i64> {
+        let (next, _) = self.ahead.first()?;
+        (self.ahead.len() == self.numbers.len()).then_some(*next)
+    }
+
+    /// Comes to the events of a revision.
+    fn reach(&mut self, revision: i64, watchers: &Watchers) {
+        while let Some((next, number)) = self.ahead.first().copied()
+            && (next <= revision || planted::has(KvBug::WatchRepeats))
+        {
+            self.ahead.pop_first();
+            let watcher = &watchers[&number];
+            self.index.insert(&watcher.range, watcher.wants, number);
+        }
+    }
+}
+
 /// Watchers that read a view together.
 #[derive(Debug)]
 struct Reading {
@@ -145,9 +186,10 @@ struct Reading {
     view: View,
     /// The revision that is read next, and the first of its changes that has not been read.
     at: (i64, u32),
-    index: Index,
-    members: BTreeSet<Number>,
+    members: Members,
     slice: Slice,
+    /// It has to wait until the group that is inside a revision has left it.
+    waits: bool,
 }
 
 /// What was found in a view and has not been told.
@@ -183,7 +225,8 @@ pub struct Hub {
     streams: BTreeMap<StreamNumber, Stream>,
     watchers: Watchers,
     next_number: Number,
-    live: Index,
+    live: Wanted,
+    live_count: usize,
     places: Places,
     recent: Recent,
     /// Watchers that lack only what is kept of the latest commits, and the one that is next.
@@ -194,6 +237,10 @@ pub struct Hub {
     /// Watchers that wait for a view.
     waiting: BTreeSet<Number>,
     readings: VecDeque<Reading>,
+    /// The one that has read a part of a revision. It may hold a great deal of that, so there is only one.
+    inside: Option<Reading>,
+    /// Whether that one had the last turn.
+    is_turn_inside: bool,
     next_reading: u64,
     /// The number of the view that was asked for.
     view: Option<u64>,
@@ -269,7 +316,8 @@ impl Hub {
             streams: BTreeMap::new(),
             watchers: Watchers::default(),
             next_number: 0,
-            live: Index::default(),
+            live: Wanted::default(),
+            live_count: 0,
             places: Places::new(bounds.large_bytes_max),
             recent: Recent::default(),
             near: BTreeSet::new(),
@@ -277,6 +325,8 @@ impl Hub {
             roomy: BTreeMap::new(),
             waiting: BTreeSet::new(),
             readings: VecDeque::new(),
+            inside: None,
+            is_turn_inside: false,
             next_reading: 0,
             view: None,
             views: 0,
@@ -294,13 +344,13 @@ impl Hub {
     /// Whether there is something to do that waits for no message.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.readings.is_empty() || !self.near.is_empty() || !self.roomy.is_empty()
+        !self.readings.is_empty() || self.inside.is_some() || !self.near.is_empty() || !self.roomy.is_empty()
     }
 
     /// How many watchers there are, and how many of them are behind.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
-        (self.watchers.len(), self.watchers.len() - self.live.len())
+        (self.watchers.len(), self.watchers.len() - self.live_count)
     }
 
     /// Takes one message. What it gives to watchers may only leave with [`Hub::end_burst`].
@@ -441,7 +491,7 @@ impl Hub {
         // A view that is on its way may have been made after the store had stopped telling commits.
         self.view = None;
         self.recent = Recent::default();
-        self.live = Index::default();
+        (self.live, self.live_count) = Default::default();
         let head = self.head;
         for (number, watcher) in &mut self.watchers {
             if watcher.place == Place::Live {
@@ -473,33 +523,25 @@ impl Hub {
             self.head = view.revision();
         }
         debug_assert_eq!(self.head, view.revision(), "a view comes in its place among the commits");
-        let mut reading = Reading {
-            number: self.next_reading,
-            at: (i64::MAX, 0),
-            view,
-            index: Index::default(),
-            members: BTreeSet::new(),
-            slice: Slice::default(),
-        };
+        let (number, mut members) = (self.next_reading, Members::default());
         self.next_reading += 1;
-        for number in mem::take(&mut self.waiting) {
-            let Some(watcher) = self.watchers.get_mut(&number) else { continue };
+        for own in mem::take(&mut self.waiting) {
+            let Some(watcher) = self.watchers.get_mut(&own) else { continue };
             if planted::has(KvBug::WatchOverCompaction) {
                 watcher.next = watcher.next.max(self.compacted);
             }
             if watcher.next > self.head {
-                self.go_live(number);
+                self.go_live(own);
             } else if watcher.next < self.compacted {
-                self.end_as_compacted(number);
+                self.end_as_compacted(own);
             } else {
-                watcher.place = Place::Reading(reading.number);
-                reading.at = reading.at.min((watcher.next, 0));
-                reading.index.insert(&watcher.range, number);
-                reading.members.insert(number);
+                watcher.place = Place::Reading(number);
+                members.add(watcher, own);
             }
         }
-        if !reading.members.is_empty() {
-            self.readings.push_back(reading);
+        if let Some(first) = members.first() {
+            let (at, slice, waits) = ((first, 0), Slice::default(), false);
+            self.readings.push_back(Reading { number, view, at, members, slice, waits });
         }
         while self.sight == Sight::Following
             && let Some(mut first) = self.requests.first_entry()
@@ -517,6 +559,10 @@ impl Hub {
         while let Some(number) = self.places.next_turn() {
             self.wait(number);
         }
+        if let Some(stream) = self.streams.values().next() {
+            // All streams share this.
+            stream.out.set_wanting(self.places.wanting());
+        }
         if self.watchers.is_empty() && self.requests.is_empty() {
             if self.sight != Sight::Idle {
                 self.sight = Sight::Idle;
@@ -527,7 +573,9 @@ impl Hub {
         } else if self.sight == Sight::Idle {
             self.sight = Sight::Lost;
             self.want_view();
-        } else if !self.waiting.is_empty() && self.readings.len() < READINGS_MAX {
+        } else if !self.waiting.is_empty()
+            && self.readings.len() + usize::from(self.inside.is_some()) < READINGS_MAX
+        {
             self.want_view();
         }
     }
@@ -649,14 +697,16 @@ impl Hub {
     fn go_live(&mut self, number: Number) {
         let watcher = self.watchers.get_mut(&number).expect("it exists");
         watcher.place = Place::Live;
-        self.live.insert(&watcher.range, number);
+        self.live.insert(&watcher.range, watcher.wants, number);
+        self.live_count += 1;
         self.streams.get_mut(&watcher.stream).expect("a watcher has a stream").live += 1;
         self.places.forgo(watcher.stream, number);
     }
 
     fn leave_live(&mut self, number: Number) {
         let watcher = &self.watchers[&number];
-        self.live.remove(&watcher.range, number);
+        self.live.remove(&watcher.range, watcher.wants, number);
+        self.live_count -= 1;
         self.streams.get_mut(&watcher.stream).expect("a watcher has a stream").live -= 1;
     }
 
@@ -680,7 +730,7 @@ impl Hub {
     fn deliver(&mut self, number: Number, through: i64) -> Result<(), Lack> {
         let Some(watcher) = self.watchers.get_mut(&number) else { return Ok(()) };
         let stream = &self.streams[&watcher.stream];
-        let mut rest = mem::take(&mut watcher.pending);
+        let (mut rest, mut is_told) = (mem::take(&mut watcher.pending), false);
         while !rest.is_empty() {
             let (mut bytes, mut end) = (0, 0);
             let bytes_max = self.bounds.response_bytes_max.min(stream.out.room());
@@ -716,14 +766,19 @@ impl Hub {
                 return Err(lack);
             }
             rest = later;
+            is_told = true;
         }
         watcher.next = watcher.next.max(through + 1);
+        if is_told {
+            // A revision for which a place was kept is large no more if there is more room by now.
+            self.places.forgo(watcher.stream, number);
+        }
         Ok(())
     }
 
     /// Tells the watchers that lack only what is kept of the latest commits all of that.
     fn catch_up_on_recent(&mut self) {
-        let (mut index, mut from, mut members) = (Index::default(), i64::MAX, BTreeSet::new());
+        let mut members = Members::default();
         // In turn: those of a stream whose client reads all the time come back at once.
         for number in in_turn(&self.near, &mut self.next_near, NEAR_MAX) {
             self.near.remove(&number);
@@ -732,72 +787,77 @@ impl Hub {
             if self.streams[&watcher.stream].out.is_full() && !has_turn {
                 self.wait_for(number, Lack::Room);
             } else if self.sight == Sight::Following && self.recent.has(watcher.next) {
-                index.insert(&watcher.range, number);
-                from = from.min(watcher.next);
-                members.insert(number);
+                members.add(watcher, number);
             } else {
                 watcher.place = Place::Waiting;
                 self.waiting.insert(number);
             }
         }
-        self.follow_recent(from, index, members);
+        if let Some(first) = members.first() {
+            self.follow_recent(first, members);
+        }
     }
 
     /// Tells watchers all of the latest commits from a revision on, and makes them live.
-    fn follow_recent(&mut self, from: i64, mut index: Index, mut members: BTreeSet<Number>) {
+    fn follow_recent(&mut self, from: i64, mut members: Members) {
         let recent = mem::take(&mut self.recent);
         let (mut noted, mut later) = (Noted::default(), Vec::new());
         for (revision, events) in recent.from(from) {
+            members.reach(*revision, &self.watchers);
             for (place, told) in events.iter().enumerate() {
                 if place > 0 {
                     for (number, bytes) in self.postponed(&mut noted, *revision) {
-                        members.remove(&number);
-                        index.remove(&self.watchers[&number].range, number);
+                        members.remove(&self.watchers[&number], number);
                         self.put_off(number, *revision, bytes, &mut later);
                     }
                 }
-                note(&index, &mut self.watchers, told, &mut noted);
+                note(&members.index, &mut self.watchers, told, &mut noted);
             }
             if noted.events >= self.bounds.noted_max {
-                self.deliver_noted(mem::take(&mut noted), *revision, &mut index, &mut members);
+                self.deliver_noted(mem::take(&mut noted), *revision, &mut members);
             }
         }
         self.recent = recent;
         later.into_iter().for_each(|number| self.go_on_with(number));
-        self.deliver_noted(noted, self.head, &mut index, &mut members);
-        for number in members {
+        self.deliver_noted(noted, self.head, &mut members);
+        for number in members.numbers {
             let watcher = self.watchers.get_mut(&number).expect("it exists");
             watcher.next = watcher.next.max(self.head + 1);
             self.go_live(number);
         }
     }
 
-    /// Gives watchers that are told the past together what was noted for them, through this revision. Those whose
-    /// streams have no room leave the others.
-    fn deliver_noted(
-        &mut self,
-        noted: Noted,
-        through: i64,
-        index: &mut Index,
-        members: &mut BTreeSet<Number>,
-    ) {
+    /// Gives watchers that are told the past together what was noted for them, through this revision. Those that lack
+    /// something leave the others.
+    fn deliver_noted(&mut self, noted: Noted, through: i64, members: &mut Members) {
         debug_assert!(self.is_bounded(&noted));
         for number in noted.watchers {
             if let Err(lack) = self.deliver(number, through) {
-                members.remove(&number);
-                index.remove(&self.watchers[&number].range, number);
+                members.remove(&self.watchers[&number], number);
                 self.wait_for(number, lack);
             }
         }
     }
 
+    /// The group whose turn it is. While one is inside a revision, every second turn is its own.
+    fn next_group(&mut self) -> Option<Reading> {
+        let is_inside = self.inside.is_some();
+        self.is_turn_inside = is_inside && !self.is_turn_inside;
+        match self.readings.iter().position(|reading| !is_inside || !reading.waits) {
+            Some(at) if !self.is_turn_inside => self.readings.remove(at),
+            _ => self.inside.take(),
+        }
+    }
+
     /// Reads a slice of a view for one group of watchers.
     pub fn work(&mut self) {
-        let Some(mut reading) = self.readings.pop_front() else { return };
-        let Reading { view, at, index, members, slice, .. } = &mut reading;
+        let Some(mut reading) = self.next_group() else { return };
+        reading.waits = false;
+        let Reading { view, at, members, slice, .. } = &mut reading;
+        // Those that lacked more may have left.
+        *at = members.first().map_or(*at, |first| (*at).max((first, 0)));
         let (mut looked, mut later) = (0, Vec::new());
-        let mut inside = false;
-        let mut next = None;
+        let (mut next, mut pauses) = (None, false);
         for change in view.changes_starting_at(*at) {
             let place = change.place();
             if place.0 > at.0 {
@@ -808,20 +868,21 @@ impl Hub {
                     break;
                 }
             } else if looked >= self.bounds.slice_changes {
-                (next, inside) = (Some(place), true);
+                (next, pauses) = (Some(place), true);
                 break;
             } else {
                 for (number, bytes) in self.postponed(&mut slice.noted, at.0) {
-                    members.remove(&number);
-                    index.remove(&self.watchers[&number].range, number);
+                    members.remove(&self.watchers[&number], number);
                     self.put_off(number, at.0, bytes, &mut later);
                 }
             }
             *at = place;
             looked += 1;
             slice.looked += 1;
+            members.reach(place.0, &self.watchers);
             let mut told = None;
-            index.watchers_of(change.key(), |number| {
+            let is_deletion = || change.event().is_deletion();
+            members.index.watchers_of(change.key(), is_deletion, |number| {
                 let told = told.get_or_insert_with(|| Told::new(change.event()));
                 if pend(&mut self.watchers, number, told, &mut slice.noted) {
                     slice.bytes += told.bytes;
@@ -830,33 +891,48 @@ impl Hub {
         }
         let read = view.revision();
         *at = next.unwrap_or((read + 1, 0));
-        if inside {
-            self.keep_places(&mut reading, &mut later);
-        } else {
+        if !pauses {
             let Slice { noted, .. } = mem::take(slice);
-            self.deliver_noted(noted, at.0 - 1, index, members);
+            self.deliver_noted(noted, at.0 - 1, members);
+        } else if self.inside.is_some() {
+            self.leave_revision(&mut reading);
+        } else {
+            self.keep_places(&mut reading, &mut later);
         }
         later.into_iter().for_each(|number| self.go_on_with(number));
-        if next.is_some() && !reading.members.is_empty() {
-            // At most one group is inside a revision, of which it may hold a great deal.
-            if inside {
-                self.readings.push_front(reading)
+        if next.is_some() && !reading.members.numbers.is_empty() {
+            if pauses && !reading.waits {
+                self.inside = Some(reading);
             } else {
-                self.readings.push_back(reading)
+                self.readings.push_back(reading);
             }
             return self.settle();
         }
         let known = if planted::has(KvBug::WatchLosesBetween) { self.head } else { read };
-        for number in &reading.members {
+        for number in &reading.members.numbers {
             let watcher = self.watchers.get_mut(number).expect("a watcher that ends leaves its reading");
             watcher.next = watcher.next.max(known + 1);
         }
         if self.sight == Sight::Following && (read == self.head || self.recent.has(read + 1)) {
-            self.follow_recent(read + 1, reading.index, reading.members);
+            self.follow_recent(read + 1, reading.members);
         } else {
-            reading.members.into_iter().for_each(|number| self.wait(number));
+            reading.members.numbers.into_iter().for_each(|number| self.wait(number));
         }
         self.settle();
+    }
+
+    /// A group that would have to pause inside a revision, while another one is inside one, begins that revision again
+    /// later.
+    fn leave_revision(&mut self, reading: &mut Reading) {
+        let (revision, _) = reading.at;
+        let Slice { mut noted, .. } = mem::take(&mut reading.slice);
+        for number in mem::take(&mut noted.watchers) {
+            if self.forget(number, &mut noted, revision).is_some() {
+                noted.watchers.push(number);
+            }
+        }
+        self.deliver_noted(noted, revision - 1, &mut reading.members);
+        (reading.at, reading.waits) = ((revision, 0), true);
     }
 
     /// While a group is inside a revision: a watcher for whom that is a large one already reads on only with a place.
@@ -875,8 +951,7 @@ impl Hub {
                 reading.slice.noted.watchers.push(number);
                 continue;
             }
-            reading.members.remove(&number);
-            reading.index.remove(&self.watchers[&number].range, number);
+            reading.members.remove(&self.watchers[&number], number);
             let bytes = self.forget(number, &mut reading.slice.noted, revision);
             self.put_off(number, revision, bytes.unwrap_or(0), later);
         }
@@ -887,6 +962,7 @@ impl Hub {
         let watcher = self.watchers.remove(&number).expect("it exists");
         self.places.forgo(watcher.stream, number);
         let stream = self.streams.get_mut(&watcher.stream).expect("a watcher has a stream");
+        stream.future.remove(&(watcher.start, watcher.id));
         stream.ids.insert(watcher.id, None);
         let free = watcher.cost() - ID_BYTES;
         stream.out.push(Item::Compacted { id: watcher.id, compact_revision: self.compacted, free });
@@ -922,7 +998,8 @@ impl Hub {
         let stream = self.streams.get_mut(&watcher.stream);
         match watcher.place {
             Place::Live => {
-                self.live.remove(&watcher.range, number);
+                self.live.remove(&watcher.range, watcher.wants, number);
+                self.live_count -= 1;
                 stream.into_iter().for_each(|stream| stream.live -= 1);
             }
             Place::Near => _ = self.near.remove(&number),
@@ -930,10 +1007,10 @@ impl Hub {
             Place::Full(came) => stream.into_iter().for_each(|stream| _ = stream.full.remove(&came)),
             Place::Large(came) => self.places.leave(watcher.stream, came),
             Place::Reading(of) => {
-                let reading = self.readings.iter_mut().find(|reading| reading.number == of);
+                let mut readings = self.readings.iter_mut().chain(&mut self.inside);
+                let reading = readings.find(|reading| reading.number == of);
                 let reading = reading.expect("a watcher is told when its reading ends");
-                reading.members.remove(&number);
-                reading.index.remove(&watcher.range, number);
+                reading.members.remove(&watcher, number);
                 reading.slice.noted.events -= watcher.pending.len();
             }
         }
@@ -1004,15 +1081,16 @@ fn in_turn(watchers: &BTreeSet<Number>, next: &mut Number, most: usize) -> Vec<N
 }
 
 /// Notes an event for all of these watchers that want it.
-fn note(index: &Index, watchers: &mut Watchers, told: &Arc<Told>, noted: &mut Noted) {
-    index.watchers_of(told.event().key(), |number| _ = pend(watchers, number, told, noted));
+fn note(index: &Wanted, watchers: &mut Watchers, told: &Arc<Told>, noted: &mut Noted) {
+    let event = told.event();
+    let is_deletion = || event.is_deletion();
+    index.watchers_of(event.key(), is_deletion, |number| _ = pend(watchers, number, told, noted));
 }
 
-/// Notes an event for one watcher; says whether the watcher wants it.
+/// Notes an event for one watcher; says whether the watcher lacks it.
 fn pend(watchers: &mut Watchers, number: Number, told: &Arc<Told>, noted: &mut Noted) -> bool {
     let watcher = watchers.get_mut(&number).expect("watchers in an index exist");
-    let is_known = told.revision() < watcher.next && !planted::has(KvBug::WatchRepeats);
-    if is_known || !watcher.wants.takes(told.event()) {
+    if told.revision() < watcher.next && !planted::has(KvBug::WatchRepeats) {
         return false;
     }
     if watcher.pending.is_empty() {

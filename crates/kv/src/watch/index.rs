@@ -12,6 +12,8 @@ use std::{
 
 use bytes::Bytes;
 
+use super::message::Wants;
+
 /// What a watcher is called in an index.
 pub(crate) type Number = u32;
 
@@ -110,7 +112,8 @@ impl Numbers {
 }
 
 impl Index {
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.count
     }
 
@@ -158,6 +161,54 @@ impl Index {
             numbers.each(&mut found);
         }
         stab(self.ranges.as_deref(), key, &mut found);
+    }
+}
+
+/// Watchers by what they watch and which events of it they want. One that wants no event is nowhere.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    all: Index,
+    puts: Index,
+    deletions: Index,
+}
+
+impl Wanted {
+    fn index_of(&mut self, wants: Wants) -> Option<&mut Index> {
+        match (wants.takes_puts(), wants.takes_deletions()) {
+            (true, true) => Some(&mut self.all),
+            (true, false) => Some(&mut self.puts),
+            (false, true) => Some(&mut self.deletions),
+            (false, false) => None,
+        }
+    }
+
+    /// Adds a watcher.
+    pub(crate) fn insert(&mut self, range: &Range, wants: Wants, number: Number) {
+        if let Some(index) = self.index_of(wants) {
+            index.insert(range, number);
+        }
+    }
+
+    /// Removes a watcher, which must be there if it wants any event.
+    pub(crate) fn remove(&mut self, range: &Range, wants: Wants, number: Number) {
+        if let Some(index) = self.index_of(wants) {
+            index.remove(range, number);
+        }
+    }
+
+    /// Calls `found` with each watcher of an event of this key, once. What kind of event it is is only asked if it
+    /// matters.
+    pub(crate) fn watchers_of(
+        &self,
+        key: &[u8],
+        is_deletion: impl FnOnce() -> bool,
+        mut found: impl FnMut(Number),
+    ) {
+        self.all.watchers_of(key, &mut found);
+        if self.puts.count + self.deletions.count > 0 {
+            let some = if is_deletion() { &self.deletions } else { &self.puts };
+            some.watchers_of(key, found);
+        }
     }
 }
 

@@ -166,7 +166,11 @@ impl Wants {
         }
     }
 
-    pub(super) fn takes(self, event: &Event) -> bool {
-        if event.is_deletion() { !self.no_deletions } else { !self.no_puts }
+    pub(super) fn takes_puts(self) -> bool {
+        !self.no_puts
+    }
+
+    pub(super) fn takes_deletions(self) -> bool {
+        !self.no_deletions
     }
 }

@@ -99,6 +99,8 @@ pub enum Item {
 pub struct All {
     /// Bytes beyond those that each may have.
     bytes: AtomicUsize,
+    /// Streams that wait for the place of a large revision.
+    wanting: AtomicUsize,
 }
 
 impl All {
@@ -302,6 +304,17 @@ impl Outgoing {
     pub fn large(&self) -> Option<(u64, usize)> {
         let queue = self.queue();
         (queue.bytes.large > 0).then_some((queue.large_count, queue.bytes.large))
+    }
+
+    /// Whether streams wait for the place of a large revision.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        self.all.wanting.load(Relaxed) > 0
+    }
+
+    /// Takes note of how many streams wait for such a place.
+    pub(super) fn set_wanting(&self, streams: usize) {
+        self.all.wanting.store(streams, Relaxed);
     }
 
     /// Takes note of a request that the hub is to answer.

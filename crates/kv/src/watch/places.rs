@@ -125,6 +125,11 @@ impl Places {
         Some(watcher)
     }
 
+    /// How many streams wait for a place.
+    pub(super) fn wanting(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Changes the share of a stream. One that has no place then and wants one is in the queue.
     fn change(&mut self, stream: StreamNumber, change: impl FnOnce(&mut Share)) {
         let share = self.streams.entry(stream).or_default();

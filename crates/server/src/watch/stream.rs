@@ -65,7 +65,8 @@ pub(crate) async fn serve<R: Replica>(
 }
 
 /// Waits until a client has taken next to nothing for a minute of a large revision, for whose place others may wait. It
-/// must take as much as of any answer, and one part in 32. A client that takes nothing of less may take its time.
+/// must take as much as of any answer, and one part in 32, or in 8 if others do wait. A client that takes nothing of
+/// less may take its time.
 pub(crate) async fn until_slow(out: &Outgoing, taken: &AtomicU64) -> Status {
     let mut before = None;
     loop {
@@ -73,7 +74,7 @@ pub(crate) async fn until_slow(out: &Outgoing, taken: &AtomicU64) -> Status {
         let (large, now) = (out.large(), taken.load(Relaxed));
         if let (Some((number, bytes)), Some(((same, _), then))) = (large, before)
             && number == same
-            && now - then < TAKE_BYTES_MIN.max(bytes / 32) as u64
+            && now - then < TAKE_BYTES_MIN.max(bytes / if out.is_waited_for() { 8 } else { 32 }) as u64
         {
             return Status::resource_exhausted(NOT_TAKEN);
         }
@@ -342,7 +343,7 @@ mod tests {
         let taken = AtomicU64::new(0);
         let push = || {
             let item = Item::Events { id: 0, revision: 1, wants: Wants::default(), events: Vec::new() };
-            assert!(out.push_if_room(item, LARGE));
+            out.push_large(item, LARGE);
         };
         let minutes = |count: u64| Duration::from_secs(60 * count + 1);
         assert!(timeout(minutes(10), until_slow(&out, &taken)).await.is_err(), "nothing large waits");
