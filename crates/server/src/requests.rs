@@ -144,11 +144,12 @@ impl RequestMetrics {
                 (labels, &method.times)
             }),
         )?;
+        let codes = [Code::Unavailable, Code::DeadlineExceeded];
         let failed = METHODS.into_iter().zip(&self.methods.0).filter(|(path, _)| proposes(path));
         families.counter(
             "etcd_server_proposals_failed",
-            "Writes of clients that were answered with Unavailable: nobody orders, or not in time",
-            failed.map(|(_, method)| method.codes[Code::Unavailable as usize].load(Relaxed)).sum(),
+            "Writes of clients that were answered with Unavailable or DeadlineExceeded",
+            failed.flat_map(|(_, method)| codes.map(|code| method.codes[code as usize].load(Relaxed))).sum(),
         )
     }
 }
@@ -165,6 +166,7 @@ fn proposes(path: &str) -> bool {
         "etcdserverpb.Lease" => matches!(name, "LeaseGrant" | "LeaseRevoke"),
         "etcdserverpb.Cluster" => name != "MemberList",
         "etcdserverpb.Auth" => !["Get", "List", "Status"].iter().any(|reads| name.ends_with(reads)),
+        "etcdserverpb.Maintenance" => name == "Alarm",
         "synod.v1.Native" => matches!(name, "Execute" | "Change"),
         _ => false,
     }

@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     Config, Event,
-    config::{Meeting, Unrecognised, host},
+    config::{Meeting, Unrecognised, host, is_dialled_with_tls},
     frame::{Arrived, FrameError, FrameReader, Message},
     handshake::{self, Caller, HandshakeError, Hello, Life, Refusal},
     inquiry,
@@ -295,19 +295,23 @@ impl Receiver {
         // A link that is not ready waits for the end of an earlier one to the same replica. The caller tries again.
         let link = self.shared.peers.find(hello.from).filter(|link| link.is_ready());
         let link = link.ok_or(Refusal::UnknownReplica)?;
-        if config.tls.as_ref().is_some_and(|tls| tls.checks_hosts) {
-            let address = link.target().address;
-            if self.stream.is_shown_for_another(host(&address)) {
-                self.shared.complain(|| {
-                    format!(
-                        "the certificate of {} is not valid for {}, the host of {address}, which is the peer URL of {} \
-                         as which it calls; give it a certificate that is, or start this replica with \
-                         --peer-skip-client-san-verification",
-                        self.remote, host(&address), hello.from
-                    )
-                });
-                return Err(Refusal::OtherHost);
-            }
+        let address = link.target().address;
+        // A member whose address has no TLS yet is called without; its certificate need not be for that host.
+        if is_dialled_with_tls(&address)
+            && config.tls.as_ref().is_some_and(|tls| tls.checks_hosts)
+            && self.stream.is_shown_for_another(host(&address))
+        {
+            self.shared.complain(|| {
+                format!(
+                    "the certificate of {} is not valid for {}, the host of {address}, which is the peer URL of {} as \
+                     which it calls; give it a certificate that is, or start this replica with \
+                     --peer-skip-client-san-verification",
+                    self.remote,
+                    host(&address),
+                    hello.from
+                )
+            });
+            return Err(Refusal::OtherHost);
         }
         Ok(link)
     }

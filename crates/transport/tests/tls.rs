@@ -326,8 +326,13 @@ fn an_address_may_take_both() {
         listen_tls: vec![addresses[at]],
         ..config
     };
-    let secured = |me| secured(me, 1, &addresses, tls(&authority, &format!("r{me}"), Allowed::All));
-    let plainly = Config { tls: secured(2).tls, ..config(2, 1, &addresses) };
+    let tls_of = |me, hosts| {
+        let wanted = Wanted { file: &format!("r{me}"), hosts, ..Wanted::default() };
+        tls_with(&authority, &wanted, Trust::of(authority.certificate()))
+    };
+    // The second knows an address of the first that has no TLS: the certificate need not be for that host.
+    let secured = secured(1, 1, &addresses, tls_of(1, &["n1.example"]));
+    let plainly = Config { tls: Some(tls_of(2, &["127.0.0.1"])), ..config(2, 1, &addresses) };
     let start = |config| {
         let (tell, events) = std::sync::mpsc::channel();
         let sink = move |event| {
@@ -337,7 +342,7 @@ fn an_address_may_take_both() {
         (synod_transport::Transport::start(config, sink).unwrap(), events)
     };
     // The first calls with TLS, the second without.
-    let (one, of_one) = start(both(secured(1), 0));
+    let (one, of_one) = start(both(secured, 0));
     let (two, of_two) = start(both(plainly, 1));
     for events in [of_one, of_two] {
         let is_up = |event: Event| matches!(event, Event::Up { .. });

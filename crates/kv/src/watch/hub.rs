@@ -856,8 +856,8 @@ impl Hub {
         let Reading { view, at, members, slice, .. } = &mut reading;
         // Those that lacked more may have left.
         *at = members.first().map_or(*at, |first| (*at).max((first, 0)));
-        let (mut looked, mut later) = (0, Vec::new());
-        let (mut next, mut pauses) = (None, false);
+        let (mut looked, mut later, mut is_inside) = (0, Vec::new(), false);
+        let (mut next, mut pauses, from) = (None, false, at.0);
         for change in view.changes_starting_at(*at) {
             let place = change.place();
             if place.0 > at.0 {
@@ -896,12 +896,15 @@ impl Hub {
             self.deliver_noted(noted, at.0 - 1, members);
         } else if self.inside.is_some() {
             self.leave_revision(&mut reading);
+            // Otherwise the next slice may have the whole of it.
+            reading.waits = reading.at.0 == from;
         } else {
             self.keep_places(&mut reading, &mut later);
+            is_inside = true;
         }
         later.into_iter().for_each(|number| self.go_on_with(number));
         if next.is_some() && !reading.members.numbers.is_empty() {
-            if pauses && !reading.waits {
+            if is_inside {
                 self.inside = Some(reading);
             } else {
                 self.readings.push_back(reading);
@@ -932,7 +935,7 @@ impl Hub {
             }
         }
         self.deliver_noted(noted, revision - 1, &mut reading.members);
-        (reading.at, reading.waits) = ((revision, 0), true);
+        reading.at = (revision, 0);
     }
 
     /// While a group is inside a revision: a watcher for whom that is a large one already reads on only with a place.

@@ -71,14 +71,14 @@ pub(crate) async fn until_slow(out: &Outgoing, taken: &AtomicU64) -> Status {
     let mut before = None;
     loop {
         sleep(TAKE_TIMEOUT).await;
-        let (large, now) = (out.large(), taken.load(Relaxed));
-        if let (Some((number, bytes)), Some(((same, _), then))) = (large, before)
+        let (large, now, waited_for) = (out.large(), taken.load(Relaxed), out.is_waited_for());
+        if let (Some((number, bytes)), Some(((same, _), then, were_waiting))) = (large, before)
             && number == same
-            && now - then < TAKE_BYTES_MIN.max(bytes / if out.is_waited_for() { 8 } else { 32 }) as u64
+            && now - then < TAKE_BYTES_MIN.max(bytes / if waited_for && were_waiting { 8 } else { 32 }) as u64
         {
             return Status::resource_exhausted(NOT_TAKEN);
         }
-        before = large.map(|large| (large, now));
+        before = large.map(|large| (large, now, waited_for));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Some seeds, as a smoke test; `synod sim run` runs as many as there is time for.
 
+use std::collections::BTreeMap;
+
 use synod_consensus::{Bug, Combination, Options, ProtocolKind};
 use synod_sim::{
     Coverage,
@@ -16,12 +18,24 @@ const WITHIN_AN_EPOCH: [&str; 2] = ["changes of voters within an epoch", "joint 
 const WHERE_LOGS_ROT: [&str; 4] =
     ["logs repaired", "slots kept of damaged logs", "logs that failed", "starts that failed"];
 
+/// What must happen with each dissemination of a protocol, since it has a part in when a replica executes.
+const WITH_EACH_DISSEMINATION: [&str; 8] = [
+    "leases ended",
+    "leases started again",
+    "leases renewed at followers",
+    "watches",
+    "events told",
+    "watches after a crash",
+    "watches of the past",
+    "watches compacted",
+];
+
 /// Happens in one of some thousand seeds.
 const RARE: &str = "starts without all";
 
 /// Checks that every seed passes, and that enough happens in them: a world in which nothing happens would pass, too.
 fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
-    let mut coverage = Coverage::default();
+    let (mut coverage, mut by_dissemination) = (Coverage::default(), BTreeMap::<String, Coverage>::new());
     let (mut events, mut operations, mut commands) = (0, 0, 0);
     for seed in seeds.clone() {
         let plan = Plan::draw(seed, protocol);
@@ -32,6 +46,8 @@ fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
         operations += outcome.operations;
         commands += outcome.commands;
         coverage.add(&outcome.coverage);
+        let dissemination = plan.settings.consensus.dissemination.to_string();
+        by_dissemination.entry(dissemination).or_default().add(&outcome.coverage);
     }
     let seeds = usize::try_from(seeds.end - seeds.start).unwrap();
     assert!(
@@ -48,6 +64,14 @@ fn pass(protocol: ProtocolKind, seeds: std::ops::Range<u64>) {
         let wanted = protocol == ProtocolKind::Raft || !WITHIN_AN_EPOCH.contains(&what);
         let wanted = wanted && !WHERE_LOGS_ROT.contains(&what) && what != RARE;
         assert!(count >= 20 || !wanted || what == "trials skipped", "only {count} {what}");
+    }
+    for (dissemination, coverage) in by_dissemination {
+        for (what, count) in coverage.counts() {
+            assert!(
+                count >= 5 || !WITH_EACH_DISSEMINATION.contains(&what),
+                "{dissemination}: only {count} {what}"
+            );
+        }
     }
 }
 

@@ -672,7 +672,11 @@ fn live_watchers_do_not_wait_for_those_that_read_a_revision_of_many_changes() {
 fn those_that_lack_the_past_do_not_wait_for_those_that_read_a_revision_of_many_changes() {
     let mut world = World::new(1 << 30);
     (0..70_000).for_each(|n| world.put(&format!("k{n}"), ""));
-    (0..20_000).for_each(|_| world.put("x", "v"));
+    // Of each of these revisions a slice may end with a part.
+    for _ in 0..10_000 {
+        let success = ["x", "y", "z"].map(|key| testing::op_put(key, "")).into();
+        world.execute(Command::Txn(TxnRequest { success, ..Default::default() }));
+    }
     world.delete_all();
     let large = world.store.revision();
     let (inside, behind) = (world.open(), world.open());
@@ -687,7 +691,7 @@ fn those_that_lack_the_past_do_not_wait_for_those_that_read_a_revision_of_many_c
     }
     create(&world, behind, "x", 70_002);
     let (mut told, mut bursts) = (0, 0);
-    while told < 20_000 {
+    while told < 10_000 {
         // There are always some that read the large revision.
         create(&world, inside, "k0", large);
         world.burst(usize::MAX);
@@ -696,7 +700,7 @@ fn those_that_lack_the_past_do_not_wait_for_those_that_read_a_revision_of_many_c
             told += if let Item::Events { events, .. } = item { events.len() } else { 0 };
         }
         bursts += 1;
-        assert!(bursts < 4 * 90_000 / 1_024, "{told} of 20,000 are told");
+        assert!(bursts < 4 * 100_000 / 1_024, "{told} of 10,000 are told");
     }
     let mut left = 0;
     while world.hub.counts().1 > 0 {

@@ -1,0 +1,165 @@
+// Command watchers opens many watches, puts keys while all of them are open, and prints how long after the beginning of a
+// put its events arrived.
+//
+//	watchers ENDPOINT STREAMS WATCHES_OF_EACH KEYS PUTS WRITERS
+//
+// Watches take their keys in turn, so that KEYS = 1 has all of them watch one key, and KEYS = STREAMS * WATCHES_OF_EACH each
+// its own. A writer puts the next key once all events of its last put have arrived. It prints a line of words: events a
+// second; the median, the 99th percentile and the maximum of the latency of events in milliseconds; and the median of puts alone.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"sort"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/v3"
+)
+
+const (
+	connections = 10
+	// Requests of a stream that have no answer yet.
+	window = 64
+)
+
+// A put, and how many of its events have not arrived.
+type put struct {
+	began time.Time
+	left  atomic.Int64
+	ended chan struct{}
+}
+
+func main() {
+	if len(os.Args) != 7 {
+		log.Fatal("usage: watchers ENDPOINT STREAMS WATCHES_OF_EACH KEYS PUTS WRITERS")
+	}
+	var numbers []int
+	for _, word := range os.Args[2:] {
+		number, err := strconv.Atoi(word)
+		check(err)
+		numbers = append(numbers, number)
+	}
+	streams, each, keys, count, writers := numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+	ctx := context.Background()
+	var clients []*clientv3.Client
+	for len(clients) < connections {
+		client, err := clientv3.New(clientv3.Config{Endpoints: []string{os.Args[1]}, DialTimeout: 5 * time.Second})
+		check(err)
+		defer client.Close()
+		clients = append(clients, client)
+	}
+	key := func(number int) []byte { return []byte(fmt.Sprintf("watched/%09d", number%keys)) }
+
+	puts := make([]*put, count)
+	for number := range puts {
+		puts[number] = &put{ended: make(chan struct{})}
+	}
+	latencies := make([][]time.Duration, streams)
+	var opened sync.WaitGroup
+	for stream := 0; stream < streams; stream++ {
+		watch, err := pb.NewWatchClient(clients[stream%connections].ActiveConnection()).Watch(ctx)
+		check(err)
+		opened.Add(1)
+		go func() {
+			sent := 0
+			ask := func() {
+				create := &pb.WatchCreateRequest{Key: key(stream*each + sent)}
+				check(watch.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}}))
+				sent++
+			}
+			for created := 0; created < each; created++ {
+				for sent < each && sent-created < window {
+					ask()
+				}
+				answer, err := watch.Recv()
+				check(err)
+				if !answer.Created || answer.Canceled {
+					log.Fatalf("a watch is refused: %v", answer)
+				}
+			}
+			opened.Done()
+			for {
+				answer, err := watch.Recv()
+				if err != nil {
+					return
+				}
+				now := time.Now()
+				for _, event := range answer.Events {
+					number, err := strconv.Atoi(string(event.Kv.Value[:9]))
+					check(err)
+					of := puts[number]
+					latencies[stream] = append(latencies[stream], now.Sub(of.began))
+					if of.left.Add(-1) == 0 {
+						close(of.ended)
+					}
+				}
+			}
+		}()
+	}
+	opened.Wait()
+
+	// How many watch each key: all have the same number, or one more.
+	watching := make([]int64, keys)
+	for number := 0; number < streams*each; number++ {
+		watching[number%keys]++
+	}
+	var next atomic.Int64
+	var events atomic.Int64
+	alone := make([][]time.Duration, writers)
+	var group sync.WaitGroup
+	began := time.Now()
+	for writer := 0; writer < writers; writer++ {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			client := clients[writer%connections]
+			for {
+				number := int(next.Add(1)) - 1
+				if number >= count {
+					return
+				}
+				// Keys far apart follow each other.
+				watched := number * 7919 % keys
+				of := puts[number]
+				of.left.Store(watching[watched])
+				of.began = time.Now()
+				_, err := client.Put(ctx, string(key(watched)), fmt.Sprintf("%09d%055d", number, 0))
+				check(err)
+				alone[writer] = append(alone[writer], time.Since(of.began))
+				<-of.ended
+				events.Add(watching[watched])
+			}
+		}()
+	}
+	group.Wait()
+	seconds := time.Since(began).Seconds()
+	times, answers := sorted(latencies), sorted(alone)
+	fmt.Printf("%.0f %.2f %.2f %.2f %.2f\n", float64(events.Load())/seconds, ms(times[len(times)/2]),
+		ms(times[len(times)*99/100]), ms(times[len(times)-1]), ms(answers[len(answers)/2]))
+}
+
+func sorted(parts [][]time.Duration) []time.Duration {
+	var all []time.Duration
+	for _, part := range parts {
+		all = append(all, part...)
+	}
+	sort.Slice(all, func(a, b int) bool { return all[a] < all[b] })
+	return all
+}
+
+func ms(of time.Duration) float64 {
+	return float64(of.Microseconds()) / 1e3
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
