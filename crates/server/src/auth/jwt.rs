@@ -9,6 +9,8 @@ use std::{
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde_json::{Map, Value, json};
 
+use super::keys;
+
 /// What is accepted as options.
 pub(super) const ACCEPTED: &str = "jwt,sign-method=METHOD,priv-key=FILE,pub-key=FILE,ttl=TIME, with the methods HS256, HS384, \
      HS512, RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 and EdDSA; without priv-key no tokens are issued";
@@ -72,27 +74,12 @@ impl Signer {
         private: Option<&[u8]>,
         public: Option<&[u8]>,
     ) -> Result<Signer, String> {
-        let readable = |error: jsonwebtoken::errors::Error| {
-            format!("a key cannot be read: {error}; give PEM (a private key for ES and EdDSA as PKCS 8)")
-        };
-        let missing = || "no key is given; give priv-key, or pub-key to verify only".to_owned();
         let (signs, verifies) = match method {
             Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512 => {
-                let key = private.filter(|key| !key.is_empty()).ok_or_else(missing)?;
+                let key = private.filter(|key| !key.is_empty()).ok_or("no key is given; give priv-key")?;
                 (Some(EncodingKey::from_secret(key)), DecodingKey::from_secret(key))
             }
-            Algorithm::ES256 | Algorithm::ES384 => (
-                private.map(EncodingKey::from_ec_pem).transpose().map_err(readable)?,
-                of_pair(private, public, DecodingKey::from_ec_pem)?,
-            ),
-            Algorithm::EdDSA => (
-                private.map(EncodingKey::from_ed_pem).transpose().map_err(readable)?,
-                of_pair(private, public, DecodingKey::from_ed_pem)?,
-            ),
-            _ => (
-                private.map(EncodingKey::from_rsa_pem).transpose().map_err(readable)?,
-                of_pair(private, public, DecodingKey::from_rsa_pem)?,
-            ),
+            _ => keys::pair(method, private, public)?,
         };
         let signer = Signer { method, ttl, signs, verifies };
         // Keys of two pairs would show only when the first user comes.
@@ -124,21 +111,6 @@ impl Signer {
             jsonwebtoken::decode::<Map<String, Value>>(token, &self.verifies, &validation).ok()?.claims;
         let user = claims.get("username")?.as_str()?.to_owned();
         Some((user, claims.get("revision")?.as_u64()?))
-    }
-}
-
-/// The key that verifies: the public one, or that of the private one.
-fn of_pair(
-    private: Option<&[u8]>,
-    public: Option<&[u8]>,
-    read: fn(&[u8]) -> Result<DecodingKey, jsonwebtoken::errors::Error>,
-) -> Result<DecodingKey, String> {
-    match (private, public) {
-        (_, Some(public)) => {
-            read(public).map_err(|error| format!("pub-key cannot be read: {error}; give PEM"))
-        }
-        (Some(_), None) => Err("pub-key is missing: tokens are verified with it".to_owned()),
-        (None, None) => Err("no key is given; give pub-key, and priv-key to sign".to_owned()),
     }
 }
 

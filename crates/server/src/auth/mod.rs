@@ -6,6 +6,7 @@
 //! revision of users and roles that the server knew ([docs/auth.md](../../../../docs/auth.md)).
 
 mod jwt;
+mod keys;
 mod passwords;
 mod tokens;
 
