@@ -1,6 +1,5 @@
 //! Watches over connections that break.
 
-#[allow(dead_code)]
 mod common;
 
 use std::time::Duration;
