@@ -6,11 +6,13 @@
     python3 compat/etcd-e2e/run.py --synod target/release/synod --package e2e         # and of the package `e2e`
     python3 compat/etcd-e2e/run.py --synod target/release/synod --run 'Watch|Lease'   # those whose names match
     python3 compat/etcd-e2e/run.py --synod target/debug/synod --quick                 # what CI runs
+    python3 compat/etcd-e2e/run.py --serve-flag=--protocol=raft                       # all of `common` with Raft
     python3 compat/etcd-e2e/run.py --flags                                            # etcd's flags that serve lacks
 
 The suite is two packages of the Go module go.etcd.io/etcd/tests/v3, built with the tag e2e. Go fetches it and the programs
-etcdctl and etcdutl from the module proxy, or its cache; nothing of etcd is in this tree. The suite starts `etcd` from a
-folder; here that is a script which starts `synod serve` and passes every flag on. A test that fails or takes too long leaves no
+etcdctl, etcdutl and etcd from the module proxy, or its cache; nothing of etcd is in this tree. The suite starts `etcd` from a
+folder; here that is a script which starts `synod serve` and passes every flag on. Only for `etcd gateway` and `etcd grpc-proxy`,
+which stand before any server, it starts etcd itself. A test that fails or takes too long leaves no
 process behind.
 
 passes-PACKAGE.txt lists the tests and variants that are known to pass; the exit code is 1 if one of those that were run does not.
@@ -33,7 +35,12 @@ from pathlib import Path
 VERSION = "v3.7.3"
 TESTS = "go.etcd.io/etcd/tests/v3"
 PACKAGES = ["common", "e2e"]
-TOOLS = {"etcdctl": "go.etcd.io/etcd/etcdctl/v3", "etcdutl": "go.etcd.io/etcd/etcdutl/v3"}
+# The last one is etcd itself, of which only the gateway and the proxy are used.
+TOOLS = {
+    "etcdctl": "go.etcd.io/etcd/etcdctl/v3",
+    "etcdutl": "go.etcd.io/etcd/etcdutl/v3",
+    "etcd-proxy": "go.etcd.io/etcd/server/v3",
+}
 HERE = Path(__file__).resolve().parent
 
 
@@ -54,9 +61,10 @@ def go(arguments, cwd):
 class Suite:
     """The suite's programs, and etcd's tools, each built when it is first needed and not there yet."""
 
-    def __init__(self, cache, how):
+    def __init__(self, cache, how, flags):
         self.cache = cache
         self.how = how
+        self.flags = flags
         self.programs = cache / "bin"
         self.programs.mkdir(parents=True, exist_ok=True)
         module = cache / "go.mod"
@@ -86,6 +94,7 @@ class Suite:
         # The suite starts its servers without this program's environment.
         (self.programs / "synod").unlink(missing_ok=True)
         (self.programs / "synod").symlink_to(synod)
+        (self.programs / "flags").write_text(" ".join(self.flags))
         return self.programs
 
 
@@ -224,13 +233,16 @@ def main():
     parser.add_argument("--variants", action="store_true", help="show what became of each variant of a test")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
     parser.add_argument("--record", action="store_true", help="add what passes now to what is known to pass")
+    parser.add_argument("--serve-flag", action="append", default=[], metavar="FLAG",
+                        help="give each server this flag too, as --serve-flag=--protocol=raft; may be repeated")
     parser.add_argument("--flags", action="store_true", help="name etcd's flags that `synod serve` does not know")
     arguments = parser.parse_args()
     synod = str(Path(arguments.synod).resolve())
     if not Path(synod).exists():
         sys.exit(f"{synod} is not there: cargo build --release -p synod-cli")
     cache = Path(arguments.cache).resolve()
-    suite = Suite(cache / "quick", SOON) if arguments.quick else Suite(cache, SMALL)
+    place, how = (cache / "quick", SOON) if arguments.quick else (cache, SMALL)
+    suite = Suite(place, how, arguments.serve_flag)
     if arguments.flags:
         sys.exit(0 if knows_flags(synod, suite) else 1)
     logs = Path(arguments.logs)
