@@ -78,9 +78,15 @@ impl From<synod_client::Error> for Failure {
             // The message is the server's own, which is etcd's: scripts match on it.
             synod_client::Error::Refused { message, .. } => Failure::failed(message),
             synod_client::Error::Unavailable { reached: false, .. } => {
-                let hint = "is a replica running there? `synod dev` starts three on this machine, and --endpoints or \
-                            SYNOD_ENDPOINTS says where they are";
-                Failure::failed(error).with_hint(Some(hint.to_owned()))
+                let failure = Failure::failed(error);
+                let hint = if failure.message.contains("certificate") {
+                    "--cacert names the authority of the server's certificate, --cert and --key what it asks for; \
+                     --insecure-skip-tls-verify checks nothing"
+                } else {
+                    "is a replica running there? `synod dev` starts three on this machine, and --endpoints or \
+                     SYNOD_ENDPOINTS says where they are"
+                };
+                failure.with_hint(Some(hint.to_owned()))
             }
             synod_client::Error::Unavailable { .. } | synod_client::Error::Unknown { .. } => {
                 Failure::unserved(error)

@@ -84,7 +84,7 @@ fn a_cluster_serves_and_admits_members_only(threads: &str) {
     refused(&all, &["--cacert", ca]);
     refused(&all, &["--insecure-skip-tls-verify"]);
     let error = refused(&all, &["--cacert", text(stranger.certificate())]);
-    assert!(error.contains("another authority"), "{error}");
+    assert!(error.contains("another authority") && error.contains("hint: --cacert names"), "{error}");
     let plain = all.replace("https://", "http://");
     refused(&plain, &[]);
 
