@@ -4,7 +4,7 @@
 //! ```text
 //! executor ── commits, views ──> hub ──> queues of streams
 //! hand.rs     bounded            hub.rs  outgoing.rs
-//!             message.rs         index.rs
+//!             message.rs         index.rs, places.rs
 //! ```
 //!
 //! Nothing here has a thread: `synod-server` runs a [`Hub`] on a thread, `synod-sim` when a seed says so. The only
