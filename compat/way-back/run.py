@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 """Leads a Synod's state back to an etcd: saves a snapshot with etcdctl, looks at it and restores it with etcdutl, starts a
 real etcd on the restored folder, and compares what both answer: keys with all their numbers, at every revision that is not
-compacted, leases with their keys, and etcd's hash of the history.
+compacted, leases with their keys, users and roles, alarms, and etcd's hash of the history.
 
     cargo build -p synod-cli
     python3 compat/way-back/run.py --synod target/debug/synod
 
-etcd, etcdctl and etcdutl are built from their Go modules in `--cache`, unless they are there; `--etcd` names another server,
-such as an older version.
+etcd 3.7.3, etcdctl and etcdutl are built from their Go modules in `--cache`, unless they are there; `--etcd` names another
+server, such as an older version.
 """
 
-import argparse
 import base64
 import json
 import random
@@ -23,10 +22,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "etcd-e2e"))
-from run import build, go  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from measured import arguments_of, etcd_of, fetched  # noqa: E402
 
-SERVER = "go.etcd.io/etcd/server/v3"
+TOOLS = {"etcdctl": "go.etcd.io/etcd/etcdctl/v3", "etcdutl": "go.etcd.io/etcd/etcdutl/v3"}
+VERSION = "v3.7.3"
 SYNOD, ETCD = "127.0.0.1:23791", "127.0.0.1:23793"
 PEERS = {SYNOD: "127.0.0.1:23792", ETCD: "127.0.0.1:23794"}
 
@@ -36,7 +36,7 @@ def started(command, log, address):
     until = time.time() + 60
     while time.time() < until and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"http://{address}/health", timeout=1) as page:
+            with urllib.request.urlopen(f"http://{address}/health?exclude=NOSPACE", timeout=1) as page:
                 if json.load(page)["health"] == "true":
                     return process
         except (OSError, ValueError):
@@ -51,25 +51,25 @@ def stop(process):
 
 
 class Tools:
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, cache):
+        self.programs = {name: fetched(cache, name, module, VERSION, module) for name, module in TOOLS.items()}
 
     def ctl(self, address, *arguments):
-        command = [self.folder / "etcdctl", f"--endpoints=http://{address}", *arguments]
+        command = [self.programs["etcdctl"], f"--endpoints=http://{address}", *arguments]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"etcdctl {' '.join(map(str, arguments))}: {done.stderr}")
         return done.stdout
 
     def utl(self, *arguments):
-        done = subprocess.run([self.folder / "etcdutl", *arguments], capture_output=True, text=True)
+        done = subprocess.run([self.programs["etcdutl"], *arguments], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"etcdutl {' '.join(map(str, arguments))}: {done.stderr}")
         return done.stdout
 
 
 def live(draw):
-    """A life of a store: puts, deletions, transactions, leases, large values, a compaction."""
+    """A life of a store: puts, deletions, transactions, leases, large values, a compaction, users and roles, an alarm."""
     put = lambda key, value, **more: posted(SYNOD, "/v3/kv/put", {"key": text(key), "value": text(value), **more})
     leases = [posted(SYNOD, "/v3/lease/grant", {"TTL": 3600})["ID"] for _ in range(3)]
     for number in range(400):
@@ -93,6 +93,16 @@ def live(draw):
             posted(SYNOD, "/v3/kv/compaction", {"revision": revision - 50})
     for number in range(4_000):
         put(f"many/{number:06}", "v" * (number % 400))
+    for name, end in [("reader", "key0"), ("all", "\0")]:
+        posted(SYNOD, "/v3/auth/role/add", {"name": name})
+        perm = {"permType": draw.choice(["READ", "READWRITE"]), "key": text("key/"), "range_end": text(end)}
+        posted(SYNOD, "/v3/auth/role/grant", {"name": name, "perm": perm})
+    for name in ["ann", "bob"]:
+        posted(SYNOD, "/v3/auth/user/add", {"name": name, "password": f"secret of {name}"})
+        posted(SYNOD, "/v3/auth/user/grant", {"user": name, "role": "reader"})
+    posted(SYNOD, "/v3/auth/user/add", {"name": "certified", "options": {"no_password": True}})
+    # Nothing can be written from now on.
+    posted(SYNOD, "/v3/maintenance/alarm", {"action": "ACTIVATE", "memberID": "77", "alarm": "NOSPACE"})
 
 
 def text(content):
@@ -131,6 +141,10 @@ def answers(tools, address):
     for lease in posted(address, "/v3/lease/leases", {}).get("leases", []):
         found = posted(address, "/v3/lease/timetolive", {"ID": lease["ID"], "keys": True})
         told[f"lease {lease['ID']}"] = (found["grantedTTL"], sorted(found.get("keys", [])))
+    for kind, path, field in [("user", "user", "users"), ("role", "role", "roles")]:
+        for name in posted(address, f"/v3/auth/{path}/list", {}).get(field, []):
+            told[f"{kind} {name}"] = without_header(posted(address, f"/v3/auth/{path}/get", {kind if kind == "role" else "name": name}))
+    told["alarms"] = without_header(posted(address, "/v3/maintenance/alarm", {}))
     try:
         keys(compacted - 1)
     except urllib.error.HTTPError as error:
@@ -138,21 +152,17 @@ def answers(tools, address):
     return told
 
 
+def without_header(answer):
+    return {name: value for name, value in answer.items() if name != "header"}
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--synod", default="target/debug/synod")
-    parser.add_argument("--etcd", help="an etcd to restore to, in the place of the one that is built")
-    parser.add_argument("--cache", default=str(Path.home() / ".cache/synod-etcd-e2e"))
+    parser = arguments_of(__doc__, "synod-way-back")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    cache = Path(arguments.cache)
-    _, _, programs = build(cache)
-    etcd = Path(arguments.etcd or cache / "etcd-server")
-    if not etcd.exists():
-        go(["get", f"{SERVER}@v3.7.3"], cache)
-        go(["build", "-o", str(etcd), SERVER], cache)
-    tools = Tools(programs)
-    folder = Path(tempfile.mkdtemp(prefix="way-back-"))
+    etcd = etcd_of(arguments)
+    tools = Tools(arguments.cache)
+    folder = Path(tempfile.mkdtemp(prefix="way-back-", dir=arguments.dir))
     log = open(folder / "log", "w")
     serve = [
         arguments.synod, "serve", "--name=s1", f"--data-dir={folder / 'synod'}",
@@ -191,7 +201,13 @@ def main():
     try:
         version = json.load(urllib.request.urlopen(f"http://{ETCD}/version"))["etcdserver"]
         there = answers(tools, ETCD)
+        tools.ctl(ETCD, "alarm", "disarm")
         tools.ctl(ETCD, "put", "goes", "on")
+        tools.ctl(ETCD, "user", "add", "root:root")
+        tools.ctl(ETCD, "user", "grant-role", "root", "root")
+        tools.ctl(ETCD, "auth", "enable")
+        # The hash of the password has come along.
+        tools.ctl(ETCD, "--user=ann:secret of ann", "get", "key/1")
     finally:
         stop(server)
     differs = [name for name in sorted(before.keys() | there.keys()) if before.get(name) != there.get(name)]

@@ -137,6 +137,8 @@ fn without_a_leader_the_clock_advances_and_learners_are_promoted() {
     assert!(operations > 25 * 50, "{operations}");
     assert!(coverage.sessions_expired > 0, "the clock stands still: {coverage}");
     assert!(coverage.promotions >= 50, "{coverage}");
+    assert!(coverage.leases_ended_with_keys > 0 && coverage.leases_restarted > 0, "{coverage}");
+    assert!(coverage.events_told > 100 && coverage.watches_from_history > 0, "{coverage}");
 }
 
 /// Where every replica disseminates, a leader has to say in which order.

@@ -117,7 +117,7 @@ pub fn judge(request: &Request, mut synod: Answer, mut etcd: Answer, is_new: boo
         (Request::Txn(request), Answer::Refused(tonic::Code::InvalidArgument, why), theirs)
             if depth(request) > DEPTH_MAX
                 && why == "etcdserver: transactions are nested too deeply"
-                && is_done(theirs) =>
+                && (is_done(theirs) || is_checked(theirs)) =>
         {
             return Verdict::Known([Difference::Depth].into());
         }
@@ -190,6 +190,18 @@ fn is_done(answer: &Answer) -> bool {
         Answer::Refused(tonic::Code::Internal, why) => why.starts_with("failed to decode Protobuf message"),
         answer => matches!(answer, Answer::Txn(_)),
     }
+}
+
+/// Whether a transaction was refused before it was executed, for what it says however deep.
+fn is_checked(answer: &Answer) -> bool {
+    let Answer::Refused(tonic::Code::InvalidArgument, why) = answer else { return false };
+    [
+        "etcdserver: key is not provided",
+        "etcdserver: value is provided",
+        "etcdserver: lease is provided",
+        "etcdserver: invalid sort option",
+    ]
+    .contains(&why.as_str())
 }
 
 fn depth(txn: &TxnRequest) -> usize {
@@ -344,6 +356,12 @@ mod tests {
         let done = Answer::Txn(TxnResponse::default());
         let verdict = |depth| judge(&txn(depth), refused.clone(), done.clone());
         assert_eq!(verdict(DEPTH_MAX + 1), Verdict::Known([Difference::Depth].into()));
+        // etcd looks deeper.
+        let words = "etcdserver: key is not provided".to_owned();
+        let deeper = Answer::Refused(tonic::Code::InvalidArgument, words);
+        let known = Verdict::Known([Difference::Depth].into());
+        assert_eq!(judge(&txn(DEPTH_MAX + 1), refused.clone(), deeper.clone()), known);
+        assert_eq!(judge(&txn(DEPTH_MAX), refused.clone(), deeper), Verdict::Differ);
         let otherwise = Answer::Refused(tonic::Code::InvalidArgument, "etcdserver: key not found".to_owned());
         assert_eq!(judge(&txn(DEPTH_MAX + 1), refused.clone(), otherwise), Verdict::Differ);
         assert_eq!(verdict(DEPTH_MAX), Verdict::Differ);
