@@ -1,4 +1,4 @@
-"""What the programs that measure Synod and etcd in one run have in common: a member of either, and what Go builds of etcd."""
+"""What the programs that measure Synod and etcd in one run have in common: a member of either, and their arguments."""
 
 import argparse
 import os
@@ -9,8 +9,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-GENERATOR = ("go.etcd.io/etcd/v3", "v3.5.17", "go.etcd.io/etcd/v3/tools/benchmark")
-ETCD = ("go.etcd.io/etcd/server/v3", "v3.7.3", "go.etcd.io/etcd/server/v3")
+from built import VERSION, etcds
+
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -18,36 +18,15 @@ def arguments_of(description, cache):
     """A parser with what each of these programs takes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--synod", required=True)
-    parser.add_argument("--etcd", help=f"a program of etcd; by default Go builds {ETCD[1]}")
+    parser.add_argument("--etcd", help=f"a program of etcd; by default Go builds {VERSION}")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / cache, help="for what Go builds")
     parser.add_argument("--dir", help="where the servers keep their data")
     return parser
 
 
-def go_build(folder, program, package):
-    environment = dict(os.environ, GOFLAGS="-mod=mod", CGO_ENABLED="0")
-    subprocess.run(["go", "build", "-o", str(program), package], cwd=folder, env=environment, check=True)
-
-
-def fetched(cache, name, module, version, package):
-    """A program that Go builds from the module proxy, unless it has done so already."""
-    folder = cache.resolve() / f"{name}-{version}"
-    program = folder / name
-    if not program.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "go.mod").write_text(f"module built\n\ngo 1.24\n\nrequire {module} {version}\n")
-        go_build(folder, program, package)
-    return str(program)
-
-
-def build_generator(cache):
-    """etcd's load generator."""
-    return fetched(cache, "benchmark", *GENERATOR)
-
-
 def etcd_of(arguments):
     """The program of etcd to measure."""
-    return arguments.etcd or fetched(arguments.cache, "etcd", *ETCD)
+    return arguments.etcd or etcds(arguments.cache, "etcd")
 
 
 def processor_seconds(process):

@@ -32,15 +32,13 @@ import sys
 import time
 from pathlib import Path
 
-VERSION = "v3.7.3"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from built import PROGRAMS, VERSION
+
 TESTS = "go.etcd.io/etcd/tests/v3"
 PACKAGES = ["common", "e2e"]
-# The last one is etcd itself, of which only the gateway and the proxy are used.
-TOOLS = {
-    "etcdctl": "go.etcd.io/etcd/etcdctl/v3",
-    "etcdutl": "go.etcd.io/etcd/etcdutl/v3",
-    "etcd-proxy": "go.etcd.io/etcd/server/v3",
-}
+# etcd itself is used for its gateway and its proxy only.
+TOOLS = {("etcd-proxy" if name == "etcd" else name): module for name, module in PROGRAMS.items()}
 HERE = Path(__file__).resolve().parent
 
 

@@ -4,12 +4,11 @@
     cargo build --release -p synod-cli
     python3 compat/leases/run.py --synod target/release/synod
 
-The clients are one Go program with etcd's client (main.go), on the same machine as the servers, each of which is one member
+The clients are one Go program with etcd's client (compat/load), on the same machine as the servers, each of which is one member
 with its data on the disk under --dir, fsynced. Latencies are in ms. `CPU` is what the server used in the phase, and
 `memory` what it had at its end; `longest job` is the longest that the executor of Synod took for anything so far, as time and as processor time.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from built import load
 from measured import Member, arguments_of, etcd_of
 
 PORT = 24990
@@ -28,15 +28,12 @@ def main():
     parser.add_argument("--ttl", type=int, default=60, help="seconds; they must suffice for a phase")
     parser.add_argument("--rounds", type=int, default=2, help="how often each lease is renewed")
     arguments = parser.parse_args()
-    program = arguments.cache.resolve() / "leases"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    environment = dict(os.environ, CGO_ENABLED="0")
-    subprocess.run(["go", "build", "-o", program, "."], cwd=Path(__file__).parent, env=environment, check=True)
+    program = load(arguments.cache)
     for name, command in {"etcd": [etcd_of(arguments)], "synod": [arguments.synod, "serve"]}.items():
         folder = Path(tempfile.mkdtemp(dir=arguments.dir))
         server = Member(command, folder / "data", PORT)
         try:
-            words = [program, f"127.0.0.1:{PORT}", str(arguments.leases), str(arguments.ttl), str(arguments.rounds)]
+            words = [program, "leases", f"127.0.0.1:{PORT}", str(arguments.leases), str(arguments.ttl), str(arguments.rounds)]
             client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
             before = server.processor_seconds()
             for line in client.stdout:

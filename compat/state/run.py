@@ -31,7 +31,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from measured import Member, arguments_of, build_generator, etcd_of
+from built import generator
+from measured import Member, arguments_of, etcd_of
 
 KEY_BYTES = 16
 PUTS_OF_TRANSACTION = 100
@@ -130,7 +131,7 @@ def main():
     parser.add_argument("--restarts", type=int, default=3)
     parser.add_argument("--flag", action="append", default=[], help="a further flag for Synod")
     arguments = parser.parse_args()
-    program = build_generator(arguments.cache)
+    program = generator(arguments.cache)
     quota = f"--quota-backend-bytes={QUOTA}"
     systems = {
         "etcd": ([etcd_of(arguments)], [quota]),

@@ -21,7 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from certificates import certificates, server_flags
-from measured import arguments_of, build_generator, etcd_of, processor_seconds
+from built import generator
+from measured import arguments_of, etcd_of, processor_seconds
 
 # Clients, and puts of 256 bytes. Clients share connections as they do in etcd's own measurements, at most a hundred a connection.
 LOADS = [(1, 2_000), (64, 60_000), (512, 100_000)]
@@ -89,7 +90,7 @@ def main():
     parser = arguments_of(__doc__, "synod-watchers")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of so many")
     arguments = parser.parse_args()
-    program = build_generator(arguments.cache)
+    program = generator(arguments.cache)
     systems = {"etcd": [etcd_of(arguments), "--log-level=error"], "synod": [arguments.synod, "serve"]}
     folder = Path(tempfile.mkdtemp(dir=arguments.dir))
     files = certificates(folder / "certificates")

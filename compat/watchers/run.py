@@ -13,7 +13,7 @@ that each figure has its counterpart a moment before or after. Of each number of
   one watcher a stream and the same puts, divided by the number of watchers that it had more;
 - the latency from a put's answer to the event of one watcher, when there is no other.
 
-main.go, which has etcd's client, then puts while all watchers are open, each writer the next key once everybody who watches the
+compat/load, which has etcd's client, then puts while all watchers are open, each writer the next key once everybody who watches the
 last one was told, and tells how long after the beginning of a put its events arrived, of all watchers together.
 """
 
@@ -29,7 +29,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from measured import Member, arguments_of, build_generator, etcd_of, go_build
+from built import generator, load
+from measured import Member, arguments_of, etcd_of
 
 # Streams, watchers of each, and puts: few puts where each of them is an event for many.
 LOADS = [(1, 1, 20_000), (10, 100, 200), (100, 1_000, 10)]
@@ -76,15 +77,9 @@ def latency(program):
     return by_share.get(50, float("nan")), by_share.get(99, float("nan"))
 
 
-def build_clients(cache):
-    program = cache.resolve() / "watchers"
-    go_build(Path(__file__).parent, program, ".")
-    return str(program)
-
-
-def put_while_open(program, load):
+def put_while_open(program, numbers):
     """Events a second; the median, the 99th percentile and the maximum of their latency; and a put's median."""
-    words = [program, f"127.0.0.1:{PORT}", *map(str, load)]
+    words = [program, "watchers", f"127.0.0.1:{PORT}", *map(str, numbers)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
         sys.exit(f"{words}: {done.stderr}")
@@ -95,7 +90,7 @@ def main():
     parser = arguments_of(__doc__, "synod-watchers")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of so many")
     arguments = parser.parse_args()
-    program = build_generator(arguments.cache)
+    program = generator(arguments.cache)
     systems = {"etcd": [etcd_of(arguments)], "synod": [arguments.synod, "serve"]}
 
     @contextlib.contextmanager
@@ -130,15 +125,15 @@ def main():
                   flush=True)
 
 
-    program = build_clients(arguments.cache)
+    program = load(arguments.cache)
     print(f"\n{'watchers':>9} {'keys':>8} {'system':8}{'events/s':>12}   put to event, ms: median, 99 %, most; put, median")
-    for load in OPEN:
+    for numbers in OPEN:
         results = {name: [] for name in systems}
         for _ in range(arguments.rounds):
             for name in systems:
                 with member(name):
-                    results[name].append(put_while_open(program, load))
-        streams, each, keys, *_ = load
+                    results[name].append(put_while_open(program, numbers))
+        streams, each, keys, *_ = numbers
         for name, rounds in results.items():
             events, *times = (statistics.median(column) for column in zip(*rounds))
             times = " ".join(f"{time:10.2f}" for time in times)

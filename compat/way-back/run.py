@@ -23,10 +23,9 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from measured import arguments_of, etcd_of, fetched  # noqa: E402
+from built import etcds  # noqa: E402
+from measured import arguments_of, etcd_of  # noqa: E402
 
-TOOLS = {"etcdctl": "go.etcd.io/etcd/etcdctl/v3", "etcdutl": "go.etcd.io/etcd/etcdutl/v3"}
-VERSION = "v3.7.3"
 SYNOD, ETCD = "127.0.0.1:23791", "127.0.0.1:23793"
 PEERS = {SYNOD: "127.0.0.1:23792", ETCD: "127.0.0.1:23794"}
 
@@ -52,7 +51,7 @@ def stop(process):
 
 class Tools:
     def __init__(self, cache):
-        self.programs = {name: fetched(cache, name, module, VERSION, module) for name, module in TOOLS.items()}
+        self.programs = {name: etcds(cache, name) for name in ["etcdctl", "etcdutl"]}
 
     def ctl(self, address, *arguments):
         command = [self.programs["etcdctl"], f"--endpoints=http://{address}", *arguments]

@@ -159,8 +159,8 @@ fn service_and_name(path: &'static str) -> (&'static str, &'static str) {
 }
 
 /// Whether calls of a method are writes.
-fn proposes(path: &str) -> bool {
-    let Some((service, name)) = path[1..].split_once('/') else { return false };
+fn proposes(path: &'static str) -> bool {
+    let (service, name) = service_and_name(path);
     match service {
         "etcdserverpb.KV" => !name.starts_with("Range"),
         "etcdserverpb.Lease" => matches!(name, "LeaseGrant" | "LeaseRevoke"),

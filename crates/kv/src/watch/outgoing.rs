@@ -11,6 +11,7 @@
 use std::{
     collections::VecDeque,
     mem,
+    ops::{AddAssign, SubAssign},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -148,6 +149,20 @@ struct Weight {
     small: usize,
 }
 
+impl AddAssign for Weight {
+    fn add_assign(&mut self, more: Weight) {
+        self.large += more.large;
+        self.small += more.small;
+    }
+}
+
+impl SubAssign for Weight {
+    fn sub_assign(&mut self, less: Weight) {
+        self.large -= less.large;
+        self.small -= less.small;
+    }
+}
+
 impl Queue {
     /// Bytes beyond those that each stream may have.
     fn extra(&self) -> usize {
@@ -243,8 +258,7 @@ impl Outgoing {
             return;
         }
         let before = queue.extra();
-        queue.bytes.large += bytes.large;
-        queue.bytes.small += bytes.small;
+        queue.bytes += bytes;
         self.all.bytes.fetch_add(queue.extra() - before, Relaxed);
         queue.items.push_back((item, bytes));
         let wakes = if queue.items.len() == 1 { queue.sender.take() } else { None };
@@ -272,8 +286,7 @@ impl Outgoing {
     fn pop(&self, mut queue: MutexGuard<'_, Queue>) -> Option<Item> {
         let (item, bytes) = queue.items.pop_front()?;
         queue.leaving.0 += 1;
-        queue.leaving.1.large += bytes.large;
-        queue.leaving.1.small += bytes.small;
+        queue.leaving.1 += bytes;
         Some(item)
     }
 
@@ -282,8 +295,7 @@ impl Outgoing {
         let mut queue = self.queue();
         let before = queue.extra();
         let (_, left) = mem::take(&mut queue.leaving);
-        queue.bytes.large -= left.large;
-        queue.bytes.small -= left.small;
+        queue.bytes -= left;
         self.all.bytes.fetch_sub(before - queue.extra(), Relaxed);
         // A failed send means that the server has ended.
         let tell = |request| _ = self.hub.send(Message::Request(self.number, request));

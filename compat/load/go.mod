@@ -1,4 +1,4 @@
-module leases
+module load
 
 go 1.22
 

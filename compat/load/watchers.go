@@ -1,19 +1,9 @@
-// Command watchers opens many watches, puts keys while all of them are open, and prints how long after the beginning of a
-// put its events arrived.
-//
-//	watchers ENDPOINT STREAMS WATCHES_OF_EACH KEYS PUTS WRITERS
-//
-// Watches take their keys in turn, so that KEYS = 1 has all of them watch one key, and KEYS = STREAMS * WATCHES_OF_EACH each
-// its own. A writer puts the next key once all events of its last put have arrived. It prints a line of words: events a
-// second; the median, the 99th percentile and the maximum of the latency of events in milliseconds; and the median of puts alone.
 package main
 
 import (
 	"context"
 	"fmt"
 	"log"
-	"os"
-	"sort"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -23,12 +13,6 @@ import (
 	"go.etcd.io/etcd/client/v3"
 )
 
-const (
-	connections = 10
-	// Requests of a stream that have no answer yet.
-	window = 64
-)
-
 // A put, and how many of its events have not arrived.
 type put struct {
 	began time.Time
@@ -36,25 +20,14 @@ type put struct {
 	ended chan struct{}
 }
 
-func main() {
-	if len(os.Args) != 7 {
-		log.Fatal("usage: watchers ENDPOINT STREAMS WATCHES_OF_EACH KEYS PUTS WRITERS")
-	}
-	var numbers []int
-	for _, word := range os.Args[2:] {
-		number, err := strconv.Atoi(word)
-		check(err)
-		numbers = append(numbers, number)
-	}
-	streams, each, keys, count, writers := numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+// Opens many watches, puts keys while all of them are open, and prints how long after the beginning of a put its events
+// arrived.
+//
+// Watches take their keys in turn, so that 1 key has all of them watch it, and as many keys as watches each its own. A writer
+// puts the next key once all events of its last put have arrived. It prints a line of words: events a second; the median,
+// the 99th percentile and the maximum of the latency of events in milliseconds; and the median of puts alone.
+func watchers(clients []*clientv3.Client, streams, each, keys, count, writers int) {
 	ctx := context.Background()
-	var clients []*clientv3.Client
-	for len(clients) < connections {
-		client, err := clientv3.New(clientv3.Config{Endpoints: []string{os.Args[1]}, DialTimeout: 5 * time.Second})
-		check(err)
-		defer client.Close()
-		clients = append(clients, client)
-	}
 	key := func(number int) []byte { return []byte(fmt.Sprintf("watched/%09d", number%keys)) }
 
 	puts := make([]*put, count)
@@ -64,7 +37,7 @@ func main() {
 	latencies := make([][]time.Duration, streams)
 	var opened sync.WaitGroup
 	for stream := 0; stream < streams; stream++ {
-		watch, err := pb.NewWatchClient(clients[stream%connections].ActiveConnection()).Watch(ctx)
+		watch, err := pb.NewWatchClient(clients[stream%len(clients)].ActiveConnection()).Watch(ctx)
 		check(err)
 		opened.Add(1)
 		go func() {
@@ -119,7 +92,7 @@ func main() {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			client := clients[writer%connections]
+			client := clients[writer%len(clients)]
 			for {
 				number := int(next.Add(1)) - 1
 				if number >= count {
@@ -143,23 +116,4 @@ func main() {
 	times, answers := sorted(latencies), sorted(alone)
 	fmt.Printf("%.0f %.2f %.2f %.2f %.2f\n", float64(events.Load())/seconds, ms(times[len(times)/2]),
 		ms(times[len(times)*99/100]), ms(times[len(times)-1]), ms(answers[len(answers)/2]))
-}
-
-func sorted(parts [][]time.Duration) []time.Duration {
-	var all []time.Duration
-	for _, part := range parts {
-		all = append(all, part...)
-	}
-	sort.Slice(all, func(a, b int) bool { return all[a] < all[b] })
-	return all
-}
-
-func ms(of time.Duration) float64 {
-	return float64(of.Microseconds()) / 1e3
-}
-
-func check(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
 }

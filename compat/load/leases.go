@@ -1,20 +1,9 @@
-// Command leases grants many leases with a key each, keeps them alive for some rounds, and lets them expire. It prints how
-// fast each of these went.
-//
-//	leases ENDPOINT LEASES TTL_SECONDS ROUNDS
-//
-// A phase is a line of words: its name, leases a second, and for grants and renewals the 99th percentile and the maximum of the
-// latency in milliseconds; for the expiry how many seconds after its due time the last key was gone, and whether a key
-// went before its time.
 package main
 
 import (
 	"context"
 	"fmt"
 	"log"
-	"os"
-	"sort"
-	"strconv"
 	"sync"
 	"time"
 
@@ -23,31 +12,21 @@ import (
 )
 
 const (
-	connections = 8
-	workers     = 128
-	// Requests that a keep-alive stream has outstanding.
-	window = 64
+	workers = 128
 	// Keys that one transaction puts.
 	batch = 100
 )
 
-func main() {
-	if len(os.Args) != 5 {
-		log.Fatal("usage: leases ENDPOINT LEASES TTL_SECONDS ROUNDS")
-	}
-	leases, ttl, rounds := number(os.Args[2]), number(os.Args[3]), number(os.Args[4])
+// Grants many leases with a key each, keeps them alive for some rounds, and lets them expire.
+//
+// A phase is a line of words: its name, leases a second, and for grants and renewals the 99th percentile and the maximum of the
+// latency in milliseconds; for the expiry how many seconds after its due time the last key was gone, and whether a key
+// went before its time.
+func leases(clients []*clientv3.Client, count, ttl, rounds int) {
 	ctx := context.Background()
-	var clients []*clientv3.Client
-	for len(clients) < connections {
-		client, err := clientv3.New(clientv3.Config{Endpoints: []string{os.Args[1]}, DialTimeout: 5 * time.Second})
-		check(err)
-		defer client.Close()
-		clients = append(clients, client)
-	}
-
-	phase("grant", leases, func(worker int, took func(time.Time)) {
-		lessor := pb.NewLeaseClient(clients[worker%connections].ActiveConnection())
-		for id := worker + 1; id <= leases; id += workers {
+	phase("grant", count, func(worker int, took func(time.Time)) {
+		lessor := pb.NewLeaseClient(clients[worker%len(clients)].ActiveConnection())
+		for id := worker + 1; id <= count; id += workers {
 			began := time.Now()
 			_, err := lessor.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: int64(ttl)})
 			check(err)
@@ -55,15 +34,15 @@ func main() {
 		}
 	})
 	// In transactions, so that the first leases do not end before the last keys are there.
-	phase("put", leases, func(worker int, took func(time.Time)) {
-		for first := 1 + worker*batch; first <= leases; first += workers * batch {
+	phase("put", count, func(worker int, took func(time.Time)) {
+		for first := 1 + worker*batch; first <= count; first += workers * batch {
 			var puts []clientv3.Op
-			for id := first; id < first+batch && id <= leases; id++ {
+			for id := first; id < first+batch && id <= count; id++ {
 				lease := clientv3.WithLease(clientv3.LeaseID(id))
 				puts = append(puts, clientv3.OpPut(fmt.Sprintf("lease/%09d", id), "value", lease))
 			}
 			began := time.Now()
-			_, err := clients[worker%connections].Txn(ctx).Then(puts...).Commit()
+			_, err := clients[worker%len(clients)].Txn(ctx).Then(puts...).Commit()
 			check(err)
 			took(began)
 		}
@@ -71,13 +50,13 @@ func main() {
 	var renewing time.Time
 	for round := 0; round < rounds; round++ {
 		renewing = time.Now()
-		phase("renew", leases, func(worker int, took func(time.Time)) { renew(ctx, clients, worker, leases, took) })
+		phase("renew", count, func(worker int, took func(time.Time)) { renew(ctx, clients, worker, count, took) })
 	}
 	renewed := time.Now()
 
 	// No lease may end before its time has passed since it was last renewed, so that all are there for `ttl` since the last
 	// round began.
-	count := func() int {
+	present := func() int {
 		found, err := clients[0].Get(ctx, "lease/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		check(err)
 		return int(found.Count)
@@ -86,12 +65,12 @@ func main() {
 	early, began := 0, time.Time{}
 	for {
 		before := time.Now()
-		left := count()
-		if left < leases && began.IsZero() {
+		left := present()
+		if left < count && began.IsZero() {
 			began = before
 		}
-		if time.Since(renewing) < due && left < leases {
-			early = leases - left
+		if time.Since(renewing) < due && left < count {
+			early = count - left
 		}
 		if left == 0 {
 			break
@@ -99,12 +78,12 @@ func main() {
 		time.Sleep(20 * time.Millisecond)
 	}
 	fmt.Printf("expire %.0f late %.1f early %d\n",
-		float64(leases)/time.Since(began).Seconds(), (time.Since(renewed) - due).Seconds(), early)
+		float64(count)/time.Since(began).Seconds(), (time.Since(renewed) - due).Seconds(), early)
 }
 
 // renew renews a worker's leases once each, over one stream.
 func renew(ctx context.Context, clients []*clientv3.Client, worker, leases int, took func(time.Time)) {
-	stream, err := pb.NewLeaseClient(clients[worker%connections].ActiveConnection()).LeaseKeepAlive(ctx)
+	stream, err := pb.NewLeaseClient(clients[worker%len(clients)].ActiveConnection()).LeaseKeepAlive(ctx)
 	check(err)
 	var own []int64
 	for id := worker + 1; id <= leases; id += workers {
@@ -141,23 +120,6 @@ func phase(name string, leases int, work func(worker int, took func(time.Time)))
 	}
 	group.Wait()
 	seconds := time.Since(began).Seconds()
-	var times []time.Duration
-	for _, some := range all {
-		times = append(times, some...)
-	}
-	sort.Slice(times, func(a, b int) bool { return times[a] < times[b] })
-	ms := func(of time.Duration) float64 { return float64(of.Microseconds()) / 1e3 }
+	times := sorted(all)
 	fmt.Printf("%s %.0f %.1f %.1f\n", name, float64(leases)/seconds, ms(times[len(times)*99/100]), ms(times[len(times)-1]))
-}
-
-func number(text string) int {
-	parsed, err := strconv.Atoi(text)
-	check(err)
-	return parsed
-}
-
-func check(err error) {
-	if err != nil {
-		log.Fatal(err)
-	}
 }
