@@ -73,6 +73,9 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
     assert_eq!(add("n2", "http://127.0.0.1:1"), "");
     let refused = add("n3", "http://127.0.0.1:2");
     assert!(refused.contains("too many learner members in cluster"), "{refused}");
+    // That its address is taken is said first, as by etcd.
+    let refused = add("n3", "http://127.0.0.1:1");
+    assert!(refused.contains("Peer URLs already exists"), "{refused}");
     // It serves some time before it says so.
     let log = || fs::read_to_string(&log).unwrap();
     until("it is ready", || log().contains("ready to serve client requests"));

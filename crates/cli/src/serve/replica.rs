@@ -6,7 +6,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use synod_consensus::{Overrides, ProtocolKind};
 use synod_node::Handle;
-use synod_replica::{Choice, MemberInfo, Membership, Others, Placement, Refusal, SessionCommand};
+use synod_replica::{
+    ChangeRequest, Choice, MemberInfo, Membership, Others, Placement, Refusal, SessionCommand,
+};
 use synod_server::{
     Answer, Change, ChangeError, Consistency, Elsewhere, Goal, Group, Limits, Member, MoveError, Ordered,
     PeerStatus, Point, Replica, RequestError, Role, Standing, Start, Status, SubscribeError, Subscription,
@@ -278,7 +280,10 @@ impl Replica for Served {
             }
             let wanted = in_the_log(&group, &change)?;
             if adds_too_many_learners(&group, &wanted, self.fixed.learners_max) {
-                return Err(ChangeError::TooManyLearners);
+                // What the group itself refuses, as an address that is taken, is said first, as by etcd.
+                let request = ChangeRequest { expected: group.version, change: wanted };
+                let alone = group.apply(Slot(0), &request).err();
+                return Err(alone.map_or(ChangeError::TooManyLearners, refused));
             }
             if let Some(leaving) = leaving(&group, &wanted) {
                 let removed = matches!(wanted, synod_replica::Change::Remove(_));
@@ -600,7 +605,7 @@ mod tests {
         assert_eq!(leaving(&group, &add(Goal::Vote)), None);
         assert_eq!(leaving(&group, &Change::Remove(ReplicaId(1))), Some(ReplicaId(1)));
         let request = ChangeRequest { expected: group.version, change: replaces };
-        let group = group.apply(synod_wire::Slot(1), &request).unwrap();
+        let group = group.apply(Slot(1), &request).unwrap();
         assert_eq!(leaving(&group, &Change::Promote(ReplicaId(4))), Some(ReplicaId(2)));
         assert_eq!(leaving(&group, &Change::Promote(ReplicaId(3))), None);
     }

@@ -16,6 +16,7 @@
 //! | `batches.rs` | batches that travel apart from their order |
 //! | `rounds.rs` | rounds of gossip |
 //! | `ways.rs` | rings along which messages go |
+//! | `users.rs` | what becomes of leases and watches meanwhile |
 //! | `epochs.rs` | changes of the group in the midst of all that |
 //! | `table.rs` | the rows of many runs, for people |
 //!
@@ -35,6 +36,7 @@ mod order;
 mod rounds;
 mod scene;
 mod table;
+mod users;
 mod ways;
 
 use std::fmt;
@@ -236,6 +238,22 @@ situations! {
     SecondRange = "a candidate asks about a second range";
     /// A leader asks what was accepted in the slots after those in which it may propose.
     MoreReserved = "a leader asks about more slots";
+    /// The time of a lease is over, and it takes keys with it.
+    LeaseEndsWithKeys = "a lease ends with keys";
+    /// The time of a lease is over while two replicas lead, of which each may have moved the clock.
+    LeaseEndsWhileTwoLead = "a lease ends while two lead";
+    /// A lease gets its whole time again, since another replica moves the clock, or the log stood still.
+    LeaseStartsAgain = "a lease starts again";
+    /// A replica that does not lead answers that a lease is renewed.
+    RenewedByFollower = "a lease is renewed at a replica that does not lead";
+    /// A watch goes on at another replica, or in another life, after a crash.
+    WatchAfterCrash = "a watch goes on after a crash";
+    /// A watcher is told what there was before it asked.
+    WatchFromHistory = "a watch is told the past";
+    /// A watcher is told what came after a snapshot of another replica had replaced the state.
+    WatchOverSnapshot = "a watch goes on over a snapshot";
+    /// A watch ends as compacted.
+    WatchCompacted = "a watch is compacted";
 }
 
 impl Situation {
@@ -374,6 +392,7 @@ impl Situations {
         self.batches.see(scene, sight, &mut now);
         self.rounds.see(scene, sight, &mut now);
         self.ways.see(scene, sight, &mut now);
+        users::see(scene, sight, &mut now);
         if counts {
             self.reached = now;
         }
@@ -449,7 +468,8 @@ mod stories {
         }
     }
 
-    /// Situations that no script reaches, since its network is too orderly. They have tests of their own.
+    /// Situations that no script reaches, since its network is too orderly, or since scripts have no leases and
+    /// watches. They have tests of their own.
     const SHOWN: &[Situation] = &[
         Situation::LateCatchUp,
         Situation::FollowerInstallsHigher,
@@ -458,6 +478,14 @@ mod stories {
         Situation::DecidedTwice,
         Situation::BatchGivenUp,
         Situation::OldRing,
+        Situation::LeaseEndsWithKeys,
+        Situation::LeaseEndsWhileTwoLead,
+        Situation::LeaseStartsAgain,
+        Situation::RenewedByFollower,
+        Situation::WatchAfterCrash,
+        Situation::WatchFromHistory,
+        Situation::WatchOverSnapshot,
+        Situation::WatchCompacted,
     ];
 
     #[test]

@@ -6,7 +6,10 @@ use synod_consensus::{ProtocolKind, Role};
 use synod_replica::{Event, Group, LogRecord, PeerMessage, ReplicaStatus};
 use synod_wire::{Ballot, Batch, Epoch, ReplicaId, Slot};
 
-use crate::check::{is_learned, values};
+use crate::{
+    check::{LeaseAct, is_learned, values},
+    watching::Remarks,
+};
 
 /// What a replica shows of itself.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +91,12 @@ pub(crate) enum Sight<'a> {
     Mends(&'a [(usize, usize)]),
     /// A slot that was delivered for the first time made another group.
     Regroups { slot: Slot, before: &'a Group, group: &'a Group },
+    /// A slot that was delivered for the first time did this to leases.
+    Leases(&'a [LeaseAct]),
+    /// A replica answers that a lease is renewed.
+    Renews { of: usize },
+    /// A watcher was told something.
+    Watches(&'a Remarks),
 }
 
 /// One replica.
@@ -187,7 +196,10 @@ impl Scene {
             | Sight::Overtakes { .. }
             | Sight::Sends { .. }
             | Sight::Jumps { .. }
-            | Sight::Refuses => {}
+            | Sight::Refuses
+            | Sight::Leases(_)
+            | Sight::Renews { .. }
+            | Sight::Watches(_) => {}
         }
     }
 

@@ -17,6 +17,7 @@ use crate::{
     clock::Moment,
     guest::{AnyGuest, Hosting},
     plan::Plan,
+    situations::Sight,
     watching::{Remarks, Site},
 };
 
@@ -44,6 +45,7 @@ impl World {
         });
         let Some(journal) = self.reference.journal() else { return Ok(()) };
         let remarks = self.watchers.turn(index, site, moves, &journal.borrow())?;
+        self.situations.see(&Sight::Watches(&remarks));
         let Remarks { began, events, after_crash, from_history, after_snapshot, compacted } = remarks;
         self.coverage.watches += u64::from(began);
         self.coverage.events_told += events;
@@ -83,6 +85,7 @@ impl World {
         let Some(journal) = self.reference.journal() else { return Ok(()) };
         let acts = journal.borrow_mut().take_acts();
         let acts = acts.map_err(|detail| Violation { invariant: Invariant::LeaseTakesItsKeys, detail })?;
+        self.situations.see(&Sight::Leases(&acts));
         self.leases.decided(slot.0, acts);
         Ok(())
     }
@@ -113,8 +116,12 @@ impl World {
         else {
             return;
         };
+        if renewed.ttls.iter().all(|ttl| *ttl <= 0) {
+            return;
+        }
+        self.situations.see(&Sight::Renews { of });
         let role = self.machines[of].life.as_ref().map(|life| life.replica.status().protocol.role);
-        if role != Some(Role::Leader) && renewed.ttls.iter().any(|ttl| *ttl > 0) {
+        if role != Some(Role::Leader) {
             self.coverage.leases_renewed_by_followers += 1;
         }
     }
