@@ -151,6 +151,14 @@ fn metrics_are_valid_openmetrics_and_say_what_is_wanted_to_know() {
     assert!(value(&page, "process_start_time_seconds") > 1.7e9);
     assert!(value(&page, "process_open_fds") < value(&page, "process_max_fds"));
 
+    // Peers are asked for the first time after some seconds.
+    until("a peer answers", || {
+        let (_, page) = scrape(&endpoint, open);
+        checked(&page);
+        page.contains("etcd_network_peer_round_trip_time_seconds_count{To=\"2\"}")
+            && value(&page, "synod_peer_round_trip_seconds_count{peer=\"2\"}") >= 1.0
+    });
+
     let (kind, page) = scrape(&endpoint, "");
     assert_eq!(kind, CLASSIC);
     parse_prometheus(&page).unwrap_or_else(|error| panic!("{error}\n{page}"));

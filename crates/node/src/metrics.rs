@@ -239,6 +239,11 @@ impl NodeMetrics {
         for (name, help, unit, number) in counters {
             e.counters(name, help, unit.as_ref(), by_peer(number))?;
         }
-        Ok(())
+        let round_trips = peers.iter().map(|peer| ([("peer", peer.peer.0)], &*peer.round_trips));
+        e.histograms(
+            "synod_peer_round_trip",
+            "From a probe that was sent to the peer to its answer",
+            round_trips.filter(|(_, durations)| !durations.is_empty()),
+        )
     }
 }

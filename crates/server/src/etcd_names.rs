@@ -14,7 +14,7 @@ const fn alias(ours: &'static str, etcds: &'static str) -> Alias {
     Alias { ours, etcds, label: None }
 }
 
-const ALIASES: [Alias; 6] = [
+const ALIASES: [Alias; 7] = [
     alias("synod_leader_changes", "etcd_server_leader_changes_seen"),
     alias("synod_slots_in_flight", "etcd_server_proposals_pending"),
     alias("synod_log_commit_seconds", "etcd_disk_wal_fsync_duration_seconds"),
@@ -22,6 +22,10 @@ const ALIASES: [Alias; 6] = [
     Alias {
         label: Some(("peer", "To")),
         ..alias("synod_peer_frames_dropped", "etcd_network_peer_sent_failures")
+    },
+    Alias {
+        label: Some(("peer", "To")),
+        ..alias("synod_peer_round_trip_seconds", "etcd_network_peer_round_trip_time_seconds")
     },
     Alias {
         label: Some(("peer", "From")),

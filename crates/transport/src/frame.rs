@@ -4,7 +4,8 @@
 //! frame  := header body
 //! header := magic "SYNF" | version u8 | flags u8 | message version u16 | body length u32
 //!         | body crc u32 | durable u64 | [group u16 | 0 u16] | header crc u32
-//! flags  := 0: a message for the replica; 1: none, only how far the sender's log is durable
+//! flags  := 0: a message for the replica; 1: a mark, which says how far the sender's log is durable; its body is empty,
+//!         or a probe
 //! ```
 //!
 //! A header of version 2 has no group (28 bytes): its message is of the first one. A header of version 3 has
@@ -28,6 +29,8 @@ use std::io::{self, IoSlice, IoSliceMut, Read};
 
 use bytes::Bytes;
 use synod_wire::{ClusterId, Encoded, GROUPS_SINCE, GroupId, Lsn, Writer};
+
+use crate::probe::Probe;
 
 /// Bytes before the body of a frame without a group.
 pub(crate) const HEADER_BYTES: usize = 28;
@@ -69,6 +72,11 @@ impl Frame {
     /// A frame without a message, which says only how far the log is durable.
     pub(crate) fn mark(cluster: ClusterId, durable: Lsn) -> Frame {
         Frame::with_flags(cluster, FLAG_MARK, 0, GroupId::FIRST, durable, Writer::new().finish())
+    }
+
+    /// A mark with a probe.
+    pub(crate) fn probe(cluster: ClusterId, durable: Lsn, probe: Probe) -> Frame {
+        Frame::with_flags(cluster, FLAG_MARK, 0, GroupId::FIRST, durable, probe.write())
     }
 
     fn with_flags(
@@ -183,10 +191,17 @@ pub(crate) enum FrameError {
 pub(crate) struct Arrived {
     /// How far the sender's log was durable.
     pub(crate) durable: Lsn,
-    /// The message; `None` if the frame only says how far the log is durable.
-    pub(crate) message: Option<Message>,
+    pub(crate) content: Content,
     /// Bytes of the frame.
     pub(crate) bytes: usize,
+}
+
+/// What a frame has beside that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Message(Message),
+    /// It is a mark, with a probe or without.
+    Mark(Option<Probe>),
 }
 
 /// A message that arrived.
@@ -287,10 +302,13 @@ impl<R: Read> FrameReader<R> {
             return Err(FrameError::BodyChecksum { length });
         }
         let durable = Lsn(u64::from_le_bytes(header[16..24].try_into().expect("8 bytes")));
-        let message =
-            || Message { version: message_version(header), group: group(header), body: body.into() };
-        let message = (header[5] & FLAG_MARK == 0).then(message);
-        Ok(Some(Arrived { durable, message, bytes: header_bytes + length }))
+        let content = if header[5] & FLAG_MARK != 0 {
+            Content::Mark(Probe::read(&body))
+        } else {
+            let (version, group) = (message_version(header), group(header));
+            Content::Message(Message { version, group, body: body.into() })
+        };
+        Ok(Some(Arrived { durable, content, bytes: header_bytes + length }))
     }
 
     /// Takes the next header, and what is there of the body; `None` at the end of the stream.
@@ -483,12 +501,12 @@ mod tests {
         let mut bodies = Vec::new();
         loop {
             match reader.next_frame() {
-                Ok(Some(Arrived { durable, message, .. })) => {
+                Ok(Some(Arrived { durable, content, .. })) => {
                     assert_eq!(durable, Lsn(77));
-                    bodies.extend(message.map(|message| {
+                    if let Content::Message(message) = content {
                         assert_eq!(message.group, GroupId(u16::from(message.body.len() % 3 == 1)));
-                        message.body
-                    }));
+                        bodies.push(message.body);
+                    }
                 }
                 Ok(None) => return (bodies, None),
                 Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {

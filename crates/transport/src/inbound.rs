@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 use crate::{
     Config, Event,
     config::{Meeting, Unrecognised, host, is_dialled_with_tls},
-    frame::{Arrived, FrameError, FrameReader, Message},
+    frame::{Arrived, Content, FrameError, FrameReader, Message},
     handshake::{self, Caller, HandshakeError, Hello, Life, Refusal},
     inquiry,
     link::Link,
@@ -188,8 +188,15 @@ impl Session {
         link.hear(self.nonce, frame.durable);
         link.counters.frames_received.fetch_add(1, Relaxed);
         link.counters.bytes_received.fetch_add(frame.bytes as u64, Relaxed);
-        let Message { version, group, body } = frame.message?;
-        Some(Event::Received { from: link.id(), version, group, body })
+        match frame.content {
+            Content::Message(Message { version, group, body }) => {
+                Some(Event::Received { from: link.id(), version, group, body })
+            }
+            Content::Mark(probe) => {
+                probe.into_iter().for_each(|probe| link.probed(probe));
+                None
+            }
+        }
     }
 }
 

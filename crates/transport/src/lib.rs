@@ -20,6 +20,7 @@
 //! - **A replica is its id and its birth**, a number that is as old as its data. A replica that comes back under its id
 //!   with other data is refused, and so is one that forgot what it told, if [`Config::recognise`] says so. Every frame
 //!   says how far the sender's log is durable, and so does a quiet connection once per second.
+//! - **How long a peer takes to answer is measured** where messages wait too ([`PeerMetrics::round_trips`]).
 //! - **Two versions in one group.** Each session speaks the highest version that both sides know.
 //! - **Any program that knows an address can ask** ([`inquire`]). A replica that is about to join learns in
 //!   this way which
@@ -58,6 +59,7 @@ mod link;
 mod memory;
 mod network;
 mod peers;
+mod probe;
 mod queue;
 mod socket;
 mod stream;

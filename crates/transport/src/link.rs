@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use synod_metrics::Durations;
 use synod_sync::{
     Arc, Condvar, Mutex, MutexGuard, Planted,
     atomic::AtomicBool,
@@ -26,6 +27,7 @@ use crate::{
     frame::Frame,
     handshake::Life,
     inbound::Turn,
+    probe::{Probe, Probes},
     queue::{Bounds, FrameQueue},
     stream::Stream,
     sync::{lock, wait, wait_while},
@@ -81,6 +83,7 @@ pub(crate) struct Counters {
     pub(crate) frames_dropped: AtomicU64,
     pub(crate) sessions: AtomicU64,
     pub(crate) receiving: AtomicBool,
+    pub(crate) round_trips: Arc<Durations>,
 }
 
 /// What may wait for a peer.
@@ -136,6 +139,7 @@ struct Outgoing {
     phase: Phase,
     /// How far the log was durable when the last frame of the session was made.
     marked: Lsn,
+    probes: Probes,
     /// Whether the sender thread sleeps until a frame comes, so that the thread that adds one must wake it.
     /// It is false while the sender is at work, so that a busy sender costs its callers no system call.
     awaits_frames: bool,
@@ -224,6 +228,7 @@ impl Link {
                 queue: FrameQueue::default(),
                 phase: Phase::Away,
                 marked: Lsn::ZERO,
+                probes: Probes::new(),
                 awaits_frames: false,
                 writes_directly: false,
                 rest: Gather::default(),
@@ -377,7 +382,8 @@ impl Link {
     }
 
     /// Waits for frames, and takes as many as one write should carry; returns false once the session is over. If
-    /// there is nothing to send for a while, the peer is told nevertheless how far the log has become durable.
+    /// there is nothing to send for a while, the peer is told nevertheless how far the log has become durable. Now and
+    /// then there is a probe among them.
     pub(crate) fn next_frames(&self, gather: &mut Gather) -> bool {
         let in_session = |out: &Outgoing| matches!(out.phase, Phase::Session { end: None, .. });
         let mut out = lock(&self.out);
@@ -396,6 +402,9 @@ impl Link {
                 let durable = self.own.durable();
                 if gather.frames.is_empty() && waited && durable > out.marked {
                     gather.frames.push(Arc::new(Frame::mark(self.own.cluster, durable)));
+                }
+                if let Some(probe) = out.probes.ask() {
+                    gather.frames.push(Arc::new(Frame::probe(self.own.cluster, durable, probe)));
                 }
                 if let Some(last) = gather.frames.last() {
                     out.marked = last.durable();
@@ -501,6 +510,7 @@ impl Link {
             };
             out.redial_now = false;
             out.marked = Lsn::ZERO;
+            out.probes.begin();
             self.spoken.store(spoken, Relaxed);
             dropped = out.queue.drop_newer_than(spoken);
             self.counters.sessions.fetch_add(1, Relaxed);
@@ -541,6 +551,28 @@ impl Link {
     pub(crate) fn pause(&self, delay: Duration) {
         let out = lock(&self.out);
         wait_while(&self.out_changed, out, delay, |out| !out.stopped && !out.redial_now).redial_now = false;
+    }
+
+    /// Takes note of a probe of the peer, which is answered if there is a session, or of its answer to one.
+    pub(crate) fn probed(&self, probe: Probe) {
+        let mut out = lock(&self.out);
+        let answer = match probe {
+            Probe::Answers(number) => {
+                if let Some(took) = out.probes.took(number) {
+                    self.counters.round_trips.record(took);
+                }
+                None
+            }
+            Probe::Asks(number) if matches!(out.phase, Phase::Session { end: None, .. }) => {
+                out.probes.answer(number)
+            }
+            Probe::Asks(_) => None,
+        };
+        drop(out);
+        if let Some(answer) = answer {
+            self.enqueue(Arc::new(Frame::probe(self.own.cluster, self.own.durable(), answer)));
+            self.flush();
+        }
     }
 
     /// Takes note of a life of the peer, whose birth was recognised; returns false if a later one was seen.
@@ -607,6 +639,7 @@ impl Link {
             frames_dropped: counters.frames_dropped.load(Relaxed),
             queue_frames,
             queue_bytes,
+            round_trips: Arc::clone(&counters.round_trips),
         }
     }
 }

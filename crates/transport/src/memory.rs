@@ -372,6 +372,7 @@ impl Sender for MemorySender {
                 frames_dropped: to.dropped,
                 queue_frames: 0,
                 queue_bytes: 0,
+                round_trips: Arc::default(),
             }
         };
         Metrics { peers: peers.into_iter().map(metrics).collect(), frames_unroutable: 0 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use synod_metrics::Durations;
 use synod_sync::{
     Arc,
     atomic::AtomicBool,
@@ -479,6 +480,8 @@ pub struct PeerMetrics {
     pub queue_frames: usize,
     /// Bytes of these frames.
     pub queue_bytes: usize,
+    /// How long it took from a probe, which is sent every four seconds of a session, to the peer's answer.
+    pub round_trips: Arc<Durations>,
 }
 
 impl PeerMetrics {

@@ -2,10 +2,15 @@
 
 mod common;
 
-use std::{collections::BTreeSet, sync::Arc, thread};
+use std::{
+    collections::BTreeSet,
+    io::{Read, Write},
+    sync::Arc,
+    thread,
+};
 
 use bytes::Bytes;
-use common::{CLUSTER, Replica, cluster_with, without_threads};
+use common::{CLUSTER, Replica, cluster_with, probe, welcome, without_threads};
 use common::{addresses, cluster, config, encode, eventually, frame, hello, is_closed, join, listeners};
 use synod_transport::{Config, Event, Transport, TransportError, VERSION};
 use synod_wire::{BatchBuilder, GroupId, Incarnation, Reader, ReplicaId, SessionId, Writer};
@@ -55,6 +60,43 @@ fn up_tells_the_incarnation() {
     assert_eq!(two.wait_up(1), Incarnation(4));
     one.stop();
     two.stop();
+}
+
+#[test]
+fn each_tells_how_long_the_other_takes_to_answer() {
+    for tune in BOTH {
+        let replicas = cluster_with(2, tune);
+        eventually("both have been answered", || {
+            !replicas[0].metrics(2).round_trips.is_empty() && !replicas[1].metrics(1).round_trips.is_empty()
+        });
+        replicas.into_iter().for_each(Replica::stop);
+    }
+}
+
+#[test]
+fn a_peer_that_asks_is_answered_once_and_its_answer_counts_once() {
+    let listeners = listeners(2);
+    let addresses = addresses(&listeners);
+    let mut listeners = listeners.into_iter();
+    let one = Replica::start(config(1, 1, &addresses), listeners.next().unwrap());
+    let mut hears = welcome(&listeners.next().unwrap(), 1, u32::MAX);
+    one.wait_up(2);
+    let mut says = join(one.address, 2, 1, 1);
+    says.write_all(&[probe(0, 70), probe(0, 71), frame(b"after")].concat()).unwrap();
+    assert_eq!(one.wait_received(2)[..], *b"after");
+    let mut heard = vec![0; probe(1, 70).len()];
+    hears.read_exact(&mut heard).unwrap();
+    assert_eq!(heard, probe(1, 70));
+    // An answer that nobody asked for is no measurement.
+    says.write_all(&[probe(1, 1), frame(b"early")].concat()).unwrap();
+    assert_eq!(one.wait_received(2)[..], *b"early");
+    assert!(one.metrics(2).round_trips.is_empty());
+    // The next frame is its own probe, after some seconds; none answered the second.
+    hears.read_exact(&mut heard).unwrap();
+    assert_eq!(heard, probe(0, 1));
+    says.write_all(&probe(1, 1)).unwrap();
+    eventually("it was answered", || !one.metrics(2).round_trips.is_empty());
+    one.stop();
 }
 
 #[test]

@@ -292,8 +292,18 @@ pub fn welcome_born(incarnation: u64, frame_bytes_max: u32, birth: u64) -> Vec<u
 
 /// A frame whose header announces `length` and the checksum `crc`, whatever the body is.
 pub fn frame_with(cluster: ClusterId, length: u32, crc: u32, body: &[u8]) -> Vec<u8> {
-    let mut bytes = b"SYNF\x02\0".to_vec();
-    bytes.extend(VERSION_OLDEST.to_le_bytes());
+    flagged(0, VERSION_OLDEST, cluster, length, crc, body)
+}
+
+/// A mark that asks or answers with this number.
+pub fn probe(kind: u8, number: u64) -> Vec<u8> {
+    let body = [&[kind], &number.to_le_bytes()[..]].concat();
+    flagged(1, 0, CLUSTER, 9, crc32fast::hash(&body), &body)
+}
+
+fn flagged(flags: u8, version: u16, cluster: ClusterId, length: u32, crc: u32, body: &[u8]) -> Vec<u8> {
+    let mut bytes = [&b"SYNF\x02"[..], &[flags]].concat();
+    bytes.extend(version.to_le_bytes());
     bytes.extend(length.to_le_bytes());
     bytes.extend(crc.to_le_bytes());
     bytes.extend(0_u64.to_le_bytes());

@@ -1,0 +1,152 @@
+//! Probes: how long it takes until a peer has answered.
+//!
+//! ```text
+//! probe := kind u8 | number u64
+//! kind  := 0: asks; 1: answers
+//! ```
+//!
+//! A probe is the body of a mark, a frame without a message, whose body peers of earlier versions take no notice of:
+//! these never answer. It travels on the connection that its sender dialled, and the answer on the one that the peer
+//! dialled. So both wait where messages wait, and the time is what a message and its answer take without disks.
+
+use std::time::Duration;
+
+use synod_sync::time::Instant;
+use synod_wire::{Encoded, Writer};
+
+/// How often a peer is asked.
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(4);
+
+/// Bytes of a probe.
+const PROBE_BYTES: usize = 9;
+const ASKS: u8 = 0;
+const ANSWERS: u8 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Probe {
+    Asks(u64),
+    Answers(u64),
+}
+
+impl Probe {
+    /// The probe in the body of a mark, if there is one. A later version may put more there.
+    pub(crate) fn read(body: &[u8]) -> Option<Probe> {
+        let body: &[u8; PROBE_BYTES] = body.try_into().ok()?;
+        let number = u64::from_le_bytes(body[1..].try_into().expect("8 bytes"));
+        match body[0] {
+            ASKS => Some(Probe::Asks(number)),
+            ANSWERS => Some(Probe::Answers(number)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn write(self) -> Encoded {
+        let (kind, number) = match self {
+            Probe::Asks(number) => (ASKS, number),
+            Probe::Answers(number) => (ANSWERS, number),
+        };
+        let mut writer = Writer::new();
+        writer.u8(kind);
+        writer.u64(number);
+        writer.finish()
+    }
+}
+
+/// The probes of one session to a peer.
+#[derive(Debug)]
+pub(crate) struct Probes {
+    /// The number of the last one, and when it was sent or the session began.
+    asked: (u64, Instant),
+    /// Whether its answer is outstanding.
+    awaited: bool,
+    /// When one of the peer's was answered last.
+    answered: Option<Instant>,
+}
+
+impl Probes {
+    pub(crate) fn new() -> Probes {
+        Probes { asked: (0, Instant::now()), awaited: false, answered: None }
+    }
+
+    /// A session begins. What is still on its way belongs to the one before.
+    pub(crate) fn begin(&mut self) {
+        *self = Probes { asked: (self.asked.0, Instant::now()), awaited: false, answered: self.answered };
+    }
+
+    /// What to send now, if it is time to ask.
+    pub(crate) fn ask(&mut self) -> Option<Probe> {
+        if self.asked.1.elapsed() < PROBE_INTERVAL {
+            return None;
+        }
+        let number = self.asked.0 + 1;
+        (self.asked, self.awaited) = ((number, Instant::now()), true);
+        Some(Probe::Asks(number))
+    }
+
+    /// The answer to one of the peer's, unless it asks more often than a replica does.
+    pub(crate) fn answer(&mut self, number: u64) -> Option<Probe> {
+        if self.answered.is_some_and(|at| at.elapsed() < PROBE_INTERVAL / 2) {
+            return None;
+        }
+        self.answered = Some(Instant::now());
+        Some(Probe::Answers(number))
+    }
+
+    /// How long the answer to the last one took that comes now; `None` if it is not the answer to that, or has come
+    /// before.
+    pub(crate) fn took(&mut self, number: u64) -> Option<Duration> {
+        let (last, at) = self.asked;
+        let is_first = last == number && std::mem::take(&mut self.awaited);
+        is_first.then(|| at.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn long_ago() -> Instant {
+        Instant::now() - PROBE_INTERVAL
+    }
+
+    #[test]
+    fn a_probe_is_read_as_it_was_written() {
+        for probe in [Probe::Asks(7), Probe::Answers(u64::MAX)] {
+            let body: Vec<u8> = probe.write().parts().iter().flat_map(|part| part.to_vec()).collect();
+            assert_eq!(Probe::read(&body), Some(probe));
+            assert_eq!(Probe::read(&body[1..]), None);
+        }
+        assert_eq!(Probe::read(&[]), None);
+        assert_eq!(Probe::read(&[2; PROBE_BYTES]), None);
+    }
+
+    #[test]
+    fn only_the_first_answer_to_the_last_probe_of_the_session_counts() {
+        let mut probes = Probes::new();
+        assert_eq!(probes.ask(), None);
+        assert_eq!(probes.took(0), None);
+        probes.asked.1 = long_ago();
+        assert_eq!(probes.ask(), Some(Probe::Asks(1)));
+        assert_eq!(probes.ask(), None);
+        probes.asked.1 = long_ago();
+        assert_eq!(probes.ask(), Some(Probe::Asks(2)));
+        assert_eq!(probes.took(1), None);
+        assert!(probes.took(2).is_some());
+        assert_eq!(probes.took(2), None);
+        probes.asked.1 = long_ago();
+        assert_eq!(probes.ask(), Some(Probe::Asks(3)));
+        probes.begin();
+        assert_eq!(probes.took(3), None);
+    }
+
+    #[test]
+    fn a_peer_that_asks_too_often_is_not_answered() {
+        let mut probes = Probes::new();
+        assert_eq!(probes.answer(5), Some(Probe::Answers(5)));
+        assert_eq!(probes.answer(6), None);
+        probes.begin();
+        assert_eq!(probes.answer(7), None);
+        probes.answered = Some(long_ago());
+        assert_eq!(probes.answer(8), Some(Probe::Answers(8)));
+    }
+}
