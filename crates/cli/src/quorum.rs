@@ -1,29 +1,59 @@
-//! Finds out why a request was not served: which voters answer.
+//! Finds out why a request was not served: which voters answer, and whether an endpoint speaks TLS and was called without.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, io, time::Duration};
 
 use synod_client::native::{Group, StatusResponse};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
     client::ClientArgs,
     member::{named, told},
+    serve::units,
 };
 
 /// Explains a request that was not served, if too few voters answer for anything to be decided. Asks the
-/// endpoints, and then the voters that they name, each for at most half of `timeout`.
+/// endpoints, and then the voters that they name, each for at most half of `timeout`. If none answers, it may be that one
+/// speaks TLS.
 pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
     let ask = |endpoints: Vec<String>| async move {
         let asked = ClientArgs { endpoints, command_timeout: timeout / 2, ..args.clone() };
         told(&asked).await.unwrap_or_default()
     };
     let mut answered = by_replica(ask(args.endpoints.clone()).await);
-    let group = latest(&answered)?.clone();
+    let Some(group) = latest(&answered).cloned() else {
+        return misses_tls(&args.endpoints, timeout / 2).await;
+    };
     let silent = group.members.iter().filter(|member| member.votes && !answered.contains_key(&member.id));
     let urls: Vec<String> = silent.flat_map(|member| member.client_urls.clone()).collect();
     if !urls.is_empty() {
         answered.extend(by_replica(ask(urls).await));
     }
     missing_quorum(&group, |id| answered.contains_key(&id))
+}
+
+/// What to write in place of an endpoint without TLS, if it speaks that.
+async fn misses_tls(endpoints: &[String], timeout: Duration) -> Option<String> {
+    for url in endpoints.iter().filter(|url| !units::asks_for_tls(url)) {
+        let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address).trim_end_matches('/');
+        if let Ok(Ok(true)) = tokio::time::timeout(timeout, answers_with_tls(address)).await {
+            return Some(format!(
+                "{url} speaks TLS: write https://{address}, and --cacert with the authority of its certificate if the system \
+                 does not know it"
+            ));
+        }
+    }
+    None
+}
+
+/// Whether what listens there answers what is no TLS with a record of TLS.
+async fn answers_with_tls(address: &str) -> io::Result<bool> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await?;
+    // An alert.
+    Ok(stream.read_u8().await? == 0x15)
 }
 
 fn by_replica(told: Vec<(String, StatusResponse)>) -> BTreeMap<u64, StatusResponse> {

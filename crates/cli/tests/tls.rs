@@ -86,7 +86,8 @@ fn a_cluster_serves_and_admits_members_only(threads: &str) {
     let error = refused(&all, &["--cacert", text(stranger.certificate())]);
     assert!(error.contains("another authority") && error.contains("hint: --cacert names"), "{error}");
     let plain = all.replace("https://", "http://");
-    refused(&plain, &[]);
+    let error = refused(&plain, &[]);
+    assert!(error.contains("hint: http://") && error.contains("speaks TLS: write https://"), "{error}");
 
     cluster.kill(2);
     run(&all, &client, &["put", "k", "w"]).unwrap();

@@ -4,8 +4,8 @@
 //! frame  := header body
 //! header := magic "SYNF" | version u8 | flags u8 | message version u16 | body length u32
 //!         | body crc u32 | durable u64 | [group u16 | 0 u16] | header crc u32
-//! flags  := 0: a message for the replica; 1: a mark, which says how far the sender's log is durable; its body is empty,
-//!         or a probe
+//! flags  := 0: a message for the replica; 1: a mark, which says how far the sender's log is durable; its body is
+//!         empty, or a probe
 //! ```
 //!
 //! A header of version 2 has no group (28 bytes): its message is of the first one. A header of version 3 has
