@@ -37,7 +37,8 @@ pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
 /// What to write in place of an endpoint without TLS, if it speaks that.
 async fn misses_tls(endpoints: &[String], timeout: Duration) -> Option<String> {
     for url in endpoints.iter().filter(|url| !units::asks_for_tls(url)) {
-        let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address).trim_end_matches('/');
+        let address =
+            url.split_once("://").map_or(url.as_str(), |(_, address)| address).trim_end_matches('/');
         if let Ok(Ok(true)) = tokio::time::timeout(timeout, answers_with_tls(address)).await {
             return Some(format!(
                 "{url} speaks TLS: write https://{address}, and --cacert with the authority of its certificate if the system \
