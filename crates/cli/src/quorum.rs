@@ -1,4 +1,5 @@
-//! Finds out why a request was not served: which voters answer, and whether an endpoint speaks TLS and was called without.
+//! Finds out why a request was not served: which voters answer, and whether an endpoint speaks TLS that was called
+//! without.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
@@ -15,8 +16,8 @@ use crate::{
 };
 
 /// Explains a request that was not served, if too few voters answer for anything to be decided. Asks the
-/// endpoints, and then the voters that they name, each for at most half of `timeout`. If none answers, it may be that one
-/// speaks TLS.
+/// endpoints, and then the voters that they name, each for at most half of `timeout`. If none answers, it may be that
+/// one speaks TLS.
 pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
     let ask = |endpoints: Vec<String>| async move {
         let asked = ClientArgs { endpoints, command_timeout: timeout / 2, ..args.clone() };

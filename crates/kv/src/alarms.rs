@@ -120,10 +120,10 @@ fn txn_cost(request: &TxnRequest) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use synod_api::synod::v1::KvCommand;
+    use synod_api::synod::v1::{KvCommand, kv_query::Query};
 
     use super::*;
-    use crate::testing::{self, Execute, all, op_delete, op_put, op_range};
+    use crate::testing::{self, Execute, all, op_delete, op_put, op_range, op_txn};
 
     fn with_quota(quota_bytes: u64, request: Command) -> KvCommand {
         KvCommand { quota_bytes, member_id: 9, ..testing::command(request) }
@@ -227,6 +227,11 @@ mod tests {
         assert_eq!(store.send(Command::Txn(all(vec![]))), corrupt);
         assert_eq!(store.compact_at(1, false), corrupt);
         assert!(store.read_at("a", "", 0).is_ok());
+        let reads = || all(vec![op_range("a", "")]);
+        assert!(store.ask(Query::Txn(reads())).is_ok());
+        // Etcd orders a transaction with another one in it, though both only read.
+        let nested = all(vec![op_txn(reads())]);
+        assert_eq!(store.ask(Query::Txn(nested)), Err(KvError::Corrupt));
         assert_eq!(store.ask_alarm(Deactivate, 1, Corrupt), []);
         assert_eq!(store.ask_alarm(Deactivate, 2, Corrupt), [alarm(2, Corrupt)]);
         assert_eq!(store.set_with(testing::put("a", "")), Err(KvError::NoSpace));

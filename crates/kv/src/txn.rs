@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use imbl::OrdMap;
 use synod_api::etcdserverpb::{
-    Compare, RangeRequest, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+    AlarmType, Compare, RangeRequest, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
     compare::{CompareResult, CompareTarget, TargetUnion},
     request_op::Request,
     response_op::Response,
@@ -71,6 +71,10 @@ impl KvStore {
     pub(crate) fn read_txn(&self, request: &TxnRequest, budget: &mut Budget) -> Result<TxnResponse, KvError> {
         if !validate::is_read_only(request) {
             return Err(KvError::QueryWrites);
+        }
+        // In etcd only a transaction with nothing but ranges is a read, and any other is ordered, and refused.
+        if self.has_alarm(AlarmType::Corrupt) && validate::has_nested(request) {
+            return Err(KvError::Corrupt);
         }
         let mut decided = Decided::default();
         self.decide(request, &mut decided, budget)?;

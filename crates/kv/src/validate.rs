@@ -152,6 +152,12 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     })
 }
 
+/// Whether a transaction has another one in it.
+pub(crate) fn has_nested(request: &TxnRequest) -> bool {
+    let nested = |op: &RequestOp| matches!(op.request, Some(Request::RequestTxn(_)));
+    request.success.iter().chain(&request.failure).any(nested)
+}
+
 /// Whether a transaction only reads and its reads accept stale data: there is at least one range, at any
 /// depth, and all ranges are serializable. A transaction that only compares does not ask for stale data.
 #[must_use]

@@ -3,11 +3,15 @@
 //! A known difference is asserted: a rule says what each system answers, and everything else in the answers
 //! must be equal.
 
-use std::{cmp::Ordering, collections::BTreeSet};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use synod_api::{
     etcdserverpb::{
-        CompactionResponse, DeleteRangeResponse, PutResponse, RangeRequest, RangeResponse, RequestOp,
+        AlarmResponse, CompactionResponse, DeleteRangeResponse, LeaseGrantResponse, LeaseLeasesResponse,
+        LeaseRevokeResponse, LeaseTimeToLiveResponse, PutResponse, RangeRequest, RangeResponse, RequestOp,
         ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
         range_request::{SortOrder, SortTarget},
         request_op::Request as Op,
@@ -26,6 +30,11 @@ pub enum Answer {
     DeleteRange(DeleteRangeResponse),
     Txn(TxnResponse),
     Compact(CompactionResponse),
+    Grant(LeaseGrantResponse),
+    Revoke(LeaseRevokeResponse),
+    TimeToLive(LeaseTimeToLiveResponse),
+    Leases(LeaseLeasesResponse),
+    Alarm(AlarmResponse),
     /// The code and the message of an error.
     Refused(tonic::Code, String),
 }
@@ -39,6 +48,11 @@ impl Answer {
             Answer::DeleteRange(answer) => answer.header.as_mut(),
             Answer::Txn(answer) => answer.header.as_mut(),
             Answer::Compact(answer) => answer.header.as_mut(),
+            Answer::Grant(answer) => answer.header.as_mut(),
+            Answer::Revoke(answer) => answer.header.as_mut(),
+            Answer::TimeToLive(answer) => answer.header.as_mut(),
+            Answer::Leases(answer) => answer.header.as_mut(),
+            Answer::Alarm(answer) => answer.header.as_mut(),
             Answer::Refused(..) => None,
         }
     }
@@ -51,10 +65,11 @@ pub enum Difference {
     OrderOfEquals,
     Depth,
     FirstError,
+    LeaseOfKey,
 }
 
 /// Every known difference that random requests meet, with what each system does and why it stays.
-pub const KNOWN: [(Difference, &str); 4] = [
+pub const KNOWN: [(Difference, &str); 5] = [
     (
         Difference::CutBeforeSorting,
         "a range with a limit and a sort target but no order: Synod sorts all and cuts then, as with an order; etcd cuts in the \
@@ -74,7 +89,15 @@ pub const KNOWN: [(Difference, &str); 4] = [
         "a transaction with a put and a range neither of which can be executed, before 3.6: Synod says what is wrong with the \
          first of them, as 3.6 does; etcd says what is wrong with the put",
     ),
+    (
+        Difference::LeaseOfKey,
+        "a range with `keys_only`: Synod tells the lease of a key, as etcd before 3.7 does; 3.7 tells none, unless it sorts by \
+         values",
+    ),
 ];
+
+/// By how many seconds the rest of a lease's time may differ: as long as a sequence takes.
+const TTL_ERROR_MAX: u64 = 600;
 
 /// The result of comparing two answers.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,6 +117,14 @@ pub fn judge(request: &Request, mut synod: Answer, mut etcd: Answer, is_new: boo
         if let Some(header) = answer.header_mut() {
             *header = ResponseHeader { revision: header.revision, ..ResponseHeader::default() };
         }
+        without_order(answer);
+    }
+    if let (Answer::TimeToLive(ours), Answer::TimeToLive(theirs)) = (&synod, &mut etcd)
+        && ours.ttl > 0
+        && theirs.ttl > 0
+        && ours.ttl.abs_diff(theirs.ttl) <= TTL_ERROR_MAX
+    {
+        theirs.ttl = ours.ttl;
     }
     if synod == etcd {
         return Verdict::Same;
@@ -117,7 +148,7 @@ pub fn judge(request: &Request, mut synod: Answer, mut etcd: Answer, is_new: boo
         (Request::Txn(request), Answer::Refused(tonic::Code::InvalidArgument, why), theirs)
             if depth(request) > DEPTH_MAX
                 && why == "etcdserver: transactions are nested too deeply"
-                && (is_done(theirs) || is_checked(theirs)) =>
+                && (is_done(theirs) || is_checked(theirs) || is_alarmed(theirs)) =>
         {
             return Verdict::Known([Difference::Depth].into());
         }
@@ -127,6 +158,18 @@ pub fn judge(request: &Request, mut synod: Answer, mut etcd: Answer, is_new: boo
 }
 
 /// Makes etcd's answer equal to Synod's where they differ in a known way.
+/// Sorts what etcd keeps in maps, whose order it leaves open.
+fn without_order(answer: &mut Answer) {
+    match answer {
+        Answer::TimeToLive(answer) => answer.keys.sort_unstable(),
+        Answer::Leases(answer) => answer.leases.sort_unstable_by_key(|lease| lease.id),
+        Answer::Alarm(answer) => {
+            answer.alarms.sort_unstable_by_key(|alarm| (alarm.member_id, alarm.alarm));
+        }
+        _ => {}
+    }
+}
+
 fn reconcile(
     request: &RangeRequest,
     ours: &RangeResponse,
@@ -134,6 +177,15 @@ fn reconcile(
     in_order: i64,
     met: &mut BTreeSet<Difference>,
 ) {
+    if request.keys_only && request.sort_target() != SortTarget::Value {
+        let leases: BTreeMap<_, _> = ours.kvs.iter().map(|pair| (&pair.key, pair.lease)).collect();
+        for pair in theirs.kvs.iter_mut().filter(|pair| pair.lease == 0) {
+            pair.lease = leases.get(&pair.key).copied().unwrap_or(0);
+            if pair.lease != 0 {
+                met.insert(Difference::LeaseOfKey);
+            }
+        }
+    }
     if ours == theirs || !is_sorted(request, &ours.kvs) || !is_sorted(request, &theirs.kvs) {
         return;
     }
@@ -204,6 +256,12 @@ fn is_checked(answer: &Answer) -> bool {
     .contains(&why.as_str())
 }
 
+/// Whether a request was refused since an alarm is raised.
+fn is_alarmed(answer: &Answer) -> bool {
+    let Answer::Refused(_, why) = answer else { return false };
+    ["etcdserver: corrupt cluster", "etcdserver: mvcc: database space exceeded"].contains(&why.as_str())
+}
+
 fn depth(txn: &TxnRequest) -> usize {
     let nested = txn.success.iter().chain(&txn.failure).map(|op| match &op.request {
         Some(Op::RequestTxn(nested)) => depth(nested),
@@ -243,6 +301,8 @@ fn is_sorted(request: &RangeRequest, kvs: &[KeyValue]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use synod_api::etcdserverpb::LeaseTimeToLiveRequest;
+
     use super::*;
 
     /// Pairs of these keys, each with a mod revision and a version.
@@ -344,6 +404,40 @@ mod tests {
         assert_eq!(super::judge(&txn, ours.clone(), theirs.clone(), false), known);
         assert_eq!(super::judge(&txn, ours.clone(), theirs.clone(), true), Verdict::Differ);
         assert_eq!(super::judge(&txn, theirs, ours, false), Verdict::Differ);
+    }
+
+    #[test]
+    fn etcd_may_not_tell_the_lease_of_a_key_without_its_value() {
+        let keys = |leases: &[i64]| {
+            let pair = |lease: &i64| KeyValue { key: "k".into(), lease: *lease, ..KeyValue::default() };
+            let kvs: Vec<_> = leases.iter().map(pair).collect();
+            let count = kvs.len() as i64;
+            Answer::Range(RangeResponse { kvs, count, ..RangeResponse::default() })
+        };
+        let range = |keys_only, sort_target: SortTarget| {
+            let sort_target = sort_target.into();
+            Request::Range(RangeRequest { keys_only, sort_target, ..RangeRequest::default() })
+        };
+        let known = Verdict::Known([Difference::LeaseOfKey].into());
+        let of_key = range(true, SortTarget::Key);
+        assert_eq!(judge(&of_key, keys(&[7]), keys(&[0])), known);
+        assert_eq!(judge(&of_key, keys(&[0]), keys(&[7])), Verdict::Differ);
+        assert_eq!(judge(&of_key, keys(&[7]), keys(&[8])), Verdict::Differ);
+        assert_eq!(judge(&range(false, SortTarget::Key), keys(&[7]), keys(&[0])), Verdict::Differ);
+        assert_eq!(judge(&range(true, SortTarget::Value), keys(&[7]), keys(&[0])), Verdict::Differ);
+    }
+
+    #[test]
+    fn the_rest_of_a_lease_may_differ_by_a_sequence_and_whether_it_is_there_may_not() {
+        let request = Request::TimeToLive(LeaseTimeToLiveRequest { id: 1, keys: true });
+        let rest = |ttl, keys: &[&'static str]| {
+            let keys = keys.iter().map(|key| (*key).into()).collect();
+            Answer::TimeToLive(LeaseTimeToLiveResponse { id: 1, ttl, keys, ..Default::default() })
+        };
+        assert_eq!(judge(&request, rest(3600, &["a", "b"]), rest(3590, &["b", "a"])), Verdict::Same);
+        assert_eq!(judge(&request, rest(3600, &[]), rest(2900, &[])), Verdict::Differ);
+        assert_eq!(judge(&request, rest(5, &[]), rest(-1, &[])), Verdict::Differ);
+        assert_eq!(judge(&request, rest(-1, &[]), rest(5, &[])), Verdict::Differ);
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Draws requests from a seed: every field of every request of the service KV, valid and invalid, on a
-//! handful of keys, so that requests meet.
+//! Draws requests from a seed: every field of every request of the service KV, of leases but for their renewal, and of
+//! alarms, valid and invalid, on a handful of keys and leases, so that requests meet.
 
 use bytes::Bytes;
 use fastrand::Rng;
 use synod_api::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
-    compare::TargetUnion, request_op::Request as Op,
+    AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest,
+    LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, PutRequest, RangeRequest, RequestOp,
+    TxnRequest, alarm_request::AlarmAction, compare::TargetUnion, request_op::Request as Op,
 };
 
 /// A request for both systems.
@@ -16,6 +17,11 @@ pub enum Request {
     DeleteRange(DeleteRangeRequest),
     Txn(TxnRequest),
     Compact(CompactionRequest),
+    Grant(LeaseGrantRequest),
+    Revoke(LeaseRevokeRequest),
+    TimeToLive(LeaseTimeToLiveRequest),
+    Leases(LeaseLeasesRequest),
+    Alarm(AlarmRequest),
 }
 
 impl Request {
@@ -27,15 +33,25 @@ impl Request {
             Request::DeleteRange(_) => "DeleteRange",
             Request::Txn(_) => "Txn",
             Request::Compact(_) => "Compact",
+            Request::Grant(_) => "LeaseGrant",
+            Request::Revoke(_) => "LeaseRevoke",
+            Request::TimeToLive(_) => "LeaseTimeToLive",
+            Request::Leases(_) => "LeaseLeases",
+            Request::Alarm(_) => "Alarm",
         }
     }
 
     /// Whether the request changes nothing, so that it may be outstanding together with others.
     pub fn is_read(&self) -> bool {
         match self {
-            Request::Range(_) => true,
+            Request::Range(_) | Request::TimeToLive(_) | Request::Leases(_) => true,
             Request::Txn(txn) => only_reads(txn),
-            Request::Put(_) | Request::DeleteRange(_) | Request::Compact(_) => false,
+            Request::Alarm(alarm) => alarm.action() == AlarmAction::Get,
+            Request::Put(_)
+            | Request::DeleteRange(_)
+            | Request::Compact(_)
+            | Request::Grant(_)
+            | Request::Revoke(_) => false,
         }
     }
 
@@ -45,7 +61,7 @@ impl Request {
             Request::Range(range) => range.serializable,
             // etcd does so if no range in the transaction demands otherwise.
             Request::Txn(txn) => only_reads(txn),
-            Request::Put(_) | Request::DeleteRange(_) | Request::Compact(_) => false,
+            _ => false,
         }
     }
 }
@@ -71,6 +87,10 @@ const OPS_MAX: usize = 128;
 const REQUEST_BYTES_MAX: usize = 3 << 19;
 const MESSAGE_BYTES_MAX: usize = REQUEST_BYTES_MAX + (1 << 19);
 const AROUND: usize = 4 << 10;
+/// Leases of these numbers are granted.
+const LEASES: i64 = 3;
+/// The member for which alarms are raised. There is none of this number.
+const RAISED_BY: u64 = 77;
 /// How deep transactions may be nested.
 pub const DEPTH_MAX: usize = 48;
 
@@ -84,17 +104,19 @@ pub struct Draw {
     pub compacted: i64,
     /// Whether there are more than a handful of keys.
     many: bool,
-    /// Whether orders and sort targets may be undefined numbers.
-    any_sort: bool,
+    /// Whether orders and sort targets may be undefined numbers, and any alarms raised.
+    is_new: bool,
+    /// The alarms that were raised, by `RAISED_BY`, and not taken back.
+    raised: Vec<AlarmType>,
 }
 
 impl Draw {
-    /// The sequence of a seed, on stores at this revision. Without `any_sort` orders and sort targets are
-    /// always defined numbers.
-    pub fn new(seed: u64, revision: i64, any_sort: bool) -> Draw {
+    /// The sequence of a seed, on stores at this revision. Of etcd before 3.6 (not `is_new`) an undefined order or sort
+    /// target is the end, an alarm that is taken back takes the other with it, and nested puts need no space.
+    pub fn new(seed: u64, revision: i64, is_new: bool) -> Draw {
         let mut random = Rng::with_seed(seed);
         let many = random.u8(..3) == 0;
-        Draw { random, revision, compacted: revision, many, any_sort }
+        Draw { random, revision, compacted: revision, many, is_new, raised: Vec::new() }
     }
 
     /// The first requests of a sequence.
@@ -123,24 +145,74 @@ impl Draw {
     }
 
     fn read(&mut self) -> Request {
-        match self.random.u8(..4) {
-            0 => Request::Txn(self.txn(&mut Kinds::reads(), 0)),
+        match self.random.u8(..20) {
+            0..5 => Request::Txn(self.txn(&mut Kinds::reads(), 0)),
+            5 => Request::TimeToLive(LeaseTimeToLiveRequest { id: self.lease(), keys: self.random.bool() }),
+            6 => Request::Leases(LeaseLeasesRequest {}),
+            7 if self.one_in(4) => Request::Alarm(self.alarm(AlarmAction::Get)),
             _ => Request::Range(self.range()),
         }
     }
 
     fn request(&mut self) -> Request {
-        match self.random.u8(..100) {
+        if !self.raised.is_empty() && self.one_in(6) {
+            return Request::Alarm(self.takes_back().expect("one was raised"));
+        }
+        match self.random.u8(..110) {
             0..40 => Request::Put(self.put(true)),
             40..55 => Request::DeleteRange(self.delete_range()),
             55..97 => {
                 let mut kinds = Kinds::any(&mut self.random);
                 Request::Txn(self.txn(&mut kinds, 0))
             }
-            _ => Request::Compact(CompactionRequest {
+            97..100 => Request::Compact(CompactionRequest {
                 revision: self.some_revision(),
                 physical: self.random.bool(),
             }),
+            100..104 => {
+                // None ends before the sequence does.
+                let ttl =
+                    if self.one_in(10) { [9_000_000_001, i64::MAX][self.random.usize(..2)] } else { 36_000 };
+                Request::Grant(LeaseGrantRequest { ttl, id: self.random.i64(1..=LEASES) })
+            }
+            104..108 => Request::Revoke(LeaseRevokeRequest { id: self.lease() }),
+            _ => {
+                let raises = self.random.bool() && (self.is_new || self.raised.is_empty());
+                let action = if raises { AlarmAction::Activate } else { AlarmAction::Deactivate };
+                let mut alarm = self.alarm(action);
+                if action == AlarmAction::Activate {
+                    alarm.member_id = RAISED_BY;
+                    if !self.is_new {
+                        alarm.set_alarm(AlarmType::Corrupt);
+                    }
+                    self.raised.push(alarm.alarm());
+                }
+                Request::Alarm(alarm)
+            }
+        }
+    }
+
+    /// The last requests of a sequence, after which the servers take every request.
+    pub fn ending(&mut self) -> Vec<Request> {
+        std::iter::from_fn(|| self.takes_back()).map(Request::Alarm).collect()
+    }
+
+    /// Takes an alarm back, if one was raised.
+    fn takes_back(&mut self) -> Option<AlarmRequest> {
+        let (action, alarm) = (AlarmAction::Deactivate.into(), self.raised.pop()?.into());
+        Some(AlarmRequest { action, member_id: RAISED_BY, alarm })
+    }
+
+    fn lease(&mut self) -> i64 {
+        if self.one_in(10) { [-1, 0, i64::MAX][self.random.usize(..3)] } else { self.random.i64(1..=LEASES) }
+    }
+
+    fn alarm(&mut self, action: AlarmAction) -> AlarmRequest {
+        let alarm = [AlarmType::None, AlarmType::Nospace, AlarmType::Corrupt][self.random.usize(..3)];
+        AlarmRequest {
+            action: action.into(),
+            member_id: self.random.u64(RAISED_BY - 1..=RAISED_BY),
+            alarm: alarm.into(),
         }
     }
 
@@ -184,7 +256,7 @@ impl Draw {
     }
 
     fn sort_choice(&mut self, count: i32) -> i32 {
-        if self.any_sort { self.choice(count) } else { self.random.i32(0..count) }
+        if self.is_new { self.choice(count) } else { self.random.i32(0..count) }
     }
 
     fn limit(&mut self) -> i64 {
@@ -240,7 +312,7 @@ impl Draw {
         PutRequest {
             key: self.key(),
             value: if ignore_value && !self.one_in(4) { Bytes::new() } else { self.value() },
-            lease: if self.one_in(40) { [-1, 1, i64::MAX][self.random.usize(..3)] } else { 0 },
+            lease: if self.one_in(10) { self.lease() } else { 0 },
             prev_kv: self.one_in(3),
             ignore_value,
             ignore_lease: ignores && self.one_in(12),
@@ -384,6 +456,16 @@ mod tests {
             "limit: -1",
             "revision: -1",
             "key: b\"m",
+            "Grant(",
+            "ttl: 9000000001",
+            "Revoke(",
+            "TimeToLive(",
+            "keys: true",
+            "Leases(",
+            "action: Get",
+            "action: Activate, member_id: 77, alarm: Corrupt",
+            "action: Activate, member_id: 77, alarm: Nospace",
+            "action: Deactivate, member_id: 76",
         ] {
             assert!(said.contains(field), "{field} is never drawn");
         }

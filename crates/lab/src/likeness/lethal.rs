@@ -98,7 +98,8 @@ pub async fn play(pair: &mut Pair, seed: u64) -> Result<&'static str, Trouble> {
     Err(Trouble::Differs(format!("{what}: etcd should have ended, and answered {etcd:?}")))
 }
 
-async fn alike(pair: &mut Pair, request: &Request) -> Result<(), Trouble> {
+/// Sends a request to both systems, whose answers must be the same.
+pub async fn alike(pair: &mut Pair, request: &Request) -> Result<(), Trouble> {
     let answers = pair.ask(std::slice::from_ref(request)).await?;
     match answers.into_iter().next() {
         Some([synod, etcd]) if judge(request, synod.clone(), etcd.clone(), pair.is_new) == Verdict::Same => {

@@ -200,6 +200,9 @@ async fn play(args: &Args, seed: u64, systems: &[System; 2], tally: &mut Tally) 
         }
         (draw.revision, draw.compacted) = (pair.revision, pair.compacted);
     }
+    for request in draw.ending() {
+        lethal::alike(&mut pair, &request).await?;
+    }
     let ended = lethal::play(&mut pair, seed).await?;
     *tally.lethal.entry(ended).or_default() += 1;
     Ok(())

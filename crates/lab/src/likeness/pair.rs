@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use synod_api::etcdserverpb::{
     CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, StatusRequest, kv_client::KvClient,
-    maintenance_client::MaintenanceClient,
+    lease_client::LeaseClient, maintenance_client::MaintenanceClient,
 };
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -31,11 +31,30 @@ pub enum Trouble {
     Silence(String),
 }
 
+/// The clients of a server.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    kv: KvClient<Channel>,
+    lease: LeaseClient<Channel>,
+    maintenance: MaintenanceClient<Channel>,
+}
+
+impl Clients {
+    fn of(channel: Channel) -> Clients {
+        let kv = KvClient::new(channel.clone());
+        Clients {
+            kv: kv.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX),
+            lease: LeaseClient::new(channel.clone()),
+            maintenance: MaintenanceClient::new(channel),
+        }
+    }
+}
+
 /// A system and the clients of its servers.
 #[derive(Debug)]
 pub struct Side {
     pub cluster: Cluster,
-    clients: Vec<KvClient<Channel>>,
+    clients: Vec<Clients>,
     _folder: TempDir,
 }
 
@@ -65,16 +84,13 @@ impl Side {
         let count = if matches!(system, System::Etcd(_)) { 1 } else { SERVERS };
         let mut cluster = Cluster::start_some(system, folder.path(), count, NOFILE, GUARD)?;
         cluster.await_service().await?;
-        let client = |place: usize| {
-            let client = KvClient::new(channel(cluster.servers[place].client));
-            client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
-        };
-        let clients = (0..count).map(client).collect();
+        let clients = |place: usize| Clients::of(channel(cluster.servers[place].client));
+        let clients = (0..count).map(clients).collect();
         Ok(Side { cluster, clients, _folder: folder })
     }
 
-    /// A client of the server at this place, or of the only server.
-    pub fn client(&self, place: usize) -> KvClient<Channel> {
+    /// The clients of the server at this place, or of the only server.
+    pub fn client(&self, place: usize) -> Clients {
         self.clients[place % self.clients.len()].clone()
     }
 
@@ -170,19 +186,27 @@ impl Pair {
 }
 
 /// Asks one server.
-pub async fn ask(mut client: KvClient<Channel>, request: Request) -> Answer {
+pub async fn ask(clients: Clients, request: Request) -> Answer {
     async fn within<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
         match timeout(WAIT_MAX, call).await {
             Ok(answer) => answer.map(Response::into_inner),
             Err(_) => Err(Status::deadline_exceeded(format!("no answer within {WAIT_MAX:?}"))),
         }
     }
+    let Clients { mut kv, mut lease, mut maintenance } = clients;
     let answer = match request {
-        Request::Range(request) => within(client.range(request)).await.map(Answer::Range),
-        Request::Put(request) => within(client.put(request)).await.map(Answer::Put),
-        Request::DeleteRange(request) => within(client.delete_range(request)).await.map(Answer::DeleteRange),
-        Request::Txn(request) => within(client.txn(request)).await.map(Answer::Txn),
-        Request::Compact(request) => within(client.compact(request)).await.map(Answer::Compact),
+        Request::Range(request) => within(kv.range(request)).await.map(Answer::Range),
+        Request::Put(request) => within(kv.put(request)).await.map(Answer::Put),
+        Request::DeleteRange(request) => within(kv.delete_range(request)).await.map(Answer::DeleteRange),
+        Request::Txn(request) => within(kv.txn(request)).await.map(Answer::Txn),
+        Request::Compact(request) => within(kv.compact(request)).await.map(Answer::Compact),
+        Request::Grant(request) => within(lease.lease_grant(request)).await.map(Answer::Grant),
+        Request::Revoke(request) => within(lease.lease_revoke(request)).await.map(Answer::Revoke),
+        Request::TimeToLive(request) => {
+            within(lease.lease_time_to_live(request)).await.map(Answer::TimeToLive)
+        }
+        Request::Leases(request) => within(lease.lease_leases(request)).await.map(Answer::Leases),
+        Request::Alarm(request) => within(maintenance.alarm(request)).await.map(Answer::Alarm),
     };
     answer.unwrap_or_else(|status| Answer::Refused(status.code(), status.message().to_owned()))
 }

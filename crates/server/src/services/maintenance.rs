@@ -48,16 +48,12 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// A list of alarms is read from this replica's state, as with etcd, so that it works without a leader.
+    /// As with etcd a list of alarms has those that were raised before it was asked for, whichever member they are of.
     pub(super) async fn alarm(&self, who: &Who, request: AlarmRequest) -> Result<AlarmResponse, Status> {
         validate::alarm(&request).map_err(|error| refusal(&error))?;
         if request.action() == AlarmAction::Get {
-            let KvStatus { revision, alarms, .. } = self.status(Consistency::Serializable).await?;
-            let wanted = |id, alarm| {
-                (request.member_id == 0 || request.member_id == id)
-                    && (request.alarm == 0 || request.alarm == alarm)
-            };
-            let alarms = alarms.into_iter().filter(|alarm| wanted(alarm.member_id, alarm.alarm)).collect();
+            let KvStatus { revision, mut alarms, .. } = self.status(Consistency::Linearizable).await?;
+            alarms.retain(|raised| request.alarm == 0 || request.alarm == raised.alarm);
             let header = self.header(Some(ResponseHeader { revision, ..Default::default() }));
             return Ok(AlarmResponse { header, alarms });
         }
