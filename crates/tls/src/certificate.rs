@@ -74,6 +74,8 @@ mod tests {
             assert_eq!(common_name(&der(&issued)), expected);
         }
         assert_eq!(common_name(&CertificateDer::from(vec![0x30, 0x80, 1, 2])), None);
+        let of_another_maker = CertificateDer::from(&include_bytes!("../corpus/certificate.der")[..]);
+        assert_eq!(common_name(&of_another_maker), Some("example.com".to_owned()));
     }
 
     /// Clients and peers show certificates: of any bytes nothing comes but a name or none.
@@ -94,7 +96,17 @@ mod tests {
             let issued = authority.issue(&Wanted { common_name: "example.com", ..Wanted::default() });
             let certificate = der(&issued);
             let subject = EndEntityCert::try_from(&certificate).unwrap().subject().to_vec();
-            vec![("certificate".to_owned(), certificate.to_vec()), ("subject".to_owned(), subject)]
+            let kept: [(&str, &[u8]); 3] = [
+                ("certificate of another maker", include_bytes!("../corpus/certificate.der")),
+                ("its subject", include_bytes!("../corpus/subject.der")),
+                (
+                    "several names, one empty, one long, one not in UTF-8",
+                    include_bytes!("../corpus/names.der"),
+                ),
+            ];
+            let now = [("certificate", certificate.to_vec()), ("subject", subject)];
+            let kept = kept.map(|(name, bytes)| (name, bytes.to_vec()));
+            now.into_iter().chain(kept).map(|(name, bytes)| (name.to_owned(), bytes)).collect()
         }
         let target = Target {
             name: "certificate",

@@ -11,9 +11,11 @@ use synod_wire::{
 use crate::{
     ANSWER_BYTES_MAX, VERSION, VERSION_OLDEST,
     frame::{
-        Arrived, Frame, FrameReader, GROUP_HEADER_BYTES, GROUP_VERSION, HEADER_BYTES, MAGIC, header_crc,
+        Arrived, Content, Frame, FrameReader, GROUP_HEADER_BYTES, GROUP_VERSION, HEADER_BYTES, MAGIC,
+        header_crc,
     },
     handshake::{self, Caller, HandshakeError, Hello, Welcome, answer_crc, seal},
+    probe::Probe,
 };
 
 /// The cluster of all frames.
@@ -45,13 +47,13 @@ pub fn frames(bytes: &[u8], agreed: u16, size: usize) -> (Vec<(GroupId, Bytes)>,
     let mut reader = FrameReader::new(Pieces { bytes, size }, CLUSTER, agreed, FRAME_BYTES_MAX);
     let (mut messages, mut again) = (Vec::new(), Vec::new());
     let error = loop {
-        let Arrived { durable, message, bytes: len } = match reader.next_frame() {
+        let Arrived { durable, content, bytes: len } = match reader.next_frame() {
             Ok(Some(arrived)) => arrived,
             Ok(None) => break None,
             Err(error) => break Some(error.to_string()),
         };
         let from = again.len();
-        if let Some(message) = message {
+        if let Content::Message(message) = content {
             let mut body = Writer::new();
             message.body.iter().for_each(|&byte| body.u8(byte));
             let is_first_with_group = message.group == GroupId::FIRST && bytes[from + 4] == GROUP_VERSION;
@@ -64,6 +66,11 @@ pub fn frames(bytes: &[u8], agreed: u16, size: usize) -> (Vec<(GroupId, Bytes)>,
             }
             messages.push((message.group, message.body));
         } else {
+            if let Content::Mark(Some(probe)) = content {
+                let body = probe.write().to_bytes();
+                assert!(bytes[from..from + len].ends_with(&body), "a probe is written as it was");
+            }
+            // Of a mark the version of its message does not matter, and is not written again.
             again.extend_from_slice(&bytes[from..from + len]);
         }
         assert!(bytes.starts_with(&again), "a frame that was read is written as it was");
@@ -82,6 +89,13 @@ pub fn frame(version: u16, group: GroupId, durable: Lsn, body: Encoded) -> Vec<u
 #[must_use]
 pub fn mark(durable: Lsn) -> Vec<u8> {
     Frame::mark(CLUSTER, durable).slices().flat_map(|slice| slice.to_vec()).collect()
+}
+
+/// The bytes of a probe, which asks or answers.
+#[must_use]
+pub fn probe(durable: Lsn, asks: bool, number: u64) -> Vec<u8> {
+    let probe = if asks { Probe::Asks(number) } else { Probe::Answers(number) };
+    Frame::probe(CLUSTER, durable, probe).slices().flat_map(|slice| slice.to_vec()).collect()
 }
 
 /// Makes the checksums of all frames right, one after the other, as far as the bytes are frames.

@@ -165,9 +165,18 @@ fn frame_seeds() -> Vec<(String, Vec<u8>)> {
     let first = fuzzing::frame(6, GroupId::FIRST, Lsn(7), body(b"hello"));
     let grouped = fuzzing::frame(7, GroupId(3), Lsn(8), body(b"of a group"));
     let mark = fuzzing::mark(Lsn(9));
+    let asks = fuzzing::probe(Lsn(9), true, 1);
+    let answers = fuzzing::probe(Lsn(10), false, u64::MAX);
     let all = [&first[..], &mark, &grouped, &mark, &first].concat();
+    let probes = [&asks[..], &first, &answers, &mark].concat();
     let seed = |name: &str, frames: Vec<u8>| (name.to_owned(), [vec![0, 2], frames].concat());
-    vec![seed("first", first), seed("grouped", grouped), seed("mark", mark), seed("all", all)]
+    vec![
+        seed("first", first),
+        seed("grouped", grouped),
+        seed("mark", mark),
+        seed("all", all),
+        seed("probes", probes),
+    ]
 }
 
 fn bundle(input: &[u8]) -> Verdict {
