@@ -8,13 +8,14 @@ mod support;
 use std::{
     fs,
     os::unix::net::UnixDatagram,
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use self::{
     commands::{SYNOD, done, synod, until},
-    support::{free_ports, stop},
+    support::{Cluster, free_ports, stop},
 };
 
 /// A process that ends with the test.
@@ -87,11 +88,40 @@ fn a_file_variables_and_flags_of_etcds_start_a_replica() {
         "--max-wals has no meaning here",
         "--pre-vote false has no effect",
         "starting initial corruption check",
-        "a request took too long",
+        "request stats: it took too long",
     ] {
         assert!(log.contains(line), "{line:?} is not in\n{log}");
     }
     assert!(!log.contains("--initial-cluster-token"), "{log}");
+}
+
+/// What the server does by itself from time to time, at the shortest intervals that etcd takes.
+#[test]
+fn old_revisions_are_compacted_and_members_compared_as_the_flags_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = [
+        "--auto-compaction-mode=periodic",
+        "--auto-compaction-retention=2s",
+        "--corrupt-check-time=1s",
+        "--feature-gates=CompactHashCheck=true",
+        "--compact-hash-check-time=1s",
+    ];
+    let cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let endpoint = cluster.endpoints().remove(0);
+    until("it serves", || synod(&["put", "k", "1", "--endpoints", &endpoint]).status.success());
+    for value in ["2", "3"] {
+        done(&endpoint, &["put", "k", value]);
+    }
+    until("the first revision is compacted", || {
+        let refused = synod(&["get", "k", "--rev", "2", "--endpoints", &endpoint]).stderr;
+        String::from_utf8(refused).unwrap().contains("required revision has been compacted")
+    });
+    assert_eq!(done(&endpoint, &["get", "k", "--print-value-only"]), "3\n");
+    let said = |line: &str| (0..3).any(|of| cluster.said(of).contains(line));
+    until("members were compared", || said("finished peer corruption check"));
+    for line in ["starting auto periodic compaction", "completed auto periodic compaction"] {
+        assert!(said(line), "{line:?} is in no log");
+    }
 }
 
 #[test]

@@ -255,6 +255,45 @@ fn members_come_and_go(protocol: &str) {
 }
 
 /// Whether /metrics has a series of the peer `id`.
+/// The calls of etcd's `Cluster`, by the Rust client.
+#[test]
+fn a_client_adds_moves_and_removes_a_member() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
+    let endpoints = cluster.endpoints();
+    let all = endpoints.join(",");
+    until("they serve", || synod(&["put", "k", "v", "--endpoints", &all]).status.success());
+    let [first, second] = free_ports(2)[..] else { unreachable!("two were asked for") };
+    let urls = |port: u16| vec![format!("http://127.0.0.1:{port}")];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::new(Config::new(endpoints)).unwrap();
+        // Voters have to be connected for five seconds, as with etcd.
+        let added = loop {
+            match client.member_add(urls(first), true).await {
+                Ok(added) => break added,
+                Err(error) => assert!(error.to_string().contains("unhealthy cluster"), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        let id = added.member.unwrap().id;
+        assert_eq!(added.members.len(), 4);
+        // It was never started, so it has not caught up.
+        let refused = client.member_promote(id).await.unwrap_err().to_string();
+        assert!(
+            refused.contains("can only promote a learner member which is in sync with leader"),
+            "{refused}"
+        );
+        client.member_update(id, urls(second)).await.unwrap();
+        let listed = client.member_list(true).await.unwrap().members;
+        let learner = listed.iter().find(|member| member.id == id).unwrap();
+        assert!(learner.is_learner && learner.peer_ur_ls == urls(second), "{learner:?}");
+        assert_eq!(client.member_remove(id).await.unwrap().members.len(), 3);
+        let gone = client.member_remove(id).await.unwrap_err().to_string();
+        assert!(gone.contains("member not found"), "{gone}");
+    });
+}
+
 fn is_in_metrics(endpoint: &str, id: u64) -> bool {
     let address = endpoint.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();

@@ -37,7 +37,7 @@ impl Slow {
             return;
         }
         if let Some(others) = self.say(Instant::now()) {
-            warn!(method, ?code, ?took, expected = ?self.after, others, "a request took too long");
+            warn!(method, ?code, ?took, expected = ?self.after, others, "request stats: it took too long");
         }
     }
 

@@ -29,6 +29,13 @@ const DATAGRAM_BYTES_MAX: usize = 1232;
 
 /// The arguments with the members that DNS names in place of --discovery-srv, for a first start.
 pub fn discover(args: &ServeArgs) -> Result<Option<ServeArgs>, Failure> {
+    discover_from(args, || servers(&fs::read_to_string(RESOLV_CONF).unwrap_or_default()))
+}
+
+fn discover_from(
+    args: &ServeArgs,
+    servers: impl FnOnce() -> Vec<SocketAddr>,
+) -> Result<Option<ServeArgs>, Failure> {
     let Some(domain) = args.etcd.discovery_srv.as_deref().filter(|domain| !domain.is_empty()) else {
         return Ok(None);
     };
@@ -42,8 +49,7 @@ pub fn discover(args: &ServeArgs) -> Result<Option<ServeArgs>, Failure> {
         return Ok(None);
     }
     let failed = |why: String| Failure::failed(format!("--discovery-srv {domain}: {why}"));
-    let servers = servers(&fs::read_to_string(RESOLV_CONF).unwrap_or_default());
-    let members = members(&servers, domain, args.etcd.discovery_srv_name.as_deref()).map_err(failed)?;
+    let members = members(&servers(), domain, args.etcd.discovery_srv_name.as_deref()).map_err(failed)?;
     let own = args.cluster.initial_advertise_peer_urls.as_ref().or(args.member.listen_peer_urls.first());
     let own = own.and_then(|url| units::authority(url).ok()).unwrap_or_default();
     let mut changed = args.clone();
@@ -239,6 +245,35 @@ mod tests {
         assert_eq!(found, expected.map(|at| ("http", at.to_owned())));
         let why = members(&servers, "no-such.test", None).unwrap_err();
         assert!(why.contains("no record SRV for _etcd-server._tcp"), "{why}");
+    }
+
+    #[test]
+    fn a_replica_begins_with_the_members_of_the_records_as_one_of_them() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            args: ServeArgs,
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let data_dir = folder.path().join("data");
+        let found = |more: &[&str]| {
+            let named = ["serve", "--discovery-srv=example.test.", "--discovery-srv-name=blue"];
+            let words = named.into_iter().chain(["--data-dir", data_dir.to_str().unwrap()]);
+            let args = <Program as clap::Parser>::parse_from(words.chain(more.iter().copied())).args;
+            discover_from(&args, || vec![server()])
+        };
+        let cluster =
+            found(&["--initial-advertise-peer-urls=http://n1.example.test:2381"]).unwrap().unwrap().cluster;
+        let all = ["n1.example.test:2380", "n1.example.test:2381", "n2.example.test:2380"];
+        let named = cluster.initial_cluster.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(named, all.map(|at| format!("{at}=http://{at}")));
+        assert_eq!(cluster.found_as.as_deref(), Some(all[1]));
+        assert_eq!(cluster.initial_advertise_peer_urls.as_deref(), Some("http://n1.example.test:2381"));
+        let why =
+            found(&["--initial-advertise-peer-urls=http://n9.example.test:2380"]).unwrap_err().to_string();
+        assert!(why.contains("none of the members") && why.contains("n9.example.test:2380"), "{why}");
+        let why = found(&["--initial-cluster=n1=http://127.0.0.1:1"]).unwrap_err().to_string();
+        assert!(why.contains("accepted: one of the two"), "{why}");
     }
 
     #[test]
