@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
+use futures_util::future::join_all;
 use synod_client::native::{Group, StatusResponse};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -25,7 +26,7 @@ pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
     };
     let mut answered = by_replica(ask(args.endpoints.clone()).await);
     let Some(group) = latest(&answered).cloned() else {
-        return misses_tls(&args.endpoints, timeout / 2).await;
+        return misses_tls(&args.endpoints, timeout / 3).await;
     };
     let silent = group.members.iter().filter(|member| member.votes && !answered.contains_key(&member.id));
     let urls: Vec<String> = silent.flat_map(|member| member.client_urls.clone()).collect();
@@ -37,25 +38,29 @@ pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
 
 /// What to write in place of an endpoint without TLS, if it speaks that.
 async fn misses_tls(endpoints: &[String], timeout: Duration) -> Option<String> {
-    for url in endpoints.iter().filter(|url| !units::asks_for_tls(url)) {
-        let address =
-            url.split_once("://").map_or(url.as_str(), |(_, address)| address).trim_end_matches('/');
-        if let Ok(Ok(true)) = tokio::time::timeout(timeout, answers_with_tls(address)).await {
-            return Some(format!(
+    let plain = endpoints.iter().filter(|url| !units::asks_for_tls(url) && !url.starts_with("unix"));
+    let asked = plain.map(|url| async move {
+        let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
+        let address = address.trim_end_matches('/');
+        let answer = tokio::time::timeout(timeout, answers_with_tls(address)).await;
+        matches!(answer, Ok(Ok(true))).then(|| {
+            format!(
                 "{url} speaks TLS: write https://{address}, and --cacert with the authority of its certificate if the system \
                  does not know it"
-            ));
-        }
-    }
-    None
+            )
+        })
+    });
+    join_all(asked).await.into_iter().flatten().next()
 }
 
-/// Whether what listens there answers what is no TLS with a record of TLS.
+/// Whether what listens there answers what is no TLS as servers do that expect it.
 async fn answers_with_tls(address: &str) -> io::Result<bool> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await?;
-    // An alert.
-    Ok(stream.read_u8().await? == 0x15)
+    let mut answer = [0; 256];
+    let count = stream.read(&mut answer).await?;
+    // An alert, or, from what is written in Go, words.
+    Ok(answer[..count].starts_with(&[0x15]) || answer[..count].ends_with(b"to an HTTPS server.\n"))
 }
 
 fn by_replica(told: Vec<(String, StatusResponse)>) -> BTreeMap<u64, StatusResponse> {

@@ -27,7 +27,7 @@ use crate::{
     frame::Frame,
     handshake::Life,
     inbound::Turn,
-    probe::{Probe, Probes},
+    probe::{PROBE_BYTES, Probe, Probes},
     queue::{Bounds, FrameQueue},
     stream::Stream,
     sync::{lock, wait, wait_while},
@@ -397,14 +397,14 @@ impl Link {
                 out.awaits_frames = false;
                 return true;
             }
+            if let Some(probe) = out.probes.ask() {
+                self.queue_probe(&mut out, probe);
+            }
             if !out.writes_directly {
                 out.queue.take(&mut gather.frames);
                 let durable = self.own.durable();
                 if gather.frames.is_empty() && waited && durable > out.marked {
                     gather.frames.push(Arc::new(Frame::mark(self.own.cluster, durable)));
-                }
-                if let Some(probe) = out.probes.ask() {
-                    gather.frames.push(Arc::new(Frame::probe(self.own.cluster, durable, probe)));
                 }
                 if let Some(last) = gather.frames.last() {
                     out.marked = last.durable();
@@ -540,7 +540,8 @@ impl Link {
         out.awaits_frames = false;
         self.spoken.store(self.own.oldest, Relaxed);
         let rest = mem::take(&mut out.rest).frames;
-        out.queue.put_back(rest.into_iter().chain(unsent).filter(|frame| !frame.is_mark()));
+        out.queue.put_back(rest.into_iter().chain(unsent));
+        out.queue.drop_marks();
         let dropped = if out.stopped { out.queue.clear() } else { out.queue.trim(self.bounds.away) };
         drop(out);
         self.count_dropped(dropped);
@@ -556,22 +557,29 @@ impl Link {
     /// Takes note of a probe of the peer, which is answered if there is a session, or of its answer to one.
     pub(crate) fn probed(&self, probe: Probe) {
         let mut out = lock(&self.out);
-        let answer = match probe {
+        match probe {
             Probe::Answers(number) => {
                 if let Some(took) = out.probes.took(number) {
                     self.counters.round_trips.record(took);
                 }
-                None
             }
-            Probe::Asks(number) if matches!(out.phase, Phase::Session { end: None, .. }) => {
-                out.probes.answer(number)
+            Probe::Asks(number) => {
+                if let Some(answer) = out.probes.answer(number) {
+                    self.queue_probe(&mut out, answer);
+                    drop(out);
+                    self.flush();
+                }
             }
-            Probe::Asks(_) => None,
-        };
-        drop(out);
-        if let Some(answer) = answer {
-            self.enqueue(Arc::new(Frame::probe(self.own.cluster, self.own.durable(), answer)));
-            self.flush();
+        }
+    }
+
+    /// Queues a probe behind all that waits, if there is a session, and room.
+    fn queue_probe(&self, out: &mut Outgoing, probe: Probe) {
+        if let Phase::Session { end: None, body_bytes_max, .. } = out.phase
+            && body_bytes_max >= PROBE_BYTES
+        {
+            let mark = Frame::probe(self.own.cluster, self.own.durable(), probe);
+            out.queue.push_mark(Arc::new(mark), self.bounds.connected);
         }
     }
 

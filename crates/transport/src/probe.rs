@@ -7,7 +7,8 @@
 //!
 //! A probe is the body of a mark, a frame without a message, whose body peers of earlier versions take no notice of:
 //! these never answer. It travels on the connection that its sender dialled, and the answer on the one that the peer
-//! dialled. So both wait where messages wait, and the time is what a message and its answer take without disks.
+//! dialled. So both wait behind the messages that wait there, and the time is what a message and its answer take
+//! without disks.
 
 use std::time::Duration;
 
@@ -17,8 +18,12 @@ use synod_wire::{Encoded, Writer};
 /// How often a peer is asked.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(4);
 
+/// For how long an answer is waited for before the peer is asked again: above what histograms tell apart, so that a
+/// peer that is very slow is measured, too.
+const PATIENCE: Duration = Duration::from_secs(16);
+
 /// Bytes of a probe.
-const PROBE_BYTES: usize = 9;
+pub(crate) const PROBE_BYTES: usize = 9;
 const ASKS: u8 = 0;
 const ANSWERS: u8 = 1;
 
@@ -29,9 +34,9 @@ pub(crate) enum Probe {
 }
 
 impl Probe {
-    /// The probe in the body of a mark, if there is one. A later version may put more there.
+    /// The probe in the body of a mark, if there is one. What follows it is of a later version.
     pub(crate) fn read(body: &[u8]) -> Option<Probe> {
-        let body: &[u8; PROBE_BYTES] = body.try_into().ok()?;
+        let body: &[u8; PROBE_BYTES] = body.first_chunk()?;
         let number = u64::from_le_bytes(body[1..].try_into().expect("8 bytes"));
         match body[0] {
             ASKS => Some(Probe::Asks(number)),
@@ -75,7 +80,7 @@ impl Probes {
 
     /// What to send now, if it is time to ask.
     pub(crate) fn ask(&mut self) -> Option<Probe> {
-        if self.asked.1.elapsed() < PROBE_INTERVAL {
+        if self.asked.1.elapsed() < if self.awaited { PATIENCE } else { PROBE_INTERVAL } {
             return None;
         }
         let number = self.asked.0 + 1;
@@ -106,7 +111,7 @@ mod tests {
     use super::*;
 
     fn long_ago() -> Instant {
-        Instant::now() - PROBE_INTERVAL
+        Instant::now().checked_sub(PATIENCE).expect("the machine has run for some time")
     }
 
     #[test]
@@ -115,6 +120,7 @@ mod tests {
             let body: Vec<u8> = probe.write().parts().iter().flat_map(|part| part.to_vec()).collect();
             assert_eq!(Probe::read(&body), Some(probe));
             assert_eq!(Probe::read(&body[1..]), None);
+            assert_eq!(Probe::read(&[&body[..], b"later"].concat()), Some(probe));
         }
         assert_eq!(Probe::read(&[]), None);
         assert_eq!(Probe::read(&[2; PROBE_BYTES]), None);
@@ -127,6 +133,8 @@ mod tests {
         assert_eq!(probes.took(0), None);
         probes.asked.1 = long_ago();
         assert_eq!(probes.ask(), Some(Probe::Asks(1)));
+        // A peer that is slow is measured all the same.
+        probes.asked.1 = Instant::now().checked_sub(PROBE_INTERVAL * 3).unwrap();
         assert_eq!(probes.ask(), None);
         probes.asked.1 = long_ago();
         assert_eq!(probes.ask(), Some(Probe::Asks(2)));

@@ -41,6 +41,20 @@ impl FrameQueue {
         self.trim(bounds)
     }
 
+    /// Adds a mark at the end, if there is room for it without dropping anything.
+    pub(crate) fn push_mark(&mut self, mark: Arc<Frame>, bounds: Bounds) {
+        if self.frames.len() < bounds.frames && self.bytes + mark.len() <= bounds.bytes {
+            self.bytes += mark.len();
+            self.frames.push_back(mark);
+        }
+    }
+
+    /// Drops the marks, since the session is over for which they were made.
+    pub(crate) fn drop_marks(&mut self) {
+        self.frames.retain(|frame| !frame.is_mark());
+        self.bytes = self.frames.iter().map(|frame| frame.len()).sum();
+    }
+
     /// Drops the oldest frames until the bounds are kept; returns how many.
     pub(crate) fn trim(&mut self, bounds: Bounds) -> usize {
         let before = self.frames.len();
@@ -137,6 +151,21 @@ mod tests {
         assert_eq!(queue.push(frame(101), bounds), 2);
         assert_eq!(queue.push(frame(10_000), bounds), 1, "a frame above the bound waits alone");
         assert_eq!(sizes(&drain(&mut queue)), [10_000]);
+    }
+
+    #[test]
+    fn a_mark_costs_no_other_frame_and_goes_with_its_session() {
+        let mut queue = FrameQueue::default();
+        let mark = || Arc::new(Frame::mark(ClusterId(1), Lsn::ZERO));
+        let bounds = Bounds { frames: 3, bytes: 2 * HEADER_BYTES + 100 };
+        queue.push(frame(100), bounds);
+        queue.push_mark(mark(), bounds);
+        queue.push_mark(mark(), bounds);
+        assert_eq!((queue.frames(), queue.bytes()), (2, 2 * HEADER_BYTES + 100));
+        queue.push_mark(mark(), Bounds { frames: 2, ..FREE });
+        assert_eq!(queue.frames(), 2);
+        queue.drop_marks();
+        assert_eq!(sizes(&drain(&mut queue)), [100]);
     }
 
     #[test]
