@@ -397,7 +397,9 @@ impl Link {
                 out.awaits_frames = false;
                 return true;
             }
-            if let Some(probe) = out.probes.ask() {
+            if self.admits_probe(&out)
+                && let Some(probe) = out.probes.ask()
+            {
                 self.queue_probe(&mut out, probe);
             }
             if !out.writes_directly {
@@ -564,7 +566,9 @@ impl Link {
                 }
             }
             Probe::Asks(number) => {
-                if let Some(answer) = out.probes.answer(number) {
+                if self.admits_probe(&out)
+                    && let Some(answer) = out.probes.answer(number)
+                {
                     self.queue_probe(&mut out, answer);
                     drop(out);
                     self.flush();
@@ -573,14 +577,15 @@ impl Link {
         }
     }
 
-    /// Queues a probe behind all that waits, if there is a session, and room.
+    /// Whether there is a session in which a probe can be sent, and room for it.
+    fn admits_probe(&self, out: &Outgoing) -> bool {
+        matches!(out.phase, Phase::Session { end: None, body_bytes_max, .. } if body_bytes_max >= PROBE_BYTES)
+            && out.queue.has_room_for_mark(PROBE_BYTES, self.bounds.connected)
+    }
+
+    /// Queues a probe that is admitted, behind all that waits.
     fn queue_probe(&self, out: &mut Outgoing, probe: Probe) {
-        if let Phase::Session { end: None, body_bytes_max, .. } = out.phase
-            && body_bytes_max >= PROBE_BYTES
-        {
-            let mark = Frame::probe(self.own.cluster, self.own.durable(), probe);
-            out.queue.push_mark(Arc::new(mark), self.bounds.connected);
-        }
+        out.queue.push_mark(Arc::new(Frame::probe(self.own.cluster, self.own.durable(), probe)));
     }
 
     /// Takes note of a life of the peer, whose birth was recognised; returns false if a later one was seen.

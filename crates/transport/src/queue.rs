@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use crate::frame::Frame;
+use crate::frame::{Frame, HEADER_BYTES};
 
 /// The most buffers in one vectored write. It is well below the 1,024 that systems take, since the gain of
 /// more is small and the frames of a gather are not counted as queued any more.
@@ -34,19 +34,30 @@ impl FrameQueue {
         self.bytes
     }
 
-    /// Adds a frame at the end, and drops the oldest ones as far as the bounds demand; returns how many.
+    /// Adds a frame at the end, and drops the oldest ones as far as the bounds demand; returns how many. Marks make way
+    /// for it before others do, and do not count.
     pub(crate) fn push(&mut self, frame: Arc<Frame>, bounds: Bounds) -> usize {
         self.bytes += frame.len();
         self.frames.push_back(frame);
+        if self.exceeds(bounds) {
+            self.drop_marks();
+        }
         self.trim(bounds)
     }
 
-    /// Adds a mark at the end, if there is room for it without dropping anything.
-    pub(crate) fn push_mark(&mut self, mark: Arc<Frame>, bounds: Bounds) {
-        if self.frames.len() < bounds.frames && self.bytes + mark.len() <= bounds.bytes {
-            self.bytes += mark.len();
-            self.frames.push_back(mark);
-        }
+    /// Whether there is room for a mark with a body of this size without dropping anything.
+    pub(crate) fn has_room_for_mark(&self, body: usize, bounds: Bounds) -> bool {
+        self.frames.len() < bounds.frames && self.bytes + HEADER_BYTES + body <= bounds.bytes
+    }
+
+    /// Adds a mark at the end.
+    pub(crate) fn push_mark(&mut self, mark: Arc<Frame>) {
+        self.bytes += mark.len();
+        self.frames.push_back(mark);
+    }
+
+    fn exceeds(&self, bounds: Bounds) -> bool {
+        self.frames.len() > bounds.frames || (self.bytes > bounds.bytes && self.frames.len() > 1)
     }
 
     /// Drops the marks, since the session is over for which they were made.
@@ -58,7 +69,7 @@ impl FrameQueue {
     /// Drops the oldest frames until the bounds are kept; returns how many.
     pub(crate) fn trim(&mut self, bounds: Bounds) -> usize {
         let before = self.frames.len();
-        while self.frames.len() > bounds.frames || (self.bytes > bounds.bytes && self.frames.len() > 1) {
+        while self.exceeds(bounds) {
             let oldest = self.frames.pop_front().expect("more frames than the bound");
             self.bytes -= oldest.len();
         }
@@ -109,7 +120,6 @@ impl FrameQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::HEADER_BYTES;
     use synod_wire::{ClusterId, GroupId, Lsn, Writer};
 
     const FREE: Bounds = Bounds { frames: usize::MAX, bytes: usize::MAX };
@@ -159,13 +169,15 @@ mod tests {
         let mark = || Arc::new(Frame::mark(ClusterId(1), Lsn::ZERO));
         let bounds = Bounds { frames: 3, bytes: 2 * HEADER_BYTES + 100 };
         queue.push(frame(100), bounds);
-        queue.push_mark(mark(), bounds);
-        queue.push_mark(mark(), bounds);
+        assert!(queue.has_room_for_mark(0, bounds) && !queue.has_room_for_mark(1, bounds));
+        assert!(!queue.has_room_for_mark(0, Bounds { frames: 1, ..FREE }));
+        queue.push_mark(mark());
         assert_eq!((queue.frames(), queue.bytes()), (2, 2 * HEADER_BYTES + 100));
-        queue.push_mark(mark(), Bounds { frames: 2, ..FREE });
-        assert_eq!(queue.frames(), 2);
+        assert_eq!(queue.push(frame(0), bounds), 0, "the mark makes way");
+        assert_eq!((queue.frames(), queue.bytes()), (2, 2 * HEADER_BYTES + 100));
+        queue.push_mark(mark());
         queue.drop_marks();
-        assert_eq!(sizes(&drain(&mut queue)), [100]);
+        assert_eq!(sizes(&drain(&mut queue)), [100, 0]);
     }
 
     #[test]
