@@ -21,8 +21,12 @@ class Row:
     # A command that goes on: it runs until it has printed so many lines (-1: for a second), while these are given.
     until_lines: int = 0
     meanwhile: tuple = ()
-    # Why Synod answers otherwise, where it must.
+    # Both tell a storage version, each its own.
+    storage_version: bool = False
+    # Why Synod answers otherwise, where it must; and the exit code and a part of what each says then.
     differs: str = ""
+    ours: tuple = ()
+    theirs: tuple = ()
     # Takes minutes.
     long: bool = False
 
@@ -137,7 +141,7 @@ LEASES = [
     *rows("""
         lease timetolive {lease} --keys
         lease timetolive {lease} --keys -w json
-    """, any_numbers=True, any_order_of_words=True),
+    """, any_order_of_words=True),
     *rows("""
         lease keep-alive {lease} --once
         lease keep-alive {lease} --once -w json
@@ -192,14 +196,14 @@ LOCKS = [
 
 MIRROR = [
     Row("make-mirror --prefix k1 --dest-prefix mirror/ --no-dest-prefix {client1}"),
-    Row("make-mirror --prefix from/ --dest-prefix to/ {client1}", until_lines=-1, meanwhile=("put from/1 a", "put from/2 b", "del from/1")),
+    Row("make-mirror --prefix from/ --dest-prefix to/ {client1}", until_lines=-1,
+        meanwhile=("put from/1 a", "put from/2 b", "del from/1")),
     *rows("""
         get --prefix to/
         make-mirror
     """),
 ]
 
-STORAGE_VERSION = "snapshots say storage version 3.6.0, so that etcd 3.6 starts on them too"
 LEARNS_FIRST = "a new member learns first, and votes once it has caught up"
 CLUSTER = [
     *rows("""
@@ -209,7 +213,7 @@ CLUSTER = [
     Row("endpoint health --cluster", any_numbers=True, any_order=True),
     *rows("""
         endpoint status --cluster
-    """, any_numbers=True, any_order=True, members=True, differs=STORAGE_VERSION),
+    """, any_numbers=True, any_order=True, members=True, storage_version=True),
     Row("endpoint hashkv --cluster", any_numbers=True, any_order=True),
     *rows("""
         endpoint health -w json
@@ -219,8 +223,8 @@ CLUSTER = [
     *rows("""
         endpoint status -w json
         endpoint status -w fields
-    """, any_numbers=True, differs=STORAGE_VERSION),
-    Row("endpoint status -w table", any_numbers=True, members=True, differs=STORAGE_VERSION),
+    """, any_numbers=True, storage_version=True),
+    Row("endpoint status -w table", any_numbers=True, members=True, storage_version=True),
     *rows("""
         endpoint health --endpoints=127.0.0.1:1 --command-timeout=1s
         endpoint status --endpoints=127.0.0.1:1 --command-timeout=1s
@@ -261,8 +265,11 @@ CLUSTER = [
         member remove {n3}
         member remove {n3}
     """, members=True),
-    Row("member add n3 --peer-urls={peer4}", members=True, any_order_of_words=True, differs=LEARNS_FIRST),
-    Row("member list", any_order=True, members=True, differs=LEARNS_FIRST),
+    Row("member add n3 --peer-urls={peer4}", members=True, differs=LEARNS_FIRST,
+        ours=(0, "MEMBER-n3 added as learner to cluster CLUSTER"), theirs=(0, "MEMBER-n3 added to cluster CLUSTER")),
+    Row("member list", any_order=True, members=True, differs=LEARNS_FIRST,
+        ours=(0, "MEMBER-n3, unstarted, , http://PEER-n4, , true"),
+        theirs=(0, "MEMBER-n3, unstarted, , http://PEER-n4, , false")),
     Row("member remove {n3}", members=True),
     *rows("""
         member promote 1234
@@ -277,6 +284,8 @@ CLUSTER = [
     """),
 ]
 
+NOT_TO = (1, "Error: etcdserver: invalid downgrade target version")
+UNDER_WAY = (1, "Error: etcdserver: cluster has a downgrade job in progress")
 NO_DOWNGRADE = "a cluster of Synod cannot be joined by etcd 3.6: the way back is a snapshot"
 MAINTENANCE = [
     *rows("""
@@ -288,7 +297,7 @@ MAINTENANCE = [
         alarm disarm
         alarm list -w json
     """),
-    Row("snapshot save {folder}/snapshot", any_numbers=True, differs=STORAGE_VERSION),
+    Row("snapshot save {folder}/snapshot", any_numbers=True, storage_version=True),
     *rows("""
         snapshot save
         snapshot save {folder}/nowhere/snapshot
@@ -297,12 +306,12 @@ MAINTENANCE = [
         downgrade validate 3.5.0
         downgrade enable 3.5.0
     """),
-    *rows("""
-        downgrade validate 3.6.0
-        downgrade enable 3.6.0
-        downgrade enable 3.6.0
-        downgrade validate 3.6.0
-    """, differs=NO_DOWNGRADE),
+    Row("downgrade validate 3.6.0", differs=NO_DOWNGRADE, ours=NOT_TO,
+        theirs=(0, "Downgrade validate success, cluster version 3.7")),
+    Row("downgrade enable 3.6.0", differs=NO_DOWNGRADE, ours=NOT_TO,
+        theirs=(0, "Downgrade enable success, cluster version 3.7")),
+    Row("downgrade enable 3.6.0", differs=NO_DOWNGRADE, ours=NOT_TO, theirs=UNDER_WAY),
+    Row("downgrade validate 3.6.0", differs=NO_DOWNGRADE, ours=NOT_TO, theirs=UNDER_WAY),
     Row("downgrade cancel"),
 ]
 
