@@ -6,7 +6,9 @@ printed, errors, and the exit code.
     python3 compat/etcdctl/run.py --synod target/release/synod
 
 rows.py has the commands. Numbers of members and leases, addresses, hashes, times and the term of the ordering are a cluster's own
-and are replaced by names before answers are compared; so is the storage version, which is a server's own. etcd and etcdctl are built from their Go modules, unless they are there.
+and are replaced by names before answers are compared; so is the storage version, which is a server's own. etcd and etcdctl are
+built from their Go modules, unless they are there.
+
 The exit code is 1 if an answer differs that is not known to, if one that is known to differ no longer does, or if etcdctl has
 a command that no row gives.
 """
@@ -79,7 +81,6 @@ class Side:
         # What follows `--` is a program.
         end = words.index("--") if "--" in words else len(words)
         arguments = [self.etcdctl, *words[:end], *endpoints, *words[end:]]
-        # The client's warnings have the error that it prints next, and more of its own.
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(arguments, text=True, errors="backslashreplace", **pipes)
 
@@ -121,13 +122,14 @@ class Side:
     def answer(self, row):
         """What becomes of a row, without what is the cluster's own."""
         code, out, errors = self.follow(row) if row.until_lines else self.run(row.command, row.typed)
-        self.learn(row, out)
+        self.learn(out)
         return code, self.common(out, row), self.common(self.plain(errors), row)
 
-    def learn(self, row, out):
-        """Numbers that the cluster has just given."""
-        for found in re.findall(r"lease ([0-9a-f]{12,16}) granted", out) + re.findall(r'"ID":(\d{17,})', out):
-            number = int(found, 16 if "grant" in out else 10)
+    def learn(self, out):
+        """Takes note of numbers that the cluster has just given."""
+        granted = [int(found, 16) for found in re.findall(r"lease ([0-9a-f]{12,16}) granted", out)]
+        granted += [int(found) for found in re.findall(r'"ID":(\d{15,})', out)]
+        for number in granted:
             if str(number) not in self.names:
                 self.named_lease(number)
                 self.values["{lease}"] = f"{number:x}"
@@ -248,7 +250,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--synod", default="target/release/synod", metavar="PATH", help="the program to test")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/synod-etcdctl", help="where what Go builds is kept")
-    parser.add_argument("--only", default="", metavar="REGEX", help="only commands that match; those that need others before them differ then")
+    parser.add_argument("--only", default="", metavar="REGEX",
+                        help="only commands that match; those that need others before them may differ then")
     parser.add_argument("--flags", default="", metavar="FLAG,...", help="further flags of `synod serve`, such as --protocol=raft")
     parser.add_argument("--short", action="store_true", help="without the commands that take minutes: check perf and datascale")
     parser.add_argument("--answers", action="store_true", help="print each answer, not only those that differ")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -109,16 +108,10 @@ func renew(ctx context.Context, clients []*clientv3.Client, worker, leases int, 
 
 func phase(name string, leases int, work func(worker int, took func(time.Time))) {
 	all := make([][]time.Duration, workers)
-	var group sync.WaitGroup
 	began := time.Now()
-	for worker := 0; worker < workers; worker++ {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			work(worker, func(began time.Time) { all[worker] = append(all[worker], time.Since(began)) })
-		}()
-	}
-	group.Wait()
+	together(workers, func(worker int) {
+		work(worker, func(began time.Time) { all[worker] = append(all[worker], time.Since(began)) })
+	})
 	seconds := time.Since(began).Seconds()
 	times := sorted(all)
 	fmt.Printf("%s %.0f %.1f %.1f\n", name, float64(leases)/seconds, ms(times[len(times)*99/100]), ms(times[len(times)-1]))

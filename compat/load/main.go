@@ -9,6 +9,7 @@ import (
 	"os"
 	"sort"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/client/v3"
@@ -43,6 +44,19 @@ func connect(endpoint string, count int) []*clientv3.Client {
 		clients = append(clients, client)
 	}
 	return clients
+}
+
+// Runs work in so many goroutines, and waits for all.
+func together(workers int, work func(worker int)) {
+	var group sync.WaitGroup
+	for worker := 0; worker < workers; worker++ {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			work(worker)
+		}()
+	}
+	group.Wait()
 }
 
 // All times of several workers, the shortest first.

@@ -86,32 +86,26 @@ func watchers(clients []*clientv3.Client, streams, each, keys, count, writers in
 	var next atomic.Int64
 	var events atomic.Int64
 	alone := make([][]time.Duration, writers)
-	var group sync.WaitGroup
 	began := time.Now()
-	for writer := 0; writer < writers; writer++ {
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			client := clients[writer%len(clients)]
-			for {
-				number := int(next.Add(1)) - 1
-				if number >= count {
-					return
-				}
-				// Keys far apart follow each other.
-				watched := number * 7919 % keys
-				of := puts[number]
-				of.left.Store(watching[watched])
-				of.began = time.Now()
-				_, err := client.Put(ctx, string(key(watched)), fmt.Sprintf("%09d%055d", number, 0))
-				check(err)
-				alone[writer] = append(alone[writer], time.Since(of.began))
-				<-of.ended
-				events.Add(watching[watched])
+	together(writers, func(writer int) {
+		client := clients[writer%len(clients)]
+		for {
+			number := int(next.Add(1)) - 1
+			if number >= count {
+				return
 			}
-		}()
-	}
-	group.Wait()
+			// Keys far apart follow each other.
+			watched := number * 7919 % keys
+			of := puts[number]
+			of.left.Store(watching[watched])
+			of.began = time.Now()
+			_, err := client.Put(ctx, string(key(watched)), fmt.Sprintf("%09d%055d", number, 0))
+			check(err)
+			alone[writer] = append(alone[writer], time.Since(of.began))
+			<-of.ended
+			events.Add(watching[watched])
+		}
+	})
 	seconds := time.Since(began).Seconds()
 	times, answers := sorted(latencies), sorted(alone)
 	fmt.Printf("%.0f %.2f %.2f %.2f %.2f\n", float64(events.Load())/seconds, ms(times[len(times)/2]),

@@ -38,7 +38,7 @@ pub async fn diagnosis(args: &ClientArgs, timeout: Duration) -> Option<String> {
 
 /// What to write in place of an endpoint without TLS, if it speaks that.
 async fn misses_tls(endpoints: &[String], timeout: Duration) -> Option<String> {
-    let plain = endpoints.iter().filter(|url| !units::asks_for_tls(url) && !is_unix(url));
+    let plain = endpoints.iter().filter(|url| !units::asks_for_tls(url) && !units::is_socket(url));
     let asked = plain.map(|url| async move {
         let address = url.split_once("://").map_or(url.as_str(), |(_, address)| address);
         let address = address.trim_end_matches('/');
@@ -51,10 +51,6 @@ async fn misses_tls(endpoints: &[String], timeout: Duration) -> Option<String> {
         })
     });
     join_all(asked).await.into_iter().flatten().next()
-}
-
-fn is_unix(url: &str) -> bool {
-    url.starts_with("unix:") || url.starts_with("unixs:")
 }
 
 /// Whether what listens there answers what is no TLS as servers do that expect it.

@@ -150,6 +150,9 @@ pub struct Config {
     /// A connection ends when the peer's host answers nothing, or takes no data off a full connection, for this
     /// long. (A process that dies is noticed at once, whatever this is.) Default: 5 s.
     pub silence_max: Duration,
+    /// How often a peer is asked, to measure how long it takes to answer. While an answer is outstanding, it is asked
+    /// again after four times this. Default: 4 s.
+    pub probe_interval: Duration,
     /// Whether a thread that sends writes to the socket itself, as far as that takes its bytes at once, instead of
     /// waking the sender thread of the peer. That saves a switch of threads a message, and takes time of the thread
     /// that sends. Default: false.
@@ -193,6 +196,7 @@ impl Config {
             connect_timeout: Duration::from_secs(2),
             handshake_timeout: Duration::from_secs(5),
             silence_max: Duration::from_secs(5),
+            probe_interval: Duration::from_secs(4),
             direct: false,
             bell: None,
             event_loop: None,
@@ -239,6 +243,7 @@ impl Config {
             ("connect_timeout", self.connect_timeout),
             ("handshake_timeout", self.handshake_timeout),
             ("silence_max", self.silence_max),
+            ("probe_interval", self.probe_interval),
         ] {
             if value < Duration::from_millis(1) {
                 return wrong(field, format!("{value:?} is shorter than 1 ms"));
@@ -380,6 +385,7 @@ mod tests {
             (Config { send_queue_frames_max: 0, ..base.clone() }, "send_queue_frames_max"),
             (Config { redial_delay_min: Duration::from_secs(9), ..base.clone() }, "redial_delay_min"),
             (Config { silence_max: Duration::ZERO, ..base.clone() }, "silence_max"),
+            (Config { probe_interval: Duration::ZERO, ..base.clone() }, "probe_interval"),
             (Config { inbound_connections_max: 0, ..with_peers(&[(2, "a:1")]) }, "inbound_connections_max"),
         ];
         for (config, expected) in cases {

@@ -111,12 +111,14 @@ pub(crate) struct Own {
     oldest: u16,
     /// How far this replica's log is durable ([`Config::durable`]).
     durable: Arc<AtomicU64>,
+    probe_interval: Duration,
 }
 
 impl Own {
     pub(crate) fn new(config: &Config) -> Own {
         let oldest = *config.versions.start();
-        Own { cluster: config.cluster, oldest, durable: Arc::clone(&config.durable) }
+        let Config { cluster, probe_interval, .. } = *config;
+        Own { cluster, oldest, durable: Arc::clone(&config.durable), probe_interval }
     }
 
     pub(crate) fn durable(&self) -> Lsn {
@@ -213,6 +215,7 @@ impl fmt::Display for SessionEnd {
 
 impl Link {
     pub(crate) fn new(peer: Peer, bounds: LinkBounds, own: Own) -> Link {
+        let probes = Probes::new(own.probe_interval);
         Link {
             id: peer.id,
             counters: Counters::default(),
@@ -228,7 +231,7 @@ impl Link {
                 queue: FrameQueue::default(),
                 phase: Phase::Away,
                 marked: Lsn::ZERO,
-                probes: Probes::new(),
+                probes,
                 awaits_frames: false,
                 writes_directly: false,
                 rest: Gather::default(),
@@ -543,6 +546,7 @@ impl Link {
         self.spoken.store(self.own.oldest, Relaxed);
         let rest = mem::take(&mut out.rest).frames;
         out.queue.put_back(rest.into_iter().chain(unsent));
+        // They were made for the session that is over.
         out.queue.drop_marks();
         let dropped = if out.stopped { out.queue.clear() } else { out.queue.trim(self.bounds.away) };
         drop(out);

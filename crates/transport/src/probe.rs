@@ -15,12 +15,9 @@ use std::time::Duration;
 use synod_sync::time::Instant;
 use synod_wire::{Encoded, Writer};
 
-/// How often a peer is asked.
-pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(4);
-
-/// For how long an answer is waited for before the peer is asked again: above what histograms tell apart, so that a
-/// peer that is very slow is measured, too.
-const PATIENCE: Duration = Duration::from_secs(16);
+/// A peer that does not answer is asked again after so many intervals. With the default that is above what histograms
+/// tell apart, so a peer that is very slow is measured, too.
+const PATIENCE: u32 = 4;
 
 /// Bytes of a probe.
 pub(crate) const PROBE_BYTES: usize = 9;
@@ -60,6 +57,8 @@ impl Probe {
 /// The probes of one session to a peer.
 #[derive(Debug)]
 pub(crate) struct Probes {
+    /// See [`Config::probe_interval`](crate::Config::probe_interval).
+    interval: Duration,
     /// The number of the last one, and when it was sent or the session began.
     asked: (u64, Instant),
     /// Whether its answer is outstanding.
@@ -69,18 +68,19 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    pub(crate) fn new() -> Probes {
-        Probes { asked: (0, Instant::now()), awaited: false, answered: None }
+    pub(crate) fn new(interval: Duration) -> Probes {
+        Probes { interval, asked: (0, Instant::now()), awaited: false, answered: None }
     }
 
     /// A session begins. What is still on its way belongs to the one before.
     pub(crate) fn begin(&mut self) {
-        *self = Probes { asked: (self.asked.0, Instant::now()), awaited: false, answered: self.answered };
+        (self.asked.1, self.awaited) = (Instant::now(), false);
     }
 
     /// What to send now, if it is time to ask.
     pub(crate) fn ask(&mut self) -> Option<Probe> {
-        if self.asked.1.elapsed() < if self.awaited { PATIENCE } else { PROBE_INTERVAL } {
+        let wait = if self.awaited { self.interval.saturating_mul(PATIENCE) } else { self.interval };
+        if self.asked.1.elapsed() < wait {
             return None;
         }
         let number = self.asked.0 + 1;
@@ -90,7 +90,7 @@ impl Probes {
 
     /// The answer to one of the peer's, unless it asks more often than a replica does.
     pub(crate) fn answer(&mut self, number: u64) -> Option<Probe> {
-        if self.answered.is_some_and(|at| at.elapsed() < PROBE_INTERVAL / 2) {
+        if self.answered.is_some_and(|at| at.elapsed() < self.interval / 2) {
             return None;
         }
         self.answered = Some(Instant::now());
@@ -110,14 +110,16 @@ impl Probes {
 mod tests {
     use super::*;
 
-    fn long_ago() -> Instant {
-        Instant::now().checked_sub(PATIENCE).expect("the machine has run for some time")
+    const INTERVAL: Duration = Duration::from_secs(4);
+
+    fn ago(intervals: u32) -> Instant {
+        Instant::now().checked_sub(INTERVAL * intervals).expect("the machine has run for some time")
     }
 
     #[test]
     fn a_probe_is_read_as_it_was_written() {
         for probe in [Probe::Asks(7), Probe::Answers(u64::MAX)] {
-            let body: Vec<u8> = probe.write().parts().iter().flat_map(|part| part.to_vec()).collect();
+            let body = probe.write().to_bytes();
             assert_eq!(Probe::read(&body), Some(probe));
             assert_eq!(Probe::read(&body[1..]), None);
             assert_eq!(Probe::read(&[&body[..], b"later"].concat()), Some(probe));
@@ -128,20 +130,20 @@ mod tests {
 
     #[test]
     fn only_the_first_answer_to_the_last_probe_of_the_session_counts() {
-        let mut probes = Probes::new();
+        let mut probes = Probes::new(INTERVAL);
         assert_eq!(probes.ask(), None);
         assert_eq!(probes.took(0), None);
-        probes.asked.1 = long_ago();
+        probes.asked.1 = ago(PATIENCE);
         assert_eq!(probes.ask(), Some(Probe::Asks(1)));
         // A peer that is slow is measured all the same.
-        probes.asked.1 = Instant::now().checked_sub(PROBE_INTERVAL * 3).unwrap();
+        probes.asked.1 = ago(3);
         assert_eq!(probes.ask(), None);
-        probes.asked.1 = long_ago();
+        probes.asked.1 = ago(PATIENCE);
         assert_eq!(probes.ask(), Some(Probe::Asks(2)));
         assert_eq!(probes.took(1), None);
         assert!(probes.took(2).is_some());
         assert_eq!(probes.took(2), None);
-        probes.asked.1 = long_ago();
+        probes.asked.1 = ago(PATIENCE);
         assert_eq!(probes.ask(), Some(Probe::Asks(3)));
         probes.begin();
         assert_eq!(probes.took(3), None);
@@ -149,12 +151,12 @@ mod tests {
 
     #[test]
     fn a_peer_that_asks_too_often_is_not_answered() {
-        let mut probes = Probes::new();
+        let mut probes = Probes::new(INTERVAL);
         assert_eq!(probes.answer(5), Some(Probe::Answers(5)));
         assert_eq!(probes.answer(6), None);
         probes.begin();
         assert_eq!(probes.answer(7), None);
-        probes.answered = Some(long_ago());
+        probes.answered = Some(ago(PATIENCE));
         assert_eq!(probes.answer(8), Some(Probe::Answers(8)));
     }
 }

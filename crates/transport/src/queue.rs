@@ -23,6 +23,8 @@ pub(crate) struct Bounds {
 pub(crate) struct FrameQueue {
     frames: VecDeque<Arc<Frame>>,
     bytes: usize,
+    /// How many of the frames are marks.
+    marks: usize,
 }
 
 impl FrameQueue {
@@ -53,6 +55,7 @@ impl FrameQueue {
     /// Adds a mark at the end.
     pub(crate) fn push_mark(&mut self, mark: Arc<Frame>) {
         self.bytes += mark.len();
+        self.marks += 1;
         self.frames.push_back(mark);
     }
 
@@ -60,18 +63,32 @@ impl FrameQueue {
         self.frames.len() > bounds.frames || (self.bytes > bounds.bytes && self.frames.len() > 1)
     }
 
-    /// Drops the marks, since the session is over for which they were made.
+    /// Drops the marks.
     pub(crate) fn drop_marks(&mut self) {
-        self.frames.retain(|frame| !frame.is_mark());
+        // A queue that overflows with every message has none as a rule.
+        if self.marks > 0 {
+            self.retain(|frame| !frame.is_mark());
+        }
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Frame) -> bool) {
+        self.frames.retain(|frame| stays(frame));
         self.bytes = self.frames.iter().map(|frame| frame.len()).sum();
+        self.marks = self.frames.iter().filter(|frame| frame.is_mark()).count();
+    }
+
+    fn pop(&mut self) -> Option<Arc<Frame>> {
+        let oldest = self.frames.pop_front()?;
+        self.bytes -= oldest.len();
+        self.marks -= usize::from(oldest.is_mark());
+        Some(oldest)
     }
 
     /// Drops the oldest frames until the bounds are kept; returns how many.
     pub(crate) fn trim(&mut self, bounds: Bounds) -> usize {
         let before = self.frames.len();
         while self.exceeds(bounds) {
-            let oldest = self.frames.pop_front().expect("more frames than the bound");
-            self.bytes -= oldest.len();
+            self.pop().expect("more frames than the bound");
         }
         before - self.frames.len()
     }
@@ -85,19 +102,17 @@ impl FrameQueue {
                 .front()
                 .is_some_and(|frame| slices == 0 || slices + frame.slice_count() <= GATHER_SLICES_MAX)
         {
-            let frame = self.frames.pop_front().expect("there is a front");
+            let frame = self.pop().expect("there is a front");
             slices += frame.slice_count();
             bytes += frame.len();
             gather.push(frame);
         }
-        self.bytes -= bytes;
     }
 
     /// Drops the frames whose messages are of a later version than `version`; returns how many.
     pub(crate) fn drop_newer_than(&mut self, version: u16) -> usize {
         let before = self.frames.len();
-        self.frames.retain(|frame| frame.version() <= version);
-        self.bytes = self.frames.iter().map(|frame| frame.len()).sum();
+        self.retain(|frame| frame.version() <= version);
         before - self.frames.len()
     }
 
@@ -105,6 +120,7 @@ impl FrameQueue {
     pub(crate) fn put_back(&mut self, unsent: impl DoubleEndedIterator<Item = Arc<Frame>>) {
         for frame in unsent.rev() {
             self.bytes += frame.len();
+            self.marks += usize::from(frame.is_mark());
             self.frames.push_front(frame);
         }
     }
@@ -176,8 +192,10 @@ mod tests {
         assert_eq!(queue.push(frame(0), bounds), 0, "the mark makes way");
         assert_eq!((queue.frames(), queue.bytes()), (2, 2 * HEADER_BYTES + 100));
         queue.push_mark(mark());
+        queue.put_back(vec![mark()].into_iter());
         queue.drop_marks();
         assert_eq!(sizes(&drain(&mut queue)), [100, 0]);
+        assert_eq!(queue.marks, 0);
     }
 
     #[test]

@@ -480,7 +480,7 @@ pub struct PeerMetrics {
     pub queue_frames: usize,
     /// Bytes of these frames.
     pub queue_bytes: usize,
-    /// How long it took from a probe, which is sent every four seconds of a session, to the peer's answer.
+    /// How long it took from each probe to the peer's answer ([`Config::probe_interval`]).
     pub round_trips: Arc<Durations>,
 }
 

@@ -14,6 +14,7 @@ use std::{
 
 use common::{
     CLUSTER, Replica, addresses, cluster, config, encode, eventually, frame, hello, is_closed, join,
+    one_of_two,
 };
 use common::{listeners, welcome};
 use synod_transport::{Config, Event, Transport};
@@ -207,11 +208,7 @@ fn a_slow_receiver_costs_the_oldest_frames_and_never_the_sender() {
 
 #[test]
 fn a_frame_that_was_cut_is_sent_whole_in_the_next_session() {
-    let listeners = listeners(2);
-    let addresses = addresses(&listeners);
-    let mut listeners = listeners.into_iter();
-    let one = Replica::start(config(1, 1, &addresses), listeners.next().unwrap());
-    let by_hand = listeners.next().unwrap();
+    let (one, by_hand) = one_of_two(|config| config);
     let stream = welcome(&by_hand, 1, u32::MAX);
     one.wait_up(2);
     // This is more than the buffers of the system hold, so the frame is cut somewhere.
@@ -277,11 +274,7 @@ fn a_peer_that_could_not_take_the_largest_message_gets_no_session() {
 
 #[test]
 fn a_later_life_of_a_peer_ends_the_session_with_the_earlier() {
-    let listeners = listeners(2);
-    let addresses = addresses(&listeners);
-    let mut listeners = listeners.into_iter();
-    let one = Replica::start(config(1, 1, &addresses), listeners.next().unwrap());
-    let by_hand = listeners.next().unwrap();
+    let (one, by_hand) = one_of_two(|config| config);
     let older = welcome(&by_hand, 3, 1000);
     assert_eq!(one.wait_up(2), Incarnation(3));
     // The host of the older life fell silent, and the newer life calls.
@@ -340,12 +333,7 @@ fn shutdown_does_not_wait_for_peers() {
 
 #[test]
 fn a_peer_that_takes_nothing_is_given_up() {
-    let listeners = listeners(2);
-    let addresses = addresses(&listeners);
-    let mut listeners = listeners.into_iter();
-    let impatient = Config { silence_max: Duration::from_millis(300), ..config(1, 1, &addresses) };
-    let one = Replica::start(impatient, listeners.next().unwrap());
-    let by_hand = listeners.next().unwrap();
+    let (one, by_hand) = one_of_two(|config| Config { silence_max: Duration::from_millis(300), ..config });
     let _stalled = welcome(&by_hand, 1, u32::MAX);
     one.wait_up(2);
     let started = Instant::now();

@@ -10,6 +10,7 @@ use std::{
 
 use common::{
     CLUSTER, Replica, UNREADABLE, addresses, call, cluster, config, eventually, frame, frame_with, hello,
+    one_of_two,
 };
 use common::{is_closed, join, listeners, sealed, verdict, welcome, welcome_born};
 use synod_transport::{Config, Event};
@@ -208,11 +209,7 @@ fn silent_callers_keep_no_member_out() {
 
 #[test]
 fn data_from_the_wrong_side_ends_the_session() {
-    let listeners = listeners(2);
-    let addresses = addresses(&listeners);
-    let mut listeners = listeners.into_iter();
-    let replica = Replica::start(config(1, 1, &addresses), listeners.next().unwrap());
-    let by_hand = listeners.next().unwrap();
+    let (replica, by_hand) = one_of_two(|config| config);
     let mut stream = welcome(&by_hand, 1, 1000);
     replica.wait_up(2);
     stream.write_all(b"x").unwrap();

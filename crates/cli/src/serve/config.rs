@@ -427,10 +427,9 @@ fn own_peer_url(args: &ServeArgs) -> Result<String, ConfigError> {
 fn client_urls(args: &ServeArgs, warnings: &mut Vec<String>) -> Result<Vec<String>, ConfigError> {
     let advertised = &args.member.advertise_client_urls;
     for url in advertised {
-        let is_socket = url.starts_with("unix://") || url.starts_with("unixs://");
         // Port 0 is accepted where it is advertised, as with etcd.
         if let Err(why) = units::authority(&with_port(url))
-            && !is_socket
+            && !units::is_socket(url)
         {
             return wrong("advertise-client-urls", url, why);
         }

@@ -119,6 +119,11 @@ pub fn authority(url: &str) -> Result<&str, String> {
     Ok(authority)
 }
 
+/// Whether a URL is of a unix socket.
+pub fn is_socket(url: &str) -> bool {
+    url.starts_with("unix://") || url.starts_with("unixs://")
+}
+
 /// Whether a URL asks for TLS.
 pub fn asks_for_tls(url: &str) -> bool {
     url.starts_with("https://") || url.starts_with("unixs://")

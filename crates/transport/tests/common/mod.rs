@@ -94,7 +94,8 @@ pub fn config(me: u64, incarnation: u64, addresses: &[SocketAddr]) -> Config {
         .collect();
     let mut config = Config::new(CLUSTER, ReplicaId(me), Incarnation(incarnation), birth(me));
     config.who.nonce = nonce(incarnation, birth(me));
-    Config { peers, ..config }
+    // No probe comes among the frames that tests count, unless a test asks for it.
+    Config { peers, probe_interval: Duration::from_secs(600), ..config }
 }
 
 /// The birth of every replica `id`, unless a test says otherwise.
@@ -206,6 +207,15 @@ pub fn cluster_with(count: usize, tune: fn(Config) -> Config) -> Vec<Replica> {
         (1..count).for_each(|_| assert!(matches!(replica.next(), Event::Up { .. })));
     }
     replicas
+}
+
+/// The first of two replicas, and the listener of the second, which is played by hand.
+pub fn one_of_two(tune: fn(Config) -> Config) -> (Replica, TcpListener) {
+    let listeners = listeners(2);
+    let addresses = addresses(&listeners);
+    let mut listeners = listeners.into_iter();
+    let one = Replica::start(tune(config(1, 1, &addresses)), listeners.next().unwrap());
+    (one, listeners.next().unwrap())
 }
 
 pub fn encode(body: &[u8]) -> Encoded {
