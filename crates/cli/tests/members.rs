@@ -254,6 +254,67 @@ fn members_come_and_go(protocol: &str) {
     }
 }
 
+#[test]
+fn a_joiner_that_lost_its_disk_gets_no_vote_back_from_members_that_know_too_little() {
+    with_each_protocol(wiped_joiner);
+}
+
+/// Never more than one of three voters is down until the disk is lost. n2 does not know that n4 votes when the empty n4
+/// asks to join, and learns it from n3, which was removed and hands out the log through its own removal.
+fn wiped_joiner(protocol: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let ordering = format!("--protocol={protocol}");
+    let flags: Vec<_> = FLAGS.into_iter().chain([ordering.as_str()]).collect();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let three = cluster.endpoints();
+    let all = three.join(",");
+    until("they serve", || synod(&["put", "k", "old", "--endpoints", &all]).status.success());
+    until("the births of the voters are named", || {
+        (0..3).all(|n| cluster.said(n).contains("names_births=true"))
+    });
+
+    let port = free_ports(1)[0];
+    let url = format!("http://127.0.0.1:{port}");
+    done(&all, &["member", "replace", "n3", "n4", "--peer-urls", &url, "--wait=false"]);
+    let is_listed = |name: &str, endpoint: &str| members(endpoint).iter().any(|(other, _)| other == name);
+    until("n2 knows n4 as a learner", || is_listed("n4", &three[1]));
+    cluster.stop(1);
+    let four = cluster.join("n4", port, &FLAGS);
+    until("n4 votes in the place of n3", || voters(&three[0]) == ["n1", "n2", "n4"]);
+    assert!(cluster.ends(2, WAIT_MAX).success(), "n3 is not needed any more");
+    until("n1 and n4 decide", || synod(&["put", "k", "new", "--endpoints", &three[0]]).status.success());
+
+    cluster.stop(0);
+    cluster.kill(four);
+    fs::remove_dir_all(cluster.data_dir(four)).unwrap();
+    cluster.restart(1);
+    until("n2 answers", || status(&three[1]).is_some());
+    cluster.restart(four);
+    until("n2 lets the empty n4 in", || {
+        cluster.said(1).contains("peer=r4") || cluster.said(four).contains("connected")
+    });
+    cluster.restart(2);
+    until("n2 learns that n4 votes", || voters(&three[1]) == ["n1", "n2", "n4"]);
+    let two = &three[1];
+    for _ in 0..3 {
+        for command in [&["get", "k"][..], &["put", "k", "forked"]] {
+            let said = synod(&[command, &["--endpoints", two]].concat());
+            assert!(!said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+        }
+    }
+    until("n4 is told whose the vote is", || {
+        cluster.said(four).contains("other data") || cluster.said(four).contains("another data directory")
+    });
+    let role = status(&cluster.endpoints()[four]).map(|status| status["role"].clone());
+    assert!(role.is_none_or(|role| role != "leader"));
+
+    cluster.restart(0);
+    until("n1 and n2 go on", || {
+        let said = synod(&["get", "k", "--print-value-only", "--endpoints", two]);
+        said.status.success() && String::from_utf8_lossy(&said.stdout).trim() == "new"
+    });
+}
+
 /// Whether /metrics has a series of the peer `id`.
 /// The calls of etcd's `Cluster`, by the Rust client.
 #[test]

@@ -218,6 +218,18 @@ pub enum Ended {
         /// Where they differ, and what to do, for a person.
         why: String,
     },
+    /// A change of the group was decided that this program does not know. Nothing after it is executed here.
+    #[error(
+        "a change of group {group} was decided in slot {slot} that this release does not know, as a later one makes: start \
+         that release here, with this data directory; nothing is lost"
+    )]
+    #[non_exhaustive]
+    UnknownChange {
+        /// The group.
+        group: GroupId,
+        /// The slot.
+        slot: Slot,
+    },
     /// A thread of the replica has panicked, perhaps in the state machine. The message was written to standard error.
     #[error("thread {0} panicked; see the message above")]
     Panicked(String),

@@ -120,7 +120,9 @@ pub(crate) fn open<S: StateMachine>(
     for (group, (state, records)) in groups().zip(states.into_iter().zip(records)) {
         let FoundState { origin, store, snapshot, .. } = state;
         let records = records.into_iter().map(|(_, record)| record).collect();
-        let recovered = Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all };
+        let birth = identity.birth;
+        let recovered =
+            Recovered { records, last_lsn, snapshot, amnesia, birth, incarnation, nonce, met_all };
         found_groups.push(FoundGroup { group, store, origin, recovered });
     }
     let goes_on = verdict == Some(Verdict::GoOn);

@@ -261,7 +261,7 @@ impl Handle {
                         .group()
                         .member(*id)
                         .is_some_and(|member| member.info.peer_urls == info.peer_urls) => {}
-            Change::Add { .. } | Change::Promote(_) | Change::Remove(_) | Change::Update { .. }
+            Change::Add { .. } | Change::Promote { .. } | Change::Remove(_) | Change::Update { .. }
                 if self.inner.all.len() > 1 =>
             {
                 match self.group().membership {

@@ -195,6 +195,10 @@ impl Hosted {
                      replica stays with the first one; see 'When something breaks' in docs/operating.md"
                 );
             }
+            Action::UnknownChange { slot } => {
+                let of = self.group;
+                common.failed.get_or_insert(Ended::UnknownChange { group: of, slot });
+            }
             Action::Retired => {
                 let of = self.group;
                 if self.replica.group().is_away(common.me) {
@@ -220,12 +224,22 @@ impl Hosted {
     fn regroup(&mut self, group: Group, common: &mut Common) {
         tracing::info!(
             of = %self.group, version = group.version, epoch = %group.epoch, protocol = %group.protocol,
-            election = %group.election, voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(), "group"
+            election = %group.election, voters = ?group.voters().map(|id| id.0).collect::<Vec<_>>(),
+            names_births = group.names_births(), "group"
         );
         let noted = self.notes.group(&group);
         if let Err(error) = noted.and_then(|()| common.regroup(self.group, &group, &self.notes.origin)) {
             common.failed.get_or_insert(error.into());
             return;
+        }
+        if self.replica.is_disowned() {
+            tracing::error!(
+                of = %self.group,
+                "the vote of this replica, {}, belongs to another data directory than this one, which has forgotten what was \
+                 said there: it never votes. If that data directory is elsewhere, correct --data-dir; if it is lost, \
+                 replace this replica (`synod member replace`); see docs/identity.md",
+                common.me
+            );
         }
         if group.member(common.me).is_some() {
             // It may have come back to a group that had gone on without it.

@@ -16,7 +16,7 @@ use synod_sync::{
     time::Instant,
 };
 use synod_transport::{Meeting, Unrecognised};
-use synod_wire::{GroupId, Introduction, ReplicaId, Stranger};
+use synod_wire::{BIRTHS_SINCE, GroupId, Introduction, ReplicaId, Stranger};
 
 use crate::{inputs::Queue, protocol::Input, status::Shared};
 
@@ -47,6 +47,9 @@ impl Meetings {
         who: &Introduction,
         meeting: Meeting,
     ) -> Result<(), Unrecognised> {
+        if meeting.version < BIRTHS_SINCE && self.book.expects_births() {
+            return Err(Unrecognised::Outdated(BIRTHS_SINCE));
+        }
         let recognised = self.book.meet(id, who, meeting.heard, meeting.welcomed).and_then(|met| match met {
             Ok(()) => self.tell_if_all_are_met().map(|()| Ok(())),
             Err(stranger) => Ok(Err(stranger)),

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::atomic::AtomicBool, time::Duration};
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Link, Role};
 use synod_replica::{
-    Action, Event, Executor, Group, History, Mark, MergedFiles, PeerMessage, Replica, StateMachine,
+    Action, Event, Executor, Group, History, Mark, MergedFiles, Met, PeerMessage, Replica, StateMachine,
 };
 use synod_storage::{DataDir, Lives, PeerBook, Reached, SnapshotStore, StorageError, Wal};
 use synod_sync::{
@@ -296,6 +296,7 @@ impl Node {
             let (group, now) = (replica.group(), clock.now());
             let (members, former) = peers_of(group, origin, config.me);
             parting.group(now, *id, group, members, former);
+            peers.expect(*id, group.births());
         }
         peers.forget_all_but(|id| parting.remembers(id))?;
         let opened = Opened {
@@ -597,6 +598,11 @@ fn connect(
                 synod_transport::Event::Up { peer, .. } => (peer, Link::Up),
                 synod_transport::Event::Down { peer } => (peer, Link::Down),
                 synod_transport::Event::Refused { peer } => (peer, Link::Refused),
+                synod_transport::Event::Met { peer, birth, incarnation, version } => {
+                    let met = Met { birth, incarnation, version };
+                    received.extend(met_in(hosted, peer, met));
+                    return Ok(());
+                }
                 synod_transport::Event::Received { from, version, group, body } => {
                     return receive(hosted, group, from, version, body, &mut received);
                 }
@@ -610,6 +616,12 @@ fn connect(
         read
     };
     Ok(config.network.start(transport, Box::new(sink))?)
+}
+
+/// What each of `hosted` groups is told of whose messages follow.
+pub(crate) fn met_in(hosted: usize, peer: ReplicaId, met: Met) -> impl Iterator<Item = (GroupId, Event)> {
+    let groups = u16::try_from(hosted).expect("at most GROUPS_MAX");
+    (0..groups).map(move |group| (GroupId(group), Event::Met { peer, met }))
 }
 
 /// Appends to `events` what a peer says to one of `hosted` groups, or with a bundle to several.

@@ -9,7 +9,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 use synod_consensus::{Link, To};
 use synod_replica::{
-    Event, Follower, Group, LogBegin, LogFrom, LogPart, Membership, MergedReads, Pace, PeerMessage,
+    Event, Follower, Group, LogBegin, LogFrom, LogPart, Membership, MergedReads, Met, Pace, PeerMessage,
     RequestError, SessionCommand, StateMachine,
 };
 use synod_storage::{PeerBook, StorageError};
@@ -17,7 +17,7 @@ use synod_sync::{
     channel::{RecvTimeoutError, Sender, TryRecvError},
     time::Instant,
 };
-use synod_transport::Inbox;
+use synod_transport::{Inbox, Peer};
 use synod_wire::{CommandKind, GROUPS_SINCE, GroupId, Lsn, ReplicaId, Time};
 use tokio::sync::oneshot;
 
@@ -30,7 +30,7 @@ use crate::{
     hosted::Hosted,
     inputs::InputsEnd,
     log::{GatedSend, LogJob},
-    node::receive,
+    node::{met_in, receive},
     origin::peers_of,
     parting::Parting,
     snapshots::SnapshotJob,
@@ -270,13 +270,19 @@ impl<S: StateMachine> ProtocolStage<S> {
         let (hosted, mut taken) = (self.hosted.len(), 0);
         let mut events = Vec::new();
         inbox.take(&mut |event| {
-            if let synod_transport::Event::Received { from, version, group, body } = event {
-                let read = receive(hosted, group, from, version, body, &mut events);
-                taken += events.len() as u64;
-                events.drain(..).for_each(|(group, event)| self.touch(group).step(now, event));
-                read?;
-            }
-            Ok(())
+            let read = match event {
+                synod_transport::Event::Received { from, version, group, body } => {
+                    receive(hosted, group, from, version, body, &mut events)
+                }
+                synod_transport::Event::Met { peer, birth, incarnation, version } => {
+                    events.extend(met_in(hosted, peer, Met { birth, incarnation, version }));
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+            taken += events.len() as u64;
+            events.drain(..).for_each(|(group, event)| self.touch(group).step(now, event));
+            read
         });
         self.inbox = Some(inbox);
         taken
@@ -572,12 +578,22 @@ impl Common {
         let (members, former) = peers_of(group, origin, self.me);
         self.parting.group(self.clock.now(), of, group, members, former);
         self.book.forget_all_but(|id| self.parting.remembers(id))?;
+        let strangers = self.book.expect(of, group.births());
+        if !strangers.is_empty() {
+            // Their sessions end, and begin again only with those that the group knows.
+            let known = self.parting.peers().filter(|peer| !strangers.contains(&peer.id));
+            self.set_peers_to(known.cloned().collect());
+        }
         self.set_peers();
         Ok(())
     }
 
     fn set_peers(&self) {
-        if let Err(error) = self.transport.set_peers(self.parting.peers().cloned().collect()) {
+        self.set_peers_to(self.parting.peers().cloned().collect());
+    }
+
+    fn set_peers_to(&self, peers: Vec<Peer>) {
+        if let Err(error) = self.transport.set_peers(peers) {
             tracing::error!(%error, "the group has a member that cannot be a peer; connections stay as they are");
         }
     }

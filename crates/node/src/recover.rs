@@ -29,7 +29,9 @@ use std::{
 };
 
 use synod_consensus::{Effect, Effects, Input, Members, Record, Restart, Role};
-use synod_replica::{Action, Executor, Group, LogRecord, Member, Recovered, Replica, StateMachine};
+use synod_replica::{
+    Action, ChangeRequest, Executor, Group, LogRecord, Member, Recovered, Replica, StateMachine,
+};
 use synod_storage::{Damage, DataDir, SnapshotStore, StorageError, inspect, the_disk};
 use synod_wire::{Batch, ClusterId, Epoch, GroupId, Groups, Incarnation, ReplicaId, Slot, Time};
 
@@ -100,6 +102,11 @@ pub enum Incomplete {
     /// The protocol does not decide what the replica accepted.
     #[error("the protocol does not decide what was accepted")]
     Undecided,
+    /// A change of the group was decided that this program does not know.
+    #[error(
+        "a change was decided in slot {0} that this release does not know: take the release that it takes"
+    )]
+    UnknownChange(Slot),
     /// The replica has not executed anything.
     #[error("there is nothing in it")]
     Empty,
@@ -239,8 +246,11 @@ fn survive<S: StateMachine>(
 ) -> Result<Survived<S>, Incomplete> {
     let found::FoundGroup { origin, recovered, .. } = found;
     let records = recovered.records.clone();
-    let incarnation = recovered.incarnation;
-    execute_decided(config, origin, recovered, &mut executor);
+    let (incarnation, birth) = (recovered.incarnation, recovered.birth);
+    execute_decided(config, origin, recovered, &mut executor)?;
+    if executor.group().birth_of(config.me).is_some_and(|named| named != birth) {
+        warn("its vote belonged to another data directory, which may hold more".to_owned());
+    }
     let decided = executor.applied();
     let holds_more = |record: &LogRecord| match record {
         LogRecord::Decided { epoch, slot, .. } => *slot > decided && *epoch >= executor.group().epoch,
@@ -311,15 +321,20 @@ fn execute_decided<S: StateMachine>(
     origin: Origin,
     recovered: Recovered,
     executor: &mut Executor<S>,
-) {
+) -> Result<(), Incomplete> {
     let mut actions = Vec::new();
     let (settings, start) = (config.settings.clone(), beginning());
     drop(Replica::start(settings, config.me, origin.first, recovered, start, &mut actions));
     for action in actions {
-        if let Action::Execute { slot, ballots, batch, .. } = action {
-            executor.execute(slot, ballots, &batch, |_| false);
+        match action {
+            Action::Execute { slot, ballots, batch, .. } => {
+                executor.execute(slot, ballots, &batch, |_| false);
+            }
+            Action::UnknownChange { slot } => return Err(Incomplete::UnknownChange(slot)),
+            _ => {}
         }
     }
+    Ok(())
 }
 
 /// Not zero, so that the past can be spoken of.
@@ -365,6 +380,9 @@ fn decide_accepted<S: StateMachine>(
                 Effect::Deliver { slot, ballots, batch } => {
                     // What an epoch decides after a change that ends it is void.
                     if executor.group().epoch == epoch && slot > executor.applied() {
+                        if ChangeRequest::is_unknown(&batch) {
+                            return Err(Incomplete::UnknownChange(slot));
+                        }
                         executor.execute(slot, ballots, &batch, |_| false);
                     }
                 }
@@ -457,12 +475,15 @@ fn write_new<S: StateMachine>(
     // The first group's origin is written last: with it the directory counts as begun.
     for (number, Survived { mut executor, .. }) in (0..count).zip(survived).rev() {
         let (group, planned) = (GroupId(number), &plan.groups[usize::from(number)]);
-        dir.set_origin_of(group, &Origin::new(cluster, planned.new.clone()).encode())?;
+        let mut new = planned.new.clone();
+        // Its vote belongs to the directory that is made here.
+        new.members[0].birth = Some(dir.identity().birth);
+        dir.set_origin_of(group, &Origin::new(cluster, new.clone()).encode())?;
         if planned.kept == Slot::ZERO {
             // It begins with the first slot, as any group does.
             continue;
         }
-        executor.begin_again(planned.new.clone());
+        executor.begin_again(new);
         let store = SnapshotStore::open(&dir.snapshots_of(group), cluster)?;
         let mut snapshot = store.create(executor.applied())?;
         executor.freeze().write_to(&mut snapshot).map_err(failed("write", path))?;

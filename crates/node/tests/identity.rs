@@ -19,7 +19,7 @@ use synod_consensus::Role;
 use synod_node::{Config, Ended, Node};
 use synod_replica::RequestError;
 use synod_transport::{Event, Peer, Transport, VERSION, VERSION_OLDEST};
-use synod_wire::{ClusterId, Incarnation, ReplicaId, Writer};
+use synod_wire::{BIRTHS_SINCE, ClusterId, Incarnation, ReplicaId, Writer};
 
 /// More time than anything takes on a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -132,6 +132,49 @@ fn a_data_directory_that_was_restored_from_a_copy_is_found_out_and_learns_again(
     assert_eq!(tape(&again), "ab");
     assert_eq!(append(&again, "c"), "3");
     assert!(nodes[2].as_ref().unwrap().wait_blocking(Duration::ZERO).is_none());
+}
+
+/// 0.2.0 spoke messages in version 7, and skips changes that name births.
+#[test]
+fn births_are_named_once_all_know_them_and_an_older_program_is_refused_from_then_on() {
+    let group = Group::new(3, impatient);
+    let start = |id, newest| {
+        let mut config = group.config(id);
+        config.versions = VERSION_OLDEST..=newest;
+        Node::start_blocking(config, Tape::default()).unwrap()
+    };
+    let old = BIRTHS_SINCE - 1;
+    let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(start(id, old))).collect();
+    let handle = |nodes: &[Option<Node>], id: usize| nodes[id - 1].as_ref().unwrap().handle();
+    let names = |nodes: &[Option<Node>], id| handle(nodes, id).group().births().len();
+    until("a leader", || handle(&nodes, 1).status().leader.is_some());
+    append(&handle(&nodes, 1), "a");
+    for id in 1..=2 {
+        nodes[id - 1].take().unwrap().stop_blocking().unwrap();
+        nodes[id - 1] = Some(start(id as u64, VERSION));
+    }
+    append(&handle(&nodes, 2), "b");
+    // One of the three is down; then it runs the old program again; then the new one.
+    nodes[2].take().unwrap().stop_blocking().unwrap();
+    append(&handle(&nodes, 1), "c");
+    thread::sleep(Duration::from_secs(2));
+    nodes[2] = Some(start(3, old));
+    until("r3 is back", || tape(&handle(&nodes, 3)) == "abc");
+    thread::sleep(Duration::from_secs(2));
+    assert!((1..=3).all(|id| names(&nodes, id) == 0), "r3 would skip the change");
+    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2] = Some(start(3, VERSION));
+    until("all births are named", || (1..=3).all(|id| names(&nodes, id) == 3));
+    append(&handle(&nodes, 3), "d");
+
+    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2] = Some(start(3, old));
+    append(&handle(&nodes, 1), "e");
+    thread::sleep(Duration::from_secs(1));
+    assert!(handle(&nodes, 3).status().leader.is_none(), "nobody speaks its version");
+    nodes[2].take().unwrap().stop_blocking().unwrap();
+    nodes[2] = Some(start(3, VERSION));
+    until("r3 is back", || tape(&handle(&nodes, 3)) == "abcde");
 }
 
 #[test]

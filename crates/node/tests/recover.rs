@@ -63,7 +63,7 @@ fn with_learner() -> Group {
 }
 
 fn promotion(group: &Group) -> Batch {
-    let request = ChangeRequest { expected: group.version, change: Change::Promote(R2) };
+    let request = ChangeRequest { expected: group.version, change: Change::promote(R2) };
     let mut builder = BatchBuilder::new();
     builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
     builder.finish()

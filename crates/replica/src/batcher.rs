@@ -122,7 +122,7 @@ impl Batcher {
     pub fn push(&mut self, now: Time, entry: Entry<'_>, lowest: Option<u64>) {
         let len = COMMAND_HEADER_BYTES + entry.payload.len();
         // A change of the group is a batch of its own.
-        let alone = entry.kind == CommandKind::Reconfigure;
+        let alone = entry.kind.is_change();
         if !self.builder.is_empty() && (alone || self.builder.len() + len > self.bytes_max) {
             self.close(lowest, false);
         }

@@ -1,16 +1,19 @@
 //! Changes of a group: which there are, when one is refused, and what its outcome is.
 //!
-//! A change travels as the only command of a batch ([`CommandKind::Reconfigure`](synod_wire::CommandKind)).
+//! A change travels as the only command of a batch ([`ChangeRequest::kind`]).
 //! Every replica applies it to its copy of the [`Group`] when the slot is delivered, with the same result.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Overrides, ProtocolKind};
-use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
+use synod_wire::{
+    Batch, CommandKind, DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer,
+};
 
 use crate::{
     Choice, Limits, MemberSet, Membership,
+    births::{decode_births, encode_births},
     group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing, read_limits, read_name},
 };
 
@@ -35,7 +38,13 @@ pub enum Change {
         goal: Goal,
     },
     /// A learner votes from now on; one that replaces a member takes its place.
-    Promote(ReplicaId),
+    Promote {
+        /// The learner.
+        id: ReplicaId,
+        /// The birth of the data directory that gets the vote; `None` if the group names no births yet. The replica
+        /// that proposes the change fills it in.
+        birth: Option<u64>,
+    },
     /// A member leaves.
     Remove(ReplicaId),
     /// A member has another name or other addresses.
@@ -68,8 +77,16 @@ pub enum Change {
         id: ReplicaId,
         /// Its life that remembers nothing.
         life: Incarnation,
+        /// The birth of its data directory; `None` if the group names no births yet.
+        birth: Option<u64>,
     },
+    /// From now on the group knows the birth of each of its voters. The caretaker proposes that once, when all voters
+    /// have met and agree; see `docs/identity.md`.
+    NameBirths(Vec<Named>),
 }
+
+/// A replica and the birth of its data directory.
+pub type Named = (ReplicaId, u64);
 
 /// Why a change was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,6 +140,12 @@ pub enum Refusal {
     /// The group follows no other.
     #[error("only a group that follows group 0 may choose its voters")]
     FollowsNone,
+    /// The group names the births of its voters, and the change gives a vote without one.
+    #[error("the group knows the data directory of each voter, and the change does not name that of {0}")]
+    Unnamed(ReplicaId),
+    /// The vote of the replica belongs to another data directory.
+    #[error("the group knows another data directory of {0} than the one that the change names; replace {0}")]
+    OtherBirth(ReplicaId),
     /// The replica cannot be chosen to vote.
     #[error("{0} does not vote in group 0, as far as this group knows: choose members that vote there")]
     NotAVoterOfFirst(ReplicaId),
@@ -136,6 +159,14 @@ pub(crate) enum Concerns {
     Voters,
     /// The protocol and its options, or which voter without memory is admitted again.
     Ordering,
+}
+
+impl Change {
+    /// A promotion as a client asks for it: the replica that proposes it names the birth.
+    #[must_use]
+    pub fn promote(id: ReplicaId) -> Change {
+        Change::Promote { id, birth: None }
+    }
 }
 
 impl Group {
@@ -174,13 +205,14 @@ impl Group {
 
     /// Makes a change, and returns which part of the group it altered.
     fn alter(&mut self, change: &Change) -> Result<Concerns, Refusal> {
+        self.check_births(change)?;
         let follows = matches!(self.membership, Membership::Follows(_));
         match change {
             Change::Add { .. } | Change::Remove(_) | Change::Update { .. } if follows => {
                 Err(Refusal::MembersFollow)
             }
             // The other group has not decided that it votes.
-            Change::Promote(id)
+            Change::Promote { id, .. }
                 if follows && self.learners().any(|learner| learner == (*id, Goal::Learn)) =>
             {
                 Err(Refusal::MembersFollow)
@@ -188,7 +220,8 @@ impl Group {
             Change::Follow(set) => self.follow(set),
             Change::Place(choice) => self.place(choice.as_ref()),
             Change::Add { info, goal } => self.add(info, *goal).map(|()| Concerns::Members),
-            Change::Promote(id) => self.promote(*id).map(|()| Concerns::Voters),
+            Change::Promote { id, birth } => self.promote(*id, *birth).map(|()| Concerns::Voters),
+            Change::NameBirths(named) => self.name(named).map(|()| Concerns::Members),
             Change::Remove(id) => self.remove(*id),
             Change::Update { id, info } => {
                 self.check_addresses(Some(*id), info)?;
@@ -222,7 +255,7 @@ impl Group {
                 self.limits = *limits;
                 Ok(Concerns::Members)
             }
-            Change::Readmit { id, life } => {
+            Change::Readmit { id, life, birth } => {
                 let learners_too = self.learners_run();
                 let member = self.member_mut(*id)?;
                 let takes_part = member.standing == Standing::Voter || learners_too;
@@ -230,6 +263,7 @@ impl Group {
                     return Err(Refusal::NothingToDo);
                 }
                 member.readmitted = *life;
+                self.give_birth(*id, *birth);
                 Ok(Concerns::Ordering)
             }
         }
@@ -262,16 +296,23 @@ impl Group {
         self.check_addresses(replaced, info)?;
         let standing = Standing::Learner(goal);
         let id = self.next_id;
-        self.members.push(Member { id, info: info.clone(), standing, readmitted: Incarnation(0) });
+        self.members.push(Member {
+            id,
+            info: info.clone(),
+            standing,
+            readmitted: Incarnation(0),
+            birth: None,
+        });
         self.next_id = ReplicaId(id.0 + 1);
         Ok(())
     }
 
-    fn promote(&mut self, id: ReplicaId) -> Result<(), Refusal> {
+    fn promote(&mut self, id: ReplicaId, birth: Option<u64>) -> Result<(), Refusal> {
         let member = self.member_mut(id)?;
         let Standing::Learner(goal) = member.standing else { return Err(Refusal::NotALearner(id)) };
         member.standing = Standing::Voter;
         let old = if let Goal::Replace(old) = goal { Some(old) } else { None };
+        self.give_birth(id, birth);
         self.hand_over_place(old);
         Ok(())
     }
@@ -300,9 +341,24 @@ const READMIT: u8 = 6;
 const LIMITS: u8 = 7;
 const FOLLOW: u8 = 8;
 const PLACE: u8 = 9;
+const NAME_BIRTHS: u8 = 10;
 
 impl ChangeRequest {
-    /// The payload of a command.
+    /// Whether a batch is a change of the group that this program does not know.
+    #[must_use]
+    pub fn is_unknown(batch: &Batch) -> bool {
+        batch.reconfiguration().is_some_and(|payload| ChangeRequest::decode(payload).is_err())
+    }
+
+    /// The kind of the command that carries it.
+    #[must_use]
+    pub fn kind(&self) -> CommandKind {
+        let names = !self.change.names().is_empty();
+        if names { CommandKind::ReconfigureNamed } else { CommandKind::Reconfigure }
+    }
+
+    /// The payload of a command: the change as it was before there were births, and the births that it names at the
+    /// end.
     #[must_use]
     pub fn encode(&self) -> Encoded {
         let mut writer = Writer::new();
@@ -313,7 +369,7 @@ impl ChangeRequest {
                 info.encode(&mut writer);
                 Standing::Learner(*goal).encode(&mut writer);
             }
-            Change::Promote(id) => {
+            Change::Promote { id, .. } => {
                 writer.u8(PROMOTE);
                 writer.replica(*id);
             }
@@ -345,11 +401,16 @@ impl ChangeRequest {
                 writer.bool(choice.is_some());
                 choice.iter().for_each(|choice| choice.encode(&mut writer));
             }
-            Change::Readmit { id, life } => {
+            Change::Readmit { id, life, .. } => {
                 writer.u8(READMIT);
                 writer.replica(*id);
                 writer.u64(life.0);
             }
+            Change::NameBirths(_) => writer.u8(NAME_BIRTHS),
+        }
+        let named = self.change.names();
+        if !named.is_empty() {
+            encode_births(&named, &mut writer);
         }
         writer.finish()
     }
@@ -366,7 +427,7 @@ impl ChangeRequest {
                     Standing::Voter => return Err(DecodeError::Undefined { field: "goal", value: 0 }),
                 }
             }
-            PROMOTE => Change::Promote(reader.replica("member")?),
+            PROMOTE => Change::Promote { id: reader.replica("member")?, birth: None },
             REMOVE => Change::Remove(reader.replica("member")?),
             UPDATE => {
                 Change::Update { id: reader.replica("member")?, info: MemberInfo::decode(&mut reader)? }
@@ -383,12 +444,15 @@ impl ChangeRequest {
                 Change::Place(is_made.then(|| Choice::decode(&mut reader)).transpose()?)
             }
             READMIT => {
-                Change::Readmit { id: reader.replica("member")?, life: Incarnation(reader.u64("life")?) }
+                let id = reader.replica("member")?;
+                Change::Readmit { id, life: Incarnation(reader.u64("life")?), birth: None }
             }
+            NAME_BIRTHS => Change::NameBirths(Vec::new()),
             value => return Err(DecodeError::Undefined { field: "change", value: value.into() }),
         };
+        let named = if reader.remaining() > 0 { decode_births(&mut reader)? } else { Vec::new() };
         reader.finish()?;
-        Ok(ChangeRequest { expected, change })
+        Ok(ChangeRequest { expected, change: change.naming(named)? })
     }
 }
 
@@ -416,6 +480,8 @@ pub fn encode_reply(result: &Result<Group, Refusal>) -> Bytes {
                 Refusal::OlderMembers { offered, followed } => (11, *offered, *followed, ""),
                 Refusal::FollowsNone => (12, 0, 0, ""),
                 Refusal::NotAVoterOfFirst(id) => (13, id.0, 0, ""),
+                Refusal::Unnamed(id) => (14, id.0, 0, ""),
+                Refusal::OtherBirth(id) => (15, id.0, 0, ""),
             };
             writer.u8(tag);
             writer.u64(a);
@@ -456,6 +522,8 @@ pub fn decode_reply(reply: Bytes) -> Result<Result<Group, Refusal>, DecodeError>
         11 => Refusal::OlderMembers { offered: a, followed: b },
         12 => Refusal::FollowsNone,
         13 => Refusal::NotAVoterOfFirst(id),
+        14 => Refusal::Unnamed(id),
+        15 => Refusal::OtherBirth(id),
         value => return Err(DecodeError::Undefined { field: "refusal", value: value.into() }),
     }))
 }
@@ -484,11 +552,11 @@ mod tests {
         let joined = change(&group, 7, Change::Add { info: info("d"), goal: Goal::Learn }).unwrap();
         assert_eq!((joined.epoch, joined.version), (Epoch(1), 2));
         assert_eq!(joined.learners().collect::<Vec<_>>(), [(ReplicaId(4), Goal::Learn)]);
-        let promoted = change(&joined, 9, Change::Promote(ReplicaId(4))).unwrap();
+        let promoted = change(&joined, 9, Change::promote(ReplicaId(4))).unwrap();
         assert_eq!((promoted.epoch, promoted.first), (Epoch(2), Slot(10)));
         assert_eq!(promoted.voters().count(), 4);
         assert_eq!(
-            change(&promoted, 11, Change::Promote(ReplicaId(4))),
+            change(&promoted, 11, Change::promote(ReplicaId(4))),
             Err(Refusal::NotALearner(ReplicaId(4)))
         );
     }
@@ -497,7 +565,7 @@ mod tests {
     fn a_replacement_takes_the_place_in_one_step() {
         let goal = Goal::Replace(ReplicaId(2));
         let joined = change(&group(3), 7, Change::Add { info: info("d"), goal }).unwrap();
-        let replaced = change(&joined, 9, Change::Promote(ReplicaId(4))).unwrap();
+        let replaced = change(&joined, 9, Change::promote(ReplicaId(4))).unwrap();
         assert_eq!(replaced.voters().collect::<Vec<_>>(), [1, 3, 4].map(ReplicaId));
         assert_eq!(replaced.former.iter().map(|member| member.id).collect::<Vec<_>>(), [ReplicaId(2)]);
     }
@@ -591,7 +659,7 @@ mod tests {
         assert_eq!(Group::decode(group.encode().to_bytes()), Ok(group.clone()));
         let changes = [
             Change::Add { info: info("x"), goal },
-            Change::Promote(ReplicaId(4)),
+            Change::promote(ReplicaId(4)),
             Change::Remove(ReplicaId(1)),
             Change::Update { id: ReplicaId(1), info: info("y") },
             Change::Order {
@@ -599,7 +667,10 @@ mod tests {
                 election: group.election,
                 overrides: "decision=all,window-max=9".parse().unwrap(),
             },
-            Change::Readmit { id: ReplicaId(1), life: Incarnation(7) },
+            Change::Readmit { id: ReplicaId(1), life: Incarnation(7), birth: None },
+            Change::Readmit { id: ReplicaId(1), life: Incarnation(7), birth: Some(4) },
+            Change::Promote { id: ReplicaId(2), birth: Some(0xfeed) },
+            Change::NameBirths(vec![(ReplicaId(1), 7), (ReplicaId(2), u64::MAX)]),
             Change::Limits(Limits { txn_ops_max: 9, ..Limits::default() }),
             Change::Follow(Arc::new(group.clone().followed().member_set().expect("others follow it"))),
             Change::Place(None),
@@ -608,9 +679,11 @@ mod tests {
         for change in changes {
             let request = ChangeRequest { expected: 3, change };
             let bytes = request.encode().to_bytes();
-            assert_eq!(ChangeRequest::decode(bytes.clone()), Ok(request));
+            assert_eq!(ChangeRequest::decode(bytes.clone()).as_ref(), Ok(&request));
             for len in 0..bytes.len() {
-                assert!(ChangeRequest::decode(bytes.slice(..len)).is_err());
+                if let Ok(shorter) = ChangeRequest::decode(bytes.slice(..len)) {
+                    assert!(!request.change.names().is_empty() && shorter.change.names().is_empty());
+                }
             }
         }
         let refusal = Refusal::AddressTaken(ReplicaId(4), "http://d:1".to_owned());

@@ -10,6 +10,7 @@
 //! - What the old protocol decides after the end of its epoch is void.
 //! - A replica that delivered the change answers messages of the old epoch with how far it is
 //!   ([`crate::PeerMessage::Progress`]), and hands out what was decided.
+//! - A voter whose birth is not the one that the group names is no voter (`births.rs`).
 //! - A voter without memory votes only in an epoch that was begun for its present life ([`crate::Change::Readmit`]),
 //!   unless its protocol has a way of its own.
 //! - A replica that begins with nothing takes no part before it has met every member with which the group began
@@ -30,7 +31,7 @@ use std::{
 use synod_consensus::{Bug, Control, Input, LeaderView, Members, Record, Restart, Role, Status, VoterSets};
 use synod_wire::{Ballots, Batch, Epoch, Lsn, ReplicaId, Slot, Time};
 
-use crate::{Action, Group, LogRecord, Refusal, Replica, RequestError};
+use crate::{Action, ChangeRequest, Group, LogRecord, Refusal, Replica, RequestError};
 
 /// What a replica knows of epochs.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ pub(crate) struct Known {
     /// nothing is begun either. Two replicas that know nothing, one of them because it lost its data, could
     /// be a quorum; see `docs/identity.md`.
     waits: bool,
+    /// Whether a change was decided that this program does not know: nothing is delivered from there on.
+    halted: bool,
     /// Slots through this one are decided at some replica, as other replicas said.
     elsewhere: Slot,
     /// The replicas that spoke in an epoch whose protocol did not run here yet, and were not heard; each with
@@ -80,6 +83,7 @@ impl Known {
             ended_in: None,
             replaying: false,
             waits,
+            halted: false,
             elsewhere: Slot::ZERO,
             early: BTreeMap::new(),
             met: BTreeSet::new(),
@@ -137,6 +141,19 @@ impl Replica {
 
     // From one epoch to the next.
 
+    /// Whether this replica has stopped at or before a slot, because a change was decided that this program does not
+    /// know. A replica that went on would apply the changes after it to another group than the others, and would
+    /// recognise other quorums.
+    pub(crate) fn halts_at(&mut self, slot: Slot, batch: &Batch, actions: &mut Vec<Action>) -> bool {
+        if !self.known.halted && ChangeRequest::is_unknown(batch) {
+            self.known.halted = !self.has(Bug::SkipUnknownChange);
+            if self.known.halted {
+                actions.push(Action::UnknownChange { slot });
+            }
+        }
+        self.known.halted
+    }
+
     /// Takes note of the outcome of a decided change, which is the same at all replicas.
     pub(crate) fn change_group(&mut self, changed: Result<Group, Refusal>, actions: &mut Vec<Action>) {
         self.changing.decided();
@@ -192,8 +209,8 @@ impl Replica {
         self.say_what_ended_it(now, actions);
         let led = self.leads();
         let forgets = self.forgets();
-        let for_this_life =
-            self.group.member(self.me).is_some_and(|member| member.readmitted == self.incarnation);
+        let for_this_life = !self.is_disowned()
+            && self.group.member(self.me).is_some_and(|member| member.readmitted == self.incarnation);
         self.instance.stop();
         self.fail_remote_reads(actions);
         self.known.running = self.group.epoch;
@@ -259,6 +276,7 @@ impl Replica {
         let hears = !self.known.amnesia || self.group.counts(self.me);
         let here = self.group.epoch == self.known.running
             && hears
+            && !self.is_disowned()
             && (!self.known.waits || self.has(Bug::VoteBeforeAllMet))
             && (self.decided.last() >= self.needed() || self.has(Bug::EnterTooSoon));
         if !here || self.instance.runs() {
@@ -288,12 +306,12 @@ impl Replica {
     #[must_use]
     pub fn may_vote(&self) -> bool {
         let unknown = || self.known.amnesia || self.group.votes(self.me);
-        !self.instance.recovers().unwrap_or_else(unknown)
+        !self.is_disowned() && !self.instance.recovers().unwrap_or_else(unknown)
     }
 
     /// Whether an earlier life may have said something in this epoch that this one does not know.
     pub(crate) fn forgets(&self) -> bool {
-        self.instance.recovers().unwrap_or(self.known.amnesia)
+        self.is_disowned() || self.instance.recovers().unwrap_or(self.known.amnesia)
     }
 
     /// The protocol's status, or an equivalent if no protocol runs.
@@ -322,6 +340,9 @@ impl Replica {
         batch: Batch,
         actions: &mut Vec<Action>,
     ) {
+        if self.is_disowned_by_batch(&batch) {
+            self.stop_taking_part(now, actions);
+        }
         if self.instance.runs() {
             let voters = self.group.voters_after(slot, &batch).filter(|_| !self.has(Bug::LearnWithoutVoters));
             return self.input(now, Input::Control(Control::Learn { slot, ballots, batch, voters }), actions);

@@ -33,6 +33,10 @@ pub enum RequestError {
     /// Too many requests are waiting. The command was not executed.
     #[error("too many requests are waiting")]
     Overloaded,
+    /// The payload is no change of the group that this replica knows, or none that clients may ask for. The command was
+    /// not executed.
+    #[error("this is not a change of the group")]
+    NotAChange,
     /// The payload is larger than a command may be. The command was not executed.
     #[error("request is too large")]
     TooLarge,
@@ -65,6 +69,7 @@ impl RequestError {
     pub fn may_have_executed(&self) -> bool {
         match self {
             RequestError::NotCaughtUp
+            | RequestError::NotAChange
             | RequestError::NoLeader
             | RequestError::TakesNoPart
             | RequestError::Overloaded

@@ -8,7 +8,7 @@ use synod_wire::{
     Ballot, Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, SessionId, Slot, Time,
 };
 
-use crate::{Clocked, Follower, Fork, Group, History, LogRecord, MemberSet, PeerMessage, RequestError};
+use crate::{Clocked, Follower, Fork, Group, History, LogRecord, MemberSet, Met, PeerMessage, RequestError};
 
 /// Names a command of a local client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +60,13 @@ pub enum Event {
         from: ReplicaId,
         /// The message.
         message: PeerMessage,
+    },
+    /// What a peer says from now on comes from this life of it, until another one is told.
+    Met {
+        /// The peer.
+        peer: ReplicaId,
+        /// How it introduced itself.
+        met: Met,
     },
     /// Every member with which the group began was met once, so that none of them can have lost what it
     /// promised without being noticed. A replica takes no part in ordering before that, whatever it has
@@ -206,6 +213,12 @@ pub enum Action {
     },
     /// A replica that had decided something else has learned again, and agrees as far as it has come.
     Agreed(ReplicaId),
+    /// A change was decided in this slot that this program does not know. The replica has stopped before it: to skip
+    /// the change would make its group another one than that of the others. A later release goes on from here.
+    UnknownChange {
+        /// The slot.
+        slot: Slot,
+    },
     /// This replica is not a member any more, and is not needed any more.
     Retired,
     /// Call with [`Event::Timer`] at this time; replaces the previous deadline.
@@ -249,6 +262,8 @@ pub struct Recovered {
     pub snapshot: Option<Installed>,
     /// Whether records may be missing.
     pub amnesia: bool,
+    /// The birth of its data directory: a number that was drawn when that was made.
+    pub birth: u64,
     /// The number of this life of the replica.
     pub incarnation: Incarnation,
     /// The number that this life drew. It is part of the replica's own session: a life of the same number on

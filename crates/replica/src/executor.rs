@@ -383,7 +383,9 @@ impl<S: StateMachine> Executor<S> {
             // The merge has heeded it; a single group has no other.
             CommandKind::Skip => Bytes::new(),
             // One that is not alone in its batch was not made by this program.
-            CommandKind::Reconfigure | CommandKind::Settle => encode_reply(&Err(Refusal::Malformed)),
+            CommandKind::Reconfigure | CommandKind::ReconfigureNamed | CommandKind::Settle => {
+                encode_reply(&Err(Refusal::Malformed))
+            }
             CommandKind::Identity | CommandKind::Reference => {
                 unreachable!("what names a batch is none of its commands")
             }

@@ -187,7 +187,8 @@ impl Group {
 
     /// Whether the members of `next` differ from these in what groups that follow have to know.
     pub(crate) fn has_other_members(&self, next: &Group) -> bool {
-        let told = |member: &Member| (member.id, member.standing, member.info.peer_urls.clone());
+        let told =
+            |member: &Member| (member.id, member.standing, member.birth, member.info.peer_urls.clone());
         !self.members.iter().map(told).eq(next.members.iter().map(told))
     }
 
@@ -341,10 +342,10 @@ mod tests {
         let mut groups = vec![first(protocol)];
         for change in [
             Change::Add { info: info("d"), goal: Goal::Replace(ReplicaId(3)) },
-            Change::Promote(ReplicaId(4)),
+            Change::promote(ReplicaId(4)),
             Change::Remove(ReplicaId(2)),
             Change::Add { info: info("e"), goal: Goal::Vote },
-            Change::Promote(ReplicaId(5)),
+            Change::promote(ReplicaId(5)),
         ] {
             let next = changed(groups.last().expect("one at least"), change).expect("it can be made");
             groups.push(settled(next));
@@ -362,12 +363,12 @@ mod tests {
         assert_eq!(standings(&joined), [(1, voter), (2, voter), (3, voter), (4, learner)]);
         assert_eq!((joined.epoch, joined.next_id), (group.epoch, ReplicaId(5)));
         assert!(joined.agrees_with(&history[1]) && !joined.agrees_with(&history[2]));
-        assert_eq!(changed(&joined, Change::Promote(ReplicaId(4))), Err(Refusal::MembersFollow));
+        assert_eq!(changed(&joined, Change::promote(ReplicaId(4))), Err(Refusal::MembersFollow));
         let to_vote = followed(&joined, &history[2]).unwrap();
         let replaces = Standing::Learner(Goal::Replace(ReplicaId(3)));
         assert_eq!(standings(&to_vote), [(1, voter), (2, voter), (3, voter), (4, replaces)]);
         assert!(!to_vote.agrees_with(&history[2]), "it has to catch up here, too");
-        let replaced = changed(&to_vote, Change::Promote(ReplicaId(4))).unwrap();
+        let replaced = changed(&to_vote, Change::promote(ReplicaId(4))).unwrap();
         assert!(replaced.agrees_with(&history[2]));
         let left = followed(&replaced, &history[3]).unwrap();
         assert_eq!(standings(&left), [(1, voter), (4, voter)]);
@@ -399,7 +400,7 @@ mod tests {
                 }
                 let ready = group.learners().find(|&(_, goal)| goal != Goal::Learn);
                 if let Some((id, _)) = ready.filter(|_| round % 3 == 0) {
-                    group = settled(changed(&group, Change::Promote(id)).unwrap());
+                    group = settled(changed(&group, Change::promote(id)).unwrap());
                 }
                 assert!(group.voters().count() >= 2 && group.next_id >= history[latest].next_id);
             }
@@ -419,8 +420,8 @@ mod tests {
             [(1, voter), (2, voter), (3, voter), (4, replaces(2)), (5, replaces(3))]
         );
         assert_eq!(group.outgoing, [], "nobody's vote has changed yet");
-        let one = settled(changed(&group, Change::Promote(ReplicaId(5))).unwrap());
-        let both = settled(changed(&one, Change::Promote(ReplicaId(4))).unwrap());
+        let one = settled(changed(&group, Change::promote(ReplicaId(5))).unwrap());
+        let both = settled(changed(&one, Change::promote(ReplicaId(4))).unwrap());
         assert!(both.agrees_with(&history[5]));
     }
 
@@ -479,7 +480,7 @@ mod tests {
             changed(group, Change::Add { info: info(name), goal }).expect("it can be made")
         };
         let joined = next(&first, "d", 3);
-        let replaced = changed(&joined, Change::Promote(ReplicaId(4))).unwrap();
+        let replaced = changed(&joined, Change::promote(ReplicaId(4))).unwrap();
         let again = next(&replaced, "e", 2);
         let mut caretaker = Caretaker::new(again.clone());
         let held_back = |caretaker: &Caretaker, goal| caretaker.replica.is_held_back(goal);
@@ -524,6 +525,7 @@ mod tests {
                 last_lsn: Lsn::ZERO,
                 snapshot: None,
                 amnesia: false,
+                birth: 1,
                 incarnation: Incarnation(1),
                 nonce: 1,
                 met_all: true,

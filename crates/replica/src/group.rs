@@ -10,7 +10,10 @@ use bytes::Bytes;
 use synod_consensus::{Bug, ElectionKind, MEMBERS_MAX, Options, Overrides, ProtocolKind};
 use synod_wire::{DecodeError, Encoded, Epoch, Incarnation, Reader, ReplicaId, Slot, Writer};
 
-use crate::{Limits, Membership, Placement};
+use crate::{
+    Limits, Membership, Placement,
+    births::{decode_births, encode_births, give_births, named_in},
+};
 
 /// How people and other programs know a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,13 +69,16 @@ pub struct Member {
     pub standing: Standing,
     /// If this epoch began to admit a replica again that had lost its memory: the life of that replica. Otherwise 0.
     pub readmitted: Incarnation,
+    /// The birth of the data directory that has its vote, once a change has named it
+    /// ([`Change::names`](crate::Change)). A replica of this id with another birth has nothing to say in this group.
+    pub birth: Option<u64>,
 }
 
 impl Member {
-    /// A member that votes, and that no epoch readmitted.
+    /// A member that votes, that no epoch readmitted, and whose birth no change has named.
     #[must_use]
     pub fn voter(id: ReplicaId, info: MemberInfo) -> Member {
-        Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0) }
+        Member { id, info, standing: Standing::Voter, readmitted: Incarnation(0), birth: None }
     }
 }
 
@@ -214,6 +220,14 @@ impl Group {
         }
         writer.u32(u32::try_from(self.outgoing.len()).expect("few members"));
         self.outgoing.iter().for_each(|&id| writer.replica(id));
+        let cluster = self.placement.iter().flat_map(|placement| &placement.cluster);
+        let mut named = named_in(self.members.iter().chain(&self.former).chain(cluster));
+        named.sort_unstable();
+        named.dedup();
+        if !named.is_empty() {
+            writer.u8(BIRTHS);
+            encode_births(&named, &mut writer);
+        }
         self.membership.encode(&mut writer);
         // A group without a placement writes nothing, as it did before there were any.
         self.placement.iter().for_each(|placement| placement.encode(&mut writer));
@@ -231,13 +245,21 @@ impl Group {
         let overrides = read_name(&mut reader, "options")?;
         let limits = read_limits(&mut reader)?;
         let next_id = reader.replica("next id")?;
-        let members = read_members(&mut reader)?;
-        let former = read_members(&mut reader)?;
+        let mut members = read_members(&mut reader)?;
+        let mut former = read_members(&mut reader)?;
         let count = reader.u32("outgoing voters")?;
         let outgoing = (0..count).map(|_| reader.replica("outgoing voter")).collect::<Result<_, _>>()?;
+        let has_births = reader.peek() == Some(BIRTHS);
+        let mut named = Vec::new();
+        if has_births {
+            reader.u8("births")?;
+            named = decode_births(&mut reader)?;
+            give_births(members.iter_mut().chain(&mut former), &named);
+        }
         let membership = Membership::decode(&mut reader)?;
         let placed = reader.remaining() > 0;
-        let placement = placed.then(|| Placement::decode(&mut reader)).transpose()?;
+        let mut placement = placed.then(|| Placement::decode(&mut reader)).transpose()?;
+        give_births(placement.iter_mut().flat_map(|placement| &mut placement.cluster), &named);
         reader.finish()?;
         Ok(Group {
             version,
@@ -332,7 +354,12 @@ impl Standing {
     }
 }
 
+/// Says that births follow, where a program that does not know them expects what [`Membership`] writes: it refuses the
+/// group.
+const BIRTHS: u8 = 3;
+
 impl Member {
+    /// Writes the member without its birth, which is added after all members ([`encode_births`]).
     pub(crate) fn encode(&self, writer: &mut Writer) {
         writer.replica(self.id);
         self.info.encode(writer);
@@ -346,6 +373,7 @@ impl Member {
             info: MemberInfo::decode(reader)?,
             standing: Standing::decode(reader)?,
             readmitted: Incarnation(reader.u64("readmitted life")?),
+            birth: None,
         })
     }
 }

@@ -38,6 +38,7 @@
 mod ahead;
 mod backlog;
 mod batcher;
+mod births;
 mod catch_up;
 mod change;
 mod clock;
@@ -73,8 +74,9 @@ mod state_machine;
 mod transfer;
 mod voters;
 
+pub use births::Met;
 pub use catch_up::SEGMENTS_MAX;
-pub use change::{Change, ChangeRequest, Refusal, decode_reply, encode_reply};
+pub use change::{Change, ChangeRequest, Named, Refusal, decode_reply, encode_reply};
 pub use clock::Tick;
 pub use decided::{Decided, LogBegin, LogFrom, LogPart};
 pub use error::RequestError;

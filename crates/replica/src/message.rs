@@ -18,10 +18,15 @@
 use bytes::Bytes;
 use synod_consensus::{LeaderView, Message};
 use synod_wire::{
-    Batch, DecodeError, Encoded, Epoch, MESSAGES_VERSION, Reader, ReplicaId, SessionId, Slot, Writer,
+    BIRTHS_SINCE, Batch, DecodeError, Encoded, Epoch, MESSAGES_VERSION, Reader, ReplicaId, SessionId, Slot,
+    Writer,
 };
 
-use crate::{Mark, decided::Decided};
+use crate::{
+    Mark, Named,
+    births::{decode_births, encode_births},
+    decided::Decided,
+};
 
 /// A message from one replica to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +61,9 @@ pub enum PeerMessage {
         /// The fingerprints: the newest one, and some before it.
         marks: Vec<Mark>,
     },
+    /// To the caretaker: the births of all voters, as the sender has sessions with them. Versions before
+    /// [`BIRTHS_SINCE`] do not have this message.
+    Births(Vec<Named>),
     /// To the leader: the sender's protocol could not take in what came, and dropped some of it; now it can.
     /// What was sent to it before may be lost, as when a session begins.
     Missed {
@@ -186,11 +194,14 @@ const TURNED_DOWN: u8 = 14;
 const MISSED: u8 = 15;
 const HISTORY: u8 = 16;
 const REJOIN: u8 = 17;
+const BIRTHS: u8 = 18;
 
 /// The first version with `History`.
 const HISTORY_VERSION: u16 = 5;
 /// Bytes of a fingerprint with its slot.
 const MARK_BYTES: usize = 16;
+/// Bytes of a birth with its replica.
+const NAMED_BYTES: usize = 16;
 
 /// About the most bytes that everything except batches and pieces of snapshots takes in a message.
 const OTHER_BYTES: u64 = 256;
@@ -207,6 +218,7 @@ impl PeerMessage {
             }
             PeerMessage::Chunk { bytes, .. } => bytes.len() as u64,
             PeerMessage::History { marks, .. } => (marks.len() * MARK_BYTES) as u64,
+            PeerMessage::Births(births) => (births.len() * NAMED_BYTES) as u64,
             _ => 0,
         };
         contents + OTHER_BYTES
@@ -215,7 +227,11 @@ impl PeerMessage {
     /// Whether a replica that speaks this version knows this message; otherwise it is not sent to that replica.
     #[must_use]
     pub fn is_spoken_in(&self, version: u16) -> bool {
-        version >= HISTORY_VERSION || !matches!(self, PeerMessage::History { .. })
+        match self {
+            PeerMessage::History { .. } => version >= HISTORY_VERSION,
+            PeerMessage::Births(_) => version >= BIRTHS_SINCE,
+            _ => true,
+        }
     }
 
     /// The bytes for a frame, in the newest version.
@@ -252,6 +268,10 @@ impl PeerMessage {
                     writer.slot(mark.slot);
                     writer.u64(mark.fingerprint);
                 }
+            }
+            PeerMessage::Births(births) => {
+                writer.u8(BIRTHS);
+                encode_births(births, &mut writer);
             }
             PeerMessage::Missed { epoch } => {
                 writer.u8(MISSED);
@@ -349,6 +369,7 @@ impl PeerMessage {
                 let marks = (0..count).map(mark).collect::<Result<_, DecodeError>>()?;
                 PeerMessage::History { since, marks }
             }
+            BIRTHS if version >= BIRTHS_SINCE => PeerMessage::Births(decode_births(&mut reader)?),
             REJOIN => PeerMessage::Rejoin { kept: reader.slot("kept")?, decided: reader.slot("decided")? },
             MISSED => PeerMessage::Missed { epoch: Epoch(reader.u64("epoch")?) },
             SEEK_LEADER => PeerMessage::SeekLeader,

@@ -19,7 +19,10 @@ use std::fmt;
 use synod_wire::{Batch, DecodeError, Incarnation, Reader, ReplicaId, Slot, Writer};
 
 use crate::{
-    Goal, Group, Member, MemberSet, Membership, Refusal, Standing, change::Concerns, group::read_members,
+    Goal, Group, Member, MemberSet, Membership, Refusal, Standing,
+    births::{give_births, named_in},
+    change::Concerns,
+    group::read_members,
 };
 
 /// What the members of a cluster that do not vote in a group are to it.
@@ -194,6 +197,10 @@ impl Group {
     /// to vote in its place learns.
     pub(crate) fn arrange(&mut self, cluster: Vec<Member>, choice: Option<Choice>) -> Concerns {
         let voters: Vec<_> = self.voters().collect();
+        // What either of the two groups names is named in both.
+        let known = named_in(self.members.iter().chain(&self.former));
+        let mut cluster = cluster;
+        give_births(&mut cluster, &known);
         let part = |told: &Member| match &choice {
             None if told.standing == Standing::Voter => Part::Votes,
             None => Part::Learns,
@@ -241,8 +248,10 @@ impl Group {
 
     /// A member of the cluster as a member of this group.
     fn known_as(&self, told: &Member, standing: Standing) -> Member {
-        let readmitted = self.member(told.id).map_or(Incarnation(0), |own| own.readmitted);
-        Member { standing, readmitted, ..told.clone() }
+        let own = self.member(told.id);
+        let readmitted = own.map_or(Incarnation(0), |own| own.readmitted);
+        let birth = own.and_then(|own| own.birth).or(told.birth);
+        Member { standing, readmitted, birth, ..told.clone() }
     }
 
     /// The vote of `old` has gone to another member; with the last that was to come, all leave that were not chosen.
@@ -360,7 +369,7 @@ mod tests {
         loop {
             let next = group.learners().find(|&(_, goal)| goal != Goal::Learn);
             let Some((id, _)) = next else { return group };
-            group = made(&group, Change::Promote(id));
+            group = made(&group, Change::promote(id));
         }
     }
 
@@ -375,7 +384,7 @@ mod tests {
     fn replaced(first: &Group, old: u64) -> [Group; 2] {
         let goal = Goal::Replace(ReplicaId(old));
         let joined = made(first, Change::Add { info: info(&format!("n{}", first.next_id)), goal });
-        let promoted = made(&joined, Change::Promote(first.next_id));
+        let promoted = made(&joined, Change::promote(first.next_id));
         [joined, promoted]
     }
 
@@ -493,7 +502,7 @@ mod tests {
         assert_eq!(place(&learns, &[1, 4]), Err(Refusal::NotAVoterOfFirst(ReplicaId(4))));
         let one = place(&learns, &[1]).expect("it votes there");
         assert_eq!(place(&one, &[1]), Err(Refusal::NothingToDo));
-        assert_eq!(changed(&one, Change::Promote(ReplicaId(2))), Err(Refusal::MembersFollow));
+        assert_eq!(changed(&one, Change::promote(ReplicaId(2))), Err(Refusal::MembersFollow));
     }
 
     #[test]
@@ -530,7 +539,7 @@ mod tests {
                 let change = match rng.u8(0..3) {
                     0 => Change::Add { info: info(&format!("n{}", last.next_id)), goal },
                     1 => Change::Remove(member(rng)),
-                    _ => Change::Promote(last.learners().next().map_or_else(|| member(rng), |(id, _)| id)),
+                    _ => Change::promote(last.learners().next().map_or_else(|| member(rng), |(id, _)| id)),
                 };
                 firsts.extend(changed(&last, change));
             }
@@ -558,7 +567,7 @@ mod tests {
                     _ => {
                         let ready = group.learners().find(|&(_, goal)| goal != Goal::Learn);
                         ready
-                            .map_or(Err(Refusal::NothingToDo), |(id, _)| changed(&group, Change::Promote(id)))
+                            .map_or(Err(Refusal::NothingToDo), |(id, _)| changed(&group, Change::promote(id)))
                     }
                 };
                 group = next.unwrap_or(group);

@@ -70,6 +70,7 @@ impl Replica {
         payload: &Bytes,
         actions: &mut Vec<Action>,
     ) {
+        let named = kind.is_change().then(|| self.with_births(payload));
         let limits = &self.group.limits;
         let outstanding_max = limits.sessions.replica_outstanding_max / 2;
         let has_room = self.requests.has_room(payload.len(), self.settings.queue_bytes_max, outstanding_max);
@@ -79,11 +80,15 @@ impl Replica {
             Some(RequestError::Overloaded)
         } else if payload.len() > limits.request_bytes_max {
             Some(RequestError::TooLarge)
-        } else if kind == CommandKind::Reconfigure && self.is_premature(payload, now) {
-            Some(RequestError::NotCaughtUp)
         } else {
-            None
+            match &named {
+                Some(Err(error)) => Some(*error),
+                Some(Ok(request)) if self.is_premature(request, now) => Some(RequestError::NotCaughtUp),
+                _ => None,
+            }
         };
+        let named = named.and_then(Result::ok).map(|request| (request.kind(), request.encode().to_bytes()));
+        let (kind, payload) = named.as_ref().map_or((kind, payload), |(kind, payload)| (*kind, payload));
         let failed = match (refused, session) {
             (Some(error), _) => Some((request, error)),
             (None, Some(command)) => self.requests.add_of_client(now, request, kind, command, payload).err(),
@@ -227,10 +232,17 @@ impl Replica {
         if self.would_be_stuck(now, &batch) {
             // One more slot may have been decided since a learner was found to have caught up. This asks
             // again at the learner's next message; otherwise it could be so each time.
-            if matches!(change_in(&batch), Some(Change::Promote(_))) {
+            if matches!(change_in(&batch), Some(Change::Promote { .. })) {
                 self.reports.may_ask_again();
             }
             return self.fail_change(&batch, RequestError::Unhealthy, actions);
+        }
+        if ChangeRequest::is_unknown(&batch) && !self.has(Bug::SkipUnknownChange) {
+            // A replica of a later release asks for it. Decided, it would stop all that do not know it.
+            return self.fail_change(&batch, RequestError::NotAChange, actions);
+        }
+        if self.names_a_stranger(change_in(&batch).as_ref()) {
+            return self.fail_change(&batch, RequestError::NotCaughtUp, actions);
         }
         if let Some(changed) = self.group.after(slot, &batch) {
             let ends = changed.is_ok_and(|next| next.epoch != self.group.epoch);
@@ -257,8 +269,8 @@ impl Replica {
             ChangeRefused::Lagging(_) => {
                 // If it comes from a follower, the follower sends it again after a while.
                 self.fail_change(&offered.0, RequestError::NotCaughtUp, actions);
-                if let Some(Change::Promote(refused)) = change_in(&offered.0) {
-                    self.reports.refuse(refused);
+                if let Some(Change::Promote { id, .. }) = change_in(&offered.0) {
+                    self.reports.refuse(id);
                 }
                 self.reports.may_ask_again();
             }

@@ -11,6 +11,7 @@ use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time,
 use crate::{
     Group, History, LogRecord, PeerMessage, RequestError, Settings,
     backlog::Backlog,
+    births::Births,
     catch_up::{Arrived, CatchUp, Piece},
     clock::ClockView,
     decided::{DecidedLog, LogBegin, LogFrom, LogPart},
@@ -39,6 +40,8 @@ pub struct Replica {
     pub(crate) group: Group,
     /// What is known of epochs.
     pub(crate) known: Known,
+    /// Which data directories have votes, and who was met.
+    pub(crate) births: Births,
     /// What this replica's own log holds after slots that it lacks.
     pub(crate) salvaged: Salvaged,
     /// Which replicas are told how far this one is, and what others told of themselves.
@@ -96,7 +99,8 @@ impl Replica {
         now: Time,
         actions: &mut Vec<Action>,
     ) -> Replica {
-        let Recovered { records, last_lsn, snapshot, amnesia, incarnation, nonce, met_all } = recovered;
+        let Recovered { records, last_lsn, snapshot, amnesia, birth, incarnation, nonce, met_all } =
+            recovered;
         let (info, ballots, group, history) = match snapshot {
             Some(Installed { info, ballots, group, history }) => (Some(info), ballots, group, history),
             None if settings.merged => (None, Ballots::ZERO, first, History::merged()),
@@ -107,6 +111,7 @@ impl Replica {
         let session = replica_session(me, incarnation, nonce);
         let mut replica = Replica {
             known: Known::new(&group, amnesia, !met_all),
+            births: Births::new(birth),
             salvaged: Salvaged::default(),
             reports: ProgressReports::default(),
             other_groups: OtherGroups::default(),
@@ -151,6 +156,7 @@ impl Replica {
     fn take(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Receive { from, message } => self.receive(now, from, message, actions),
+            Event::Met { peer, met } => self.births.meet(peer, met),
             Event::MetAll => self.met_all(now, actions),
             Event::Link { peer, link } => {
                 let up = link == Link::Up;
@@ -223,6 +229,7 @@ impl Replica {
         let before = actions.len();
         self.find_way(now, actions);
         self.follow_members(now);
+        self.name_births(now, actions);
         self.propose(now, actions);
         self.ask_reads(now, actions);
         self.instance.flush(now);
@@ -324,6 +331,7 @@ impl Replica {
         let over = epoch != self.group.epoch && !self.has(Bug::DeliverAfterEnd);
         match effect {
             Effect::Append { lsn, record } => {
+                self.log_names(&record);
                 actions.push(Action::Append { lsn, record: LogRecord::Protocol { epoch, record } });
             }
             Effect::Send { to, message, after } => self.send_of_protocol(epoch, to, message, after, actions),
@@ -342,6 +350,9 @@ impl Replica {
     }
 
     fn receive(&mut self, now: Time, from: ReplicaId, message: PeerMessage, actions: &mut Vec<Action>) {
+        if self.is_stranger(from) {
+            return;
+        }
         let message = match message {
             PeerMessage::History { since, marks } => return self.heard_history(from, since, &marks, actions),
             message => message,
@@ -353,7 +364,9 @@ impl Replica {
         match message {
             PeerMessage::History { .. } => unreachable!("taken above"),
             PeerMessage::Protocol { epoch, message } => {
-                if epoch == self.known.running() && self.instance.runs() {
+                if self.is_disowned_by(&message) {
+                    self.stop_taking_part(now, actions);
+                } else if epoch == self.known.running() && self.instance.runs() {
                     self.instance.receives(&message);
                     self.meets(from);
                     match self.filled(message) {
@@ -372,6 +385,7 @@ impl Replica {
                     self.leader_found(now, from, leader);
                 }
             }
+            PeerMessage::Births(births) => self.births_told(from, births),
             PeerMessage::Missed { epoch } => {
                 if epoch == self.known.running() {
                     self.forwarded.missed_by(from);
@@ -444,7 +458,11 @@ impl Replica {
         batch: Batch,
         actions: &mut Vec<Action>,
     ) {
+        if self.halts_at(slot, &batch, actions) {
+            return;
+        }
         let position = self.position();
+        self.names_delivered(slot);
         self.history.push(slot, &batch);
         self.meet_earlier_life(actions);
         self.decided.push(slot, position, ballots, batch.clone());
@@ -544,6 +562,7 @@ impl Replica {
             catches_up.then(|| self.catch_up.deadline(&self.pace())).flatten(),
             self.progress_at(),
             self.follow_at(),
+            self.births_at(),
             self.tick_at(),
             self.proposes_at(),
         ];

@@ -410,6 +410,7 @@ mod tests {
             last_lsn: Lsn::ZERO,
             snapshot: Some(executor.installed(GroupId::FIRST, 1_000)),
             amnesia: false,
+            birth: 1,
             incarnation: Incarnation(1),
             nonce: 0,
             met_all: true,

@@ -16,7 +16,6 @@
 //! - A replica that is removed votes while the group is unsettled.
 //! - A replica without memory takes no part in the epoch any more, and asks for one that is begun for its present life.
 
-use bytes::Bytes;
 use synod_consensus::{Bug, Dissemination, LeaderView, Members, VoterSets};
 use synod_wire::{Batch, ReplicaId, Slot, Time};
 
@@ -136,18 +135,24 @@ impl Replica {
         if !self.instance.runs() {
             return false;
         }
-        let in_it = self.group.epoch != self.known.running() || self.group.runs_at(self.me);
+        let runs_here = self.group.runs_at(self.me) && !self.is_disowned();
+        let in_it = self.group.epoch != self.known.running() || runs_here;
         let runs_on = self.has(Bug::RunWhileAway) && self.group.is_away(self.me);
         if in_it || runs_on {
             return false;
         }
+        self.stop_taking_part(now, actions);
+        true
+    }
+
+    /// Stops the protocol. What it held back leaves: it was true when it was said.
+    pub(crate) fn stop_taking_part(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.say_what_ended_it(now, actions);
         self.instance.stop();
         self.fail_remote_reads(actions);
         if self.leads() {
             self.leader_changed(now, LeaderView::default(), actions);
         }
-        true
     }
 
     // Learners.
@@ -161,8 +166,10 @@ impl Replica {
         let learners = self.group.learners().filter(|&(_, goal)| goal != Goal::Learn);
         let ready = |&(id, goal): &(ReplicaId, Goal)| self.has_caught_up(id, now) && !self.is_held_back(goal);
         let ready: Vec<_> = learners.filter(ready).map(|(id, _)| id).collect();
-        if let Some(id) = self.reports.next_to_promote(&ready) {
-            self.ask_for(now, Change::Promote(id));
+        if let Some(id) = self.reports.next_to_promote(&ready)
+            && let Some(birth) = self.birth_to_name(id)
+        {
+            self.ask_for(now, Change::Promote { id, birth });
         }
     }
 
@@ -186,9 +193,8 @@ impl Replica {
     }
 
     /// Whether a change promotes a learner that has not caught up, which would not help to form a quorum.
-    pub(crate) fn is_premature(&self, payload: &Bytes, now: Time) -> bool {
-        let Ok(request) = ChangeRequest::decode(payload.clone()) else { return false };
-        let Change::Promote(promoted) = request.change else { return false };
+    pub(crate) fn is_premature(&self, request: &ChangeRequest, now: Time) -> bool {
+        let Change::Promote { id: promoted, .. } = request.change else { return false };
         let learns = self.group.learners().any(|(id, _)| id == promoted);
         learns && !self.has_caught_up(promoted, now)
     }
@@ -228,7 +234,7 @@ mod tests {
     #[test]
     fn one_voter_more_or_less_is_settled_at_once_and_begins_no_epoch() {
         let group = with_learner(&raft(3), Goal::Vote);
-        let four = changed(&group, Change::Promote(ReplicaId(4)));
+        let four = changed(&group, Change::promote(ReplicaId(4)));
         assert_eq!((four.epoch, four.first, four.version), (Epoch(1), Slot(1), 3));
         assert_eq!(four.voter_sets(), VoterSets::simple(ids(&[1, 2, 3, 4])));
         let three = changed(&four, Change::Remove(ReplicaId(1)));
@@ -239,7 +245,7 @@ mod tests {
     #[test]
     fn a_replacement_needs_both_majorities_until_it_is_settled() {
         let group = with_learner(&raft(3), Goal::Replace(ReplicaId(1)));
-        let promotion = batch(&group, Change::Promote(ReplicaId(4)));
+        let promotion = batch(&group, Change::promote(ReplicaId(4)));
         let joint = VoterSets::joint(ids(&[2, 3, 4]), ids(&[1, 2, 3]));
         assert_eq!(group.voters_after(Slot(9), &promotion), Some(joint.clone()));
         let unsettled = group.after(Slot(9), &promotion).unwrap().unwrap();
@@ -277,11 +283,11 @@ mod tests {
         let group = with_learner(&raft(3), Goal::Learn);
         let seen = group.voting(learner).expect("it runs the protocol");
         assert_eq!((seen.ids(), seen.index(learner)), (&ids(&[1, 2, 3])[..], None));
-        let readmitted = changed(&group, Change::Readmit { id: learner, life: Incarnation(2) });
+        let readmitted = changed(&group, Change::Readmit { id: learner, life: Incarnation(2), birth: None });
         assert_eq!(readmitted.epoch, Epoch(2));
         let paxos = with_learner(&Group::of(&Options::default(), ids(&[1, 2, 3])), Goal::Learn);
         assert!(paxos.voting(learner).is_none());
-        let readmit = batch(&paxos, Change::Readmit { id: learner, life: Incarnation(2) });
+        let readmit = batch(&paxos, Change::Readmit { id: learner, life: Incarnation(2), birth: None });
         assert_eq!(paxos.after(Slot(9), &readmit), Some(Err(Refusal::NothingToDo)));
     }
 }

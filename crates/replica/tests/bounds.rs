@@ -44,11 +44,16 @@ impl Bench {
             records,
             snapshot: None,
             amnesia: false,
+            birth: 1,
             incarnation: Incarnation(1),
             nonce: 0,
             met_all: true,
         };
-        let group = Group::of(options, (1..=members).map(ReplicaId));
+        let mut group = Group::of(options, (1..=members).map(ReplicaId));
+        if let [alone] = &mut group.members[..] {
+            // It would name its own birth first.
+            alone.birth = Some(1);
+        }
         let now = Time::ZERO + std::time::Duration::from_secs(1);
         let mut actions = Vec::new();
         let replica = Replica::start(settings, me, group, recovered, now, &mut actions);

@@ -52,6 +52,7 @@ fn started(voters: u64, snapshot: Option<Installed>, letters: &str) -> Replica {
         records,
         snapshot,
         amnesia: false,
+        birth: 1,
         incarnation: Incarnation(2),
         nonce: 1,
         met_all: true,

@@ -28,6 +28,7 @@ fn proposed(how: Dissemination, batch: Batch) -> Vec<Action> {
         records: Vec::new(),
         snapshot: None,
         amnesia: false,
+        birth: 1,
         incarnation: Incarnation(1),
         nonce: 0,
         met_all: true,

@@ -32,6 +32,7 @@ impl Bench {
             last_lsn: Lsn::ZERO,
             snapshot: None,
             amnesia: false,
+            birth: 1,
             incarnation: Incarnation(1),
             nonce: 0,
             met_all: true,

@@ -32,6 +32,7 @@ fn recovered(records: Vec<LogRecord>) -> Recovered {
         records,
         snapshot: None,
         amnesia: false,
+        birth: 1,
         incarnation: Incarnation(2),
         nonce: 0,
         met_all: true,
@@ -337,7 +338,7 @@ fn amnesia_of_which_only_the_protocols_records_know_goes_on_to_the_next_epoch() 
 #[test]
 fn multipaxos_knows_in_the_next_epoch_what_it_has_learned_again() {
     let first = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
-    let change = Change::Readmit { id: ReplicaId(2), life: Incarnation(5) };
+    let change = Change::Readmit { id: ReplicaId(2), life: Incarnation(5), birth: None };
     let request = ChangeRequest { expected: first.version, change };
     let mut builder = BatchBuilder::new();
     builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());

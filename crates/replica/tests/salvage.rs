@@ -133,6 +133,7 @@ impl Run {
             records,
             snapshot: None,
             amnesia: true,
+            birth: 1,
             incarnation: Incarnation(2),
             nonce: 0,
             met_all: true,

@@ -86,6 +86,7 @@ impl World {
             last_lsn: Lsn::ZERO,
             snapshot: None,
             amnesia: false,
+            birth: 1,
             incarnation: Incarnation(1),
             nonce: 0,
             met_all: true,

@@ -171,7 +171,7 @@ fn kind(kind: CommandKind) -> Kind {
         CommandKind::Apply => Kind::Apply,
         CommandKind::OpenSession => Kind::OpenSession,
         CommandKind::AdvanceClock => Kind::AdvanceClock,
-        CommandKind::Reconfigure => Kind::Reconfigure,
+        CommandKind::Reconfigure | CommandKind::ReconfigureNamed => Kind::Reconfigure,
         CommandKind::Settle => Kind::Settle,
         CommandKind::Skip => Kind::Skip,
         kind => unreachable!("{kind:?} is no command of a batch"),

@@ -8,7 +8,7 @@ use synod_api::{
 };
 use synod_consensus::{LeaderView, Message, dissemination};
 use synod_replica::{
-    Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, PeerMessage, Routed, Standing,
+    Change, ChangeRequest, Decided, Goal, Group, LogRecord, Member, Named, PeerMessage, Routed, Standing,
 };
 use synod_wire::{Batch, CommandKind, Epoch};
 
@@ -27,6 +27,7 @@ pub fn message(message: &PeerMessage) -> String {
             Some(mark) => format!("History through slot {}: {:016x}", mark.slot, mark.fingerprint),
             None => "History of nothing".to_owned(),
         },
+        PeerMessage::Births(births) => format!("Births {}", named(births)),
         PeerMessage::Missed { epoch } => format!("{}Missed", in_epoch(*epoch)),
         PeerMessage::Rejoin { kept, decided } => format!("Rejoin kept={kept} decided={decided}"),
         PeerMessage::SeekLeader => "SeekLeader".to_owned(),
@@ -101,6 +102,7 @@ pub fn class(message: &PeerMessage) -> &'static str {
     match message {
         PeerMessage::Protocol { message, .. } => message.body().class().name(),
         PeerMessage::Progress { .. } | PeerMessage::SeekLeader => "progress",
+        PeerMessage::Births(_) => "births",
         PeerMessage::Missed { .. } => "missed",
         PeerMessage::Rejoin { .. } => "rejoin",
         PeerMessage::History { .. } => "history",
@@ -174,7 +176,7 @@ pub fn view(view: LeaderView) -> String {
 pub fn change(request: &ChangeRequest) -> String {
     let change = match &request.change {
         Change::Add { info, goal } => format!("add {}{}", info.name, purpose(*goal)),
-        Change::Promote(id) => format!("promote {id}"),
+        Change::Promote { id, birth } => format!("promote {id}{}", of_birth(*birth)),
         Change::Remove(id) => format!("remove {id}"),
         Change::Update { id, info } => format!("update {id} to {}", info.peer_urls.join(" ")),
         Change::Order { protocol, election, overrides } => {
@@ -182,7 +184,8 @@ pub fn change(request: &ChangeRequest) -> String {
             format!("order by {protocol}, election {election}{with}")
         }
         Change::Limits(limits) => format!("limits {limits}"),
-        Change::Readmit { id, life } => format!("readmit life {life} of {id}"),
+        Change::Readmit { id, life, birth } => format!("readmit life {life} of {id}{}", of_birth(*birth)),
+        Change::NameBirths(births) => format!("name births {}", named(births)),
         Change::Follow(set) => {
             let members: Vec<String> = set.members.iter().map(member).collect();
             format!("follow version {} of group 0: {}", set.version, members.join(", "))
@@ -195,6 +198,15 @@ pub fn change(request: &ChangeRequest) -> String {
         other => format!("{other:?}"),
     };
     format!("{change} (of version {})", request.expected)
+}
+
+fn named(births: &[Named]) -> String {
+    let births: Vec<_> = births.iter().map(|(id, birth)| format!("{id} {birth:x}")).collect();
+    births.join(", ")
+}
+
+fn of_birth(birth: Option<u64>) -> String {
+    birth.map_or(String::new(), |birth| format!(" of birth {birth:x}"))
 }
 
 fn purpose(goal: Goal) -> String {
@@ -243,7 +255,7 @@ pub fn batch(batch: &Batch) -> String {
             CommandKind::Apply => command(&entry.payload),
             CommandKind::OpenSession => "open session".to_owned(),
             CommandKind::AdvanceClock => "clock".to_owned(),
-            CommandKind::Reconfigure => match ChangeRequest::decode(entry.payload.clone()) {
+            kind if kind.is_change() => match ChangeRequest::decode(entry.payload.clone()) {
                 Ok(request) => change(&request),
                 Err(_) => "unreadable change".to_owned(),
             },

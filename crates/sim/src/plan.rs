@@ -57,6 +57,8 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// The changes that an operator makes.
     pub changes: ChangePlan,
+    /// Whether the births of the first voters are still to be named; otherwise the group begins with them.
+    pub births_later: bool,
     /// The family of the seed.
     pub family: Family,
     /// How many times only some links work for a long while; see [`Topology`].
@@ -457,6 +459,7 @@ impl Plan {
             execute,
             burst,
             faults,
+            births_later: Rng::with_seed(seed ^ 0xb1_47_45).u8(0..4) == 0,
             clients,
             watches: WatchPlan::draw(seed),
             settings,

@@ -65,6 +65,15 @@ pub struct PeerBook {
 #[derive(Debug)]
 struct State {
     book: Book,
+    /// The births that each group names. The groups are written down elsewhere, so these are not in the file.
+    named: BTreeMap<GroupId, BTreeMap<ReplicaId, u64>>,
+}
+
+impl State {
+    /// The birth that has the vote of a replica. A data directory is in all groups, so whichever names it is right.
+    fn named(&self, id: ReplicaId) -> Option<u64> {
+        self.named.values().find_map(|named| named.get(&id)).copied()
+    }
 }
 
 /// What a replica knew to be decided, which its log does not say.
@@ -98,14 +107,36 @@ impl PeerBook {
     fn open_on(disk: Arc<dyn Disk>, dir: &Path, me: Identity) -> Result<PeerBook, StorageError> {
         let path = dir.join(FILE_NAME);
         let book = read(&*disk, &path, me)?;
-        Ok(PeerBook { disk, path, me, state: Mutex::new(State { book }) })
+        Ok(PeerBook { disk, path, me, state: Mutex::new(State { book, named: BTreeMap::new() }) })
     }
 
-    /// Meets the replica `id`, which introduces itself. If no replica was seen under this id before, it is
-    /// this one from now on. A life that is met for the first time is remembered durably before this returns;
-    /// later calls touch no file. `heard` is the nonce of a life of `id`, and the last record of its log on
-    /// which anything rests that it has told. `welcomed` says that it has recognised this replica. The call
-    /// blocks for the disk.
+    /// From now on the vote of each of these replicas in a group belongs to this birth: another one is not met, and
+    /// that one is met whatever was seen under the id before. Returns the replicas that were seen with another birth.
+    pub fn expect(
+        &self,
+        group: GroupId,
+        named: impl IntoIterator<Item = (ReplicaId, u64)>,
+    ) -> Vec<ReplicaId> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.named.insert(group, named.into_iter().collect());
+        let differs = |(id, seen): (&ReplicaId, &Acquaintance)| {
+            state.named(*id).is_some_and(|birth| birth != seen.birth).then_some(*id)
+        };
+        state.book.peers.iter().filter_map(differs).collect()
+    }
+
+    /// Whether a group names births ([`expect`](PeerBook::expect)).
+    #[must_use]
+    pub fn expects_births(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.named.values().any(|named| !named.is_empty())
+    }
+
+    /// Meets the replica `id`, which introduces itself. If no replica was seen under this id before, and no group names
+    /// its birth ([`expect`](PeerBook::expect)), it is this one from now on. A life that is met for the first time is
+    /// remembered durably before this returns; later calls touch no file. `heard` is the nonce of a life of `id`, and
+    /// the last record of its log on which anything rests that it has told. `welcomed` says that it has recognised this
+    /// replica. The call blocks for the disk.
     ///
     /// # Errors
     /// The book could not be written. The new life is then not recognised, and may be at the next attempt;
@@ -118,14 +149,14 @@ impl PeerBook {
         heard: Option<(u64, Lsn)>,
         welcomed: bool,
     ) -> Result<Result<(), Stranger>, StorageError> {
-        self.look(|book| {
+        self.look_at(|state| {
+            let book = &state.book;
             let known = book.peers.get(&id).copied();
             let known = known.map(|known| match heard {
                 Some((nonce, told)) if nonce == known.nonce => known.heard(told),
                 _ => known,
             });
-            let met = known.map_or_else(|| Ok(Acquaintance::first(who)), |known| known.meet(who));
-            let met = match met {
+            let met = match Acquaintance::judge(known.as_ref(), state.named(id), who) {
                 Ok(met) => met,
                 Err(stranger) => return (Err(stranger), None),
             };
@@ -248,8 +279,12 @@ impl PeerBook {
     /// Shows the book to `look`, and replaces it if that returns another. Calls take turns, so that no two
     /// births of a replica are both the first.
     fn look<T>(&self, look: impl FnOnce(&Book) -> (T, Option<Book>)) -> Result<T, StorageError> {
+        self.look_at(|state| look(&state.book))
+    }
+
+    fn look_at<T>(&self, look: impl FnOnce(&State) -> (T, Option<Book>)) -> Result<T, StorageError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (result, changed) = look(&state.book);
+        let (result, changed) = look(&*state);
         if let Some(book) = changed {
             // If writing fails, the file may hold either book, and nothing of the new one was promised. The
             // next change writes the whole book to another file, so it may use a disk that failed once.
@@ -397,6 +432,21 @@ mod tests {
 
     fn recognises(book: &PeerBook, id: ReplicaId, birth: u64) -> bool {
         book.meet(id, &born(birth), None, true).unwrap().is_ok()
+    }
+
+    #[test]
+    fn the_birth_that_a_group_names_is_met_whatever_was_seen_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let book = open(folder.path());
+        assert!(recognises(&book, TWO, 20) && recognises(&book, THREE, 30));
+        assert!(!book.expects_births());
+        assert_eq!(book.expect(GroupId(1), [(TWO, 21), (THREE, 30)]), [TWO]);
+        assert!(book.expects_births());
+        assert!(!recognises(&book, TWO, 20) && recognises(&book, TWO, 21) && !recognises(&book, TWO, 20));
+        assert!(recognises(&book, THREE, 30) && !recognises(&book, THREE, 31));
+        assert_eq!(book.expect(GroupId(1), [(TWO, 21)]), []);
+        // What was met in the end is in the file.
+        assert_eq!(open(folder.path()).births(), BTreeMap::from([(TWO, 21), (THREE, 30)]));
     }
 
     #[test]

@@ -93,6 +93,7 @@ fn start_one(
     let own = Arc::clone(&sender);
     let transport = Transport::start_on(config, vec![listener], move |event| {
         match event {
+            Event::Met { .. } => {}
             Event::Received { .. } => received(own.get().expect("set before anything is sent")),
             Event::Up { .. } => _ = up.send(()),
             // The other replica is shut down.

@@ -63,6 +63,8 @@ pub enum Unrecognised {
     Stranger(Stranger),
     /// This replica cannot remember whom it meets.
     Unwritten,
+    /// The group has changes that are known in this version of the messages and later ones only.
+    Outdated(u16),
 }
 
 impl From<Stranger> for Unrecognised {
@@ -78,6 +80,8 @@ pub struct Meeting {
     pub heard: Option<(u64, Lsn)>,
     /// This replica called, and the peer has welcomed it: it takes this replica for the one that it knows.
     pub welcomed: bool,
+    /// The version in which both replicas would speak.
+    pub version: u16,
 }
 
 /// See [`Config::recognise`].

@@ -39,6 +39,11 @@ enum DialError {
     #[error("this replica cannot write down whom it has met")]
     Unwritten,
     #[error(
+        "it speaks at most version {theirs} of the messages, and this group has changes that take version {least}: start a \
+         later release there"
+    )]
+    Outdated { theirs: u16, least: u16 },
+    #[error(
         "it takes messages of at most {theirs} bytes, and this replica may have to send one of {ours}: the two were built \
          with different bounds on frames (frame_bytes_max)"
     )]
@@ -117,6 +122,7 @@ impl DialError {
                 | DialError::OtherBirth
                 | DialError::Stranger(_)
                 | DialError::Unwritten
+                | DialError::Outdated { .. }
                 | DialError::SmallFrames { .. }
         )
     }
@@ -145,13 +151,14 @@ fn open(config: &Config, link: &Arc<Link>, target: &Target) -> Result<(Arc<Strea
         return Err(DialError::SmallFrames { theirs, ours });
     }
     let life = Life::of(&welcome.who);
-    let meeting = Meeting { heard: link.heard(), welcomed: true };
+    let meeting = Meeting { heard: link.heard(), welcomed: true, version: welcome.version };
     (config.recognise)(link.id(), &welcome.who, meeting).map_err(|unrecognised| match unrecognised {
         Unrecognised::Stranger(stranger) if stranger.mismatch == Mismatch::OtherBirth => {
             DialError::OtherBirth
         }
         Unrecognised::Stranger(stranger) => DialError::Stranger(stranger),
         Unrecognised::Unwritten => DialError::Unwritten,
+        Unrecognised::Outdated(least) => DialError::Outdated { theirs: welcome.version, least },
     })?;
     if !link.see(life) {
         return Err(DialError::OldIncarnation);

@@ -165,11 +165,17 @@ pub(crate) struct Session {
     serial: u64,
     /// The version that was agreed on.
     version: u16,
-    /// The nonce of the peer's life.
-    nonce: u64,
+    /// The peer's life.
+    life: Life,
 }
 
 impl Session {
+    /// Whose messages follow.
+    pub(crate) fn met(&self) -> Event {
+        let Life { birth, incarnation, .. } = self.life;
+        Event::Met { peer: self.link.id(), birth, incarnation, version: self.version }
+    }
+
     /// Takes the frames of the session off its connection.
     pub(crate) fn reader<R: Read>(&self, source: R) -> FrameReader<R> {
         let config = &self.shared.config;
@@ -185,7 +191,7 @@ impl Session {
     pub(crate) fn arrived(&self, frame: Arrived) -> Option<Event> {
         let link = &self.link;
         // This comes before what the frame says is believed.
-        link.hear(self.nonce, frame.durable);
+        link.hear(self.life.nonce, frame.durable);
         link.counters.frames_received.fetch_add(1, Relaxed);
         link.counters.bytes_received.fetch_add(frame.bytes as u64, Relaxed);
         match frame.content {
@@ -265,7 +271,7 @@ impl Receiver {
 
     fn admit_replica(&self, hello: &Hello, version: u16) -> Result<Session, HandshakeError> {
         let config = &self.shared.config;
-        match self.find_link(hello).and_then(|link| self.claim_turn(&link, hello).map(|()| link)) {
+        match self.find_link(hello).and_then(|link| self.claim_turn(&link, hello, version).map(|()| link)) {
             Ok(link) => {
                 link.hear_life(hello.who.nonce, hello.who.durable);
                 let me = self.shared.introduction(version);
@@ -274,7 +280,7 @@ impl Receiver {
                 let incarnation = hello.who.incarnation;
                 debug!(peer = %link.id(), remote = %self.remote, %incarnation, version, "accepted");
                 let (shared, serial) = (Arc::clone(&self.shared), self.serial);
-                Ok(Session { shared, link, serial, version, nonce: hello.who.nonce })
+                Ok(Session { shared, link, serial, version, life: Life::of(&hello.who) })
             }
             Err(refusal) => {
                 let Hello { cluster, from, to, who } = hello;
@@ -324,12 +330,15 @@ impl Receiver {
     }
 
     /// Makes this the connection on which the peer is received, if the caller is the replica that this one knows.
-    fn claim_turn(&self, link: &Link, hello: &Hello) -> Result<(), Refusal> {
-        let meeting = Meeting { heard: link.heard(), welcomed: false };
+    fn claim_turn(&self, link: &Link, hello: &Hello, version: u16) -> Result<(), Refusal> {
+        let meeting = Meeting { heard: link.heard(), welcomed: false, version };
         let recognised = (self.shared.config.recognise)(hello.from, &hello.who, meeting);
         recognised.map_err(|unrecognised| match unrecognised {
             Unrecognised::Stranger(stranger) => Refusal::of(stranger),
             Unrecognised::Unwritten => Refusal::Unwritten,
+            Unrecognised::Outdated(least) => {
+                Refusal::Version(Some(least..=*self.shared.config.versions.end()))
+            }
         })?;
         if link.turn.claim(self.serial, self.stream.socket(), || link.see(Life::of(&hello.who))) {
             return Ok(());
@@ -371,6 +380,7 @@ impl Receiver {
     /// Hands over together what one read has brought: each time may wake the owner.
     fn deliver_frames(&self, session: &Session) -> Result<(), FrameError> {
         let mut reader = session.reader(&*self.stream);
+        self.shared.emit(vec![session.met()])?;
         while session.goes_on() {
             let Some(frame) = reader.next_frame()? else {
                 break;

@@ -34,6 +34,8 @@ pub(crate) struct Flow {
     ended: Sender<Result<(), FrameError>>,
     /// Whether there may be something to read.
     is_ready: bool,
+    /// Whether the owner was told whose messages these are.
+    is_met: bool,
     /// How the event loop says so, if there is one.
     readiness: Option<Box<dyn Readiness>>,
 }
@@ -73,7 +75,9 @@ impl Entrance {
             Ok(()) => session.reader(Source(Arc::clone(stream))),
             Err(error) => return Some(Err(error.into())),
         };
-        self.flows.send(Flow { session, reader, ended, is_ready: true, readiness: None }).ok()?;
+        self.flows
+            .send(Flow { session, reader, ended, is_ready: true, is_met: false, readiness: None })
+            .ok()?;
         self.bell.ring();
         end.recv().ok()
     }
@@ -147,6 +151,11 @@ impl Flow {
     ) -> Option<Result<(), FrameError>> {
         let mut taken = 0;
         self.is_ready = false;
+        if !std::mem::replace(&mut self.is_met, true)
+            && let Err(error) = sink(self.session.met())
+        {
+            return Some(Err(error.into()));
+        }
         while self.session.goes_on() {
             match self.reader.next_frame() {
                 Ok(Some(frame)) => {

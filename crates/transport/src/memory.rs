@@ -14,7 +14,7 @@ use synod_sync::{
     thread::{self, JoinHandle},
     time::Instant,
 };
-use synod_wire::{Encoded, GROUPS_SINCE, GroupId, Lsn, Mismatch, ReplicaId};
+use synod_wire::{Encoded, GROUPS_SINCE, GroupId, Introduction, Lsn, Mismatch, ReplicaId};
 use tracing::{error, warn};
 
 use crate::{
@@ -87,6 +87,8 @@ impl Count {
 enum Item {
     /// Sessions may have begun or ended, so the thread has to look.
     Look,
+    /// A session to the owner began: whose messages follow.
+    Met(Event),
     Message(Message),
     Stop,
 }
@@ -398,6 +400,7 @@ impl Deliverer {
                 match items.recv_timeout(RETRY_INTERVAL) {
                     Ok(Item::Look) | Err(RecvTimeoutError::Timeout) => break,
                     Ok(Item::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                    Ok(Item::Met(event)) => self.tell(event),
                     Ok(Item::Message(message)) => {
                         if !self.deliver(message) {
                             break;
@@ -478,23 +481,24 @@ impl Deliverer {
         };
         let Some(version) = handshake::common(&self.config.versions, &theirs.versions) else { return };
         let (own, other) = (self.config.introduction(), theirs.introduction());
-        match (theirs.recognise)(me, &own, Meeting { heard: heard_there, welcomed: false }) {
+        match (theirs.recognise)(me, &own, Meeting { heard: heard_there, welcomed: false, version }) {
             Ok(()) => {}
             Err(Unrecognised::Stranger(stranger)) if stranger.mismatch != Mismatch::OtherBirth => {
                 return (self.config.outlived)(peer, &stranger);
             }
             Err(_) => return,
         }
-        let meeting = Meeting { heard: heard_here, welcomed: true };
+        let meeting = Meeting { heard: heard_here, welcomed: true, version };
         if (self.config.recognise)(peer, &other, meeting).is_err() {
             return;
         }
         let session = {
             let mut hub = lock(&self.hub);
             // The hub was not locked meanwhile, so anything may have happened.
-            if hub.reachable(me, peer).is_none_or(|place| place.number != number) {
-                return;
-            }
+            let Some(place) = hub.reachable(me, peer).filter(|place| place.number == number) else { return };
+            // Before the first message of the session, which goes the same way.
+            let Introduction { birth, incarnation, .. } = own;
+            _ = place.inbox.send(Item::Met(Event::Met { peer: me, birth, incarnation, version }));
             let session = hub.next();
             let back = hub.link(peer, me);
             back.heard = Some(later(back.heard, (other.nonce, other.durable)));

@@ -50,6 +50,18 @@ pub enum Event {
         /// The peer.
         peer: ReplicaId,
     },
+    /// What arrives from the peer after this comes from this life of it, until the next event of this kind. It comes before
+    /// the first message of each session in which the peer sends.
+    Met {
+        /// The peer.
+        peer: ReplicaId,
+        /// The birth of its data directory.
+        birth: u64,
+        /// Which life of the peer it is.
+        incarnation: Incarnation,
+        /// The version in which it sends.
+        version: u16,
+    },
     /// A whole, intact message body arrived.
     Received {
         /// The sender.

@@ -205,6 +205,49 @@ fn a_session_speaks_the_highest_version_that_both_know() {
 }
 
 #[test]
+fn a_replica_is_told_whose_messages_come_with_each_life_of_a_peer() {
+    let all = listeners(2);
+    let addresses = addresses(&all);
+    let mut all = all.into_iter();
+    let one = Replica::start(config(1, 1, &addresses), all.next().unwrap());
+    let at = all.next().unwrap();
+    for life in 4..6 {
+        let two = Replica::start(config(2, life, &addresses), at.try_clone().unwrap());
+        two.wait_up(1);
+        two.send(1, b"voted");
+        one.wait_received(2);
+        two.stop();
+    }
+    let met = |life| (ReplicaId(2), birth(2), Incarnation(life), VERSION);
+    assert_eq!(*one.met.lock().unwrap(), [met(4), met(5)]);
+    one.stop();
+}
+
+#[test]
+fn a_peer_that_does_not_know_the_changes_of_the_group_is_refused() {
+    let all = listeners(2);
+    let addresses = addresses(&all);
+    let mut all = all.into_iter();
+    let recognise = |_: ReplicaId, _: &Introduction, meeting: Meeting| {
+        if meeting.version < VERSION { Err(Unrecognised::Outdated(VERSION)) } else { Ok(()) }
+    };
+    let one = Config { recognise: Arc::new(recognise), ..config(1, 1, &addresses) };
+    let one = Replica::start(one, all.next().unwrap());
+    let at = all.next().unwrap();
+    let old = Config { versions: VERSION_OLDEST..=VERSION - 1, ..config(2, 1, &addresses) };
+    let old = Replica::start(old, at.try_clone().unwrap());
+    thread::sleep(Duration::from_millis(300));
+    assert!(!one.metrics(2).connected() && !old.metrics(1).connected());
+    assert!(one.met.lock().unwrap().is_empty());
+    old.stop();
+    let later = Replica::start(config(2, 2, &addresses), at);
+    one.wait_up(2);
+    later.wait_up(1);
+    later.stop();
+    one.stop();
+}
+
+#[test]
 fn strangers_are_not_asked_about() {
     let all = listeners(2);
     let addresses = addresses(&all);

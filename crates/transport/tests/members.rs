@@ -289,7 +289,7 @@ fn members_that_change_under_load_lose_no_session_of_others() {
                 let number = u64::from_le_bytes(body[..].try_into().unwrap());
                 assert!(last.replace(number) < Some(number), "{number} after {last:?}");
             }
-            Event::Up { .. } | Event::Down { .. } | Event::Refused { .. } => {}
+            Event::Up { .. } | Event::Down { .. } | Event::Refused { .. } | Event::Met { .. } => {}
         }
     }
     replicas.into_iter().for_each(Replica::stop);
@@ -324,7 +324,7 @@ fn a_peer_that_comes_back_waits_until_its_former_self_is_gone() {
                 _ = tell.send(Event::Down { peer: ReplicaId(99) });
                 gate.pass();
             }
-            if !matches!(event, Event::Refused { .. }) {
+            if !matches!(event, Event::Refused { .. } | Event::Met { .. }) {
                 _ = tell.send(event);
             }
             Ok(())

@@ -51,6 +51,9 @@ pub enum CommandKind {
     /// The merge of several groups executes it: the group's position in the common order goes on to the number in the
     /// payload, unless it is there already.
     Skip,
+    /// As [`CommandKind::Reconfigure`], for a change that names births of replicas ([`crate::BIRTHS_SINCE`]). A program
+    /// that does not know such changes must not skip one, so it cannot read the batch either.
+    ReconfigureNamed,
 }
 
 /// What a batch means for the common order of several groups.
@@ -63,6 +66,12 @@ pub struct Places {
 }
 
 impl CommandKind {
+    /// Whether it is a change of the group, which is alone in its batch.
+    #[must_use]
+    pub fn is_change(self) -> bool {
+        matches!(self, CommandKind::Reconfigure | CommandKind::ReconfigureNamed)
+    }
+
     fn from_byte(byte: u8) -> Result<CommandKind, DecodeError> {
         Ok(match byte {
             0 => CommandKind::Apply,
@@ -73,6 +82,7 @@ impl CommandKind {
             5 => CommandKind::Identity,
             6 => CommandKind::Reference,
             7 => CommandKind::Skip,
+            8 => CommandKind::ReconfigureNamed,
             value => return Err(DecodeError::Undefined { field: "command kind", value: value.into() }),
         })
     }
@@ -155,15 +165,16 @@ impl Batch {
         &self.bytes
     }
 
-    /// The payload of the batch's command, if it is the only one and of kind [`CommandKind::Reconfigure`].
+    /// The payload of the batch's command, if it is the only one and a change of the group
+    /// ([`CommandKind::is_change`]).
     #[must_use]
     pub fn reconfiguration(&self) -> Option<Bytes> {
         let at = self.commands_at();
         let header = self.bytes.get(at..at + COMMAND_HEADER_BYTES)?;
         let len = u32::from_le_bytes(header[25..29].try_into().expect("4 bytes")) as usize;
         let alone = at + COMMAND_HEADER_BYTES + len == self.bytes.len();
-        (header[24] == CommandKind::Reconfigure as u8 && alone)
-            .then(|| self.bytes.slice(at + COMMAND_HEADER_BYTES..))
+        let is_change = CommandKind::from_byte(header[24]).is_ok_and(CommandKind::is_change);
+        (is_change && alone).then(|| self.bytes.slice(at + COMMAND_HEADER_BYTES..))
     }
 
     /// The name of the batch, or of the batch that this reference stands for; `None` for a no-op, and for

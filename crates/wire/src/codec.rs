@@ -218,6 +218,12 @@ impl Reader {
         self.rest.len()
     }
 
+    /// The next byte, which stays to be read.
+    #[must_use]
+    pub fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+
     fn take(&mut self, len: usize, field: &'static str) -> Result<Bytes, DecodeError> {
         if self.rest.len() < len {
             return Err(DecodeError::Truncated(field));

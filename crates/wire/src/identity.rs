@@ -62,7 +62,7 @@ pub struct Acquaintance {
 /// Why a peer cannot be the replica that it says it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Another birth was seen: the peer lost all its data.
+    /// The group names another birth, or another one was seen: the peer lost all its data, or has other data.
     OtherBirth,
     /// A later life of the replica was seen.
     Superseded,
@@ -77,7 +77,7 @@ pub enum Mismatch {
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Mismatch::OtherBirth => "a replica of this id with other data was seen before",
+            Mismatch::OtherBirth => "a replica of this id with other data has its vote, or was seen before",
             Mismatch::Superseded => "a later life of it was seen",
             Mismatch::Copied => "another life of the same number was seen",
             Mismatch::Forked => "it does not descend from the life that was seen",
@@ -108,6 +108,27 @@ impl Acquaintance {
     pub fn first(who: &Introduction) -> Acquaintance {
         let Introduction { birth, incarnation, nonce, durable, .. } = *who;
         Acquaintance { birth, incarnation, nonce, told: durable }
+    }
+
+    /// What is remembered after a replica has introduced itself, of which `known` is remembered, and whose vote belongs to
+    /// the birth `named`, if the group names one. What the group names counts more than what was seen first: a peer that
+    /// was met with the wrong data directory is let in with the right one.
+    ///
+    /// # Errors
+    /// The peer cannot be that replica, or it forgot something without knowing it.
+    pub fn judge(
+        known: Option<&Acquaintance>,
+        named: Option<u64>,
+        who: &Introduction,
+    ) -> Result<Acquaintance, Stranger> {
+        let expected = named.or(known.map(|known| known.birth)).unwrap_or(who.birth);
+        let known = known.filter(|known| known.birth == expected);
+        if who.birth != expected {
+            let (incarnation, nonce, told) = (Incarnation(0), 0, Lsn::ZERO);
+            let known = known.copied().unwrap_or(Acquaintance { birth: expected, incarnation, nonce, told });
+            return Err(Stranger { mismatch: Mismatch::OtherBirth, known });
+        }
+        known.map_or_else(|| Ok(Acquaintance::first(who)), |known| known.meet(who))
     }
 
     /// What is remembered once this replica, of which so much is known, has introduced itself again.
@@ -212,6 +233,25 @@ mod tests {
         later.earlier[2].nonce = 31;
         assert_eq!(known(3, 50).check(&later), Err(Mismatch::Forked));
         assert_eq!(known(2, 50).check(&Introduction { birth: 8, ..life(3, 50) }), Err(Mismatch::OtherBirth));
+    }
+
+    #[test]
+    fn the_birth_that_the_group_names_counts_more_than_the_one_that_was_seen_first() {
+        let (right, wrong) = (life(3, 50), Introduction { birth: 8, ..life(1, 0) });
+        let seen = Acquaintance::first(&wrong);
+        let judge = |known: Option<&Acquaintance>, named, who| {
+            Acquaintance::judge(known, named, who)
+                .map_err(|stranger| (stranger.mismatch, stranger.known.birth))
+        };
+        // Before a name there is only what was seen.
+        assert_eq!(judge(None, None, &wrong), Ok(seen));
+        assert_eq!(judge(Some(&seen), None, &right), Err((Mismatch::OtherBirth, 8)));
+        // The wrong one was met first, and is told why it is not met any more; the right one is let in.
+        assert_eq!(judge(Some(&seen), Some(7), &wrong), Err((Mismatch::OtherBirth, 7)));
+        assert_eq!(judge(Some(&seen), Some(7), &right), Ok(known(3, 50)));
+        assert_eq!(judge(None, Some(7), &wrong), Err((Mismatch::OtherBirth, 7)));
+        // The right one is still judged by its lives.
+        assert_eq!(judge(Some(&known(4, 50)), Some(7), &right), Err((Mismatch::Superseded, 7)));
     }
 
     #[test]

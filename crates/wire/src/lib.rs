@@ -11,7 +11,7 @@
 
 /// The newest version of the messages between replicas that this build speaks. It grows whenever the encoding
 /// of a message changes.
-pub const MESSAGES_VERSION: u16 = 7;
+pub const MESSAGES_VERSION: u16 = 8;
 /// The oldest version that this build speaks as well, so that replicas can be replaced one after the other. Releases
 /// from 0.2.0 on speak the newest version of the minor version before them; 0.2.0 spoke 6 and 7. Version 5 and earlier
 /// ones knew no identity of batches, so no replica of that time could take this one's.
@@ -19,6 +19,10 @@ pub const MESSAGES_VERSION_OLDEST: u16 = 6;
 
 /// The first version in which a message may be of another group than [`GroupId::FIRST`].
 pub const GROUPS_SINCE: u16 = 7;
+
+/// The first version whose replicas know changes that name the births of voters. A group that names births has no session
+/// in an earlier version.
+pub const BIRTHS_SINCE: u16 = 8;
 
 mod batch;
 mod codec;

@@ -486,7 +486,7 @@ fn in_the_log(group: &synod_replica::Group, change: &Change) -> Result<synod_rep
             };
             Core::Add { info, goal }
         }
-        Change::Promote(id) => Core::Promote(*id),
+        Change::Promote(id) => Core::promote(*id),
         Change::Remove(id) => Core::Remove(*id),
         Change::Update { id, peer_urls } => {
             let member = group.member(*id).ok_or(ChangeError::NotAMember)?;

@@ -379,6 +379,15 @@ impl Raft {
         let question = Message::Vote { term, rehearsal, transfer, last, last_ballot };
         let votes =
             self.voters().contains(me) && self.decide_vote(now, candidate, &question, effects) == Some(true);
+        // Replicas that pass a round on name voters by their ids alone. So a replica adds itself only as a voter of a
+        // change that is decided, of which there is one for each id; as one of a change that may be lost it tells the
+        // candidate itself, which knows from which data directory it hears that.
+        let settled = self.log.configuration_at(self.decided).voters.contains(me);
+        if votes && !settled {
+            let reply = Message::VoteReply { term, rehearsal, granted: true };
+            effects.send(candidate, reply, self.vote_lsn());
+        }
+        let votes = votes && settled;
         let known = self.gossip.votes.get(&candidate).filter(|known| known.term >= term);
         // A real question is the last one of its term, and what it has gathered stays true: votes are not taken back.
         let is_late = |known: &VoteRound| {

@@ -179,7 +179,9 @@ fn changes() -> Vec<(String, Vec<u8>)> {
     let all = vec![
         ("add", Change::Add { info: info(), goal: Goal::Vote }),
         ("replace", Change::Add { info: info(), goal: Goal::Replace(ReplicaId(2)) }),
-        ("promote", Change::Promote(ReplicaId(2))),
+        ("promote", Change::promote(ReplicaId(2))),
+        ("promote-named", Change::Promote { id: ReplicaId(2), birth: Some(7) }),
+        ("name-births", Change::NameBirths(vec![(ReplicaId(1), 5), (ReplicaId(2), 7)])),
         ("remove", Change::Remove(ReplicaId(2))),
         ("update", Change::Update { id: ReplicaId(2), info: info() }),
         (
@@ -193,7 +195,7 @@ fn changes() -> Vec<(String, Vec<u8>)> {
         ("limits", Change::Limits(Limits::default())),
         ("follow", Change::Follow(std::sync::Arc::new(set))),
         ("place", Change::Place(None)),
-        ("readmit", Change::Readmit { id: ReplicaId(2), life: synod_wire::Incarnation(3) }),
+        ("readmit", Change::Readmit { id: ReplicaId(2), life: synod_wire::Incarnation(3), birth: Some(7) }),
     ];
     let request = |(name, change): (&str, Change)| {
         let request = ChangeRequest { expected: 1, change };

@@ -52,6 +52,7 @@ pub fn start(kind: ProtocolKind, replicas: usize, outstanding: usize) -> Box<dyn
             last_lsn: Lsn::ZERO,
             snapshot: None,
             amnesia: false,
+            birth: 1,
             incarnation: Incarnation(1),
             nonce: 0,
             met_all: true,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use synod_consensus::{Bug, Input, LeaderView, Link, Threshold};
-use synod_wire::{CommandKind, Epoch, ReplicaId, Slot, Time};
+use synod_wire::{Epoch, ReplicaId, Slot, Time};
 
 use crate::{
     Action, Change, ChangeRequest, GROUP_MEMBERS_MAX, Group, Membership, PeerMessage, Replica, StateTransfer,
@@ -380,7 +380,7 @@ impl Replica {
     /// Tells the replicas that wait for it how far this one is, and asks for the changes that it wants.
     pub(crate) fn tell_progress(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.wants_readmission() && now >= self.reports.may_ask_at(self.ask_interval()) {
-            let change = Change::Readmit { id: self.me, life: self.incarnation };
+            let change = Change::Readmit { id: self.me, life: self.incarnation, birth: self.own_birth() };
             self.ask_for(now, change);
         }
         if self.instance.runs() {
@@ -418,6 +418,7 @@ impl Replica {
     fn wants_readmission(&self) -> bool {
         let learns = !self.group.votes(self.me) && self.group.runs_at(self.me);
         (self.instance.runs() || learns)
+            && !self.is_disowned()
             && !self.group.protocol.recovers_itself()
             && self.view.leader.is_some()
             && self.forgets()
@@ -426,7 +427,7 @@ impl Replica {
     pub(crate) fn ask_for(&mut self, now: Time, change: Change) {
         self.reports.asked_at = now;
         let request = ChangeRequest { expected: self.group.version, change };
-        self.requests.add_own(now, None, CommandKind::Reconfigure, &request.encode().to_bytes());
+        self.requests.add_own(now, None, request.kind(), &request.encode().to_bytes());
     }
 }
 
@@ -435,7 +436,7 @@ mod tests {
     use super::*;
     use crate::{Choice, Event, Goal, Others, Recovered, Settings, decided::Decided};
     use synod_consensus::Options;
-    use synod_wire::{Ballot, Ballots, BatchBuilder, Incarnation, Lsn, SessionId};
+    use synod_wire::{Ballot, Ballots, BatchBuilder, CommandKind, Incarnation, Lsn, SessionId};
 
     const R1: ReplicaId = ReplicaId(1);
     const R3: ReplicaId = ReplicaId(3);
@@ -500,7 +501,7 @@ mod tests {
             changed(&group(), Change::Add { info: crate::MemberInfo::default(), goal: Goal::Vote });
         let learns = Concerns { joins: true, learns: true, ..NOTHING };
         assert_eq!(place(&with_learner, true).concerns(&peer(4, Epoch(1), 15)), learns);
-        let promoted = changed(&with_learner, Change::Promote(R4));
+        let promoted = changed(&with_learner, Change::promote(R4));
         let joins = |decided| place(&promoted, true).concerns(&peer(4, Epoch(1), decided)).joins;
         assert!(joins(9) && !joins(10), "the epoch begins with slot 11");
     }
@@ -535,6 +536,7 @@ mod tests {
             last_lsn: Lsn::ZERO,
             snapshot: None,
             amnesia: false,
+            birth: 3,
             incarnation: Incarnation(1),
             nonce: 1,
             met_all: true,

@@ -157,6 +157,9 @@ impl Replica {
         self.known.ended = false;
         (self.known.running, self.known.first) = found.running(&self.group, |bug| self.has(bug));
         self.known.parked = found.protocol.remove(&self.known.running).unwrap_or_default();
+        let parked = std::mem::take(&mut self.known.parked);
+        parked.iter().for_each(|record| self.log_names(record));
+        self.known.parked = parked;
         if let Some(group) = found.unwritten(&self.group, forgot) {
             self.write_entered(group, actions);
         }

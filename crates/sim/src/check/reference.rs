@@ -142,7 +142,7 @@ impl Reference {
         for command in batch.commands() {
             // Replicas propose these commands themselves.
             let known = command.kind == CommandKind::AdvanceClock
-                || matches!(command.kind, CommandKind::Reconfigure | CommandKind::Settle)
+                || (command.kind.is_change() || command.kind == CommandKind::Settle)
                 || self.submitted.contains(&command.payload);
             demand(known, Invariant::Validity, || {
                 format!("{who} delivers a command in slot {slot} that no client submitted")
@@ -166,7 +166,7 @@ impl Reference {
     /// revision of its own in its reply, so a second execution shows.
     fn outcome(&mut self, slot: Slot, command: Command, outcome: &Outcome) -> Checked {
         let Outcome::Reply(reply) = outcome else { return Ok(()) };
-        if matches!(command.kind, CommandKind::Reconfigure | CommandKind::Settle) {
+        if command.kind.is_change() || command.kind == CommandKind::Settle {
             // A change that is ordered again is refused, since it was made for an earlier group.
             return Ok(());
         }

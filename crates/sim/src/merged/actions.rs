@@ -91,6 +91,9 @@ impl World {
             Action::TwoProposals { ballot, slot } => demand(false, Invariant::OneProposal, || {
                 format!("r{} is given two batches for slot {slot} of {group} in ballot {ballot}", of + 1)
             })?,
+            Action::UnknownChange { slot } => demand(false, Invariant::Sound, || {
+                format!("r{} does not know the change in slot {slot} of {group}", of + 1)
+            })?,
             Action::Group(after) => self.regroup(of, group, &after),
             Action::Retired => {
                 life.hosted[at].retired = true;

@@ -60,13 +60,14 @@ impl World {
         let mut hosted = Vec::new();
         for ((group, first), snapshot) in (0u16..).map(GroupId).zip(first).zip(starts) {
             let (records, last_lsn) = machine.disk.records(group);
+            let birth = id(of).0;
             let mut settings = self.plan.groups[usize::from(group.0)].clone();
             // Each node prefers to lead another group.
             settings.consensus.priority =
                 u8::from((of + usize::from(group.0)).is_multiple_of(self.plan.nodes));
             let delivered = snapshot.as_ref().map_or(Slot::ZERO, |snapshot| snapshot.info.slot);
             let recovered =
-                Recovered { records, last_lsn, snapshot, amnesia: false, incarnation, nonce, met_all };
+                Recovered { records, last_lsn, snapshot, amnesia: false, birth, incarnation, nonce, met_all };
             let mut actions = Vec::new();
             let replica = Replica::start(settings, id(of), first, recovered, now, &mut actions);
             hosted.push(Hosted::begun(replica, actions, delivered));

@@ -190,7 +190,7 @@ fn draw_members(rng: &mut Rng, first: &Group, nodes: u64) -> Option<Change> {
             let url = format!("http://{name}:2380");
             Some(Change::Add { info: MemberInfo::new(name, vec![url]), goal })
         }
-        5 => Some(Change::Promote(rng.choice(learners)?)),
+        5 => Some(Change::promote(rng.choice(learners)?)),
         _ => {
             let voters = first.members.iter().filter(|member| member.standing == Standing::Voter).count();
             (voters > 2).then(|| Change::Remove(member(rng)))

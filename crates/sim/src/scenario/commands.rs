@@ -18,7 +18,7 @@ use crate::{
         JointPlan, Plan, SPARES_MAX, WatchPlan,
     },
     trace::Trace,
-    world::{UnderWay, World, member_info},
+    world::{UnderWay, World, member_info, promotion},
 };
 
 /// Every command, with its description.
@@ -87,6 +87,12 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("kill N ...", "end their processes: as crash, and their machines refuse the others"),
     ("restart N ...", "start replicas again"),
     ("lose-log N [keep-snapshots]", "a crashed replica loses its log and its snapshots, or only its log"),
+    (
+        "wipe N",
+        "a crashed replica loses everything, its identity too; it starts as if it never had, and asks to join",
+    ),
+    ("copy N", "copy the disk of replica N"),
+    ("put-back N", "a crashed replica gets its copy back, and what it had is the copy"),
     ("pause N", "stop a replica as it is"),
     ("resume N", "let it go on"),
     ("jump N TIME", "the clock of a replica jumps forward"),
@@ -270,6 +276,21 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
         }
         "restart" => restart(world, words),
         "lose-log" => lose_log(world, words),
+        "wipe" => {
+            world.take_everything(crashed(world, words)?);
+            Ok(())
+        }
+        "copy" => {
+            world.copy_disk(one_replica(world, words)?);
+            Ok(())
+        }
+        "put-back" => {
+            let of = crashed(world, words)?;
+            world
+                .put_copy_back(of)
+                .then_some(())
+                .ok_or(format!("there is no copy; write copy {} first", of + 1))
+        }
         "pause" => {
             world.pause(one_replica(world, words)?);
             Ok(())
@@ -334,9 +355,18 @@ fn restart(world: &mut World, words: &[&str]) -> Result<()> {
         if world.view(of).is_some() {
             return Err(format!("r{} is up", of + 1));
         }
+        if !world.may_join_again(of) {
+            return Err(format!("r{} is told that it is no learner, or by nobody that it is", of + 1));
+        }
         checked(world.start(of))?;
     }
     checked(world.join())
+}
+
+/// The one replica that the words name, which must not run.
+fn crashed(world: &World, words: &[&str]) -> Result<usize> {
+    let of = one_replica(world, words)?;
+    if world.view(of).is_some() { Err(format!("r{} is up; crash it first", of + 1)) } else { Ok(of) }
 }
 
 fn lose_log(world: &mut World, words: &[&str]) -> Result<()> {
@@ -344,10 +374,7 @@ fn lose_log(world: &mut World, words: &[&str]) -> Result<()> {
         [of, "keep-snapshots"] => (&[*of][..], false),
         _ => (words, true),
     };
-    let of = one_replica(world, words)?;
-    if world.view(of).is_some() {
-        return Err(format!("r{} is up; crash it first", of + 1));
-    }
+    let of = crashed(world, words)?;
     world.lose_log(of, snapshots);
     Ok(())
 }
@@ -405,7 +432,7 @@ fn change_of_members(words: &[&str], named: impl Fn(&str) -> Result<ReplicaId>) 
     let promotes = words[0] == "promote";
     Ok(Box::new(move |group| match goal {
         Some(goal) => Change::Add { info: member_info(group.next_id, 0), goal },
-        None if promotes => Change::Promote(id),
+        None if promotes => promotion(group, id),
         None => Change::Remove(id),
     }))
 }
@@ -496,6 +523,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
         },
         watches: WatchPlan::NONE,
         changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },
+        births_later: false,
         family: Family::General,
         duration: Duration::ZERO,
     }

@@ -636,7 +636,7 @@ fn following() -> (Group, impl Fn(&Group, u64) -> Batch) {
     };
     let joined =
         changed(&begins.clone().followed(), Change::Add { info: MemberInfo::default(), goal: Goal::Vote });
-    let votes = changed(&joined, Change::Promote(id(3)));
+    let votes = changed(&joined, Change::promote(id(3)));
     let follow = move |group: &Group, version: u64| {
         let first =
             [&joined, &votes].into_iter().find(|first| first.version == version).expect("there is one");

@@ -77,7 +77,10 @@ impl World {
                 let mark = if leads { Mark::Leads(view.ballot) } else { Mark::Follows(view) };
                 self.note(of, mark, || describe::view(view));
             }
-            Action::Group(group) => self.groups.agrees(machine.id, life.watch.delivered(), &group)?,
+            Action::Group(group) => {
+                machine.files.knows(&group);
+                self.groups.agrees(machine.id, life.watch.delivered(), &group)?;
+            }
             Action::Forked(fork) => {
                 // Whatever is delivered is compared with what others delivered, so a real fork is found before.
                 return demand(false, Invariant::Agreement, || {
@@ -93,6 +96,11 @@ impl World {
             Action::TwoProposals { ballot, slot } => {
                 return demand(false, Invariant::OneProposal, || {
                     format!("r{} is given two batches for slot {slot} in ballot {ballot}", of + 1)
+                });
+            }
+            Action::UnknownChange { slot } => {
+                return demand(false, Invariant::Sound, || {
+                    format!("r{} does not know the change in slot {slot}", of + 1)
                 });
             }
             Action::Retired => {

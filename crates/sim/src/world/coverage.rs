@@ -74,6 +74,10 @@ coverage! {
     copies_found = "copies found out",
     /// Replicas that lost everything, and began as if they had never run.
     wiped = "replicas wiped",
+    /// Replicas that joined later and lost everything.
+    joiners_wiped = "joiners wiped",
+    /// Of these, those that started again since nobody whom they asked knew that they vote.
+    joined_unknown = "wiped joiners whose vote nobody knew whom they asked",
     /// Messages lost or dropped with their session.
     messages_lost = "messages lost",
     /// Messages that arrived damaged.

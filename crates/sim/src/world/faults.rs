@@ -213,7 +213,13 @@ impl World {
             Kind::Change => return self.operate(),
             Kind::Transfer => return self.hand_over(of),
             Kind::Restore => self.restore(of),
-            Kind::Wipe => self.wipe(of),
+            Kind::Wipe => {
+                // Replicas that joined are few, and lose their data in ways of their own.
+                let joined = self.plan.replicas..self.machines.len();
+                let joined: Vec<_> = joined.filter(|&at| self.machines[at].is_alive()).collect();
+                let joiner = self.faults.rng.choice(joined);
+                self.wipe(joiner.unwrap_or(of));
+            }
         }
         Ok(())
     }

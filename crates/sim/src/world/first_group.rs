@@ -15,6 +15,7 @@ use synod_wire::{ReplicaId, Slot};
 
 use super::{
     Happening, World,
+    lives::birth_of,
     operator::{VOTERS_MAX, draw_limits, info},
 };
 use crate::{
@@ -146,7 +147,7 @@ impl World {
             }
             35..62 => {
                 let learners: Vec<ReplicaId> = first.learners().map(|(id, _)| id).collect();
-                Change::Promote(rng.choice(learners).unwrap_or_else(|| member(rng)))
+                promotion(first, rng.choice(learners).unwrap_or_else(|| member(rng)))
             }
             62..84 => Change::Remove(leader.filter(|_| rng.bool()).unwrap_or_else(|| member(rng))),
             84..92 => {
@@ -400,6 +401,12 @@ fn differs(before: &Group, group: &Group, set: &MemberSet) -> Option<String> {
     few.then(|| format!("of {} voters {} are left", before.voters().count(), group.voters().count()))
 }
 
+/// A promotion that a group does not refuse for the birth that it names.
+pub(crate) fn promotion(group: &Group, id: ReplicaId) -> Change {
+    let birth = group.birth_of(id).unwrap_or_else(|| birth_of(id));
+    Change::Promote { id, birth: Some(birth).filter(|_| group.names_births()) }
+}
+
 /// A group after a change that is complete at once; `None` if the change is refused.
 fn changed(group: &Group, change: Change) -> Option<Group> {
     let request = ChangeRequest { expected: group.version, change };
@@ -417,7 +424,7 @@ pub(super) fn voters_after(group: &Group, sets: &[Arc<MemberSet>]) -> Vec<Vec<Re
     let mut place = 0;
     while let Some(group) = found.get(place).cloned() {
         let promotions =
-            group.learners().filter(|(_, goal)| *goal != Goal::Learn).map(|(id, _)| Change::Promote(id));
+            group.learners().filter(|(_, goal)| *goal != Goal::Learn).map(|(id, _)| promotion(&group, id));
         let sets = sets.iter().map(|set| Change::Follow(Arc::clone(set)));
         for next in promotions.chain(sets).filter_map(|change| changed(&group, change)) {
             if !found.iter().any(|known| members(known) == members(&next)) {
@@ -454,7 +461,7 @@ mod tests {
     fn the_voters_that_may_come_are_those_of_each_set_and_of_what_leads_there() {
         let begins = first();
         let joined = add(&begins, Goal::Replace(ReplicaId(1)));
-        let replaced = changed(&joined, Change::Promote(ReplicaId(4))).unwrap();
+        let replaced = changed(&joined, Change::promote(ReplicaId(4))).unwrap();
         let left = changed(&replaced, Change::Remove(ReplicaId(2))).unwrap();
         let follows = begins.clone().following(begins.version);
         let mut voters = voters_after(&follows, &[set(&joined), set(&replaced), set(&left)]);
@@ -468,7 +475,7 @@ mod tests {
         let begins = first();
         let follows = begins.clone().following(begins.version);
         let joined = add(&begins, Goal::Replace(ReplicaId(1)));
-        let replaced = changed(&joined, Change::Promote(ReplicaId(4))).unwrap();
+        let replaced = changed(&joined, Change::promote(ReplicaId(4))).unwrap();
         let group = changed(&follows, Change::Follow(set(&replaced))).unwrap();
         assert_eq!(differs(&follows, &group, &set(&replaced)), None);
         let wrong = |group: &Group, set: &MemberSet| differs(&follows, group, set).expect("it differs");

@@ -8,12 +8,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use synod_consensus::Bug;
-use synod_replica::{Event, History};
+use synod_replica::{Event, Group, History, Met};
 use synod_wire::{
-    Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, Mismatch, ReplicaId,
+    Acquaintance, EARLIER_LIVES_MAX, EarlierLife, Incarnation, Introduction, Lsn, MESSAGES_VERSION, Mismatch,
+    ReplicaId,
 };
 
-use super::{Happening, World, machine::Life};
+use super::{
+    Happening, World,
+    machine::{Life, Machine},
+};
 use crate::{
     chart,
     check::{Checked, Invariant, demand},
@@ -34,6 +38,8 @@ pub(crate) struct Files {
     /// The replicas that have welcomed this one.
     welcomed: BTreeSet<ReplicaId>,
     met_all: bool,
+    /// The latest group that the replica has known, which it tells a replica that asks to join.
+    present: Option<Group>,
     /// What the replica knew to be decided when this was last written.
     pub(super) reached: Option<History>,
 }
@@ -51,6 +57,7 @@ impl Files {
             book: BTreeMap::new(),
             welcomed: BTreeSet::new(),
             met_all: false,
+            present: None,
             reached: None,
         }
     }
@@ -102,6 +109,13 @@ impl Files {
     /// Takes note that this replica waits for nobody, as its operator says (`--begin-without-all`).
     fn wait_for_nobody(&mut self) {
         self.met_all = true;
+    }
+
+    /// Takes note of the group as it is now.
+    pub(super) fn knows(&mut self, group: &Group) {
+        if self.present.as_ref().is_none_or(|present| present.version < group.version) {
+            self.present = Some(group.clone());
+        }
     }
 
     /// Whether the replica `id` has welcomed this one.
@@ -157,8 +171,9 @@ impl World {
         let who = self.machines[peer].files.introduction(self.machines[peer].disk.durable());
         let believes = self.plants(Bug::BelieveCopies);
         let machine = &mut self.machines[of];
-        let met = machine.files.book.get(&id).map_or(Ok(Acquaintance::first(&who)), |known| known.meet(&who));
-        match met {
+        // A replica that does not run introduces itself to nobody.
+        let named = machine.life.as_ref().and_then(|life| life.replica.group().birth_of(id));
+        match Acquaintance::judge(machine.files.book.get(&id), named, &who) {
             Err(stranger) if stranger.mismatch == Mismatch::OtherBirth => return false,
             Err(stranger) if !believes => {
                 self.coverage.copies_found += u64::from(self.machines[peer].copied);
@@ -177,7 +192,18 @@ impl World {
         if let Some(life) = &mut self.machines[of].life {
             life.recognised.insert(peer, number);
         }
+        if self.network.wire() == Wire::Datagram {
+            self.tell_met(of, peer);
+        }
         true
+    }
+
+    /// A replica is told whose messages come from a peer from now on.
+    pub(super) fn tell_met(&mut self, of: usize, peer: usize) {
+        let (life, Machine { id, files, .. }) = (self.machines[of].lives, &self.machines[peer]);
+        let met = Met { birth: files.birth, incarnation: files.incarnation, version: MESSAGES_VERSION };
+        let event = Box::new(Event::Met { peer: *id, met });
+        self.queue.push(self.now, Happening::Notice { of, life, event });
     }
 
     pub(super) fn plants(&self, bug: Bug) -> bool {
@@ -204,10 +230,14 @@ impl World {
         }
     }
 
-    /// Checks, when a message of a protocol counts with a replica, that all messages that ever count under an
-    /// id are of one birth.
-    pub(super) fn counts(&mut self, from: usize, birth: u64) -> Checked {
+    /// Checks, when a replica hears a message of a protocol from one that votes as far as it knows, that all such
+    /// messages under an id are of one birth.
+    pub(super) fn counts(&mut self, from: usize, birth: u64, to: usize) -> Checked {
         let id = self.machines[from].id;
+        let hears = |life: &Life| life.replica.group().counts(id) && !life.replica.is_stranger(id);
+        if !self.machines[to].life.as_ref().is_some_and(hears) {
+            return Ok(());
+        }
         let first = *self.births.entry(id).or_insert(birth);
         demand(first == birth, Invariant::OneBirth, || {
             format!("{id} is heard with birth {birth:x}, and was with birth {first:x}")
@@ -277,12 +307,39 @@ impl World {
         self.machines.iter().enumerate().all(notices)
     }
 
-    /// Whether most of the replicas with which the group began would vote if this one of them were wiped: it
-    /// would not vote, and neither would a replica that has still to meet it for the first time.
+    /// Whether a replica that lost all its data starts again under its old id. One that joined asks the members first,
+    /// as at its first start: those that run and that it reaches. The newest group that one of them knows says whether
+    /// it votes. They may know too little.
+    pub(crate) fn may_join_again(&mut self, of: usize) -> bool {
+        let machine = &self.machines[of];
+        if !machine.wiped || of < self.plan.replicas || machine.files.incarnation > Incarnation(0) {
+            return true;
+        }
+        let reaches = |at: usize| !self.network.is_cut(of, at) && !self.network.is_cut(at, of);
+        let others = (0..self.machines.len()).filter(|&at| at != of && reaches(at));
+        let answers = others.filter(|&at| self.machines[at].is_running());
+        let groups = answers.filter_map(|at| self.machines[at].files.present.as_ref());
+        let Some(newest) = groups.max_by_key(|group| group.version) else {
+            self.restart_later(of);
+            return false;
+        };
+        let learns = newest.learners().any(|(id, _)| id == machine.id);
+        let votes = self.reference.group().counts(machine.id);
+        self.coverage.joined_unknown += u64::from(learns && votes);
+        if !learns {
+            self.note(of, chart::Mark::Note, || "is told that it is no learner, and ends".to_owned());
+            self.machines[of].stopped = true;
+        }
+        learns
+    }
+
+    /// Whether most of the replicas with which the group began would vote if this one of them were wiped: it would not
+    /// vote, and neither would a replica that has still to meet it for the first time. Nobody waits for one that joined
+    /// later.
     fn may_be_wiped(&self, of: usize) -> bool {
         let first = 0..self.plan.replicas;
         let out = |at: &usize| self.would_be_out(*at, Some(of));
-        first.contains(&of) && first.clone().filter(out).count() <= (self.plan.replicas - 1) / 2
+        !first.contains(&of) || first.clone().filter(out).count() <= (self.plan.replicas - 1) / 2
     }
 
     /// Whether a replica that must not start again may end: not if others wait for it, for the first time or to vote.
@@ -345,15 +402,43 @@ impl World {
             return;
         }
         self.crash(of);
+        self.take_everything(of);
+        self.machines[of].copy = None;
+        self.restart_later(of);
+    }
+
+    /// Takes everything that a replica had that does not run.
+    pub(crate) fn take_everything(&mut self, of: usize) {
         self.note(of, chart::Mark::Note, || {
             "loses all its data, and is started as if it never was".to_owned()
         });
         self.coverage.wiped += 1;
+        self.coverage.joiners_wiped += u64::from(of >= self.plan.replicas);
         let machine = &mut self.machines[of];
         machine.disk = machine.disk.wiped();
         machine.disk.lost = true;
         machine.files = Files::new(machine.files.birth + 1000);
-        (machine.wiped, machine.copied, machine.copy) = (true, false, None);
-        self.restart_later(of);
+        (machine.wiped, machine.copied) = (true, false);
+    }
+
+    /// Keeps a copy of all that a replica has.
+    pub(crate) fn copy_disk(&mut self, of: usize) {
+        let machine = &mut self.machines[of];
+        machine.copy = Some(Box::new((machine.disk.copy(), machine.files.clone())));
+    }
+
+    /// Puts the copy in the place of what a replica has that does not run, and keeps that as the copy; returns whether
+    /// there is one. A copy that was made before it lost everything gives back what it lost.
+    pub(crate) fn put_copy_back(&mut self, of: usize) -> bool {
+        let machine = &mut self.machines[of];
+        let Some(copy) = machine.copy.take() else { return false };
+        let (disk, files) = *copy;
+        (machine.copied, machine.wiped) = (!machine.wiped, false);
+        let replaced =
+            (std::mem::replace(&mut machine.disk, disk), std::mem::replace(&mut machine.files, files));
+        machine.copy = Some(Box::new(replaced));
+        // What is checked of its log begins again with what the copy holds.
+        machine.disk.lost = true;
+        true
     }
 }

@@ -211,7 +211,7 @@ impl World {
         // What an earlier life said may come late, also when the machine holds something else by now.
         let present = self.machines[from].is_alive() && self.is_heard(to, from);
         if present && matches!(message, PeerMessage::Protocol { .. }) {
-            self.counts(from, birth)?;
+            self.counts(from, birth, to)?;
         }
         let from = self.machines[from].id;
         self.step(to, Event::Receive { from, message })
@@ -291,6 +291,8 @@ impl World {
             }
             let mut arrivals = std::mem::take(&mut self.arrivals);
             self.network.connect(self.now, from, to, &mut arrivals);
+            // Before anything that comes in the session.
+            self.tell_met(to, from);
             self.expect(from, to, arrivals);
             self.tell_link(from, life, to, Link::Up);
         } else if self.network.wire() != Wire::Manual {

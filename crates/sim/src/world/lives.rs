@@ -81,6 +81,7 @@ impl World {
             last_lsn: found.last,
             snapshot,
             amnesia,
+            birth: self.machines[of].files.birth,
             incarnation,
             nonce: number,
             met_all,
@@ -160,7 +161,8 @@ impl World {
     /// Starts a replica again, unless something else has.
     pub(super) fn restart(&mut self, of: usize) -> Checked {
         let machine = &self.machines[of];
-        if machine.is_alive() || machine.retired || machine.stopped { Ok(()) } else { self.start(of) }
+        let gone = machine.is_alive() || machine.retired || machine.stopped;
+        if gone || !self.may_join_again(of) { Ok(()) } else { self.start(of) }
     }
 
     /// Ends a life, with its process or its machine.
@@ -389,10 +391,19 @@ impl World {
 /// The version with which a group begins.
 const FIRST_VERSION: u64 = 1;
 
+/// The birth of a replica that has not lost its data.
+pub(super) fn birth_of(id: ReplicaId) -> u64 {
+    id.0
+}
+
 /// The group of a plan as it begins.
 pub(super) fn first_group(plan: &Plan) -> Group {
     let ids = (1..=plan.replicas as u64).map(ReplicaId);
-    let group = Group::of(&plan.settings.consensus, ids).limited(plan.settings.limits);
+    let mut group = Group::of(&plan.settings.consensus, ids).limited(plan.settings.limits);
+    if !plan.births_later {
+        // As if the voters had met, and named their births, before anything else.
+        group.members.iter_mut().for_each(|member| member.birth = Some(birth_of(member.id)));
+    }
     if plan.changes.follows { group.following(FIRST_VERSION) } else { group }
 }
 

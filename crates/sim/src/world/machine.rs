@@ -6,7 +6,7 @@ use synod_consensus::To;
 use synod_replica::{Executor, PeerMessage, ReadId, Replica, RequestId, SnapshotInfo};
 use synod_wire::{Ballots, Batch, Lsn, ReplicaId, Slot, Time};
 
-use super::{Happening, identity::Files};
+use super::{Happening, identity::Files, lives::birth_of};
 use crate::{
     check::{Held, Watch},
     clock::{Clock, Moment},
@@ -153,7 +153,7 @@ impl Machine {
                 plan.disk.files.map(|files| RealFiles::new(id, files, plan.seed)),
                 plan.durability,
             ),
-            files: Files::new(id.0),
+            files: Files::new(birth_of(id)),
             copy: None,
             copied: false,
             wiped: false,

@@ -66,6 +66,7 @@ use clients::{Ask, Clients, Heard};
 pub use coverage::Coverage;
 use faults::Faults;
 use first_group::FirstGroup;
+pub(crate) use first_group::promotion;
 use guests::Guests;
 use machine::Machine;
 pub(crate) use manual::UnderWay;

@@ -141,6 +141,10 @@ impl World {
             let machine = machines.iter().find(|machine| machine.id == id);
             machine.map_or(Incarnation(0), |machine| machine.files.incarnation)
         };
+        let birth = |id: ReplicaId| {
+            let machine = machines.iter().find(|machine| machine.id == id);
+            machine.map(|machine| machine.files.birth).filter(|_| group.names_births())
+        };
         let stopped = |id: &ReplicaId| self.machine_of(*id).is_some_and(|machine| machine.stopped);
         let is_followed = |id: &ReplicaId| group.learners().any(|(_, goal)| goal == Goal::Replace(*id));
         let stopped = group.voters().find(|id| stopped(id) && !is_followed(id));
@@ -152,7 +156,7 @@ impl World {
         if self.plan.changes.readmit.hit(rng) {
             let id =
                 if forgetful.is_empty() { member(rng) } else { forgetful[rng.usize(0..forgetful.len())] };
-            return Some(Change::Readmit { id, life: life(id) });
+            return Some(Change::Readmit { id, life: life(id), birth: birth(id) });
         }
         if self.first.is_some() {
             // Members change in the first group; a server refuses it here.
@@ -171,7 +175,8 @@ impl World {
             40..60 => Change::Remove(leader.filter(|_| rng.bool()).unwrap_or_else(|| member(rng))),
             60..75 => {
                 let learners: Vec<ReplicaId> = group.learners().map(|(id, _)| id).collect();
-                Change::Promote(rng.choice(learners).unwrap_or_else(|| member(rng)))
+                let id = rng.choice(learners).unwrap_or_else(|| member(rng));
+                Change::Promote { id, birth: birth(id) }
             }
             75..88 if !self.plan.changes.orders => {
                 let goal = Goal::Replace(member(rng));

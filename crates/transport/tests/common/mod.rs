@@ -8,7 +8,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex,
         mpsc::{self, Receiver, Sender},
     },
     thread::{self, JoinHandle},
@@ -29,12 +29,17 @@ pub const WAIT_MAX: Duration = Duration::from_secs(20);
 /// A body that no replica here understands.
 pub const UNREADABLE: &[u8] = b"xyzzy";
 
+/// The id, birth, incarnation and version of an [`Event::Met`].
+pub type Met = (ReplicaId, u64, Incarnation, u16);
+
 pub struct Replica {
     /// The thread that reads what peers send, if the transport does not. It ends before the transport.
     pub reader: Option<Reader>,
     pub transport: Transport,
     pub sender: TcpSender,
     pub events: Receiver<Event>,
+    /// Whose messages came, in the order in which that was told.
+    pub met: Arc<Mutex<Vec<Met>>>,
     pub address: SocketAddr,
 }
 
@@ -106,14 +111,24 @@ pub fn birth(id: u64) -> u64 {
 impl Replica {
     pub fn start(config: Config, listener: TcpListener) -> Replica {
         let (tell, events) = mpsc::channel();
+        let (met, told) = (Arc::<Mutex<Vec<Met>>>::default(), tell);
+        let meets = Arc::clone(&met);
         let sink = move |event| match event {
             Event::Received { ref body, .. } if body == UNREADABLE => {
                 Err(Unreadable("it is not a word".into()))
             }
+            Event::Met { peer, birth, incarnation, version } => {
+                meets.lock().unwrap().push((peer, birth, incarnation, version));
+                Ok(())
+            }
             // These tests are not about when other replicas listen.
             Event::Refused { .. } => Ok(()),
             event => {
-                _ = tell.send(event);
+                if let Event::Received { from, .. } = &event {
+                    let is_met = meets.lock().unwrap().iter().any(|(peer, ..)| peer == from);
+                    assert!(is_met, "before its first message it is said whose that is");
+                }
+                _ = told.send(event);
                 Ok(())
             }
         };
@@ -121,7 +136,7 @@ impl Replica {
         let mut transport = Transport::start_on(config, vec![listener], sink.clone()).unwrap();
         let address = transport.local_addresses()[0];
         let reader = bell.map(|bell| Reader::start(&mut transport, bell, sink));
-        Replica { sender: transport.sender(), transport, events, address, reader }
+        Replica { sender: transport.sender(), transport, events, met, address, reader }
     }
 
     /// The next event. An early message of a session may be of any version that both sides speak.

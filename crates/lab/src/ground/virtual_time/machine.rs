@@ -298,6 +298,10 @@ impl Machine {
                 let why = format!("two batches were proposed for slot {slot} in ballot {ballot}");
                 return Err(LabError::Replicas(why));
             }
+            Action::UnknownChange { slot } => {
+                let why = format!("a change in slot {slot} is not known");
+                return Err(LabError::Replicas(why));
+            }
             Action::Agreed(_) => {}
             Action::TakeSnapshot
             | Action::ReadChunk { .. }
@@ -400,6 +404,7 @@ impl Hosted {
             last_lsn: Lsn::ZERO,
             snapshot: None,
             amnesia: false,
+            birth: 1,
             incarnation: life,
             nonce: 0,
             met_all: true,
