@@ -50,8 +50,8 @@ pub enum Event {
         /// The peer.
         peer: ReplicaId,
     },
-    /// What arrives from the peer after this comes from this life of it, until the next event of this kind. It comes before
-    /// the first message of each session in which the peer sends.
+    /// What arrives from the peer after this comes from this life of it, until the next event of this kind. It comes
+    /// before the first message of each session in which the peer sends.
     Met {
         /// The peer.
         peer: ReplicaId,

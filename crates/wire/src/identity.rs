@@ -110,9 +110,9 @@ impl Acquaintance {
         Acquaintance { birth, incarnation, nonce, told: durable }
     }
 
-    /// What is remembered after a replica has introduced itself, of which `known` is remembered, and whose vote belongs to
-    /// the birth `named`, if the group names one. What the group names counts more than what was seen first: a peer that
-    /// was met with the wrong data directory is let in with the right one.
+    /// What is remembered after a replica has introduced itself, of which `known` is remembered, and whose vote belongs
+    /// to the birth `named`, if the group names one. What the group names counts more than what was seen first: a peer
+    /// that was met with the wrong data directory is let in with the right one.
     ///
     /// # Errors
     /// The peer cannot be that replica, or it forgot something without knowing it.

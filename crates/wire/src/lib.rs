@@ -20,8 +20,8 @@ pub const MESSAGES_VERSION_OLDEST: u16 = 6;
 /// The first version in which a message may be of another group than [`GroupId::FIRST`].
 pub const GROUPS_SINCE: u16 = 7;
 
-/// The first version whose replicas know changes that name the births of voters. A group that names births has no session
-/// in an earlier version.
+/// The first version whose replicas know changes that name the births of voters. A group that names births has no
+/// session in an earlier version.
 pub const BIRTHS_SINCE: u16 = 8;
 
 mod batch;
