@@ -19,7 +19,7 @@ use crate::{
     ground::Ground,
     likeness,
     net::namespaces,
-    report,
+    overload, report,
     study::{self, COMMON_PARAMETERS, Conduct, Experiment, LabError, Parameters, RunOptions, Summary},
     threads,
 };
@@ -39,7 +39,8 @@ enum Command {
         names: Vec<String>,
     },
     /// Run experiments, or `all` of them, and judge the results; or attack real replicas (`chaos`,
-    /// `attacks`), compare them with etcd (`likeness`), or measure what work costs (`calibrate`, `threads`)
+    /// `attacks`), compare them with etcd (`likeness`), or measure what work costs (`calibrate`,
+    /// `threads`) and what is served when too much is asked for (`overload`)
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Run {
         #[command(subcommand)]
@@ -93,6 +94,9 @@ enum Special {
     /// Measure switches of threads, processor time, puts a second and latency for each placement of a replica's stages
     /// on threads, and of etcd beside it
     Threads(Box<threads::Args>),
+    /// Ask real replicas with slow disks, and etcd beside them, for more than they can order, and judge what is
+    /// answered in time
+    Overload(Box<overload::Args>),
 }
 
 /// Runs `synod lab`, and prints what it has to say. The exit code is 0 if the command could be carried out,
@@ -111,6 +115,7 @@ pub fn main(args: Args) -> ExitCode {
                     Special::Likeness(args) => likeness::main(&args, &interrupted, &program),
                     Special::Calibrate(args) => told(calibrate::run(&args, &interrupted, &program)),
                     Special::Threads(args) => told(threads::run(&args, &interrupted, &program)),
+                    Special::Overload(args) => told(overload::run(&args, &interrupted, &program)),
                 },
                 (Err(error), _) | (_, Err(error)) => {
                     eprintln!("error: {error}");
@@ -159,7 +164,7 @@ fn list(names: &[String]) -> Result<(), LabError> {
             println!("{:24} {}\n{:24} {}", experiment.name, experiment.title, "", experiment.source);
         }
         println!(
-            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list, synod lab run likeness --help, synod lab run calibrate --help, synod lab run threads --help"
+            "\nSee also: synod lab list NAME, synod lab run NAME..., synod lab report, synod lab run chaos --help, synod lab run attacks --list, synod lab run likeness --help, synod lab run calibrate --help, synod lab run threads --help, synod lab run overload --help"
         );
         return Ok(());
     }

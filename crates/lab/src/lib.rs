@@ -3,7 +3,8 @@
 //! [`mod@bench`] drives any server of the etcd v3 API, so that one program measures Synod and etcd. [`cli`] is `synod
 //! lab`. [`experiments`] are found by name, declared in one place each, and judged by their results. [`chaos`] applies
 //! every kind of fault to real replicas. [`attacks`] does what a hostile client can. [`likeness`] compares answers with
-//! etcd's. [`calibrate`] measures what work costs, for experiments in virtual time.
+//! etcd's. [`calibrate`] measures what work costs, for experiments in virtual time. [`overload`]
+//! asks for more than can be ordered.
 
 pub mod attacks;
 pub mod bench;
@@ -15,6 +16,7 @@ mod figure;
 pub mod ground;
 pub mod likeness;
 pub mod net;
+pub mod overload;
 pub mod report;
 pub mod statistics;
 pub mod study;

@@ -4,7 +4,9 @@
 //! improvement: while the window has room and nothing is being batched, a command leaves at once, together
 //! with whatever came in the same burst; the delay only ever applies to batches that had to wait for room.
 //!
-//! A closed batch has a name ([`BatchId`]): the session of this life of the replica, and a number.
+//! A batch that leaves has a name ([`BatchId`]), which is the session of this life of the replica and a number, and
+//! says below which number this life waits for no batch any more. Both are written when it leaves, however long it
+//! was closed before: the leader leaves out what is below that number.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -49,14 +51,21 @@ pub struct Entry<'a> {
     pub waiter: Waiter,
 }
 
-/// A closed batch, and what waits for its commands, in order.
+/// A batch that left, and what waits for its commands.
 #[derive(Debug)]
-pub struct Closed {
+pub struct Named {
     pub batch: Batch,
     /// Its number among the batches of this life.
     pub number: u64,
+    pub closed: Closed,
+}
+
+/// What is known of a closed batch besides its commands.
+#[derive(Debug)]
+pub struct Closed {
     /// Whether it is a change of the group, which is a batch of its own.
     pub changes_group: bool,
+    /// What waits for its commands, in order.
     pub waiters: Vec<Waiter>,
     /// The number of its first command in the replica's own session, if it has any.
     pub first_own: Option<u64>,
@@ -79,7 +88,7 @@ pub struct Batcher {
     born: Time,
     /// Whether the open batch has been left over by a flush, because there was no room.
     waited: bool,
-    closed: VecDeque<Closed>,
+    closed: VecDeque<(BatchBuilder, Closed)>,
     closed_bytes: usize,
     /// [`Closed::first_own`] of those that have one, in order.
     closed_own: VecDeque<u64>,
@@ -118,13 +127,18 @@ impl Batcher {
         self.builder.len() + self.closed_bytes
     }
 
-    /// Adds a command. `lowest` is the lowest number of a batch that was taken and is still waited for.
-    pub fn push(&mut self, now: Time, entry: Entry<'_>, lowest: Option<u64>) {
+    /// How many batches wait here, the open one among them.
+    pub fn batches(&self) -> usize {
+        self.closed.len() + usize::from(!self.builder.is_empty())
+    }
+
+    /// Adds a command.
+    pub fn push(&mut self, now: Time, entry: Entry<'_>) {
         let len = COMMAND_HEADER_BYTES + entry.payload.len();
         // A change of the group is a batch of its own.
         let alone = entry.kind.is_change();
         if !self.builder.is_empty() && (alone || self.builder.len() + len > self.bytes_max) {
-            self.close(lowest, false);
+            self.close(false);
         }
         if self.builder.is_empty() {
             self.born = now;
@@ -137,48 +151,55 @@ impl Batcher {
             self.first_own.get_or_insert(sequence);
         }
         if alone {
-            self.close(lowest, true);
+            self.close(true);
         }
     }
 
-    fn close(&mut self, lowest: Option<u64>, changes_group: bool) {
+    fn close(&mut self, changes_group: bool) {
         self.closed_bytes += self.builder.len();
-        let waiters = std::mem::take(&mut self.waiters);
-        let (origin, number) = (self.session, self.number);
-        self.number += 1;
-        let first_closed = self.closed.front().map(|closed| closed.number);
-        let floor = lowest.into_iter().chain(first_closed).fold(number, u64::min);
-        let batch = self.builder.finish_as(BatchId { origin, number }, floor);
         let first_own = self.first_own.take();
         self.closed_own.extend(first_own);
-        self.closed.push_back(Closed { batch, number, changes_group, waiters, first_own, born: self.born });
+        let waiters = std::mem::take(&mut self.waiters);
+        let closed = Closed { changes_group, waiters, first_own, born: self.born };
+        self.closed.push_back((self.builder.split(), closed));
     }
 
     /// Takes out the closed batch at this place.
-    fn remove(&mut self, place: usize) -> Option<Closed> {
-        let closed = self.closed.remove(place)?;
-        self.closed_bytes -= closed.batch.bytes().len();
+    fn remove(&mut self, place: usize) -> Option<(BatchBuilder, Closed)> {
+        let (builder, closed) = self.closed.remove(place)?;
+        self.closed_bytes -= builder.len();
         if let Some(own) = closed.first_own {
             self.closed_own.remove(self.closed_own.partition_point(|&earlier| earlier < own));
         }
-        Some(closed)
+        Some((builder, closed))
     }
 
-    /// The next batch to propose, now that there is room for one; `lowest` is as for [`Batcher::push`].
-    pub fn take(&mut self, now: Time, lowest: Option<u64>) -> Option<Closed> {
+    /// Gives the closed batch at this place its name, and takes it out.
+    fn name(&mut self, place: usize, lowest: Option<u64>) -> Option<Named> {
+        let (mut builder, closed) = self.remove(place)?;
+        let (origin, number) = (self.session, self.number);
+        self.number += 1;
+        let batch = builder.finish_as(BatchId { origin, number }, lowest.unwrap_or(number));
+        Some(Named { batch, number, closed })
+    }
+
+    /// The next batch to propose, now that there is room for one. `lowest` is the lowest number of a batch that was
+    /// taken and is still waited for.
+    pub fn take(&mut self, now: Time, lowest: Option<u64>) -> Option<Named> {
         let full = self.builder.len() >= self.bytes_max;
         let ready = !self.waited || full || now >= self.born + self.delay_max;
         if self.closed.is_empty() && !self.builder.is_empty() && ready {
-            self.close(lowest, false);
+            self.close(false);
         }
-        self.remove(0)
+        self.name(0, lowest)
     }
 
     /// The next change of the group that waits here, before what came earlier: each replica orders commands of its own
-    /// clients where batches are disseminated by all, and the leader orders changes.
-    pub fn take_change(&mut self) -> Option<Closed> {
-        let place = self.closed.iter().position(|closed| closed.changes_group)?;
-        self.remove(place)
+    /// clients where batches are disseminated by all, and the leader orders changes. `lowest` is as for
+    /// [`Batcher::take`].
+    pub fn take_change(&mut self, lowest: Option<u64>) -> Option<Named> {
+        let place = self.closed.iter().position(|(_, closed)| closed.changes_group)?;
+        self.name(place, lowest)
     }
 
     /// Takes note that a burst is over: what is still open had no room.
@@ -193,17 +214,17 @@ impl Batcher {
 
     /// When the oldest command came.
     pub fn oldest(&self) -> Option<Time> {
-        self.closed.front().map(|closed| closed.born).or((!self.builder.is_empty()).then_some(self.born))
+        self.closed.front().map(|(_, closed)| closed.born).or((!self.builder.is_empty()).then_some(self.born))
     }
 
     /// Takes out the batches whose first command came at or before `born_max`.
     pub fn expire(&mut self, born_max: Time) -> Vec<Closed> {
         if !self.builder.is_empty() && self.born <= born_max {
-            self.close(None, false);
+            self.close(false);
         }
         let mut expired = Vec::new();
-        while self.closed.front().is_some_and(|closed| closed.born <= born_max) {
-            expired.extend(self.remove(0));
+        while self.closed.front().is_some_and(|(_, closed)| closed.born <= born_max) {
+            expired.extend(self.remove(0).map(|(_, closed)| closed));
         }
         expired
     }
@@ -215,7 +236,7 @@ impl Batcher {
 
     /// Everything that waits here, in the order of arrival.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.closed.iter().flat_map(|closed| &closed.waiters).chain(&self.waiters)
+        self.closed.iter().flat_map(|(_, closed)| &closed.waiters).chain(&self.waiters)
     }
 }
 
@@ -233,7 +254,7 @@ mod tests {
         let waiter = Waiter::Own { sequence: 1, request: Some(RequestId(1)) };
         let kind = CommandKind::Apply;
         let session = SessionId(1);
-        batcher.push(now, Entry { kind, session, sequence: 1, lowest_outstanding: 1, payload, waiter }, None);
+        batcher.push(now, Entry { kind, session, sequence: 1, lowest_outstanding: 1, payload, waiter });
     }
 
     const MS: Duration = Duration::from_millis(1);
@@ -244,7 +265,7 @@ mod tests {
         let push = |batcher: &mut Batcher, kind, waiter| {
             let (session, payload) = (SessionId(1), b"x".as_slice());
             let entry = Entry { kind, session, sequence: 9, lowest_outstanding: 1, payload, waiter };
-            batcher.push(Time::ZERO, entry, None);
+            batcher.push(Time::ZERO, entry);
         };
         let own = |sequence| Waiter::Own { sequence, request: None };
         let client = Waiter::Client { session: SessionId(1), sequence: 9 };
@@ -256,7 +277,7 @@ mod tests {
         push(&mut batcher, CommandKind::Apply, own(6));
         assert_eq!(batcher.lowest_own(), Some(3));
         let mut next = |overtakes: bool| {
-            if overtakes { batcher.take_change() } else { batcher.take(Time::ZERO, None) }.unwrap();
+            if overtakes { batcher.take_change(None) } else { batcher.take(Time::ZERO, None) }.unwrap();
             batcher.lowest_own()
         };
         assert_eq!(next(true), Some(3), "a change of the group was taken out of the middle");
@@ -268,7 +289,7 @@ mod tests {
     fn a_lone_command_leaves_at_once() {
         let mut batcher = batcher(1000, MS * 50);
         push(&mut batcher, Time::ZERO, b"a");
-        assert_eq!(batcher.take(Time::ZERO, None).unwrap().waiters.len(), 1);
+        assert_eq!(batcher.take(Time::ZERO, None).unwrap().closed.waiters.len(), 1);
         assert!(batcher.take(Time::ZERO, None).is_none());
     }
 
@@ -280,12 +301,12 @@ mod tests {
         push(&mut batcher, Time::ZERO + MS, b"b");
         assert!(batcher.take(Time::ZERO + MS, None).is_none());
         assert_eq!(batcher.deadline(), Some(Time::ZERO + MS * 50), "the delay counts from the first command");
-        assert_eq!(batcher.take(Time::ZERO + MS * 50, None).unwrap().waiters.len(), 2);
+        assert_eq!(batcher.take(Time::ZERO + MS * 50, None).unwrap().closed.waiters.len(), 2);
 
         push(&mut batcher, Time::ZERO, b"a");
         batcher.end_burst();
         push(&mut batcher, Time::ZERO, &[0; 80]);
-        assert_eq!(batcher.take(Time::ZERO, None).unwrap().waiters.len(), 1, "the second did not fit");
+        assert_eq!(batcher.take(Time::ZERO, None).unwrap().closed.waiters.len(), 1, "the second did not fit");
         assert_eq!(batcher.bytes(), 80 + COMMAND_HEADER_BYTES + IDENTITY_BYTES);
     }
 
@@ -294,27 +315,29 @@ mod tests {
         let mut batcher = batcher(1, MS);
         push(&mut batcher, Time::ZERO, b"one");
         push(&mut batcher, Time::ZERO, b"two");
-        assert_eq!(batcher.take(Time::ZERO, None).unwrap().waiters.len(), 1);
-        assert_eq!(batcher.take(Time::ZERO, None).unwrap().waiters.len(), 1);
+        assert_eq!(batcher.take(Time::ZERO, None).unwrap().closed.waiters.len(), 1);
+        assert_eq!(batcher.take(Time::ZERO, None).unwrap().closed.waiters.len(), 1);
         assert_eq!(batcher.bytes(), 0);
     }
 
     #[test]
-    fn batches_are_numbered_and_say_below_which_number_nothing_is_waited_for() {
+    fn a_batch_says_when_it_leaves_below_which_number_nothing_is_waited_for() {
         let mut batcher = batcher(1, MS);
-        let named = |closed: Closed| (closed.batch.id().unwrap().number, closed.batch.floor());
-        [b"a", b"b", b"c"].into_iter().for_each(|payload| push(&mut batcher, Time::ZERO, payload));
-        let first = batcher.take(Time::ZERO, None).unwrap();
-        assert_eq!((first.number, named(first)), (1, (1, 1)));
+        let named = |named: Named| {
+            let id = named.batch.id().unwrap();
+            assert_eq!(named.number, id.number);
+            (named.number, named.batch.floor())
+        };
+        [b"a", b"b", b"c", b"d"].into_iter().for_each(|payload| push(&mut batcher, Time::ZERO, payload));
+        assert_eq!(named(batcher.take(Time::ZERO, None).unwrap()), (1, 1));
+        assert_eq!(named(batcher.take(Time::ZERO, Some(1)).unwrap()), (2, 1), "the first is waited for");
+        assert_eq!(named(batcher.take(Time::ZERO, None).unwrap()), (3, 3), "both were given up meanwhile");
+        batcher.expire(Time::ZERO);
+        push(&mut batcher, Time::ZERO, b"e");
         assert_eq!(
-            named(batcher.take(Time::ZERO, Some(1)).unwrap()),
-            (2, 1),
-            "the first was still to be taken"
-        );
-        assert_eq!(
-            named(batcher.take(Time::ZERO, Some(2)).unwrap()),
-            (3, 2),
-            "it is closed when it is taken"
+            named(batcher.take(Time::ZERO, Some(3)).unwrap()),
+            (4, 3),
+            "what never left has no number"
         );
     }
 }

@@ -201,6 +201,8 @@ impl Replica {
             return false;
         }
         let ended_in = self.known.ended_in.take();
+        // In the epoch before, a snapshot may have delivered batches that would have been ordered again there.
+        self.fail_delivered_unseen(now, actions);
         if self.group.epoch <= self.known.running {
             // This life had lost what led to an epoch that an earlier one entered.
             self.begin(now, false);

@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `replica.rs` | events in, actions out |
 //! | `requests.rs`, `batcher.rs` | commands of clients, until they are decided or given up |
+//! | `throughput.rs` | how long a command would wait, and whether it is refused |
 //! | `proposing.rs` | what is proposed here, and what is sent to the leader |
 //! | `instance.rs` | the instance of the ordering protocol that runs here |
 //! | `forwarded.rs` | batches that followers sent here to be ordered |
@@ -71,6 +72,7 @@ pub mod session;
 mod settings;
 mod snapshots;
 mod state_machine;
+mod throughput;
 mod transfer;
 mod voters;
 

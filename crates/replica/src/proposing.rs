@@ -74,9 +74,11 @@ impl Replica {
         let limits = &self.group.limits;
         let outstanding_max = limits.sessions.replica_outstanding_max / 2;
         let has_room = self.requests.has_room(payload.len(), self.settings.queue_bytes_max, outstanding_max);
+        // A change of the group may be what makes it faster.
+        let would_wait = kind != CommandKind::Reconfigure && self.requests.would_wait_too_long(now);
         let refused = if self.group.is_away(self.me) {
             Some(RequestError::TakesNoPart)
-        } else if !has_room {
+        } else if !has_room || would_wait {
             Some(RequestError::Overloaded)
         } else if payload.len() > limits.request_bytes_max {
             Some(RequestError::TooLarge)
@@ -140,19 +142,22 @@ impl Replica {
     fn order_as_leader(&mut self, now: Time, ballot: Ballot, actions: &mut Vec<Action>) {
         let anywhere = self.proposes_without_leading();
         let (leader, changes) = (Taker::Leader(ballot), anywhere.then_some(true));
+        let me = self.requests.origin();
+        if now >= Time::ZERO + self.settings.request_timeout {
+            self.forwarded.expire(now - self.settings.request_timeout);
+        }
         while self.room() > 0 {
             let held_back = self.changing.held_back.take();
             // What a leader proposed the protocol keeps proposing, as long as it leads.
             let mut again = || self.requests.resend(leader, changes, now, Duration::MAX);
-            let forwarded = |batch| (batch, true);
             let own = |batch| (batch, false);
-            let next = held_back
-                .or_else(|| again().map(own))
-                .or_else(|| self.forwarded.take().map(forwarded))
-                .or_else(|| {
-                    let batch = if anywhere { None } else { self.requests.next_batch(now, leader) };
-                    batch.map(own)
-                });
+            let next = held_back.or_else(|| again().map(own)).or_else(|| {
+                // Each follower that waits has its turn, and so do the clients of this replica.
+                let is_turn = !anywhere && self.forwarded.is_turn_of(me);
+                let new = if is_turn { self.requests.next_batch(now, leader) } else { None };
+                new.is_some().then(|| self.forwarded.had_turn(me));
+                new.map(own).or_else(|| self.forwarded.take().map(|batch| (batch, true)))
+            });
             let Some((batch, awaited)) = next else { break };
             self.order(now, batch, awaited, actions);
             if self.changing.held_back.is_some() {

@@ -256,7 +256,8 @@ impl Replica {
                     let (session, sequence) = command.expect("the change is one");
                     self.send_on(back, Routed::TurnedDown { session, sequence }, actions);
                 } else if self.leads() && !batch.is_noop() && !self.is_void(&batch) {
-                    self.forwarded.add(batch, self.settings.queue_bytes_max);
+                    self.forwarded.hear(&batch);
+                    self.forwarded.add(now, batch, self.settings.queue_bytes_max);
                 }
             }
             Routed::TurnedDown { session, sequence } => self.change_turned_down(session, sequence, actions),

@@ -473,7 +473,7 @@ impl Replica {
         if self.group.proposes_anywhere() {
             self.forwarded.drop_void(self.history.delivered());
         }
-        let requests = self.requests.done(&batch);
+        let requests = self.requests.delivered(now, &batch);
         let bug = self.settings.consensus.planted.filter(|_| cfg!(feature = "planted-bugs"));
         let changed = self.group.after_with(slot, &batch, bug);
         actions.push(Action::Execute { slot, ballots, batch, requests });
@@ -496,6 +496,7 @@ impl Replica {
             self.reads.ask_again();
         }
         self.view = routed;
+        self.requests.led(now, routed.leader.is_some());
         if !self.leads() {
             self.forwarded.clear();
             self.changing.abandoned();
@@ -524,7 +525,7 @@ impl Replica {
         let born_max = now - silence;
         let led = self.view.leader.is_some() && !leaderless;
         let unsent_error = if led { RequestError::Overloaded } else { RequestError::NoLeader };
-        let Expired { unsent, sent } = self.requests.expire(born_max);
+        let Expired { unsent, sent } = self.requests.expire(now, born_max);
         let fail = |error| move |request| Action::RequestFailed { request, error };
         actions.extend(unsent.into_iter().map(fail(unsent_error)));
         actions.extend(sent.into_iter().map(fail(RequestError::Timeout)));

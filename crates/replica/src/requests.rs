@@ -14,8 +14,9 @@ use synod_wire::{Ballot, Batch, BatchId, CommandKind, Epoch, Incarnation, Sessio
 
 use crate::{
     RequestError, RequestId, SessionCommand, Settings,
-    batcher::{Batcher, Closed, Entry, Waiter},
+    batcher::{Batcher, Closed, Entry, Named, Waiter},
     session::is_replica,
+    throughput::Throughput,
 };
 
 /// What has to order a batch.
@@ -30,6 +31,7 @@ pub enum Taker {
 /// A batch on its way.
 #[derive(Debug)]
 struct Outstanding {
+    batch: Batch,
     closed: Closed,
     /// What has to order it, and when it was given there.
     sent: Option<(Taker, Time)>,
@@ -73,6 +75,8 @@ pub(crate) struct Requests {
     own_first: BTreeSet<u64>,
     /// The number of the last skip of the common order of several groups, in the own session.
     last_skip: Option<u64>,
+    /// How fast they are delivered.
+    throughput: Throughput,
 }
 
 /// Requests that waited for too long.
@@ -103,6 +107,7 @@ impl Requests {
             outstanding_bytes: 0,
             own_first: BTreeSet::new(),
             last_skip: None,
+            throughput: Throughput::new(settings.request_timeout),
         }
     }
 
@@ -115,6 +120,36 @@ impl Requests {
         fits && self.next_sequence - self.lowest_own() < outstanding_max
     }
 
+    /// The session that names the batches of this life.
+    pub fn origin(&self) -> SessionId {
+        self.batcher.session()
+    }
+
+    /// Whether a command that comes now would wait for so long that its answer would probably come too late.
+    pub fn would_wait_too_long(&mut self, now: Time) -> bool {
+        self.elapse(now);
+        // Batches leave in the order in which they came, but for changes of the group.
+        let first = self.outstanding.values().next().map(|batch| batch.closed.born);
+        let oldest = first.or(self.batcher.oldest()).map_or(Duration::ZERO, |born| now.since(born));
+        self.throughput.is_exceeded(self.batches(), oldest)
+    }
+
+    /// Counts the time for which something has waited.
+    fn elapse(&mut self, now: Time) {
+        self.throughput.elapse(now, self.batches() > 0);
+    }
+
+    /// Batches that are not decided.
+    fn batches(&self) -> usize {
+        self.outstanding.len() + self.batcher.batches()
+    }
+
+    /// Takes note of whether a leader is known.
+    pub fn led(&mut self, now: Time, led: bool) {
+        self.elapse(now);
+        self.throughput.led(led);
+    }
+
     /// Adds a command of the own session, for which `request` waits, if there is one; returns its number.
     pub fn add_own(
         &mut self,
@@ -123,12 +158,13 @@ impl Requests {
         kind: CommandKind,
         payload: &[u8],
     ) -> u64 {
+        self.elapse(now);
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let waiter = Waiter::Own { sequence, request };
         let lowest_outstanding = self.lowest_own().min(sequence);
         let entry = Entry { kind, session: self.session, sequence, lowest_outstanding, payload, waiter };
-        self.batcher.push(now, entry, self.lowest_number());
+        self.batcher.push(now, entry);
         sequence
     }
 
@@ -156,9 +192,10 @@ impl Requests {
         if let Some(earlier) = self.clients.insert((session, sequence), request) {
             return Err((earlier, RequestError::Superseded));
         }
+        self.elapse(now);
         let waiter = Waiter::Client { session, sequence };
         let entry = Entry { kind, session, sequence, lowest_outstanding, payload, waiter };
-        self.batcher.push(now, entry, self.lowest_number());
+        self.batcher.push(now, entry);
         Ok(())
     }
 
@@ -231,24 +268,25 @@ impl Requests {
 
     /// The next new batch, which counts as given to `taker` now.
     pub fn next_batch(&mut self, now: Time, taker: Taker) -> Option<Batch> {
-        let closed = self.batcher.take(now, self.lowest_number())?;
-        let batch = closed.batch.clone();
-        self.sends(closed, Some((taker, now)));
+        let named = self.batcher.take(now, self.lowest_number())?;
+        let batch = named.batch.clone();
+        self.sends(named, Some((taker, now)));
         Some(batch)
     }
 
     /// Takes changes of the group out of the queue, before what came earlier: each replica orders commands of its own
     /// clients where batches are disseminated by all, and the leader orders changes.
     pub fn overtake_with_changes(&mut self) {
-        while let Some(change) = self.batcher.take_change() {
+        while let Some(change) = self.batcher.take_change(self.lowest_number()) {
             self.sends(change, None);
         }
     }
 
-    fn sends(&mut self, closed: Closed, sent: Option<(Taker, Time)>) {
-        self.outstanding_bytes += closed.batch.bytes().len();
+    fn sends(&mut self, named: Named, sent: Option<(Taker, Time)>) {
+        let Named { batch, number, closed } = named;
+        self.outstanding_bytes += batch.bytes().len();
         self.own_first.extend(closed.first_own);
-        self.outstanding.insert(closed.number, Outstanding { closed, sent, repeats: 0 });
+        self.outstanding.insert(number, Outstanding { batch, closed, sent, repeats: 0 });
     }
 
     /// How many batches the leader of `ballot` has, as far as is known.
@@ -273,7 +311,7 @@ impl Requests {
         let batch = wanted.find(|batch| elsewhere(batch) || overdue(batch))?;
         batch.repeats = if elsewhere(batch) { 0 } else { batch.repeats + 1 };
         batch.sent = Some((taker, now));
-        Some(batch.closed.batch.clone())
+        Some(batch.batch.clone())
     }
 
     /// Whether it is time to send a batch to the leader of `ballot` again, which has had it for so long.
@@ -302,16 +340,27 @@ impl Requests {
     /// The outstanding batch for which a reference stands.
     pub fn referred_to(&self, reference: &Batch) -> Option<Batch> {
         let id = reference.id().filter(|id| id.origin == self.batcher.session())?;
-        let batch = &self.outstanding.get(&id.number)?.closed.batch;
+        let batch = &self.outstanding.get(&id.number)?.batch;
         Some(batch).filter(|batch| reference.stands_for(batch)).cloned()
     }
 
     /// Some outstanding batch, which only a planted bug wants.
     pub fn any(&self) -> Option<Batch> {
-        self.outstanding.values().next().map(|outstanding| outstanding.closed.batch.clone())
+        self.outstanding.values().next().map(|outstanding| outstanding.batch.clone())
     }
 
     // What becomes of them.
+
+    /// Takes note that this batch is delivered; if it is one of this replica's, returns the requests that wait for it.
+    pub fn delivered(&mut self, now: Time, batch: &Batch) -> Vec<Awaited> {
+        self.elapse(now);
+        let before = self.outstanding.len();
+        let requests = self.done(batch);
+        if self.outstanding.len() < before {
+            self.throughput.delivered();
+        }
+        requests
+    }
 
     /// Takes note that this batch is decided, or will not be proposed; if it is one of this replica's, returns the
     /// requests that wait for it.
@@ -322,17 +371,19 @@ impl Requests {
     }
 
     /// The requests of batches of which it is known that they are delivered, with results that are not.
-    pub fn delivered_unseen(&mut self, is_delivered: impl Fn(BatchId) -> bool) -> Vec<RequestId> {
+    pub fn delivered_unseen(&mut self, now: Time, is_delivered: impl Fn(BatchId) -> bool) -> Vec<RequestId> {
+        self.elapse(now);
         let origin = self.batcher.session();
         let unseen = self.outstanding.keys().copied();
         let unseen: Vec<u64> = unseen.filter(|&number| is_delivered(BatchId { origin, number })).collect();
         let closed: Vec<Closed> = unseen.into_iter().filter_map(|number| self.remove(number)).collect();
+        closed.iter().for_each(|_| self.throughput.delivered());
         closed.iter().flat_map(|closed| self.waiting_for(closed)).map(|(_, request)| request).collect()
     }
 
     fn remove(&mut self, number: u64) -> Option<Closed> {
-        let Outstanding { closed, .. } = self.outstanding.remove(&number)?;
-        self.outstanding_bytes -= closed.batch.bytes().len();
+        let Outstanding { batch, closed, .. } = self.outstanding.remove(&number)?;
+        self.outstanding_bytes -= batch.bytes().len();
         if let Some(first) = closed.first_own {
             self.own_first.remove(&first);
         }
@@ -354,7 +405,7 @@ impl Requests {
     /// The outstanding change of the group with this place in its session.
     pub fn change(&self, session: SessionId, sequence: u64) -> Option<Batch> {
         let changes = self.outstanding.values().filter(|outstanding| outstanding.closed.changes_group);
-        let mut changes = changes.map(|outstanding| &outstanding.closed.batch);
+        let mut changes = changes.map(|outstanding| &outstanding.batch);
         let asked = |batch: &Batch| {
             batch.commands().any(|command| (command.session, command.sequence) == (session, sequence))
         };
@@ -368,7 +419,8 @@ impl Requests {
     }
 
     /// Gives up the batches whose first command came at or before `born_max`.
-    pub fn expire(&mut self, born_max: Time) -> Expired {
+    pub fn expire(&mut self, now: Time, born_max: Time) -> Expired {
+        self.elapse(now);
         let unsent = self.batcher.expire(born_max);
         let old = self.outstanding.iter().filter(|(_, batch)| batch.closed.born <= born_max);
         let old: Vec<u64> = old.map(|(&number, _)| number).collect();
@@ -451,7 +503,7 @@ mod tests {
     fn what_a_snapshot_holds_is_waited_for_no_more() {
         let mut requests = requests();
         let [one, _] = [1, 2].map(|request| sent(&mut requests, request));
-        assert_eq!(requests.delivered_unseen(|id| Some(id) == one.id()), [RequestId(1)]);
+        assert_eq!(requests.delivered_unseen(NOW, |id| Some(id) == one.id()), [RequestId(1)]);
         assert_eq!(requests.awaited(), 1);
     }
 
@@ -493,7 +545,7 @@ mod tests {
         let later = NOW + Duration::from_secs(1);
         requests.add_own(later, Some(RequestId(3)), CommandKind::Reconfigure, b"b");
         assert_eq!(requests.oldest(), Some(NOW));
-        let Expired { unsent, sent } = requests.expire(NOW);
+        let Expired { unsent, sent } = requests.expire(NOW, NOW);
         assert_eq!((unsent, sent), (vec![RequestId(2)], vec![RequestId(1)]));
         assert_eq!((requests.awaited(), requests.oldest()), (1, Some(later)));
     }

@@ -280,12 +280,7 @@ impl Replica {
             self.adopt_group(now, group, actions);
             let voters = self.group.voter_sets();
             let delivered = std::sync::Arc::clone(self.history.delivered());
-            if self.group.proposes_anywhere() {
-                // Nobody orders them again, so that their results stay unknown.
-                let unseen = self.requests.delivered_unseen(|id| delivered.voids(id));
-                let error = RequestError::OutcomeUnknown;
-                actions.extend(unseen.into_iter().map(|request| Action::RequestFailed { request, error }));
-            }
+            self.fail_delivered_unseen(now, actions);
             let installed = Control::Installed { slot: info.slot, ballots, voters, delivered };
             self.input(now, Input::Control(installed), actions);
         } else {
@@ -294,16 +289,31 @@ impl Replica {
         self.watch_backlog(now);
         self.carry_out(now, actions);
     }
+
+    /// Fails the requests of batches that a snapshot holds, where nobody would order them again, so that their results
+    /// stay unknown. Where the leader orders what it is sent, it orders them again, and sessions have the results.
+    pub(crate) fn fail_delivered_unseen(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if !self.group.proposes_anywhere() {
+            return;
+        }
+        let delivered = std::sync::Arc::clone(self.history.delivered());
+        let unseen = self.requests.delivered_unseen(now, |id| delivered.voids(id));
+        let error = RequestError::OutcomeUnknown;
+        actions.extend(unseen.into_iter().map(|request| Action::RequestFailed { request, error }));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use synod_consensus::Options;
-    use synod_wire::{Ballots, Batch, GroupId, Incarnation, Lsn};
+    use synod_consensus::{Options, Overrides};
+    use synod_wire::{Ballot, Ballots, Batch, CommandKind, GroupId, Incarnation, Lsn, SessionId};
 
     use super::*;
-    use crate::{Event, Executor, Group, Recovered, executor::tests::Tape};
+    use crate::{
+        Change, ChangeRequest, Event, Executor, Group, Recovered, RequestId, executor::tests::Tape,
+        requests::Taker,
+    };
 
     fn settings() -> Settings {
         Settings { snapshot_slots: 10, snapshot_log_bytes: 1 << 30, ..Settings::default() }
@@ -426,6 +436,51 @@ mod tests {
         assert_eq!(offered_after(1, 0, 0), Some(1_000), "it could not be read");
         assert_eq!(offered_after(1, 500, 2_000), Some(1_000), "it is the one that was offered before");
         assert_eq!(offered_after(1, 0, 2_000), Some(2_000));
+    }
+
+    /// With `leader` the leader would order the batch again. Once every replica disseminates its own, nobody does.
+    #[test]
+    fn what_a_snapshot_delivered_before_the_epoch_is_not_waited_for_in_it() {
+        let group = Group::of(&Options::default(), [1, 2, 3].map(ReplicaId));
+        let recovered = Recovered {
+            records: Vec::new(),
+            last_lsn: Lsn::ZERO,
+            snapshot: None,
+            amnesia: false,
+            incarnation: Incarnation(1),
+            nonce: 0,
+            met_all: true,
+        };
+        let (now, actions) = (Time::ZERO, &mut Vec::new());
+        let mut replica = Replica::start(settings(), ReplicaId(1), group.clone(), recovered, now, actions);
+        replica.requests.add_own(now, Some(RequestId(7)), CommandKind::Apply, b"a");
+        let sent = replica.requests.next_batch(now, Taker::Leader(Ballot::ZERO)).unwrap();
+        let mut executor = Executor::new(Tape::default(), group.clone());
+        executor.execute(Slot(1), Ballots::ZERO, &sent, |_| false);
+        let installed = Some(Box::new(executor.installed(GroupId::FIRST, 1_000)));
+        replica.step(now, Event::SnapshotInstalled(installed), actions);
+        let failed = |actions: &[Action]| {
+            let is_it = |action: &Action| {
+                matches!(
+                    action,
+                    Action::RequestFailed { request: RequestId(7), error: RequestError::OutcomeUnknown }
+                )
+            };
+            actions.iter().any(is_it)
+        };
+        assert!(!failed(actions), "the leader orders it again, and then the answer is known");
+
+        let mut options = Options::default();
+        options.dissemination = synod_consensus::Dissemination::Balanced;
+        let (protocol, election) = (group.protocol, group.election);
+        let change = Change::Order { protocol, election, overrides: Overrides::shared(&options) };
+        let change = ChangeRequest { expected: group.version, change }.encode();
+        let mut builder = synod_wire::BatchBuilder::new();
+        let payload = change.to_bytes();
+        builder.push_as(CommandKind::Reconfigure, SessionId(9), 1, 1, &payload);
+        replica.deliver(now, Slot(2), Ballots::ZERO, builder.finish(), actions);
+        replica.carry_out(now, actions);
+        assert!(replica.group().disseminates() && failed(actions));
     }
 
     #[test]

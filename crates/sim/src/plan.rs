@@ -312,6 +312,8 @@ pub struct ClientPlan {
     pub padding_max: usize,
     /// How many reads accept whatever state a replica has.
     pub stale_reads: Odds,
+    /// For how long after the last fault they go on before anybody looks whether all is well again.
+    pub presses_on: Duration,
     /// How many of a hundred operations are about leases.
     pub leases: u8,
     /// Whether the run goes on, once all faults are over, until all leases have ended.
@@ -850,6 +852,7 @@ fn draw_clients(rng: &mut Rng, duration: Duration, election_timeout: Duration) -
         think: pick(rng, &[(Duration::ZERO, pause), (Duration::ZERO, 2 * MS)]),
         timeout: election_timeout * pick(rng, &[1, 2, 6]),
         cancels: Odds::NEVER,
+        presses_on: Duration::ZERO,
         padding_max: pick(rng, &[0, 50, 400]),
         stale_reads: Odds::percent(5),
         leases: 0,

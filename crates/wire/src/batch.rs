@@ -401,6 +401,13 @@ impl BatchBuilder {
         self.finish()
     }
 
+    /// What was added so far, to be finished later; this builder is empty again.
+    #[must_use]
+    pub fn split(&mut self) -> BatchBuilder {
+        let commands = std::mem::take(&mut self.commands);
+        BatchBuilder { bytes: self.bytes.split(), commands, identified: self.identified }
+    }
+
     /// The batch, without a name; the builder is empty again.
     pub fn finish(&mut self) -> Batch {
         self.commands = 0;

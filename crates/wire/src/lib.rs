@@ -28,6 +28,7 @@ mod batch;
 mod codec;
 mod delivered;
 mod durability;
+mod floors;
 mod groups;
 mod id;
 mod identity;
@@ -42,6 +43,7 @@ pub use batch::{
 pub use codec::{DecodeError, Encoded, Reader, Writer};
 pub use delivered::Delivered;
 pub use durability::{Durability, Ending, UnknownDurability};
+pub use floors::Floors;
 pub use groups::{GROUPS_MAX, Groups, MERGED_MAX, TAKE_MAX, UnknownGroups};
 pub use id::{
     Ballot, Ballots, ClusterId, Epoch, GroupId, Incarnation, Keep, Lsn, ReplicaId, SessionId, Slot,

@@ -146,6 +146,7 @@ pub(crate) fn start(
     }
     for Record::Held { keep, batch } in held {
         let id = batch.id().expect("what is held has a name");
+        store.hear(&batch);
         if let Some(known) = store.get_mut(id) {
             known.keep = known.keep.max(keep);
         } else if !table.voids(id) {

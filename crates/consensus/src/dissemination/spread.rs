@@ -44,6 +44,7 @@ impl Balanced {
         if !self.has(Bug::HoldUnrecorded) {
             lsn = effects.append(Record::Held { keep, batch: batch.clone() }.into());
         }
+        self.store.hear(&batch);
         self.store.hold(batch, keep, lsn, (now, self.options.retransmit_after));
         self.arrived = true;
         if lsn == Lsn::ZERO || self.has(Bug::AcknowledgeBeforeDurable) {

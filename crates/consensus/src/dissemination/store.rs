@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use synod_wire::{Batch, BatchId, Delivered, Lsn, ReplicaId, SessionId, Slot, Time};
+use synod_wire::{Batch, BatchId, Delivered, Floors, Lsn, ReplicaId, SessionId, Slot, Time};
 
 use super::{HELD_BYTES_MAX, Holdings, holdings::IDS_MAX};
 use crate::{Members, ReplicaSet, resend::Resend};
@@ -57,6 +57,8 @@ pub(super) struct Store {
     undurable: VecDeque<(Lsn, BatchId)>,
     /// The origin whose turn was last.
     turn: SessionId,
+    /// Which batches origins have given up, as far as was heard here.
+    floors: Floors,
     recent: BTreeMap<BatchId, Batch>,
     /// The recent batches, oldest first.
     recent_order: VecDeque<BatchId>,
@@ -72,6 +74,7 @@ impl Store {
             stable: BTreeSet::new(),
             undurable: VecDeque::new(),
             turn: SessionId(0),
+            floors: Floors::default(),
             recent: BTreeMap::new(),
             recent_order: VecDeque::new(),
             recent_bytes: 0,
@@ -147,6 +150,11 @@ impl Store {
         debug_assert!(entry.batch.is_none(), "a batch is taken in once");
         (entry.batch, entry.keep) = (Some(batch), keep);
         entry
+    }
+
+    /// Takes note of what the origin of this batch says of its earlier ones.
+    pub(super) fn hear(&mut self, batch: &Batch) {
+        self.floors.hear(batch);
     }
 
     /// Takes note that this life made a batch, which is here.
@@ -230,11 +238,17 @@ impl Store {
         }
     }
 
-    /// The next batch to propose: the oldest of each origin in turn, so that no origin waits for another's.
+    /// The next batch to propose: the oldest of each origin in turn, so that no origin waits for another's. One that
+    /// its origin has given up is left out, and stays here until it is void.
     pub(super) fn next_stable(&mut self) -> Option<&Batch> {
-        let after = BatchId { origin: SessionId(self.turn.0.saturating_add(1)), number: 0 };
-        let next = self.stable.range(after..).next().or_else(|| self.stable.first()).copied()?;
-        self.stable.remove(&next);
+        let next = loop {
+            let after = BatchId { origin: SessionId(self.turn.0.saturating_add(1)), number: 0 };
+            let next = self.stable.range(after..).next().or_else(|| self.stable.first()).copied()?;
+            self.stable.remove(&next);
+            if !self.floors.gave_up(next) {
+                break next;
+            }
+        };
         self.turn = next.origin;
         let known = self.known.get_mut(&next)?;
         known.proposed = true;
@@ -327,6 +341,25 @@ mod tests {
         store.begin_to_propose(&BTreeSet::from([id(2, 1)]), |holders| members().is_quorum(holders));
         let next = std::iter::from_fn(|| store.next_stable().and_then(Batch::id));
         assert_eq!(next.collect::<Vec<_>>(), [id(2, 2), id(3, 1), id(2, 3)], "one holder twice is one");
+    }
+
+    #[test]
+    fn what_its_origin_gave_up_is_not_proposed_and_stays_until_it_is_void() {
+        let mut store = Store::new();
+        (1..=3).for_each(|number| hold(&mut store, id(2, number), &[2, 3]));
+        let mut builder = BatchBuilder::identified();
+        builder.push(SessionId(1), 1, 1, b"");
+        let later = builder.finish_as(id(2, 4), 3);
+        // Not held by a quorum: this leader has heard of it all the same.
+        store.hold(later.clone(), Slot(9), Lsn::ZERO, (Time::ZERO, Duration::ZERO));
+        store.hear(&later);
+        let next = std::iter::from_fn(|| store.next_stable().and_then(Batch::id));
+        assert_eq!(next.collect::<Vec<_>>(), [id(2, 3)]);
+        assert!(store.get(id(2, 1)).is_some(), "another leader may have proposed it");
+        let mut table = Delivered::default();
+        table.deliver(&later);
+        store.drop_void(&table, Slot(9));
+        assert!(store.get(id(2, 1)).is_none());
     }
 
     #[test]

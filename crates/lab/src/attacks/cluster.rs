@@ -70,6 +70,8 @@ struct Watched {
 #[derive(Debug)]
 pub struct Cluster {
     system: System,
+    /// The command under which each server runs; empty if it runs by itself.
+    under: Vec<String>,
     /// What the servers are told besides their addresses.
     arguments: Vec<String>,
     folder: PathBuf,
@@ -109,6 +111,19 @@ impl Cluster {
         nofile: u64,
         guard: u64,
     ) -> Result<Cluster, String> {
+        Cluster::start_under(&[], system, arguments, folder, count, nofile, guard)
+    }
+
+    /// The same with servers that run under another command, such as a tracer. It has to end with its server.
+    pub fn start_under(
+        under: &[&str],
+        system: &System,
+        arguments: &[&str],
+        folder: &Path,
+        count: usize,
+        nofile: u64,
+        guard: u64,
+    ) -> Result<Cluster, String> {
         let free = free_addresses(3 * SERVERS).map_err(|error| format!("ports: {error}"))?;
         let servers = [0, 1, 2].map(|place| Addresses {
             client: free[3 * place],
@@ -117,6 +132,7 @@ impl Cluster {
         });
         let mut cluster = Cluster {
             system: system.clone(),
+            under: under.iter().map(|&word| word.to_owned()).collect(),
             arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
             folder: folder.to_owned(),
             nofile,
@@ -150,7 +166,7 @@ impl Cluster {
         let members = self.servers.iter().take(self.count).enumerate();
         let members = members.map(|(place, server)| format!("{}={}", Cluster::name(place), url(server.peer)));
         let mut command = Command::new("sh");
-        command.args(["-c", r#"ulimit -n "$0" && exec "$@""#, &self.nofile.to_string()]);
+        command.args(["-c", r#"ulimit -n "$0" && exec "$@""#, &self.nofile.to_string()]).args(&self.under);
         match &self.system {
             System::Synod(program) => command.arg(program).args(["serve", "--exit-with-stdin"]),
             System::Etcd(program) => command.arg(program).args(["--log-level", "error"]),

@@ -157,6 +157,9 @@ invariants! {
     ServesWhenConnected = "serves-when-connected", "Driftwood 2023, section 2.3.5: partial partitions leave no stable leader";
     /// Once faults stop, a write and a read succeed at every replica within a bound, and replicas converge.
     Liveness = "liveness", "docs/elections.md: some replica serves soon";
+    /// In each stretch of five seconds after the last fault in which at least sixteen commands were executed, at
+    /// least half of them were answered before their clients had given up.
+    Goodput = "goodput", "docs/dissemination.md: more than can be ordered";
     /// While nobody asks for anything, merged groups order nothing but ticks of the clock, and skip no more for these
     /// than they must.
     Idle = "idle", "Benz 2013, section 5.8 of the extract: follow and demand send nothing when all groups are idle";
@@ -174,8 +177,13 @@ impl Invariant {
     /// Whether a violation shows at the event that caused it, and not only over the whole run.
     #[must_use]
     pub fn is_seen_at_once(self) -> bool {
-        use Invariant::{Idle, LeaseEnds, Linearizable, Liveness, NothingWaits, ServesWhenConnected};
-        !matches!(self, Idle | LeaseEnds | Linearizable | Liveness | NothingWaits | ServesWhenConnected)
+        use Invariant::{
+            Goodput, Idle, LeaseEnds, Linearizable, Liveness, NothingWaits, ServesWhenConnected,
+        };
+        !matches!(
+            self,
+            Goodput | Idle | LeaseEnds | Linearizable | Liveness | NothingWaits | ServesWhenConnected
+        )
     }
 }
 

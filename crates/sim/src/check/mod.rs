@@ -2,6 +2,7 @@
 
 mod batches;
 mod compactions;
+mod goodput;
 mod groups;
 mod history;
 mod invariant;
@@ -18,6 +19,7 @@ mod votes;
 
 pub(crate) use batches::Batches;
 pub use compactions::Compactions;
+pub(crate) use goodput::Goodput;
 pub(crate) use groups::{Groups, settled};
 pub(crate) use history::{Done, EndedLease, check_history};
 pub(crate) use invariant::demand;

@@ -28,6 +28,8 @@ pub enum Family {
     Change,
     /// Groups that take their members from another one, at nodes that see late, or never, what that one decides.
     Follow,
+    /// Clients that ask for more than can be ordered, while replicas crash and sleep, and long after.
+    Load,
     /// Logs that rot: what is left of them is kept, and only what is lost comes from others. It runs only by name.
     Disk,
     /// Real files on disks that fail: what a crash leaves of them, and what a start makes of it. It runs only by name.
@@ -43,6 +45,7 @@ impl Family {
         ("recovery", Family::Recovery),
         ("change", Family::Change),
         ("follow", Family::Follow),
+        ("load", Family::Load),
         ("disk", Family::Disk),
         ("files", Family::Files),
     ];
@@ -94,6 +97,7 @@ impl Plan {
             Family::Recovery => think_max = self.draw_recoveries(rng),
             Family::Change => self.draw_changing_groups(rng),
             Family::Follow => self.draw_following_groups(rng),
+            Family::Load => think_max = Some(self.draw_load(rng)),
             Family::Files => self.draw_failing_files(rng),
             Family::Disk => self.draw_rotting_logs(rng),
         }
@@ -174,6 +178,29 @@ impl Plan {
         self.faults.leader = Odds::percent(80);
         self.faults.gap = (timeout, timeout * 6);
         self.faults.lasts = (timeout, timeout * pick(rng, &[4, 20]));
+    }
+
+    /// The plan of [`Family::Load`]. Returns for how long clients think at most.
+    fn draw_load(&mut self, rng: &mut Rng) -> Duration {
+        let timeout = self.settings.consensus.election_timeout;
+        self.replicas = self.replicas.max(3);
+        self.own.clear();
+        // Each commit takes long, and little is ordered with it.
+        self.disk.sync = (5 * MS, pick(rng, &[20, 40]) * MS);
+        self.settings.batch_bytes_max = pick(rng, &[1, 1, 300]);
+        self.settings.consensus.window_max = pick(rng, &[1, 2, 5]);
+        self.settings.forward_window_max = pick(rng, &[1, 2, 8]);
+        self.settings.request_timeout = timeout * 2;
+        self.settings.queue_bytes_max = 1 << 20;
+        let weights = FaultWeights { crash: 2, pause: 1, stall: 1, split: 1, ..FaultWeights::default() };
+        (self.faults.weights, self.faults.gap) = (weights, (timeout * 2, timeout * 10));
+        self.changes = ChangePlan::NONE;
+        self.clients.direct = rng.usize(16..=40);
+        self.clients.operations = 1_500;
+        self.clients.timeout = self.settings.request_timeout;
+        self.clients.padding_max = self.clients.padding_max.min(50);
+        self.clients.presses_on = Duration::from_secs(10);
+        2 * MS
     }
 
     /// The plan of [`Family::Recovery`]. Returns for how long clients think at most, where some slot is to be undecided

@@ -520,6 +520,7 @@ pub(crate) fn calm_plan(replicas: usize, cast: Cast) -> Plan {
             leases: 0,
             outlives_leases: false,
             cancels: Odds::NEVER,
+            presses_on: Duration::ZERO,
         },
         watches: WatchPlan::NONE,
         changes: ChangePlan { spares: SPARES_MAX, ..ChangePlan::NONE },

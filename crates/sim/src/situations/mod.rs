@@ -157,6 +157,8 @@ situations! {
     DropsBetweenPages = "a teller drops elements between two pages";
     /// A request is refused for its size.
     RefusedForSize = "a request refused for its size";
+    /// A command is refused since too much waits already, or has waited for too long to be ordered at all.
+    Overload = "more was asked for than could be ordered";
     /// Decided slots arrive that were asked for in an earlier epoch.
     LateCatchUp = "decided slots asked for in an earlier epoch";
     /// An epoch ends while there is a bridge.

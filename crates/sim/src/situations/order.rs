@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use synod_consensus::{PromisePage, Role};
-use synod_replica::{Event, PeerMessage};
+use synod_replica::{Event, PeerMessage, RequestError};
 use synod_wire::{Ballot, Epoch, Slot};
 
 use super::{Reached, Sight, Situation, scene::Scene};
@@ -46,7 +46,10 @@ impl Watcher {
                     reached.mark(Situation::DropsBetweenPages, before.is_some() && delivered >= first);
                 }
             }
-            Sight::Refuses => reached.mark(Situation::RefusedForSize, true),
+            Sight::Fails(error) => {
+                reached.mark(Situation::RefusedForSize, error == RequestError::TooLarge);
+                reached.mark(Situation::Overload, error == RequestError::Overloaded);
+            }
             Sight::Takes { of, event: Event::Receive { message, .. } } => {
                 let actor = &scene.actors[of];
                 match message {
@@ -80,12 +83,25 @@ fn hands_out(message: &PeerMessage) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{super::stories::Story, *};
+    use super::{
+        super::stories::{ALL, Story},
+        *,
+    };
     use synod_consensus::sequence_paxos;
     use synod_wire::ReplicaId;
 
     /// Situations, the casts that reach them, and how.
     pub(crate) const STORIES: &[Story] = &[
+        (
+            &[Situation::Overload],
+            ALL,
+            "cluster 1
+             elect 1
+             stall-disk 1
+             put 1 k1=1
+             tick 3s
+             put 1 k1=2",
+        ),
         (
             &[Situation::Overtaken],
             &["multipaxos+rotating", "sequence-paxos+rotating", "raft"],
@@ -187,7 +203,7 @@ pub(super) mod tests {
     fn a_request_may_be_too_large() {
         let mut seen = crate::situations::stories::three();
         assert!(!seen.reached().has(Situation::RefusedForSize));
-        seen.see(&Sight::Refuses);
+        seen.see(&Sight::Fails(RequestError::TooLarge));
         assert!(seen.reached().has(Situation::RefusedForSize));
     }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use synod_consensus::{ProtocolKind, Role};
-use synod_replica::{Event, Group, LogRecord, PeerMessage, ReplicaStatus};
+use synod_replica::{Event, Group, LogRecord, PeerMessage, ReplicaStatus, RequestError};
 use synod_wire::{Ballot, Batch, Epoch, ReplicaId, Slot};
 
 use crate::{
@@ -71,8 +71,8 @@ pub(crate) enum Sight<'a> {
     Resumes { of: usize, long: bool },
     /// Its clock jumps forward. `long` means by more than the election time-out.
     Jumps { of: usize, long: bool },
-    /// A request is refused for its size.
-    Refuses,
+    /// A request fails.
+    Fails(RequestError),
     /// A replica is about to take an event.
     Takes { of: usize, event: &'a Event },
     /// It writes a record because of it.
@@ -196,7 +196,7 @@ impl Scene {
             | Sight::Overtakes { .. }
             | Sight::Sends { .. }
             | Sight::Jumps { .. }
-            | Sight::Refuses
+            | Sight::Fails(_)
             | Sight::Leases(_)
             | Sight::Renews { .. }
             | Sight::Watches(_) => {}

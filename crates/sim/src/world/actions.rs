@@ -209,6 +209,9 @@ impl World {
             self.batches.delivered(slot, by_reference, &batch)?;
         }
         self.reference.delivered(id, slot, &batch)?;
+        for command in batch.commands().filter(|_| first) {
+            self.goodput.executed(self.now, &command.payload);
+        }
         self.leases_end();
         self.decide_leases(slot)?;
         self.check_clock()?;

@@ -317,6 +317,7 @@ impl World {
         let payload = op.encode(id, padding);
         if !op.is_read() {
             self.reference.submitted(&payload);
+            self.goodput.asked(&payload);
         }
         let invoked = clients.stamp();
         let read = op.is_read();
@@ -398,7 +399,7 @@ impl World {
                 Ok(())
             }
             Response::Broken => {
-                self.unknown(index, worker);
+                self.unknown(index, worker, false);
                 Ok(())
             }
         }
@@ -432,6 +433,7 @@ impl World {
         let returned = Some((clients.stamp(), answer));
         let done = &mut clients.history[op];
         (done.returned, done.void) = (returned, false);
+        self.goodput.answered(&done.payload);
         self.think_later(index, worker, self.plan.clients.think);
         Ok(())
     }
@@ -462,7 +464,9 @@ impl World {
                 let detail = format!("client {index} hears of a command that it waits for: {error}");
                 return Err(Violation { invariant: Invariant::Integrity, detail });
             }
-            error if error.may_have_executed() => self.unknown(index, worker),
+            error if error.may_have_executed() => {
+                self.unknown(index, worker, error == RequestError::Timeout);
+            }
             _ => self.not_done(index, worker),
         }
         Ok(())
@@ -484,16 +488,29 @@ impl World {
     fn executed_unseen(&mut self, index: usize, worker: usize) {
         let client = &mut self.clients.clients[index];
         client.outstanding.remove(&client.workers[worker].sequence);
-        client.workers[worker].op = None;
+        if let Some(op) = client.workers[worker].op.take() {
+            self.goodput.does_not_count(&self.clients.history[op].payload);
+        }
         self.think_later(index, worker, self.plan.clients.think);
     }
 
     /// Handles an attempt of which it is not known what it did. A session client asks again; a direct one
     /// does something else.
-    fn unknown(&mut self, index: usize, worker: usize) {
+    /// `waited`: it took too long.
+    fn unknown(&mut self, index: usize, worker: usize, waited: bool) {
         let client = &mut self.clients.clients[index];
-        if client.session == Session::Unwanted {
+        let op = client.workers[worker].op;
+        let asks_again = client.session != Session::Unwanted;
+        if !asks_again {
             client.workers[worker].op = None;
+        }
+        if let Some(op) = op {
+            let payload = &self.clients.history[op].payload;
+            if waited {
+                self.goodput.given_up(payload, asks_again);
+            } else if !asks_again {
+                self.goodput.does_not_count(payload);
+            }
         }
         self.move_on(index, worker);
     }
@@ -516,7 +533,8 @@ impl World {
         client.outstanding.clear();
         let mut idle = Vec::new();
         for (worker, state) in client.workers.iter_mut().enumerate() {
-            if state.op.take().is_some() {
+            if let Some(op) = state.op.take() {
+                self.goodput.does_not_count(&self.clients.history[op].payload);
                 state.attempt = NO_ATTEMPT;
                 idle.push(worker);
             }
@@ -530,7 +548,7 @@ impl World {
         if self.clients.clients[index].workers[worker].attempt == attempt {
             self.trace.line(self.now, || format!("c{index}.{worker:<7}gives up waiting"));
             self.chart(|chart| chart.marks_clients(format!("c{index}.{worker} gives up waiting")));
-            self.unknown(index, worker);
+            self.unknown(index, worker, true);
         }
         Ok(())
     }

@@ -50,7 +50,7 @@ use synod_wire::{ReplicaId, Slot};
 use crate::{
     chart::{Key, Mark, Recorder},
     check::{
-        Batches, Checked, Groups, Invariant, Leases, Memory, Reference, Terms, Violation, Votes,
+        Batches, Checked, Goodput, Groups, Invariant, Leases, Memory, Reference, Terms, Violation, Votes,
         check_history,
     },
     clock::Moment,
@@ -169,6 +169,7 @@ pub struct World {
     terms: Terms,
     reference: Reference,
     situations: Situations,
+    goodput: Goodput,
     trace: Trace,
     /// Hears of everything that a chart shows, if one is wanted.
     chart: Option<Box<Recorder>>,
@@ -273,6 +274,7 @@ impl World {
             memory,
             terms,
             situations,
+            goodput: Goodput::default(),
             reference,
             trace,
             chart: None,
@@ -305,8 +307,11 @@ impl World {
         self.run_until(Moment::after(self.plan.duration))?;
         let peace = self.now;
         self.make_peace()?;
-        self.run_to_recovery(peace)?;
-        let recovery = self.now.since(peace);
+        self.goodput.peace(peace);
+        self.run_until(peace + self.plan.clients.presses_on)?;
+        self.run_to_recovery(self.now)?;
+        self.goodput.check()?;
+        let recovery = self.now.since(peace + self.plan.clients.presses_on);
         self.watch_to_the_end()?;
         self.outlive_leases()?;
         self.check_guest_history()?;

@@ -138,9 +138,7 @@ impl World {
     }
 
     pub(super) fn fail_request(&mut self, of: usize, request: RequestId, error: RequestError) -> Checked {
-        if error == RequestError::TooLarge {
-            self.situations.see(&Sight::Refuses);
-        }
+        self.situations.see(&Sight::Fails(error));
         self.answer_request(of, request, Outcome::Error(error))
     }
 

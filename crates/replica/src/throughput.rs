@@ -1,0 +1,152 @@
+//! How fast this replica's batches are delivered, and so how long a command would wait for its delivery.
+//!
+//! A command that is delivered after its client has given up costs as much as any other and is worth nothing. If
+//! clients go on asking for more than can be ordered, all commands end so: each is served after its time, and
+//! when the load ends, what waits keeps the next ones waiting. So a replica refuses a command when it comes, if what
+//! waits already takes too long.
+//!
+//! The rate is that of batches, not of commands or bytes. A batch is what is ordered and written at a time, and while
+//! all of them wait for a slow disk, ten commands in one batch take no longer than one. The rate counts only the time
+//! in which something waited here and a leader was known; it is what the leader gives this replica of the whole, and
+//! follows a leader that becomes slower within a request time-out. It is no estimate of what would be possible: a
+//! lone client far from the leader also sees few batches a second. So it counts only while something has waited for
+//! long.
+
+use std::time::Duration;
+
+use synod_wire::Time;
+
+/// A command is refused if it would wait for longer than this part of the request time-out. The rest is for a rate that
+/// falls, and for what lies between the client and this replica.
+const WAIT_PART: u32 = 3;
+
+/// The rate counts once the oldest command has waited for this part of the request time-out.
+const EVIDENCE_PART: u32 = 8;
+
+/// What happened in a stretch of time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    /// Batches that were delivered.
+    delivered: u64,
+    /// For how long some batch waited.
+    busy: Duration,
+}
+
+/// The rate at which batches of this replica were delivered of late.
+#[derive(Debug)]
+pub(crate) struct Throughput {
+    /// How long a command may wait, which is also how long a stretch is.
+    wait_max: Duration,
+    /// Whether a leader is known, which could order what waits.
+    led: bool,
+    /// When the present stretch began.
+    began: Time,
+    /// The time through which `present` counts.
+    counted: Time,
+    before: Stretch,
+    present: Stretch,
+}
+
+impl Throughput {
+    pub fn new(request_timeout: Duration) -> Throughput {
+        Throughput {
+            wait_max: request_timeout / WAIT_PART,
+            led: false,
+            began: Time::ZERO,
+            counted: Time::ZERO,
+            before: Stretch::default(),
+            present: Stretch::default(),
+        }
+    }
+
+    /// Takes note of whether a leader is known; what counts until now has to be counted before.
+    pub fn led(&mut self, led: bool) {
+        self.led = led;
+    }
+
+    /// Counts the time until now; since it was last counted, some batch `waits`, or none.
+    pub fn elapse(&mut self, now: Time, waits: bool) {
+        let elapsed = now.since(self.counted);
+        if now >= self.began + self.wait_max {
+            let old = now >= self.began + self.wait_max * 2;
+            self.before = if old { Stretch::default() } else { self.present };
+            (self.present, self.began) = (Stretch::default(), now);
+        }
+        if waits && self.led {
+            self.present.busy += elapsed.min(self.wait_max);
+        }
+        self.counted = now;
+    }
+
+    /// Takes note that a batch is delivered.
+    pub fn delivered(&mut self) {
+        self.present.delivered += 1;
+    }
+
+    /// Whether a command that comes now would wait for too long, after `batches` of which the oldest has waited for
+    /// `oldest`.
+    pub fn is_exceeded(&self, batches: usize, oldest: Duration) -> bool {
+        // One more counts as delivered: nothing is known of a replica that has just begun to wait.
+        let delivered = self.before.delivered + self.present.delivered + 1;
+        let busy = (self.before.busy + self.present.busy).as_nanos();
+        let wait = busy * batches as u128;
+        oldest >= self.wait_max * WAIT_PART / EVIDENCE_PART
+            && wait > self.wait_max.as_nanos() * u128::from(delivered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(ms: u32) -> Time {
+        Time::ZERO + MS * ms
+    }
+
+    /// One that has delivered a batch each `every`, and had some waiting, until the end.
+    fn steady(every: u32, end: u32) -> Throughput {
+        let mut throughput = Throughput::new(SECOND * 6);
+        throughput.led(true);
+        for ms in (0..=end).step_by(every as usize) {
+            throughput.elapse(at(ms), true);
+            throughput.delivered();
+        }
+        throughput
+    }
+
+    #[test]
+    fn as_many_batches_may_wait_as_are_delivered_in_a_third_of_the_time() {
+        let throughput = steady(10, 10_000);
+        assert!(!throughput.is_exceeded(200, SECOND) && throughput.is_exceeded(205, SECOND));
+        assert!(!throughput.is_exceeded(10_000, MS * 499), "nothing has waited for long");
+        assert!(!throughput.is_exceeded(0, SECOND));
+    }
+
+    #[test]
+    fn the_rate_follows_a_leader_that_becomes_slower_and_one_that_stops() {
+        let mut throughput = steady(10, 10_000);
+        for ms in (10_100..14_100).step_by(100) {
+            throughput.elapse(at(ms), true);
+            throughput.delivered();
+        }
+        assert!(throughput.is_exceeded(30, SECOND) && !throughput.is_exceeded(15, SECOND));
+        (14_100..18_200).step_by(100).for_each(|ms| throughput.elapse(at(ms), true));
+        assert!(throughput.is_exceeded(2, SECOND), "nothing is delivered any more");
+    }
+
+    #[test]
+    fn time_without_a_leader_or_without_a_batch_does_not_count() {
+        let mut throughput = steady(10, 1_500);
+        throughput.elapse(at(2_500), false);
+        throughput.led(false);
+        throughput.elapse(at(3_500), true);
+        throughput.led(true);
+        assert!(!throughput.is_exceeded(150, SECOND));
+        throughput.elapse(at(9_000), false);
+        throughput.elapse(at(9_001), true);
+        assert!(!throughput.is_exceeded(1_000, SECOND), "it is too long ago");
+    }
+}
