@@ -121,10 +121,11 @@ def run(suite, logs, server, failpoint, traffic, seconds, spoil=""):
             process.wait(limit + 10)
         except subprocess.TimeoutExpired:
             pass
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         process.wait()
     said = (folder / "log").read_text(errors="replace")
     result = re.search(r"^RESULT (.+)$", said, re.M)
