@@ -51,7 +51,10 @@ impl From<Error> for Silence {
 /// The row of a member that has never told where clients reach it.
 fn unstarted(member: &Member) -> Asked {
     let Member { id, name, .. } = member;
-    let why = format!("member {id} ({name}) has not told its client URLs: it has not started yet");
+    let why = format!(
+        "member {id} ({name}) has not told its client URLs: it has not started yet, or it joins, and serves clients once it \
+         has caught up (its log says what it waits for)"
+    );
     Asked { endpoint: String::new(), answer: Err(Silence { state: "unstarted", why, name: name.clone() }) }
 }
 
@@ -169,6 +172,7 @@ fn groups(asked: &[Asked]) -> String {
         let decided = told().map(|(_, group)| group.decided_slot).max().unwrap_or(0);
         let applied = told().map(|(name, group)| match group.role.as_str() {
             "away" => format!("{name} away"),
+            "recovering" => format!("{name} {} recovering", group.applied_slot),
             _ => format!("{name} {}", group.applied_slot),
         });
         let applied: Vec<_> = applied.collect();
@@ -312,6 +316,7 @@ fn painted(table: String, asked: &[Asked], newest: u64, colours: bool) -> String
         Ok(status)
             if lag(status, newest) > 0
                 || status.without_memory
+                || status.groups.iter().any(|group| group.leader_name.is_empty() && group.role != "away")
                 || status.leader_name.is_empty()
                 || status.peers.iter().any(|peer| !peer.up) =>
         {
@@ -332,20 +337,46 @@ fn troubles(asked: &[Asked]) -> Vec<String> {
         status.troubles.iter().map(trouble)
     });
     let mut told: Vec<String> = told.collect();
-    let newest = answered.iter().filter_map(|status| status.group.as_ref()).max_by_key(|group| group.version);
-    let votes = |id: u64| newest.is_some_and(|group| group.members.iter().any(|it| it.id == id && it.votes));
-    let voters = newest.map_or(0, |group| group.members.iter().filter(|member| member.votes).count());
-    let lost = answered.iter().filter(|status| status.without_memory && votes(status.replica));
-    let lost: Vec<&str> = lost.map(|status| status.name.as_str()).collect();
-    if lost.len() > voters / 2 {
-        told.push(format!(
-            "{} of {voters} voters have lost (part of) their logs ({}) and wait for each other: none of them votes again by \
-             itself. See 'Replicas without memory' in docs/operating.md",
-            lost.len(),
-            lost.join(", ")
-        ));
-    }
+    let count = answered.iter().map(|status| status.groups.len().max(1)).max().unwrap_or(0);
+    told.extend((0..count).filter_map(|number| lost_memory(&answered, number, count)));
     told
+}
+
+/// That so many voters of a group have lost their logs that the others are no majority. `count`: of so many groups.
+fn lost_memory(answered: &[&StatusResponse], number: usize, count: usize) -> Option<String> {
+    // A replica of an earlier version tells nothing of its groups but this.
+    let lost = |status: &&&StatusResponse| match status.groups.get(number) {
+        Some(group) => group.without_memory || count == 1 && status.without_memory,
+        None => number == 0 && status.without_memory,
+    };
+    // Of replicas that know different voters, the one that knows the most members says who votes.
+    let version = |status: &&&StatusResponse| status.group.as_ref().map_or(0, |group| group.version);
+    let newest = answered.iter().max_by_key(version)?;
+    let voters: Vec<&str> = match newest.groups.get(number).filter(|group| !group.voters.is_empty()) {
+        Some(group) => group.voters.iter().map(String::as_str).collect(),
+        None => {
+            let members = newest.group.iter().flat_map(|group| &group.members);
+            members.filter(|member| member.votes).map(|member| member.name.as_str()).collect()
+        }
+    };
+    let lost = answered.iter().filter(lost).map(|status| status.name.as_str());
+    let lost: Vec<&str> = lost.filter(|name| voters.contains(name)).collect();
+    let left = voters.len() - lost.len();
+    if left > voters.len() / 2 || lost.is_empty() {
+        return None;
+    }
+    let of_group = if count > 1 { format!(" of group {number}") } else { String::new() };
+    let outlook = if lost.len() > left {
+        "and wait for each other: none of them votes again by itself"
+    } else {
+        "and the others are no majority: none of them votes again by itself, unless a leader is left"
+    };
+    let (lost, names) = (lost.len(), lost.join(", "));
+    Some(format!(
+        "{lost} of {} voters{of_group} have lost (part of) their logs ({names}) {outlook}. See 'Replicas without memory' in \
+         docs/operating.md",
+        voters.len()
+    ))
 }
 
 /// What a replica is receiving, and from how many others, if it is.
@@ -381,6 +412,9 @@ fn to_json(asked: &Asked, newest: u64) -> Value {
             "members_pending": group.members_pending,
             "placement": group.placement,
             "voters": group.voters,
+            "without_memory": group.without_memory,
+            "position": group.position.checked_sub(1),
+            "waited_for_ms": group.waited_for_ms,
             "db_bytes": group.db_size,
             "keys": group.keys,
             "revision": group.revision,
@@ -450,8 +484,9 @@ mod tests {
     #[test]
     fn a_majority_that_lost_its_logs_is_told_of_once_and_a_minority_is_not() {
         use synod_client::native::{Group, GroupMember};
-        let members =
-            (1..=4).map(|id| GroupMember { id, votes: id <= 3, ..GroupMember::default() }).collect();
+        let member =
+            |id| GroupMember { id, name: format!("n{id}"), votes: id <= 3, ..GroupMember::default() };
+        let members = (1..=4).map(member).collect();
         let group = Some(Group { version: 1, members, ..Group::default() });
         let status = |replica: u64, without_memory| Asked {
             endpoint: String::new(),
@@ -468,7 +503,49 @@ mod tests {
         assert_eq!(troubles(&one), ["n2: it waits", "n4: it waits"], "n4 has no vote anyway");
         let two = troubles(&[status(1, false), status(2, true), status(3, true)]);
         assert_eq!(two.len(), 3);
-        assert!(two[2].contains("2 of 3 voters") && two[2].contains("(n2, n3)"), "{}", two[2]);
+        assert!(two[2].contains("2 of 3 voters have") && two[2].contains("(n2, n3)"), "{}", two[2]);
+    }
+
+    #[test]
+    fn lost_logs_are_told_of_each_group_by_its_own_voters() {
+        use synod_client::native::GroupStatus;
+        let group = |without_memory, voters: &[&str]| GroupStatus {
+            role: if without_memory { "recovering".into() } else { "follower".into() },
+            without_memory,
+            voters: voters.iter().map(|name| (*name).to_owned()).collect(),
+            ..GroupStatus::default()
+        };
+        let all = ["n1", "n2", "n3"];
+        let status = |name: &str, lost: [bool; 3]| Asked {
+            endpoint: String::new(),
+            answer: Ok(StatusResponse {
+                name: name.into(),
+                without_memory: lost.contains(&true),
+                groups: vec![group(lost[0], &all), group(lost[1], &["n1", "n2"]), group(lost[2], &all)],
+                ..StatusResponse::default()
+            }),
+        };
+        let no = [false; 3];
+        // A voter of three is not missed, and one of two is.
+        let one = troubles(&[status("n1", [true, true, false]), status("n2", no), status("n3", no)]);
+        assert_eq!(one.len(), 1, "{one:?}");
+        assert!(
+            one[0].contains("1 of 2 voters of group 1 have lost (part of) their logs (n1)"),
+            "{}",
+            one[0]
+        );
+        let two = [status("n1", [false, false, true]), status("n2", no), status("n3", [false, false, true])];
+        let told = troubles(&two);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("2 of 3 voters of group 2") && told[0].contains("(n1, n3)"), "{}", told[0]);
+        let rows = groups(&two);
+        assert!(rows.contains("n1 0 recovering, n2 0, n3 0 recovering"), "{rows}");
+        let json = to_json(&two[0], 9);
+        assert_eq!(
+            (&json["without_memory"], &json["groups"][2]["without_memory"]),
+            (&true.into(), &true.into())
+        );
+        assert_eq!(json["groups"][0]["without_memory"], false);
     }
 
     #[test]

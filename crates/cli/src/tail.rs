@@ -10,7 +10,11 @@ use synod_api::synod::v1::{
 };
 use synod_client::{
     Start, Subscription,
-    api::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, request_op::Request},
+    api::{
+        Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+        compare::{CompareResult, CompareTarget, TargetUnion},
+        request_op::Request,
+    },
     native::{DecidedBatch, DecidedCommand, GroupPoint},
 };
 use tokio::signal;
@@ -27,14 +31,15 @@ A line is GROUP:SLOT, the position in the common order after @ where the cluster
 
   0:17@5  put \"city\" \"Lausanne\"
   2:9@5   delete \"a\" to \"b\"
-  1:23@6  txn if 2 compares then put \"x\" \"1\" else nothing
+  1:23@6  txn if mod(\"x\") = 0, value(\"y\") > \"a\" then put \"x\" \"1\" else nothing
 
 With --groups merge:N the groups have one order, that in which all replicas execute: any two tails of the same groups
 print the same lines, and a tail of fewer groups prints those of its groups in the same order. It does not wait for the
 others. With --groups shard:N the groups have no common order, and do not wait for each other here either.
 
 A command is printed when it is decided. It may have no effect: a transaction may take its other branch, and a command
-that a client sent again is there twice and is executed once (with -w json: it has the same session and number).
+that a client sent again is there twice and is executed once (with -w json: it has the same session and number, and a
+transaction has its comparisons and operations whole, so that a program can find out which branch was taken).
 
 A tail goes on at the next of the endpoints if its replica fails, and loses nothing. At its end it says on standard error
 what to give as --from in order to go on. Replicas keep only the newest part of their logs (serve --keep-slots,
@@ -195,7 +200,9 @@ fn auth_text(change: &KvAuthChange) -> String {
 
 fn put_text(put: &PutRequest) -> String {
     let lease = if put.lease == 0 { String::new() } else { format!(" --lease {:x}", put.lease) };
-    format!("put {} {}{lease}", text(&put.key), text(&put.value))
+    let value = if put.ignore_value { "--ignore-value".to_owned() } else { text(&put.value) };
+    let kept = if put.ignore_lease { " --ignore-lease" } else { "" };
+    format!("put {} {value}{lease}{kept}", text(&put.key))
 }
 
 fn delete_text(range: &DeleteRangeRequest) -> String {
@@ -228,8 +235,39 @@ fn txn_text(txn: &TxnRequest) -> String {
         }
         if all.is_empty() { "nothing".to_owned() } else { all }
     };
-    let compares = txn.compare.len();
-    format!("txn if {compares} compares then {} else {}", operations(&txn.success), operations(&txn.failure))
+    let compares: Vec<_> = txn.compare.iter().map(compare_text).collect();
+    let condition = if compares.is_empty() { "true".to_owned() } else { compares.join(", ") };
+    format!("txn if {condition} then {} else {}", operations(&txn.success), operations(&txn.failure))
+}
+
+/// A comparison as `synod txn` takes it.
+fn compare_text(compare: &Compare) -> String {
+    let target = match compare.target() {
+        CompareTarget::Version => "version",
+        CompareTarget::Create => "create",
+        CompareTarget::Mod => "mod",
+        CompareTarget::Value => "value",
+        CompareTarget::Lease => "lease",
+    };
+    let result = match compare.result() {
+        CompareResult::Equal => "=",
+        CompareResult::Greater => ">",
+        CompareResult::Less => "<",
+        CompareResult::NotEqual => "!=",
+    };
+    let with = match &compare.target_union {
+        Some(
+            TargetUnion::Version(number)
+            | TargetUnion::CreateRevision(number)
+            | TargetUnion::ModRevision(number),
+        ) => number.to_string(),
+        Some(TargetUnion::Value(value)) => text(value),
+        Some(TargetUnion::Lease(id)) => format!("{id:x}"),
+        // The store takes it for the target's default.
+        None if compare.target() == CompareTarget::Value => text(&[]),
+        None => "0".to_owned(),
+    };
+    format!("{target}({}) {result} {with}", range_text(&compare.key, &compare.range_end))
 }
 
 /// Bytes in quotes, as text if they are.
@@ -256,16 +294,8 @@ fn to_json(batch: &DecidedBatch, command: &DecidedCommand) -> Value {
     }
     if command.kind() == CommandKind::Apply {
         match KvCommand::decode(command.payload.clone()).ok().and_then(|command| command.command) {
-            Some(Command::Put(put)) => {
-                value["put"] = object([
-                    ("key", base64(&put.key)),
-                    ("value", base64(&put.value)),
-                    ("lease", put.lease.into()),
-                ]);
-            }
-            Some(Command::DeleteRange(range)) => {
-                value["delete_range"] = range_json(&range.key, &range.range_end)
-            }
+            Some(Command::Put(put)) => value["put"] = put_json(&put),
+            Some(Command::DeleteRange(range)) => value["delete_range"] = delete_json(&range),
             Some(Command::Txn(txn)) => value["txn"] = txn_json(&txn),
             Some(Command::Compact(compact)) => value["compact"] = json!({ "revision": compact.revision }),
             Some(Command::Alarm(alarm)) => value["alarm"] = alarm.action().as_str_name().into(),
@@ -285,27 +315,73 @@ fn to_json(batch: &DecidedBatch, command: &DecidedCommand) -> Value {
     value
 }
 
-fn range_json(key: &[u8], end: &[u8]) -> Value {
-    object([("key", base64(key)), ("range_end", base64(end))])
+fn put_json(put: &PutRequest) -> Value {
+    object([
+        ("key", base64(&put.key)),
+        ("value", base64(&put.value)),
+        ("lease", put.lease.into()),
+        ("ignore_value", put.ignore_value.into()),
+        ("ignore_lease", put.ignore_lease.into()),
+    ])
+}
+
+fn delete_json(range: &DeleteRangeRequest) -> Value {
+    object([("key", base64(&range.key)), ("range_end", base64(&range.range_end))])
+}
+
+/// A read matters to a transaction: if its revision is gone or to come, the transaction has no effect.
+fn range_json(range: &RangeRequest) -> Value {
+    object([
+        ("key", base64(&range.key)),
+        ("range_end", base64(&range.range_end)),
+        ("limit", range.limit.into()),
+        ("revision", range.revision.into()),
+        ("sort_order", named(range.sort_order, range.sort_order().as_str_name())),
+        ("sort_target", named(range.sort_target, range.sort_target().as_str_name())),
+        ("keys_only", range.keys_only.into()),
+        ("count_only", range.count_only.into()),
+        ("min_mod_revision", range.min_mod_revision.into()),
+        ("max_mod_revision", range.max_mod_revision.into()),
+        ("min_create_revision", range.min_create_revision.into()),
+        ("max_create_revision", range.max_create_revision.into()),
+    ])
+}
+
+/// The name of an enumeration's value, unless it is the default.
+fn named(number: i32, name: &str) -> Value {
+    if number == 0 { Value::Null } else { name.into() }
 }
 
 fn txn_json(txn: &TxnRequest) -> Value {
     let operation = |operation: &RequestOp| match &operation.request {
-        Some(Request::RequestPut(put)) => {
-            json!({ "put": object([("key", base64(&put.key)), ("value", base64(&put.value))]) })
-        }
-        Some(Request::RequestDeleteRange(range)) => {
-            json!({ "delete_range": range_json(&range.key, &range.range_end) })
-        }
-        Some(Request::RequestRange(range)) => json!({ "range": range_json(&range.key, &range.range_end) }),
+        Some(Request::RequestPut(put)) => json!({ "put": put_json(put) }),
+        Some(Request::RequestDeleteRange(range)) => json!({ "delete_range": delete_json(range) }),
+        Some(Request::RequestRange(range)) => json!({ "range": range_json(range) }),
         Some(Request::RequestTxn(inner)) => json!({ "txn": txn_json(inner) }),
         None => json!({}),
     };
     json!({
         "compares": txn.compare.len(),
+        "compare": txn.compare.iter().map(compare_json).collect::<Vec<_>>(),
         "success": txn.success.iter().map(operation).collect::<Vec<_>>(),
         "failure": txn.failure.iter().map(operation).collect::<Vec<_>>(),
     })
+}
+
+/// A comparison with the names of etcd's JSON. What it compares with is there also if that is 0.
+fn compare_json(compare: &Compare) -> Value {
+    let mut value = object([("key", base64(&compare.key)), ("range_end", base64(&compare.range_end))]);
+    value["result"] = compare.result().as_str_name().into();
+    value["target"] = compare.target().as_str_name().into();
+    match &compare.target_union {
+        Some(TargetUnion::Version(version)) => value["version"] = (*version).into(),
+        Some(TargetUnion::CreateRevision(revision)) => value["create_revision"] = (*revision).into(),
+        Some(TargetUnion::ModRevision(revision)) => value["mod_revision"] = (*revision).into(),
+        Some(TargetUnion::Value(bytes)) => value["value"] = base64(bytes),
+        Some(TargetUnion::Lease(id)) => value["lease"] = (*id).into(),
+        None => {}
+    }
+    value
 }
 
 #[cfg(test)]
@@ -348,7 +424,7 @@ mod tests {
         assert_eq!(line(&batch, &of(Command::DeleteRange(range))), "0:17@5       delete \"a\" to \"b\"\n");
         assert_eq!(
             line(&batch, &of(Command::Txn(txn))),
-            "0:17@5       txn if 0 compares then put \"x\" \"1\" else nothing\n"
+            "0:17@5       txn if true then put \"x\" \"1\" else nothing\n"
         );
         let other = DecidedCommand { payload: "\u{1}?".into(), ..DecidedCommand::default() };
         assert_eq!(line(&batch, &other), "0:17@5       2 bytes \"\\u{1}?\"\n");
@@ -357,6 +433,71 @@ mod tests {
             json!({
                 "group": 0, "slot": 17, "position": 5, "kind": "apply", "session": 7, "sequence": 3,
                 "put": { "key": "Y2l0eQ==", "value": "eA==" }
+            })
+        );
+    }
+
+    #[test]
+    fn a_transaction_is_printed_whole() {
+        let compare = |key: &str, result: CompareResult, target: CompareTarget, with| Compare {
+            result: result.into(),
+            target: target.into(),
+            key: key.to_owned().into(),
+            target_union: Some(with),
+            ..Compare::default()
+        };
+        let of_range = Compare {
+            range_end: "c".into(),
+            ..compare("b", CompareResult::NotEqual, CompareTarget::Lease, TargetUnion::Lease(16))
+        };
+        let kept = PutRequest {
+            key: "x".into(),
+            lease: 26,
+            ignore_value: true,
+            ignore_lease: true,
+            ..PutRequest::default()
+        };
+        let read = RangeRequest { key: "x".into(), revision: 9, sort_order: 2, ..RangeRequest::default() };
+        let operation = |request| RequestOp { request: Some(request) };
+        let inner = TxnRequest {
+            compare: vec![compare("d", CompareResult::Less, CompareTarget::Mod, TargetUnion::ModRevision(7))],
+            failure: vec![operation(Request::RequestRange(read))],
+            ..TxnRequest::default()
+        };
+        let txn = TxnRequest {
+            compare: vec![
+                compare("a", CompareResult::Equal, CompareTarget::Create, TargetUnion::CreateRevision(0)),
+                compare("a", CompareResult::Greater, CompareTarget::Value, TargetUnion::Value("v".into())),
+                of_range,
+            ],
+            success: vec![operation(Request::RequestPut(kept))],
+            failure: vec![operation(Request::RequestTxn(inner))],
+        };
+        assert_eq!(
+            txn_text(&txn),
+            "txn if create(\"a\") = 0, value(\"a\") > \"v\", lease(\"b\" to \"c\") != 10 then put \"x\" --ignore-value --lease 1a \
+             --ignore-lease else (txn if mod(\"d\") < 7 then nothing else get \"x\")"
+        );
+        assert_eq!(
+            txn_json(&txn),
+            json!({
+                "compares": 3,
+                "compare": [
+                    { "key": "YQ==", "result": "EQUAL", "target": "CREATE", "create_revision": 0 },
+                    { "key": "YQ==", "result": "GREATER", "target": "VALUE", "value": "dg==" },
+                    { "key": "Yg==", "range_end": "Yw==", "result": "NOT_EQUAL", "target": "LEASE", "lease": 16 },
+                ],
+                "success": [
+                    { "put": { "key": "eA==", "lease": 26, "ignore_value": true, "ignore_lease": true } },
+                ],
+                "failure": [{
+                    "txn": {
+                        "compares": 1,
+                        "compare": [{ "key": "ZA==", "result": "LESS", "target": "MOD", "mod_revision": 7 }],
+                        "success": [],
+                        "failure": [{ "range": { "key": "eA==", "revision": 9, "sort_order": "DESCEND" } }],
+                    },
+                }],
             })
         );
     }

@@ -8,7 +8,7 @@ mod support;
 use std::{fs, io::Write as _, path::Path, process::Stdio};
 
 use self::{
-    commands::{SYNOD, WAIT_MAX, done, status, synod, until},
+    commands::{SYNOD, WAIT_MAX, done, page, status, synod, until},
     support::{Cluster, free_ports},
 };
 
@@ -132,6 +132,54 @@ fn a_dead_replica_is_replaced_a_live_one_leaves_and_a_lost_quorum_is_recovered()
         [&fresh, &joined].iter().all(|endpoint| has_voters(endpoint, &[5, 6]))
     });
     has_everything(&joined, |_| "again".to_owned());
+}
+
+/// Group 1 has two voters, and one of them loses its log: the store stands still for good, and an operator is told why.
+#[test]
+fn a_lost_log_is_told_of_the_group_that_needs_it() {
+    let flags = [FLAGS[0], FLAGS[1], "--groups=merge:2", "--protocol=ring"];
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &flags);
+    let endpoints = cluster.endpoints();
+    let all = endpoints.join(",");
+    until("they serve", || synod(&["put", "key", "v", "--endpoints", &all]).status.success());
+    done(&all, &["reconfigure", "--group", "1", "--voters", "n1,n2"]);
+    let group = |at: usize, number: usize| status(&endpoints[at]).map(|told| told["groups"][number].clone());
+    until("n3 has no vote in group 1", || {
+        (0..3).all(|at| group(at, 1).is_some_and(|group| group["voters"] == serde_json::json!(["n1", "n2"])))
+    });
+    done(&all, &["put", "key", "w"]);
+    cluster.kill(0);
+    fs::remove_dir_all(cluster.data_dir(0).join("wal")).unwrap();
+    cluster.restart(0);
+    until("group 0 takes n1 back, and group 1 cannot", || {
+        group(0, 0).is_some_and(|group| group["without_memory"] == false)
+            && group(0, 1).is_some_and(|group| group["without_memory"] == true)
+    });
+    assert_eq!(group(0, 1).unwrap()["role"], "recovering");
+    assert_eq!(status(&endpoints[0]).unwrap()["without_memory"], true);
+    // n3 has no vote in group 1, and needs none.
+    assert_eq!(group(2, 1).unwrap()["role"], "learner");
+    assert_eq!(status(&endpoints[2]).unwrap()["without_memory"], false);
+    synod(&["put", "key", "x", "--endpoints", &endpoints[1], "--command-timeout", "2s"]);
+    let said = |endpoints: &str| {
+        let output = synod(&["status", "--endpoints", endpoints]);
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let own = said(&endpoints[0]);
+    assert!(own.contains("has lost (part of) its log of group 1 and has no vote in group 1"), "{own}");
+    assert!(own.contains("the voters that are left (n2) are no majority, so waiting does not help"), "{own}");
+    until("the others say which group they wait for, and how to find out why", || {
+        let other = said(&endpoints[1]);
+        other.contains("commands have waited for group 1 for") && other.contains("synod status --cluster")
+    });
+    let whole = said(&all);
+    assert!(whole.contains("1 of 2 voters of group 1 have lost (part of) their logs (n1)"), "{whole}");
+    assert!(whole.contains(" recovering"), "{whole}");
+    let metrics = page(&endpoints[0], "/metrics").1;
+    for line in ["synod_group_without_memory{group=\"1\"} 1", "synod_group_role{group=\"1\"} 3"] {
+        assert!(metrics.contains(line), "{line} is missing in {metrics}");
+    }
 }
 
 #[test]

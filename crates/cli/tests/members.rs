@@ -25,7 +25,7 @@ use std::{
 use synod_client::{Client, Config, api::PutRequest};
 
 use self::{
-    commands::{SYNOD, WAIT_MAX, done, leader, members, status, synod, until, voters},
+    commands::{SYNOD, WAIT_MAX, done, leader, members, page, status, synod, until, voters},
     support::{Cluster, free_ports, stop},
 };
 
@@ -555,6 +555,52 @@ fn a_replica_that_waits_for_others_without_logs_says_so() {
         "{all}"
     );
     assert_eq!(done(&three[2], &["get", "key", "--serializable", "--print-value-only"]).trim(), "value");
+}
+
+/// A replica that joins while there is no quorum serves nobody; then what it answers first is no older than what was
+/// acknowledged before it was started.
+#[test]
+fn a_replica_that_joins_serves_clients_once_it_has_caught_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &FLAGS);
+    let three = cluster.endpoints();
+    leader(&three);
+    done(&three[0], &["put", "key", "value"]);
+    let port = free_ports(1)[0];
+    let url = format!("http://127.0.0.1:{port}");
+    done(&three[0], &["member", "add", "n4", "--learner", "--peer-urls", &url, "--wait=false"]);
+    cluster.kill(1);
+    cluster.kill(2);
+    let pages = format!("http://127.0.0.1:{}", free_ports(1)[0]);
+    let listen = format!("--listen-metrics-urls={pages}");
+    let four = cluster.join("n4", port, &[FLAGS[0], FLAGS[1], "--request-timeout=2s", &listen]);
+    let joined = cluster.endpoints()[four].clone();
+    until("it runs", || cluster.said(four).contains("clients are served once it has caught up"));
+    let get = ["get", "key", "--serializable", "--print-value-only", "--endpoints", &joined];
+    // It lives, and is not ready.
+    assert_eq!(page(&pages, "/livez").0, 200);
+    assert_eq!(page(&pages, "/readyz").0, 503);
+    for _ in 0..3 {
+        let refused = synod(&[&get[..], &["--command-timeout", "1s"]].concat());
+        assert!(!refused.status.success(), "{}", String::from_utf8_lossy(&refused.stdout));
+    }
+    let told = synod(&["status", "--cluster", "--endpoints", &three[0]]);
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(
+        told.contains("(n4) has not told its client URLs: it has not started yet, or it joins"),
+        "{told}"
+    );
+    assert!(!cluster.said(four).contains("published"));
+    cluster.restart(1);
+    cluster.restart(2);
+    let mut first = None;
+    until("it answers", || {
+        let answer = synod(&get);
+        first = answer.status.success().then(|| String::from_utf8(answer.stdout).unwrap());
+        first.is_some()
+    });
+    assert_eq!(first.unwrap().trim(), "value");
+    until("it is ready but for its vote", || page(&pages, "/readyz?exclude=non_learner").0 == 200);
 }
 
 #[test]

@@ -223,7 +223,8 @@ impl<S: StateMachine> ExecutorStage<S> {
         self.applied_more();
     }
 
-    fn applied_more(&mut self) {
+    /// Shows how far the state is.
+    pub(crate) fn applied_more(&mut self) {
         // The clock first: a thread that sees the slot sees a clock that is no older.
         self.shared.set_clock(self.executor.clocked(GroupId::FIRST));
         self.shared.executed.publish(self.executor.applied().0);

@@ -1,9 +1,13 @@
 //! How the rest of a process talks to its replica.
 
 use std::{
-    future::Future,
-    mem,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    future::{Future, poll_fn},
+    iter, mem,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
     task::Poll,
 };
 
@@ -20,8 +24,10 @@ use crate::{
     ChangeError, ReadLogError, Watch,
     executor::{Job, JobSender},
     inputs::Inputs,
+    node::joins,
     protocol::{ClientJob, Input},
     status::{MergeStatus, NodeStatus, PeerLink, Shared},
+    view::any_change,
 };
 
 /// Bytes that one permit of the admission semaphore stands for.
@@ -106,6 +112,18 @@ impl Inner {
     pub(crate) fn takes_part(&self, group: GroupId) -> bool {
         let group = self.all[usize::from(group.0)].group.load();
         group.as_ref().is_none_or(|group| !group.is_away(self.me))
+    }
+
+    fn joins(&self) -> bool {
+        joins(self.shared.group.load().as_ref().expect("stored when the replica started"), self.me)
+    }
+
+    /// This replica's own state is what it may tell from now on.
+    fn settle(&self) {
+        if !self.shared.settled.load(Relaxed) && !self.joins() {
+            self.shared.settled.store(true, SeqCst);
+            self.shared.watchers.tell();
+        }
     }
 
     /// Waits for a place in the queue for this many bytes.
@@ -230,6 +248,12 @@ impl Handle {
         self.inner.takes_part(self.inner.group)
     }
 
+    /// Whether this replica joins the group, and has not learned yet that it is a member.
+    #[must_use]
+    pub fn joins(&self) -> bool {
+        self.inner.joins()
+    }
+
     /// Whether this replica was removed from the group, and nobody needs it any more. It comes back to a group of
     /// several if it is chosen again ([`Change::Place`]).
     #[must_use]
@@ -326,11 +350,18 @@ impl Handle {
     pub async fn read(&self, query: Bytes) -> Result<Answer, RequestError> {
         let (reply, answer) = self.inner.admit(query.len()).await?;
         self.send(ClientJob::Read { query, reply })?;
-        answer.await.unwrap_or(Err(RequestError::Stopping))
+        let answer = answer.await.unwrap_or(Err(RequestError::Stopping))?;
+        self.inner.settle();
+        Ok(answer)
     }
 
     /// Asks the state machine as this replica has it, without asking anybody how recent that is. Later answers
     /// are never older than earlier ones.
+    ///
+    /// After a restart that needs the others: until a first read has succeeded, this asks as [`Handle::query`] does,
+    /// so that no answer is older than one of the life before. If that fails, as without a quorum, or takes longer than
+    /// the request time-out since the start, the replica answers what it has, which may be older. A replica that joins
+    /// answers once it has learned that it is a member.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -343,6 +374,41 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn read_stale(&self, query: Bytes) -> Result<Answer, RequestError> {
+        if !self.takes_part() {
+            return Err(RequestError::TakesNoPart);
+        }
+        if !self.inner.shared.settled.load(SeqCst)
+            && let Some(answer) = self.first_answer(&query).await
+        {
+            return answer;
+        }
+        self.read_present(query).await
+    }
+
+    /// The first answers of a life; `None` if the replica answers from its own state from now on.
+    async fn first_answer(&self, query: &Bytes) -> Option<Result<Answer, RequestError>> {
+        let shared = &*self.inner.shared;
+        let mut read = pin!(self.read(query.clone()));
+        let mut settled = pin!(any_change(iter::once(shared), || shared.settled.load(SeqCst)));
+        let answer = poll_fn(|context| match read.as_mut().poll(context) {
+            Poll::Ready(answer) => Poll::Ready(Some(answer)),
+            Poll::Pending => settled.as_mut().poll(context).map(|_| None),
+        });
+        match answer.await? {
+            Err(RequestError::NoLeader | RequestError::Timeout) if !self.joins() => {
+                self.inner.settle();
+                None
+            }
+            answer => Some(answer),
+        }
+    }
+
+    /// Asks the state machine as this replica has it at this moment, for those who look after the replica: after a
+    /// restart the answer may be older than one of the life before.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn read_present(&self, query: Bytes) -> Result<Answer, RequestError> {
         if !self.takes_part() {
             return Err(RequestError::TakesNoPart);
         }

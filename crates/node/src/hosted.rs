@@ -17,7 +17,7 @@ use crate::{
     executor::Job,
     log::GroupRecord,
     meeting::forked,
-    node::Notes,
+    node::{Notes, joins},
     protocol::{ClientJob, Common},
     snapshots::SnapshotJob,
     status::Shared,
@@ -52,6 +52,8 @@ pub(crate) struct Hosted {
     pub(crate) stranded: Stranded,
     /// When the other threads last heard what is decided.
     pub(crate) reached_at: Time,
+    /// When it answers from its own state at the latest, unless it joins.
+    pub(crate) settles_at: Time,
     /// The present burst has touched it.
     pub(crate) is_touched: bool,
     pub(crate) durable: Lsn,
@@ -283,6 +285,7 @@ impl Hosted {
         if now.since(since) > STRANDED_AFTER && !self.stranded.told {
             self.stranded.told = true;
             tracing::warn!(
+                of = %self.group,
                 "this replica has lost (part of) its log and has no vote, and nobody leads, so it waits. If most of the \
                  voters lost theirs, they wait for each other: see 'Replicas without memory' in docs/operating.md"
             );
@@ -301,6 +304,15 @@ impl Hosted {
         if let Some(history) = self.replica.reached() {
             let sums = history.to_note().map(|Mark { slot, fingerprint }| (slot, fingerprint)).collect();
             self.shared.reached.store(Some(Arc::new(Reached { since: history.since(), sums })));
+        }
+    }
+
+    /// Lets reads of the replica's own state be answered if they have waited long enough for what an earlier life may
+    /// have told. A replica that joins has told nothing, and knows nothing yet.
+    pub(crate) fn settle_in_time(&self, me: ReplicaId, now: Time) {
+        let settled = &self.shared.settled;
+        if !settled.load(SeqCst) && now >= self.settles_at && !joins(self.replica.group(), me) {
+            settled.store(true, SeqCst);
         }
     }
 

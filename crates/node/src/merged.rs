@@ -57,8 +57,8 @@ impl<S: StateMachine> MergedStage<S> {
         let merged = MergedExecutor::of(executor);
         let (waiting, stalled, has_more) = Default::default();
         let stage = MergedStage { merged, groups, snapshots, ahead, waiting, stalled, has_more };
-        // The clock of the snapshot: it may be long until something is executed.
-        stage.clock_shown();
+        // What the snapshot holds: it may be long until something is executed, if a group stalls.
+        (0..stage.groups.len() as u16).for_each(|group| stage.applied_more(GroupId(group)));
         stage
     }
 

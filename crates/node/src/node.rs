@@ -1,6 +1,10 @@
 //! Starting and stopping a replica: what was found on disk, connections, threads.
 
-use std::{collections::BTreeSet, sync::atomic::AtomicBool, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use synod_consensus::{ElectionKind, Link, Role};
@@ -140,6 +144,8 @@ pub(crate) struct Begun {
     pub(crate) origin: Origin,
     /// The slot of its snapshot.
     pub(crate) executed: Slot,
+    /// When it answers from its own state at the latest, unless it joins.
+    pub(crate) settles_at: Time,
 }
 
 impl Begun {
@@ -156,6 +162,8 @@ impl Begun {
         shared.watch.begin(data_dir.path());
         #[cfg(not(feature = "shuttle"))]
         let _ = data_dir;
+        let has_lived = recovered.last_lsn > Lsn::ZERO || recovered.snapshot.is_some() || recovered.amnesia;
+        let settles_at = now + config.settings.request_timeout;
         let mut actions = Vec::new();
         let mut settings = config.settings.clone();
         if groups > 1 && settings.consensus.priority == 0 {
@@ -171,7 +179,8 @@ impl Begun {
         shared.group.store(Some(Arc::new(replica.group().clone())));
         // Nobody sees a replica that lost its log as the follower that it will be.
         shared.store(&replica.status());
-        Begun { group, replica, actions, shared, store, origin, executed }
+        shared.settled.store(!has_lived && !joins(replica.group(), config.me), SeqCst);
+        Begun { group, replica, actions, shared, store, origin, executed, settles_at }
     }
 
     /// Refuses to go on where nobody could tell what is missing. `goes_on`: something is, and there was nobody else.
@@ -199,6 +208,11 @@ impl Begun {
 fn leads_first(me: ReplicaId, group: GroupId, of: &Group) -> bool {
     let turn = usize::from(group.0) % of.voters().count().max(1);
     of.election == ElectionKind::Ballot && of.voters().nth(turn) == Some(me)
+}
+
+/// Whether a replica joins a group of which it has not learned yet that it is, or was, a member.
+pub(crate) fn joins(group: &Group, me: ReplicaId) -> bool {
+    me >= group.next_id
 }
 
 impl Node {

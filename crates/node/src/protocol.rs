@@ -516,6 +516,7 @@ impl<S: StateMachine> ProtocolStage<S> {
             hosted.warn_if_stranded(self.common.me, now);
             hosted.publish_progress();
             hosted.publish_reached(now);
+            hosted.settle_in_time(self.common.me, now);
             hosted.shared.watchers.tell();
         }
         // What became durable or was executed just before the wake-ups were asked for came without one.

@@ -127,6 +127,9 @@ pub(crate) struct Shared {
     pub(crate) receiving_bytes: Gauge,
     pub(crate) receiving_total: Gauge,
     pub(crate) sources: Gauge,
+    /// This replica's own state is what it may tell: it has what an earlier life may have told, or has waited long
+    /// enough for that.
+    pub(crate) settled: AtomicBool,
     /// Tasks that wait for a change.
     pub(crate) watchers: Watchers,
     /// This replica was removed, and nobody needs it.

@@ -178,10 +178,7 @@ impl Wiring {
     }
 
     fn stage<S: StateMachine>(&self, executor: Executor<S>, begun: &Begun) -> ExecutorStage<S> {
-        // The clock of the snapshot: it may be long until something is executed.
-        begun.shared.set_clock(executor.clocked(GroupId::FIRST));
-        self.ahead.mark(begun.group);
-        ExecutorStage {
+        let mut stage = ExecutorStage {
             group: begun.group,
             executor,
             snapshots: self.snapshots.clone(),
@@ -189,7 +186,10 @@ impl Wiring {
             shared: Arc::clone(&begun.shared),
             ahead: Arc::clone(&self.ahead),
             waiting: Default::default(),
-        }
+        };
+        // What the snapshot holds: it may be long until something is executed.
+        stage.applied_more();
+        stage
     }
 
     /// A handle on each group.
@@ -222,7 +222,7 @@ impl Wiring {
 
     /// A group on the protocol's thread.
     pub(crate) fn host(&self, begun: Begun, data_dir: &Arc<DataDir>, durable: Lsn) -> Hosted {
-        let Begun { group, replica, actions, shared, origin, executed, .. } = begun;
+        let Begun { group, replica, actions, shared, origin, executed, settles_at, .. } = begun;
         let execution = if self.compact {
             Execution::Here(VecDeque::new())
         } else {
@@ -236,6 +236,7 @@ impl Wiring {
             notes: Notes { group, data_dir: Arc::clone(data_dir), origin },
             stranded: Default::default(),
             reached_at: Time::ZERO,
+            settles_at,
             is_touched: false,
             durable,
             gated: 0,

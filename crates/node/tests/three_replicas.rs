@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use common::{Group, Tape, append, block, tape, until};
 use synod_consensus::{ElectionKind, Options, ProtocolKind, Role};
-use synod_node::{Config, Handle, Node, NodeStatus, StartError, Threads};
+use synod_node::{Config, Handle, Merging, Node, NodeStatus, StartError, Threads};
 use synod_replica::{
     Change, Context, Frozen, LogRecord, RequestError, SessionCommand, SnapshotReader, StateMachine,
 };
@@ -44,6 +44,60 @@ fn a_stopped_group_comes_back_with_its_state() {
     let nodes = [group.start(1), group.start(2), group.start(3)];
     assert_eq!(tape(&nodes[1].handle()), "before");
     nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+}
+
+/// What a client reads from one replica does not go back when the replica is started again, although its log does not
+/// say how far it was decided. Without a quorum it answers what it has.
+#[test]
+fn a_restarted_replica_answers_no_older_than_before() {
+    fn common(config: &mut Config) {
+        config.settings.request_timeout = Duration::from_secs(2);
+    }
+    let stale = |node: &Node| {
+        let answer = block(node.handle().query_stale(Bytes::new())).unwrap();
+        String::from_utf8(answer.to_vec()).unwrap()
+    };
+    for tune in [
+        common,
+        |config: &mut Config| {
+            common(config);
+            config.threads = Threads::Compact;
+        },
+        |config: &mut Config| {
+            common(config);
+            config.merging = Some(Merging::of(2));
+        },
+        |config: &mut Config| {
+            config.settings.consensus = Options::of(ProtocolKind::Raft);
+            config.settings.consensus.heartbeat_interval = Duration::from_millis(30);
+            config.settings.consensus.election_timeout = Duration::from_millis(300);
+            common(config);
+        },
+    ] {
+        let group = Group::new(3, tune);
+        let mut nodes: Vec<Option<Node>> = (1..=3).map(|id| Some(group.start(id))).collect();
+        let mut whole = String::new();
+        for number in 0..30 {
+            let text = format!("<{number}>");
+            append(&nodes[number % 3].as_ref().unwrap().handle(), &text);
+            whole += &text;
+        }
+        for at in 0..3 {
+            until("the replica has everything", || stale(nodes[at].as_ref().unwrap()) == whole);
+            nodes[at].take().unwrap().stop_blocking().unwrap();
+            let again = group.start(at as u64 + 1);
+            assert_eq!(stale(&again), whole);
+            nodes[at] = Some(again);
+        }
+        nodes.into_iter().flatten().for_each(|node| node.stop_blocking().unwrap());
+        let alone = group.start(1);
+        let began = Instant::now();
+        assert!(whole.starts_with(&stale(&alone)));
+        assert!(began.elapsed() < Duration::from_secs(10));
+        // It has waited once.
+        let began = Instant::now();
+        assert!(whole.starts_with(&stale(&alone)) && began.elapsed() < Duration::from_millis(900));
+    }
 }
 
 const LARGE: usize = 60_000;
@@ -77,6 +131,32 @@ fn service_goes_on_without_the_leader_and_it_catches_up_by_snapshot_when_it_retu
         let all: Vec<_> = all.collect();
         all.iter().all(|digest| *digest == all[0])
     });
+}
+
+/// A replica that has its snapshot, lost its log and is alone for now.
+#[test]
+fn a_replica_shows_what_its_snapshot_holds_before_it_executes_anything() {
+    for tune in [
+        |config: &mut Config| config.settings.snapshot_slots = 20,
+        |config: &mut Config| {
+            config.settings.snapshot_slots = 20;
+            config.merging = Some(Merging::of(2));
+        },
+    ] {
+        let group = Group::new(3, tune);
+        let nodes = [group.start(1), group.start(2), group.start(3)];
+        (0..60).for_each(|_| _ = append(&nodes[0].handle(), "z"));
+        let snapshot = |node: &Node| node.handle().status().snapshot;
+        until("a snapshot", || snapshot(&nodes[0]) > Slot(10));
+        nodes.into_iter().for_each(|node| node.stop_blocking().unwrap());
+        std::fs::remove_dir_all(group.dir.path().join("r1/wal")).unwrap();
+        let alone = group.start(1);
+        for handle in alone.handles() {
+            let NodeStatus { snapshot, executed, merge, .. } = handle.status();
+            assert_eq!((executed > Slot(10), executed), (true, snapshot));
+            assert!(merge.is_none_or(|merge| merge.position > 0), "{merge:?}");
+        }
+    }
 }
 
 /// A tape whose snapshots are read once a test allows it: on a thread of its own, or between two commands.

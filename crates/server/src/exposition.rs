@@ -15,7 +15,7 @@ use synod_metrics::Families;
 use tokio::time::timeout;
 
 use crate::{
-    Consistency, Group, Replica, Standing, Status, Watches,
+    Consistency, Group, Replica, Role, Standing, Status, Watches,
     etcd_names::by_etcds_names,
     services::{API_VERSION, Store},
 };
@@ -57,7 +57,7 @@ pub(crate) async fn exposition<R: Replica>(
     store: &Store<R>,
     format: Format,
 ) -> Result<String, fmt::Error> {
-    let status = timeout(STORE_TIMEOUT, store.status(Consistency::Serializable)).await;
+    let status = timeout(STORE_TIMEOUT, store.status(Consistency::Present)).await;
     let present = Present {
         store: status.ok().and_then(Result::ok),
         quota_bytes: store.quota_bytes(),
@@ -65,9 +65,11 @@ pub(crate) async fn exposition<R: Replica>(
         status: store.replica().status(),
         group: store.replica().group(),
         groups: match store.groups() {
-            [_] => Vec::new(),
+            // Those that are merged into one order, if they are.
+            [only] => only.status().merged,
             several => several.iter().map(Replica::status).collect(),
         },
+        is_spread: store.groups().len() > 1,
     };
     let mut now = Registry::default();
     now.register_collector(Box::new(present));
@@ -97,6 +99,8 @@ struct Present {
     group: Group,
     /// By the number of the group; empty if there is one only.
     groups: Vec<Status>,
+    /// The keys are spread over the groups, so that there is no single state.
+    is_spread: bool,
 }
 
 impl Collector for Present {
@@ -131,6 +135,15 @@ impl Collector for Present {
             };
             let leads = labelled(|status| u64::from(status.leader == Some(status.replica)));
             families.gauges("synod_group_leads", "Whether this replica leads the group", leads)?;
+            let help =
+                "0 follower, 1 candidate, 2 leader, 3 recovering, 4 learner, 5 away, which takes no part";
+            families.gauges("synod_group_role", help, labelled(|status| role_number(status.role)))?;
+            let help = "Whether the replica lost (part of) its log, and does not vote yet in the group, which may need it";
+            let forgets = labelled(|status| u64::from(status.without_memory));
+            families.gauges("synod_group_without_memory", help, forgets)?;
+            let help = "Replicas that have decided something else in the group than this one";
+            let forked = labelled(|status| status.forked_with.len() as u64);
+            families.gauges("synod_group_forked_peers", help, forked)?;
             let help = "Whether the group has the members of group 0";
             let follows = labelled(|status| u64::from(status.members_pending.is_empty()));
             families.gauges("synod_group_has_members", help, follows)?;
@@ -139,7 +152,7 @@ impl Collector for Present {
             let help = "The last slot of the group that was executed";
             families.gauges("synod_group_applied_slot", help, labelled(|status| status.applied.0))?;
         }
-        if self.groups.is_empty() {
+        if !self.is_spread {
             self.encode_as_etcd(&mut families)?;
         }
         let Some(store) = &self.store else { return Ok(()) };
@@ -147,8 +160,8 @@ impl Collector for Present {
         families.gauge_bytes("synod_store_size", help, store.size_bytes)?;
         families.gauge("synod_store_keys", "Keys that are there", store.keys)?;
         families.gauge("synod_store_versions", "Versions of keys that are kept", store.versions)?;
-        // Several groups have no common revision.
-        if self.groups.is_empty() {
+        // Groups over which keys are spread have no common revision.
+        if !self.is_spread {
             let revision = |revision: i64| revision.max(0).unsigned_abs();
             families.gauge("synod_store_revision", "The store's revision", revision(store.revision))?;
             let help = "The revision through which versions were compacted; 0 if none were";
@@ -159,6 +172,18 @@ impl Collector for Present {
             ([("alarm", kind.as_str_name())], raised as u64)
         });
         families.gauges("synod_alarms", "Members for which an alarm is raised", alarms)
+    }
+}
+
+/// As `synod_role` has it of the first group.
+fn role_number(role: Role) -> u64 {
+    match role {
+        Role::Follower => 0,
+        Role::Candidate => 1,
+        Role::Leader => 2,
+        Role::Recovering => 3,
+        Role::Learner => 4,
+        Role::Away => 5,
     }
 }
 

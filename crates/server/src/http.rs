@@ -133,11 +133,11 @@ impl<R: Replica> Pages<R> {
 
     async fn health(&self, parameters: Parameters<'_>) -> Result<(), String> {
         let consistency = match parameters.last("serializable") {
-            Some("true") => Consistency::Serializable,
+            Some("true") => Consistency::Present,
             _ => Consistency::Linearizable,
         };
         let failed = |status: Status| format!("RANGE ERROR:{}", status.message());
-        let raised = self.store.status(Consistency::Serializable).await.map_err(failed)?.alarms;
+        let raised = self.store.status(Consistency::Present).await.map_err(failed)?.alarms;
         let is_excluded =
             |raised: &AlarmMember| parameters.all("exclude").any(|name| name == raised.alarm().as_str_name());
         if let Some(raised) = raised.iter().find(|raised| !is_excluded(raised)) {
@@ -178,13 +178,13 @@ impl<R: Replica> Pages<R> {
     async fn check(&self, check: Check) -> Result<(), String> {
         match check {
             Check::DataCorruption => {
-                let raised = self.read(Consistency::Serializable).await?;
+                let raised = self.read(Consistency::Present).await?;
                 match raised.iter().any(|raised| raised.alarm() == AlarmType::Corrupt) {
                     true => Err("alarm activated: CORRUPT".into()),
                     false => Ok(()),
                 }
             }
-            Check::SerializableRead => self.read(Consistency::Serializable).await.map(drop),
+            Check::SerializableRead => self.read(Consistency::Present).await.map(drop),
             // The read would wait for a leader until the client has given the request up.
             Check::LinearizableRead if self.leads_nobody() => Err("etcdserver: no leader".into()),
             Check::LinearizableRead => self.read(Consistency::Linearizable).await.map(drop),
@@ -199,7 +199,7 @@ impl<R: Replica> Pages<R> {
         let state = match status.role {
             Role::Leader => "StateLeader",
             Role::Candidate => "StateCandidate",
-            Role::Follower | Role::Learner | Role::Away => "StateFollower",
+            Role::Follower | Role::Recovering | Role::Learner | Role::Away => "StateFollower",
         };
         json!({
             "id": format!("{:x}", status.replica.0),

@@ -106,6 +106,15 @@ pub fn listen_addresses(urls: &str) -> Result<Vec<Address>, ListenError> {
     Ok(addresses)
 }
 
+/// A place that a server has taken, where nobody can connect yet: a client is refused at once, and tries another
+/// server.
+#[derive(Debug)]
+pub(crate) enum Bound {
+    Tcp(TcpSocket),
+    /// Taken only when the server listens there: the file of a socket at which nobody listens is taken for a stale one.
+    Unix(PathBuf),
+}
+
 /// A socket that listens.
 #[derive(Debug)]
 pub(crate) enum Listener {
@@ -134,29 +143,46 @@ impl fmt::Display for Remote {
     }
 }
 
-impl Listener {
+impl Bound {
     /// `reuse_port`: whether another process may listen at the same address.
-    pub(crate) fn bind(at: &At, reuse_port: bool) -> io::Result<Listener> {
-        match at {
-            At::Tcp(address) => {
-                let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-                // A restarted server need not wait until the kernel has forgotten the old connections.
-                socket.set_reuseaddr(true)?;
-                socket.set_reuseport(reuse_port)?;
-                socket.bind(*address)?;
-                Ok(Listener::Tcp(socket.listen(BACKLOG)?))
-            }
-            At::Unix(path) => {
-                // Of two processes that start at once, the second one must not take the first one's new file for a
-                // stale one.
-                let _one_at_a_time = lock_folder_of(path);
-                remove_stale(path)?;
-                let listener = UnixListener::bind(path)?;
-                Ok(Listener::Unix(listener, path.clone(), which(path)))
-            }
+    pub(crate) fn new(at: &At, reuse_port: bool) -> io::Result<Bound> {
+        let address = match at {
+            At::Tcp(address) => address,
+            At::Unix(path) => return Ok(Bound::Unix(path.clone())),
+        };
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // A restarted server need not wait until the kernel has forgotten the old connections.
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(reuse_port)?;
+        socket.bind(*address)?;
+        Ok(Bound::Tcp(socket))
+    }
+
+    /// The address, with the port that was chosen for port 0.
+    pub(crate) fn address(&self) -> io::Result<At> {
+        match self {
+            Bound::Tcp(socket) => Ok(At::Tcp(socket.local_addr()?)),
+            Bound::Unix(path) => Ok(At::Unix(path.clone())),
         }
     }
 
+    pub(crate) fn listen(self) -> io::Result<Listener> {
+        match self {
+            Bound::Tcp(socket) => Ok(Listener::Tcp(socket.listen(BACKLOG)?)),
+            Bound::Unix(path) => {
+                // Of two processes that start at once, the second one must not take the first one's new file for a
+                // stale one.
+                let _one_at_a_time = lock_folder_of(&path);
+                remove_stale(&path)?;
+                let listener = UnixListener::bind(&path)?;
+                let file = which(&path);
+                Ok(Listener::Unix(listener, path, file))
+            }
+        }
+    }
+}
+
+impl Listener {
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, Remote)> {
         match self {
             Listener::Tcp(listener) => {
@@ -217,6 +243,10 @@ mod tests {
 
     use super::*;
 
+    fn listen(at: &At) -> io::Result<Listener> {
+        Bound::new(at, false)?.listen()
+    }
+
     #[test]
     fn urls_become_addresses() {
         let found =
@@ -247,20 +277,20 @@ mod tests {
         // The process that listened there was killed.
         drop(unix::net::UnixListener::bind(path).unwrap());
         assert!(path.exists());
-        let listener = Listener::bind(&at, false).unwrap();
-        assert_eq!(Listener::bind(&at, false).unwrap_err().kind(), ErrorKind::AddrInUse);
+        let listener = listen(&at).unwrap();
+        assert_eq!(listen(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert!(UnixStream::connect(path).await.is_ok());
         drop(listener);
         assert!(!path.exists());
         // Another process takes the place over; what stands there is its own.
-        let first = Listener::bind(&at, false).unwrap();
+        let first = listen(&at).unwrap();
         fs::remove_file(path).unwrap();
-        let second = Listener::bind(&at, false).unwrap();
+        let second = listen(&at).unwrap();
         drop(first);
         assert!(UnixStream::connect(path).await.is_ok());
         drop(second);
         fs::write(path, "a file of somebody else").unwrap();
-        assert_eq!(Listener::bind(&at, false).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(listen(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert!(path.exists());
     }
 
@@ -292,7 +322,7 @@ mod tests {
             let bind = || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
                 let _inside = runtime.enter();
-                (Listener::bind(&At::Unix(path.clone()), false), runtime)
+                (listen(&At::Unix(path.clone())), runtime)
             };
             let bound: Vec<_> = thread::scope(|scope| {
                 let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();

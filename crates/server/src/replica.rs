@@ -134,8 +134,11 @@ pub trait Subscription: Send {
 pub enum Consistency {
     /// Not older than anything that was answered before the query came.
     Linearizable,
-    /// Any state that this replica was in.
+    /// Any state that this replica was in, but after a restart none that is older than what it told before, as far as
+    /// it can find that out.
     Serializable,
+    /// The state that this replica is in, for those who look after it.
+    Present,
 }
 
 /// Why a replica did not answer a request.
@@ -189,6 +192,9 @@ pub enum Role {
     Follower,
     /// The replica tries to become the leader.
     Candidate,
+    /// The replica votes once it knows what it may have said, since it lost (part of) its log, or once it has the state
+    /// with which the present epoch began.
+    Recovering,
     /// The replica learns what is decided and has no vote.
     Learner,
     /// The replica takes no part in the group.
@@ -203,6 +209,7 @@ impl Role {
             Role::Leader => "leader",
             Role::Follower => "follower",
             Role::Candidate => "candidate",
+            Role::Recovering => "recovering",
             Role::Learner => "learner",
             Role::Away => "away",
         }
@@ -220,7 +227,7 @@ pub struct Status {
     pub name: String,
     /// Its role.
     pub role: Role,
-    /// Whether it lost its log, or a part of it, and does not vote yet.
+    /// Whether it lost its log, or a part of it, and does not vote yet in the group, whose decisions may need its vote.
     pub without_memory: bool,
     /// The replica that it takes for the leader.
     pub leader: Option<ReplicaId>,

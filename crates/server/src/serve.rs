@@ -31,7 +31,7 @@ use crate::{
     feeds::Feeds,
     gateway::Gateway,
     http::Pages,
-    listen::{Listener, Remote},
+    listen::{Bound, Listener, Remote},
     places::{Places, Presence},
     readers::Readers,
     services::Store,
@@ -63,6 +63,8 @@ pub struct Server {
     clients: Places,
     pages: Places,
     stop_timeout: Duration,
+    /// Begins to listen at an address for clients; empty once the server is open.
+    closed: Vec<Opening>,
     /// A task for each listener. It ends, and closes the listener, once the server is stopping.
     acceptances: Vec<JoinHandle<()>>,
     /// The client-I/O threads. Empty once the server has ended.
@@ -94,6 +96,21 @@ impl Server {
         groups: Vec<R>,
         metrics: Registry,
     ) -> io::Result<Server> {
+        let mut server = Server::prepare_groups(config, groups, metrics)?;
+        server.open()?;
+        Ok(server)
+    }
+
+    /// [`Server::start_groups`] without clients: the addresses for clients are taken, and connections there refused
+    /// until [`Server::open`]. The addresses for the pages alone are served.
+    ///
+    /// # Errors
+    /// As those of [`Server::start_groups`].
+    pub fn prepare_groups<R: Replica>(
+        config: &Config,
+        groups: Vec<R>,
+        metrics: Registry,
+    ) -> io::Result<Server> {
         if groups.is_empty() || u16::try_from(groups.len()).is_err() {
             let error = format!("{} groups; there can be 1 to {}", groups.len(), u16::MAX);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
@@ -115,6 +132,7 @@ impl Server {
             clients: Places::new(connections_max.unwrap_or(u32::MAX)),
             pages: Places::new(PAGES_MAX),
             stop_timeout: config.stop_timeout,
+            closed: Vec::new(),
             acceptances: Vec::new(),
             threads,
             event_loop: config.event_loop.clone(),
@@ -160,18 +178,32 @@ impl Server {
         let threads: Vec<_> = threads.collect();
         let purpose = if config.http_addresses.is_empty() { Purpose::Clients } else { Purpose::Calls };
         for address in &config.client_addresses {
-            let bound = server.listen(address, threads.clone(), purpose)?;
+            let (bound, opening) = server.bind(address, threads.clone(), purpose)?;
             server.client_addresses.extend(bound);
+            server.closed.push(opening);
         }
         for address in &config.http_addresses {
-            let bound = server.listen(address, threads.clone(), Purpose::Http)?;
+            let (bound, opening) = server.bind(address, threads.clone(), Purpose::Http)?;
             server.http_addresses.extend(bound);
+            server.closed.push(opening);
         }
         for address in &config.metrics_addresses {
-            let bound = server.listen(address, threads.clone(), Purpose::Pages)?;
+            let (bound, opening) = server.bind(address, threads.clone(), Purpose::Pages)?;
             server.metrics_addresses.extend(bound);
+            server.acceptances.push(opening.0()?);
         }
         Ok(server)
+    }
+
+    /// Begins to listen at the addresses for clients.
+    ///
+    /// # Errors
+    /// The server cannot listen at an address.
+    pub fn open(&mut self) -> io::Result<()> {
+        for opening in mem::take(&mut self.closed) {
+            self.acceptances.push(opening.0()?);
+        }
+        Ok(())
     }
 
     /// The addresses for clients, without unix sockets, and with the ports that were chosen for port 0.
@@ -220,38 +252,40 @@ impl Server {
         threads.into_iter().for_each(|thread| thread.shutdown_timeout(SHUTDOWN_TIMEOUT));
     }
 
-    fn listen<R: Replica>(
-        &mut self,
+    /// Takes an address, and tells which one it is and how to listen there.
+    fn bind<R: Replica>(
+        &self,
         address: &Address,
         threads: Vec<(Handle, Protocols<R>)>,
         purpose: Purpose,
-    ) -> io::Result<Option<SocketAddr>> {
-        let Address { at, speaks } = address;
-        if *speaks != Speaks::Plain && threads[0].1.tls.is_none() {
+    ) -> io::Result<(Option<SocketAddr>, Opening)> {
+        let Address { at, speaks } = address.clone();
+        if speaks != Speaks::Plain && threads[0].1.tls.is_none() {
             let error = format!("cannot listen at {at} with TLS: there is no certificate");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
+        let failed = |at: &At, error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot listen at {at}: {error}"))
+        };
+        let bound = Bound::new(&at, self.reuse_port).map_err(|error| failed(&at, error))?;
+        let at = bound.address()?;
         let acceptor = threads[0].0.clone();
-        let listener = {
-            let _context = acceptor.enter();
-            Listener::bind(at, self.reuse_port)
-                .map_err(|error| io::Error::new(error.kind(), format!("cannot listen at {at}: {error}")))?
-        };
-        let (bound, path) = match &listener {
-            Listener::Tcp(listener) => (Some(listener.local_addr()?), None),
-            Listener::Unix(_, path, _) => (None, Some(path)),
-        };
-        let place = bound.map(At::Tcp).or(path.cloned().map(At::Unix));
-        info!(address = %place.unwrap_or_else(|| at.clone()), ?purpose, ?speaks, "listening");
         let acceptance = Acceptance {
             threads,
             places: if purpose == Purpose::Pages { self.pages.clone() } else { self.clients.clone() },
             refused: Sparse::default(),
             stopping: self.stopping.subscribe(),
         };
-        let accepting = acceptor.spawn(acceptance.run(listener, purpose, *speaks));
-        self.acceptances.push(accepting);
-        Ok(bound)
+        let address = if let At::Tcp(address) = at { Some(address) } else { None };
+        let opening = move || {
+            let listener = {
+                let _context = acceptor.enter();
+                bound.listen().map_err(|error| failed(&at, error))?
+            };
+            info!(address = %at, ?purpose, ?speaks, "listening");
+            Ok(acceptor.spawn(acceptance.run(listener, purpose, speaks)))
+        };
+        Ok((address, Opening(Box::new(opening))))
     }
 }
 
@@ -283,7 +317,7 @@ fn client_io_thread(number: usize) -> io::Result<Runtime> {
 /// Asks the store anything, so that it looks at what its feed wants. The watches ask again if that fails.
 async fn ask(replica: impl Replica) {
     let query = KvQuery { query: Some(Query::Status(KvStatusRequest {})), ..KvQuery::default() };
-    let _ = replica.query(query.encode_to_vec().into(), Consistency::Serializable).await;
+    let _ = replica.query(query.encode_to_vec().into(), Consistency::Present).await;
 }
 
 /// Limits how often a warning is logged.
@@ -302,6 +336,15 @@ impl Sparse {
         }
         self.said = Some(now);
         Some(std::mem::take(&mut self.others))
+    }
+}
+
+/// Begins to listen at an address that was taken.
+struct Opening(Box<dyn FnOnce() -> io::Result<JoinHandle<()>> + Send>);
+
+impl std::fmt::Debug for Opening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opening")
     }
 }
 

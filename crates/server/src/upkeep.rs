@@ -270,7 +270,7 @@ impl<R: Replica> Caretaking<R> {
     async fn answer(&self, question: Question) -> Done {
         let revision = question.revision;
         let query = Query::HashKv(HashKvRequest { revision: question.hashed_at() });
-        let found = match ask(&self.replica, query, Consistency::Serializable).await {
+        let found = match ask(&self.replica, query, Consistency::Present).await {
             Ok(Answer::HashKv(found)) => Some(found),
             Ok(_) => None,
             Err(status) => {
@@ -340,7 +340,7 @@ async fn ask<R: Replica>(replica: &R, query: Query, consistency: Consistency) ->
 }
 
 async fn status<R: Replica>(replica: &R) -> Result<KvStatus, Status> {
-    match ask(replica, Query::Status(KvStatusRequest {}), Consistency::Serializable).await? {
+    match ask(replica, Query::Status(KvStatusRequest {}), Consistency::Present).await? {
         Answer::Status(status) => Ok(status),
         other => Err(Status::internal(format!("not a status: {other:?}"))),
     }

@@ -77,6 +77,18 @@ async fn pages_are_served_at_both_addresses() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_not_open_yet_refuses_clients_and_serves_pages() {
+    let metrics = prometheus_client::registry::Registry::default();
+    let mut server = Server::prepare_groups(&config(), vec![replica()], metrics).unwrap();
+    let (clients, pages) = (server.client_addresses()[0], server.metrics_addresses()[0]);
+    let refused = TcpStream::connect(clients).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert_eq!(page(pages, "/livez").await.0, 200);
+    server.open().unwrap();
+    assert_eq!(page(clients, "/livez").await.0, 200);
+}
+
+#[tokio::test]
 async fn health_knows_alarms() {
     let server = serve(&Config { quota_bytes: 100, ..config() }, replica());
     let address = server.client_addresses()[0];

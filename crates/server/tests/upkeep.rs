@@ -53,7 +53,7 @@ impl Replica for OneOfThree {
     ) -> Result<synod_server::Answer, RequestError> {
         let answer = match consistency {
             Consistency::Linearizable => self.handle.read(query).await,
-            Consistency::Serializable => self.handle.read_stale(query).await,
+            Consistency::Serializable | Consistency::Present => self.handle.read_present(query).await,
         };
         answer.map_err(|_| RequestError::NoLeader)
     }

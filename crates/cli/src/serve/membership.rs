@@ -1,5 +1,5 @@
-//! What a running replica does about its own membership: it tells the group its name and its client URLs, and
-//! it finds out if it was removed while it was away.
+//! What a running replica does about its own membership: if it joins, it finds out when it may serve clients; it tells
+//! the group its name and its client URLs; and it finds out if it was removed while it was away.
 //!
 //! Names and client URLs are published through the log, as etcd does: each replica knows only its own, and
 //! all must begin with the same group.
@@ -22,12 +22,16 @@ use crate::failure::Failure;
 
 /// The time between two looks.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while a replica joins: clients wait for it.
+const JOINING_GLANCE: Duration = Duration::from_millis(10);
 /// The time between two attempts to publish, which doubles up to `RETRY_MAX`.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a replica is without a leader before it asks the others whether it is still a member, and how
 /// long it waits between two such questions.
 const LEADERLESS_MAX: Duration = Duration::from_secs(5);
+/// How often a replica that joins, and cannot serve clients yet, says why.
+const JOINING_INTERVAL: Duration = Duration::from_secs(10);
 /// Programs that start etcd wait for this message: the replica has a leader, and the cluster knows where it serves
 /// clients.
 const READY: &str = "ready to serve client requests";
@@ -54,6 +58,10 @@ pub struct Membership {
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     removed: Arc<AtomicBool>,
+    /// The replica knows that it is a member, and what was decided before it asked.
+    joined: Arc<AtomicBool>,
+    /// Clients are served.
+    open: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
 }
 
@@ -61,6 +69,17 @@ impl Watch {
     /// Whether the others say that this replica was removed.
     pub fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Acquire)
+    }
+
+    /// Whether clients may be served: a replica that joins knows that it is a member, and what was decided before it
+    /// asked, as any other one.
+    pub fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Acquire)
+    }
+
+    /// Takes note that clients are served, so that the others may be told where.
+    pub fn opened(&self) {
+        self.open.store(true, Ordering::Release);
     }
 
     /// Tells the thread to end soon.
@@ -83,6 +102,9 @@ impl Membership {
     }
 
     fn run(self, watch: &Watch, runtime: &tokio::runtime::Runtime) {
+        if !self.join(watch, runtime) {
+            return;
+        }
         let mut publish_at = Instant::now();
         let mut retry = RETRY_MIN;
         let mut led_at = Instant::now();
@@ -91,6 +113,9 @@ impl Membership {
         while !watch.stop.load(Ordering::Acquire) {
             thread::sleep(GLANCE_INTERVAL);
             let now = Instant::now();
+            if !watch.open.load(Ordering::Acquire) {
+                continue;
+            }
             // A replica that was removed from the first group alone hears nothing of its leaders any more.
             let left = self.handle.group().member(self.me).is_none();
             if left || self.handle.status().leader.is_none() {
@@ -139,6 +164,62 @@ impl Membership {
                 tracing::info!(name = self.name, "{READY}");
             }
         }
+    }
+
+    /// Waits until this replica may serve clients, if it joins, and says from time to time what it waits for; false if
+    /// it is to stop, or was removed.
+    fn join(&self, watch: &Watch, runtime: &tokio::runtime::Runtime) -> bool {
+        let mut told_at = Instant::now();
+        let mut asked_at = told_at;
+        let joins = self.groups_joined().next().is_some();
+        if joins {
+            tracing::info!(name = self.name, "this replica joins: clients are served once it has caught up");
+        }
+        // What a group decided before is known here once a read of it has succeeded.
+        while joins && !watch.stop.load(Ordering::Acquire) {
+            let read = |handle: &Handle| match runtime.block_on(handle.query(bytes::Bytes::new())) {
+                Ok(_) | Err(RequestError::TakesNoPart) => None,
+                Err(why) => Some(why),
+            };
+            let why = match self.groups_joined().next() {
+                Some((number, handle)) => {
+                    let status = handle.status();
+                    let lacks = status.decided_elsewhere.0.saturating_sub(status.decided.0);
+                    format!(
+                        "it has not learned yet that it is a member of group {number}, and lacks {lacks} slots at least"
+                    )
+                }
+                None => match self.handles().find_map(|(number, handle)| Some((number, read(handle)?))) {
+                    Some((number, why)) => format!("a read of group {number} failed: {why}"),
+                    None => break,
+                },
+            };
+            let now = Instant::now();
+            if now - told_at >= JOINING_INTERVAL {
+                told_at = now;
+                tracing::warn!("this replica joins, and does not serve clients yet: {why}");
+            }
+            if now - asked_at >= LEADERLESS_MAX {
+                asked_at = now;
+                if self.was_removed() {
+                    watch.removed.store(true, Ordering::Release);
+                    return false;
+                }
+            }
+            thread::sleep(JOINING_GLANCE);
+        }
+        watch.joined.store(true, Ordering::Release);
+        true
+    }
+
+    /// The groups by their numbers.
+    fn handles(&self) -> impl Iterator<Item = (usize, &Handle)> {
+        std::iter::once(&self.handle).chain(&self.others).enumerate()
+    }
+
+    /// The groups of which this replica does not know yet that it is a member.
+    fn groups_joined(&self) -> impl Iterator<Item = (usize, &Handle)> {
+        self.handles().filter(|(_, handle)| handle.joins())
     }
 
     /// What the group does not know of this replica, or knows no longer, with the version of the group.

@@ -28,6 +28,8 @@ const CHANGE_ATTEMPTS_MAX: u32 = 10;
 #[derive(Clone, Debug)]
 pub struct Served {
     handle: Handle,
+    /// The number of that group.
+    number: usize,
     /// Those of all groups; the members are decided in the first one.
     groups: Arc<[Handle]>,
     /// Handles on the groups that order the commands, if there are several for one store.
@@ -49,13 +51,14 @@ pub struct Fixed {
 }
 
 impl Served {
-    pub fn new(handle: Handle, groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> Served {
-        Served { handle, groups, merged: Arc::default(), fixed }
+    /// One of the groups.
+    pub fn new(number: usize, groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> Served {
+        Served { handle: groups[number].clone(), number, groups, merged: Arc::default(), fixed }
     }
 
     /// One store whose commands several groups order.
     pub fn merged(groups: Arc<[Handle]>, fixed: Arc<Fixed>) -> Served {
-        Served { handle: groups[0].clone(), merged: Arc::clone(&groups), groups, fixed }
+        Served { handle: groups[0].clone(), number: 0, merged: Arc::clone(&groups), groups, fixed }
     }
 
     /// The group that orders a command; which one it is changes nothing but how long that takes. It is the first group
@@ -71,8 +74,33 @@ impl Served {
     }
 
     /// One of the groups by itself.
-    fn alone(&self, of: &Handle) -> Served {
-        Served::new(of.clone(), Arc::clone(&self.groups), Arc::clone(&self.fixed))
+    fn alone(&self, number: usize) -> Served {
+        Served::new(number, Arc::clone(&self.groups), Arc::clone(&self.fixed))
+    }
+
+    /// A word before what is said of the group, where there are several.
+    fn named(&self, before: &str) -> String {
+        if self.groups.len() > 1 { format!(" {before} group {}", self.number) } else { String::new() }
+    }
+
+    /// What an operator should know of a group in which this replica has no vote, since it lost its log.
+    fn memory_trouble(&self, group: &synod_replica::Group) -> String {
+        let others: Vec<_> = group.voters().filter(|&id| id != self.fixed.me).collect();
+        let outlook = if group.voters().count() / 2 < others.len() {
+            "it votes again by itself while most voters have kept theirs".to_owned()
+        } else {
+            let names = if others.is_empty() { "no other".into() } else { self.names_of(others).join(", ") };
+            let unless = if group.protocol.recovers_itself() { " unless a leader is left" } else { "" };
+            format!(
+                "the voters that are left ({names}) are no majority, so waiting does not help{unless}: stop the replica and put \
+                 its log back, if there is a copy of it"
+            )
+        };
+        let (of, there) = (self.named("of"), self.named("in"));
+        format!(
+            "synod: this replica has lost (part of) its log{of} and has no vote{there}; {outlook}: see 'Replicas without \
+             memory' in docs/operating.md"
+        )
     }
 
     fn leads(&self) -> bool {
@@ -161,6 +189,7 @@ impl Replica for Served {
         let answer = match consistency {
             Consistency::Linearizable => self.handle.read(query).await,
             Consistency::Serializable => self.handle.read_stale(query).await,
+            Consistency::Present => self.handle.read_present(query).await,
         };
         answer.map_err(error)
     }
@@ -192,19 +221,35 @@ impl Replica for Served {
         let forked: Vec<String> = status.forked_with.iter().map(|&id| group.name_of(id)).collect();
         if !forked.is_empty() {
             troubles.push(format!(
-                "synod: this replica and {} have different histories, and ignore each other: acknowledged writes are in one \
-                 of them only; see 'Forks' in docs/identity.md",
-                forked.join(", ")
+                "synod: this replica and {} have different histories{}, and ignore each other: acknowledged writes are in \
+                 one of them only; see 'Forks' in docs/identity.md",
+                forked.join(", "),
+                self.named("in")
             ));
         }
-        if status.without_memory && !away {
-            let trouble = "synod: this replica has lost (part of) its log and has no vote; it votes again by itself while \
-                           most voters have kept theirs: see 'Replicas without memory' in docs/operating.md";
-            troubles.push(trouble.to_owned());
+        // Elsewhere it may have no vote for good, and need none.
+        let without_memory = status.without_memory && in_the_log.counts(self.fixed.me);
+        if without_memory {
+            troubles.push(self.memory_trouble(&in_the_log));
         }
-        let merged: Vec<_> =
-            self.merged.iter().zip(&*self.groups).map(|(_, of)| self.alone(of).status()).collect();
-        troubles.extend(merge_troubles(&merged));
+        let stall = status.merge.and_then(|merge| merge.waits_for);
+        let waits =
+            stall.filter(|&(of, since)| usize::from(of.0) == self.number && since >= STALL_TOLD_AFTER);
+        if let Some((_, since)) = waits {
+            let leader = status.leader.map(|leader| self.names_of([leader]).remove(0));
+            let voters = self.names_of(in_the_log.voters());
+            troubles.push(stall_trouble(self.number, since, leader.as_deref(), &voters));
+        }
+        let merged: Vec<_> = (0..self.merged.len()).map(|number| self.alone(number).status()).collect();
+        if !merged.is_empty() {
+            // The first group's are these.
+            troubles.clear();
+        }
+        for trouble in merged.iter().flat_map(|of_group| &of_group.troubles) {
+            if !troubles.contains(trouble) {
+                troubles.push(trouble.clone());
+            }
+        }
         let learned = |id| status.learners.iter().find(|(learner, _)| *learner == id);
         // Members that were removed a short time ago may still be connected.
         let members = |id| group.members.iter().any(|member| member.id == id);
@@ -220,7 +265,7 @@ impl Replica for Served {
             replica: self.fixed.me,
             name: self.fixed.name.clone(),
             role: if away { Role::Away } else { role(status.role) },
-            without_memory: status.without_memory && !away,
+            without_memory,
             leader: status.leader.filter(|_| !away),
             ballot: status.ballot,
             protocol: group.protocol.clone(),
@@ -247,7 +292,7 @@ impl Replica for Served {
             placement: self.placement(&in_the_log),
             voters: self.names_of(in_the_log.voters()),
             position: status.merge.map(|merge| merge.position),
-            stalled: status.merge.and_then(|merge| merge.waits_for),
+            stalled: stall,
             merged,
         }
     }
@@ -302,8 +347,8 @@ impl Replica for Served {
     }
 
     fn merged_group(&self, number: u32) -> Option<Served> {
-        let merged = usize::try_from(number).ok().filter(|number| *number < self.merged.len())?;
-        Some(self.alone(&self.groups[merged]))
+        let number = usize::try_from(number).ok().filter(|number| *number < self.merged.len())?;
+        Some(self.alone(number))
     }
 
     async fn subscribe(
@@ -399,18 +444,18 @@ impl Served {
 /// How long batches of merged groups may wait for one of them before an operator hears of it.
 const STALL_TOLD_AFTER: Duration = Duration::from_secs(1);
 
-/// What an operator should know of groups that are merged into one order.
-fn merge_troubles(merged: &[Status]) -> Vec<String> {
-    let Some((group, since)) = merged.first().and_then(|first| first.stalled) else { return Vec::new() };
-    if since < STALL_TOLD_AFTER {
-        return Vec::new();
-    }
-    let why = match merged.get(usize::from(group.0)).and_then(|status| status.leader) {
+/// What an operator should know of a group that the others wait for, as this replica knows it.
+fn stall_trouble(group: usize, since: Duration, leader: Option<&str>, voters: &[String]) -> String {
+    let why = match leader {
         None => "has no leader".to_owned(),
         Some(leader) => format!("orders nothing although {leader} leads it"),
     };
-    let seconds = since.as_secs_f64();
-    vec![format!("synod: commands have waited for group {} for {seconds:.1} s, since it {why}", group.0)]
+    format!(
+        "synod: commands have waited for group {group} for {:.1} s, since it {why}: `synod status --cluster` shows which of \
+         its voters ({}) do not answer or have lost their logs",
+        since.as_secs_f64(),
+        voters.join(", ")
+    )
 }
 
 /// The member that leaves with a change of the group, or will.
@@ -549,7 +594,7 @@ fn role(role: synod_consensus::Role) -> Role {
         synod_consensus::Role::Leader => Role::Leader,
         synod_consensus::Role::Follower => Role::Follower,
         synod_consensus::Role::Candidate => Role::Candidate,
-        // All others have no vote at the moment.
+        synod_consensus::Role::Recovering => Role::Recovering,
         _ => Role::Learner,
     }
 }

@@ -36,6 +36,8 @@ use crate::{failure::Failure, freed};
 
 /// How long a request to stop may go unnoticed.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
+/// The time between two looks whether a replica that joins may serve clients.
+const JOINING_GLANCE: Duration = Duration::from_millis(10);
 /// How long a replica that was removed still answers.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long another process may hold on to the data directory.
@@ -126,15 +128,20 @@ pub fn serve(args: &ServeArgs, told: &[String]) -> Result<(), Failure> {
             "{differs}: this replica's contents are not those of most others. Replace it: `synod member replace`"
         )));
     }
-    let server = Server::start_groups(&server_config, served, registry).map_err(|error| {
+    let cannot_listen = |error: io::Error| {
         Failure::failed(format!("{error}; see --listen-client-urls and --listen-metrics-urls"))
-    })?;
+    };
+    let mut server = Server::prepare_groups(&server_config, served, registry).map_err(cannot_listen)?;
     tracing::info!(
         mib = (server_config.memory_bytes_max(answer_bytes_max) + queue_bytes_max) >> 20,
         "memory that clients can make this replica take at most, beside the store"
     );
-    tracing::info!(name = args.member.name, "serving");
     let watch = membership.start()?;
+    if until_joined(&node, &stop, &watch) {
+        server.open().map_err(cannot_listen)?;
+        watch.opened();
+        tracing::info!(name = args.member.name, "serving");
+    }
 
     let outcome = until_stopped(node, server, &stop, &watch);
     drop(upkeep);
@@ -190,8 +197,7 @@ fn served(node: &Node, fixed: Fixed, merged: bool) -> Vec<Served> {
     if merged {
         return vec![Served::merged(groups, fixed)];
     }
-    let served = |handle: &Handle| Served::new(handle.clone(), Arc::clone(&groups), Arc::clone(&fixed));
-    groups.iter().map(served).collect()
+    (0..groups.len()).map(|number| Served::new(number, Arc::clone(&groups), Arc::clone(&fixed))).collect()
 }
 
 fn cannot_go_on(reason: &Ended, data_dir: &Path) -> Failure {
@@ -201,6 +207,17 @@ fn cannot_go_on(reason: &Ended, data_dir: &Path) -> Failure {
          wrong with {}, then start it again.",
         data_dir.display()
     ))
+}
+
+/// Waits until a replica that joins may serve clients; false if it is to end before.
+fn until_joined(node: &Node, stop: &AtomicBool, watch: &Watch) -> bool {
+    while !watch.has_joined() {
+        let ends = stop.load(Ordering::Acquire) || watch.is_removed();
+        if ends || node.wait_blocking(JOINING_GLANCE).is_some() {
+            return false;
+        }
+    }
+    true
 }
 
 /// Waits for the end and shuts down in order; an error says why the replica could not go on.

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each user needs some of it")]
 
 use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
     process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -42,6 +44,17 @@ pub fn status(endpoint: &str) -> Option<serde_json::Value> {
     let output = synod(&["status", "--endpoints", endpoint, "-w", "json"]);
     let all: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
     Some(all[0].clone()).filter(|status| status["state"] == "reachable")
+}
+
+/// A page: the code of the answer, and its body.
+pub fn page(endpoint: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    (code.expect("the answer has a code"), body.to_owned())
 }
 
 /// The index of the replica that takes itself for the leader.

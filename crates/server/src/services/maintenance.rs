@@ -73,7 +73,7 @@ impl<R: Replica> Store<R> {
     /// This replica's own view, which it gives whether there is a leader or not.
     pub(super) async fn member_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
         let status = self.replica().status();
-        let KvStatus { revision, size_bytes, alarms, .. } = self.status(Consistency::Serializable).await?;
+        let KvStatus { revision, size_bytes, alarms, .. } = self.status(Consistency::Present).await?;
         let bytes = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         // etcd's file is never empty, and etcdctl divides by its size.
         let size_bytes = size_bytes.max(1);
@@ -109,7 +109,8 @@ impl<R: Replica> Store<R> {
     /// Whether this replica does not vote.
     pub(crate) fn is_learner(&self) -> bool {
         let status = self.replica().status();
-        self.replica().group().is_learner(status.replica) || status.role == Role::Learner
+        let has_no_vote = matches!(status.role, Role::Recovering | Role::Learner);
+        self.replica().group().is_learner(status.replica) || has_no_vote
     }
 
     /// Only the leader accepts it, as with etcd. The answer comes when the other member leads.

@@ -251,7 +251,7 @@ impl<R: Replica> Store<R> {
     pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
         let status = self.replica().status();
         // A state machine other than the key-value store has no revision; it answers something else or an error.
-        let stores = self.status_by_group(Consistency::Serializable).await.unwrap_or_default();
+        let stores = self.status_by_group(Consistency::Present).await.unwrap_or_default();
         let of_groups = self.groups().iter().map(Replica::status).enumerate();
         let groups: Vec<_> = if status.merged.is_empty() {
             of_groups.map(|(number, status)| self.group_status(status, stores.get(number))).collect()
@@ -302,19 +302,20 @@ impl<R: Replica> Store<R> {
             snapshot_bytes_total: total,
             slots_missing: status.missing,
             sources: status.sources,
-            without_memory: status.without_memory,
+            without_memory: groups.iter().any(|group| group.without_memory),
             troubles: self.troubles(status.troubles),
             waits_for: status.waits_for,
             groups,
         })
     }
 
-    /// The troubles of the first group, and those of others that are not the same.
+    /// The troubles of the first group, and those of others that are not the same. Of several groups each trouble says
+    /// of which it is, unless it is one of the whole replica.
     fn troubles(&self, of_first: Vec<String>) -> Vec<String> {
         let mut troubles = of_first.clone();
-        for (number, replica) in self.groups().iter().enumerate().skip(1) {
+        for replica in self.groups().iter().skip(1) {
             let own = replica.status().troubles.into_iter().filter(|trouble| !of_first.contains(trouble));
-            troubles.extend(own.map(|trouble| format!("group {number}: {trouble}")));
+            troubles.extend(own);
         }
         troubles
     }
@@ -337,6 +338,7 @@ impl<R: Replica> Store<R> {
             waited_for_ms: 0,
             placement: status.placement,
             voters: status.voters,
+            without_memory: status.without_memory,
         }
     }
 

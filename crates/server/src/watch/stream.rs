@@ -24,7 +24,7 @@ use tonic::Status;
 
 use super::{Opened, Watches};
 use crate::{
-    Replica,
+    Consistency, Replica,
     admission::Charge,
     auth::Caller,
     call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT},
@@ -90,6 +90,7 @@ async fn read<R: Replica>(
     store: &Store<R>,
     caller: &Caller,
 ) -> Status {
+    let mut is_settled = false;
     loop {
         poll_fn(|cx| opened.out.poll_few(cx)).await;
         let request: WatchRequest = match messages.next().await {
@@ -105,6 +106,11 @@ async fn read<R: Replica>(
                 if !charge.grow(2 * cost) {
                     opened.ask(Request::Refuse(too_many().message().to_owned()));
                     continue;
+                }
+                // A watch from now on begins with what a read of this replica's state shows, also after a restart.
+                if request.start_revision <= 0 && !mem::replace(&mut is_settled, true) {
+                    // Whatever the answer is, the replica has waited for it.
+                    let _ = store.status(Consistency::Serializable).await;
                 }
                 // If it is refused, it may be tried again on the same stream, as with etcd.
                 let judged = store.may_watch(caller, &request).await;

@@ -254,7 +254,10 @@ pub const FLAGS: &[Flag] = &[
     flag(
         "wait-cluster-ready-timeout",
         Time,
-        NoMeaning("clients are served at once, and wait for a leader by themselves"),
+        NoMeaning(
+            "clients are served at once, and wait for a leader by themselves; a member that joins serves them once it has \
+             caught up",
+        ),
     ),
     flag(
         "wal-dir",
