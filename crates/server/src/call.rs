@@ -40,8 +40,8 @@ const GRPC_TIMEOUT: &str = "grpc-timeout";
 /// etcd's header for calls that are to be refused, and streams that are to end, when there is no leader.
 const NEEDS_LEADER: &str = "hasleader";
 /// The calls that last as long as their clients want.
-const WATCH: &str = "/etcdserverpb.Watch/Watch";
-const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(crate) const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 const OBSERVE: &str = "/v3electionpb.Election/Observe";
 const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 const REFLECT: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
@@ -122,7 +122,7 @@ impl Call {
             return Refusal::from(no_leader()).send(&mut reply);
         }
         let answer = {
-            let body = RequestBody::new(body, store.message_bytes_max(), &charge);
+            let body = RequestBody::new(body, path.as_str(), store.bounds(), &charge);
             let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge, &caller));
             // The future of the answer is dropped when the client resets the request, which frees what the
             // request holds.
@@ -209,14 +209,14 @@ impl Call {
                         WATCH => serve(store.watches()?, store, &charge, body, &mut sender, &caller).await,
                         KEEP_ALIVE => store.keep_alive(&charge, body, &mut sender, &caller).await,
                         OBSERVE => {
-                            let body = RequestBody::new(body, store.message_bytes_max(), &charge);
+                            let body = RequestBody::new(body, path.as_str(), store.bounds(), &charge);
                             store.observe(body, &mut sender, lane, &charge, &caller).await
                         }
                         WATCH_HEALTH => {
-                            let body = RequestBody::new(body, store.message_bytes_max(), &charge);
+                            let body = RequestBody::new(body, path.as_str(), store.bounds(), &charge);
                             store.watch_health(body, &mut sender).await
                         }
-                        _ => store.reflect(body, &mut sender, &charge).await,
+                        path => store.reflect(path, body, &mut sender, &charge).await,
                     }
                 };
                 let leaderless =
@@ -348,7 +348,7 @@ async fn send_large(mut sender: Sender, message: Bytes, deadline: Deadline) -> C
 }
 
 /// Whether a client takes its answer fast enough.
-struct Pace {
+pub(crate) struct Pace {
     /// When the client must have taken [`TAKE_BYTES_MIN`] bytes.
     until: Instant,
     /// How many of these bytes it has taken.
@@ -356,7 +356,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn new() -> Pace {
+    pub(crate) fn new() -> Pace {
         Pace { until: Instant::now() + TAKE_TIMEOUT, bytes: 0 }
     }
 
@@ -382,8 +382,18 @@ impl Pace {
         }
     }
 
+    /// Sends bytes a little at a time, and waits until they have left.
+    pub(crate) async fn send(&mut self, sender: &mut Sender, mut bytes: Bytes) -> Result<(), Status> {
+        while !bytes.is_empty() {
+            let room = self.little_room(sender, bytes.len()).await?;
+            sender.hand(bytes.split_to(room))?;
+            self.took(room);
+        }
+        self.kept(sender.until_left()).await
+    }
+
     /// Waits for work that does not depend on the client, without counting that time against the client.
-    async fn paused<T>(&mut self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn paused<T>(&mut self, work: impl Future<Output = T>) -> T {
         let began = Instant::now();
         let done = work.await;
         self.until += began.elapsed();

@@ -76,7 +76,7 @@ impl Config {
     /// if each answer that must be in memory as a whole has at most `answer_bytes_max` bytes.
     #[must_use]
     pub fn memory_bytes_max(&self, answer_bytes_max: u64) -> u64 {
-        let connections = self.connections_max as u64 + u64::from(PAGES_MAX);
+        let connections = self.connections_max as u64 + 2 * u64::from(PAGES_MAX);
         let pieces = (SENT_MAX * GATHERED_BYTES) as u64;
         // Such an answer exists twice: as it was made, and as it is sent.
         let whole = 2 * WHOLE_MAX as u64 * answer_bytes_max;

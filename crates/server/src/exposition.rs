@@ -1,7 +1,11 @@
 //! The page `/metrics`: the counters of the replica and the server, and the state of the store and the group.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
+use bytes::Bytes;
 use prometheus_client::{
     collector::Collector,
     encoding::{
@@ -12,7 +16,7 @@ use prometheus_client::{
 };
 use synod_api::{etcdserverpb::AlarmType, synod::v1::KvStatus};
 use synod_metrics::Families;
-use tokio::time::timeout;
+use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     Consistency, Group, Replica, Role, Standing, Status, Watches,
@@ -51,12 +55,52 @@ impl Format {
     }
 }
 
+/// How long a page is given to others who ask. It has tens of thousands of bytes, and takes a millisecond of a thread
+/// that may be the protocol's.
+const SHARED: Duration = Duration::from_millis(100);
+
+/// The page, which is made once for all who ask at the same time.
+#[derive(Debug)]
+pub(crate) struct Exposition {
+    counted: Registry,
+    made: Mutex<Option<Made>>,
+}
+
+#[derive(Debug)]
+struct Made {
+    at: Instant,
+    open: Bytes,
+    classic: Bytes,
+}
+
+impl Exposition {
+    /// What there is to count; the state of the store and the group is added.
+    pub(crate) fn new(counted: Registry) -> Exposition {
+        Exposition { counted, made: Mutex::default() }
+    }
+
+    /// All metrics as they were at most [`SHARED`] ago. Those who ask while it is made wait for it.
+    pub(crate) async fn page<R: Replica>(
+        &self,
+        store: &Store<R>,
+        format: Format,
+    ) -> Result<Bytes, fmt::Error> {
+        let mut made = self.made.lock().await;
+        if made.as_ref().is_none_or(|made| made.at.elapsed() >= SHARED) {
+            let open = exposition(&self.counted, store).await?;
+            let classic = classic(&open).into();
+            *made = Some(Made { at: Instant::now(), open: open.into(), classic });
+        }
+        let Made { open, classic, .. } = made.as_ref().expect("it was made");
+        Ok(match format {
+            Format::Open => open.clone(),
+            Format::Classic => classic.clone(),
+        })
+    }
+}
+
 /// Writes all metrics, as of now.
-pub(crate) async fn exposition<R: Replica>(
-    counted: &Registry,
-    store: &Store<R>,
-    format: Format,
-) -> Result<String, fmt::Error> {
+async fn exposition<R: Replica>(counted: &Registry, store: &Store<R>) -> Result<String, fmt::Error> {
     let status = timeout(STORE_TIMEOUT, store.status(Consistency::Present)).await;
     let present = Present {
         store: status.ok().and_then(Result::ok),
@@ -81,10 +125,7 @@ pub(crate) async fn exposition<R: Replica>(
         text += &by_etcds_names(&text);
     }
     encode_eof(&mut text)?;
-    Ok(match format {
-        Format::Open => text,
-        Format::Classic => classic(&text),
-    })
+    Ok(text)
 }
 
 /// Values that are read for the page, and not counted along the way.
@@ -260,6 +301,20 @@ fn classic(open: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http1::tests::store;
+
+    #[tokio::test]
+    async fn a_page_is_made_once_for_all_who_ask_soon() {
+        let (exposition, store) = (Exposition::new(Registry::default()), store());
+        let first = exposition.page(&store, Format::Classic).await.unwrap();
+        let second = exposition.page(&store, Format::Classic).await.unwrap();
+        assert!(std::ptr::eq(&first[..], &second[..]));
+        let open = exposition.page(&store, Format::Open).await.unwrap();
+        assert!(open.ends_with(b"# EOF\n") && !first.ends_with(b"# EOF\n"));
+        tokio::time::sleep(SHARED).await;
+        let later = exposition.page(&store, Format::Classic).await.unwrap();
+        assert!(!std::ptr::eq(&first[..], &later[..]));
+    }
 
     #[test]
     fn openmetrics_is_for_those_that_name_it() {

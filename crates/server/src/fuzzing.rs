@@ -36,14 +36,15 @@ use crate::{
     auth::{Caller, Found},
     call,
     connection::{self, Terms},
-    exposition::Format,
+    exposition::{Exposition, Format},
     feeds::Feeds,
+    fields::Shape,
     gateway::{self, Gateway, POOL},
     http::Pages,
+    http1,
     places::Places,
     readers::Readers,
     replica,
-    serve::serve_web,
     services::Store,
     stream::Ahead,
     web::Web,
@@ -183,15 +184,18 @@ async fn serve(stream: tokio::io::DuplexStream, store: Arc<Store<InPlace>>) -> R
     };
     let (_running, stopping) = watch::channel(false);
     let gateway = Gateway::new(store.clone(), None, terms, stopping);
-    let web =
-        Web::new(Pages::new(store.clone(), Arc::new(Registry::default())), Some(gateway), Arc::default());
+    let web = Web::new(
+        Pages::new(store.clone(), Arc::new(Exposition::new(Registry::default()))),
+        Some(gateway),
+        Arc::default(),
+    );
     let place = Places::new(1).take().expect("it is free");
     let mut stream = Ahead::new(stream);
     let is_http2 = stream.begins_http2().await.map_err(|error: io::Error| error.to_string())?;
     let stop = pin!(std::future::pending());
     let served = match is_http2 {
         true => connection::serve(stream, None, &store, Some(&web), terms, stop, place).await,
-        false => serve_web(stream, &web, stop, place).await,
+        false => http1::serve(stream, &web, stop, place).await,
     };
     served.map_err(|error| error.to_string())
 }
@@ -303,7 +307,7 @@ pub fn json(method: usize, answer: bool, text: &[u8]) -> Result<(String, usize),
         if count > COMPARED_MAX {
             continue;
         }
-        let object = gateway::object(Bytes::copy_from_slice(bytes), message.clone());
+        let object = gateway::object(Bytes::copy_from_slice(bytes), Shape::of(&message));
         let object = object.expect("a message that was made of JSON becomes JSON");
         let again = gateway::translate(&object, &message, false).expect("JSON that was written is read");
         let decode = |bytes: &[u8]| DynamicMessage::decode(message.clone(), bytes).expect("it was encoded");

@@ -11,9 +11,10 @@ use std::{
     collections::HashMap,
     error::Error,
     future::poll_fn,
-    mem,
+    iter, mem,
     pin::{Pin, pin},
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, OnceLock},
+    vec,
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -24,7 +25,7 @@ use http_body_util::{BodyExt as _, Full, Limited, StreamBody, combinators::Unsyn
 use hyper::body::{Body, Frame};
 use prost::Message as _;
 use prost_reflect::{
-    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor, SerializeOptions,
+    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, MethodDescriptor,
 };
 use serde_json::json;
 use synod_api::etcdserverpb::PutRequest;
@@ -39,9 +40,11 @@ use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
     connection::{self, Terms},
+    fields::{Bounds, Shape},
+    json::{self, Pieces},
     message::{COME_TIMEOUT, too_many},
     places::Places,
-    readers::apart,
+    readers::{Lane, Source},
     services::{SMALL_ANSWER_BYTES_MAX, Store},
 };
 
@@ -114,8 +117,10 @@ const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 const JSON_FACTOR: usize = 2;
 /// What a body costs while it is translated: itself, its fields, and the message.
 const COPIES: u64 = 3;
-/// More is translated apart from the threads that serve clients.
+/// What is longer, or takes more memory while it is translated, is translated apart from the threads that serve
+/// clients.
 const SMALL_BYTES: usize = 64 << 10;
+const SMALL_COST: u64 = 1 << 20;
 /// A larger message of a stream is charged for itself, until the next one is asked for.
 const LINE_BYTES: usize = 8 << 10;
 /// What a stream of answers costs: what has come of it, and a message that is translated.
@@ -147,7 +152,9 @@ fn method_named(name: &str) -> Option<MethodDescriptor> {
 }
 
 /// The body of an answer: one object, or one after another.
-pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
+pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Failure>>;
+
+type Failure = Box<dyn Error + Send + Sync>;
 
 /// The gateway of one connection.
 pub(crate) struct Gateway<R> {
@@ -156,6 +163,8 @@ pub(crate) struct Gateway<R> {
     terms: Terms,
     stopping: watch::Receiver<bool>,
     share: Share,
+    /// The connection's share of the threads that translate, once it was needed.
+    lane: OnceLock<Lane>,
     /// The way to the server, once it was needed.
     link: Mutex<Option<SendRequest<Bytes>>>,
 }
@@ -168,7 +177,7 @@ impl<R: Replica> Gateway<R> {
         stopping: watch::Receiver<bool>,
     ) -> Gateway<R> {
         let share = store.share();
-        Gateway { store, common_name, terms, stopping, share, link: Mutex::new(None) }
+        Gateway { store, common_name, terms, stopping, share, lane: OnceLock::new(), link: Mutex::new(None) }
     }
 
     /// Answers a request whose path has a [`route`].
@@ -193,7 +202,8 @@ impl<R: Replica> Gateway<R> {
         }
         let held = Held(self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?);
         let body = self.body(body, &held.0).await?;
-        let requests = translated(body, method.input(), method.is_client_streaming()).await?;
+        let (bounds, lane) = (self.store.bounds(), self.lane.get_or_init(|| self.store.lane()));
+        let (requests, held) = translated(body, method, bounds, held, lane).await?;
         // The buffer in which they are may be twice as long.
         let requests_bytes = 2 * requests.len() as u64;
         held.0.shrink_to(REQUEST_BYTES + requests_bytes);
@@ -207,6 +217,7 @@ impl<R: Replica> Gateway<R> {
         if !held.0.grow(answer_bytes) {
             return Err(too_many());
         }
+        let shape = Shape::of(&method.output());
         let mut link = self.link().await?;
         let mut call = Request::post(format!(
             "http://gateway/{}/{}",
@@ -230,19 +241,35 @@ impl<R: Replica> Gateway<R> {
             if !held.0.grow(STREAM_BYTES) {
                 return Err(too_many());
             }
-            return Ok(streamed(Messages::new(answers, held), method.output()));
+            return Ok(streamed(Messages::new(answers, held), shape, lane.clone()));
         }
         let message = whole(&mut answers, &held.0).await?;
-        let output = method.output();
-        let object = translated_back(message, output).await?;
-        let len = object.len();
-        // In pieces, so that what it holds is held until nearly all of it has left.
-        let pieces = stream::unfold((object, held), async |(mut rest, held)| {
-            let piece = rest.split_to(SMALL_BYTES.min(rest.len()));
-            (!piece.is_empty()).then(|| (Ok(Frame::data(piece)), (rest, held)))
-        });
-        let mut answer = Response::new(StreamBody::new(pieces).boxed_unsync());
-        answer.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+        let mut answer = if message.len() <= SMALL_BYTES {
+            let object = object(message, shape)?;
+            let len = object.len();
+            // In pieces, so that what it holds is held until nearly all of it has left.
+            let pieces = stream::unfold((object, held), async |(mut rest, held)| {
+                let piece = rest.split_to(SMALL_BYTES.min(rest.len()));
+                (!piece.is_empty()).then(|| (Ok(Frame::data(piece)), (rest, held)))
+            });
+            let mut answer = Response::new(StreamBody::new(pieces).boxed_unsync());
+            answer.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+            answer
+        } else {
+            let (is_whole, (message, held)) =
+                lane.apart((message, held), move |(message, _)| json::is_whole(message, shape)).await?;
+            if !is_whole {
+                return Err(untranslated());
+            }
+            let held = Arc::new(held);
+            let source = kept(&held, Pieces::new(message, shape));
+            let begun = (Some(source), Vec::new().into_iter(), held, lane.clone());
+            let pieces = stream::unfold(begun, async |(mut source, mut made, held, lane)| {
+                let piece = next_piece(&mut source, &mut made, &lane).await;
+                piece.map(|piece| (piece.map(Frame::data), (source, made, held, lane)))
+            });
+            Response::new(StreamBody::new(pieces).boxed_unsync())
+        };
         answer.headers_mut().insert(header::CONTENT_TYPE, JSON);
         answer.headers_mut().insert("grpc-metadata-content-type", GRPC);
         Ok(answer)
@@ -316,21 +343,53 @@ impl Drop for Held {
     }
 }
 
-/// Translates a body into messages with their prefixes: one, or as many as there are objects.
-async fn translated(body: Bytes, input: MessageDescriptor, many: bool) -> Result<Bytes, Status> {
-    if body.len() <= SMALL_BYTES {
+/// Translates a body into messages with their prefixes: one, or as many as there are objects. What the request holds is
+/// charged for the messages before they are made, and held until the work has ended, also if the client leaves.
+async fn translated(
+    body: Bytes,
+    method: &MethodDescriptor,
+    bounds: Bounds,
+    held: Held,
+    lane: &Lane,
+) -> Result<(Bytes, Held), Status> {
+    let (input, many) = (method.input(), method.is_client_streaming());
+    let is_small = body.len() <= SMALL_BYTES && bounds.cost_of_json(&body)? <= SMALL_COST;
+    let work = move |held: &Held| {
+        if !held.0.grow(bounds.cost_of_json(&body)?) {
+            return Err(too_many());
+        }
         translate(&body, &input, many)
-    } else {
-        apart(move || translate(&body, &input, many)).await?
-    }
+    };
+    let (requests, held) = if is_small { (work(&held), held) } else { lane.apart(held, work).await? };
+    Ok((requests?, held))
 }
 
-/// Translates a message of an answer.
-async fn translated_back(message: Bytes, output: MessageDescriptor) -> Result<Bytes, Status> {
-    if message.len() <= SMALL_BYTES {
-        object(message, output)
-    } else {
-        apart(move || object(message, output)).await?
+/// The pieces of an answer, which hold what the answer holds until they are dropped.
+fn kept(held: &Arc<Held>, pieces: Pieces) -> Source {
+    let held = Arc::clone(held);
+    Box::new(pieces.inspect(move |_| {
+        let _ = &held;
+    }))
+}
+
+/// The next piece of what was made, or of what is made now.
+async fn next_piece(
+    source: &mut Option<Source>,
+    made: &mut vec::IntoIter<Bytes>,
+    lane: &Lane,
+) -> Option<Result<Bytes, Failure>> {
+    if let Some(piece) = made.next() {
+        return Some(Ok(piece));
+    }
+    match lane.next(source, SMALL_BYTES).await {
+        Ok(pieces) => {
+            *made = pieces.into_iter();
+            made.next().map(Ok)
+        }
+        Err(status) => {
+            *source = None;
+            Some(Err(status.into()))
+        }
     }
 }
 
@@ -379,14 +438,14 @@ struct Messages {
     stream: RecvStream,
     buffer: BytesMut,
     ended: bool,
-    held: Held,
+    held: Arc<Held>,
     /// What is charged for the last message.
     charged: u64,
 }
 
 impl Messages {
     fn new(stream: RecvStream, held: Held) -> Messages {
-        Messages { stream, buffer: BytesMut::new(), ended: false, held, charged: 0 }
+        Messages { stream, buffer: BytesMut::new(), ended: false, held: Arc::new(held), charged: 0 }
     }
 
     /// The next message; `None` after the last one.
@@ -453,40 +512,79 @@ fn outcome(trailers: &HeaderMap) -> Result<(), Status> {
 }
 
 /// An answer of one object after another: `{"result": ...}`, or at last `{"error": ...}`.
-fn streamed(messages: Messages, output: MessageDescriptor) -> Answer {
-    let chunks = stream::unfold((messages, output), async |(mut messages, output)| {
-        if messages.ended {
-            return None;
-        }
-        let line = match messages.next().await {
-            Ok(None) => return None,
-            Ok(Some(message)) => translated_back(message, output.clone()).await.map(|object| {
-                let mut line = BytesMut::from(&b"{\"result\":"[..]);
-                line.put(object);
-                line.put(&b"}\n"[..]);
-                line.freeze()
-            }),
-            Err(status) => Err(status),
-        };
-        let line = line.unwrap_or_else(|status| {
-            messages.ended = true;
-            Bytes::from(json!({"error": of_status(&status)}).to_string() + "\n")
-        });
-        Some((Ok(Frame::data(line)), (messages, output)))
+fn streamed(messages: Messages, shape: &'static Shape, lane: Lane) -> Answer {
+    let lines = Lines { messages, shape, lane, source: None, made: Vec::new().into_iter() };
+    let chunks = stream::unfold(lines, async |mut lines| {
+        let chunk = lines.chunk().await?;
+        Some((chunk.map(Frame::data), lines))
     });
     let mut answer = Response::new(StreamBody::new(chunks).boxed_unsync());
     answer.headers_mut().insert(header::CONTENT_TYPE, JSON);
     answer
 }
 
-/// A message as JSON, with the names of the protocol files and without fields that have their defaults, as with etcd.
-pub(crate) fn object(message: Bytes, output: MessageDescriptor) -> Result<Bytes, Status> {
-    let failed = |error: &dyn Error| Status::internal(format!("synod: an answer is not translated: {error}"));
-    let message = DynamicMessage::decode(output, message).map_err(|error| failed(&error))?;
-    let mut text = serde_json::Serializer::new(Vec::new());
-    let options = SerializeOptions::new().use_proto_field_name(true);
-    message.serialize_with_options(&mut text, &options).map_err(|error| failed(&error))?;
-    Ok(text.into_inner().into())
+/// What is before and after the object of a line.
+const BEGIN: &[u8] = b"{\"result\":";
+const END: &[u8] = b"}\n";
+
+/// A line for each message of an answer.
+struct Lines {
+    messages: Messages,
+    shape: &'static Shape,
+    lane: Lane,
+    /// What is still to be made of a line, if it is long, and what is made.
+    source: Option<Source>,
+    made: vec::IntoIter<Bytes>,
+}
+
+impl Lines {
+    /// The next line, or a part of a long one.
+    async fn chunk(&mut self) -> Option<Result<Bytes, Failure>> {
+        if let Some(piece) = next_piece(&mut self.source, &mut self.made, &self.lane).await {
+            return Some(piece);
+        }
+        if self.messages.ended {
+            return None;
+        }
+        let line = match self.messages.next().await {
+            Ok(None) => return None,
+            Ok(Some(message)) if message.len() <= SMALL_BYTES => {
+                object(message, self.shape).map(|object| [BEGIN, &object[..], END].concat().into())
+            }
+            Ok(Some(message)) => self.begin(message).await.map(|()| Bytes::from_static(BEGIN)),
+            Err(status) => Err(status),
+        };
+        Some(Ok(line.unwrap_or_else(|status| {
+            self.messages.ended = true;
+            Bytes::from(json!({"error": of_status(&status)}).to_string() + "\n")
+        })))
+    }
+
+    /// Has the rest of a long line made.
+    async fn begin(&mut self, message: Bytes) -> Result<(), Status> {
+        let (shape, held) = (self.shape, Arc::clone(&self.messages.held));
+        let work = move |(message, _): &(Bytes, Arc<Held>)| json::is_whole(message, shape);
+        let (is_whole, (message, held)) = self.lane.apart((message, held), work).await?;
+        if !is_whole {
+            return Err(untranslated());
+        }
+        let end = iter::once(Bytes::from_static(END));
+        self.source = Some(Box::new(kept(&held, Pieces::new(message, shape)).chain(end)));
+        Ok(())
+    }
+}
+
+/// A message as JSON.
+pub(crate) fn object(message: Bytes, shape: &'static Shape) -> Result<Bytes, Status> {
+    if !json::is_whole(&message, shape) {
+        return Err(untranslated());
+    }
+    let mut pieces: Vec<_> = Pieces::new(message, shape).collect();
+    Ok(if let [_] = &pieces[..] { pieces.remove(0) } else { pieces.concat().into() })
+}
+
+fn untranslated() -> Status {
+    Status::internal("synod: an answer is not translated: it is no message of its kind")
 }
 
 fn refusal(status: &Status, code: StatusCode) -> Answer {

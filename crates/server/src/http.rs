@@ -8,13 +8,13 @@ use hyper::{
     Method, Request, Response, StatusCode,
     header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS},
 };
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use synod_api::etcdserverpb::{AlarmMember, AlarmType};
 use tonic::Status;
 
 use crate::{
-    Consistency, Replica, Role, exposition,
+    Consistency, Replica, Role,
+    exposition::{Exposition, Format},
     services::{API_VERSION, CLUSTER_VERSION, STORAGE_VERSION, Store},
 };
 
@@ -36,7 +36,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 /// As with etcd, `?verbose` tells of each check, also if all succeed, and `?exclude=CHECK` leaves one out.
 pub(crate) struct Pages<R> {
     store: Arc<Store<R>>,
-    metrics: Arc<Registry>,
+    metrics: Arc<Exposition>,
 }
 
 impl<R> Clone for Pages<R> {
@@ -54,7 +54,7 @@ impl<R> fmt::Debug for Pages<R> {
 pub(crate) type Page = Response<Full<Bytes>>;
 
 impl<R: Replica> Pages<R> {
-    pub(crate) fn new(store: Arc<Store<R>>, metrics: Arc<Registry>) -> Pages<R> {
+    pub(crate) fn new(store: Arc<Store<R>>, metrics: Arc<Exposition>) -> Pages<R> {
         Pages { store, metrics }
     }
 
@@ -78,6 +78,12 @@ impl<R: Replica> Pages<R> {
         }
         let text = format!("this replica does not go by the name {name:?}: see --host-whitelist\n");
         Some(page(StatusCode::MISDIRECTED_REQUEST, TEXT, text))
+    }
+
+    /// The refusal of a call on a connection that has none of the places for clients.
+    pub(crate) fn no_place() -> Page {
+        let text = "there are as many connections as this replica takes: see --connections-max; only pages are answered\n";
+        page(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
     }
 
     pub(crate) async fn page<B>(&self, request: &Request<B>) -> Page {
@@ -107,8 +113,8 @@ impl<R: Replica> Pages<R> {
             }
             "/metrics" => {
                 let accept = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-                let format = exposition::Format::accepted(accept);
-                match exposition::exposition(&self.metrics, &self.store, format).await {
+                let format = Format::accepted(accept);
+                match self.metrics.page(&self.store, format).await {
                     Ok(text) => page(StatusCode::OK, format.content_type(), text),
                     Err(error) => page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
                 }

@@ -35,10 +35,13 @@ mod etcd_names;
 mod event_loop;
 mod exposition;
 mod feeds;
+mod fields;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod gateway;
 mod http;
+mod http1;
+mod json;
 mod listen;
 mod memory;
 mod message;

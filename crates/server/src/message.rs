@@ -10,7 +10,11 @@ use synod_kv::KvError;
 use tokio::time::timeout;
 use tonic::Status;
 
-use crate::{admission::Charge, services::refusal};
+use crate::{
+    admission::Charge,
+    fields::{Bounds, Shape},
+    services::refusal,
+};
 
 /// Bytes before each message: a flag for compression, and the length.
 const PREFIX_BYTES: usize = 5;
@@ -36,17 +40,18 @@ pub(crate) fn begun(head: &impl Message, len: u64) -> Bytes {
 #[derive(Debug)]
 pub(crate) struct RequestBody<'a> {
     stream: RecvStream,
-    message_bytes_max: usize,
+    bounds: Bounds,
+    shape: &'static Shape,
     charge: &'a Charge,
 }
 
 impl<'a> RequestBody<'a> {
-    /// The bytes of the body are added to the charge as they arrive.
-    pub(crate) fn new(stream: RecvStream, message_bytes_max: usize, charge: &'a Charge) -> RequestBody<'a> {
-        RequestBody { stream, message_bytes_max, charge }
+    /// The bytes of the body are added to the charge as they arrive, and what is made of them before it is.
+    pub(crate) fn new(stream: RecvStream, path: &str, bounds: Bounds, charge: &'a Charge) -> RequestBody<'a> {
+        RequestBody { stream, bounds, shape: Shape::asked_at(path), charge }
     }
 
-    /// Waits for the whole message. It takes no more memory than it has bytes.
+    /// Waits for the whole message. Until it is decoded it takes no more memory than it has bytes.
     pub(crate) async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
         // Most messages arrive in one piece, which is used as it is; others are put together from pieces.
         let (mut body, mut pieces) = (Bytes::new(), Pieces::default());
@@ -77,6 +82,9 @@ impl<'a> RequestBody<'a> {
             return Err(malformed("it ends before its message does"));
         }
         body.advance(PREFIX_BYTES);
+        if !self.charge.grow(self.bounds.cost(&body, self.shape)?) {
+            return Err(too_many());
+        }
         M::decode(body).map_err(|error| match error.to_string() {
             // In a request only transactions are nested.
             text if text.contains("recursion limit") => refusal(&KvError::NestedTooDeeply),
@@ -101,7 +109,7 @@ impl<'a> RequestBody<'a> {
     /// Refuses as early as it can a body that will not become one message, or one that is too large. `head`
     /// is the beginning of the `len` bytes that have arrived.
     fn check(&self, head: &[u8], len: usize) -> Result<(), Status> {
-        match announced(head, self.message_bytes_max)? {
+        match announced(head, self.bounds.message_bytes_max)? {
             Some(message) if len - PREFIX_BYTES > message => Err(malformed("something follows its message")),
             _ => Ok(()),
         }
@@ -114,7 +122,8 @@ pub(crate) struct ClientMessages<'a> {
     stream: RecvStream,
     /// What has arrived of the next message, and what follows it.
     buffer: BytesMut,
-    message_bytes_max: usize,
+    bounds: Bounds,
+    shape: &'static Shape,
     charge: &'a Charge,
 }
 
@@ -122,16 +131,17 @@ impl<'a> ClientMessages<'a> {
     /// What has arrived and is not taken is added to the charge.
     pub(crate) fn new(
         stream: RecvStream,
-        message_bytes_max: usize,
+        path: &str,
+        bounds: Bounds,
         charge: &'a Charge,
     ) -> ClientMessages<'a> {
-        ClientMessages { stream, buffer: BytesMut::new(), message_bytes_max, charge }
+        ClientMessages { stream, buffer: BytesMut::new(), bounds, shape: Shape::asked_at(path), charge }
     }
 
     /// Waits for the next message. `None`: the client sends no more.
     pub(crate) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, Status> {
         loop {
-            if let Some(len) = announced(&self.buffer, self.message_bytes_max)?
+            if let Some(len) = announced(&self.buffer, self.bounds.message_bytes_max)?
                 && self.buffer.len() >= PREFIX_BYTES + len
             {
                 let mut message = self.buffer.split_to(PREFIX_BYTES + len).freeze();
@@ -141,6 +151,8 @@ impl<'a> ClientMessages<'a> {
                 }
                 self.charge.give_back(message.len() as u64);
                 message.advance(PREFIX_BYTES);
+                // The reader of the messages charges what it keeps of each.
+                self.bounds.cost(&message, self.shape)?;
                 return M::decode(message).map(Some).map_err(|error| malformed(&error.to_string()));
             }
             let piece = poll_fn(|cx| self.stream.poll_data(cx)).await;

@@ -4,6 +4,9 @@
 //! for longest gives way, if that is at least [`IDLE_MIN`] and connections that have sent a request hold more
 //! than half of the places. A connection with an outstanding request never gives way. So a client that only
 //! opens connections cannot keep out those that use theirs.
+//!
+//! Where connections are short, at the addresses for pages, all give way: those that never sent a request, then idle
+//! ones, then those with an outstanding request, the oldest first. So a client that holds all places keeps nobody out.
 
 use std::{
     collections::BTreeMap,
@@ -27,14 +30,25 @@ const GIVE_WAY_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct Places {
     free: Arc<Semaphore>,
     max: u32,
+    /// Whether connections with an outstanding request give way as well, and idle ones at once.
+    all_give_way: bool,
     idle: Arc<Mutex<Idle>>,
 }
 
-/// Idle connections, in the order in which they give way: those that never sent a request come first.
+/// The order in which connections give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    NeverAsked,
+    Idle,
+    /// Listed only where all give way.
+    Busy,
+}
+
+/// Connections that may have to give way, in the order in which they do.
 #[derive(Debug, Default)]
 struct Idle {
     next: u64,
-    waiting: BTreeMap<(bool, u64), (Instant, oneshot::Sender<()>)>,
+    waiting: BTreeMap<(Class, u64), (Instant, oneshot::Sender<()>)>,
     /// How many connections, idle or not, have sent a request.
     asked: u32,
 }
@@ -44,14 +58,20 @@ struct Idle {
 pub(crate) struct Presence {
     places: Places,
     asked: bool,
-    /// Its key among the idle connections, while it is one of them.
-    listed: Option<(bool, u64)>,
+    /// Its key among those that may have to give way, while it is one of them.
+    listed: Option<(Class, u64)>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Places {
     pub(crate) fn new(max: u32) -> Places {
-        Places { free: Arc::new(Semaphore::new(max as usize)), max, idle: Arc::default() }
+        let free = Arc::new(Semaphore::new(max as usize));
+        Places { free, max, all_give_way: false, idle: Arc::default() }
+    }
+
+    /// Places of which a newcomer always gets one.
+    pub(crate) fn giving_way(max: u32) -> Places {
+        Places { all_give_way: true, ..Places::new(max) }
     }
 
     /// Takes a place, if one is free.
@@ -84,13 +104,14 @@ impl Places {
         Presence { places: self.clone(), asked: false, listed: None, _permit: permit }
     }
 
-    /// Tells an idle connection to give way. Returns whether there is one that must.
+    /// Tells a connection to give way. Returns whether there is one that must.
     fn make_room(&self, now: Instant) -> bool {
         let mut idle = self.idle();
         let Some(first) = idle.waiting.first_entry() else { return false };
-        let &(asked, _) = first.key();
+        let &(class, _) = first.key();
         let long = now.duration_since(first.get().0) >= IDLE_MIN;
-        if asked && !(long && idle.asked > self.max / 2) {
+        let must = self.all_give_way || class == Class::NeverAsked || (long && idle.asked > self.max / 2);
+        if !must {
             return false;
         }
         let (_, (_, give_way)) = idle.waiting.pop_first().expect("it was there");
@@ -117,19 +138,14 @@ impl Places {
 impl Presence {
     /// Marks the connection as idle. The receiver becomes ready when the connection must give way.
     pub(crate) fn idle(&mut self, now: Instant) -> oneshot::Receiver<()> {
-        let (give_way, gives_way) = oneshot::channel();
         let places = self.places.clone();
-        let mut idle = places.idle();
-        let number = idle.next;
-        idle.next += 1;
-        self.unlist(&mut idle);
-        self.listed = Some((self.asked, number));
-        idle.waiting.insert((self.asked, number), (now, give_way));
-        gives_way
+        let class = if self.asked { Class::Idle } else { Class::NeverAsked };
+        self.list(&mut places.idle(), class, now)
     }
 
-    /// Marks the connection as having an outstanding request.
-    pub(crate) fn busy(&mut self) {
+    /// Marks the connection as having an outstanding request. There is a receiver where it may have to give way all the
+    /// same.
+    pub(crate) fn busy(&mut self) -> Option<oneshot::Receiver<()>> {
         let places = self.places.clone();
         let mut idle = places.idle();
         self.unlist(&mut idle);
@@ -137,6 +153,17 @@ impl Presence {
             self.asked = true;
             idle.asked += 1;
         }
+        places.all_give_way.then(|| self.list(&mut idle, Class::Busy, Instant::now()))
+    }
+
+    fn list(&mut self, idle: &mut Idle, class: Class, now: Instant) -> oneshot::Receiver<()> {
+        let (give_way, gives_way) = oneshot::channel();
+        let number = idle.next;
+        idle.next += 1;
+        self.unlist(idle);
+        self.listed = Some((class, number));
+        idle.waiting.insert((class, number), (now, give_way));
+        gives_way
     }
 
     fn unlist(&mut self, idle: &mut Idle) {
@@ -165,7 +192,7 @@ mod tests {
         let mut four: Vec<Presence> = (0..4).map(|_| places.take().unwrap()).collect();
         assert!(places.take().is_none());
         assert!(!places.make_room(now), "none is idle");
-        four[0].busy();
+        assert!(four[0].busy().is_none());
         four[1].busy();
         let mut asked = four[1].idle(now);
         let mut older = four[2].idle(now);
@@ -183,6 +210,20 @@ mod tests {
         assert_eq!(places.taken(), 0);
         assert_eq!(places.idle().asked, 0);
         assert!(places.idle().waiting.is_empty());
+    }
+
+    #[test]
+    fn where_all_give_way_busy_connections_come_last() {
+        let (places, now) = (Places::giving_way(3), Instant::now());
+        let mut three: Vec<Presence> = (0..3).map(|_| places.take().unwrap()).collect();
+        let mut answers = three[0].busy().unwrap();
+        three[1].busy();
+        let mut rests = three[1].idle(now);
+        let mut silent = three[2].idle(now);
+        for told in [&mut silent, &mut rests, &mut answers] {
+            assert!(told.try_recv().is_err() && places.make_room(now) && told.try_recv().is_ok());
+        }
+        assert!(!places.make_room(now), "all were told");
     }
 
     #[tokio::test(start_paused = true)]

@@ -70,22 +70,35 @@ pub(crate) struct Lane {
     password: Arc<Semaphore>,
 }
 
-/// A place for an answer. Dropping it frees the place.
-#[derive(Debug)]
+/// A place for an answer. Dropping its last clone frees the place.
+#[derive(Clone, Debug)]
 pub(crate) struct Place {
-    _of_connection: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
+    _permits: Arc<[OwnedSemaphorePermit; 2]>,
+}
+
+impl Place {
+    async fn new(of_connection: &Arc<Semaphore>, of_all: &Arc<Semaphore>) -> Place {
+        Place { _permits: Arc::new([permit(of_connection).await, permit(of_all).await]) }
+    }
+
+    /// The same source, which keeps the place until it is dropped: a piece may be made when the client has left.
+    pub(crate) fn kept_by(&self, source: Source) -> Source {
+        let place = self.clone();
+        Box::new(source.inspect(move |_| {
+            let _ = &place;
+        }))
+    }
 }
 
 impl Lane {
     /// Waits for a place for an answer that will be in memory as a whole.
     pub(crate) async fn place(&self) -> Place {
-        Place { _of_connection: permit(&self.whole).await, _of_all: permit(&self.readers.whole).await }
+        Place::new(&self.whole, &self.readers.whole).await
     }
 
     /// Waits for a place for an answer in pieces.
     pub(crate) async fn sending(&self) -> Place {
-        Place { _of_connection: permit(&self.sent).await, _of_all: permit(&self.readers.sent).await }
+        Place::new(&self.sent, &self.readers.sent).await
     }
 
     /// Waits until no other password of the connection is looked at.
@@ -97,8 +110,7 @@ impl Lane {
     /// none is left.
     pub(crate) async fn next(&self, source: &mut Option<Source>, bytes: usize) -> Result<Vec<Bytes>, Status> {
         while let Some(mut rest) = source.take() {
-            // Semaphores are fair: the streams of a connection take turns, and so do the connections.
-            let turns = (permit(&self.piece).await, permit(&self.readers.threads).await);
+            let turns = self.turn().await;
             let made = spawn_blocking(move || {
                 let _turns = turns;
                 give_way();
@@ -125,15 +137,28 @@ impl Lane {
         }
         Ok(Vec::new())
     }
-}
 
-/// Converts or writes out a large answer apart from the thread that serves clients, since that may be the protocol's.
-pub(crate) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    let done = spawn_blocking(move || {
-        give_way();
-        work()
-    });
-    done.await.map_err(|error| Status::internal(format!("synod: a large answer failed: {error}")))
+    /// Converts a large message apart from the thread that serves clients, since that may be the protocol's. What
+    /// `kept` holds for the work, such as a place or a charge, it holds until the work has ended, also if the client
+    /// leaves.
+    pub(crate) async fn apart<K: Send + 'static, T: Send + 'static>(
+        &self,
+        kept: K,
+        work: impl FnOnce(&K) -> T + Send + 'static,
+    ) -> Result<(T, K), Status> {
+        let turns = self.turn().await;
+        let done = spawn_blocking(move || {
+            let _turns = turns;
+            give_way();
+            (work(&kept), kept)
+        });
+        done.await.map_err(|error| Status::internal(format!("synod: a large message failed: {error}")))
+    }
+
+    /// Waits for a thread. Semaphores are fair: the streams of a connection take turns, and so do the connections.
+    async fn turn(&self) -> (OwnedSemaphorePermit, OwnedSemaphorePermit) {
+        (permit(&self.piece).await, permit(&self.readers.threads).await)
+    }
 }
 
 /// Lowers this thread's priority, so that the threads that order and execute go first where processors are few.
@@ -155,4 +180,56 @@ fn places(count: usize) -> Arc<Semaphore> {
 
 async fn permit(of: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     Arc::clone(of).acquire_owned().await.expect("it is never closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use futures_util::FutureExt as _;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// Otherwise a client that leaves makes room for the next, while the work of both goes on.
+    #[tokio::test]
+    async fn work_holds_what_it_was_given_when_its_client_has_left() {
+        let readers = Readers::new();
+        let threads = readers.threads.available_permits();
+        let held = Arc::new(());
+        let mut ends = Vec::new();
+        for _ in 0..2 * threads + 1 {
+            let (end, ended) = mpsc::channel::<()>();
+            let lane = readers.lane();
+            let held = Arc::clone(&held);
+            let mut work =
+                Box::pin(async move { lane.apart(held, move |_| ended.recv().is_err()).await.map(drop) });
+            // The client leaves when the work was begun, or waits for its turn.
+            assert!((&mut work).now_or_never().is_none());
+            drop(work);
+            ends.push(end);
+        }
+        assert_eq!(readers.threads.available_permits(), 0);
+        assert_eq!(Arc::strong_count(&held), 1 + threads);
+        drop(ends);
+        let freed = async {
+            while Arc::strong_count(&held) > 1 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), freed).await.expect("the work has ended");
+        assert_eq!(readers.threads.available_permits(), threads);
+    }
+
+    #[tokio::test]
+    async fn a_place_is_held_by_what_makes_its_answer() {
+        let readers = Readers::new();
+        let lane = readers.lane();
+        let place = lane.place().await;
+        let source = place.kept_by(Box::new([Bytes::from_static(b"a")].into_iter()));
+        drop(place);
+        assert_eq!(readers.whole.available_permits(), WHOLE_MAX - 1);
+        assert!(lane.next(&mut Some(source), 1).await.unwrap() == [Bytes::from_static(b"a")]);
+        assert_eq!(readers.whole.available_permits(), WHOLE_MAX);
+    }
 }

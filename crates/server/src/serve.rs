@@ -1,22 +1,18 @@
 //! The server's threads, its connections, and how it stops.
 
 use std::{
-    convert::Infallible,
     io, mem,
     net::SocketAddr,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
 use synod_tls::Acceptor;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     runtime::{Builder, Handle, Runtime},
     sync::{Semaphore, oneshot, watch},
     task::JoinHandle,
@@ -28,9 +24,11 @@ use crate::{
     Address, At, Config, Consistency, EventLoop, Replica, Speaks, Watches,
     admission::Admission,
     connection,
+    exposition::Exposition,
     feeds::Feeds,
     gateway::Gateway,
     http::Pages,
+    http1,
     listen::{Bound, Listener, Remote},
     places::{Places, Presence},
     readers::Readers,
@@ -41,8 +39,9 @@ use crate::{
 
 /// How long a client may take for the handshake of TLS, to show which protocol it speaks, and to send the head of a
 /// request for a page.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections to the addresses for pages alone. Operators have room there when clients have taken all other places.
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections to the addresses for pages alone, and as many for pages at those for clients when these have taken all
+/// places there. The oldest gives way to a new one.
 pub(crate) const PAGES_MAX: u32 = 32;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -62,6 +61,8 @@ pub struct Server {
     stopping: watch::Sender<bool>,
     clients: Places,
     pages: Places,
+    /// For pages, where clients have taken all places.
+    spare: Places,
     stop_timeout: Duration,
     /// Begins to listen at an address for clients; empty once the server is open.
     closed: Vec<Opening>,
@@ -130,7 +131,8 @@ impl Server {
             reuse_port: config.reuse_port,
             stopping,
             clients: Places::new(connections_max.unwrap_or(u32::MAX)),
-            pages: Places::new(PAGES_MAX),
+            pages: Places::giving_way(PAGES_MAX),
+            spare: Places::giving_way(PAGES_MAX),
             stop_timeout: config.stop_timeout,
             closed: Vec::new(),
             acceptances: Vec::new(),
@@ -143,7 +145,7 @@ impl Server {
             watches.start(move || drop(thread.spawn(ask(replica.clone()))))?;
             server.watches = Some(watches.clone());
         }
-        let metrics = Arc::new(metrics);
+        let metrics = Arc::new(Exposition::new(metrics));
         let rejected = Arc::<Mutex<Sparse>>::default();
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let feeds = Feeds::new(server.stopping.subscribe());
@@ -229,13 +231,13 @@ impl Server {
     pub fn stop(mut self) {
         self.stopping.send_replace(true);
         let acceptances = mem::take(&mut self.acceptances);
-        let (clients, pages) = (self.clients.clone(), self.pages.clone());
+        let (clients, pages, spare) = (self.clients.clone(), self.pages.clone(), self.spare.clone());
         let mut all_closed = pin!(async move {
             for acceptance in acceptances {
                 // A task that panicked has closed its listener as well.
                 let _ = acceptance.await;
             }
-            tokio::join!(clients.all(), pages.all());
+            tokio::join!(clients.all(), pages.all(), spare.all());
         });
         let (threads, event_loop) = (mem::take(&mut self.threads), self.event_loop.take());
         let closed = match (&event_loop, threads.first()) {
@@ -246,7 +248,7 @@ impl Server {
             (None, None) => true,
         };
         if !closed {
-            let left = self.clients.taken() + self.pages.taken();
+            let left = self.clients.taken() + self.pages.taken() + self.spare.taken();
             warn!(left, "connections are broken off, since their requests did not end in time");
         }
         threads.into_iter().for_each(|thread| thread.shutdown_timeout(SHUTDOWN_TIMEOUT));
@@ -273,6 +275,7 @@ impl Server {
         let acceptance = Acceptance {
             threads,
             places: if purpose == Purpose::Pages { self.pages.clone() } else { self.clients.clone() },
+            spare: matches!(purpose, Purpose::Clients | Purpose::Http).then(|| self.spare.clone()),
             refused: Sparse::default(),
             stopping: self.stopping.subscribe(),
         };
@@ -366,6 +369,8 @@ struct Acceptance<R> {
     /// The threads, each with its state for the protocols.
     threads: Vec<(Handle, Protocols<R>)>,
     places: Places,
+    /// Where pages are answered, those for pages when all are taken.
+    spare: Option<Places>,
     refused: Sparse,
     stopping: watch::Receiver<bool>,
 }
@@ -393,12 +398,17 @@ impl<R: Replica> Acceptance<R> {
                 place = self.places.claim() => place,
                 _ = self.stopping.wait_for(|stopping| *stopping) => return,
             };
-            let Some(mut place) = place else {
-                if let Some(others) = self.refused.say(Instant::now()) {
-                    warn!(%peer, others, "a connection is refused: there are as many as connections_max allows");
-                }
-                continue;
+            if place.is_none()
+                && let Some(others) = self.refused.say(Instant::now())
+            {
+                warn!(%peer, others, "a connection is refused, but for pages: there are as many as connections_max allows");
+            }
+            let is_spare = place.is_none();
+            let place = match (place, &self.spare) {
+                (None, Some(spare)) => spare.claim().await,
+                (place, _) => place,
             };
+            let Some(mut place) = place else { continue };
             // From here on, and not only once its task runs, so that newer connections are not refused meanwhile.
             let gives_way = place.idle(Instant::now());
             // The socket moves to the other thread's reactor.
@@ -411,7 +421,7 @@ impl<R: Replica> Acceptance<R> {
             };
             let (thread, protocols) = &self.threads[accepted % self.threads.len()];
             let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
-            let admitted = Admitted { peer, purpose, speaks, place, gives_way };
+            let admitted = Admitted { peer, purpose, speaks, place, is_spare, gives_way };
             thread.spawn(async move {
                 match stream.wake() {
                     Ok(stream) => protocols.serve(stream, admitted, stopping).await,
@@ -458,6 +468,8 @@ struct Admitted {
     purpose: Purpose,
     speaks: Speaks,
     place: Presence,
+    /// The place is none of those of clients, so that it may ask for a page only.
+    is_spare: bool,
     /// It has sent no request yet, and another one needs its place.
     gives_way: oneshot::Receiver<()>,
 }
@@ -465,7 +477,7 @@ struct Admitted {
 impl<R: Replica> Protocols<R> {
     /// Serves a connection until it ends or must give way.
     async fn serve(self, socket: Socket, admitted: Admitted, mut stopping: watch::Receiver<bool>) {
-        let Admitted { peer, purpose, speaks, place, gives_way } = admitted;
+        let Admitted { peer, purpose, speaks, place, is_spare, gives_way } = admitted;
         let served_stopping = stopping.clone();
         let mut stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
         let http1_only = matches!(purpose, Purpose::Http | Purpose::Pages);
@@ -484,6 +496,8 @@ impl<R: Replica> Protocols<R> {
         let Established { stream, common_name, is_http2 } = established;
         let common_name = common_name.filter(|_| self.names_are_users);
         let web = match purpose {
+            _ if is_spare && is_http2 => None,
+            _ if is_spare => Some(Web::spare(self.pages.clone(), Arc::clone(&self.browsers))),
             Purpose::Pages => Some(Web::of_pages(self.pages.clone())),
             Purpose::Clients | Purpose::Http => {
                 let gateway =
@@ -494,11 +508,12 @@ impl<R: Replica> Protocols<R> {
             Purpose::Calls => None,
         };
         let served = match web {
+            _ if is_spare && is_http2 => Err("all places of clients are taken".into()),
             web if is_http2 => {
                 connection::serve(stream, common_name, &self.store, web.as_ref(), self.terms, stop, place)
                     .await
             }
-            Some(web) => serve_web(stream, &web, stop, place).await,
+            Some(web) => http1::serve(stream, &web, stop, place).await,
             None => Err("the client does not speak HTTP/2, and pages are served at other addresses".into()),
         };
         if let Err(error) = served {
@@ -513,26 +528,4 @@ impl<R: Replica> Protocols<R> {
             warn!(%peer, others, "rejected connection on client endpoint: {error}");
         }
     }
-}
-
-/// Answers requests for pages, and those of clients that speak JSON.
-pub(crate) async fn serve_web<R: Replica>(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    web: &Web<R>,
-    stop: Pin<&mut impl Future<Output = ()>>,
-    mut place: Presence,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    place.busy();
-    let answer = service_fn(async |request| Ok::<_, Infallible>(web.answer(request).await));
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), answer));
-    tokio::select! {
-        ended = connection.as_mut() => ended?,
-        () = stop => {
-            connection.as_mut().graceful_shutdown();
-            connection.await?;
-        }
-    }
-    Ok(())
 }

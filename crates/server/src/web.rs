@@ -16,6 +16,7 @@ use hyper::body::{Body, Frame};
 
 use crate::{
     Replica,
+    call::Pace,
     gateway::{self, Answer, Gateway},
     http::Pages,
     sending::Sender,
@@ -56,17 +57,28 @@ pub(crate) struct Web<R> {
     gateway: Option<Gateway<R>>,
     /// `None` at the addresses for pages alone, which browsers have no business with.
     browsers: Option<Arc<Browsers>>,
+    is_spare: bool,
 }
 
 impl<R: Replica> Web<R> {
     /// Pages alone.
     pub(crate) fn of_pages(pages: Pages<R>) -> Web<R> {
-        Web { pages, gateway: None, browsers: None }
+        Web { pages, gateway: None, browsers: None, is_spare: false }
     }
 
     /// Pages, and calls of clients.
     pub(crate) fn new(pages: Pages<R>, gateway: Option<Gateway<R>>, browsers: Arc<Browsers>) -> Web<R> {
-        Web { pages, gateway, browsers: Some(browsers) }
+        Web { pages, gateway, browsers: Some(browsers), is_spare: false }
+    }
+
+    /// One page, where all places of clients are taken.
+    pub(crate) fn spare(pages: Pages<R>, browsers: Arc<Browsers>) -> Web<R> {
+        Web { is_spare: true, ..Web::new(pages, None, browsers) }
+    }
+
+    /// Whether the connection has none of the places of clients.
+    pub(crate) fn is_spare(&self) -> bool {
+        self.is_spare
     }
 
     /// Whether a request of HTTP/2 is for this, and not a call of gRPC.
@@ -90,6 +102,7 @@ impl<R: Replica> Web<R> {
         let mut answer = match &self.gateway {
             _ if request.method() == Method::OPTIONS => boxed(Response::new(Empty::new())),
             Some(gateway) if gateway::route(request.uri().path()).is_some() => gateway.answer(request).await,
+            None if self.is_spare && !Pages::<R>::has(request.uri().path()) => boxed(Pages::<R>::no_place()),
             _ => boxed(self.pages.page(&request).await),
         };
         browsers.allow(origin.as_ref(), answer.headers_mut());
@@ -105,15 +118,16 @@ impl<R: Replica> Web<R> {
         let (head, mut body) = answer.into_parts();
         // An error means that the client is gone, and no answer can reach it.
         let Ok(stream) = reply.send_response(http::Response::from_parts(head, ()), false) else { return };
-        let mut sender = Sender::new(stream);
+        let (mut sender, mut pace) = (Sender::new(stream), Pace::new());
         loop {
-            let Ok(frame) = sender.unless_gone(body.frame()).await else { return };
+            let Ok(frame) = pace.paused(sender.unless_gone(body.frame())).await else { return };
             let Some(Ok(frame)) = frame else { break };
             // The body may give back what the frame costs when it is asked for the next one.
             if let Ok(data) = frame.into_data()
-                && (sender.send(data).await.is_err() || sender.until_left().await.is_err())
+                && pace.send(&mut sender, data).await.is_err()
             {
-                return;
+                // Either the client is gone, or it takes nothing.
+                return sender.cancel();
             }
         }
         sender.end();

@@ -274,8 +274,14 @@ async fn connections_are_bounded() {
     one.put(put("k")).await.unwrap();
     two.put(put("k")).await.unwrap();
     let mut third = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    third.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     let closed = timeout(SOON, third.read(&mut [0; 10])).await.expect("it is closed at once");
     assert!(matches!(closed, Ok(0) | Err(_)));
+    // Pages are answered all the same, and nothing else is.
+    let (status, _) = page(server.client_addresses()[0], "/livez").await;
+    assert_eq!(status, 200);
+    let (status, text) = page(server.client_addresses()[0], "/v3/kv/range").await;
+    assert!(status == 503 && text.contains("--connections-max"), "{status} {text}");
     drop(one);
     // The place is free once the server has seen that the connection is gone.
     let again = async {
@@ -318,6 +324,33 @@ async fn idle_connections_give_way_to_new_ones() {
     }
     let (status, _) = page(server.metrics_addresses()[0], "/metrics").await;
     assert_eq!(status, 200);
+}
+
+/// Clients that hold all places and read nothing keep nobody from the pages.
+#[tokio::test]
+async fn pages_are_answered_whoever_holds_the_places() {
+    let server = serve(&Config { connections_max: 4, ..config() }, replica());
+    let requests = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(1_000);
+    let mut silent = Vec::new();
+    for (address, count) in [(server.metrics_addresses()[0], 40), (server.client_addresses()[0], 8)] {
+        for _ in 0..count {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let sent = requests.clone();
+            silent.push(tokio::spawn(async move {
+                let mut stream = stream;
+                // What does not fit is never sent.
+                let _ = stream.write_all(sent.as_bytes()).await;
+                std::future::pending::<()>().await;
+                drop(stream);
+            }));
+        }
+        // They take their places.
+        sleep(Duration::from_millis(500)).await;
+        for path in ["/livez", "/readyz", "/health", "/metrics"] {
+            let (status, _) = timeout(SOON, page(address, path)).await.expect("it is answered");
+            assert_eq!(status, 200, "{path}");
+        }
+    }
 }
 
 /// A state machine that answers commands after a while, or never.

@@ -13,7 +13,7 @@ use common::{
 use futures_util::stream;
 use serde_json::{Value, json};
 use synod_api::{
-    etcdserverpb::{RangeRequest, kv_client::KvClient},
+    etcdserverpb::{PutRequest, RangeRequest, kv_client::KvClient},
     grpc::{
         health::v1::{
             HealthCheckRequest, HealthListRequest, health_check_response::ServingStatus,
@@ -91,6 +91,21 @@ impl Http {
         serde_json::from_slice(&chunk).unwrap()
     }
 
+    /// Reads the rest of an answer in chunks, and how many there are.
+    async fn chunks(&mut self) -> (Vec<u8>, usize) {
+        let (mut all, mut count) = (Vec::new(), 0);
+        loop {
+            let bytes = usize::from_str_radix(&self.line().await, 16).unwrap();
+            let mut chunk = vec![0; bytes + 2];
+            timeout(SOON, self.0.read_exact(&mut chunk)).await.expect("in time").unwrap();
+            if bytes == 0 {
+                return (all, count);
+            }
+            all.extend_from_slice(&chunk[..bytes]);
+            count += 1;
+        }
+    }
+
     async fn ask(&mut self, method: &str, path: &str, headers: &str, body: &str) -> (u16, Value) {
         self.send(method, path, headers, body).await;
         let (status, bytes) = self.head().await;
@@ -160,6 +175,57 @@ async fn refusals_have_the_code_of_http_and_that_of_grpc() {
     http.ask("POST", "/v3/lock/lock", "", "{}").await;
     let (status, told) = http.ask("POST", "/v3/lock/lock", late, "{}").await;
     assert_eq!((status, told), (504, failed(4, "context deadline exceeded")));
+}
+
+/// A message of a body takes eight hundred bytes, and eleven in the body.
+#[tokio::test]
+async fn what_bodies_contain_is_counted_before_anything_is_made_of_it() {
+    let server = watched();
+    let mut http = Http::new(&server).await;
+    let body = |count: usize| json!({"compare": vec![json!({"key": ""}); count]});
+    let (status, told) = http.post("/v3/kv/txn", body(129)).await;
+    assert_eq!((status, &told["error"]), (400, &json!("etcdserver: too many operations in txn request")));
+    let (status, told) = http.post("/v3/kv/txn", body(33_000)).await;
+    let text = "synod: a request has 65536 fields at most, those of all messages in it counted; send several";
+    assert_eq!((status, &told["error"]), (429, &json!(text)));
+    // Characters in texts are no messages.
+    let value = STANDARD.encode("x".repeat(1000));
+    let put = json!({"key": "YQ==", "value": value, "unknown": ",[{".repeat(30_000)});
+    assert_eq!(http.post("/v3/kv/put", put).await.0, 200);
+}
+
+#[tokio::test]
+async fn long_answers_are_written_piece_by_piece() {
+    let server = watched();
+    let mut kv = KvClient::new(connect(&server).await);
+    for number in 0..200 {
+        let key = format!("{number:03}").into();
+        kv.put(PutRequest { key, value: vec![7; 2_000].into(), ..PutRequest::default() }).await.unwrap();
+    }
+    let mut http = Http::new(&server).await;
+    let all = json!({"key": "AA==", "range_end": "AA=="}).to_string();
+    for _ in 0..2 {
+        http.send("POST", "/v3/kv/range", "", &all).await;
+        assert_eq!(http.head().await, (200, None));
+        let (object, count) = http.chunks().await;
+        assert!(count > 4, "{count}");
+        let object: Value = serde_json::from_slice(&object).unwrap();
+        assert_eq!((&object["count"], &object["header"]), (&json!("200"), &header("201")));
+        assert_eq!(object["kvs"].as_array().unwrap().len(), 200);
+        assert_eq!(object["kvs"][199]["key"], STANDARD.encode("199"));
+        assert_eq!(object["kvs"][199]["value"], STANDARD.encode([7; 2_000]));
+    }
+    // A long message of a stream is a line, too.
+    http.send("POST", "/v3/kv/rangestream", "", &all).await;
+    assert_eq!(http.head().await, (200, None));
+    let (lines, _) = http.chunks().await;
+    let lines: Vec<Value> = lines
+        .trim_ascii()
+        .split(|&byte| byte == b'\n')
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    let pairs = |line: &Value| line["result"]["range_response"]["kvs"].as_array().map_or(0, Vec::len);
+    assert_eq!(lines.iter().map(pairs).sum::<usize>(), 200);
 }
 
 #[tokio::test]
@@ -366,7 +432,7 @@ async fn answers_that_nobody_reads_stay_charged() {
 /// Nor as many requests.
 #[tokio::test]
 async fn requests_of_a_stream_stay_charged_until_they_are_read() {
-    let server = watched_within(Config { requests_bytes_max: 16 << 20, ..config() });
+    let server = watched_within(Config { requests_bytes_max: 32 << 20, ..config() });
     let send = without_room(&server).await;
     // Watches of nothing are refused, and cost nothing. Once their answers have no room, no more requests are read.
     let refused = json!({"create_request": {"key": "Zm9v", "range_end": "AQ=="}}).to_string().repeat(2_000);

@@ -7,8 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors for everything but connections of clients: the connections at the peer port, with the descriptor by
 /// which an event loop watches each (128), and to peers (64), segments and snapshots that are written, read and sent
-/// (32), connections for pages and those that are about to be refused (64), and those of threads, runtimes and standard
-/// streams (32).
+/// (32), connections for pages, at their own addresses and, when clients have all places, at theirs (64), and those of
+/// threads, runtimes and standard streams (32).
 pub const RESERVED: u64 = 320;
 
 /// With fewer connections than this a server would be useless.

@@ -266,6 +266,20 @@ impl Cluster {
         Err("nobody leads".to_owned())
     }
 
+    /// The member that leads, and its term, as the first server tells them that has not ended.
+    pub async fn leads(&self) -> Result<(u64, u64), String> {
+        let mut error = "no server runs".to_owned();
+        for (server, _) in self.servers.iter().zip(&self.children).filter(|(_, child)| child.is_some()) {
+            let mut client = MaintenanceClient::new(channel(server.client));
+            match timeout(Duration::from_secs(5), client.status(StatusRequest {})).await {
+                Ok(Ok(status)) => return Ok((status.get_ref().leader, status.get_ref().raft_term)),
+                Ok(Err(status)) => error = status.to_string(),
+                Err(_) => error = format!("{} does not tell who leads", server.client),
+            }
+        }
+        Err(error)
+    }
+
     /// Waits until all servers hold the same keys and values at the same revision.
     pub async fn compare(&self) -> Result<(), String> {
         let began = Instant::now();

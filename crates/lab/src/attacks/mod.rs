@@ -4,8 +4,10 @@
 //! after the attack (`probe`); the memory of the servers is watched all the time (`cluster`). Then the
 //! attack's bounds are judged. With `--etcd` the same is done to etcd, whose figures stand beside Synod's.
 
+mod bodies;
 pub(crate) mod cluster;
 mod large;
+mod pages;
 mod probe;
 mod report;
 mod sockets;
@@ -203,6 +205,60 @@ const ALL: &[Attack] = &[
         restarts: true,
         run: |scene| Box::pin(large::random(scene)),
     },
+    Attack {
+        name: "json-bodies",
+        about: "what is made of requests: 40 connections of JSON, 4 MB each of which every 11 bytes are a message",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(bodies::bodies(scene)),
+    },
+    Attack {
+        name: "json-resets",
+        about: "what is made of requests: the same on 6 connections, each of which is closed when its body is sent",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(bodies::resets(scene)),
+    },
+    Attack {
+        name: "json-answers",
+        about: "memory: 4 clients that read 300,000 keys as JSON, again and again",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(bodies::answers(scene)),
+    },
+    Attack {
+        name: "empty-operations",
+        about: "what is made of requests: 8 connections of 8 transactions of a million operations, each of 2 bytes",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(bodies::operations(scene)),
+    },
+    Attack {
+        name: "silent-pages",
+        about: "places: 40 connections at the metrics port and `connections` at the client port, which may have 1024 descriptors, that ask for /metrics a thousand times and read nothing",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: Some(1024),
+        restarts: false,
+        run: |scene| Box::pin(pages::silent(scene)),
+    },
+    Attack {
+        name: "scrapers",
+        about: "the threads that serve: 500 connections that read /metrics at the client port",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(pages::scrapers(scene)),
+    },
 ];
 
 /// Keys of parameters, with their defaults and descriptions.
@@ -210,7 +266,7 @@ const SETTINGS: [(&str, u64, &str); 10] = [
     ("keys", 1_000_000, "keys of the store of large-range"),
     ("small-keys", 9_000, "keys, of 1 KiB each, of the other stores"),
     ("streams", 500, "streams on a connection of unread, unread-watches and unread-answers"),
-    ("connections", 1_100, "connections to each server of idle"),
+    ("connections", 1_100, "connections to each server of idle, and to one of silent-pages"),
     ("seconds", 10, "how long the puts before and after an attack last, and most attacks"),
     (
         "memory-mib",
@@ -313,7 +369,7 @@ fn list() {
         println!("{:14} {}", "", attack.latency.bound());
     }
     println!(
-        "\nOf every attack: all servers live, no put fails at a server that was not killed, memory stays within its bound.\n"
+        "\nOf every attack: all servers live, no put fails at a server that was not killed, the leader stays, memory stays within its bound.\n"
     );
     for (key, default, help) in SETTINGS {
         println!("  {key}={default}\n      {help}");
@@ -384,6 +440,7 @@ async fn play(attack: &Attack, system: &System, settings: &Settings, nofile: u64
         Store::Large => large::fill(&cluster, target, settings.get("keys"), 64).await?,
     }
     let resident = cluster.resident();
+    let leads = cluster.leads().await?;
     let probe = Probe::start(&cluster)?;
     let busy = attack.latency.is_lenient() && Environment::now(None, String::new()).is_busy();
     let mut scene =
@@ -414,6 +471,9 @@ async fn play(attack: &Attack, system: &System, settings: &Settings, nofile: u64
     scene.claim(attack.latency.bound(), holds, measured);
     let again = after.gap < Duration::from_secs(1);
     scene.claim("afterwards a put succeeds at least once a second", again, report::ms(after.gap));
+    let leads_now = scene.cluster.leads().await;
+    let told = leads_now.as_ref().map_or_else(Clone::clone, |now| format!("{now:?} after {leads:?}"));
+    scene.claim("the leader and its term stay", leads_now == Ok(leads), told);
     let peaks = scene.cluster.peaks();
     judge_memory(&mut scene, "memory", resident, peaks);
     if attack.restarts {

@@ -310,7 +310,7 @@ fn flood(
 }
 
 /// Waits for threads without blocking other tasks, and returns the sum of their results.
-async fn finish(floods: Vec<JoinHandle<u64>>) -> Result<u64, String> {
+pub async fn finish(floods: Vec<JoinHandle<u64>>) -> Result<u64, String> {
     while floods.iter().any(|flood| !flood.is_finished()) {
         sleep(Duration::from_millis(20)).await;
     }

@@ -29,7 +29,8 @@ use crate::{
     admission::{Admission, Share},
     auth::{Identity, Who},
     feeds::Feeds,
-    readers::{GATHERED_BYTES, Lane, Place, Readers, apart},
+    fields::Bounds,
+    readers::{GATHERED_BYTES, Lane, Place, Readers},
     replica,
     services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
     slow::Slow,
@@ -212,6 +213,11 @@ impl<R: Replica> Store<R> {
         self.replica().limits()
     }
 
+    /// The bounds on a request before it is decoded.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds::new(&self.limits(), self.message_bytes_max())
+    }
+
     /// Most bytes of a request's message.
     pub(crate) fn message_bytes_max(&self) -> usize {
         self.limits().request_bytes_max.saturating_add(MESSAGE_OVERHEAD_BYTES)
@@ -268,8 +274,8 @@ impl<R: Replica> Store<R> {
         let command = KvCommand::decode(command).map_err(garbled)?;
         let command = KvCommand { answer_bytes_max: bytes_max, ..command }.encode_to_vec().into();
         let reply = self.replica().execute(command).await;
-        let reply = apart(move || replied(reply)).await??;
-        answer(reply).map(|answer| (answer, Some(place)))
+        let (reply, place) = lane.apart(place, move |_| replied(reply)).await?;
+        answer(reply?).map(|answer| (answer, Some(place)))
     }
 
     /// Checks a command and encodes it.
@@ -305,11 +311,9 @@ impl<R: Replica> Store<R> {
         let found = self.asked(who, query, consistency);
         async move {
             let (found, place) = gathered(found.await?, lane).await?;
-            let found = match place {
-                Some(_) => apart(move || decoded(found)).await??,
-                None => decoded(found)?,
-            };
-            Ok((answer(found)?, place))
+            let Some(place) = place else { return Ok((answer(decoded(found)?)?, None)) };
+            let (found, place) = lane.apart(place, move |_| decoded(found)).await?;
+            Ok((answer(found?)?, Some(place)))
         }
     }
 
@@ -431,11 +435,13 @@ pub(crate) fn decoded(answer: Bytes) -> Result<Answer, Status> {
 /// Gathers an answer as a whole, up to the size that the answer to a command may have. An answer in pieces
 /// holds a place.
 pub(super) async fn gathered(answer: replica::Answer, lane: &Lane) -> Result<(Bytes, Option<Place>), Status> {
-    let mut source = match answer {
-        replica::Answer::Pieces(pieces) => Some(pieces),
+    let pieces = match answer {
+        replica::Answer::Pieces(pieces) => pieces,
         answer => return Ok((answer.whole(), None)),
     };
-    let place = Some(lane.place().await);
+    let place = lane.place().await;
+    let mut source = Some(place.kept_by(pieces));
+    let place = Some(place);
     let mut gathered = BytesMut::new();
     while source.is_some() {
         let pieces = lane.next(&mut source, GATHERED_BYTES).await?;

@@ -240,7 +240,11 @@ impl<'a, R: Replica> Pieces<'a, R> {
     /// range that waits for it holds no other.
     pub(crate) async fn places(&mut self, lane: &Lane) -> (Option<Place>, Place) {
         let whole = if self.whole { Some(lane.place().await) } else { None };
-        (whole, lane.sending().await)
+        let sending = lane.sending().await;
+        for place in whole.iter().chain([&sending]) {
+            self.source = self.source.take().map(|source| place.kept_by(source));
+        }
+        (whole, sending)
     }
 
     /// Whether everything has been handed out to be sent.

@@ -35,7 +35,7 @@ use crate::{
     Consistency, Replica,
     admission::Charge,
     auth::{Caller, Who},
-    call,
+    call::{self, KEEP_ALIVE},
     message::{ClientMessages, framed, too_many},
     readers::{Lane, Place},
     sending::Sender,
@@ -158,7 +158,7 @@ impl<R: Replica> Store<R> {
         caller: &Caller,
     ) -> Result<(), Status> {
         self.check_single()?;
-        let mut messages = ClientMessages::new(body, self.message_bytes_max(), charge);
+        let mut messages = ClientMessages::new(body, KEEP_ALIVE, self.bounds(), charge);
         let mut renewals = FuturesUnordered::new();
         let mut open = true;
         while open || !renewals.is_empty() {

@@ -31,7 +31,7 @@ use crate::{
     feeds::Feed,
     gateway::POOL,
     message::{RequestBody, framed, too_many},
-    readers::{Lane, Place, apart},
+    readers::{Lane, Place},
 };
 
 /// The version of etcd whose API is served. Clients read it to decide which requests they may send, so it is
@@ -77,7 +77,7 @@ impl<R: Replica> Store<R> {
                 if request.prev_kv {
                     afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                     let (response, place) = Box::pin(self.replace(who, request, lane)).await?;
-                    return in_place(response, place).await;
+                    return in_place(response, lane, place).await;
                 }
                 self.put(who, request).await.map(|answer| Answer::Message(framed(&answer)))
             }
@@ -105,7 +105,7 @@ impl<R: Replica> Store<R> {
                 let (response, place) = self.query_natively(who, request, lane).await?;
                 match place {
                     None => Ok(Answer::Message(framed(&response))),
-                    Some(place) => Box::pin(large(response, place)).await,
+                    Some(place) => Box::pin(large(response, lane, place)).await,
                 }
             }
             // Boxed, so that the frequent requests above, of which there may be thousands, do not carry the
@@ -133,17 +133,17 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.KV/Txn" => {
                 let request = body.message().await?;
                 if validate::is_read_only(&request) {
-                    return found(charge, self.read_only_txn(who, request, lane).await?).await;
+                    return found(charge, lane, self.read_only_txn(who, request, lane).await?).await;
                 }
                 afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                 let (response, place) = self.txn(who, request, lane).await?;
-                in_place(response, place).await
+                in_place(response, lane, place).await
             }
             "/etcdserverpb.KV/DeleteRange" => {
                 let request = body.message().await?;
                 afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                 let (response, place) = self.delete_range(who, request, lane).await?;
-                in_place(response, place).await
+                in_place(response, lane, place).await
             }
             "/etcdserverpb.KV/RangeStream" => {
                 let request = body.message().await?;
@@ -154,10 +154,10 @@ impl<R: Replica> Store<R> {
             "/etcdserverpb.Lease/LeaseGrant" => unary(body, |request| self.lease_grant(who, request)).await,
             "/etcdserverpb.Lease/LeaseRevoke" => unary(body, |request| self.lease_revoke(who, request)).await,
             "/etcdserverpb.Lease/LeaseTimeToLive" => {
-                found(charge, self.lease_time_to_live(who, body.message().await?, lane).await?).await
+                found(charge, lane, self.lease_time_to_live(who, body.message().await?, lane).await?).await
             }
             "/etcdserverpb.Lease/LeaseLeases" => {
-                found(charge, self.lease_leases(who, body.message().await?, lane).await?).await
+                found(charge, lane, self.lease_leases(who, body.message().await?, lane).await?).await
             }
             "/v3lockpb.Lock/Lock" => {
                 unary(body, |request| self.lock(who, request, lane, charge, caller)).await
@@ -168,7 +168,7 @@ impl<R: Replica> Store<R> {
             }
             "/v3electionpb.Election/Proclaim" => unary(body, |request| self.proclaim(who, request)).await,
             "/v3electionpb.Election/Leader" => {
-                found(charge, self.leader(who, body.message().await?, lane).await?).await
+                found(charge, lane, self.leader(who, body.message().await?, lane).await?).await
             }
             "/v3electionpb.Election/Resign" => unary(body, |request| self.resign(who, request)).await,
             "/etcdserverpb.Cluster/MemberList" => unary(body, |request| self.member_list(request)).await,
@@ -237,10 +237,11 @@ fn afford(charge: &Charge, bytes: u64) -> Result<(), Status> {
 /// Answers with a message, which is large if it has a place.
 async fn in_place<'a, R: 'a>(
     response: impl Message + 'static,
+    lane: &Lane,
     place: Option<Place>,
 ) -> Result<Answer<'a, R>, Status> {
     match place {
-        Some(place) => large(response, place).await,
+        Some(place) => large(response, lane, place).await,
         None => Ok(Answer::Message(framed(&response))),
     }
 }
@@ -256,17 +257,23 @@ fn owe(charge: &Charge, bytes: usize) -> Result<(), Status> {
 /// Answers a question with a message, which is large if it has a place.
 async fn found<'a, R: 'a>(
     charge: &Charge,
+    lane: &Lane,
     (response, place): (impl Message + 'static, Option<Place>),
 ) -> Result<Answer<'a, R>, Status> {
     if place.is_none() {
         owe(charge, response.encoded_len())?;
     }
-    in_place(response, place).await
+    in_place(response, lane, place).await
 }
 
 /// Writes a large answer.
-async fn large<'a, R: 'a>(response: impl Message + 'static, place: Place) -> Result<Answer<'a, R>, Status> {
-    Ok(Answer::Large(apart(move || framed(&response)).await?, place))
+async fn large<'a, R: 'a>(
+    response: impl Message + 'static,
+    lane: &Lane,
+    place: Place,
+) -> Result<Answer<'a, R>, Status> {
+    let (message, place) = lane.apart(place, move |_| framed(&response)).await?;
+    Ok(Answer::Large(message, place))
 }
 
 /// Answers one message with one message.

@@ -59,11 +59,12 @@ impl<R: Replica> Store<R> {
     /// Tells what services and messages there are.
     pub(crate) async fn reflect(
         &self,
+        path: &str,
         body: RecvStream,
         sender: &mut Sender,
         charge: &Charge,
     ) -> Result<(), Status> {
-        let mut messages = ClientMessages::new(body, self.message_bytes_max(), charge);
+        let mut messages = ClientMessages::new(body, path, self.bounds(), charge);
         while let Some(request) = messages.next().await? {
             sender.send_charged(framed(&reflected(request)), charge, &AtomicU64::new(0)).await?;
         }

@@ -27,7 +27,7 @@ use crate::{
     Consistency, Replica,
     admission::Charge,
     auth::Caller,
-    call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT},
+    call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT, WATCH},
     message::{ClientMessages, begun, too_many},
     sending::Sender,
     services::Store,
@@ -56,7 +56,7 @@ pub(crate) async fn serve<R: Replica>(
     let (progress, frames) = Default::default();
     let taken = AtomicU64::new(0);
     let sending = Sending { store, charge, opened: &opened, sender, taken: &taken, progress, frames };
-    let messages = ClientMessages::new(body, store.message_bytes_max(), charge);
+    let messages = ClientMessages::new(body, WATCH, store.bounds(), charge);
     tokio::select! {
         outcome = sending.run() => outcome,
         failed = read(messages, &opened, charge, store, caller) => Err(failed),
