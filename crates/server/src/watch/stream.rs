@@ -91,7 +91,9 @@ async fn read<R: Replica>(
     caller: &Caller,
 ) -> Status {
     loop {
-        poll_fn(|cx| opened.out.poll_few(cx)).await;
+        if let Err(failed) = messages.meanwhile(poll_fn(|cx| opened.out.poll_few(cx))).await {
+            return failed;
+        }
         let request: WatchRequest = match messages.next().await {
             Ok(Some(request)) => request,
             Ok(None) => return pending().await,
@@ -107,7 +109,10 @@ async fn read<R: Replica>(
                     continue;
                 }
                 // If it is refused, it may be tried again on the same stream, as with etcd.
-                let judged = store.may_watch(caller, &request).await;
+                let judged = match messages.meanwhile(store.may_watch(caller, &request)).await {
+                    Ok(judged) => judged,
+                    Err(failed) => return failed,
+                };
                 charge.give_back(if judged.is_ok() { cost } else { 2 * cost });
                 opened.ask(match judged {
                     Ok(()) => Request::Create(Box::new(create)),
