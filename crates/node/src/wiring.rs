@@ -189,6 +189,7 @@ impl Wiring {
             shared: Arc::clone(&begun.shared),
             ahead: Arc::clone(&self.ahead),
             waiting: Default::default(),
+            begun: None,
         }
     }
 
