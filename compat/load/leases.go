@@ -80,6 +80,44 @@ func leases(clients []*clientv3.Client, count, ttl, rounds int) {
 		float64(count)/time.Since(began).Seconds(), (time.Since(renewed) - due).Seconds(), early)
 }
 
+// Has one client keep many leases, as programs do, and says how many the client and the server have lost then. The client sends
+// the renewals of all leases that are due at once, on one stream.
+func keep(client *clientv3.Client, count, ttl, seconds int) {
+	ctx := context.Background()
+	var kept []<-chan *clientv3.LeaseKeepAliveResponse
+	lessor := pb.NewLeaseClient(client.ActiveConnection())
+	together(workers, func(worker int) {
+		for id := worker + 1; id <= count; id += workers {
+			_, err := lessor.LeaseGrant(ctx, &pb.LeaseGrantRequest{ID: int64(id), TTL: int64(ttl)})
+			check(err)
+		}
+	})
+	for id := 1; id <= count; id++ {
+		answers, err := client.KeepAlive(ctx, clientv3.LeaseID(id))
+		check(err)
+		kept = append(kept, answers)
+	}
+	lost := 0
+	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		for at, answers := range kept {
+			for open := answers != nil; open; {
+				select {
+				case _, going := <-answers:
+					if !going {
+						kept[at], open = nil, false
+						lost++
+					}
+				default:
+					open = false
+				}
+			}
+		}
+	}
+	left, err := client.Leases(ctx)
+	check(err)
+	fmt.Printf("keep %d: the client lost %d, the server has %d\n", count, lost, len(left.Leases))
+}
+
 // renew renews a worker's leases once each, over one stream.
 func renew(ctx context.Context, clients []*clientv3.Client, worker, leases int, took func(time.Time)) {
 	stream, err := pb.NewLeaseClient(clients[worker%len(clients)].ActiveConnection()).LeaseKeepAlive(ctx)

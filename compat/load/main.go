@@ -1,6 +1,7 @@
 // Command load puts load on a server with etcd's client, and prints how fast it was served.
 //
 //	load leases ENDPOINT LEASES TTL_SECONDS ROUNDS
+//	load keep ENDPOINT LEASES TTL_SECONDS SECONDS
 //	load watchers ENDPOINT STREAMS WATCHES_OF_EACH KEYS PUTS WRITERS
 package main
 
@@ -16,6 +17,7 @@ import (
 )
 
 const usage = `usage: load leases ENDPOINT LEASES TTL_SECONDS ROUNDS
+       load keep ENDPOINT LEASES TTL_SECONDS SECONDS
        load watchers ENDPOINT STREAMS WATCHES_OF_EACH KEYS PUTS WRITERS`
 
 // Requests of a stream that have no answer yet.
@@ -27,6 +29,9 @@ func main() {
 	case len(words) == 5 && words[0] == "leases":
 		of := numbers(words[2:])
 		leases(connect(words[1], 8), of[0], of[1], of[2])
+	case len(words) == 5 && words[0] == "keep":
+		of := numbers(words[2:])
+		keep(connect(words[1], 1)[0], of[0], of[1], of[2])
 	case len(words) == 7 && words[0] == "watchers":
 		of := numbers(words[2:])
 		watchers(connect(words[1], 10), of[0], of[1], of[2], of[3], of[4])

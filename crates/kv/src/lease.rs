@@ -142,6 +142,11 @@ impl Leases {
         self.all.get(&id).into_iter().flat_map(|lease| &lease.keys)
     }
 
+    /// How many keys a lease has.
+    pub(crate) fn key_count(&self, id: i64) -> usize {
+        self.all.get(&id).map_or(0, |lease| lease.keys.len())
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&i64, &Lease)> {
         self.all.iter()
     }
@@ -381,6 +386,7 @@ impl KvStore {
     fn end_lease(&mut self, id: i64) -> usize {
         let Some(mut lease) = self.leases.remove(id) else { return 0 };
         self.size_bytes -= LEASE_BYTES;
+        self.holders.forget(id);
         let mut writes = self.begin();
         if planted::has(KvBug::LeaseLeavesAKey) {
             lease.keys.remove_max();

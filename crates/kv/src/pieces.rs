@@ -21,6 +21,7 @@ use synod_replica::Answer as Answered;
 
 use crate::{
     KvError, KvStore,
+    auth::Holders,
     budget::Budget,
     changes::ChangeLog,
     etcd_db::EtcdDb,
@@ -83,6 +84,7 @@ impl KvStore {
             changes: ChangeLog::default(),
             leases: Leases::default(),
             auth: Arc::clone(&self.auth),
+            holders: Holders::default(),
             feed: None,
             comparer: None,
             auth_feed: None,

@@ -36,33 +36,21 @@ impl KvStore {
             return Err(KvError::Compacted);
         }
         let limit = limit(request);
-        // Pairs beyond the limit need only be counted.
-        let keep_max = if request.count_only {
-            0
-        } else if comes_as_found(request) {
-            limit
-        } else {
-            usize::MAX
-        };
+        let mut chosen = Chosen::new(request, limit);
         let mut count = 0_usize;
-        let mut found = Vec::new();
         let early = revision != current;
         for (key, history) in self.in_range(&request.key, &request.range_end) {
             budget.look_at(if early { history.looks() } else { 1 })?;
             let Some(version) = history.seen(revision, current) else { continue };
             count += 1;
-            if found.len() < keep_max {
-                found.push((key, version));
+            // Pairs that are only counted cost no more than that.
+            if !request.count_only {
+                chosen.offer(key, version);
             }
         }
-        let mut more = !request.count_only && count > limit;
-        if filters(request) {
-            found.retain(|(_, version)| passes(request, version));
-            more = found.len() > limit;
-        }
-        budget.look_at(looks_to_sort(&found, request))?;
-        sort(&mut found, request);
-        found.truncate(limit);
+        let more = chosen.offered > limit;
+        budget.look_at(chosen.looks_to_sort())?;
+        let mut found = chosen.sorted();
         for (key, version) in &found {
             budget.answer(key, if request.keys_only { &[] } else { &version.value })?;
         }
@@ -131,34 +119,84 @@ fn sorts(request: &RangeRequest) -> bool {
     request.sort_target() != SortTarget::Key || request.sort_order() == SortOrder::Descend
 }
 
-/// The cost of sorting, in looks. Long values may differ only near their ends, so all their bytes count.
-fn looks_to_sort(found: &[Found<'_>], request: &RangeRequest) -> usize {
-    const COMPARISONS_PER_LOOK: usize = 8;
-    const BYTES_PER_COMPARISON: usize = 64;
-    let target = request.sort_target();
-    if target == SortTarget::Key {
-        return 0;
-    }
-    let bytes: usize = match target {
-        SortTarget::Value => found.iter().map(|(_, version)| version.value.len()).sum(),
-        _ => 0,
-    };
-    let rounds = found.len().max(1).ilog2() as usize;
-    (found.len() + bytes / BYTES_PER_COMPARISON) * rounds / COMPARISONS_PER_LOOK
+/// The first pairs of a range, up to a limit, in the order that is asked for. Never many more are kept than are wanted:
+/// who asks for the first key of a queue, as a lock does, does not have all of it copied and sorted.
+struct Chosen<'a, 'r> {
+    request: &'r RangeRequest,
+    limit: usize,
+    /// In the order of their keys, but for those that were sorted before.
+    found: Vec<Found<'a>>,
+    /// Pairs that pass the filters.
+    offered: usize,
+    /// Bytes of their values, if these are compared.
+    value_bytes: usize,
 }
 
-/// Sorts as requested. Pairs that compare equal keep the order of their keys. A target without an order means
-/// ascending.
+/// At least so many pairs are kept between two sorts, however few are wanted.
+const KEPT_MIN: usize = 64;
+
+impl<'a, 'r> Chosen<'a, 'r> {
+    fn new(request: &'r RangeRequest, limit: usize) -> Chosen<'a, 'r> {
+        Chosen { request, limit, found: Vec::new(), offered: 0, value_bytes: 0 }
+    }
+
+    /// Offers the next pair, in the order of the keys.
+    fn offer(&mut self, key: &'a Key, version: Seen<'a>) {
+        if filters(self.request) && !passes(self.request, &version) {
+            return;
+        }
+        self.offered += 1;
+        if self.request.sort_target() == SortTarget::Value {
+            self.value_bytes += version.value.len();
+        }
+        if !sorts(self.request) && self.found.len() >= self.limit {
+            return;
+        }
+        self.found.push((key, version));
+        if self.found.len() >= self.limit.saturating_mul(2).max(KEPT_MIN) {
+            self.cut();
+        }
+    }
+
+    /// Keeps those that come first. Pairs that are offered later have later keys, so of equal ones they come later.
+    fn cut(&mut self) {
+        if self.request.sort_target() == SortTarget::Key {
+            if sorts(self.request) {
+                // The last keys come first.
+                self.found.drain(..self.found.len().saturating_sub(self.limit));
+            }
+        } else {
+            sort(&mut self.found, self.request);
+        }
+        self.found.truncate(self.limit);
+    }
+
+    /// The cost of sorting, in looks: all pairs count, as where all are sorted, since replicas of other versions sort
+    /// all. Long values may differ only near their ends, so all their bytes count.
+    fn looks_to_sort(&self) -> usize {
+        const COMPARISONS_PER_LOOK: usize = 8;
+        const BYTES_PER_COMPARISON: usize = 64;
+        if self.request.sort_target() == SortTarget::Key {
+            return 0;
+        }
+        let rounds = self.offered.max(1).ilog2() as usize;
+        (self.offered + self.value_bytes / BYTES_PER_COMPARISON) * rounds / COMPARISONS_PER_LOOK
+    }
+
+    fn sorted(mut self) -> Vec<Found<'a>> {
+        self.cut();
+        if self.request.sort_target() == SortTarget::Key && sorts(self.request) {
+            self.found.reverse();
+        }
+        self.found
+    }
+}
+
+/// Sorts by anything but the key. Pairs that compare equal keep their order. A target without an order means ascending.
 fn sort(found: &mut [Found<'_>], request: &RangeRequest) {
     let descending = request.sort_order() == SortOrder::Descend;
     let ascending: fn(&Found<'_>, &Found<'_>) -> Ordering = match request.sort_target() {
-        SortTarget::Key => {
-            // The pairs were found in ascending order of keys.
-            if descending {
-                found.reverse();
-            }
-            return;
-        }
+        SortTarget::Key => unreachable!("pairs are found in this order"),
         SortTarget::Version => |(_, a), (_, b)| a.version.cmp(&b.version),
         SortTarget::Create => |(_, a), (_, b)| a.created.cmp(&b.created),
         SortTarget::Mod => |(_, a), (_, b)| a.modified.cmp(&b.modified),
@@ -274,6 +312,54 @@ mod tests {
         // A target without an order sorts all the same.
         assert_eq!(read(SortTarget::Value, None), "acebd");
         assert_eq!(read(SortTarget::Mod, None), "bcead");
+    }
+
+    #[test]
+    fn the_first_pairs_are_those_of_the_whole_range_in_order() {
+        let mut random = fastrand::Rng::with_seed(5);
+        let mut store = KvStore::new();
+        for _ in 0..2_000 {
+            store.set(&format!("{}", random.u16(0..600)), &format!("{}", random.u8(0..20)));
+        }
+        let revision = store.revision();
+        for _ in 0..400 {
+            let request = RangeRequest {
+                sort_target: random.i32(0..5),
+                sort_order: random.i32(0..3),
+                min_mod_revision: if random.bool() { random.i64(0..revision) } else { 0 },
+                max_create_revision: if random.bool() { random.i64(1..revision) } else { 0 },
+                revision: if random.bool() { random.i64(revision / 2..revision) } else { 0 },
+                ..range("\0", "\0")
+            };
+            let all = store.read_with(request.clone()).unwrap();
+            let limit = random.i64(1..200);
+            let first = store.read_with(RangeRequest { limit, ..request.clone() }).unwrap();
+            let kept = all.kvs.len().min(limit as usize);
+            assert_eq!(first.kvs, all.kvs[..kept], "{limit} of {request:?}");
+            assert_eq!((first.count, first.more), (all.count, all.kvs.len() > kept));
+        }
+    }
+
+    #[test]
+    fn a_look_for_the_first_of_many_keeps_few() {
+        let mut store = KvStore::new();
+        for n in 0..10_000 {
+            store.set(&format!("{:x}", mixed(n)), "");
+        }
+        let request = RangeRequest { limit: 1, ..sorted(SortTarget::Create, SortOrder::Ascend) };
+        let request = RangeRequest { key: "\0".into(), ..request };
+        let mut chosen = Chosen::new(&request, 1);
+        let mut most = 0;
+        for (key, history) in store.in_range(&request.key, &request.range_end) {
+            chosen.offer(key, history.seen(store.revision(), store.revision()).unwrap());
+            most = most.max(chosen.found.capacity());
+        }
+        assert!((1..=2 * KEPT_MIN).contains(&most), "{most}");
+        assert_eq!((chosen.offered, chosen.sorted()[0].1.created), (10_000, 2));
+    }
+
+    fn mixed(number: u64) -> u64 {
+        number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     #[test]

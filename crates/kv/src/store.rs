@@ -17,7 +17,7 @@ use synod_api::{
 use crate::{
     KvError,
     alarms::cost,
-    auth::{Auth, AuthFeed, Caller},
+    auth::{Auth, AuthFeed, Caller, Holders},
     budget::{Budget, PAGE_BYTES},
     changes::{Change, ChangeLog},
     feed::{Commit, Event, Feed},
@@ -67,6 +67,8 @@ pub struct KvStore {
     pub(crate) leases: Leases,
     /// Users and roles. Views share them.
     pub(crate) auth: Arc<Auth>,
+    /// Whose rights to the keys of leases are known. They are no part of the replicated state.
+    pub(crate) holders: Holders,
     /// What the replicated clock showed at the last command.
     pub(crate) now_ms: u64,
     /// What was executed. It is no part of the replicated state.
@@ -141,6 +143,7 @@ impl KvStore {
             size_bytes: 0,
             leases: Leases::default(),
             auth: Arc::default(),
+            holders: Holders::default(),
             now_ms: 0,
             counted: Counted::default(),
             feed: None,

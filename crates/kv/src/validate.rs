@@ -3,6 +3,8 @@
 //! The server makes them before ordering, so that invalid requests take no room in the log. The store makes
 //! them again, since not every command comes through a server.
 
+mod encoded;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
@@ -16,10 +18,11 @@ use synod_api::{
         range_request::{SortOrder, SortTarget},
         request_op::Request,
     },
-    synod::v1::{KvCommand, kv_command::Command},
+    synod::v1::{KvCommand, KvQuery, kv_command::Command, kv_query::Query},
 };
 use synod_replica::ANSWER_BYTES_MAX;
 
+pub use self::encoded::{encoded_command, encoded_query, encoded_txn};
 use crate::{
     KvError,
     range::{End, end_of},
@@ -75,6 +78,32 @@ pub fn command(command: &KvCommand, limits: &Limits) -> Result<(), KvError> {
     }
     // The size is checked last: etcd reports the other error of a request that is both wrong and too large.
     if limits.request_bytes_max != usize::MAX && command.encoded_len() > limits.request_bytes_max {
+        return Err(KvError::RequestTooLarge);
+    }
+    Ok(())
+}
+
+/// Checks a query.
+///
+/// # Errors
+/// Those of the other functions here, [`KvError::QueryWrites`], [`KvError::RequestTooLarge`], and
+/// [`KvError::Malformed`] if the query is empty.
+pub fn query(query: &KvQuery, limits: &Limits) -> Result<(), KvError> {
+    match &query.query {
+        Some(Query::Range(request)) => range(request)?,
+        Some(Query::Txn(request)) => {
+            txn(request, limits)?;
+            if !is_read_only(request) {
+                return Err(KvError::QueryWrites);
+            }
+        }
+        // There is nothing to check in them.
+        Some(Query::HashKv(_) | Query::Status(_) | Query::LeaseTimeToLive(_) | Query::LeaseLeases(_)) => {}
+        // Those of members.
+        Some(Query::EtcdSnapshot(_) | Query::Auth(_)) => {}
+        None => return Err(KvError::Malformed("query")),
+    }
+    if limits.request_bytes_max != usize::MAX && query.encoded_len() > limits.request_bytes_max {
         return Err(KvError::RequestTooLarge);
     }
     Ok(())

@@ -7,7 +7,8 @@ use std::{
 };
 
 use synod_replica::{
-    Answer, Event, Executor, Frozen, Installed, Outcome, Replaced, RequestError, SnapshotInfo, StateMachine,
+    Answer, Begun, Event, Executor, Frozen, Installed, Outcome, Replaced, RequestError, SnapshotInfo,
+    StateMachine,
 };
 use synod_storage::SnapshotStore;
 use synod_sync::{
@@ -44,7 +45,8 @@ pub(crate) enum Job {
     Cut(oneshot::Sender<Vec<Slot>>),
     /// The state's slot and fingerprint.
     Digest(oneshot::Sender<(Slot, u64)>),
-    /// Execute what has its turn in the common order of several groups, and was left by the job before.
+    /// Execute what the job before has left: the rest of a batch whose turn was over, or what has its turn in the common
+    /// order of several groups.
     GoOn,
     /// No more jobs follow.
     Stop,
@@ -91,6 +93,15 @@ pub(crate) struct ExecutorStage<S> {
     pub(crate) ahead: Arc<Ahead>,
     /// Queries that wait for a slot.
     pub(crate) waiting: BTreeMap<Slot, Queries>,
+    /// A batch of which a part is executed. Whoever gives the jobs lets the rest follow before anything else.
+    pub(crate) begun: Option<Part>,
+}
+
+/// A batch that is being executed, and those who wait for the outcomes of its commands.
+pub(crate) struct Part {
+    begun: Begun,
+    batch: Batch,
+    replies: Vec<(usize, Reply)>,
 }
 
 /// Jobs taken before the protocol is told how far execution is.
@@ -104,12 +115,18 @@ pub(crate) enum Executors<S> {
 }
 
 impl<S: StateMachine> Executors<S> {
-    /// Does one job; the events that the replicas of groups are to be told.
-    pub(crate) fn run_job(&mut self, group: GroupId, job: Job) -> Vec<(GroupId, Event)> {
+    /// Does one job, or a part of it if that takes longer than `until`; the events that the replicas of groups are to be
+    /// told.
+    pub(crate) fn run_job(
+        &mut self,
+        group: GroupId,
+        job: Job,
+        until: Option<Instant>,
+    ) -> Vec<(GroupId, Event)> {
         let (began, worked_before) = (Instant::now(), processor_time());
         let events = match self {
             Executors::Each(stages) => {
-                let event = stages[usize::from(group.0)].run_job(job);
+                let event = stages[usize::from(group.0)].run_job(job, until);
                 event.into_iter().map(|event| (group, event)).collect()
             }
             Executors::Merged(stage) => stage.run_job(group, job),
@@ -121,11 +138,11 @@ impl<S: StateMachine> Executors<S> {
         events
     }
 
-    /// Whether more has its turn than the last job did: a job bounds what it executes, so that the thread may look at
-    /// something else.
-    pub(crate) fn has_more(&self) -> bool {
+    /// Whether the last job of the group has left something that must be done before its next: a job bounds what it
+    /// executes, so that the thread may look at something else.
+    pub(crate) fn has_more(&self, group: GroupId) -> bool {
         match self {
-            Executors::Each(_) => false,
+            Executors::Each(stages) => stages[usize::from(group.0)].begun.is_some(),
             Executors::Merged(stage) => stage.has_more(),
         }
     }
@@ -144,11 +161,11 @@ impl<S: StateMachine> Executors<S> {
                 }
                 let mut job = Some(job);
                 while let Some(next) = job.take() {
-                    for (group, event) in self.run_job(group, next) {
+                    for (group, event) in self.run_job(group, next, None) {
                         // A failed send means that the protocol's thread has ended; the stop follows.
                         let _ = protocol.send(Input::Event(group, event));
                     }
-                    job = self.has_more().then_some(Job::GoOn);
+                    job = self.has_more(group).then_some(Job::GoOn);
                 }
             }
             let mut wake = false;
@@ -191,15 +208,27 @@ impl<S: StateMachine> Executors<S> {
 }
 
 impl<S: StateMachine> ExecutorStage<S> {
-    /// Does one job; the event that the replica is to be told, if there is one.
-    pub(crate) fn run_job(&mut self, job: Job) -> Option<Event> {
+    /// Does one job, or a part of it if that takes longer than `until`; the event that the replica is to be told, if
+    /// there is one.
+    ///
+    /// # Panics
+    /// The job before was not done, and something other than its rest comes.
+    pub(crate) fn run_job(&mut self, job: Job, until: Option<Instant>) -> Option<Event> {
+        let goes_on = matches!(job, Job::GoOn | Job::Stop);
+        assert!(goes_on || self.begun.is_none(), "a batch is executed whole before anything else is done");
         match job {
-            Job::Execute { slot, ballots, batch, replies } => self.execute(slot, ballots, &batch, replies),
+            Job::Execute { slot, ballots, batch, replies } => {
+                let begun = self.executor.begin_of(GroupId::FIRST, slot, ballots, &batch);
+                self.begun = Some(Part { begun, batch, replies });
+                self.go_on(until);
+            }
             Job::Query { slot, queries } if slot <= self.executor.applied() => {
                 answer(&self.executor, queries)
             }
             Job::Query { slot, queries } => self.waiting.entry(slot).or_default().extend(queries),
-            Job::QueryAt { slots, queries } => return self.run_job(Job::Query { slot: slots[0], queries }),
+            Job::QueryAt { slots, queries } => {
+                return self.run_job(Job::Query { slot: slots[0], queries }, until);
+            }
             Job::Freeze => {
                 let slot = self.executor.applied();
                 let frozen: Box<dyn Frozen> = self.executor.freeze();
@@ -212,14 +241,22 @@ impl<S: StateMachine> ExecutorStage<S> {
             Job::Cut(reply) => {
                 let _ = reply.send(vec![self.executor.applied()]);
             }
-            Job::GoOn | Job::Stop => {}
+            Job::GoOn => self.go_on(until),
+            Job::Stop => {}
         }
         None
     }
 
-    fn execute(&mut self, slot: Slot, ballots: Ballots, batch: &Batch, replies: Vec<(usize, Reply)>) {
-        let outcomes = self.executor.execute(slot, ballots, batch, |place| awaits(&replies, place));
-        reply_to(replies, outcomes);
+    /// Executes the batch that was begun, or a part of it. Nobody learns of a part: what waits for the slot is told once
+    /// the batch is done.
+    fn go_on(&mut self, until: Option<Instant>) {
+        let Some(Part { mut begun, batch, replies }) = self.begun.take() else { return };
+        let is_over = || until.is_some_and(|until| Instant::now() >= until);
+        if !self.executor.go_on(&mut begun, &batch, |place| awaits(&replies, place), is_over) {
+            self.begun = Some(Part { begun, batch, replies });
+            return;
+        }
+        reply_to(replies, begun.into_outcomes());
         self.applied_more();
     }
 

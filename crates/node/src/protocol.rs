@@ -437,13 +437,14 @@ impl<S: StateMachine> ProtocolStage<S> {
         while let Some(group) = self.executing.pop_front() {
             let job = self.hosted[usize::from(group.0)].next_job();
             let executors = self.executors.as_mut();
-            let events = job.zip(executors).map(|(job, executors)| executors.run_job(group, job));
+            let until = Some(began + EXECUTION_TURN);
+            let events = job.zip(executors).map(|(job, executors)| executors.run_job(group, job, until));
             for (group, event) in events.into_iter().flatten() {
                 let now = self.common.clock.now();
                 self.touch(group).step(now, event);
                 changed = true;
             }
-            if self.executors.as_ref().is_some_and(Executors::has_more) {
+            if self.executors.as_ref().is_some_and(|executors| executors.has_more(group)) {
                 self.hosted[usize::from(group.0)].execute_next(Job::GoOn);
             }
             if self.hosted[usize::from(group.0)].has_jobs() {

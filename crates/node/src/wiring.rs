@@ -186,6 +186,7 @@ impl Wiring {
             shared: Arc::clone(&begun.shared),
             ahead: Arc::clone(&self.ahead),
             waiting: Default::default(),
+            begun: None,
         };
         // What the snapshot holds: it may be long until something is executed.
         stage.applied_more();

@@ -50,10 +50,39 @@ pub struct Executor<S> {
     take: Option<Take>,
     /// Batches with something to execute that were executed, if there are several groups.
     order: u64,
+    /// A batch was begun and has commands left.
+    is_within_batch: bool,
     execute_repeats: bool,
     count_twice: bool,
     forgets_sessions: bool,
     changes_wrongly: Option<Bug>,
+}
+
+/// A batch that is being executed, in parts: a batch may hold thousands of commands, and a thread that also has other
+/// things to do stops within it.
+///
+/// Between the parts the state is that of no slot: it has the effects of some commands of a slot and not of the others. So
+/// nobody may look at it then. A snapshot of it would say that it holds the whole slot, whose other commands would be
+/// lost; a query that waits for the slot would miss what was acknowledged there. The executor refuses both by a panic,
+/// and who executes in parts does nothing else with it until [`Executor::go_on`] says that the batch is done.
+#[derive(Debug)]
+#[must_use]
+pub struct Begun {
+    group: GroupId,
+    at: Slot,
+    /// Commands that are executed.
+    done: usize,
+    /// What became of them; of all, if nothing is left to execute.
+    outcomes: Vec<Outcome>,
+    is_done: bool,
+}
+
+impl Begun {
+    /// What became of each command, in order, once all are executed.
+    #[must_use]
+    pub fn into_outcomes(self) -> Vec<Outcome> {
+        self.outcomes
+    }
 }
 
 /// How far a group is executed.
@@ -105,6 +134,7 @@ impl<S: StateMachine> Executor<S> {
             heads,
             take,
             order: 0,
+            is_within_batch: false,
             execute_repeats: false,
             count_twice: false,
             forgets_sessions: false,
@@ -283,10 +313,23 @@ impl<S: StateMachine> Executor<S> {
         batch: &Batch,
         awaited: impl Fn(usize) -> bool,
     ) -> Vec<Outcome> {
+        let mut begun = self.begin_of(group, slot, ballots, batch);
+        let is_done = self.go_on(&mut begun, batch, awaited, || false);
+        assert!(is_done, "nothing breaks it off");
+        begun.into_outcomes()
+    }
+
+    /// Begins the batch of a slot, of which nothing is executed yet.
+    ///
+    /// # Panics
+    /// If a slot of the group was left out, or another batch is begun and not done.
+    pub fn begin_of(&mut self, group: GroupId, slot: Slot, ballots: Ballots, batch: &Batch) -> Begun {
+        self.assert_whole();
         let bug = self.changes_wrongly;
         let head = &mut self.heads[usize::from(group.0)];
+        let done = |outcomes| Begun { group, at: slot, done: 0, outcomes, is_done: true };
         if slot <= head.applied {
-            return batch.commands().map(|_| Outcome::Error(RequestError::OutcomeUnknown)).collect();
+            return done(batch.commands().map(|_| Outcome::Error(RequestError::OutcomeUnknown)).collect());
         }
         assert_eq!(slot, head.applied.next(), "slots are executed in order, without gaps");
         head.applied = slot;
@@ -301,10 +344,42 @@ impl<S: StateMachine> Executor<S> {
             at = Slot(self.order);
         }
         if let Some(changed) = changed {
-            return vec![Outcome::Reply(self.reconfigure(group, changed))];
+            return done(vec![Outcome::Reply(self.reconfigure(group, changed))]);
         }
-        let commands = batch.commands().enumerate();
-        commands.map(|(place, command)| self.execute_command(group, at, &command, awaited(place))).collect()
+        self.is_within_batch = true;
+        Begun { group, at, done: 0, outcomes: Vec::new(), is_done: false }
+    }
+
+    /// Executes further commands of a batch that was begun, at least one, until `is_over` says that it is time for
+    /// something else. Returns whether the batch is done.
+    pub fn go_on(
+        &mut self,
+        begun: &mut Begun,
+        batch: &Batch,
+        awaited: impl Fn(usize) -> bool,
+        mut is_over: impl FnMut() -> bool,
+    ) -> bool {
+        if begun.is_done {
+            return true;
+        }
+        for (place, command) in batch.commands().enumerate().skip(begun.done) {
+            if place > begun.done && is_over() {
+                begun.done = place;
+                return false;
+            }
+            begun.outcomes.push(self.execute_command(begun.group, begun.at, &command, awaited(place)));
+        }
+        begun.is_done = true;
+        self.is_within_batch = false;
+        true
+    }
+
+    /// The state is that of whole slots.
+    fn assert_whole(&self) {
+        assert!(
+            !self.is_within_batch,
+            "a batch is executed whole before anything else is done with the state"
+        );
     }
 
     /// Changes the group, as the replica around the protocol did when it delivered this slot. The session table is
@@ -415,12 +490,14 @@ impl<S: StateMachine> Executor<S> {
     /// Answers a query from the present state.
     #[must_use]
     pub fn query(&self, query: &Bytes) -> Bytes {
+        self.assert_whole();
         self.machine.query(query)
     }
 
     /// The same; where the answer may be large, it is only begun here.
     #[must_use]
     pub fn answer(&self, query: &Bytes) -> Answer {
+        self.assert_whole();
         self.machine.answer(query)
     }
 
@@ -428,6 +505,7 @@ impl<S: StateMachine> Executor<S> {
     /// groups without these names, since a batch that says nothing may be known here and not elsewhere.
     #[must_use]
     pub fn digest(&self) -> u64 {
+        self.assert_whole();
         let mut sum = Sum(crc32fast::Hasher::new());
         let machine = self.machine.digest();
         sum.0.update(&machine.to_le_bytes());
@@ -535,6 +613,50 @@ pub(crate) mod tests {
         );
         assert_eq!(executor.query(&Bytes::new()), "ab");
         assert_eq!(executor.applied(), Slot(2));
+    }
+
+    #[test]
+    fn a_batch_in_parts_is_the_batch_as_a_whole() {
+        let mut random = fastrand::Rng::with_seed(2);
+        for _ in 0..200 {
+            let (mut whole, mut in_parts) = (executor(), executor());
+            for slot in 1..5 {
+                // Some commands come twice.
+                let count = random.usize(1..9);
+                let commands: Vec<_> = (0..count).map(|_| (MINE(), random.u64(1..30), &b"c"[..])).collect();
+                let batch = batch(&commands);
+                let awaited = |place: usize| place.is_multiple_of(2);
+                let expected = whole.execute(Slot(slot), Ballots::ZERO, &batch, awaited);
+                let mut begun = in_parts.begin_of(GroupId::FIRST, Slot(slot), Ballots::ZERO, &batch);
+                let mut parts = 1;
+                while !in_parts.go_on(&mut begun, &batch, awaited, || random.bool()) {
+                    parts += 1;
+                }
+                assert!(parts <= commands.len());
+                assert_eq!(begun.into_outcomes(), expected);
+                assert_eq!(in_parts.digest(), whole.digest());
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_sees_a_part_of_a_batch() {
+        let batch = batch(&[(MINE(), 1, b"a"), (MINE(), 2, b"b")]);
+        let looks: [fn(&Executor<Tape>); 4] = [
+            |executor| drop(executor.freeze()),
+            |executor| drop(executor.query(&Bytes::new())),
+            |executor| drop(executor.answer(&Bytes::new())),
+            |executor| _ = executor.digest(),
+        ];
+        for look in looks {
+            let mut executor = executor();
+            let mut begun = executor.begin_of(GroupId::FIRST, Slot(1), Ballots::ZERO, &batch);
+            assert!(!executor.go_on(&mut begun, &batch, |_| true, || true));
+            let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(&executor)));
+            assert!(seen.is_err());
+            assert!(executor.go_on(&mut begun, &batch, |_| true, || true));
+            look(&executor);
+        }
     }
 
     #[test]

@@ -86,7 +86,9 @@ pub use events::{
     Action, Event, Installed, ReadId, Recovered, ReplicaStatus, RequestId, SessionCommand, SnapshotInfo,
     Waiting,
 };
-pub use executor::{Clocked, Cut, Executor, Outcome, ReadSnapshot, ReadSnapshotFrom, SNAPSHOT_FORMATS};
+pub use executor::{
+    Begun, Clocked, Cut, Executor, Outcome, ReadSnapshot, ReadSnapshotFrom, SNAPSHOT_FORMATS,
+};
 pub use follow::{Follower, MemberSet, Membership};
 pub use group::{GROUP_MEMBERS_MAX, Goal, Group, Member, MemberInfo, Standing};
 pub use history::{Fork, History, Mark};

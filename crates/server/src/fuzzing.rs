@@ -16,7 +16,8 @@ use jsonwebtoken::{Algorithm, EncodingKey, crypto::sign};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, MethodDescriptor};
-use synod_kv::{KvStore, Token};
+use synod_api::synod::v1::{ExecuteRequest, KvCommand, KvQuery, QueryRequest, kv_command::Command};
+use synod_kv::{KvStore, Token, validate};
 use synod_replica::{Context, StateMachine};
 use synod_wire::{ClusterId, ReplicaId, SessionId, Slot};
 use tokio::{
@@ -42,6 +43,7 @@ use crate::{
     gateway::{self, Gateway, POOL},
     http::Pages,
     http1,
+    message::framed,
     places::Places,
     readers::Readers,
     replica,
@@ -114,6 +116,15 @@ impl Replica for InPlace {
         _: u64,
         command: Bytes,
     ) -> Result<Bytes, RequestError> {
+        let decoded = KvCommand::decode(command.clone()).expect("what a client sends is decoded before");
+        validate::command(&decoded, &self.limits()).expect("what a client sends is checked before");
+        let is_of_servers = matches!(
+            decoded.command,
+            Some(Command::LeaseRenew(_) | Command::Auth(_) | Command::HashCheck(_))
+        );
+        assert!(!is_of_servers && !decoded.of_member, "a client sends no command of a server");
+        assert_eq!(decoded.member_id, self.status().replica.0, "the server says whose the quota is");
+        assert_eq!(decoded.quota_bytes, Config::default().quota_bytes);
         Ok(self.apply(&command))
     }
 
@@ -122,6 +133,8 @@ impl Replica for InPlace {
     }
 
     async fn query(&self, query: Bytes, _: Consistency) -> Result<replica::Answer, RequestError> {
+        let decoded = KvQuery::decode(query.clone()).expect("what a client asks is decoded before");
+        validate::query(&decoded, &self.limits()).expect("what a client asks is checked before");
         Ok(self.answer(&query))
     }
 
@@ -276,6 +289,26 @@ pub fn call(path: &str, headers: &[(&[u8], &[u8])], body: &[u8]) -> Result<(Stat
         let _ = served.expect("a connection does not panic");
         called.ok_or_else(|| "the call lasts".to_owned())
     })
+}
+
+/// Sends a command of a session, or a query, by Synod's own API; returns the status, and the bytes of the answer.
+///
+/// # Errors
+/// The server broke the call off.
+///
+/// # Panics
+/// What reaches the store was not checked, or has a field that no client may set.
+pub fn native(is_query: bool, payload: &[u8]) -> Result<(Status, Vec<u8>), String> {
+    let payload = Bytes::copy_from_slice(payload);
+    let (path, body) = match is_query {
+        true => ("/synod.v1.Native/Query", framed(&QueryRequest { payload, ..QueryRequest::default() })),
+        false => {
+            let request =
+                ExecuteRequest { session: 1, sequence: 1, lowest_outstanding: 1, payload, group: None };
+            ("/synod.v1.Native/Execute", framed(&request))
+        }
+    };
+    call(path, &[], &body)
 }
 
 /// The methods of all services.

@@ -1,6 +1,12 @@
 //! Messages of gRPC: five bytes that tell whether the message is compressed and how long it is, then protobuf.
 
-use std::{future::poll_fn, mem, time::Duration};
+use std::{
+    future::poll_fn,
+    mem,
+    pin::pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -124,6 +130,10 @@ pub(crate) struct ClientMessages<'a> {
     buffer: BytesMut,
     bounds: Bounds,
     shape: &'static Shape,
+    /// Bytes for which the client has no window again.
+    unreleased: usize,
+    /// The client sends no more.
+    ended: bool,
     charge: &'a Charge,
 }
 
@@ -135,7 +145,9 @@ impl<'a> ClientMessages<'a> {
         bounds: Bounds,
         charge: &'a Charge,
     ) -> ClientMessages<'a> {
-        ClientMessages { stream, buffer: BytesMut::new(), bounds, shape: Shape::asked_at(path), charge }
+        let (buffer, unreleased, ended) = (BytesMut::new(), 0, false);
+        let shape = Shape::asked_at(path);
+        ClientMessages { stream, buffer, unreleased, ended, bounds, shape, charge }
     }
 
     /// Waits for the next message. `None`: the client sends no more.
@@ -155,18 +167,49 @@ impl<'a> ClientMessages<'a> {
                 self.bounds.cost(&message, self.shape)?;
                 return M::decode(message).map(Some).map_err(|error| malformed(&error.to_string()));
             }
-            let piece = poll_fn(|cx| self.stream.poll_data(cx)).await;
-            let Some(piece) = piece.transpose().map_err(|error| broke_off(&error))? else {
+            if self.ended {
                 let whole = self.buffer.is_empty();
                 return if whole { Ok(None) } else { Err(malformed("it ends before its message does")) };
-            };
-            if !self.charge.grow(piece.len() as u64) {
-                return Err(too_many());
             }
             // This fails only if more is released than was received.
-            let _ = self.stream.flow_control().release_capacity(piece.len());
-            self.buffer.extend_from_slice(&piece);
+            let _ = self.stream.flow_control().release_capacity(mem::take(&mut self.unreleased));
+            poll_fn(|cx| self.poll_more(cx)).await?;
         }
+    }
+
+    /// Does some work, and takes meanwhile what the client has sent already: in `h2` each frame would take far more memory
+    /// than a small message has bytes, and a connection with thousands of them is closed. The client's window does not
+    /// open, so what is taken is bounded by it.
+    ///
+    /// # Errors
+    /// The request broke off, or there is no memory for what has come.
+    pub(crate) async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Status> {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(done));
+            }
+            while !self.ended {
+                ready!(self.poll_more(cx))?;
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Takes the next piece that has come, or learns that there is none.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let piece = ready!(self.stream.poll_data(cx)).transpose().map_err(|error| broke_off(&error))?;
+        let Some(piece) = piece else {
+            self.ended = true;
+            return Poll::Ready(Ok(()));
+        };
+        if !self.charge.grow(piece.len() as u64) {
+            return Poll::Ready(Err(too_many()));
+        }
+        self.unreleased += piece.len();
+        self.buffer.extend_from_slice(&piece);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -18,6 +18,10 @@ use crate::pings::Pings;
 /// Once this many bytes are gathered, they are sent before more are taken.
 const GATHERED_BYTES: usize = 64 << 10;
 
+/// Once about so many bytes were read, the requests that they belong to have their turn: before they take the frames, each
+/// costs `h2` more than it has bytes, and a connection with more than a few thousand of them ends.
+const READ_TURN_BYTES: usize = 16 << 10;
+
 /// Splits a stream into the end that `h2` reads and writes, and the end that sends.
 ///
 /// `pings` are those of the client.
@@ -30,13 +34,16 @@ pub(crate) fn gathering<S: AsyncRead + AsyncWrite>(stream: S, pings: Pings) -> (
         full: false,
         pings,
     })));
-    (Gathering { read, outbox: Outbox(outbox.0.clone()) }, outbox)
+    (Gathering { read, turn: 0, outbox: Outbox(outbox.0.clone()) }, outbox)
 }
 
-/// A stream that keeps what is written until the outbox sends it, or until there is much of it.
+/// A stream that keeps what is written until the outbox sends it, or until there is much of it, and that is read in
+/// turns.
 #[derive(Debug)]
 pub(crate) struct Gathering<S> {
     read: ReadHalf<S>,
+    /// Bytes that were read in this turn.
+    turn: usize,
     outbox: Outbox<S>,
 }
 
@@ -123,8 +130,14 @@ impl<S: AsyncRead + AsyncWrite> AsyncRead for Gathering<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.turn >= READ_TURN_BYTES {
+            self.turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.read).poll_read(cx, buffer))?;
+        self.turn += buffer.filled().len() - before;
         self.outbox.gathered().pings.came(&buffer.filled()[before..]);
         Poll::Ready(Ok(()))
     }

@@ -404,7 +404,7 @@ async fn the_native_service_is_no_way_around() {
                 let outcome = native.execute(with(token, execute(session, sequence, forged.clone()))).await;
                 let why = refused(outcome);
                 let claims =
-                    why.starts_with("InvalidArgument: synod: a client's command or query must not say whose");
+                    why.starts_with("InvalidArgument: synod: a client's command must not have field ");
                 assert!(claims || round == 1 && [EMPTY, DENIED].contains(&&*why), "{why} for {forged:?}");
             }
             for query in &queries {

@@ -33,6 +33,23 @@ pub(super) const TARGETS: &[Target] = &[
         words: &[b"grpc-timeout", b"hasleader", b"token", b"authorization", b"Bearer ", b"root", b"abc.1"],
     },
     Target {
+        name: "client-native",
+        about: "a command, or a query, of Synod's own API as bytes: what reaches the store is checked and bounded, and has no field \
+                that only servers set but what the server set itself",
+        run: native,
+        seeds: native_seeds,
+        memory: Memory { base: 64 << 20, times: 16 << 10 },
+        words: &[
+            b"root",
+            b"\x1a\x02\x12\x00",
+            b"\x12\x00",
+            b"\x22\x00",
+            b"\x50\x01",
+            b"\x70\x01",
+            b"\x78\x4d",
+        ],
+    },
+    Target {
         name: "client-watch",
         about: "a stream of watches with puts, deletions and compactions between; each watch is answered and told exactly what it asks for",
         run: watch,
@@ -282,6 +299,26 @@ fn call(input: &[u8]) -> Verdict {
         Ok((status, _)) => Verdict::Refused(format!("{path} {:?} {}", status.code(), status.message())),
         Err(error) => Verdict::Refused(error),
     }
+}
+
+fn native(input: &[u8]) -> Verdict {
+    let (kind, payload) = input.split_at_checked(1).unwrap_or_default();
+    let is_query = kind.first().is_some_and(|kind| kind % 2 == 1);
+    match fuzzing::native(is_query, payload) {
+        Ok((status, answer)) if status.code() as i32 == 0 => {
+            Verdict::Accepted(format!("{is_query} {}", answer.len().min(64) / 16))
+        }
+        Ok((status, _)) => Verdict::Refused(format!("{is_query} {:?} {}", status.code(), status.message())),
+        Err(error) => Verdict::Refused(error),
+    }
+}
+
+fn native_seeds() -> Vec<(String, Vec<u8>)> {
+    let kinds = [(0, super::kv::command_seeds()), (1, super::kv::query_seeds())];
+    let seeds = kinds.into_iter().flat_map(|(kind, seeds)| {
+        seeds.into_iter().map(move |(name, bytes)| (format!("{kind}-{name}"), [&[kind][..], &bytes].concat()))
+    });
+    seeds.collect()
 }
 
 /// Keys of the watches and commands of one input: few, so that they meet.

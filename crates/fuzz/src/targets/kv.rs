@@ -435,7 +435,7 @@ fn some_commands() -> Vec<(&'static str, Command)> {
     ]
 }
 
-fn command_seeds() -> Vec<(String, Vec<u8>)> {
+pub(super) fn command_seeds() -> Vec<(String, Vec<u8>)> {
     let framed = |command: &Command| {
         let bytes = encoded(command.clone());
         [&u16::try_from(bytes.len()).expect("it is small").to_le_bytes()[..], &bytes].concat()
@@ -483,7 +483,7 @@ fn query(input: &[u8]) -> Verdict {
     })
 }
 
-fn query_seeds() -> Vec<(String, Vec<u8>)> {
+pub(super) fn query_seeds() -> Vec<(String, Vec<u8>)> {
     let everything = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
     let sorted = RangeRequest { sort_order: 2, sort_target: 3, limit: 2, ..everything.clone() };
     let past = RangeRequest { revision: 3, keys_only: true, min_mod_revision: 2, ..everything.clone() };

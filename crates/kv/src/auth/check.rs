@@ -4,6 +4,11 @@
 //! a put or a deletion among it, takes the right to read; a transaction takes the rights of all its comparisons and of
 //! both its branches. Users, compactions and alarms take the role root.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
 use synod_api::{
     etcdserverpb::{PutRequest, RequestOp, TxnRequest, request_op::Request},
     synod::v1::{KvCommand, KvQuery, kv_auth_change::Change, kv_command::Command, kv_query::Query},
@@ -106,6 +111,46 @@ impl Auth {
     }
 }
 
+/// A lease of fewer keys is looked through each time.
+const KEYS_MIN: usize = 16;
+
+/// The user who was last found to have the right to put all keys of a lease: that user's next put with the lease need not
+/// look at each key again. It holds until users or roles change, or somebody else puts a key with the lease.
+///
+/// It is no part of the replicated state, and changes no outcome: all keys that the lease had were judged for this user at
+/// this revision of users and roles, and each key that came since was put by the same user. What is known counts the
+/// looks that it saves, so a budget is exceeded as without it.
+#[derive(Debug, Default)]
+pub(crate) struct Holders(Mutex<BTreeMap<i64, (u64, String)>>);
+
+impl Holders {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<i64, (u64, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_known(&self, lease: i64, auth: &Auth, caller: &Caller<'_>) -> bool {
+        let known = self.known();
+        known.get(&lease).is_some_and(|(revision, user)| *revision == auth.revision && user == caller.user)
+    }
+
+    fn found(&self, lease: i64, auth: &Auth, caller: &Caller<'_>) {
+        if auth.counts(caller) {
+            self.known().insert(lease, (auth.revision, caller.user.to_owned()));
+        }
+    }
+
+    /// The caller may add a key to the lease.
+    fn added_by(&self, lease: i64, auth: &Auth, caller: &Caller<'_>) {
+        if lease != 0 && !(auth.counts(caller) && self.is_known(lease, auth, caller)) {
+            self.forget(lease);
+        }
+    }
+
+    pub(crate) fn forget(&self, lease: i64) {
+        self.known().remove(&lease);
+    }
+}
+
 impl KvStore {
     /// Whether the caller may put this key, without anything else.
     pub(crate) fn check_plain_put(&self, caller: &Caller<'_>, key: &[u8]) -> Result<(), KvError> {
@@ -187,6 +232,7 @@ impl KvStore {
         self.auth.may_write(caller, &put.key, &[])?;
         // A user who could not end the lease must not add keys to it.
         self.may_write_keys_of(caller, put.lease, budget)?;
+        self.holders.added_by(put.lease, &self.auth, caller);
         if put.prev_kv { self.auth.may_read(caller, &put.key, &[]) } else { Ok(()) }
     }
 
@@ -229,10 +275,20 @@ impl KvStore {
         if lease == 0 || self.auth.may_administer(caller).is_ok() {
             return Ok(());
         }
+        let keys = self.leases.key_count(lease);
+        if self.holders.is_known(lease, &self.auth, caller) {
+            // As each key would.
+            self.auth.limited(caller)?;
+            return budget.look_at(keys);
+        }
         self.leases.keys_of(lease).try_for_each(|key| {
             budget.look()?;
             self.auth.may_write(caller, key, &[])
-        })
+        })?;
+        if keys >= KEYS_MIN {
+            self.holders.found(lease, &self.auth, caller);
+        }
+        Ok(())
     }
 
     fn may_read_keys_of(&self, caller: &Caller<'_>, lease: i64, budget: &mut Budget) -> Result<(), KvError> {

@@ -30,7 +30,10 @@ use synod_api::{
     },
 };
 
-pub(crate) use self::{check::Caller, ranges::Ranges};
+pub(crate) use self::{
+    check::{Caller, Holders},
+    ranges::Ranges,
+};
 use crate::{KvBug, KvError, KvStore, planted, range::bounds, store::header};
 
 /// The user that must exist before users count, and the role that permits everything. They are etcd's.

@@ -267,6 +267,75 @@ fn leases_take_the_rights_of_their_keys() {
     assert!(ask(&store, "u", listed()).is_ok());
 }
 
+/// A store that knows whose rights to the keys of leases it has found decides as one that looks at each key again.
+#[test]
+fn what_is_known_of_rights_to_a_lease_changes_no_outcome() {
+    let (mut known, mut again) = (store(), store());
+    let mut random = fastrand::Rng::with_seed(9);
+    let (mut hits, mut denials) = (0, 0);
+    for _ in 0..20_000 {
+        let user = random.choice(["u", "u", "w", "root", ""]).unwrap_or_default();
+        let (lease, start) = (random.i64(1..4), random.choice(["a", "b", "c", "c", "x"]).unwrap_or_default());
+        let key = format!("{start}{}", random.u8(0..40));
+        let attach = |lease| PutRequest { lease, ..put(&key, "") };
+        let command = match random.u8(0..100) {
+            0..=2 => Command::LeaseGrant(LeaseGrantRequest { ttl: 10, id: lease }),
+            3 => Command::LeaseRevoke(LeaseRevokeRequest { id: lease }),
+            13 => Command::LeaseRenew(KvLeaseRenew { ids: vec![1, 2, 3] }),
+            14..=20 => Command::DeleteRange(delete("x", "y")),
+            4 => Command::Auth(KvAuthChange { change: Some(grant("writer", Type::Write, "x", "y")) }),
+            5 => Command::Auth(KvAuthChange { change: Some(revoke("writer", "x", "y")) }),
+            6 => Command::Auth(KvAuthChange { change: Some(Change::Disable(AuthDisableRequest {})) }),
+            7..=12 => Command::Auth(KvAuthChange { change: Some(Change::Enable(AuthEnableRequest {})) }),
+            21..=30 => {
+                let puts = [attach(lease), PutRequest { lease, ..put("b0", "") }];
+                let request = |put| op(synod_api::etcdserverpb::request_op::Request::RequestPut(put));
+                Command::Txn(all(puts.into_iter().map(request).collect()))
+            }
+            31..=40 => Command::Put(attach(0)),
+            _ => Command::Put(attach(lease)),
+        };
+        let auth_revision =
+            if user.is_empty() { 0 } else { known.auth.revision - u64::from(random.u8(0..20) == 0) };
+        let command = command_of(user, auth_revision, command);
+        again.holders = check::Holders::default();
+        let caller = Caller::from(&command);
+        hits += u32::from(known.auth.enabled && known.holders.is_known(lease, &known.auth, &caller));
+        let outcome = known.execute(&command);
+        denials += u32::from(outcome == Err(KvError::PermissionDenied));
+        assert_eq!(outcome, again.execute(&command), "{command:?}");
+        assert_eq!(known.digest(), again.digest());
+    }
+    assert!(hits > 200 && denials > 200, "{hits} and {denials}");
+}
+
+#[test]
+fn rights_to_a_lease_are_known_until_somebody_else_adds_a_key() {
+    let mut store = store();
+    by(&mut store, "u", Command::LeaseGrant(LeaseGrantRequest { ttl: 10, id: 1 })).unwrap();
+    let attach = |key: &str| Command::Put(PutRequest { lease: 1, ..put(key, "") });
+    let knows = |store: &KvStore, user| {
+        let caller = Caller { user, revision: store.auth.revision, of_member: false };
+        store.holders.is_known(1, &store.auth, &caller)
+    };
+    (0..20).for_each(|n| drop(by(&mut store, "u", attach(&format!("a{n}"))).unwrap()));
+    assert!(knows(&store, "u") && !knows(&store, "w") && !knows(&store, "root"));
+    // A look at each key counts all the same.
+    let put_again = command_of("u", store.auth.revision, attach("a0"));
+    let caller = Caller::from(&put_again);
+    let mut budget = Budget::page();
+    (0..25).for_each(|_| store.may_write_keys_of(&caller, 1, &mut budget).unwrap());
+    assert_eq!(store.may_write_keys_of(&caller, 1, &mut budget), Err(KvError::TooManyKeys));
+    by(&mut store, "root", attach("x")).unwrap();
+    assert!(!knows(&store, "u"));
+    assert_eq!(by(&mut store, "u", attach("a1")).err(), Some(KvError::PermissionDenied));
+    by(&mut store, "root", Command::DeleteRange(delete("x", ""))).unwrap();
+    by(&mut store, "u", attach("a1")).unwrap();
+    assert!(knows(&store, "u"));
+    change_of(&mut store, add_role("other")).unwrap();
+    assert!(!knows(&store, "u"), "users and roles are others");
+}
+
 /// What many leases take to be judged is counted, so that it is not done between two commands.
 #[test]
 fn leases_without_keys_cost_who_lists_them_looks() {

@@ -6,7 +6,9 @@
 
 mod bodies;
 pub(crate) mod cluster;
+mod honest;
 mod large;
+mod native;
 mod pages;
 mod probe;
 mod report;
@@ -259,10 +261,55 @@ const ALL: &[Attack] = &[
         restarts: false,
         run: |scene| Box::pin(pages::scrapers(scene)),
     },
+    Attack {
+        name: "native-queries",
+        about: "Synod's own API: 4 connections of queries with a transaction of 700,000 empty operations",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(native::queries(scene)),
+    },
+    Attack {
+        name: "native-commands",
+        about: "Synod's own API: commands of 700,000 empty operations, 100,000 puts, 500,000 renewals, and with a quota of the client's",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: true,
+        run: |scene| Box::pin(native::commands(scene)),
+    },
+    Attack {
+        name: "honest-leases",
+        about: "no attack: one client keeps `leases` leases on one stream, and all its renewals leave at once",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(honest::leases(scene)),
+    },
+    Attack {
+        name: "honest-watches",
+        about: "no attack: one client begins `watches` watches on one stream at once",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(honest::watches(scene)),
+    },
+    Attack {
+        name: "locks",
+        about: "the log: 30 connections of `locks` calls that wait for one lock, and leave",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(honest::locks(scene)),
+    },
 ];
 
 /// Keys of parameters, with their defaults and descriptions.
-const SETTINGS: [(&str, u64, &str); 10] = [
+const SETTINGS: [(&str, u64, &str); 13] = [
     ("keys", 1_000_000, "keys of the store of large-range"),
     ("small-keys", 9_000, "keys, of 1 KiB each, of the other stores"),
     ("streams", 500, "streams on a connection of unread, unread-watches and unread-answers"),
@@ -277,6 +324,9 @@ const SETTINGS: [(&str, u64, &str); 10] = [
     ("seed", 1, "what random transactions are drawn from"),
     ("written-mib", 160, "MiB that an honest client writes during idle: logs begin new segments"),
     ("ranges", 250, "whole-store ranges of the smaller transaction of poison"),
+    ("leases", 12_000, "leases of honest-leases"),
+    ("watches", 20_000, "watches of honest-watches"),
+    ("locks", 200, "calls on a connection of locks"),
 ];
 
 /// The values of the parameters.

@@ -55,6 +55,7 @@ impl<S: StateMachine> Executor<S> {
     /// the session table a reference to each session is copied.
     #[must_use]
     pub fn freeze(&self) -> Box<dyn Frozen> {
+        self.assert_whole();
         let mut head = Writer::new();
         let written = match self.take {
             None => {
@@ -94,6 +95,7 @@ impl<S: StateMachine> Executor<S> {
     /// # Errors
     /// Those of `snapshot`; it is not one of this kind, or of another number of groups.
     pub fn restore(&mut self, snapshot: &mut dyn Read) -> io::Result<()> {
+        self.assert_whole();
         let mut snapshot = BufReader::new(snapshot);
         let heads = Heads::read_from(&mut snapshot)?;
         self.check_groups(&heads)?;
@@ -118,6 +120,7 @@ impl<S: StateMachine> Executor<S> {
     /// # Errors
     /// The snapshot is one of another number of groups.
     pub fn install(&mut self, snapshot: ReadSnapshot<S>) -> io::Result<Replaced> {
+        self.assert_whole();
         let ReadSnapshot { heads, sessions, machine } = snapshot;
         self.check_groups(&heads)?;
         let replaced: Replaced = if self.lacks(&heads) {

@@ -31,6 +31,7 @@ use crate::{
     admission::Charge,
     auth::{Caller, Who},
     call,
+    message::too_many,
     readers::{Lane, Place},
     watch::{Followed, Follower},
 };
@@ -41,6 +42,10 @@ const TTL_SECONDS: i64 = 60;
 /// Keys that may be taken out of their queues at the same time because their clients are gone. The others stay until
 /// their leases end.
 pub(super) const RELEASES_MAX: usize = 4_096;
+
+/// What a call that waits holds beside what each request does, and what its watch is charged for: measured, most of it is
+/// the state of its code.
+const WAITING_BYTES: u64 = 40 << 10;
 
 /// The keys of a queue: those that begin with its name and a slash.
 pub(super) struct Queue {
@@ -125,8 +130,6 @@ pub(super) struct Queued {
     pub(super) response: TxnResponse,
     /// The value that the key had before; `None` if it is new.
     pub(super) found: Option<Bytes>,
-    /// Whether it is at the head.
-    pub(super) is_first: bool,
 }
 
 /// A key whose client waits. If the client gives its call up, the key is deleted, as with etcd.
@@ -176,7 +179,8 @@ impl<R: Replica> Store<R> {
         Ok(granted.map_err(relayed)?.id)
     }
 
-    /// Puts the key of a lease into a queue, unless it is there.
+    /// Puts the key of a lease into a queue, unless it is there. Unlike etcd's, the transaction does not look for the head:
+    /// every replica would go through the whole queue, and the queue can only be looked at by one of them afterwards.
     pub(super) async fn enqueue(
         &self,
         who: &Who,
@@ -188,24 +192,21 @@ impl<R: Replica> Store<R> {
         let put = PutRequest { key: key.clone(), value, lease, ..PutRequest::default() };
         let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
         let op = |request| RequestOp { request: Some(request) };
-        let head = || op(Request::RequestRange(queue.head()));
         let txn = TxnRequest {
             compare: vec![created_at(key.clone(), 0)],
-            success: vec![op(Request::RequestPut(put)), head()],
-            failure: vec![op(Request::RequestRange(get)), head()],
+            success: vec![op(Request::RequestPut(put))],
+            failure: vec![op(Request::RequestRange(get))],
         };
         let mut response = self.transact(who, txn).await?;
-        let head = pair(&mut response, 1);
         let found = pair(&mut response, 0);
         let revision = response.header.unwrap_or_default().revision;
         let created = found.as_ref().map_or(revision, |found| found.create_revision);
-        let is_first = head.is_none_or(|head| head.create_revision == created);
         let found = found.map(|found| found.value);
-        Ok(Queued { ticket: Ticket { key, created }, response, found, is_first })
+        Ok(Queued { ticket: Ticket { key, created }, response, found })
     }
 
     /// Waits until a key is at the head of its queue, and deletes it if that cannot be waited for, or the result is
-    /// dropped.
+    /// dropped. Says whether it had to wait.
     pub(super) async fn until_first(
         &self,
         caller: &Caller,
@@ -213,14 +214,14 @@ impl<R: Replica> Store<R> {
         ticket: &Ticket,
         lane: &Lane,
         charge: &Charge,
-    ) -> Result<Waiting<R>, Status> {
+    ) -> Result<(Waiting<R>, bool), Status> {
         let mut waiting = self.waiting(ticket)?;
         let waited = tokio::select! {
             waited = self.until_none_before(caller, queue, ticket.created, lane, charge) => waited,
             () = self.feeds().stopping() => Err(call::stopped()),
         };
         match waited {
-            Ok(()) => Ok(waiting),
+            Ok(waited) => Ok((waiting, waited)),
             Err(status) => {
                 waiting.release().await;
                 Err(status)
@@ -250,6 +251,7 @@ impl<R: Replica> Store<R> {
         Ok(KvCommand { of_member: true, ..command }.encode_to_vec().into())
     }
 
+    /// Waits until no key is left that was created before; says whether there was one.
     async fn until_none_before(
         &self,
         caller: &Caller,
@@ -257,11 +259,19 @@ impl<R: Replica> Store<R> {
         created: i64,
         lane: &Lane,
         charge: &Charge,
-    ) -> Result<(), Status> {
+    ) -> Result<bool, Status> {
+        let mut waited = false;
         loop {
             let who = &self.user_now(caller).await?;
-            let mut found = self.found(who, queue.before(created), lane).await?;
-            let Some(KeyValue { key, .. }) = found.kvs.pop() else { return Ok(()) };
+            // This replica has executed the command that put the key, and no key comes before it any more. So what this
+            // replica knows is enough.
+            let mut found =
+                self.found_as(who, queue.before(created), Consistency::Serializable, lane).await?.0;
+            let Some(KeyValue { key, .. }) = found.kvs.pop() else { return Ok(waited) };
+            if !waited && !charge.grow(WAITING_BYTES) {
+                return Err(too_many());
+            }
+            waited = true;
             let start_revision = found.header.unwrap_or_default().revision;
             let watch = WatchCreateRequest { key, start_revision, ..WatchCreateRequest::default() };
             let mut follower = self.follow(&watch, charge)?;
@@ -291,8 +301,18 @@ impl<R: Replica> Store<R> {
         request: RangeRequest,
         lane: &Lane,
     ) -> Result<(RangeResponse, Option<Place>), Status> {
+        self.found_as(who, request, Consistency::Linearizable, lane).await
+    }
+
+    async fn found_as(
+        &self,
+        who: &Who,
+        request: RangeRequest,
+        consistency: Consistency,
+        lane: &Lane,
+    ) -> Result<(RangeResponse, Option<Place>), Status> {
         let query = validate::range(&request).map(|()| Query::Range(request));
-        let found = self.query(who, query, Consistency::Linearizable, lane, |answer| match answer {
+        let found = self.query(who, query, consistency, lane, |answer| match answer {
             Found::Range(found) => Ok(RangeResponse { header: self.header(found.header), ..found }),
             other => Err(unexpected(other)),
         });

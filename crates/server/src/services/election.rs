@@ -47,9 +47,7 @@ impl<R: Replica> Store<R> {
             self.withdraw(ticket).await;
             return Err(status);
         }
-        if !queued.is_first {
-            self.until_first(caller, &queue, ticket, lane, charge).await?.stays();
-        }
+        self.until_first(caller, &queue, ticket, lane, charge).await?.0.stays();
         let leader = LeaderKey { name, key: ticket.key.clone(), rev: ticket.created, lease };
         Ok(CampaignResponse { header: queued.response.header, leader: Some(leader) })
     }

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    future::pending,
     hash::{BuildHasher, Hasher, RandomState},
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -45,7 +46,7 @@ use crate::{
 const RENEWALS_INTERVAL: Duration = Duration::from_millis(10);
 /// Renewals in one command. The executor works for some 2 µs for each, and other commands wait as long.
 const RENEWALS_MAX: usize = 2_000;
-/// Renewals of one stream that are under way. More are read when these are answered.
+/// Renewals of one stream that are under way. What its client has sent beyond them waits as it came.
 const OUTSTANDING_MAX: usize = 1_024;
 /// Renewals of all streams that are under way, also of streams that have ended since. More are refused.
 const OUTSTANDING_ALL_MAX: usize = 1 << 17;
@@ -163,14 +164,18 @@ impl<R: Replica> Store<R> {
         let mut open = true;
         while open || !renewals.is_empty() {
             let mut frames = BytesMut::new();
+            let has_room = renewals.len() < OUTSTANDING_MAX;
+            let next =
+                async { if has_room { messages.next().await } else { messages.meanwhile(pending()).await? } };
             tokio::select! {
-                request = messages.next(), if open && renewals.len() < OUTSTANDING_MAX => match request? {
+                request = next, if open => match request? {
                     Some(LeaseKeepAliveRequest { id }) => {
                         if !charge.grow(RENEWAL_BYTES) {
                             return Err(too_many());
                         }
                         // The token must be valid with each renewal, as with etcd.
-                        let renewed = self.renew(id, self.user_now(caller).await?)?;
+                        let who = messages.meanwhile(self.user_now(caller)).await??;
+                        let renewed = self.renew(id, who)?;
                         renewals.push(async move { (id, renewed.await) });
                     }
                     None => open = false,
@@ -184,7 +189,7 @@ impl<R: Replica> Store<R> {
                 }
             }
             if !frames.is_empty() {
-                sender.send(frames.freeze()).await?;
+                messages.meanwhile(sender.send(frames.freeze())).await??;
             }
         }
         Ok(())

@@ -32,10 +32,11 @@ impl<R: Replica> Store<R> {
         let queue = Queue::new(&request.name);
         let queued = self.enqueue(who, &queue, lease, Bytes::new()).await?;
         let key = queued.ticket.key.clone();
-        if queued.is_first {
+        let (waiting, waited) = self.until_first(caller, &queue, &queued.ticket, lane, charge).await?;
+        if !waited {
+            waiting.stays();
             return Ok(LockResponse { header: queued.response.header, key });
         }
-        let waiting = self.until_first(caller, &queue, &queued.ticket, lane, charge).await?;
         let who = &self.user_now(caller).await?;
         // The lease may have ended meanwhile, and with it the key; it may stand at another place since.
         let own = self.found(who, RangeRequest { key: key.clone(), ..RangeRequest::default() }, lane).await?;

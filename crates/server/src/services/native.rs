@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use prost::{
-    DecodeError, Message,
+    Message,
     encoding::{DecodeContext, decode_key, skip_field},
 };
 use synod_api::{
@@ -15,7 +15,7 @@ use synod_api::{
         change_request::Change as Asked, kv_command::Command,
     },
 };
-use synod_kv::{KvError, validate};
+use synod_kv::validate;
 use synod_wire::{GroupId, ReplicaId, SessionId, Slot};
 use tonic::Status;
 
@@ -30,12 +30,11 @@ use crate::{
     readers::{Lane, Place},
 };
 
-/// The fields of a `KvCommand` and of a `KvQuery` that no client may set: changes of users and questions about them,
-/// comparisons of members' contents, and whose the command or query is.
-const FOR_MEMBERS_OF_COMMAND: [u32; 5] = [9, 10, 11, 12, 16];
-const FOR_MEMBERS_OF_QUERY: [u32; 4] = [7, 10, 11, 12];
-const CLAIMED: &str = "synod: a client's command or query must not say whose it is nor manage users: give a token in the \
-     request's metadata, and use etcd's service Auth";
+/// The fields of a `KvCommand` and of a `KvQuery` that no client may set: renewals of leases, which servers gather;
+/// changes of users and questions about them; comparisons of members' contents; snapshots; whose the command or query
+/// is; and the quota, with the member that raises the alarm.
+const FOR_MEMBERS_OF_COMMAND: [u32; 8] = [8, 9, 10, 11, 12, 14, 15, 16];
+const FOR_MEMBERS_OF_QUERY: [u32; 5] = [7, 10, 11, 12, 13];
 
 impl<R: Replica> Store<R> {
     pub(super) async fn open_session(
@@ -70,7 +69,6 @@ impl<R: Replica> Store<R> {
         }
         // A session's number may be that of another client's session in another group.
         let group = if in_session { Some(group.unwrap_or(0)) } else { group };
-        self.check_unclaimed(&payload, &FOR_MEMBERS_OF_COMMAND)?;
         let (replica, payload) = self.command(who, group, payload, in_session)?;
         let reply = if in_session {
             replica.execute_in_session(SessionId(session), sequence, lowest_outstanding, payload).await
@@ -87,24 +85,7 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
     ) -> Result<(QueryResponse, Option<Place>), Status> {
         let QueryRequest { payload, serializable, group } = request;
-        if payload.len() > self.limits().request_bytes_max {
-            return Err(failure(RequestError::TooLarge));
-        }
-        self.check_unclaimed(&payload, &FOR_MEMBERS_OF_QUERY)?;
-        let payload = match who {
-            None => payload,
-            Some(_) => {
-                let query = KvQuery::decode(payload).map_err(|_| refusal(&KvError::Malformed("query")))?;
-                asked_by(who, query).encode_to_vec().into()
-            }
-        };
-        let replica = match self.count() {
-            1 => self.group(group.unwrap_or(0))?,
-            groups => {
-                let query = KvQuery::decode(payload.clone()).map_err(|error| malformed("KvQuery", &error))?;
-                self.group_of(group, shards::of_query(&query, groups))?
-            }
-        };
+        let (replica, payload) = self.query_of(who, group, payload)?;
         let consistency = if serializable { Consistency::Serializable } else { Consistency::Linearizable };
         let answer = replica.query(payload, consistency).await.map_err(failure)?;
         let (reply, place) = gathered(answer, lane).await?;
@@ -164,17 +145,17 @@ impl<R: Replica> Store<R> {
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
-        if self.count() == 1 {
-            let replica = self.group(group.unwrap_or(0))?;
-            if who.is_none() {
-                return Ok((replica, payload));
-            }
-            let command = KvCommand::decode(payload).map_err(|_| refusal(&KvError::Malformed("command")))?;
-            return Ok((replica, by(who, command).encode_to_vec().into()));
+        if !self.holds_keys() {
+            return Ok((self.group(group.unwrap_or(0))?, payload));
         }
-        let command = KvCommand::decode(payload).map_err(|error| malformed("KvCommand", &error))?;
-        let replica = self.group_of(group, shards::of_command(&command, self.count()))?;
-        let mut command = self.with_quota(command);
+        check_unclaimed("command", &payload, &FOR_MEMBERS_OF_COMMAND)?;
+        validate::encoded_command(&payload, &self.limits()).map_err(|error| refusal(&error))?;
+        let command: KvCommand = decoded("KvCommand", payload)?;
+        let replica = match self.count() {
+            1 => self.group(group.unwrap_or(0))?,
+            groups => self.group_of(group, shards::of_command(&command, groups))?,
+        };
+        let mut command = by(who, self.with_quota(command));
         if !matches!(command.command, Some(Command::Put(_))) {
             // Nothing keeps an answer that leaves without a session, so it was paid for before.
             let share = if in_session { u64::MAX } else { SMALL_ANSWER_BYTES_MAX };
@@ -186,23 +167,23 @@ impl<R: Replica> Store<R> {
         Ok((replica, command.encode_to_vec().into()))
     }
 
-    /// Refuses a command or query in which a client says whose it is, or manages users: that is for servers, which find
-    /// out who the client is. Bytes that are none are left to the store, which refuses them.
-    fn check_unclaimed(&self, payload: &Bytes, for_members: &[u32]) -> Result<(), Status> {
-        if self.auth().is_none() && self.count() == 1 {
-            // The state machine need not be a key-value store.
-            return Ok(());
+    /// The replica in the group that is asked, and the query as it is asked there.
+    fn query_of(&self, who: &Who, group: Option<u32>, payload: Bytes) -> Result<(&R, Bytes), Status> {
+        if payload.len() > self.limits().request_bytes_max {
+            return Err(failure(RequestError::TooLarge));
         }
-        let mut rest = payload.clone();
-        while let Ok((field, wire_type)) = decode_key(&mut rest) {
-            if for_members.contains(&field) {
-                return Err(Status::invalid_argument(CLAIMED));
-            }
-            if skip_field(wire_type, field, &mut rest, DecodeContext::default()).is_err() {
-                break;
-            }
+        if !self.holds_keys() {
+            return Ok((self.group(group.unwrap_or(0))?, payload));
         }
-        Ok(())
+        check_unclaimed("query", &payload, &FOR_MEMBERS_OF_QUERY)?;
+        validate::encoded_query(&payload, &self.limits()).map_err(|error| refusal(&error))?;
+        let query: KvQuery = decoded("KvQuery", payload)?;
+        let replica = match self.count() {
+            1 => self.group(group.unwrap_or(0))?,
+            groups => self.group_of(group, shards::of_query(&query, groups))?,
+        };
+        validate::query(&query, &replica.limits()).map_err(|error| refusal(&error))?;
+        Ok((replica, asked_by(who, query).encode_to_vec().into()))
     }
 
     /// The replica in the group that is named, or to which the keys belong; both must agree.
@@ -374,11 +355,30 @@ fn not_here(group: u32, Elsewhere { names, client_urls }: &Elsewhere) -> Status 
     status
 }
 
-/// The status for a payload of which the group cannot be found.
-fn malformed(kind: &str, error: &DecodeError) -> Status {
-    Status::invalid_argument(format!(
-        "synod: this cluster spreads keys over several groups, so a payload is a {kind}, and this one is not: {error}"
-    ))
+/// Refuses a command or query with a field that only servers set.
+fn check_unclaimed(kind: &str, payload: &Bytes, for_members: &[u32]) -> Result<(), Status> {
+    let mut rest = payload.clone();
+    while let Ok((field, wire_type)) = decode_key(&mut rest) {
+        if for_members.contains(&field) {
+            return Err(Status::invalid_argument(format!(
+                "synod: a client's {kind} must not have field {field}, which servers set: for a user give a token in the \
+                 request's metadata; users, renewals of leases and snapshots have services of etcd's API"
+            )));
+        }
+        if skip_field(wire_type, field, &mut rest, DecodeContext::default()).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Decodes a payload of the key-value store.
+fn decoded<M: Message + Default>(kind: &str, payload: Bytes) -> Result<M, Status> {
+    M::decode(payload).map_err(|error| {
+        Status::invalid_argument(format!(
+            "synod: the state machine is the key-value store, so a payload is a {kind}, and this one is not: {error}"
+        ))
+    })
 }
 
 impl TryFrom<Asked> for Change {

@@ -66,7 +66,9 @@ impl<R: Replica> Store<R> {
     ) -> Result<(), Status> {
         let mut messages = ClientMessages::new(body, path, self.bounds(), charge);
         while let Some(request) = messages.next().await? {
-            sender.send_charged(framed(&reflected(request)), charge, &AtomicU64::new(0)).await?;
+            let taken = AtomicU64::new(0);
+            let sent = sender.send_charged(framed(&reflected(request)), charge, &taken);
+            messages.meanwhile(sent).await??;
         }
         Ok(())
     }

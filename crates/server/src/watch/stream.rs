@@ -92,7 +92,9 @@ async fn read<R: Replica>(
 ) -> Status {
     let mut is_settled = false;
     loop {
-        poll_fn(|cx| opened.out.poll_few(cx)).await;
+        if let Err(failed) = messages.meanwhile(poll_fn(|cx| opened.out.poll_few(cx))).await {
+            return failed;
+        }
         let request: WatchRequest = match messages.next().await {
             Ok(Some(request)) => request,
             Ok(None) => return pending().await,
@@ -113,7 +115,10 @@ async fn read<R: Replica>(
                     let _ = store.status(Consistency::Serializable).await;
                 }
                 // If it is refused, it may be tried again on the same stream, as with etcd.
-                let judged = store.may_watch(caller, &request).await;
+                let judged = match messages.meanwhile(store.may_watch(caller, &request)).await {
+                    Ok(judged) => judged,
+                    Err(failed) => return failed,
+                };
                 charge.give_back(if judged.is_ok() { cost } else { 2 * cost });
                 opened.ask(match judged {
                     Ok(()) => Request::Create(Box::new(create)),
