@@ -439,12 +439,12 @@ impl<R: Replica> Protocols<R> {
             Err(_) => return debug!(%peer, "the client did not begin in time"),
         };
         let Established { stream, common_name, is_http2 } = established;
-        let common_name = common_name.filter(|_| self.names_are_users);
+        let client = (peer.origin(), common_name.filter(|_| self.names_are_users));
         let web = match purpose {
             Purpose::Pages => Some(Web::of_pages(self.pages.clone())),
             Purpose::Clients | Purpose::Http => {
                 let gateway =
-                    || Gateway::new(self.store.clone(), common_name.clone(), self.terms, served_stopping);
+                    || Gateway::new(self.store.clone(), client.clone(), self.terms, served_stopping);
                 let gateway = self.json.then(gateway);
                 Some(Web::new(self.pages.clone(), gateway, Arc::clone(&self.browsers)))
             }
@@ -452,8 +452,7 @@ impl<R: Replica> Protocols<R> {
         };
         let served = match web {
             web if is_http2 => {
-                connection::serve(stream, common_name, &self.store, web.as_ref(), self.terms, stop, place)
-                    .await
+                connection::serve(stream, client, &self.store, web.as_ref(), self.terms, stop, place).await
             }
             Some(web) => serve_web(stream, &web, stop, place).await,
             None => Err("the client does not speak HTTP/2, and pages are served at other addresses".into()),

@@ -29,6 +29,7 @@ use crate::{
     admission::{Admission, Share},
     auth::{Identity, Who},
     feeds::Feeds,
+    listen::Origin,
     readers::{GATHERED_BYTES, Lane, Place, Readers, apart},
     replica,
     services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
@@ -186,8 +187,8 @@ impl<R: Replica> Store<R> {
     }
 
     /// Makes a new connection's share of the threads and places for large answers.
-    pub(crate) fn lane(&self) -> Lane {
-        self.readers.lane()
+    pub(crate) fn lane(&self, origin: Origin) -> Lane {
+        self.readers.lane(origin)
     }
 
     /// Makes a new connection's share of the memory for requests.
