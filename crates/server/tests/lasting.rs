@@ -226,7 +226,7 @@ async fn a_subscription_of_root_goes_on_until_root_loses_the_right() {
     assert!(!commands(messages).iter().any(|command| is_put(command, "late")));
 }
 
-/// For root too: whoever reads a token is that user.
+/// For root too: a reader of a token is its user.
 #[tokio::test]
 async fn a_subscription_shows_no_token_and_no_hash() {
     let (logged, server) = Logged::start();

@@ -40,8 +40,8 @@ pub trait Disk: Debug + Send + Sync {
         path.is_dir()
     }
 
-    /// What its owner, its group and others may do with a file or directory: the lowest nine bits of its mode. `None` if
-    /// this file system does not say.
+    /// What its owner, its group and others may do with a file or directory: the lowest nine bits of its mode. `None`
+    /// if this file system does not say.
     fn permissions(&self, path: &Path) -> Option<u32> {
         Some(fs::metadata(path).ok()?.mode() & 0o777)
     }

@@ -146,8 +146,8 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Whether the caller has shown a certificate that no member has. A replica that joins is a member already: whoever added
-/// it has named its peer URL. Otherwise a client with a certificate of the same authority could ask.
+/// Whether the caller has shown a certificate that no member has. A replica that joins is a member already:
+/// `member add` names its peer URL. Otherwise a client with a certificate of the same authority could ask.
 fn is_a_strangers(shared: &Shared, stream: &Stream) -> bool {
     let checks_hosts = shared.config.tls.as_ref().is_some_and(|tls| tls.checks_hosts);
     let addresses: Vec<String> = shared.peers.table().iter().map(|link| link.target().address).collect();

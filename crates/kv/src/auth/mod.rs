@@ -336,7 +336,7 @@ impl Auth {
         Ok(())
     }
 
-    /// Who may lose something by a change that is about to be made: these users, or with `None` all.
+    /// The users that may lose something by a change that is about to be made; `None` stands for all.
     fn concerned(&self, change: &Change) -> Vec<Option<String>> {
         let with = |role: &String| {
             let with = self.users.iter().filter(move |(_, user)| user.roles.contains(role));

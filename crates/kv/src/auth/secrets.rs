@@ -25,7 +25,7 @@ pub enum Shown {
 }
 
 /// What may be shown of a command to anybody, also to a user with the role root: the log is followed by programs that
-/// keep and pass on what they read, and a secret of a token makes whoever reads it that user.
+/// keep and pass on what they read, and a reader of a token is its user.
 #[must_use]
 pub fn shown(command: &Bytes) -> Shown {
     if !has_field(command, AUTH) {

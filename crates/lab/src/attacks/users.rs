@@ -127,8 +127,8 @@ async fn watch(address: SocketAddr, seen: &Mutex<Seen>) {
     seen().ended += 1;
 }
 
-/// A stranger subscribes and watches at each server. Then an operator makes users count, logs in at each server, and puts
-/// what is secret.
+/// A stranger subscribes and watches at each server. Then an operator makes users count, logs in at each server, and
+/// puts what is secret.
 pub async fn steal(scene: &mut Scene<'_>) -> Result<(), String> {
     let servers = scene.cluster.servers.map(|server| server.client);
     let seen = Arc::new(Mutex::new(Seen::default()));

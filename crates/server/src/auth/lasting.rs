@@ -1,9 +1,9 @@
 //! Calls that last, and what becomes of them when their users lose something.
 //!
-//! A watch or a subscription is judged when it begins, and may last for months. So whoever judges it registers it first;
-//! the store tells of each change that takes something from somebody ([`AuthFeed::changed`](synod_kv::AuthFeed::changed)),
-//! in its slot, and that marks the calls that it concerns before anything later can reach them. A marked call shows
-//! nothing more before it is judged again.
+//! A watch or a subscription is judged when it begins, and may last for months. So it is registered before it is
+//! judged; the store tells of each change that takes something from somebody
+//! ([`AuthFeed::changed`](synod_kv::AuthFeed::changed)), in its slot, and that marks the calls that it concerns before
+//! anything later can reach them. A marked call shows nothing more before it is judged again.
 
 use std::{
     collections::HashMap,
@@ -122,8 +122,8 @@ pub(crate) async fn until_marked(judgement: Option<&Judgement>) {
     }
 }
 
-/// How a call ends that is not judged again where it is: its client comes again, by itself if it is one of etcd's, and is
-/// judged then.
+/// How a call ends that is not judged again where it is: its client comes again, by itself if it is one of etcd's, and
+/// is judged then.
 pub(crate) fn judged_anew() -> Status {
     Status::unavailable(
         "synod: what this user may do has changed; come again, to be judged by what counts now",

@@ -1,11 +1,11 @@
 //! Hashing and comparing passwords, which takes long on purpose. Each is done on a thread of its own, at most as many
 //! at a time as half the processors, and one for each connection; whose is next is in `turns.rs`.
 //!
-//! **How long an answer takes does not tell whether there is a user.** A comparison with a hash of bcrypt takes a time that
-//! doubles with the hash's cost, and hashes may have several costs, since the setting changes. So every comparison does as
-//! much as one with the highest cost that is stored: after one of a lesser cost `c`, further ones of the costs `c`,
-//! `c + 1` and so on below the highest `h`, which sum up to 2^c + (2^c + ... + 2^(h-1)) = 2^h; and where there is no user,
-//! one of the highest.
+//! **How long an answer takes does not tell whether there is a user.** A comparison with a hash of bcrypt takes a time
+//! that doubles with the hash's cost, and hashes may have several costs, since the setting changes. So every
+//! comparison does as much as one with the highest cost that is stored: after one of a lesser cost `c`, further ones
+//! of the costs `c`, `c + 1` and so on below the highest `h`, which sum up to 2^c + (2^c + ... + 2^(h-1)) = 2^h; and
+//! where there is no user, one of the highest.
 
 use std::{fmt::Display, hint::black_box, num::NonZero, sync::Arc, thread};
 
@@ -105,8 +105,8 @@ impl Passwords {
     }
 }
 
-/// The costs of the comparisons that follow one with a hash of the cost `own`, or none, until all is done that one of the
-/// highest cost takes.
+/// The costs of the comparisons that follow one with a hash of the cost `own`, or none, until all is done that one of
+/// the highest cost takes.
 fn further_costs(own: Option<u32>, highest: u32) -> Vec<u32> {
     own.map_or_else(|| vec![highest], |own| (own..highest).collect())
 }

@@ -1,9 +1,9 @@
 //! Whose password is looked at next.
 //!
-//! Looking at a password takes long on purpose, and few threads do it, so whoever sends many wrong ones makes others
-//! wait. Therefore **each address has a queue of its own, and they have turns**: who floods one of them waits behind
-//! itself. And who logged in lately, from the same address, waits with its like only, and every other turn is theirs. When
-//! too many wait, the longest queue loses its last.
+//! Looking at a password takes long on purpose, and few threads do it, so a client that sends many wrong ones makes
+//! others wait. Therefore **each address has a queue of its own, and they have turns**: who floods one of them waits
+//! behind itself. And who logged in lately, from the same address, waits with its like only, and every other turn is
+//! theirs. When too many wait, the longest queue loses its last.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -115,7 +115,7 @@ impl State {
             };
             let Some(next) = next else { return };
             self.is_latelys = !self.is_latelys;
-            // Who waits no more has taken itself out of its queue.
+            // One that waits no more has taken itself out of its queue.
             self.free -= usize::from(next.send(()).is_ok());
         }
     }
@@ -265,7 +265,7 @@ mod tests {
             let of_flood = flood.iter_mut().find_map(has_a_turn);
             assert!(of_known.is_some() != of_flood.is_some());
             order.push(of_known.is_some());
-            // Who had its turn is gone, and its thread is free.
+            // The one that had its turn is gone, and its thread is free.
             if of_known.is_some() {
                 known.remove(0);
             } else {

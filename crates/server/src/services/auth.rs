@@ -391,7 +391,8 @@ impl<R: Replica> Store<R> {
         Err(old)
     }
 
-    /// The hash of a user's password, which is empty if there is no such user. No request of a client becomes this query.
+    /// The hash of a user's password, which is empty if there is no such user. No request of a client becomes this
+    /// query.
     async fn password_of(&self, name: &str) -> Result<KvPassword, Status> {
         let query = AuthQuery::PasswordOf(KvPasswordOf { name: name.to_owned() });
         let query = Query::Auth(KvAuthQuery { query: Some(query) });

@@ -201,7 +201,7 @@ impl<R: Replica> Sending<'_, R> {
 
     /// Puts an item as one message or several.
     async fn put(&mut self, item: Item) -> Result<(), Status> {
-        // Who was marked in a slot is told nothing of later ones.
+        // A call that was marked in a slot is told nothing of later ones.
         if self.judgement.is_some_and(Judgement::is_marked) {
             return Err(judged_anew());
         }
