@@ -181,6 +181,11 @@ fn summary(record: &LogRecord) -> String {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+    use synod_api::{
+        etcdserverpb::AuthUserAddRequest,
+        synod::v1::{KvAuthChange, KvAuthenticate, KvCommand, kv_auth_change::Change, kv_command::Command},
+    };
     use synod_wire::{Ballot, BatchBuilder, Epoch, Lsn, ReplicaId, SessionId, Slot};
 
     use super::*;
@@ -198,18 +203,21 @@ mod tests {
         }
     }
 
-    #[test]
-    fn records_are_decoded() {
+    fn accepted(payload: &[u8]) -> LogRecord {
         let mut builder = BatchBuilder::new();
-        builder.push(SessionId(1), 1, 1, b"payload");
+        builder.push(SessionId(1), 1, 1, payload);
         let accepted = synod_consensus::multipaxos::Record::Accepted {
             ballot: Ballot { round: 2, replica: ReplicaId(1) },
             first: Slot(3),
             decided: Slot(2),
             batches: [builder.finish()].into(),
         };
-        let record_of = LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() };
-        let bytes = record_of.encode().to_bytes();
+        LogRecord::Protocol { epoch: Epoch(1), record: accepted.into() }
+    }
+
+    #[test]
+    fn records_are_decoded() {
+        let bytes = accepted(b"payload").encode().to_bytes();
         assert_eq!(
             line(&record(0, 3, Some(bytes.clone())), None).unwrap(),
             "  record 7 at byte 4096, slot 3, durable through 6: accepted 2@r1 slot 3, decided 2: s1#1 unreadable\n"
@@ -218,5 +226,19 @@ mod tests {
         assert!(line(&record(5, 3, None), None).unwrap().contains(", g5 slot 3, "));
         assert!(line(&record(0, 3, None), None).unwrap().contains("CHECKSUM"));
         assert!(line(&record(0, 3, Some("?".into())), None).unwrap().contains("no record"));
+    }
+
+    #[test]
+    fn no_secret_of_a_user_is_printed() {
+        let authenticate = KvAuthenticate { name: "u".into(), secret: "s3cret".into(), ..Default::default() };
+        let add = AuthUserAddRequest { hashed_password: "s3cret".into(), ..Default::default() };
+        for change in [Change::Authenticate(authenticate), Change::UserAdd(add)] {
+            let command = Command::Auth(KvAuthChange { change: Some(change) });
+            let payload = KvCommand { command: Some(command), ..Default::default() }.encode_to_vec();
+            assert!(payload.windows(6).any(|window| window == b"s3cret"));
+            let bytes = accepted(&payload).encode().to_bytes();
+            let line = line(&record(0, 3, Some(bytes)), None).unwrap();
+            assert!(line.contains("change of users") && !line.contains("s3cret"), "{line}");
+        }
     }
 }

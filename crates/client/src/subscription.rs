@@ -17,6 +17,7 @@ use tracing::debug;
 
 use crate::{
     Client, Error,
+    auth::RENEWALS_MAX,
     endpoints::{Endpoints, backoff, describe, refused},
     error::Failure,
 };
@@ -176,7 +177,7 @@ impl Subscription {
     async fn receive(&mut self) -> Result<(), Error> {
         let mut deadline = None;
         let mut pauses = backoff();
-        let (mut attempts, mut reached) = (0, false);
+        let (mut attempts, mut reached, mut renewals) = (0, false, 0);
         // The endpoints that do not keep what comes next.
         let mut trimmed = BTreeMap::new();
         let mut silence_max = SILENCE_MAX;
@@ -185,6 +186,14 @@ impl Subscription {
             let endpoint = self.endpoints.current_url();
             let cause = match timeout_at(Instant::now() + silence_max, self.message(index)).await {
                 Ok(Ok(response)) => return self.took(endpoint, response),
+                Ok(Err(status))
+                    if renewals < RENEWALS_MAX && self.endpoints.needs_token(status.message()) =>
+                {
+                    // It is refused for its token, and asked for again with another.
+                    renewals += 1;
+                    self.stream = None;
+                    continue;
+                }
                 Ok(Err(status)) => match Failure::of(&status) {
                     // Another replica may keep more.
                     Failure::Refused if status.code() == Code::OutOfRange => {

@@ -48,7 +48,7 @@ impl KvStore {
     }
 
     fn print_auth(&self, print: &mut Fingerprint) {
-        let Auth { enabled, revision, tokens, users, roles } = &*self.auth;
+        let Auth { enabled, revision, tokens, users, roles, costs: _ } = &*self.auth;
         [u64::from(*enabled), *revision, *tokens].into_iter().for_each(|number| print.word(number));
         // The lengths of lists keep one state from looking like another.
         print.word(users.len() as u64);

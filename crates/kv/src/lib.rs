@@ -44,7 +44,7 @@ pub mod validate;
 pub mod watch;
 
 pub use alarms::ALARMS_MAX;
-pub use auth::{AuthFeed, ROOT, Token};
+pub use auth::{AuthFeed, ROOT, Shown, Token, shown};
 pub use budget::PAGE_BYTES;
 pub use error::KvError;
 pub use feed::{Change, Commit, Event, Feed, View};

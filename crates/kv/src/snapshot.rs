@@ -134,7 +134,7 @@ fn write_leases(leases: &Leases, out: &mut BlockWriter<'_>) -> io::Result<()> {
 }
 
 fn write_auth(auth: &Auth, out: &mut BlockWriter<'_>) -> io::Result<()> {
-    let Auth { enabled, revision, tokens, users, roles } = auth;
+    let Auth { enabled, revision, tokens, users, roles, costs: _ } = auth;
     out.write_all(&[u8::from(*enabled)])?;
     out.u64(*revision)?;
     out.u64(*tokens)?;

@@ -19,12 +19,12 @@ use tokio::{
     time::{self, Instant, Sleep, sleep},
 };
 use tonic::{Code, Status};
-use tracing::trace;
+use tracing::{debug, trace};
 
 use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
-    auth::Caller,
+    auth::{Caller, judged_anew},
     feeds::Feed,
     message::{RequestBody, too_many},
     readers::{GATHERED_BYTES, Lane},
@@ -170,7 +170,7 @@ impl Call {
                 if let Ok(stream) = reply.send_response(head(), false) {
                     charge.shrink_to(REQUEST_BYTES);
                     let sender = Sender::new(stream);
-                    answered(Box::pin(send_feed(sender, feed, &charge, deadline)).await);
+                    answered(Box::pin(send_feed(sender, feed, (store, &caller), &charge, deadline)).await);
                 }
             }
         }
@@ -315,7 +315,13 @@ async fn send_pieces<R: Replica>(
 }
 
 /// Sends messages at the client's pace until there is a reason to end.
-async fn send_feed(mut sender: Sender, mut feed: Box<Feed>, charge: &Charge, deadline: Deadline) -> Code {
+async fn send_feed<R: Replica>(
+    mut sender: Sender,
+    mut feed: Box<Feed>,
+    (store, caller): (&Store<R>, &Caller),
+    charge: &Charge,
+    deadline: Deadline,
+) -> Code {
     let outcome = in_time(deadline, async {
         let mut pace = Pace::new();
         if !charge.grow(HANDED_BYTES) {
@@ -324,7 +330,12 @@ async fn send_feed(mut sender: Sender, mut feed: Box<Feed>, charge: &Charge, dea
         loop {
             // Nothing is read for a client that has no room.
             pace.little_room(&mut sender, 1).await?;
+            let users_change = feed.users_change();
             let mut message = pace.paused(sender.unless_gone(feed.next())).await??;
+            if let Err(refused) = pace.paused(store.may_go_on(&mut feed, caller, users_change)).await {
+                debug!(refused = refused.message(), "a subscription ends");
+                return Err(judged_anew());
+            }
             let len = message.len() as u64;
             if !charge.grow(len) {
                 return Err(too_many());

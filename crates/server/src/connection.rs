@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use crate::{
-    Replica, call::Call, config, outbox::gathering, pings::Pings, places::Presence, readers::GATHERED_BYTES,
-    services::Store, web::Web,
+    Replica, call::Call, config, listen::Origin, outbox::gathering, pings::Pings, places::Presence,
+    readers::GATHERED_BYTES, services::Store, web::Web,
 };
 
 /// Bytes that a client may send on a stream, and on a connection, before the server has read them. A connection
@@ -61,15 +61,18 @@ pub(crate) struct Terms {
     pub keep_alive: config::KeepAlive,
 }
 
-/// Serves a connection until the client ends it; without `web` only calls of gRPC. If the client has shown a
-/// certificate, which was verified, `common_name` is its name. Once `stop` is ready, it takes no more requests and ends
+/// Where a connection comes from, and the common name of the certificate that its client has shown.
+pub(crate) type Client = (Origin, Option<Arc<str>>);
+
+/// Serves a connection until the client ends it; without `web` only calls of gRPC. A certificate that the client has
+/// shown was verified. Once `stop` is ready, it takes no more requests and ends
 /// the connection after the last answer.
 ///
 /// # Errors
 /// The client breaks HTTP/2's rules, does not begin in time, or does not answer a ping.
 pub(crate) async fn serve<R: Replica>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    common_name: Option<Arc<str>>,
+    (origin, common_name): Client,
     store: &Store<R>,
     web: Option<&Web<R>>,
     terms: Terms,
@@ -85,7 +88,7 @@ pub(crate) async fn serve<R: Replica>(
     };
     let mut keep_alive =
         KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"), keep_alive);
-    let (lane, share) = (&store.lane(), store.share());
+    let (lane, share) = (&store.lane(origin), store.share());
     // Refusals since the client last took all that was sent, and the size of the connection's window.
     let (mut refused, mut window) = (0, WINDOW_BYTES_MIN);
     // Streams that would not end by themselves end when it becomes true.

@@ -15,14 +15,18 @@ use synod_api::{
     shards::NOT_HERE,
     synod::v1::{CommandKind as Kind, DecidedBatch, DecidedCommand, GroupPoint, SubscribeResponse},
 };
-use synod_wire::{CommandKind, GroupId};
+use synod_kv::{Shown, shown};
+use synod_wire::{Command, CommandKind, GroupId, Slot};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::{sleep, timeout},
 };
 use tonic::Status;
 
-use crate::{Ordered, SubscribeError, Subscription, message::framed, readers::GATHERED_BYTES};
+use crate::{
+    Ordered, Status as ReplicaStatus, SubscribeError, Subscription, auth::Judgement, message::framed,
+    readers::GATHERED_BYTES,
+};
 
 /// Subscriptions at the same time, over all connections. Each makes the protocol's thread read the log up to 200
 /// times a second.
@@ -79,10 +83,22 @@ impl Feeds {
         mut subscription: Box<dyn Subscription>,
         leaving: Vec<GroupId>,
         place: OwnedSemaphorePermit,
+        judgement: Option<Judgement>,
     ) -> Feed {
         leaving.iter().for_each(|&group| subscription.remove(group));
         let (stopping, begun, led_at) = (self.stopping.clone(), false, Instant::now());
-        Feed { subscription, leaving, _place: place, stopping, begun, few: false, led_at }
+        let few = false;
+        Feed {
+            subscription,
+            leaving,
+            _place: place,
+            judgement,
+            users_change: None,
+            stopping,
+            begun,
+            few,
+            led_at,
+        }
     }
 }
 
@@ -92,6 +108,10 @@ pub(crate) struct Feed {
     /// Groups of which the client has not been told where they leave.
     leaving: Vec<GroupId>,
     _place: OwnedSemaphorePermit,
+    /// What permitted it. `None` if the store tells of no users: then its commands may be anything.
+    judgement: Option<Judgement>,
+    /// The last batch that was sent changes users or roles, and nothing has been sent since.
+    users_change: Option<UsersChange>,
     stopping: watch::Receiver<bool>,
     begun: bool,
     /// The last message had few bytes.
@@ -100,7 +120,37 @@ pub(crate) struct Feed {
     led_at: Instant,
 }
 
+/// Where users or roles change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UsersChange {
+    slot: Slot,
+    is_merged: bool,
+}
+
+impl UsersChange {
+    /// Whether a replica with this status has certainly executed it.
+    pub(crate) fn is_executed(&self, status: &ReplicaStatus) -> bool {
+        !self.is_merged && self.slot <= status.applied
+    }
+}
+
 impl Feed {
+    /// Where users change, after which nothing was sent. What the log has later is shown to those only who may see it
+    /// once that is executed.
+    pub(crate) fn users_change(&mut self) -> Option<UsersChange> {
+        self.users_change.take()
+    }
+
+    /// Whether somebody may have lost something since it was judged.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.judgement.as_ref().is_some_and(Judgement::is_marked)
+    }
+
+    /// It is about to be judged again.
+    pub(crate) fn judge_by(&mut self, judgement: Option<Judgement>) {
+        self.judgement = judgement;
+    }
+
     /// The next message.
     pub(crate) async fn next(&mut self) -> Result<Bytes, Status> {
         if !mem::replace(&mut self.begun, true) {
@@ -120,10 +170,13 @@ impl Feed {
             let mut bytes = 0;
             while let Some(ordered) = next {
                 bytes += ordered.batch.bytes().len();
-                batches.push(decided(&ordered));
+                let (batch, changes_users) = decided(&ordered, self.judgement.is_some());
+                batches.push(batch);
+                self.users_change = changes_users
+                    .then(|| UsersChange { slot: ordered.slot, is_merged: ordered.position.is_some() });
                 // A client that stops in the middle of a message has to know where groups leave: what they have later
                 // would come after batches of other groups that it precedes.
-                let has_room = bytes < GATHERED_BYTES && self.leaving.is_empty();
+                let has_room = bytes < GATHERED_BYTES && self.leaving.is_empty() && !changes_users;
                 next = if has_room { self.subscription.try_next() } else { None };
             }
             self.few = bytes < FEW_BYTES;
@@ -151,19 +204,32 @@ impl Feed {
     }
 }
 
-fn decided(ordered: &Ordered) -> DecidedBatch {
+/// A batch as it is sent, and whether it changes users or roles. Secrets are left out if the store has users.
+fn decided(ordered: &Ordered, has_users: bool) -> (DecidedBatch, bool) {
+    let mut changes_users = false;
+    let mut payload = |command: &Command| match command.kind {
+        CommandKind::Apply if has_users => match shown(&command.payload) {
+            Shown::Plain => command.payload.clone(),
+            Shown::OfUsers { command, changes } => {
+                changes_users |= changes;
+                command
+            }
+        },
+        _ => command.payload.clone(),
+    };
     let commands = ordered.batch.commands().map(|command| DecidedCommand {
         kind: kind(command.kind).into(),
         session: command.session.0,
         sequence: command.sequence,
-        payload: command.payload,
+        payload: payload(&command),
     });
-    DecidedBatch {
+    let batch = DecidedBatch {
         group: ordered.group.0.into(),
         slot: ordered.slot.0,
         position: ordered.position,
         commands: commands.collect(),
-    }
+    };
+    (batch, changes_users)
 }
 
 fn kind(kind: CommandKind) -> Kind {
@@ -252,7 +318,7 @@ mod tests {
         let parts = groups.into_iter().zip([part(&["a", "b", "c"]), part(&["x", "y"])]).collect();
         let feeds = Feeds::default();
         let subscription = Box::new(Lagging { subscriber, parts });
-        let mut feed = feeds.feed(subscription, vec![GroupId(1)], feeds.place().unwrap());
+        let mut feed = feeds.feed(subscription, vec![GroupId(1)], feeds.place().unwrap(), None);
         let mut told = Vec::new();
         for _ in 0..3 {
             // The frame of gRPC begins with five bytes.

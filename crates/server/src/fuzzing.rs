@@ -196,7 +196,7 @@ async fn serve(stream: tokio::io::DuplexStream, store: Arc<Store<InPlace>>) -> R
         keep_alive: config.keep_alive,
     };
     let (_running, stopping) = watch::channel(false);
-    let gateway = Gateway::new(store.clone(), None, terms, stopping);
+    let gateway = Gateway::new(store.clone(), (None, None), terms, stopping);
     let web = Web::new(
         Pages::new(store.clone(), Arc::new(Exposition::new(Registry::default()))),
         Some(gateway),
@@ -207,7 +207,7 @@ async fn serve(stream: tokio::io::DuplexStream, store: Arc<Store<InPlace>>) -> R
     let is_http2 = stream.begins_http2().await.map_err(|error: io::Error| error.to_string())?;
     let stop = pin!(std::future::pending());
     let served = match is_http2 {
-        true => connection::serve(stream, None, &store, Some(&web), terms, stop, place).await,
+        true => connection::serve(stream, (None, None), &store, Some(&web), terms, stop, place).await,
         false => http1::serve(stream, &web, stop, place).await,
     };
     served.map_err(|error| error.to_string())

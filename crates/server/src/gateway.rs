@@ -39,7 +39,7 @@ use tonic::{Code, Status};
 use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
-    connection::{self, Terms},
+    connection::{self, Client, Terms},
     fields::{Bounds, Shape},
     json::{self, Pieces},
     message::{COME_TIMEOUT, too_many},
@@ -159,7 +159,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// The gateway of one connection.
 pub(crate) struct Gateway<R> {
     store: Arc<Store<R>>,
-    common_name: Option<Arc<str>>,
+    client: Client,
     terms: Terms,
     stopping: watch::Receiver<bool>,
     share: Share,
@@ -172,12 +172,12 @@ pub(crate) struct Gateway<R> {
 impl<R: Replica> Gateway<R> {
     pub(crate) fn new(
         store: Arc<Store<R>>,
-        common_name: Option<Arc<str>>,
+        client: Client,
         terms: Terms,
         stopping: watch::Receiver<bool>,
     ) -> Gateway<R> {
         let share = store.share();
-        Gateway { store, common_name, terms, stopping, share, lane: OnceLock::new(), link: Mutex::new(None) }
+        Gateway { store, client, terms, stopping, share, lane: OnceLock::new(), link: Mutex::new(None) }
     }
 
     /// Answers a request whose path has a [`route`].
@@ -305,13 +305,13 @@ impl<R: Replica> Gateway<R> {
 
     /// The server's end of a pipe. Its type is hidden, since a connection has a gateway, whose pipe has a connection.
     fn far_end(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let (store, common_name, terms, mut stopping) =
-            (Arc::clone(&self.store), self.common_name.clone(), self.terms, self.stopping.clone());
+        let (store, client, terms, mut stopping) =
+            (Arc::clone(&self.store), self.client.clone(), self.terms, self.stopping.clone());
         Box::pin(async move {
             let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
             let place = Places::new(1).take().expect("it is free");
             // The gateway's client has the place that counts. An error means that it has left.
-            let _ = connection::serve(pipe, common_name, &store, None, terms, stop, place).await;
+            let _ = connection::serve(pipe, client, &store, None, terms, stop, place).await;
         })
     }
 

@@ -4,7 +4,7 @@ use std::{
     fmt,
     fs::{self, File},
     io,
-    net::{SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs},
     os::unix,
     path::{Path, PathBuf},
 };
@@ -134,6 +134,20 @@ pub(crate) enum Accepted {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote(Option<SocketAddr>);
 
+/// Whose connection it is, as far as addresses tell: that of an IPv4 host, or of a network of IPv6, whose hosts are one
+/// owner's. `None` for a unix socket.
+pub(crate) type Origin = Option<IpAddr>;
+
+impl Remote {
+    pub(crate) fn origin(self) -> Origin {
+        const NETWORK_BITS: u32 = 64;
+        self.0.map(|address| match address.ip().to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
+            ip => ip,
+        })
+    }
+}
+
 impl fmt::Display for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -174,7 +188,7 @@ impl Bound {
                 // stale one.
                 let _one_at_a_time = lock_folder_of(&path);
                 remove_stale(&path)?;
-                let listener = UnixListener::bind(&path)?;
+                let listener = listen_at(&path)?;
                 let file = which(&path);
                 Ok(Listener::Unix(listener, path, file))
             }
@@ -223,6 +237,17 @@ fn lock_folder_of(path: &Path) -> Option<File> {
     Some(folder)
 }
 
+/// Listens at a unix socket, which only processes of the same user, and of root, may connect to.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Nobody can connect before it listens.
+    fs::set_permissions(path, unix::fs::PermissionsExt::from_mode(0o600))?;
+    net::listen(&socket, BACKLOG.try_into().unwrap_or(i32::MAX))?;
+    UnixListener::from_std(socket.into())
+}
+
 /// Removes the file of a socket at which nobody listens any more. Anything else stays, and then listening fails.
 fn remove_stale(path: &Path) -> io::Result<()> {
     // It must not wait until a listener whose connections wait to be accepted has room for one more.
@@ -269,6 +294,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_hosts_of_a_network_have_one_origin() {
+        let origin = |address: &str| Remote(Some(address.parse().unwrap())).origin().unwrap().to_string();
+        assert_eq!(origin("10.1.2.3:4"), "10.1.2.3");
+        assert_eq!(origin("[::ffff:10.1.2.3]:4"), "10.1.2.3");
+        assert_eq!([origin("[2001:db8::1:2]:3"), origin("[2001:db8::ffff:4]:5")], ["2001:db8::"; 2]);
+        assert_eq!(Remote(None).origin(), None);
+    }
+
     #[tokio::test]
     async fn a_file_that_is_left_over_is_replaced_and_others_stay() {
         let folder = tempfile::tempdir().unwrap();
@@ -278,6 +312,8 @@ mod tests {
         drop(unix::net::UnixListener::bind(path).unwrap());
         assert!(path.exists());
         let listener = listen(&at).unwrap();
+        let mode = unix::fs::MetadataExt::mode(&fs::metadata(path).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
         assert_eq!(listen(&at).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert!(UnixStream::connect(path).await.is_ok());
         drop(listener);

@@ -17,6 +17,8 @@ use tokio::{
 };
 use tonic::Status;
 
+use crate::listen::Origin;
+
 /// An iterator over the pieces of an answer.
 pub(crate) type Source = Box<dyn Iterator<Item = Bytes> + Send>;
 
@@ -53,10 +55,10 @@ impl Readers {
         Readers { threads: places(threads), sent: places(SENT_MAX), whole: places(WHOLE_MAX) }
     }
 
-    /// Makes the share of a new connection.
-    pub(crate) fn lane(&self) -> Lane {
+    /// Makes the share of a new connection from there.
+    pub(crate) fn lane(&self, origin: Origin) -> Lane {
         let sent = places(SENT_OF_CONNECTION_MAX);
-        Lane { readers: self.clone(), piece: places(1), sent, whole: places(1), password: places(1) }
+        Lane { readers: self.clone(), origin, piece: places(1), sent, whole: places(1), password: places(1) }
     }
 }
 
@@ -64,6 +66,7 @@ impl Readers {
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
     readers: Readers,
+    origin: Origin,
     piece: Arc<Semaphore>,
     sent: Arc<Semaphore>,
     whole: Arc<Semaphore>,
@@ -99,6 +102,10 @@ impl Lane {
     /// Waits for a place for an answer in pieces.
     pub(crate) async fn sending(&self) -> Place {
         Place::new(&self.sent, &self.readers.sent).await
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Waits until no other password of the connection is looked at.

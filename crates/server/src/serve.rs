@@ -494,14 +494,14 @@ impl<R: Replica> Protocols<R> {
             Err(_) => return debug!(%peer, "the client did not begin in time"),
         };
         let Established { stream, common_name, is_http2 } = established;
-        let common_name = common_name.filter(|_| self.names_are_users);
+        let client = (peer.origin(), common_name.filter(|_| self.names_are_users));
         let web = match purpose {
             _ if is_spare && is_http2 => None,
             _ if is_spare => Some(Web::spare(self.pages.clone(), Arc::clone(&self.browsers))),
             Purpose::Pages => Some(Web::of_pages(self.pages.clone())),
             Purpose::Clients | Purpose::Http => {
                 let gateway =
-                    || Gateway::new(self.store.clone(), common_name.clone(), self.terms, served_stopping);
+                    || Gateway::new(self.store.clone(), client.clone(), self.terms, served_stopping);
                 let gateway = self.json.then(gateway);
                 Some(Web::new(self.pages.clone(), gateway, Arc::clone(&self.browsers)))
             }
@@ -510,8 +510,7 @@ impl<R: Replica> Protocols<R> {
         let served = match web {
             _ if is_spare && is_http2 => Err("all places of clients are taken".into()),
             web if is_http2 => {
-                connection::serve(stream, common_name, &self.store, web.as_ref(), self.terms, stop, place)
-                    .await
+                connection::serve(stream, client, &self.store, web.as_ref(), self.terms, stop, place).await
             }
             Some(web) => http1::serve(stream, &web, stop, place).await,
             None => Err("the client does not speak HTTP/2, and pages are served at other addresses".into()),

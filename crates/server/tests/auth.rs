@@ -2,6 +2,8 @@
 
 #[macro_use]
 mod common;
+#[path = "common/users.rs"]
+mod users;
 
 use std::{
     sync::{
@@ -17,17 +19,16 @@ use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use synod_api::v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient};
 use synod_api::{
-    authpb::{Permission, UserAddOptions, permission::Type},
+    authpb::{UserAddOptions, permission::Type},
     etcdserverpb::{
-        AuthDisableRequest, AuthEnableRequest, AuthRoleAddRequest, AuthRoleGetRequest,
-        AuthRoleGrantPermissionRequest, AuthRoleRevokePermissionRequest, AuthStatusRequest,
-        AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserDeleteRequest, AuthUserGetRequest,
-        AuthUserGrantRoleRequest, AuthUserListRequest, AuthenticateRequest, CompactionRequest, HashKvRequest,
+        AuthDisableRequest, AuthEnableRequest, AuthRoleGetRequest, AuthRoleRevokePermissionRequest,
+        AuthStatusRequest, AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserDeleteRequest,
+        AuthUserGetRequest, AuthUserListRequest, AuthenticateRequest, CompactionRequest, HashKvRequest,
         LeaseGrantRequest, LeaseKeepAliveRequest, MemberAddRequest, MemberListRequest, MemberPromoteRequest,
         MemberRemoveRequest, MemberUpdateRequest, PutRequest, RangeRequest, RequestOp, StatusRequest,
-        TxnRequest, WatchCreateRequest, WatchRequest, auth_client::AuthClient, cluster_client::ClusterClient,
-        kv_client::KvClient, lease_client::LeaseClient, maintenance_client::MaintenanceClient,
-        request_op::Request as Op, watch_client::WatchClient, watch_request::RequestUnion,
+        TxnRequest, WatchCreateRequest, WatchRequest, cluster_client::ClusterClient, kv_client::KvClient,
+        lease_client::LeaseClient, maintenance_client::MaintenanceClient, request_op::Request as Op,
+        watch_client::WatchClient, watch_request::RequestUnion,
     },
     synod::v1::{
         self as native, ChangeRequest, ExecuteRequest, KvAuthChange, KvAuthQuery, KvAuthenticate, KvCommand,
@@ -37,22 +38,11 @@ use synod_api::{
     },
 };
 use synod_kv::{AuthFeed, KvStore, Token};
-use synod_server::{
-    Answer, Auth, Config, Consistency, InMemory, Replica, RequestError, Server, TokenKind, Watches,
-};
+use synod_server::{Answer, Auth, Config, Consistency, InMemory, Replica, RequestError, Server, TokenKind};
 use tempfile::TempDir;
 use tokio::sync::Notify;
-use tonic::{Code, Request, Status, transport::Channel};
-
-/// The least cost: these tests are not about guessing passwords.
-const COST: u32 = 4;
-
-/// A store whose server has users and watches.
-fn with_users(tokens: TokenKind) -> (KvStore, Config) {
-    let (auth, watches) = (Auth::new(tokens, COST), Watches::new());
-    let store = KvStore::new().feeding(watches.feed()).authenticating(auth.feed());
-    (store, Config { auth: Some(auth), watches: Some(watches), ..config() })
-}
+use tonic::{Code, Request, transport::Channel};
+use users::{COST, DENIED, EMPTY, FAILED, INVALID, OLD, Users, get, put, refused, with, with_users};
 
 /// Tokens that are signed with a key in this folder, and valid for so long.
 fn signed(folder: &TempDir, ttl: &str) -> TokenKind {
@@ -65,96 +55,6 @@ fn signed(folder: &TempDir, ttl: &str) -> TokenKind {
 fn server() -> Server {
     let (store, config) = with_users(TokenKind::default());
     serve(&config, replica_of(store))
-}
-
-/// A request with this token.
-fn with<T>(token: &str, request: T) -> Request<T> {
-    let mut request = Request::new(request);
-    if !token.is_empty() {
-        request.metadata_mut().insert("token", token.parse().unwrap());
-    }
-    request
-}
-
-#[track_caller]
-fn refused<T: std::fmt::Debug>(outcome: Result<T, Status>) -> String {
-    let status = outcome.unwrap_err();
-    format!("{:?}: {}", status.code(), status.message())
-}
-
-const EMPTY: &str = "InvalidArgument: etcdserver: user name is empty";
-const DENIED: &str = "PermissionDenied: etcdserver: permission denied";
-const INVALID: &str = "Unauthenticated: etcdserver: invalid auth token";
-const OLD: &str = "InvalidArgument: etcdserver: revision of auth store is old";
-const FAILED: &str = "InvalidArgument: etcdserver: authentication failed, invalid user ID or password";
-
-struct Users {
-    auth: AuthClient<Channel>,
-    /// The token of the user who manages users.
-    token: String,
-}
-
-impl Users {
-    async fn new(server: &Server) -> Users {
-        Users { auth: AuthClient::new(connect(server).await), token: String::new() }
-    }
-
-    async fn add(&mut self, name: &str, password: &str) {
-        let request =
-            AuthUserAddRequest { name: name.into(), password: password.into(), ..Default::default() };
-        self.auth.user_add(with(&self.token, request)).await.unwrap();
-    }
-
-    async fn role(&mut self, name: &str) {
-        self.auth.role_add(with(&self.token, AuthRoleAddRequest { name: name.into() })).await.unwrap();
-    }
-
-    async fn grant(&mut self, user: &str, role: &str) {
-        let request = AuthUserGrantRoleRequest { user: user.into(), role: role.into() };
-        self.auth.user_grant_role(with(&self.token, request)).await.unwrap();
-    }
-
-    async fn permit(&mut self, role: &str, kind: Type, key: &str, end: &str) {
-        let (key, range_end) = (key.to_owned().into(), end.to_owned().into());
-        let perm = Some(Permission { perm_type: kind.into(), key, range_end });
-        let request = AuthRoleGrantPermissionRequest { name: role.into(), perm };
-        self.auth.role_grant_permission(with(&self.token, request)).await.unwrap();
-    }
-
-    async fn authenticate(&mut self, name: &str, password: &str) -> Result<String, Status> {
-        let request = AuthenticateRequest { name: name.into(), password: password.into() };
-        self.auth.authenticate(request).await.map(|answer| answer.into_inner().token)
-    }
-
-    /// The user root, a user `u` who may do everything with keys that begin with `u`, and users count.
-    async fn enabled(server: &Server) -> (Users, String) {
-        let mut users = Users::new(server).await;
-        assert_eq!(
-            refused(users.authenticate("root", "rootpw").await),
-            "FailedPrecondition: etcdserver: authentication is not enabled"
-        );
-        let enable = users.auth.auth_enable(AuthEnableRequest {}).await;
-        assert_eq!(refused(enable), "FailedPrecondition: etcdserver: root user does not exist");
-        users.add("root", "rootpw").await;
-        users.add("u", "upw").await;
-        users.role("root").await;
-        users.role("editor").await;
-        users.permit("editor", Type::Readwrite, "u", "v").await;
-        users.grant("root", "root").await;
-        users.grant("u", "editor").await;
-        users.auth.auth_enable(AuthEnableRequest {}).await.unwrap();
-        users.token = users.authenticate("root", "rootpw").await.unwrap();
-        let token = users.authenticate("u", "upw").await.unwrap();
-        (users, token)
-    }
-}
-
-fn put(key: &str) -> PutRequest {
-    PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() }
-}
-
-fn get(key: &str, end: &str) -> RangeRequest {
-    RangeRequest { key: key.to_owned().into(), range_end: end.to_owned().into(), ..Default::default() }
 }
 
 #[tokio::test]
@@ -558,6 +458,10 @@ impl AuthFeed for LateFeed {
 
     fn void(&self, user: Option<&str>) {
         self.feed.void(user);
+    }
+
+    fn changed(&self, user: Option<&str>) {
+        self.feed.changed(user);
     }
 }
 

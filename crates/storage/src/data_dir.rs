@@ -133,6 +133,11 @@ impl DataDir {
         refuse_unfinished(&*disk, path)?;
         refuse_etcds(&*disk, path)?;
         create_dir(&*disk, path)?;
+        if let Some(warning) =
+            disk.permissions(path).and_then(|permissions| open_to_others(path, permissions))
+        {
+            tracing::warn!("{warning}");
+        }
         if disk.file_bytes(&path.join(FILE_NAME)).is_err() {
             // Where the identity file exists, an earlier start has already made the way to the directory durable.
             sync_way_to(&*disk, path)?;
@@ -362,12 +367,34 @@ fn refuse_etcds(disk: &dyn Disk, path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
+/// A warning if others than the owner may look into a data directory, as an earlier version or an operator made it.
+fn open_to_others(path: &Path, permissions: u32) -> Option<String> {
+    let dir = path.display();
+    (permissions & 0o077 != 0).then(|| {
+        format!(
+            "other users of this machine may use the data directory {dir} (its permissions are {permissions:03o}), in which are \
+             tokens, hashes of passwords and all keys; close it with: chmod -R go= {dir}"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
     use crate::{Options, Wal, disk::RealDisk, faulty::FaultyDisk};
+
+    #[test]
+    fn a_directory_that_others_may_use_is_warned_of() {
+        let dir = Path::new("/var/lib/synod");
+        assert_eq!(open_to_others(dir, 0o700), None);
+        for permissions in [0o701, 0o710, 0o750, 0o755, 0o777] {
+            let warning = open_to_others(dir, permissions).unwrap();
+            assert!(warning.contains(&format!("are {permissions:o})")), "{warning}");
+            assert!(warning.ends_with("chmod -R go= /var/lib/synod"), "{warning}");
+        }
+    }
 
     fn open(path: &Path, cluster: u64, replica: u64) -> Result<DataDir, StorageError> {
         DataDir::open(path, ClusterId(cluster), ReplicaId(replica), "n1", Durability::Sync)

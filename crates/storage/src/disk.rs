@@ -6,7 +6,7 @@ use std::{
     fs::{self, File, TryLockError},
     hash::{BuildHasher, RandomState},
     io::{self, IoSlice},
-    os::unix::fs::FileExt,
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -40,12 +40,18 @@ pub trait Disk: Debug + Send + Sync {
         path.is_dir()
     }
 
-    /// Creates a directory in one that exists.
+    /// What its owner, its group and others may do with a file or directory: the lowest nine bits of its mode. `None`
+    /// if this file system does not say.
+    fn permissions(&self, path: &Path) -> Option<u32> {
+        Some(fs::metadata(path).ok()?.mode() & 0o777)
+    }
+
+    /// Creates a directory in one that exists. Nobody but its owner may enter it.
     ///
     /// # Errors
     /// It exists, its parent does not, or the file system fails.
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir(dir)
+        fs::DirBuilder::new().mode(0o700).create(dir)
     }
 
     /// Names of a directory's entries, in any order. A name that is not valid text is not one of Synod's and
@@ -100,7 +106,9 @@ pub trait Disk: Debug + Send + Sync {
     /// # Errors
     /// The file cannot be opened or locked.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Guard>>> {
-        let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
+        let mut options = File::options();
+        let file =
+            options.create(true).truncate(false).read(true).write(true).mode(FILE_PERMISSIONS).open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -191,10 +199,13 @@ pub fn the_disk() -> Arc<dyn Disk> {
     Arc::new(crate::explored::disk())
 }
 
+/// Only the owner reads and writes what is created: logs and snapshots hold tokens and hashes of passwords.
+const FILE_PERMISSIONS: u32 = 0o600;
+
 /// Opens a file of the real file system.
 pub(crate) fn open_real(path: &Path, how: How) -> io::Result<File> {
     let mut options = File::options();
-    options.read(true).write(how != How::Read);
+    options.read(true).write(how != How::Read).mode(FILE_PERMISSIONS);
     match how {
         How::Read | How::Write => options.open(path),
         How::Create => options.create(true).truncate(true).open(path),
@@ -428,12 +439,37 @@ pub(crate) fn file_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, Sto
     Ok(names)
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_created_is_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_folder = |name: &str| folder.path().join(name);
+        create_dir(&RealDisk, &in_folder("a/b")).unwrap();
+        RealDisk.open(&in_folder("new"), How::CreateNew).unwrap();
+        RealDisk.open(&in_folder("emptied"), How::Create).unwrap();
+        replace_file(&RealDisk, &in_folder("replaced"), b"x").unwrap();
+        RealDisk.lock(&in_folder("lock")).unwrap();
+        for (name, permissions) in [
+            ("a", 0o700),
+            ("a/b", 0o700),
+            ("new", 0o600),
+            ("emptied", 0o600),
+            ("replaced", 0o600),
+            ("lock", 0o600),
+        ] {
+            assert_eq!(RealDisk.permissions(&in_folder(name)), Some(permissions), "{name}");
+        }
+    }
+}
+
 /// A disk that crashes, for tests of files that are replaced.
 #[cfg(test)]
 pub(crate) mod crash {
     use std::{
         collections::{BTreeMap, BTreeSet},
-        os::unix::fs::MetadataExt,
         sync::{Arc, Mutex},
     };
 

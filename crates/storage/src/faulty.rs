@@ -568,6 +568,10 @@ impl Disk for FaultyDisk {
         state.find(path).is_ok_and(|inode| state.dir(inode).is_ok())
     }
 
+    fn permissions(&self, _: &Path) -> Option<u32> {
+        None
+    }
+
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.lock_state();
         state.step()?;

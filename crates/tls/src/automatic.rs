@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     io::Write as _,
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -28,7 +28,8 @@ pub fn self_signed(folder: &Path, hosts: &[String], years: u32) -> Result<Identi
     }
     let unreadable = |source| TlsError::Unreadable { path: folder.to_owned(), source };
     let refused = |error: rcgen::Error| TlsError::Settings(format!("no certificate can be made: {error}"));
-    fs::create_dir_all(folder).map_err(unreadable)?;
+    // It may be this that creates the data directory.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unreadable)?;
     let mut wanted = CertificateParams::new(hosts).map_err(refused)?;
     wanted.distinguished_name = rcgen::DistinguishedName::new();
     wanted.distinguished_name.push(DnType::OrganizationName, "synod");

@@ -65,6 +65,19 @@ impl TlsError {
     }
 }
 
+/// A warning if every user of this machine may use the file of a key. A group may: that is how keys reach containers.
+#[must_use]
+pub fn key_is_open(path: &Path) -> Option<String> {
+    let permissions = fs::metadata(path).ok()?.mode() & 0o777;
+    (permissions & 0o007 != 0).then(|| {
+        let path = path.display();
+        format!(
+            "other users of this machine may use the key in {path} (its permissions are {permissions:03o}); close it with: \
+             chmod o= {path}"
+        )
+    })
+}
+
 /// What tells whether a file has changed; `None` for one that is not there.
 pub(crate) type Stamp = Option<(SystemTime, u64, u64)>;
 
@@ -191,4 +204,27 @@ pub(crate) fn revoked(path: &Path) -> Result<webpki::OwnedCertRevocationList, Tl
             format!("it holds no list of revoked certificates ({error}); accepted: X.509 v2, DER or PEM");
         TlsError::content(path, why)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_others_may_use_is_warned_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("key.pem");
+        fs::write(&key, "a key").unwrap();
+        let warning = |mode| {
+            fs::set_permissions(&key, PermissionsExt::from_mode(mode)).unwrap();
+            key_is_open(&key)
+        };
+        assert_eq!([0o600, 0o400, 0o640].map(warning), [None, None, None]);
+        for mode in [0o644, 0o604, 0o602] {
+            assert!(warning(mode).unwrap().contains(&format!("are {mode:o}); close it with: chmod o= /")));
+        }
+        assert_eq!(key_is_open(&folder.path().join("none")), None);
+    }
 }

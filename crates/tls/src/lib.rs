@@ -34,7 +34,7 @@ pub use automatic::self_signed;
 pub use certificate::common_name;
 pub use connector::Connector;
 pub use explain::{explain, explain_io};
-pub use files::{Identity, TlsError};
+pub use files::{Identity, TlsError, key_is_open};
 pub use policy::{Policy, PolicyError};
 pub use verify::{Allowed, Trust, is_valid_for};
 

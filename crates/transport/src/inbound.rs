@@ -312,7 +312,7 @@ impl Receiver {
         // A member whose address has no TLS yet is called without; its certificate need not be for that host.
         if is_dialled_with_tls(&address)
             && config.tls.as_ref().is_some_and(|tls| tls.checks_hosts)
-            && self.stream.is_shown_for_another(host(&address))
+            && self.stream.is_shown_for_others([host(&address)])
         {
             self.shared.complain(|| {
                 format!(

@@ -118,6 +118,16 @@ pub(crate) fn serve(
         handshake::refuse(stream, &refusal, &shared.config.versions, me.who.incarnation);
         Err(HandshakeError::Refused(refusal))
     };
+    if is_a_strangers(shared, stream) {
+        shared.complain(|| {
+            format!(
+                "the certificate of {remote}, which asks for the members, is valid for the host of no member's peer URL; \
+                 give it one that is, add it as a member first, or start this replica with \
+                 --peer-skip-client-san-verification"
+            )
+        });
+        return refuse(Refusal::OtherHost);
+    }
     let Some(_permit) = Permit::take(shared) else { return refuse(Refusal::Busy) };
     let answer = (shared.config.answer)();
     if answer.len() > ANSWER_BYTES_MAX {
@@ -134,6 +144,14 @@ pub(crate) fn serve(
         info!(%remote, bytes = answer.len(), suppressed, "answered an inquiry");
     }
     Ok(())
+}
+
+/// Whether the caller has shown a certificate that no member has. A replica that joins is a member already:
+/// `member add` names its peer URL. Otherwise a client with a certificate of the same authority could ask.
+fn is_a_strangers(shared: &Shared, stream: &Stream) -> bool {
+    let checks_hosts = shared.config.tls.as_ref().is_some_and(|tls| tls.checks_hosts);
+    let addresses: Vec<String> = shared.peers.table().iter().map(|link| link.target().address).collect();
+    checks_hosts && stream.is_shown_for_others(addresses.iter().map(|address| host(address)))
 }
 
 /// The right to answer one inquiry, which ends when this is dropped.

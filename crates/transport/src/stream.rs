@@ -120,12 +120,13 @@ impl Stream {
         self.secure(connection.into(), timeout)
     }
 
-    /// Whether the other side has shown a certificate, and that is not valid for this host.
-    pub(crate) fn is_shown_for_another(&self, host: &str) -> bool {
+    /// Whether the other side has shown a certificate, and that is valid for none of these hosts.
+    pub(crate) fn is_shown_for_others<'a>(&self, hosts: impl IntoIterator<Item = &'a str>) -> bool {
         let Some(session) = self.tls.get() else { return false };
         let state = lock(&session.state);
         let shown = state.connection.peer_certificates().and_then(|chain| chain.first());
-        shown.is_some_and(|certificate| !synod_tls::is_valid_for(certificate, bare(host)))
+        let is_for = |certificate, host| synod_tls::is_valid_for(certificate, bare(host));
+        shown.is_some_and(|certificate| !hosts.into_iter().any(|host| is_for(certificate, host)))
     }
 
     fn secure(&self, mut connection: Connection, timeout: Duration) -> Result<(), HandshakeError> {

@@ -20,7 +20,7 @@ use synod_tls::{
     authority::{Authority, Wanted},
     rustls::{ClientConnection, pki_types::ServerName},
 };
-use synod_transport::{Config, Event, InquireError, Tls, inquire};
+use synod_transport::{Config, Event, InquireError, Peer, Tls, inquire};
 use synod_wire::ReplicaId;
 use tracing::{
     Event as Logged, Metadata, Subscriber,
@@ -361,6 +361,7 @@ fn an_inquiry_needs_tls_too() {
     let answering = Config {
         tls: Some(mine.clone()),
         answer: Arc::new(|| Bytes::from_static(b"the members")),
+        peers: vec![Peer { id: ReplicaId(2), address: "https://127.0.0.1:1".into() }],
         ..config(1, 1, &[address])
     };
     let one = Replica::start(answering, listener);
@@ -373,6 +374,42 @@ fn an_inquiry_needs_tls_too() {
     assert!(error.to_string().contains("the other side expects TLS"), "{error}");
     let stranger = tls(&Authority::new(), "stranger", Allowed::All);
     inquire(&secured, Some(&stranger), WAIT_MAX).unwrap_err();
+    one.stop();
+}
+
+/// Otherwise a client with a certificate of the same authority could ask for members and settings.
+#[test]
+fn an_inquiry_is_answered_to_a_certificate_for_the_host_of_a_member() {
+    let authority = Authority::new();
+    let listener = listeners(1).pop().unwrap();
+    let address = listener.local_addr().unwrap();
+    let answering = |listener, tls| {
+        let to_come = "https://joins.example:2380".to_owned();
+        let answering = Config {
+            tls: Some(tls),
+            answer: Arc::new(|| Bytes::from_static(b"the members")),
+            peers: vec![Peer { id: ReplicaId(2), address: to_come }],
+            ..config(1, 1, &[address])
+        };
+        Replica::start(answering, listener)
+    };
+    let one = answering(listener, tls(&authority, "r1", Allowed::All));
+    let secured = format!("https://{address}");
+    let asks = |hosts| {
+        let wanted = Wanted { file: "asks", hosts, ..Wanted::default() };
+        let shown = tls_with(&authority, &wanted, Trust::of(authority.certificate()));
+        inquire(&secured, Some(&shown), WAIT_MAX)
+    };
+    assert_eq!(asks(&["joins.example"]).unwrap(), "the members");
+    for hosts in [&["client.example"][..], &[]] {
+        let refused = asks(hosts).unwrap_err().to_string();
+        assert!(refused.contains("is not valid for the host of its peer URL"), "{refused}");
+    }
+    one.stop();
+    let mut unchecked = tls(&authority, "r1", Allowed::All);
+    unchecked.checks_hosts = false;
+    let one = answering(std::net::TcpListener::bind(address).unwrap(), unchecked);
+    assert_eq!(asks(&["client.example"]).unwrap(), "the members");
     one.stop();
 }
 

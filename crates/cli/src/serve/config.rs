@@ -1,6 +1,13 @@
 //! Turns flags into configurations, with the checks that need more than one flag.
 
-use std::{borrow::Cow, collections::BTreeMap, num::NonZero, path::PathBuf, thread, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    num::NonZero,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use synod_consensus::{Combination, CombinationError, ElectionKind, Overrides, ProtocolKind};
 use synod_node::{MemberAddress, Merging, Threads};
@@ -126,6 +133,8 @@ pub fn check(args: &ServeArgs) -> Result<Checked, ConfigError> {
     let AuthArgs { auth_token, auth_token_ttl, bcrypt_cost } = &args.auth;
     let ttl = Duration::from_secs((*auth_token_ttl).into());
     let tokens = TokenKind::parse(auth_token, ttl).or_else(|why| wrong("auth-token", auth_token, why))?;
+    let keys = auth_token.split(',').filter_map(|option| option.strip_prefix("priv-key="));
+    warnings.extend(keys.filter_map(|key| synod_tls::key_is_open(Path::new(key))));
     let server = synod_server::Config {
         auth: Some(Auth::new(tokens, *bcrypt_cost)),
         names_are_users: args.tls.client_cert_auth,

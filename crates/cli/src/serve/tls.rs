@@ -7,7 +7,7 @@ use std::{
 
 use synod_node::Tls;
 use synod_server::Config as ServerConfig;
-use synod_tls::{Acceptor, Allowed, Connector, Identity, Policy, TlsError, Trust, self_signed};
+use synod_tls::{Acceptor, Allowed, Connector, Identity, Policy, TlsError, Trust, key_is_open, self_signed};
 
 use super::{
     config::{ConfigError, wrong},
@@ -124,7 +124,10 @@ impl TlsPlan {
     pub fn start(self, data_dir: &Path) -> Result<(Option<Acceptor>, Option<Tls>), TlsError> {
         let TlsPlan { policy, years, clients, peers, calls_as, checks_hosts } = self;
         let shown = |shown: Shown| match shown {
-            Shown::Given(identity) => Ok((identity, false)),
+            Shown::Given(identity) => {
+                key_is_open(&identity.key).into_iter().for_each(|warning| tracing::warn!("{warning}"));
+                Ok((identity, false))
+            }
             Shown::Made { hosts, folder } => {
                 self_signed(&data_dir.join("fixtures").join(folder), &hosts, years).map(|made| (made, true))
             }

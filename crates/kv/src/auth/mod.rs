@@ -5,7 +5,9 @@
 //! The store never sees a password: a server hashes it, or compares it with the hash, before it proposes the command.
 
 mod check;
+mod costs;
 mod ranges;
+mod secrets;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,8 +32,10 @@ use synod_api::{
     },
 };
 
+pub use self::secrets::{Shown, shown};
 pub(crate) use self::{
     check::{Caller, Holders},
+    costs::Costs,
     ranges::Ranges,
 };
 use crate::{KvBug, KvError, KvStore, planted, range::bounds, store::header};
@@ -50,6 +54,10 @@ pub trait AuthFeed: fmt::Debug + Send + Sync {
 
     /// The tokens of this user, or of all users, are void.
     fn void(&self, user: Option<&str>);
+
+    /// This user, or any, may have lost a right, a password or the right to be nobody: what was permitted before, and
+    /// lasts, has to be judged again. [`AuthFeed::state`] was told before.
+    fn changed(&self, user: Option<&str>);
 }
 
 /// A simple token, as its server issued it. It is written `SECRET.NUMBER`.
@@ -82,6 +90,8 @@ pub(crate) struct Auth {
     pub(crate) tokens: u64,
     pub(crate) users: BTreeMap<String, User>,
     pub(crate) roles: BTreeMap<String, Role>,
+    /// Of the users' hashes, from which they follow.
+    pub(crate) costs: Costs,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,7 +151,8 @@ impl Auth {
 
 impl Default for Auth {
     fn default() -> Auth {
-        Auth { enabled: false, revision: 1, tokens: 0, users: BTreeMap::new(), roles: BTreeMap::new() }
+        let (users, roles, costs) = Default::default();
+        Auth { enabled: false, revision: 1, tokens: 0, users, roles, costs }
     }
 }
 
@@ -161,6 +172,8 @@ impl Auth {
     pub(crate) fn complete(mut self) -> Auth {
         let names: Vec<String> = self.users.keys().cloned().collect();
         names.iter().for_each(|name| self.refresh(name));
+        self.costs = Costs::default();
+        self.users.values().for_each(|user| self.costs.add(&user.password_hash));
         self
     }
 
@@ -232,6 +245,7 @@ impl Auth {
         }
         let no_password = request.options.is_some_and(|options| options.no_password);
         let password_hash = if no_password { String::new() } else { request.hashed_password.clone() };
+        self.costs.add(&password_hash);
         let user = User { password_hash, no_password, ..User::default() };
         self.users.insert(request.name.clone(), user);
         Ok(())
@@ -241,13 +255,17 @@ impl Auth {
         if self.enabled && name == ROOT {
             return Err(KvError::InvalidAuthMgmt);
         }
-        self.users.remove(name).map(drop).ok_or(KvError::UserNotFound)
+        let user = self.users.remove(name).ok_or(KvError::UserNotFound)?;
+        self.costs.remove(&user.password_hash);
+        Ok(())
     }
 
     fn user_change_password(&mut self, request: &AuthUserChangePasswordRequest) -> Result<(), KvError> {
-        let user = self.user(&request.name)?;
+        let user = self.users.get_mut(&request.name).ok_or(KvError::UserNotFound)?;
         if !user.no_password {
+            self.costs.remove(&user.password_hash);
             user.password_hash.clone_from(&request.hashed_password);
+            self.costs.add(&user.password_hash);
         }
         Ok(())
     }
@@ -322,6 +340,26 @@ impl Auth {
         Ok(())
     }
 
+    /// The users that may lose something by a change that is about to be made; `None` stands for all.
+    fn concerned(&self, change: &Change) -> Vec<Option<String>> {
+        let with = |role: &String| {
+            let with = self.users.iter().filter(move |(_, user)| user.roles.contains(role));
+            with.map(|(name, _)| Some(name.clone())).collect()
+        };
+        match change {
+            Change::Enable(_) if !self.enabled => vec![None],
+            Change::UserDelete(request) => vec![Some(request.name.clone())],
+            Change::UserChangePassword(request) => vec![Some(request.name.clone())],
+            Change::UserRevokeRole(request) => vec![Some(request.name.clone())],
+            Change::RoleDelete(request) => with(&request.role),
+            // A permission that is granted again may be a lesser one.
+            Change::RoleGrantPermission(request) => with(&request.name),
+            Change::RoleRevokePermission(request) => with(&request.role),
+            Change::Enable(_) | Change::Disable(_) | Change::Authenticate(_) => Vec::new(),
+            Change::UserAdd(_) | Change::UserGrantRole(_) | Change::RoleAdd(_) => Vec::new(),
+        }
+    }
+
     /// The password hash of a user, for a server that compares.
     fn password_of(&self, name: &str) -> Result<KvPassword, KvError> {
         if !self.enabled {
@@ -331,7 +369,8 @@ impl Auth {
         if user.no_password {
             return Err(KvError::NoPasswordUser);
         }
-        Ok(KvPassword { hash: user.password_hash.clone(), auth_revision: self.revision })
+        let (hash, cost) = (user.password_hash.clone(), self.costs.highest());
+        Ok(KvPassword { hash, auth_revision: self.revision, cost })
     }
 
     /// Issues a token to a user whose password is right. Nothing has changed since a server found that out.
@@ -366,17 +405,22 @@ impl KvStore {
         }
     }
 
-    /// Tells that a snapshot has replaced the state. Which tokens it makes void is not known, so it makes all void.
+    /// Tells that a snapshot has replaced the state. What it changes, and which tokens it makes void, is not known: it
+    /// changes all, if users count.
     pub(crate) fn tell_auth_replaced(&self) {
         if let Some(feed) = &self.auth_feed {
             feed.void(None);
         }
         self.tell_auth();
+        if let Some(feed) = self.auth_feed.as_ref().filter(|_| self.auth.enabled) {
+            feed.changed(None);
+        }
     }
 
     /// Changes users and roles. The caller may do that.
     pub(crate) fn change_auth(&mut self, change: &KvAuthChange) -> Result<KvAuthChanged, KvError> {
         let Some(change) = &change.change else { return Err(KvError::Malformed("command")) };
+        let concerned = self.auth.concerned(change);
         let auth = Arc::make_mut(&mut self.auth);
         let (mut token, mut void) = (String::new(), None);
         let counts = match change {
@@ -421,6 +465,9 @@ impl KvStore {
             feed.void(void.map(String::as_str));
         }
         self.tell_auth();
+        if let Some(feed) = &self.auth_feed {
+            concerned.iter().for_each(|user| feed.changed(user.as_deref()));
+        }
         Ok(KvAuthChanged { revision: self.revision, auth_revision, token })
     }
 
@@ -472,7 +519,14 @@ impl KvStore {
             }
             // A server asks for it without a user, and hands it to nobody.
             Query::PasswordOf(request) if caller.of_member => {
-                Answer::Password(auth.password_of(&request.name)?)
+                Answer::Password(auth.password_of(&request.name).or_else(|error| match error {
+                    KvError::AuthFailed => {
+                        let (hash, auth_revision, cost) =
+                            (String::new(), auth.revision, auth.costs.highest());
+                        Ok(KvPassword { hash, auth_revision, cost })
+                    }
+                    error => Err(error),
+                })?)
             }
             Query::PasswordOf(_) => return Err(KvError::PermissionDenied),
         };

@@ -534,6 +534,10 @@ impl AuthFeed for Told {
     fn void(&self, user: Option<&str>) {
         self.note(format!("void {}", user.unwrap_or("all")));
     }
+
+    fn changed(&self, user: Option<&str>) {
+        self.note(format!("changed {}", user.unwrap_or("all")));
+    }
 }
 
 #[test]
@@ -557,7 +561,8 @@ fn a_token_is_issued_only_if_nothing_has_changed_since_the_password_was_right() 
         Change::UserChangePassword(AuthUserChangePasswordRequest { name: "u".into(), ..Default::default() }),
     )
     .unwrap();
-    assert_eq!(told.taken(), ["void u".to_owned(), format!("true {} 1", revision + 1)]);
+    let changed = |who: &str| format!("changed {who}");
+    assert_eq!(told.taken(), ["void u".to_owned(), format!("true {} 1", revision + 1), changed("u")]);
     assert_eq!(change_of(&mut store, authenticate("u", revision)).err(), Some(KvError::AuthOldRevision));
     // A server that signs its tokens sends no secret.
     let unsigned = KvAuthenticate { name: "u".into(), checked_revision: revision + 1, ..Default::default() };
@@ -576,7 +581,7 @@ fn a_token_is_issued_only_if_nothing_has_changed_since_the_password_was_right() 
     let mut snapshot = Vec::new();
     store.freeze().write_to(&mut snapshot).unwrap();
     store.restore(&mut &snapshot[..]).unwrap();
-    assert_eq!(told.taken(), ["void all".to_owned(), format!("true {} 1", revision + 3)]);
+    assert_eq!(told.taken(), ["void all".to_owned(), format!("true {} 1", revision + 3), changed("all")]);
     change_of(&mut store, Change::Disable(AuthDisableRequest {})).unwrap();
     assert_eq!(told.taken(), ["void all".to_owned(), format!("false {} 1", revision + 4)]);
     assert_eq!(
@@ -674,4 +679,38 @@ fn what_users_may_do_follows_from_their_roles() {
         }
     }
     assert!(permitted.iter().all(|&times| times > 1_000), "{permitted:?}");
+}
+
+/// What lasts is judged again for those who may have lost something, and for nobody else.
+#[test]
+fn a_feed_is_told_whose_rights_may_be_less() {
+    let told = Arc::new(Told::default());
+    let mut store = store().authenticating(told.clone());
+    let mut changed = |change: Change| {
+        told.taken();
+        change_of(&mut store, change).unwrap();
+        let told = told.taken();
+        // The state comes first: who is judged again is judged by it.
+        let state = told.iter().position(|what| what.starts_with("true") || what.starts_with("false"));
+        let of: Vec<_> = told.iter().skip(state.unwrap() + 1).cloned().collect();
+        assert!(of.iter().all(|what| what.starts_with("changed ")), "{told:?}");
+        of.into_iter().map(|what| what["changed ".len()..].to_owned()).collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(changed(add_user("one")), none);
+    assert_eq!(changed(add_user("two")), none);
+    assert_eq!(changed(add_role("both")), none);
+    assert_eq!(changed(grant_role("one", "both")), none);
+    assert_eq!(changed(grant_role("two", "both")), none);
+    assert_eq!(changed(grant("both", Type::Read, "q", "r")), ["one", "two"]);
+    let (key, range_end) = ("q".into(), "r".into());
+    let revoke = AuthRoleRevokePermissionRequest { role: "both".into(), key, range_end };
+    assert_eq!(changed(Change::RoleRevokePermission(revoke)), ["one", "two"]);
+    let revoke = AuthUserRevokeRoleRequest { name: "two".into(), role: "both".into() };
+    assert_eq!(changed(Change::UserRevokeRole(revoke)), ["two"]);
+    assert_eq!(changed(Change::RoleDelete(AuthRoleDeleteRequest { role: "both".into() })), ["one"]);
+    assert_eq!(changed(Change::UserDelete(AuthUserDeleteRequest { name: "one".into() })), ["one"]);
+    assert_eq!(changed(Change::Enable(AuthEnableRequest {})), none, "users count already");
+    assert_eq!(changed(Change::Disable(AuthDisableRequest {})), none);
+    assert_eq!(changed(Change::Enable(AuthEnableRequest {})), ["all"]);
 }

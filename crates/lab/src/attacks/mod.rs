@@ -14,6 +14,7 @@ mod probe;
 mod report;
 mod sockets;
 mod unread;
+mod users;
 mod wire;
 
 use std::{
@@ -305,6 +306,24 @@ const ALL: &[Attack] = &[
         nofile: None,
         restarts: false,
         run: |scene| Box::pin(honest::locks(scene)),
+    },
+    Attack {
+        name: "stealer",
+        about: "users: a stranger subscribes and watches at each server; then users begin to count, and log in at each",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(users::steal(scene)),
+    },
+    Attack {
+        name: "logins",
+        about: "users: wrong passwords on 200 connections from one address, while an honest user logs in from there and from another",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(users::logins(scene)),
     },
 ];
 

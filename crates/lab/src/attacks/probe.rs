@@ -12,13 +12,26 @@ use std::{
 
 use synod_api::etcdserverpb::{PutRequest, kv_client::KvClient};
 use tokio::time::{sleep, timeout};
+use tonic::{
+    Request,
+    metadata::{Ascii, MetadataValue},
+};
 
-use super::cluster::{Cluster, channel};
+use super::{
+    cluster::{Cluster, channel},
+    users,
+};
 
 /// A put that takes longer has failed.
 const PUT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two puts of a client.
 const THINK_TIME: Duration = Duration::from_millis(5);
+/// The refusals after which a new token helps.
+const WANTS_TOKEN: [&str; 3] = [
+    "etcdserver: user name is empty",
+    "etcdserver: invalid auth token",
+    "etcdserver: revision of auth store is old",
+];
 const VALUE: &[u8] = &[b'.'; 64];
 
 #[derive(Clone, Copy, Debug)]
@@ -89,15 +102,33 @@ impl Drop for Probe {
 
 async fn put(place: usize, address: SocketAddr, done: &Mutex<Vec<Put>>, stop: &AtomicBool) {
     let mut client = KvClient::new(channel(address));
+    let mut token = None;
     while !stop.load(Ordering::Relaxed) {
-        let request =
-            PutRequest { key: format!("probe/{place}").into(), value: VALUE.into(), ..PutRequest::default() };
         let began = Instant::now();
-        let ok = timeout(PUT_TIMEOUT, client.put(request)).await.is_ok_and(|answer| answer.is_ok());
+        let ok = timeout(PUT_TIMEOUT, async {
+            match client.put(request(place, token.as_ref())).await {
+                // Users count since, and it has to show who it is, as clients of etcd do by themselves.
+                Err(status) if WANTS_TOKEN.contains(&status.message()) => {
+                    token = users::token(address).await.ok().and_then(|token| token.parse().ok());
+                    client.put(request(place, token.as_ref())).await.is_ok()
+                }
+                answer => answer.is_ok(),
+            }
+        });
+        let ok = ok.await.unwrap_or(false);
         let put = Put { place, began, took: began.elapsed(), ok };
         done.lock().unwrap_or_else(PoisonError::into_inner).push(put);
         sleep(THINK_TIME).await;
     }
+}
+
+fn request(place: usize, token: Option<&MetadataValue<Ascii>>) -> Request<PutRequest> {
+    let key = format!("probe/{place}").into();
+    let mut request = Request::new(PutRequest { key, value: VALUE.into(), ..PutRequest::default() });
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token.clone());
+    }
+    request
 }
 
 impl Puts {

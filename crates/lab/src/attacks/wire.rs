@@ -1,6 +1,10 @@
 //! A hand-made HTTP/2 client, with streams that are not read and answers that are counted and thrown away.
 
-use std::{future::pending, net::SocketAddr, sync::Arc};
+use std::{
+    future::pending,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use h2::{
@@ -10,7 +14,11 @@ use h2::{
 use http::{Method, Request, header};
 use prost::Message;
 use synod_api::etcdserverpb::RangeRequest;
-use tokio::{net::TcpStream, sync::Notify, task::JoinHandle};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    sync::Notify,
+    task::JoinHandle,
+};
 use tonic::{Code, Status};
 
 pub const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -40,6 +48,20 @@ impl Wire {
     /// Connects. The server may send `window` bytes on a stream before it must wait for the client.
     pub async fn open(address: SocketAddr, window: u32) -> Result<Wire, String> {
         let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+        Wire::on(stream, address, window).await
+    }
+
+    /// The same from this IPv4 address of the machine.
+    pub async fn open_from(address: SocketAddr, from: IpAddr, window: u32) -> Result<Wire, String> {
+        let connect = async {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind((from, 0).into())?;
+            socket.connect(address).await
+        };
+        Wire::on(connect.await.map_err(|error| error.to_string())?, address, window).await
+    }
+
+    async fn on(stream: TcpStream, address: SocketAddr, window: u32) -> Result<Wire, String> {
         let mut builder = client::Builder::new();
         builder.initial_window_size(window).initial_connection_window_size(window.max(65_535));
         let (sender, driver) =

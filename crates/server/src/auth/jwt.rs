@@ -93,8 +93,9 @@ impl Signer {
     /// A token of this user, at this revision of users and roles.
     pub(super) fn sign(&self, user: &str, revision: u64) -> Result<String, &'static str> {
         let Some(key) = &self.signs else { return Err(VERIFY_ONLY) };
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let claims = json!({ "username": user, "revision": revision, "exp": (since + self.ttl).as_secs() });
+        // Whole seconds, as in etcd, and no fewer than the time to live.
+        let end = (since_1970() + self.ttl).as_secs_f64().ceil() as u64;
+        let claims = json!({ "username": user, "revision": revision, "exp": end });
         jsonwebtoken::encode(&Header::new(self.method), &claims, key)
             .map_err(|_| "synod: the key cannot sign")
     }
@@ -102,16 +103,31 @@ impl Signer {
     /// The user of a token, and the revision of users and roles at which it was issued.
     pub(super) fn verify(&self, token: &str) -> Option<(String, u64)> {
         let mut validation = Validation::new(self.method);
-        validation.leeway = 0;
         validation.validate_aud = false;
-        validation.validate_nbf = true;
-        // As in etcd, a token of others may be without an end.
+        // Times are judged below: for the library a time of another type, such as "1", is none (CVE-2026-25537).
+        validation.validate_exp = false;
         validation.required_spec_claims.clear();
         let claims =
             jsonwebtoken::decode::<Map<String, Value>>(token, &self.verifies, &validation).ok()?.claims;
+        if !is_valid_at(&claims, since_1970()) {
+            return None;
+        }
         let user = claims.get("username")?.as_str()?.to_owned();
         Some((user, claims.get("revision")?.as_u64()?))
     }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Whether a token has begun and has not ended, `now` after 1970. As in etcd, a token of others may be without either
+/// time; but a time that is there and is no number makes the token invalid.
+fn is_valid_at(claims: &Map<String, Value>, now: Duration) -> bool {
+    let time = |name: &str| claims.get(name).map(|time| time.as_f64().filter(|seconds| seconds.is_finite()));
+    let ends_later = time("exp").is_none_or(|end| end.is_some_and(|end| now.as_secs_f64() < end));
+    let has_begun = time("nbf").is_none_or(|begin| begin.is_some_and(|begin| begin <= now.as_secs_f64()));
+    ends_later && has_begun
 }
 
 /// A time in Go's notation: numbers with the units h, m, s and ms, one after another.
@@ -176,6 +192,44 @@ mod tests {
         ] {
             assert_eq!(of(wrong.clone()), None, "{wrong}");
         }
+    }
+
+    /// Whatever the end is, if it is no number in the future, the token has none that counts.
+    #[test]
+    fn a_time_of_the_wrong_type_makes_a_token_invalid() {
+        let own = signer(Algorithm::HS256, b"own");
+        let is_valid = |times: Value| {
+            let mut claims = json!({ "username": "u", "revision": 3 });
+            claims.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
+            let key = own.signs.as_ref().unwrap();
+            let token = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, key).unwrap();
+            own.verify(&token).is_some()
+        };
+        let now = since_1970().as_secs_f64();
+        for wrong in
+            [json!("1"), json!("99999999999"), json!(true), json!(null), json!({}), json!([]), json!(-1)]
+        {
+            assert!(!is_valid(json!({ "exp": wrong })), "exp {wrong}");
+        }
+        for wrong in [json!("1"), json!(true), json!(null), json!({}), json!([1])] {
+            assert!(!is_valid(json!({ "nbf": wrong })), "nbf {wrong}");
+        }
+        for past in [json!(0), json!(1), json!(now - 1.0), json!(now.floor())] {
+            assert!(!is_valid(json!({ "exp": past })), "exp {past}");
+            assert!(is_valid(json!({ "nbf": past })), "nbf {past}");
+        }
+        for later in [json!(now + 60.5), json!(u64::MAX), json!(1e300)] {
+            assert!(is_valid(json!({ "exp": later })), "exp {later}");
+            assert!(!is_valid(json!({ "nbf": later })), "nbf {later}");
+        }
+        assert!(is_valid(json!({})) && is_valid(json!({ "nbf": -1, "exp": now + 60.0 })));
+    }
+
+    #[test]
+    fn a_token_is_valid_for_its_time_to_live() {
+        let short = Signer::new(Algorithm::HS256, Duration::from_millis(250), Some(b"own"), None).unwrap();
+        let claims = short.sign("u", 1).unwrap();
+        assert!(short.verify(&claims).is_some());
     }
 
     #[test]

@@ -7,8 +7,10 @@
 
 mod jwt;
 mod keys;
+mod lasting;
 mod passwords;
 mod tokens;
+mod turns;
 
 use std::{
     fmt,
@@ -22,9 +24,10 @@ use std::{
 use http::{HeaderMap, HeaderName};
 use synod_kv::{AuthFeed, Token};
 
-use self::{jwt::Signer, tokens::Tokens};
+use self::{jwt::Signer, lasting::Lasting, tokens::Tokens};
 pub(crate) use self::{
-    passwords::{Passwords, decoded as decoded_hash},
+    lasting::{Judgement, judged_anew, until_marked},
+    passwords::{Attempt, Passwords, decoded as decoded_hash},
     tokens::now_ms,
 };
 
@@ -53,6 +56,8 @@ struct Shared {
     tokens: Tokens,
     signer: Option<Signer>,
     passwords: Passwords,
+    /// The calls that are judged when they begin, and last.
+    lasting: Lasting,
 }
 
 /// The tokens that users get for their passwords.
@@ -114,9 +119,9 @@ impl Auth {
             Kind::Simple { ttl } => (ttl, None),
             Kind::Signed(signer) => (SIMPLE_TTL, Some(*signer)),
         };
-        let (enabled, revision, last_token) = Default::default();
+        let (enabled, revision, last_token, lasting) = Default::default();
         let (tokens, passwords) = (Tokens::new(ttl), Passwords::new(bcrypt_cost));
-        Auth(Arc::new(Shared { enabled, revision, last_token, tokens, signer, passwords }))
+        Auth(Arc::new(Shared { enabled, revision, last_token, tokens, signer, passwords, lasting }))
     }
 
     /// The store's end, for [`KvStore::authenticating`](synod_kv::KvStore::authenticating).
@@ -161,6 +166,22 @@ impl Auth {
         }
     }
 
+    /// Registers a call that lasts, before it is judged. It is marked when all may have lost something, as when users
+    /// begin to count; and once it is [named](Auth::name), when its user may have.
+    pub(crate) fn judgement(&self) -> Judgement {
+        self.0.lasting.of_all()
+    }
+
+    /// Registers a call that is marked whenever anybody may have lost something.
+    pub(crate) fn judgement_of_any(&self) -> Judgement {
+        self.0.lasting.of_any()
+    }
+
+    /// The call is of this user, who is judged next.
+    pub(crate) fn name(&self, judgement: &Judgement, user: &Identity) {
+        judgement.name(&user.user, &self.0.lasting);
+    }
+
     /// The user that a client's certificate names.
     pub(crate) fn named(&self, common_name: &str) -> Identity {
         Identity { user: common_name.to_owned(), revision: self.0.revision.load(SeqCst) }
@@ -180,6 +201,10 @@ impl AuthFeed for Shared {
 
     fn void(&self, user: Option<&str>) {
         self.tokens.void(user);
+    }
+
+    fn changed(&self, user: Option<&str>) {
+        self.lasting.mark(user);
     }
 }
 

@@ -1,88 +1,97 @@
 //! Hashing and comparing passwords, which takes long on purpose. Each is done on a thread of its own, at most as many
-//! at a time as half the processors, and one for each connection; when many wait already, further ones are refused.
+//! at a time as half the processors, and one for each connection; whose is next is in `turns.rs`.
+//!
+//! **How long an answer takes does not tell whether there is a user.** A comparison with a hash of bcrypt takes a time
+//! that doubles with the hash's cost, and hashes may have several costs, since the setting changes. So every
+//! comparison does as much as one with the highest cost that is stored: after one of a lesser cost `c`, further ones
+//! of the costs `c`, `c + 1` and so on below the highest `h`, which sum up to 2^c + (2^c + ... + 2^(h-1)) = 2^h; and
+//! where there is no user, one of the highest.
 
-use std::{
-    fmt::Display,
-    num::NonZero,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread,
-};
+use std::{fmt::Display, hint::black_box, num::NonZero, sync::Arc, thread};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tonic::Status;
 
+use super::turns::Turns;
 use crate::{
     message::too_many,
     readers::{Lane, lower_priority},
 };
 
-/// Connections that wait for a thread. More are refused.
-const WAITING_MAX: usize = 128;
 /// The niceness of a thread that hashes. It gets about a third of the CPU time of one without: those that order and
 /// execute go first, and yet a login is answered soon on a machine that has more to do than it can.
 const NICENESS: i32 = 5;
 /// The longest password of which bcrypt uses all bytes.
 const PASSWORD_BYTES_MAX: usize = 72;
+/// Beyond the setting by so much, a hash's cost is that of its user alone: eight times as long for all others would be
+/// too much.
+const COST_BEYOND_MAX: u32 = 3;
+/// bcrypt's least cost.
+const COST_MIN: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Passwords {
     cost: u32,
-    threads: Arc<Semaphore>,
-    waiting: AtomicUsize,
-    /// A hash to compare with where there is no user, so that the answer comes as late.
-    of_nobody: Arc<OnceLock<String>>,
+    turns: Arc<Turns>,
+}
+
+/// A password that somebody gives. It has no text, which could come into a message of the log.
+pub(crate) struct Attempt {
+    pub(crate) user: String,
+    pub(crate) password: String,
 }
 
 impl Passwords {
     pub(crate) fn new(cost: u32) -> Passwords {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = Arc::new(Semaphore::new((processors / 2).clamp(1, 4)));
-        Passwords { cost, threads, waiting: AtomicUsize::new(0), of_nobody: Arc::default() }
+        Passwords { cost, turns: Arc::new(Turns::new((processors / 2).clamp(1, 4))) }
     }
 
-    /// The hash of a password, in base64.
+    /// The hash of a password, in base64, for somebody who may manage users.
     pub(crate) async fn hash(&self, password: String, lane: &Lane) -> Result<String, Status> {
         if password.len() > PASSWORD_BYTES_MAX {
             // As etcd answers.
             return Err(Status::unknown("bcrypt: password length exceeds 72 bytes"));
         }
         let cost = self.cost;
-        let hash = self.in_turn(lane, move || bcrypt::hash(password, cost)).await?;
+        let hash = self.in_turn(lane, "", move || bcrypt::hash(password, cost)).await?;
         let hash = hash.map_err(|error| Status::internal(format!("synod: hashing a password: {error}")))?;
         Ok(STANDARD.encode(hash))
     }
 
-    /// Whether a password has this hash. Without one it has not, and it takes as long to say so.
+    /// Whether a password has this hash, in base64, which is empty if there is no such user. `highest` is the highest
+    /// cost of a hash that is stored, 0 if there is none.
     pub(crate) async fn is(
         &self,
-        password: String,
-        hash: Option<String>,
+        attempt: &Attempt,
+        hash: String,
+        highest: u32,
         lane: &Lane,
     ) -> Result<bool, Status> {
-        let (cost, of_nobody) = (self.cost, Arc::clone(&self.of_nobody));
-        self.in_turn(lane, move || match hash {
-            Some(hash) => decoded(&hash).is_some_and(|hash| bcrypt::verify(password, &hash).unwrap_or(false)),
-            None => {
-                let hash = of_nobody.get_or_init(|| bcrypt::hash("", cost).unwrap_or_default());
-                let _ = bcrypt::verify(password, hash);
-                false
+        let highest = if highest == 0 { self.cost } else { highest.min(self.cost + COST_BEYOND_MAX) };
+        let password = attempt.password.clone();
+        let compare = move || {
+            let hash = decoded(&hash);
+            let is_right = hash.as_ref().is_some_and(|hash| bcrypt::verify(&password, hash).unwrap_or(false));
+            for cost in further_costs(hash.as_deref().and_then(cost_of), highest) {
+                let _ = black_box(bcrypt::verify(&password, &of_nobody(cost)));
             }
-        })
-        .await
+            is_right
+        };
+        let is_right = self.in_turn(lane, &attempt.user, compare).await?;
+        self.turns.tried((lane.origin(), attempt.user.as_str().into()), is_right);
+        Ok(is_right)
     }
 
     async fn in_turn<T: Send + 'static>(
         &self,
         lane: &Lane,
+        user: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Status> {
         let _of_connection = lane.password().await;
-        let _waits = Waits::one_more(&self.waiting).ok_or_else(too_many)?;
-        let turn = Arc::clone(&self.threads).acquire_owned().await.expect("it is never closed");
+        let turn = self.turns.turn((lane.origin(), user.into())).await.ok_or_else(too_many)?;
         let (done, result) = oneshot::channel();
         let hashing = thread::Builder::new().name("password".into()).spawn(move || {
             let _turn = turn;
@@ -96,20 +105,22 @@ impl Passwords {
     }
 }
 
-/// Counts one that waits or works, until it is dropped.
-struct Waits<'a>(&'a AtomicUsize);
-
-impl<'a> Waits<'a> {
-    fn one_more(waiting: &'a AtomicUsize) -> Option<Waits<'a>> {
-        let waits = Waits(waiting);
-        (waiting.fetch_add(1, Relaxed) < WAITING_MAX).then_some(waits)
-    }
+/// The costs of the comparisons that follow one with a hash of the cost `own`, or none, until all is done that one of
+/// the highest cost takes.
+fn further_costs(own: Option<u32>, highest: u32) -> Vec<u32> {
+    own.map_or_else(|| vec![highest], |own| (own..highest).collect())
 }
 
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
+/// A hash that no password has.
+fn of_nobody(cost: u32) -> String {
+    // Salt and hash, of 16 and 23 bytes, are zero.
+    format!("$2b${cost:02}${}", ".".repeat(22 + 31))
+}
+
+/// The cost of a hash of bcrypt's.
+fn cost_of(hash: &str) -> Option<u32> {
+    let cost = hash.split('$').nth(2)?.parse().ok()?;
+    (COST_MIN..=31).contains(&cost).then_some(cost)
 }
 
 /// A hash out of base64; `None` if it is no text.
@@ -119,52 +130,66 @@ pub(crate) fn decoded(hash: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
-
     use super::*;
     use crate::readers::Readers;
 
     #[tokio::test]
     async fn a_password_has_its_hash_and_no_other() {
-        let (passwords, lane) = (Passwords::new(4), Readers::new().lane());
+        let (passwords, lane) = (Passwords::new(4), Readers::new().lane(None));
         let hash = passwords.hash("right".into(), &lane).await.unwrap();
-        let is = |password: &str, hash: Option<&str>| {
-            let (password, hash) = (password.to_owned(), hash.map(str::to_owned));
+        let is = |password: &str, hash: &str| {
+            let (attempt, hash) = (Attempt { user: "u".into(), password: password.into() }, hash.to_owned());
             let (passwords, lane) = (&passwords, &lane);
-            async move { passwords.is(password, hash, lane).await.unwrap() }
+            async move { passwords.is(&attempt, hash, 5, lane).await.unwrap() }
         };
-        assert!(is("right", Some(&hash)).await);
-        assert!(!is("wrong", Some(&hash)).await && !is("right", None).await && !is("", None).await);
-        assert!(!is("", Some("")).await && !is("right", Some("?")).await);
+        assert!(is("right", &hash).await);
+        assert!(!is("wrong", &hash).await && !is("right", "").await && !is("", "").await);
+        assert!(!is("right", "?").await);
         // Go's hash of "pw", as etcd stores it.
         let of_etcd = STANDARD.encode("$2a$04$/CzYnnbuGy/kNp1H0BWSueuKSSUIZ8hcQNFVqrFJBqKnRxZXkMCvq");
-        assert!(!is("right", Some(&of_etcd)).await);
+        assert!(!is("right", &of_etcd).await);
         let long = passwords.hash("x".repeat(73), &lane).await.unwrap_err();
         assert_eq!(long.message(), "bcrypt: password length exceeds 72 bytes");
     }
 
-    #[tokio::test]
-    async fn when_too_many_wait_more_are_refused() {
-        // Otherwise tokio lets a task do only so much at a time.
-        tokio::task::unconstrained(too_many_wait()).await;
+    #[test]
+    fn every_comparison_does_as_much_as_one_of_the_highest_cost() {
+        let work = |own: Option<u32>, highest| {
+            let further: u64 = further_costs(own, highest).into_iter().map(|cost| 1 << cost).sum();
+            own.map_or(0, |own| 1_u64 << own) + further
+        };
+        for highest in COST_MIN..=16 {
+            assert_eq!(work(None, highest), 1 << highest);
+            for own in COST_MIN..=highest {
+                assert_eq!(work(Some(own), highest), 1 << highest, "{own} of {highest}");
+            }
+        }
+        // One that is beyond what others are made to take.
+        assert_eq!(work(Some(9), 7), 1 << 9);
+        assert_eq!(cost_of(&bcrypt::hash("x", 5).unwrap()), Some(5));
+        for none in ["", "$2b$", "$2b$x$", "$2b$03$", "$2b$99$"] {
+            assert_eq!(cost_of(none), None, "{none}");
+        }
+        // bcrypt takes what stands for nobody, and compares with it.
+        assert!(matches!(bcrypt::verify("x", &of_nobody(4)), Ok(false)));
     }
 
-    async fn too_many_wait() {
-        let (passwords, readers) = (Passwords::new(4), Readers::new());
-        let _threads = passwords.threads.acquire_many(passwords.threads.available_permits() as u32).await;
-        let lanes: Vec<_> = (0..=WAITING_MAX).map(|_| readers.lane()).collect();
-        let mut waiting: Vec<_> =
-            lanes.iter().map(|lane| Box::pin(passwords.is("x".into(), None, lane))).collect();
-        let mut refused = 0;
-        for waits in &mut waiting {
-            refused += usize::from(waits.as_mut().now_or_never().is_some());
+    #[tokio::test]
+    async fn a_flood_of_one_address_keeps_nobody_else_out() {
+        let passwords = Passwords::new(4);
+        let hash = passwords.hash("right".into(), &Readers::new().lane(None)).await.unwrap();
+        let lane = |host| Readers::new().lane(Some([10, 0, 0, host].into()));
+        let is = async |password: &str, lane: &Lane| {
+            let attempt = Attempt { user: "u".into(), password: password.into() };
+            passwords.is(&attempt, hash.clone(), 12, lane).await
+        };
+        let flooding: Vec<_> = (0..100).map(|_| lane(1)).collect();
+        let flood = futures_util::future::join_all(flooding.iter().map(|lane| is("wrong", lane)));
+        let own = lane(2);
+        tokio::select! {
+            biased;
+            _ = flood => panic!("all of the flood came first"),
+            is_right = is("right", &own) => assert!(is_right.unwrap()),
         }
-        assert_eq!(refused, 1);
-        // A connection that is waiting has one place, however much it asks for.
-        waiting.pop();
-        waiting.pop();
-        let more = Box::pin(passwords.is("x".into(), None, &lanes[0]));
-        assert!(more.now_or_never().is_none());
-        assert_eq!(passwords.waiting.load(Relaxed), WAITING_MAX - 1);
     }
 }

@@ -30,7 +30,8 @@ use tonic::Status;
 use super::envelope::{Store, decoded, failure, refusal, unexpected};
 use crate::{
     Auth, Consistency, Replica,
-    auth::{Caller, Found, Who, decoded_hash, now_ms},
+    auth::{Attempt, Caller, Found, Judgement, Who, decoded_hash, now_ms},
+    feeds::{Feed, UsersChange},
     message::{RequestBody, framed},
     readers::Lane,
 };
@@ -43,7 +44,9 @@ const ATTEMPTS_MAX: usize = 8;
 enum Takes {
     /// The request shows who it is by itself, or what it tells is no secret. A token is not looked at.
     Nothing,
-    /// A token has to be valid if there is one; the store judges.
+    /// No user, but a token has to be valid if there is one.
+    NoUser,
+    /// A user; the store judges the rest.
     WhatTheStoreDemands,
     /// A user.
     AUser,
@@ -56,6 +59,7 @@ enum Takes {
 fn takes(path: &str) -> Takes {
     match path {
         "/etcdserverpb.Auth/Authenticate" => Takes::Nothing,
+        "/etcdserverpb.Auth/AuthStatus" => Takes::NoUser,
         "/etcdserverpb.KV/Put"
         | "/etcdserverpb.KV/Range"
         | "/etcdserverpb.KV/RangeStream"
@@ -86,10 +90,12 @@ fn takes(path: &str) -> Takes {
     }
 }
 
-/// What is judged when it comes and never again, and works on when more is known. A change that may be what ends a
-/// standstill is not among them.
+const SUBSCRIBE: &str = "/synod.v1.Native/Subscribe";
+
+/// What is judged when it comes, and by nobody in the slot of a command. A replica for which users do not count waits
+/// for what was decided before. A change that may be what ends a standstill is not among them.
 const LASTS: [&str; 5] = [
-    "/synod.v1.Native/Subscribe",
+    SUBSCRIBE,
     "/etcdserverpb.Cluster/MemberAdd",
     "/etcdserverpb.Cluster/MemberRemove",
     "/etcdserverpb.Cluster/MemberUpdate",
@@ -121,9 +127,12 @@ impl<R: Replica> Store<R> {
         if takes == Takes::Nothing {
             return Ok(None);
         }
-        let who = self.identify(caller).await?;
+        if takes == Takes::NoUser {
+            return self.identify(caller).await;
+        }
+        let who = self.user_of(caller).await?;
         let administer = match takes {
-            Takes::Nothing | Takes::WhatTheStoreDemands => return Ok(who),
+            Takes::Nothing | Takes::NoUser | Takes::WhatTheStoreDemands => return Ok(who),
             Takes::AUser => false,
             Takes::Root => true,
         };
@@ -133,11 +142,18 @@ impl<R: Replica> Store<R> {
 
     /// The user of a call that lasts, at this moment: users and roles may have changed since it began.
     pub(crate) async fn user_now(&self, caller: &Caller) -> Result<Who, Status> {
-        if self.users_count() { self.identify(caller).await } else { Ok(None) }
+        if self.users_count() { self.user_of(caller).await } else { Ok(None) }
+    }
+
+    /// The user of a request where users count. Who has neither a token nor a certificate is refused here: the store
+    /// would refuse the command as well, but only in its slot, and strangers could fill the log.
+    async fn user_of(&self, caller: &Caller) -> Result<Who, Status> {
+        let who = self.identify(caller).await?;
+        if who.is_some() { Ok(who) } else { Err(refusal(&KvError::UserEmpty)) }
     }
 
     /// The user of a request. Without a token and a certificate it has none.
-    pub(crate) async fn identify(&self, caller: &Caller) -> Result<Who, Status> {
+    async fn identify(&self, caller: &Caller) -> Result<Who, Status> {
         let Some(auth) = self.auth() else { return Ok(None) };
         let Some(token) = &caller.token else {
             return Ok(caller.common_name.as_ref().map(|name| Box::new(auth.named(name))));
@@ -156,16 +172,36 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// Whether a new watch may read its range. As with etcd, a watch that has begun goes on when that is revoked.
+    /// Registers a call that lasts. It must be before the call is judged, and before it is asked whether users count.
+    pub(crate) fn judgement(&self) -> Option<Judgement> {
+        self.auth().map(Auth::judgement)
+    }
+
+    /// The same for a call that can be judged again at any time.
+    pub(super) fn judgement_of_any(&self) -> Option<Judgement> {
+        self.auth().map(Auth::judgement_of_any)
+    }
+
+    /// The user of a call that lasts, whose judgement is that of this user from here on.
+    pub(super) async fn named(&self, caller: &Caller, judgement: Option<&Judgement>) -> Result<Who, Status> {
+        let who = self.user_now(caller).await?;
+        if let (Some(auth), Some(judgement), Some(user)) = (self.auth(), judgement, &who) {
+            auth.name(judgement, user);
+        }
+        Ok(who)
+    }
+
+    /// Whether a new watch may read its range. Its stream ends when its user may have lost that.
     pub(crate) async fn may_watch(
         &self,
         caller: &Caller,
         request: &WatchCreateRequest,
+        judgement: Option<&Judgement>,
     ) -> Result<(), Status> {
         if !self.users_count() {
             return Ok(());
         }
-        let who = self.identify(caller).await?;
+        let who = self.named(caller, judgement).await?;
         let smallest = Bytes::from_static(&[0]);
         let key = if request.key.is_empty() { smallest } else { request.key.clone() };
         let asked = KvPermission { administer: false, key, range_end: request.range_end.clone() };
@@ -177,6 +213,25 @@ impl<R: Replica> Store<R> {
             }
             judged => judged,
         }
+    }
+
+    /// Judges a subscription again, if users have changed where its client is in the log, or anybody has lost something
+    /// since it was judged.
+    pub(crate) async fn may_go_on(
+        &self,
+        feed: &mut Feed,
+        caller: &Caller,
+        users_change: Option<UsersChange>,
+    ) -> Result<(), Status> {
+        if users_change.is_some_and(|change| !change.is_executed(&self.replica().status())) {
+            // It may be this client's own right that goes there. A linearizable read waits for what was decided.
+            self.status(Consistency::Linearizable).await?;
+        }
+        if feed.is_marked() {
+            feed.judge_by(self.judgement_of_any());
+            self.admitted(SUBSCRIBE, caller).await?;
+        }
+        Ok(())
     }
 
     async fn permitted(&self, who: &Who, asked: KvPermission) -> Result<(), Status> {
@@ -310,17 +365,11 @@ impl<R: Replica> Store<R> {
         lane: &Lane,
     ) -> Result<AuthenticateResponse, Status> {
         let AuthenticateRequest { name, password } = request;
+        let attempt = Attempt { user: name.clone(), password };
         let old = refusal(&KvError::AuthOldRevision);
         for _ in 0..ATTEMPTS_MAX {
-            let KvPassword { hash, auth_revision } = match self.password_of(&name).await {
-                Err(status) if status.message() == KvError::AuthFailed.to_string() => {
-                    // Whether there is such a user does not show in how long the answer takes.
-                    auth.passwords().is(password, None, lane).await?;
-                    return Err(status);
-                }
-                found => found?,
-            };
-            if !auth.passwords().is(password.clone(), Some(hash), lane).await? {
+            let KvPassword { hash, auth_revision, cost } = self.password_of(&name).await?;
+            if !auth.passwords().is(&attempt, hash, cost, lane).await? {
                 return Err(refusal(&KvError::AuthFailed));
             }
             let change = Change::Authenticate(KvAuthenticate {
@@ -342,7 +391,8 @@ impl<R: Replica> Store<R> {
         Err(old)
     }
 
-    /// The hash of a user's password. No request of a client becomes this query.
+    /// The hash of a user's password, which is empty if there is no such user. No request of a client becomes this
+    /// query.
     async fn password_of(&self, name: &str) -> Result<KvPassword, Status> {
         let query = AuthQuery::PasswordOf(KvPasswordOf { name: name.to_owned() });
         let query = Query::Auth(KvAuthQuery { query: Some(query) });

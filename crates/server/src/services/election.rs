@@ -14,13 +14,13 @@ use synod_api::{
 use tonic::Status;
 
 use super::{
-    concurrency::{Queue, Ticket},
+    concurrency::{Queue, Ticket, relayed},
     envelope::Store,
 };
 use crate::{
     Replica,
     admission::Charge,
-    auth::{Caller, Who},
+    auth::{Caller, Judgement, Who, until_marked},
     message::{RequestBody, framed},
     readers::{Lane, Place},
     sending::Sender,
@@ -107,12 +107,15 @@ impl<R: Replica> Store<R> {
         let request: LeaderRequest = body.message().await?;
         let queue = Queue::new(&request.name);
         loop {
-            let who = &self.user_now(caller).await?;
+            // Registered before it is judged, in each turn.
+            let judgement = &self.judgement();
+            let judgement = judgement.as_ref();
+            let who = &self.named(caller, judgement).await.map_err(relayed)?;
             let RangeResponse { header, mut kvs, .. } = self.found(who, queue.head(), lane).await?;
             let mut revision = header.unwrap_or_default().revision;
             let leader = match kvs.pop() {
                 Some(leader) => leader,
-                None => match self.first_put(&queue, revision, sender, charge).await? {
+                None => match self.first_put(&queue, revision, sender, charge, judgement).await? {
                     Some(leader) => {
                         revision = leader.mod_revision;
                         leader
@@ -124,21 +127,24 @@ impl<R: Replica> Store<R> {
             self.tell(sender, leader, revision, charge, &AtomicU64::new(0)).await?;
             let watch =
                 WatchCreateRequest { key, start_revision: revision + 1, ..WatchCreateRequest::default() };
-            self.tell_values(&watch, sender, charge).await?;
+            self.tell_values(&watch, sender, charge, judgement).await?;
         }
     }
 
-    /// Waits for the first key of an empty queue. `None`: it has to be looked for.
+    /// Waits for the first key of an empty queue. `None`: it has to be looked for, as by a user who may have lost the
+    /// right to see it.
     async fn first_put(
         &self,
         queue: &Queue,
         revision: i64,
         sender: &mut Sender,
         charge: &Charge,
+        judgement: Option<&Judgement>,
     ) -> Result<Option<KeyValue>, Status> {
         let mut follower = self.follow(&queue.watch(revision), charge)?;
         loop {
-            let Followed::Events { events, .. } = sender.unless_gone(follower.next()).await?? else {
+            let followed = unless_marked(judgement, sender.unless_gone(follower.next())).await;
+            let Some(Followed::Events { events, .. }) = followed.transpose()?.transpose()? else {
                 return Ok(None);
             };
             if let Some(put) = events.iter().find(|event| !event.is_deletion()) {
@@ -147,17 +153,23 @@ impl<R: Replica> Store<R> {
         }
     }
 
-    /// Tells the values of a leader until it leads no more, or must be looked for.
+    /// Tells the values of a leader until it leads no more, or must be looked for, as by a user who may have lost the
+    /// right to see them.
     async fn tell_values(
         &self,
         watch: &WatchCreateRequest,
         sender: &mut Sender,
         charge: &Charge,
+        judgement: Option<&Judgement>,
     ) -> Result<(), Status> {
         let mut follower = self.follow(watch, charge)?;
         let (out, taken) = (follower.out(), AtomicU64::new(0));
         let told = async {
-            while let Followed::Events { revision, events } = sender.unless_gone(follower.next()).await?? {
+            loop {
+                let followed = unless_marked(judgement, sender.unless_gone(follower.next())).await;
+                let Some(Followed::Events { revision, events }) = followed.transpose()?.transpose()? else {
+                    return Ok(());
+                };
                 for event in events {
                     match event.to_message(false).kv {
                         Some(kv) if !event.is_deletion() => {
@@ -167,7 +179,6 @@ impl<R: Replica> Store<R> {
                     }
                 }
             }
-            Ok(())
         };
         tokio::select! {
             told = told => told,
@@ -186,6 +197,16 @@ impl<R: Replica> Store<R> {
         let header = self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
         sender.send_charged(framed(&LeaderResponse { header, kv: Some(leader) }), charge, taken).await
     }
+}
+
+/// What happens before the call has to be judged again; `None` if that comes first.
+async fn unless_marked<T>(judgement: Option<&Judgement>, work: impl Future<Output = T>) -> Option<T> {
+    let done = tokio::select! {
+        done = work => done,
+        () = until_marked(judgement) => return None,
+    };
+    // What happened in a later slot than the mark is found after it.
+    Some(done).filter(|_| !judgement.is_some_and(Judgement::is_marked))
 }
 
 fn of(leader: Option<LeaderKey>) -> Result<LeaderKey, Status> {

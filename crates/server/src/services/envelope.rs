@@ -30,6 +30,7 @@ use crate::{
     auth::{Identity, Who},
     feeds::Feeds,
     fields::Bounds,
+    listen::Origin,
     readers::{GATHERED_BYTES, Lane, Place, Readers},
     replica,
     services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
@@ -193,8 +194,8 @@ impl<R: Replica> Store<R> {
     }
 
     /// Makes a new connection's share of the threads and places for large answers.
-    pub(crate) fn lane(&self) -> Lane {
-        self.readers.lane()
+    pub(crate) fn lane(&self, origin: Origin) -> Lane {
+        self.readers.lane(origin)
     }
 
     /// Makes a new connection's share of the memory for requests.

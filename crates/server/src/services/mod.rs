@@ -193,7 +193,10 @@ impl<R: Replica> Store<R> {
             "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
             "/synod.v1.Native/Subscribe" => {
-                let feed = self.subscribe(body.message().await?).await?;
+                // It was judged before it could be registered.
+                let judgement = self.judgement_of_any();
+                self.admitted(path, caller).await?;
+                let feed = self.subscribe(body.message().await?, judgement).await?;
                 Ok(Answer::Feed(Box::new(feed)))
             }
             "/synod.v1.Native/MoveLeader" => unary(body, |request| self.move_leader_natively(request)).await,

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     Change, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
-    auth::Who,
+    auth::{Judgement, Who},
     feeds::{Feed, broken_off},
     readers::{Lane, Place},
 };
@@ -92,7 +92,11 @@ impl<R: Replica> Store<R> {
         Ok((QueryResponse { reply }, place))
     }
 
-    pub(super) async fn subscribe(&self, request: SubscribeRequest) -> Result<Feed, Status> {
+    pub(super) async fn subscribe(
+        &self,
+        request: SubscribeRequest,
+        judgement: Option<Judgement>,
+    ) -> Result<Feed, Status> {
         let group = |number: u32| {
             u16::try_from(number)
                 .map(GroupId)
@@ -122,7 +126,7 @@ impl<R: Replica> Store<R> {
         let leave: Vec<_> = request.leave.into_iter().map(group).collect::<Result<_, _>>()?;
         let subscribed = self.replica().subscribe(groups, start).await;
         let subscription = subscribed.map_err(|error| broken_off(&error))?;
-        Ok(self.feeds().feed(subscription, leave, place))
+        Ok(self.feeds().feed(subscription, leave, place, judgement))
     }
 
     pub(super) async fn move_leader_natively(

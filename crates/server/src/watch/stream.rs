@@ -26,7 +26,7 @@ use super::{Opened, Watches};
 use crate::{
     Consistency, Replica,
     admission::Charge,
-    auth::Caller,
+    auth::{Caller, Judgement, judged_anew, until_marked},
     call::{self, NOT_TAKEN, TAKE_BYTES_MIN, TAKE_TIMEOUT, WATCH},
     message::{ClientMessages, begun, too_many},
     sending::Sender,
@@ -53,13 +53,16 @@ pub(crate) async fn serve<R: Replica>(
         return Err(too_many());
     }
     let opened = watches.open();
+    let judgement = store.judgement();
     let (progress, frames) = Default::default();
     let taken = AtomicU64::new(0);
-    let sending = Sending { store, charge, opened: &opened, sender, taken: &taken, progress, frames };
+    let judgement = judgement.as_ref();
+    let sending =
+        Sending { store, charge, opened: &opened, sender, taken: &taken, judgement, progress, frames };
     let messages = ClientMessages::new(body, WATCH, store.bounds(), charge);
     tokio::select! {
         outcome = sending.run() => outcome,
-        failed = read(messages, &opened, charge, store, caller) => Err(failed),
+        failed = read(messages, &opened, charge, store, (caller, judgement)) => Err(failed),
         slow = until_slow(&opened.out, &taken) => Err(slow),
     }
 }
@@ -88,7 +91,7 @@ async fn read<R: Replica>(
     opened: &Opened,
     charge: &Charge,
     store: &Store<R>,
-    caller: &Caller,
+    (caller, judgement): (&Caller, Option<&Judgement>),
 ) -> Status {
     let mut is_settled = false;
     loop {
@@ -115,7 +118,7 @@ async fn read<R: Replica>(
                     let _ = store.status(Consistency::Serializable).await;
                 }
                 // If it is refused, it may be tried again on the same stream, as with etcd.
-                let judged = match messages.meanwhile(store.may_watch(caller, &request)).await {
+                let judged = match messages.meanwhile(store.may_watch(caller, &request, judgement)).await {
                     Ok(judged) => judged,
                     Err(failed) => return failed,
                 };
@@ -146,6 +149,8 @@ struct Sending<'a, R> {
     sender: &'a mut Sender,
     /// Bytes that the client has taken.
     taken: &'a AtomicU64,
+    /// What permitted the watches.
+    judgement: Option<&'a Judgement>,
     /// The watches that want to know from time to time how far they are, and whether they had no events lately.
     progress: HashMap<i64, bool>,
     /// What is to be sent next.
@@ -164,6 +169,7 @@ impl<R: Replica> Sending<'_, R> {
             self.sender.little_room(1).await?;
             let item = tokio::select! {
                 item = poll_fn(|cx| self.opened.out.poll_next(cx)) => item,
+                () = until_marked(self.judgement) => return Err(judged_anew()),
                 gone = self.sender.reset() => return Err(gone),
                 () = tick.as_mut() => {
                     tick.as_mut().reset(next_tick());
@@ -206,6 +212,10 @@ impl<R: Replica> Sending<'_, R> {
 
     /// Puts an item as one message or several.
     async fn put(&mut self, item: Item) -> Result<(), Status> {
+        // A call that was marked in a slot is told nothing of later ones.
+        if self.judgement.is_some_and(Judgement::is_marked) {
+            return Err(judged_anew());
+        }
         let message = match item {
             Item::Events { id, revision, wants, events } => {
                 if let Some(quiet) = self.progress.get_mut(&id) {

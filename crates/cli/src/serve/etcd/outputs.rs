@@ -3,6 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, IsTerminal, Write},
+    os::unix::fs::OpenOptionsExt as _,
     path::PathBuf,
     str::FromStr,
     sync::Arc,
@@ -57,7 +58,8 @@ impl Outputs {
             Output::Error => Ok(Open::Error),
             Output::Standard => Ok(Open::Standard),
             Output::File(path) => {
-                let file = OpenOptions::new().create(true).append(true).open(path);
+                // Keys of the store and names of users may stand in it.
+                let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
                 file.map(Open::File)
                     .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
             }
