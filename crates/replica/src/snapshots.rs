@@ -447,6 +447,7 @@ mod tests {
             last_lsn: Lsn::ZERO,
             snapshot: None,
             amnesia: false,
+            birth: 1,
             incarnation: Incarnation(1),
             nonce: 0,
             met_all: true,

@@ -343,7 +343,7 @@ mod tests {
         let served = tokio::spawn(async move {
             let place = Places::new(1).take().expect("it is free");
             let terms = Terms { streams_max: STREAMS_MAX, head_timeout: HEAD_TIMEOUT, keep_alive };
-            let served = serve(stream, None, &store, None, terms, pin!(pending()), place).await;
+            let served = serve(stream, (None, None), &store, None, terms, pin!(pending()), place).await;
             served.map_err(|error| error.to_string())
         });
         (client, served)

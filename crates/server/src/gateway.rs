@@ -202,7 +202,7 @@ impl<R: Replica> Gateway<R> {
         }
         let held = Held(self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?);
         let body = self.body(body, &held.0).await?;
-        let (bounds, lane) = (self.store.bounds(), self.lane.get_or_init(|| self.store.lane()));
+        let (bounds, lane) = (self.store.bounds(), self.lane.get_or_init(|| self.store.lane(self.client.0)));
         let (requests, held) = translated(body, method, bounds, held, lane).await?;
         // The buffer in which they are may be twice as long.
         let requests_bytes = 2 * requests.len() as u64;

@@ -207,7 +207,7 @@ mod tests {
         let mut ends = Vec::new();
         for _ in 0..2 * threads + 1 {
             let (end, ended) = mpsc::channel::<()>();
-            let lane = readers.lane();
+            let lane = readers.lane(None);
             let held = Arc::clone(&held);
             let mut work =
                 Box::pin(async move { lane.apart(held, move |_| ended.recv().is_err()).await.map(drop) });
@@ -231,7 +231,7 @@ mod tests {
     #[tokio::test]
     async fn a_place_is_held_by_what_makes_its_answer() {
         let readers = Readers::new();
-        let lane = readers.lane();
+        let lane = readers.lane(None);
         let place = lane.place().await;
         let source = place.kept_by(Box::new([Bytes::from_static(b"a")].into_iter()));
         drop(place);

@@ -121,7 +121,7 @@ impl Subscription for Following {
         let mut batch = BatchBuilder::new();
         batch.push(SessionId(1), self.at as u64, 1, &command);
         let slot = Slot(self.at as u64);
-        Some(Ordered { group: GroupId(0), slot, position: None, batch: batch.finish() })
+        Some(Ordered::of(GroupId(0), slot, batch.finish()))
     }
 
     fn remove(&mut self, _: GroupId) {}

@@ -150,7 +150,7 @@ pub(crate) fn serve(
 /// `member add` names its peer URL. Otherwise a client with a certificate of the same authority could ask.
 fn is_a_strangers(shared: &Shared, stream: &Stream) -> bool {
     let checks_hosts = shared.config.tls.as_ref().is_some_and(|tls| tls.checks_hosts);
-    let addresses: Vec<String> = shared.peers.table().iter().map(|link| link.target().address).collect();
+    let addresses: Vec<_> = shared.peers.table().iter().map(|link| link.target().address).collect();
     checks_hosts && stream.is_shown_for_others(addresses.iter().map(|address| host(address)))
 }
 

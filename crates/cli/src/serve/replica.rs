@@ -463,7 +463,7 @@ fn leaving(group: &synod_replica::Group, change: &synod_replica::Change) -> Opti
     use synod_replica::{Change, Goal};
     match *change {
         Change::Remove(id) | Change::Add { goal: Goal::Replace(id), .. } => Some(id),
-        Change::Promote(promoted) => group.learners().find_map(|(id, goal)| match goal {
+        Change::Promote { id: promoted, .. } => group.learners().find_map(|(id, goal)| match goal {
             Goal::Replace(old) if id == promoted => Some(old),
             _ => None,
         }),
@@ -637,7 +637,7 @@ mod tests {
         assert!(adds_too_many_learners(&learning, &add(Goal::Learn), 1));
         assert!(!adds_too_many_learners(&learning, &add(Goal::Learn), 2));
         assert!(!adds_too_many_learners(&learning, &add(Goal::Vote), 1));
-        assert!(!adds_too_many_learners(&learning, &Change::Promote(ReplicaId(5)), 1));
+        assert!(!adds_too_many_learners(&learning, &Change::promote(ReplicaId(5)), 1));
     }
 
     #[test]
@@ -651,7 +651,7 @@ mod tests {
         assert_eq!(leaving(&group, &Change::Remove(ReplicaId(1))), Some(ReplicaId(1)));
         let request = ChangeRequest { expected: group.version, change: replaces };
         let group = group.apply(Slot(1), &request).unwrap();
-        assert_eq!(leaving(&group, &Change::Promote(ReplicaId(4))), Some(ReplicaId(2)));
-        assert_eq!(leaving(&group, &Change::Promote(ReplicaId(3))), None);
+        assert_eq!(leaving(&group, &Change::promote(ReplicaId(4))), Some(ReplicaId(2)));
+        assert_eq!(leaving(&group, &Change::promote(ReplicaId(3))), None);
     }
 }

@@ -102,6 +102,14 @@ pub struct Ordered {
     pub batch: Batch,
 }
 
+impl Ordered {
+    /// A batch of a group that is not merged with others.
+    #[must_use]
+    pub fn of(group: GroupId, slot: Slot, batch: Batch) -> Ordered {
+        Ordered { group, slot, position: None, batch }
+    }
+}
+
 /// Why a replica serves no subscription, or ends it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

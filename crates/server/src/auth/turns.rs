@@ -267,9 +267,9 @@ mod tests {
             order.push(of_known.is_some());
             // The one that had its turn is gone, and its thread is free.
             if of_known.is_some() {
-                known.remove(0);
+                drop(known.remove(0));
             } else {
-                flood.remove(0);
+                drop(flood.remove(0));
             }
         }
         assert_eq!(order.iter().filter(|of_known| **of_known).count(), 3, "{order:?}");
