@@ -56,12 +56,6 @@ macro_rules! bugs {
             LearnUnrecorded,
             /// A replica that installs a snapshot stays in the group that it was in.
             SnapshotOfOldGroup,
-            /// What a replica is told under an id counts, whatever the birth of the data directory that it comes from.
-            HearAnyBirth,
-            /// A replica votes although the group has given its vote to another birth.
-            VoteForAnotherBirth,
-            /// A replica skips a decided change that it does not know.
-            SkipUnknownChange,
             /// A replica that begins with nothing votes before it has met all with whom the group began.
             VoteBeforeAllMet,
             /// A replica whose disk was restored from an older copy is taken for what it was.

@@ -45,8 +45,8 @@ pub(crate) enum Job {
     Cut(oneshot::Sender<Vec<Slot>>),
     /// The state's slot and fingerprint.
     Digest(oneshot::Sender<(Slot, u64)>),
-    /// Execute what the job before has left: the rest of a batch whose turn was over, or what has its turn in the common
-    /// order of several groups.
+    /// Execute what the job before has left: the rest of a batch whose turn was over, or what has its turn in the
+    /// common order of several groups.
     GoOn,
     /// No more jobs follow.
     Stop,
@@ -93,7 +93,7 @@ pub(crate) struct ExecutorStage<S> {
     pub(crate) ahead: Arc<Ahead>,
     /// Queries that wait for a slot.
     pub(crate) waiting: BTreeMap<Slot, Queries>,
-    /// A batch of which a part is executed. Whoever gives the jobs lets the rest follow before anything else.
+    /// A batch of which a part is executed. The source of the jobs lets the rest follow before anything else.
     pub(crate) begun: Option<Part>,
 }
 
@@ -115,8 +115,8 @@ pub(crate) enum Executors<S> {
 }
 
 impl<S: StateMachine> Executors<S> {
-    /// Does one job, or a part of it if that takes longer than `until`; the events that the replicas of groups are to be
-    /// told.
+    /// Does one job, or a part of it if that takes longer than `until`; the events that the replicas of groups are to
+    /// be told.
     pub(crate) fn run_job(
         &mut self,
         group: GroupId,
@@ -247,8 +247,8 @@ impl<S: StateMachine> ExecutorStage<S> {
         None
     }
 
-    /// Executes the batch that was begun, or a part of it. Nobody learns of a part: what waits for the slot is told once
-    /// the batch is done.
+    /// Executes the batch that was begun, or a part of it. Nobody learns of a part: what waits for the slot is told
+    /// once the batch is done.
     fn go_on(&mut self, until: Option<Instant>) {
         let Some(Part { mut begun, batch, replies }) = self.begun.take() else { return };
         let is_over = || until.is_some_and(|until| Instant::now() >= until);

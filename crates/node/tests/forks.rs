@@ -73,6 +73,11 @@ fn until_all_have(nodes: &[Node], tape: &str) {
 /// The case that docs/identity.md says no replica can notice: r1 and r2 acknowledge "b" while r3 is down.
 /// Then r2 is restored to a copy from before, and r2 and r3 acknowledge "c" and "d" while r1 is down.
 fn forked(protocol: ProtocolKind) -> Forked {
+    forked_in(VERSION, protocol)
+}
+
+/// The same in a version of the messages. In one without births none are named, so that it can be spoken again.
+fn forked_in(version: u16, protocol: ProtocolKind) -> Forked {
     let tune: fn(&mut Config) = match protocol {
         ProtocolKind::MultiPaxos => {
             |config| config.settings.consensus = Options::of(ProtocolKind::MultiPaxos)
@@ -85,7 +90,12 @@ fn forked(protocol: ProtocolKind) -> Forked {
     assert!(PROTOCOLS.contains(&protocol));
     let group = Group::new(3, tune);
     let dir = group.dir.path().to_owned();
-    let nodes = [1, 2, 3].map(|id| group.start(id));
+    let start = |id| {
+        let mut config = group.config(id);
+        config.versions = version..=version;
+        Node::start_blocking(config, Tape::default()).unwrap()
+    };
+    let nodes = [1, 2, 3].map(start);
     append(&nodes[0].handle(), "a");
     until("all have it", || nodes.iter().all(|node| tape_of(node) == "a"));
     stop(nodes);
@@ -93,14 +103,14 @@ fn forked(protocol: ProtocolKind) -> Forked {
     copy(&dir.join("r1"), &before);
     copy(&dir.join("r2"), &copied);
 
-    let two = [1, 2].map(|id| group.start(id));
+    let two = [1, 2].map(start);
     append(&two[0].handle(), "b");
     until_all_have(&two, "ab");
     stop(two);
 
     fs::remove_dir_all(dir.join("r2")).unwrap();
     fs::rename(copied, dir.join("r2")).unwrap();
-    let two = [2, 3].map(|id| group.start(id));
+    let two = [2, 3].map(start);
     for text in ["c", "d"] {
         append(&two[0].handle(), text);
     }
@@ -167,7 +177,7 @@ fn one_that_differs_from_the_two_others_stops_and_they_go_on() {
 /// decided again; the other protocols may take it from their own log.)
 #[test]
 fn one_that_learns_something_else_than_it_knew_stops() {
-    let forked = forked(ProtocolKind::MultiPaxos);
+    let forked = forked_in(WITHOUT_HISTORY, ProtocolKind::MultiPaxos);
     let two = [1, 3].map(|id| forked.start(id, WITHOUT_HISTORY));
     until("one stops", || {
         // This write brings the log to where it had come before.
@@ -182,7 +192,7 @@ fn one_that_learns_something_else_than_it_knew_stops() {
 #[test]
 fn no_replica_notices_without_histories() {
     for protocol in PROTOCOLS {
-        let forked = forked(protocol);
+        let forked = forked_in(WITHOUT_HISTORY, protocol);
         for id in [1, 3] {
             PeerBook::open(&forked.dir(id)).unwrap().forget_reached().unwrap();
         }

@@ -245,6 +245,7 @@ fn merged_groups_choose_their_voters_and_nobody_stays_away() {
     let cluster = Cluster::new(|_| {});
     let nodes = cluster.start();
     let second = &nodes[0].handles()[1];
+    until("the births of the voters are named", || second.group().names_births());
     let place = |others| {
         let choice = Choice::of([ReplicaId(2)], others);
         block(second.change(second.group().version, Change::Place(Some(choice))))

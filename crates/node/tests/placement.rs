@@ -297,6 +297,7 @@ fn only_a_group_that_follows_is_placed_and_only_on_voters_of_the_first_group() {
     let refused = block(first.change(first.group().version, place.clone()));
     assert_eq!(refused, Err(ChangeError::Refused(Refusal::FollowsNone)));
     let second = cluster.handle(1, 1);
+    until("the births of the voters are named", || second.group().names_births());
     let unknown = Change::Place(choice(&[1, 9], Others::Learn));
     let refused = block(second.change(second.group().version, unknown));
     assert_eq!(refused, Err(ChangeError::Refused(Refusal::NotAVoterOfFirst(ReplicaId(9)))));

@@ -182,7 +182,12 @@ impl Group {
         if !self.outgoing.is_empty() {
             return Err(Refusal::Unsettled);
         }
-        let mut next = Group { version: current + 1, former: Vec::new(), ..self.clone() };
+        // A change that is made for the group without names is as good for the group with them, so that nobody has to look
+        // again because of what replicas do by themselves. Groups that follow know a later set by its version.
+        let named_alone =
+            matches!(request.change, Change::NameBirths(_)) && self.membership == Membership::Alone;
+        let version = current + u64::from(!named_alone);
+        let mut next = Group { version, former: Vec::new(), ..self.clone() };
         let concerns = next.alter(&request.change)?;
         let within_epoch = self.changes_voters_itself() && !self.takes_back(&next);
         match concerns {

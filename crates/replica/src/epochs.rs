@@ -146,10 +146,8 @@ impl Replica {
     /// recognise other quorums.
     pub(crate) fn halts_at(&mut self, slot: Slot, batch: &Batch, actions: &mut Vec<Action>) -> bool {
         if !self.known.halted && ChangeRequest::is_unknown(batch) {
-            self.known.halted = !self.has(Bug::SkipUnknownChange);
-            if self.known.halted {
-                actions.push(Action::UnknownChange { slot });
-            }
+            self.known.halted = true;
+            actions.push(Action::UnknownChange { slot });
         }
         self.known.halted
     }

@@ -61,10 +61,10 @@ pub struct Executor<S> {
 /// A batch that is being executed, in parts: a batch may hold thousands of commands, and a thread that also has other
 /// things to do stops within it.
 ///
-/// Between the parts the state is that of no slot: it has the effects of some commands of a slot and not of the others. So
-/// nobody may look at it then. A snapshot of it would say that it holds the whole slot, whose other commands would be
-/// lost; a query that waits for the slot would miss what was acknowledged there. The executor refuses both by a panic,
-/// and who executes in parts does nothing else with it until [`Executor::go_on`] says that the batch is done.
+/// Between the parts the state is that of no slot: it has the effects of some commands of a slot and not of the others.
+/// So nobody may look at it then. A snapshot of it would say that it holds the whole slot, whose other commands would
+/// be lost; a query that waits for the slot would miss what was acknowledged there. The executor refuses both by a
+/// panic, and who executes in parts does nothing else with it until [`Executor::go_on`] says that the batch is done.
 #[derive(Debug)]
 #[must_use]
 pub struct Begun {

@@ -242,7 +242,7 @@ impl Replica {
             }
             return self.fail_change(&batch, RequestError::Unhealthy, actions);
         }
-        if ChangeRequest::is_unknown(&batch) && !self.has(Bug::SkipUnknownChange) {
+        if ChangeRequest::is_unknown(&batch) {
             // A replica of a later release asks for it. Decided, it would stop all that do not know it.
             return self.fail_change(&batch, RequestError::NotAChange, actions);
         }

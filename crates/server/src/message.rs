@@ -177,9 +177,9 @@ impl<'a> ClientMessages<'a> {
         }
     }
 
-    /// Does some work, and takes meanwhile what the client has sent already: in `h2` each frame would take far more memory
-    /// than a small message has bytes, and a connection with thousands of them is closed. The client's window does not
-    /// open, so what is taken is bounded by it.
+    /// Does some work, and takes meanwhile what the client has sent already: in `h2` each frame would take far more
+    /// memory than a small message has bytes, and a connection with thousands of them is closed. The client's window
+    /// does not open, so what is taken is bounded by it.
     ///
     /// # Errors
     /// The request broke off, or there is no memory for what has come.

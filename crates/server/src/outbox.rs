@@ -18,8 +18,8 @@ use crate::pings::Pings;
 /// Once this many bytes are gathered, they are sent before more are taken.
 const GATHERED_BYTES: usize = 64 << 10;
 
-/// Once about so many bytes were read, the requests that they belong to have their turn: before they take the frames, each
-/// costs `h2` more than it has bytes, and a connection with more than a few thousand of them ends.
+/// Once about so many bytes were read, the requests that they belong to have their turn: before they take the frames,
+/// each costs `h2` more than it has bytes, and a connection with more than a few thousand of them ends.
 const READ_TURN_BYTES: usize = 16 << 10;
 
 /// Splits a stream into the end that `h2` reads and writes, and the end that sends.

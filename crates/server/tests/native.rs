@@ -1,5 +1,5 @@
-//! What clients send by Synod's own API to the key-value store is checked before the store sees it: every kind of command
-//! and of query.
+//! What clients send by Synod's own API to the key-value store is checked before the store sees it: every kind of
+//! command and of query.
 
 #[macro_use]
 mod common;

@@ -114,11 +114,11 @@ impl Auth {
 /// A lease of fewer keys is looked through each time.
 const KEYS_MIN: usize = 16;
 
-/// The user who was last found to have the right to put all keys of a lease: that user's next put with the lease need not
-/// look at each key again. It holds until users or roles change, or somebody else puts a key with the lease.
+/// The user who was last found to have the right to put all keys of a lease: that user's next put with the lease need
+/// not look at each key again. It holds until users or roles change, or somebody else puts a key with the lease.
 ///
-/// It is no part of the replicated state, and changes no outcome: all keys that the lease had were judged for this user at
-/// this revision of users and roles, and each key that came since was put by the same user. What is known counts the
+/// It is no part of the replicated state, and changes no outcome: all keys that the lease had were judged for this user
+/// at this revision of users and roles, and each key that came since was put by the same user. What is known counts the
 /// looks that it saves, so a budget is exceeded as without it.
 #[derive(Debug, Default)]
 pub(crate) struct Holders(Mutex<BTreeMap<i64, (u64, String)>>);

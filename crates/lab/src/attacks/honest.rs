@@ -38,7 +38,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(60);
 /// Connections of those that wait for a lock.
 const WAITING_CONNECTIONS: u64 = 30;
 
-/// Who leads, and in which term.
+/// The leader and its term.
 pub struct Leads {
     leader: u64,
     term: u64,

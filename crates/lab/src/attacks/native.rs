@@ -1,5 +1,5 @@
-//! Attacks by Synod's own API: payloads that are small and cost much, and fields that only servers set. etcd has no such
-//! API and refuses all of them.
+//! Attacks by Synod's own API: payloads that are small and cost much, and fields that only servers set. etcd has no
+//! such API and refuses all of them.
 
 use std::{
     collections::BTreeMap,

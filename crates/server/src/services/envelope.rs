@@ -128,8 +128,8 @@ impl<R: Replica> Store<R> {
         self.auth.as_ref()
     }
 
-    /// Whether the state machine is known to be the key-value store: no other has users, watches, or keys that are spread
-    /// over groups. Then what clients send it is checked.
+    /// Whether the state machine is known to be the key-value store: no other has users, watches, or keys that are
+    /// spread over groups. Then what clients send it is checked.
     pub(super) fn holds_keys(&self) -> bool {
         self.count() > 1 || self.auth.is_some() || self.watches.is_some()
     }

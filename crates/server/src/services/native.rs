@@ -234,6 +234,9 @@ impl<R: Replica> Store<R> {
     }
 
     pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
+        // First the group: an answer that has the members of a later version than its status would say of a change that
+        // is under way that nothing is.
+        let group = self.replica().group();
         let status = self.replica().status();
         // A state machine other than the key-value store has no revision; it answers something else or an error.
         let stores = self.status_by_group(Consistency::Present).await.unwrap_or_default();
@@ -250,7 +253,6 @@ impl<R: Replica> Store<R> {
             groups
         };
         let KvStatus { revision, size_bytes, .. } = summed(stores);
-        let group = self.replica().group();
         let leader_name = status.leader.map_or_else(String::new, |leader| group.name_of(leader));
         let (received, total) = status.receiving.unwrap_or_default();
         Ok(StatusResponse {

@@ -99,8 +99,10 @@ pub(super) mod tests {
              elect 1
              stall-disk 1
              put 1 k1=1
+             put 1 k1=2
+             put 1 k1=3
              tick 3s
-             put 1 k1=2",
+             put 1 k1=4",
         ),
         (
             &[Situation::Overtaken],
