@@ -82,12 +82,12 @@ fn a_restarted_replica_answers_no_older_than_before() {
             append(&nodes[number % 3].as_ref().unwrap().handle(), &text);
             whole += &text;
         }
-        for at in 0..3 {
-            until("the replica has everything", || stale(nodes[at].as_ref().unwrap()) == whole);
-            nodes[at].take().unwrap().stop_blocking().unwrap();
-            let again = group.start(at as u64 + 1);
+        for (id, node) in (1..).zip(&mut nodes) {
+            until("the replica has everything", || stale(node.as_ref().unwrap()) == whole);
+            node.take().unwrap().stop_blocking().unwrap();
+            let again = group.start(id);
             assert_eq!(stale(&again), whole);
-            nodes[at] = Some(again);
+            *node = Some(again);
         }
         nodes.into_iter().flatten().for_each(|node| node.stop_blocking().unwrap());
         let alone = group.start(1);

@@ -284,7 +284,7 @@ impl PeerBook {
 
     fn look_at<T>(&self, look: impl FnOnce(&State) -> (T, Option<Book>)) -> Result<T, StorageError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (result, changed) = look(&*state);
+        let (result, changed) = look(&state);
         if let Some(book) = changed {
             // If writing fails, the file may hold either book, and nothing of the new one was promised. The
             // next change writes the whole book to another file, so it may use a disk that failed once.

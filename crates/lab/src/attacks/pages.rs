@@ -96,8 +96,8 @@ fn hold(address: SocketAddr, count: usize, deadline: Instant) -> u64 {
 
 /// An empty line, which may precede a request, cannot be sent where the server has closed the connection.
 fn is_closed(stream: &mut TcpStream) -> bool {
-    match stream.write(b"\r\n") {
-        Ok(_) => false,
+    match stream.write_all(b"\r\n") {
+        Ok(()) => false,
         Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
     }
 }

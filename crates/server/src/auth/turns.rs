@@ -64,7 +64,7 @@ impl<K: Ord + Clone> Queues<K> {
         self.waiting += 1;
         if self.waiting > self.waiting_max {
             let len = |key: &K| self.of.get(key).map_or(0, VecDeque::len);
-            let longest = self.of.keys().max_by_key(|one| (len(*one), **one == key)).cloned();
+            let longest = self.of.keys().max_by_key(|one| (len(one), **one == key)).cloned();
             longest.into_iter().for_each(|longest| _ = self.take(&longest, VecDeque::pop_back));
         }
     }
