@@ -182,8 +182,8 @@ impl Group {
         if !self.outgoing.is_empty() {
             return Err(Refusal::Unsettled);
         }
-        // A change that is made for the group without names is as good for the group with them, so that nobody has to look
-        // again because of what replicas do by themselves. Groups that follow know a later set by its version.
+        // A change that is made for the group without names is as good for the group with them, so that nobody has to
+        // look again because of what replicas do by themselves. Groups that follow know a later set by its version.
         let named_alone =
             matches!(request.change, Change::NameBirths(_)) && self.membership == Membership::Alone;
         let version = current + u64::from(!named_alone);

@@ -48,6 +48,14 @@ pub struct Groups {
     replicas: Vec<Entries>,
 }
 
+fn without_births(group: &Group) -> Group {
+    let mut group = group.clone();
+    group.members.iter_mut().for_each(|member| member.birth = None);
+    // Those that the change before removed are told of it until the next one.
+    group.former.clear();
+    group
+}
+
 impl Groups {
     /// The history of a group with at most this many replicas.
     #[must_use]
@@ -74,7 +82,10 @@ impl Groups {
         let before = self.latest();
         let settles = !before.outgoing.is_empty() && group == settled(before.clone());
         let counts = before.outgoing.is_empty() && group.version == before.version + 1;
-        demand(settles || counts, Invariant::OneGroup, || {
+        // As with a change of voters that is complete, a change that was made for the group stays good for it.
+        let bare = without_births(before);
+        let names = !before.names_births() && group.names_births() && without_births(&group) == bare;
+        demand(settles || counts || names, Invariant::OneGroup, || {
             format!(
                 "slot {slot} makes version {} of the group, after version {}",
                 group.version, before.version
