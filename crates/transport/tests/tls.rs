@@ -444,7 +444,9 @@ fn garbage_costs_its_connection() {
     let authority = Authority::new();
     let listener = listeners(1).pop().unwrap();
     let address = listener.local_addr().unwrap();
-    let settings = Config { tls: Some(tls(&authority, "r1", Allowed::All)), ..config(1, 1, &[address]) };
+    let joining = Peer { id: ReplicaId(2), address: "https://127.0.0.1:1".into() };
+    let mine = Some(tls(&authority, "r1", Allowed::All));
+    let settings = Config { tls: mine, peers: vec![joining], ..config(1, 1, &[address]) };
     let one = Replica::start(settings, listener);
     let mut random = fastrand::Rng::with_seed(7);
     for round in 0..50 {
