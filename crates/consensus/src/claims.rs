@@ -99,10 +99,12 @@ impl<'a> Claimed<'a> for Batch {
 pub struct Way<'a> {
     /// The ballot of the leader that chose it.
     pub ballot: Ballot,
-    /// Its number among those of that ballot; 0 if it goes past the ring, to one replica and back.
+    /// Its number among those of that ballot; 0 if it goes past the ring, to one replica and back, or as a probe.
     pub number: u64,
     /// The replicas that it passes, the leader first.
     pub order: &'a [ReplicaId],
+    /// If it carries votes, the places in the order of those that voted.
+    pub votes: Option<crate::ring::Votes>,
 }
 
 /// What a record remembers.

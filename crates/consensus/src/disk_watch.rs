@@ -20,6 +20,8 @@ pub(crate) struct DiskWatch {
     held: VecDeque<(Lsn, u64)>,
     /// How many slots they hold together.
     slots: u64,
+    /// How long the oldest record took lately until it was durable. It rises at once, and falls slowly.
+    commit: Duration,
 }
 
 impl DiskWatch {
@@ -42,7 +44,8 @@ impl DiskWatch {
     /// Takes note that records through this one are durable. If more came in while the oldest was written,
     /// their time counts from now on, which is too late by at most one write.
     pub(crate) fn durable(&mut self, lsn: Lsn, now: Time) {
-        if self.oldest.is_some_and(|(oldest, _)| oldest <= lsn) {
+        if let Some((_, since)) = self.oldest.filter(|(oldest, _)| *oldest <= lsn) {
+            self.commit = now.since(since).max(self.commit - self.commit / 8);
             self.oldest = (self.newest > lsn).then_some((self.newest, now));
         }
         while let Some(&(_, slots)) = self.held.front().filter(|(held, _)| *held <= lsn) {
@@ -54,6 +57,11 @@ impl DiskWatch {
     /// How many slots are held by records that are not durable.
     pub(crate) fn slots(&self) -> u64 {
         self.slots
+    }
+
+    /// Whether the disk takes longer than `limit`: its commits did lately, or the present one does.
+    pub(crate) fn is_slower_than(&self, limit: Duration, now: Time) -> bool {
+        self.commit > limit || !self.answers(now, limit)
     }
 
     /// Whether no record has been waiting for longer than `timeout`. A disk that hangs is noticed only once
@@ -87,6 +95,22 @@ mod tests {
         disk.durable(Lsn(1_000_000), t(1102));
         assert_eq!(disk.slots(), 0);
         assert!(disk.answers(t(9000), TIMEOUT));
+    }
+
+    #[test]
+    fn a_slow_disk_is_noticed_during_its_first_commit_and_forgotten_after_several_fast_ones() {
+        let mut disk = DiskWatch::default();
+        let limit = Duration::from_millis(10);
+        disk.appended(Lsn(0), Lsn(1), t(0));
+        assert!(!disk.is_slower_than(limit, t(10)) && disk.is_slower_than(limit, t(11)));
+        disk.durable(Lsn(1), t(100));
+        let mut fast = 0;
+        while disk.is_slower_than(limit, t(200)) {
+            fast += 1;
+            disk.appended(Lsn(fast), Lsn(fast + 1), t(200));
+            disk.durable(Lsn(fast + 1), t(201));
+        }
+        assert_eq!(fast, 18);
     }
 
     #[test]

@@ -9,7 +9,10 @@
 //! In runs of the family `files` the real files stand beside this model (`files.rs`). The model then tells
 //! when records are durable and what must survive; the real files decide what a crash leaves.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -62,6 +65,8 @@ pub struct Disk {
     syncing: Option<Lsn>,
     /// Whether the disk is stalled: no sync ends until it is mended.
     stalled: bool,
+    /// How much longer each sync takes than those of other disks.
+    pub(crate) slower: Duration,
     /// Slots through which the log may be trimmed, each once a record is durable.
     trims: VecDeque<(Lsn, Slot)>,
     /// Complete snapshot files, by the slot that they cover: the newest, and the one before it.

@@ -32,6 +32,19 @@ pub enum Lasting {
         /// The replica with the disk.
         place: usize,
     },
+    /// Each commit of a disk takes longer.
+    SlowDisk {
+        /// The replica with the disk.
+        place: usize,
+        /// How much longer, in percent of the election time-out.
+        percent: u32,
+    },
+    /// Only one replica reaches all others, and these reach nobody but it. No leader crashes: without that replica
+    /// there is no quorum.
+    Star {
+        /// That replica.
+        hub: usize,
+    },
     /// Every message takes half of the round trip longer, and a disk hangs from the crash of the leader on.
     HangsAtCrash {
         /// The replica with the disk.
@@ -99,6 +112,16 @@ pub enum Lasting {
     },
 }
 
+impl Lasting {
+    /// Whether what the clients of all replicas get done is measured, before the fault and while it lasts.
+    pub(crate) fn has_goodput(self) -> bool {
+        matches!(self, Lasting::SlowDisk { .. } | Lasting::Star { .. })
+    }
+}
+
+/// Where goodput is measured, it is at least so many percent of what it was before the fault.
+pub const GOODPUT_MIN_PERCENT: u64 = 50;
+
 /// How long service was missing or, if one replica's clients are measured, how long one of these waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outage {
@@ -108,6 +131,9 @@ pub struct Outage {
     pub from_crash: Duration,
     /// How many times a replica began to lead between the fault and the crash.
     pub elections: u64,
+    /// Where it is measured: how many percent of the commands that clients got answered in the same time before the
+    /// fault they got answered while it lasted.
+    pub goodput_percent: Option<u64>,
 }
 
 /// A row of the table: a fault, at every place where it may strike.
@@ -161,6 +187,21 @@ pub fn rows() -> Vec<Row> {
             "a hung disk",
             [(2, 3), (2, 3), (3, 4)],
             places().map(|place| Lasting::HungDisk { place }).collect(),
+        ),
+        row(
+            "a slow disk, commits 0.1 T longer",
+            [(1, 3), (1, 3), (1, 4)],
+            places().map(|place| Lasting::SlowDisk { place, percent: 10 }).collect(),
+        ),
+        row(
+            "a slow disk, commits 0.6 T longer",
+            [(1, 3), (1, 3), (1, 4)],
+            places().map(|place| Lasting::SlowDisk { place, percent: 60 }).collect(),
+        ),
+        row(
+            "only one replica reaches all others",
+            [(3, 3), (3, 3), (4, 4)],
+            places().map(|hub| Lasting::Star { hub }).collect(),
         ),
         row(
             "a disk hangs as the leader crashes, round trip 0.25 T",
@@ -265,12 +306,19 @@ pub fn play(
 pub struct Measured {
     /// The longest time after the fault and after the crash, each with its case and seed.
     pub longest: [(Duration, Option<(Lasting, u64)>); 2],
+    /// The least goodput, with its case and seed, where it is measured.
+    pub goodput_min: Option<(u64, Lasting, u64)>,
     /// All times.
     all: [Vec<Duration>; 2],
 }
 
 impl Measured {
     fn add(&mut self, outage: Outage, lasting: Lasting, seed: u64) {
+        if let Some(percent) = outage.goodput_percent
+            && self.goodput_min.is_none_or(|(least, ..)| percent < least)
+        {
+            self.goodput_min = Some((percent, lasting, seed));
+        }
         for (kind, took) in [outage.from_fault, outage.from_crash].into_iter().enumerate() {
             self.all[kind].push(took);
             if took > self.longest[kind].0 {
@@ -313,7 +361,8 @@ pub fn election_timeout() -> Duration {
 
 /// Plays faults that last, in groups of five without other faults, for each protocol and election, and prints
 /// how long service was missing: the longest time and the median over all places and seeds, in election
-/// time-outs; first because of the fault, then because the leader crashed while it lasted.
+/// time-outs; first because of the fault, then because the leader crashed while it lasted. Where a fault may make
+/// service slow, it comes first how many percent of the commands before the fault were answered while it lasted.
 #[derive(Args, Clone, Debug)]
 pub struct OutagesArgs {
     /// How many times each case is played, each time with other small delays and clocks.
@@ -336,6 +385,15 @@ pub fn print(args: &OutagesArgs) -> ExitCode {
             match measure(cast, &row, args.seeds, None) {
                 Ok(measured) => {
                     let bounds = row.bounds_of(cast.election);
+                    if let Some((percent, lasting, seed)) = measured.goodput_min {
+                        let _ = write!(line, " {percent} % of {GOODPUT_MIN_PERCENT};");
+                        if percent < GOODPUT_MIN_PERCENT {
+                            wrong.push(format!(
+                                "{}, {}: {percent} % answered in {lasting:?}, seed {seed}",
+                                row.name, cast.name
+                            ));
+                        }
+                    }
                     for (kind, bound) in [bounds.0, bounds.1].into_iter().enumerate() {
                         let (longest, case) = measured.longest[kind];
                         let (longest, median) = (in_timeouts(longest), in_timeouts(measured.median(kind)));

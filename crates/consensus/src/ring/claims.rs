@@ -58,7 +58,8 @@ impl Claims for Message {
         else {
             return None;
         };
-        Some(Way { ballot: view.ballot, number: view.minor, order: &view.order })
+        let votes = if let Message::Votes(run) = self { Some(run.votes) } else { None };
+        Some(Way { ballot: view.ballot, number: view.minor, order: &view.order, votes })
     }
 
     fn range_asked(&self) -> Option<(Ballot, Slot)> {

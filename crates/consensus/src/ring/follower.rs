@@ -4,7 +4,7 @@ use synod_wire::{Ballot, Batch, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     Accept, AcceptedValue, Bug, Content, DecisionRun, Message, Promise, Record, Ring, RingDecision, State,
-    Value, View, VoteRun, Votes, values::sent_on,
+    Value, View, VoteRun, Votes, late::Late, values::sent_on,
 };
 use crate::{
     Batches, Effect, Effects, Protocol, ReplicaSet, Role, Threshold,
@@ -22,6 +22,7 @@ impl Ring {
         // Votes in a lower ballot leave before it is known that there are no more.
         self.send_outgoing(effects);
         self.common.promised = ballot;
+        self.late = Late::default();
         if self.is_learner() {
             // It only follows: nobody needs its promise.
             self.common.election.promised(ballot, now);
@@ -194,7 +195,7 @@ impl Ring {
     // Votes.
 
     /// The votes for a proposal pass on their way round the ring. This replica adds its own, and with it they leave
-    /// once its record is durable.
+    /// once its record is durable; if its disk is slow they leave at once, without its own (`late.rs`).
     pub(super) fn on_votes(&mut self, now: Time, from: ReplicaId, run: VoteRun, effects: &mut Effects) {
         let VoteRun { ref view, first, last, decided, votes } = run;
         let ballot = view.ballot;
@@ -217,10 +218,15 @@ impl Ring {
         while at <= last {
             let (end, own) = self.votes_from(ballot, at, last);
             let after = own.unwrap_or_default();
-            let voted = if own.is_some() { votes.with(place) } else { votes };
+            let late = self.lets_pass(now, view, at, end, after);
+            let (voted, after) = match own {
+                Some(_) if late && self.has(Bug::PassWithOwn) => (votes.with(place), Lsn::ZERO),
+                Some(_) if !late => (votes.with(place), after),
+                _ => (votes, Lsn::ZERO),
+            };
             let part = VoteRun { view: view.clone(), first: at, last: end, decided, votes };
             self.send_votes_on(part, voted, after, effects);
-            let is_durable = own.is_some() && after <= self.common.durable;
+            let is_durable = own.is_some() && !late && after <= self.common.durable;
             let me = self.common.members.only(self.me());
             let voters = if is_durable { voters.union(me) } else { voters };
             self.count(at, end, ballot, voters, effects);
@@ -353,14 +359,14 @@ impl Ring {
         if matches!(&self.state, State::Leader(leader) if leader.ballot == ballot) {
             let decided: Vec<Slot> =
                 undecided.into_iter().filter(|&slot| self.acceptor.is_decided(slot)).collect();
-            self.tell_decided(&decided, effects);
+            self.send_decision(&decided, effects);
         }
         self.deliver(effects);
     }
 
     /// Sends the decision of these slots round the ring. The members have their values from the proposals that they
     /// voted for; the others catch up.
-    fn tell_decided(&mut self, slots: &[Slot], effects: &mut Effects) {
+    fn send_decision(&mut self, slots: &[Slot], effects: &mut Effects) {
         let Some(view) = self.view.clone() else { return };
         for run in slots.chunk_by(|slot, next| slot.next() == *next) {
             let (view, ttl) = (view.clone(), view.hops());
@@ -392,6 +398,7 @@ impl Ring {
         if ballot > self.common.promised {
             return; // Of a ballot of an earlier life of this replica, which remembers it no more.
         }
+        self.came_back(now, from, view, effects);
         let DecisionRun { first, last, ttl, .. } = decision;
         if ttl > 1 {
             let decision = DecisionRun { ttl: ttl - 1, ..decision };

@@ -9,6 +9,7 @@ use synod_wire::{Ballot, Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{
     Accept, Content, Message, Ring, State, Value, View, VoteRun, Votes,
+    direct::Search,
     order::{Survey, next_permutation},
     question::Question,
     values::carried,
@@ -55,9 +56,17 @@ pub(super) struct Leader {
     /// What it knows for the order of its ring.
     pub(super) survey: Survey,
     /// When the ring was made.
-    ring_at: Time,
-    /// Since when something went past this ring, since it did not come round: a link of it may be cut, or a disk slow.
+    pub(super) ring_at: Time,
+    /// Since when something went past this ring, since it did not come round: a link of it may be cut.
     broken: Option<Time>,
+    /// What it looks for while it has no ring.
+    pub(super) search: Option<Search>,
+    /// How many election time-outs the next search waits at first.
+    pub(super) patience: u32,
+    /// Slots through this one were decided before it led.
+    pub(super) began: Slot,
+    /// The votes for slots through this one began without its own.
+    begun: Slot,
     pub(super) gap: GapWatch,
 }
 
@@ -86,6 +95,9 @@ struct Lap {
     since: Time,
     sent: u32,
 }
+
+/// So many times something goes round the ring before it goes to each member by itself.
+const ROUNDS: u32 = 2;
 
 impl Leader {
     pub(super) fn tick_at(&self) -> Time {
@@ -163,6 +175,10 @@ impl Ring {
             survey: Survey::new(),
             ring_at: now,
             broken: None,
+            search: None,
+            patience: 1,
+            began: decided,
+            begun: Slot::ZERO,
             gap: GapWatch::begin(now),
         };
         self.state = State::Leader(Box::new(leader));
@@ -197,16 +213,20 @@ impl Ring {
         ids
     }
 
-    /// Makes this the ring: the others are told, and what is under way goes round it again.
-    fn form_ring(&mut self, now: Time, order: Vec<ReplicaId>, effects: &mut Effects) {
+    /// Makes this the ring: the others are told, and what is under way goes round it again. Without anybody else in it
+    /// there is no ring, and what is under way goes to each member by itself.
+    pub(super) fn form_ring(&mut self, now: Time, order: Vec<ReplicaId>, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
         let ballot = leader.ballot;
         let minor = self.view.as_ref().filter(|view| view.ballot == ballot).map_or(0, |view| view.minor) + 1;
         let view = View { ballot, minor, order: order.into() };
         leader.survey.ring_begins(now, self.common.options.election_timeout, leader.broken.is_some());
-        (leader.ring_at, leader.broken) = (now, None);
+        (leader.ring_at, leader.broken, leader.search) = (now, None, None);
         let wait = leader.resend_after(&self.common.options);
-        leader.flights.hasten(now, wait, |lap| *lap = Lap { since: now, sent: 0 });
+        let sent = if view.is_direct() { ROUNDS } else { 0 };
+        leader.flights.hasten(now, wait, |lap| *lap = Lap { since: now, sent });
+        // It was stripped for the ring before.
+        leader.waiting.iter_mut().for_each(|waiting| waiting.safe = true);
         self.common.broadcast(Message::View { view: view.clone() }, Lsn::ZERO, effects);
         let learners = view.order.iter().filter(|&&id| self.common.members.index(id).is_none());
         effects.send_each(learners.copied(), Message::View { view: view.clone() }, Lsn::ZERO);
@@ -214,8 +234,8 @@ impl Ring {
         self.send_values_again(now);
     }
 
-    /// Leaves out members that do not answer, takes in those that do and have caught up, and takes another order if a
-    /// link of the ring does not carry, or if that makes the round much shorter.
+    /// Leaves out members that do not answer, takes in those that do and have caught up, leaves a ring that does not
+    /// carry, and takes another order if that makes the round much shorter.
     fn mend_ring(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.common.options.election_timeout;
         let suspect = (timeout / 2).max(self.common.options.heartbeat_interval * 3);
@@ -236,14 +256,17 @@ impl Ring {
         if !self.common.members.is_quorum(self.common.members.those(is_in)) {
             return;
         }
-        if all.iter().any(|&id| is_in(id) != view.contains(id)) {
+        if leader.search.is_some() {
+            let present = all.into_iter().filter(|&id| is_in(id)).collect();
+            self.search_ring(now, present, effects);
+        } else if all.iter().any(|&id| is_in(id) != view.contains(id)) {
             let order = all.into_iter().filter(|&id| is_in(id)).collect();
             let order = self.ordered(order);
             self.form_ring(now, order, effects);
         } else if let Some(since) = leader.broken.filter(|_| now.since(leader.ring_at) > timeout) {
             let voted = |id: &ReplicaId| leader.members.get(id).is_some_and(|heard| heard.voted >= since);
             let order = another_order(&view.order, voted);
-            self.form_ring(now, order, effects);
+            self.leave_ring(now, order, effects);
         } else if let Some(order) = self.better_order(now) {
             self.form_ring(now, order, effects);
         }
@@ -334,24 +357,39 @@ impl Ring {
         let (ballot, last) = (leader.ballot, last_of(first, page));
         leader.proposed = last;
         let resend = Resend::first(now, leader.resend_after(&self.common.options));
-        leader.flights.begins(first, last, resend, Lap { since: now, sent: 1 });
+        let sent = if view.is_direct() { ROUNDS } else { 1 };
+        leader.flights.begins(first, last, resend, Lap { since: now, sent });
         leader.duties.told(decided);
         let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
         self.accept_run(ballot, first, batches, effects);
+        if view.is_direct() {
+            return self.propose_directly(first, page, effects);
+        }
         let safe = page.first().is_some_and(|waiting| waiting.safe);
         let value = |Waiting { batch, hops, .. }: &Waiting| {
             let content = carried(&Content::Whole(batch.clone()), *hops, safe);
             Value { hops: *hops, content }
         };
         let values = page.iter().map(value).collect();
-        self.send_round(Message::Accept(Accept { view, first, decided, safe, values }), Lsn::ZERO, effects);
+        let accept = Message::Accept(Accept { view: view.clone(), first, decided, safe, values });
+        self.send_round(accept, Lsn::ZERO, effects);
+        if self.is_disk_slow(now)
+            && let State::Leader(leader) = &mut self.state
+        {
+            leader.begun = last;
+            self.send_own_votes(view, first, last, false, effects);
+        }
     }
 
     /// The coordinator's own record of what it proposed is durable: its vote goes round, and collects the others.
+    /// Those that went without it need it no more.
     pub(super) fn begin_votes(&mut self, ballot: Ballot, first: Slot, last: Slot, effects: &mut Effects) {
-        if matches!(&self.state, State::Leader(leader) if leader.ballot == ballot)
+        if let State::Leader(leader) = &self.state
+            && leader.ballot == ballot
+            && last > leader.begun
             && let Some(view) = self.view.clone()
         {
+            let first = first.max(leader.begun.next());
             self.send_own_votes(view, first, last, true, effects);
         }
     }
@@ -383,26 +421,26 @@ impl Ring {
         let wait = leader.resend_after(&self.common.options);
         let (mut round, mut straight) = (Vec::new(), Vec::new());
         leader.flights.repeat(now, wait_max, acceptor, |flight| {
-            let list = if flight.more.sent < 2 { &mut round } else { &mut straight };
-            if flight.more.sent < 2 {
+            let list = if flight.more.sent < ROUNDS { &mut round } else { &mut straight };
+            if flight.more.sent < ROUNDS {
                 flight.resend = Resend::first(now, wait);
             }
             flight.more.sent += 1;
             list.extend(flight.slots());
         });
         let own_voted = |slot: &Slot| acceptor.accepted(*slot).is_none_or(|accepted| accepted.lsn <= durable);
-        if !straight.is_empty() && straight.iter().all(own_voted) {
+        let Some(view) = self.view.clone() else { return };
+        if !straight.is_empty() && !view.is_direct() && straight.iter().all(own_voted) {
             leader.broken.get_or_insert(now);
         }
-        let Some(view) = self.view.clone() else { return };
         self.resend_along(&view, &round, effects);
         for peer in self.common.members.peers().collect::<Vec<_>>() {
             self.resend_straight(peer, &straight, effects);
         }
     }
 
-    /// Proposes undecided slots again to a member by itself, unless it is known to have voted.
-    fn resend_straight(&mut self, peer: ReplicaId, slots: &[Slot], effects: &mut Effects) {
+    /// Proposes undecided slots to a member by itself, unless it is known to have voted.
+    pub(super) fn resend_straight(&mut self, peer: ReplicaId, slots: &[Slot], effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         let ballot = leader.ballot;
         let members = &self.common.members;
@@ -454,7 +492,7 @@ impl Ring {
 
 /// Another order of a ring. Members that did not vote although they were asked directly come last, where no decision
 /// waits for them; if they do already, the members change places, those at the front first.
-fn another_order(order: &[ReplicaId], voted: impl Fn(&ReplicaId) -> bool) -> Vec<ReplicaId> {
+pub(super) fn another_order(order: &[ReplicaId], voted: impl Fn(&ReplicaId) -> bool) -> Vec<ReplicaId> {
     let (mut next, silent): (Vec<_>, Vec<_>) = order[1..].iter().copied().partition(voted);
     next.extend(silent);
     next.insert(0, order[0]);

@@ -20,7 +20,9 @@
 
 mod claims;
 mod describe;
+mod direct;
 mod follower;
+mod late;
 mod leader;
 mod learner;
 mod messages;
@@ -47,6 +49,7 @@ pub use view::{View, Votes};
 use std::{sync::Arc, time::Duration};
 
 use follower::Outgoing;
+use late::Late;
 use leader::{Candidate, Leader};
 use learner::Learner;
 use synod_wire::{Ballot, Batch, Delivered, Lsn, ReplicaId, Slot, Time};
@@ -83,6 +86,8 @@ pub struct Ring {
     outgoing: Vec<Outgoing>,
     /// How long the batches of this replica's own clients take.
     walk: Walk,
+    /// The votes that went on without this replica's own.
+    late: Late,
     /// The time of the present step.
     now: Time,
 }
@@ -145,6 +150,7 @@ impl Protocol for Ring {
         self.send_values(now, effects);
         self.send_accepts(now, effects);
         self.reserve_more(now, effects);
+        self.announce_directly(now, effects);
         self.send_outgoing(effects);
         self.end_of_step(now, before, effects);
         self.ask_for_timer(effects);
@@ -222,6 +228,12 @@ impl Leads for Ring {
 
     fn report_leader(&mut self, effects: &mut Effects) {
         self.common.report_leader(self.role(), effects);
+    }
+
+    /// Round a ring decisions travel by themselves.
+    fn tell_decided(&mut self, through: Slot, effects: &mut Effects) {
+        let decided = Message::Decided { ballot: self.common.promised, through };
+        self.common.broadcast(decided, Lsn::ZERO, effects);
     }
 
     /// Other members may know of a decision before the coordinator does, so a read waits for all that is proposed.
@@ -446,6 +458,7 @@ impl Ring {
         let me = self.common.members.only(self.me());
         while let Some(votes) = self.acceptor.became_durable(self.common.durable) {
             // A slot that holds the value of a higher ballot by now, or one that was learned, is passed over.
+            self.vote_late(&votes, effects);
             self.count(votes.first, votes.last, votes.ballot, me, effects);
             self.begin_votes(votes.ballot, votes.first, votes.last, effects);
         }

@@ -8,6 +8,8 @@ pub enum Bug {
     CountVotes,
     /// The first member at which one vote less than a quorum has come together makes the decision.
     DecideEarly,
+    /// A member whose disk is slow lets the votes pass with its own, although its record is not durable.
+    PassWithOwn,
     /// Bytes leave one hop too early.
     StripEarly,
     /// A replica votes for a name whose batch it does not hold (ERR-23).

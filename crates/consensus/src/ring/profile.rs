@@ -90,6 +90,7 @@ pub(crate) const PROFILE: Profile = Profile {
         Bug::ForgetSessionsInSnapshot,
         Bug::Ring(Own::CountVotes),
         Bug::Ring(Own::DecideEarly),
+        Bug::Ring(Own::PassWithOwn),
         Bug::Ring(Own::VoteWithoutBytes),
         Bug::Ring(Own::AdoptLowestBallot),
         Bug::Ring(Own::DropAcceptedValue),

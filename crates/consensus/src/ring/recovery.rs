@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use synod_wire::{Ballot, Ballots, ReplicaId, Slot, Time};
 
-use super::{AcceptedValue, Message, Record, Ring, State, learner::Learner, values::Values, walk::Walk};
+use super::{
+    AcceptedValue, Message, Record, Ring, State, late::Late, learner::Learner, values::Values, walk::Walk,
+};
 use crate::{
     Bug, Effects, Members, Options, Proofs, Prove, Restart,
     acceptor::Acceptor,
@@ -60,6 +62,7 @@ impl Ring {
             reported_in: Ballot::ZERO,
             outgoing: Vec::new(),
             walk: Walk::default(),
+            late: Late::default(),
             now,
         };
         let born = restart.records.is_empty();

@@ -14,8 +14,8 @@ use crate::{MEMBERS_MAX, Members, ReplicaSet, codec::Field};
 pub struct View {
     /// The ballot of the coordinator, which comes first in the order.
     pub ballot: Ballot,
-    /// The number of the view in its ballot; the first is 1. With 0 it is not the ring but a detour: from the
-    /// coordinator to one member, and back.
+    /// The number of the view in its ballot; the first is 1. With 0 it is not the ring but the way of one message: a
+    /// detour from the coordinator to one member and back, or a probe.
     pub minor: u64,
     /// The members, each once. The pointer is a small one: messages are moved several times.
     pub order: Arc<Vec<ReplicaId>>,
@@ -27,9 +27,19 @@ impl View {
         View { ballot, minor: 0, order: vec![ballot.replica, to].into() }
     }
 
-    /// Whether it is a way from the coordinator to one member, and back.
+    /// An order of the members that is tried before it becomes the ring.
+    pub(super) fn probe(ballot: Ballot, order: Vec<ReplicaId>) -> View {
+        View { ballot, minor: 0, order: order.into() }
+    }
+
+    /// Whether it is the way of one message, and not the ring.
     pub(super) fn is_detour(&self) -> bool {
         self.minor == 0
+    }
+
+    /// Whether the coordinator has no ring, and sends to each member by itself.
+    pub(super) fn is_direct(&self) -> bool {
+        self.len() == 1
     }
 
     /// How many members it has.

@@ -99,6 +99,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("stall-disk N", "from now on nothing becomes durable at N"),
     ("sync N", "make durable what N has written so far; the disk stays stalled"),
     ("unstall-disk N", "let the disk go on"),
+    ("slow-disk N TIME", "from now on each commit of N takes this much longer"),
     ("status", "show all replicas"),
     ("log N", "show the log of replica N"),
     ("situations", "show the dangerous situations that the cluster has come to so far"),
@@ -310,6 +311,11 @@ fn act(world: &mut World, name: &str, words: &[&str]) -> Result<()> {
             Ok(())
         }
         "sync" => checked(world.sync(one_replica(world, words)?)),
+        "slow-disk" => {
+            let [of, slower] = words else { return Err("write slow-disk 1 100ms".to_owned()) };
+            world.slow_disk(replica(world, of)?, duration(slower)?);
+            Ok(())
+        }
         "unstall-disk" => {
             world.unstall(one_replica(world, words)?);
             checked(world.settle())

@@ -232,6 +232,12 @@ situations! {
     RingTurns = "a ring is tried in another order";
     /// A proposal goes past the ring, to one replica and back.
     Detour = "a proposal goes past the ring";
+    /// A leader has no ring any more: proposals go to each replica by themselves, until an order carries again.
+    RingIsLeft = "a leader leaves its ring";
+    /// The votes for a proposal leave the leader without its own, since its disk is slow.
+    VotesWithoutLeader = "votes begin without the leader's";
+    /// A replica that votes sends votes on without its own, most often since its disk is slow.
+    VotesPass = "votes pass a replica without its own";
     /// A message of a ring comes to a replica that has heard of a later one of the same ballot.
     OldRing = "a message of an earlier ring comes late";
     /// A replica that does not vote sends votes of others on.
@@ -275,6 +281,9 @@ impl Situation {
             | Situation::RingGrows
             | Situation::RingTurns
             | Situation::Detour
+            | Situation::RingIsLeft
+            | Situation::VotesWithoutLeader
+            | Situation::VotesPass
             | Situation::OldRing
             | Situation::LearnerOnRing
                 if !protocol.heeds("ring-order") =>
@@ -533,6 +542,9 @@ mod stories {
             Situation::RingGrows,
             Situation::RingTurns,
             Situation::Detour,
+            Situation::RingIsLeft,
+            Situation::VotesWithoutLeader,
+            Situation::VotesPass,
             Situation::OldRing,
             Situation::LearnerOnRing,
             Situation::SecondRange,

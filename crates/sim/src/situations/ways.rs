@@ -42,7 +42,15 @@ impl Watcher {
                     reached.mark(Situation::MoreReserved, again && role == Role::Leader);
                     self.asked[from] = self.asked[from].max(Some((ballot, through)));
                 }
-                if let Some(way) = way(message).filter(|way| index_of(way.ballot.replica) == from) {
+                let Some(way) = way(message) else { return };
+                let leads = index_of(way.ballot.replica) == from;
+                if let Some(votes) = way.votes.filter(|_| way.number > 0) {
+                    let place = way.order.iter().position(|&id| index_of(id) == from);
+                    let without = place.is_some_and(|place| !votes.has(place));
+                    reached.mark(Situation::VotesWithoutLeader, without && leads);
+                    reached.mark(Situation::VotesPass, without && role == Role::Follower);
+                }
+                if leads {
                     self.chooses(from, way, reached);
                 }
             }
@@ -60,6 +68,9 @@ impl Watcher {
     fn chooses(&mut self, leader: usize, way: Way<'_>, reached: &mut Reached) {
         if way.number == 0 {
             return reached.mark(Situation::Detour, true);
+        }
+        if way.order.len() == 1 {
+            return reached.mark(Situation::RingIsLeft, true);
         }
         let members = |order: &[ReplicaId]| order.iter().copied().collect::<BTreeSet<_>>();
         if let Some((ballot, number, order)) = &self.chosen[leader]
@@ -124,6 +135,40 @@ pub(super) mod tests {
              cut 1->2
              put 1 k1=7
              run 400ms",
+        ),
+        (
+            &[Situation::RingIsLeft],
+            &["ring"],
+            "cluster 3
+             elect 1
+             run 500ms
+             links 1-2 1-3
+             put 1 k1=7
+             run 2s",
+        ),
+        (
+            &[Situation::VotesWithoutLeader],
+            &["ring"],
+            "cluster 3
+             elect 1
+             run 200ms
+             slow-disk 1 100ms
+             put 1 k1=7
+             run 50ms
+             put 1 k2=7
+             run 50ms",
+        ),
+        (
+            &[Situation::VotesPass],
+            &["ring"],
+            "cluster 3
+             elect 1
+             run 200ms
+             slow-disk 2 100ms
+             put 1 k1=7
+             run 50ms
+             put 1 k2=7
+             run 50ms",
         ),
         (
             &[Situation::LearnerOnRing],

@@ -275,7 +275,9 @@ impl World {
         let (life, stalled) = (machine.lives, machine.disk.is_stalled());
         let wait = match machine.disk.waits(self.plan.settings.consensus.planted) {
             true if stalled => return,
-            true => between(&mut self.rng, self.plan.disk.sync.0, self.plan.disk.sync.1),
+            true => {
+                between(&mut self.rng, self.plan.disk.sync.0, self.plan.disk.sync.1) + machine.disk.slower
+            }
             false => Duration::ZERO,
         };
         self.queue.push(self.now + wait, Happening::SyncEnds { of, life });

@@ -257,6 +257,12 @@ impl World {
         self.machines[of].disk.stall(true);
     }
 
+    /// From now on each sync of a replica's disk takes this much longer than those of others.
+    pub(crate) fn slow_disk(&mut self, of: usize, slower: Duration) {
+        self.chart(|chart| chart.marks(of, Mark::DiskStalls, format!("disk {slower:?} slower")));
+        self.machines[of].disk.slower = slower;
+    }
+
     /// Has a stalled disk make durable what was written so far, and stall again.
     pub(crate) fn sync(&mut self, of: usize) -> Checked {
         let life = self.machines[of].lives;

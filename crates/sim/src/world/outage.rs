@@ -5,7 +5,7 @@
 //! most two of five are gone or hit at a time, and a quorum is well. The longest time without a newly decided
 //! slot is measured, from the fault on and from the crash on: the leader's replicated clock always gives it
 //! something to order. If a follower misses only the leader, its own clients' waiting time for a command or a
-//! read is measured instead.
+//! read is measured instead. If the fault may make service slow, so is what the clients of all replicas get answered.
 
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ const STARTS_WITHIN: u32 = 20;
 const WORKS: u32 = 2;
 /// Election time-outs from the fault to the crash of the leader.
 const SETTLES: u32 = 12;
+/// Election time-outs before the fault, and before the crash, in which answers are counted, where that is measured.
+const COUNTED: u32 = 6;
 /// Election time-outs from there to the end.
 const LASTS: u32 = 24;
 /// How many times in an election time-out it is checked whether something was decided.
@@ -48,18 +50,27 @@ impl World {
                 return Err(Violation { invariant: Invariant::Liveness, detail });
             }
         }
+        let before = if lasting.has_goodput() { self.answered(COUNTED)? } else { 0 };
         // The fault comes at any moment between two heartbeats.
         let wait = self.rng.u32(0..1000);
         self.run_until(self.now + timeout / 10 * wait / 1000)?;
         let leader = self.settled_leader().unwrap_or_default();
-        let before = self.coverage.elections;
+        let elections = self.coverage.elections;
         let mut from_fault = self.begin_lasting(lasting, leader, timeout)?;
         let asked = match lasting {
             Lasting::Unlinked { place, .. } => Some((leader + place) % REPLICAS),
             _ => None,
         };
-        from_fault = from_fault.max(self.longest(asked, SETTLES)?);
-        let elections = self.coverage.elections - before;
+        let counted = if lasting.has_goodput() { COUNTED } else { 0 };
+        from_fault = from_fault.max(self.longest(asked, SETTLES - counted)?);
+        let goodput_percent = match counted {
+            0 => None,
+            _ => Some(100 * self.answered(counted)? / before.max(1)),
+        };
+        let elections = self.coverage.elections - elections;
+        if matches!(lasting, Lasting::Star { .. }) {
+            return Ok(Outage { from_fault, from_crash: Duration::ZERO, elections, goodput_percent });
+        }
         if let Lasting::HangsAtCrash { place, .. } = lasting {
             self.stall((leader + place) % REPLICAS);
         }
@@ -72,7 +83,7 @@ impl World {
             );
         }
         let from_crash = self.longest(asked, LASTS)?;
-        Ok(Outage { from_fault, from_crash, elections })
+        Ok(Outage { from_fault, from_crash, elections, goodput_percent })
     }
 
     /// Begins the fault. Returns the longest gap meanwhile, if that takes time.
@@ -93,6 +104,13 @@ impl World {
         match lasting {
             Lasting::Nothing => {}
             Lasting::HungDisk { place: of } => self.stall(place(of)),
+            Lasting::SlowDisk { place: of, percent } => {
+                self.machines[place(of)].disk.slower = round_trip(percent);
+            }
+            Lasting::Star { hub } => {
+                let apart = |&(from, to): &(usize, usize)| from != place(hub) && to != place(hub);
+                self.cut(all().filter(apart).collect());
+            }
             Lasting::SlowLinks { percent }
             | Lasting::Process { percent }
             | Lasting::HangsAtCrash { percent, .. } => {
@@ -137,6 +155,26 @@ impl World {
             Some(of) => self.longest_wait(of, timeouts),
             None => self.longest_gap(timeouts),
         }
+    }
+
+    /// How many commands are answered in this many election time-outs. Each replica has a client that always wants to
+    /// write.
+    fn answered(&mut self, timeouts: u32) -> Result<u64, Violation> {
+        let timeout = self.plan.settings.consensus.election_timeout;
+        let mut waiting = vec![None; self.machines.len()];
+        let mut answered = 0;
+        for value in 0..u64::from(timeouts * LOOKS) {
+            for (of, waits) in waiting.iter_mut().enumerate() {
+                if waits.is_some_and(|attempt| self.is_asked_in_script(attempt)) {
+                    continue;
+                }
+                answered += u64::from(waits.is_some());
+                let op = Op::Put { key: 1, value };
+                *waits = Some(self.ask_in_script(of, Some(op), None, None, String::new(), Duration::ZERO)?);
+            }
+            self.run_until(self.now + timeout / LOOKS)?;
+        }
+        Ok(answered)
     }
 
     /// The longest waiting time of a client of a replica. One client always wants to write, and one wants to read.

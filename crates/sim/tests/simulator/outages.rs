@@ -3,7 +3,7 @@
 
 use synod_consensus::ProtocolKind;
 use synod_sim::{
-    outage::{election_timeout, measure, rows},
+    outage::{GOODPUT_MIN_PERCENT, election_timeout, measure, rows},
     scenario::CASTS,
 };
 
@@ -21,6 +21,13 @@ fn serves_soon(protocol: ProtocolKind) {
         for &cast in CASTS.iter().filter(|cast| cast.protocol == protocol) {
             let measured = measure(cast, &row, SEEDS, None)
                 .unwrap_or_else(|violation| panic!("{}, {}: violates {violation}", row.name, cast.name));
+            if let Some((percent, lasting, _)) = measured.goodput_min {
+                assert!(
+                    percent >= GOODPUT_MIN_PERCENT,
+                    "{}: {percent} % of before in {lasting:?}",
+                    cast.name
+                );
+            }
             let (after_fault, after_crash) = row.bounds_of(cast.election);
             // A decision of the ring passes its members one after the other.
             let hops = u32::from(cast.protocol == ProtocolKind::Ring);
