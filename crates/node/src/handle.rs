@@ -175,6 +175,20 @@ impl Handle {
         self.submit(CommandKind::Apply, None, command).await
     }
 
+    /// The same for a command that keeps something alive, such as a lease: it is not refused because others wait. A
+    /// caller has few of them under way at a time.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn execute_upkeep(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        if command.len() > self.limits().request_bytes_max {
+            return Err(RequestError::TooLarge);
+        }
+        let (reply, answer) = self.inner.admit(command.len()).await?;
+        self.send(ClientJob::Upkeep { payload: command, reply })?;
+        answer.await.unwrap_or(Err(RequestError::Stopping)).map(Answer::whole)
+    }
+
     /// The same for a client that numbers its commands: one that was executed before is answered with the reply
     /// of that time.
     ///
@@ -329,8 +343,7 @@ impl Handle {
             return Err(RequestError::TooLarge);
         }
         let (reply, answer) = self.inner.admit(payload.len()).await?;
-        let job = ClientJob::Command { kind, session, payload, reply };
-        self.send(job)?;
+        self.send(ClientJob::Command { kind, session, payload, reply })?;
         answer.await.unwrap_or(Err(RequestError::Stopping)).map(Answer::whole)
     }
 

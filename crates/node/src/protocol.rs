@@ -40,6 +40,7 @@ use crate::{
 /// What a client of this replica wants.
 pub(crate) enum ClientJob {
     Command { kind: CommandKind, session: Option<SessionCommand>, payload: Bytes, reply: Reply },
+    Upkeep { payload: Bytes, reply: Reply },
     Read { query: Bytes, reply: Reply },
 }
 

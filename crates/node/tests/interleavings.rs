@@ -130,7 +130,7 @@ impl Play {
     fn agree(&self) {
         let written = self.written.lock().unwrap().clone();
         self.until("all have what was acknowledged", LONG, || {
-            let tape = |node: &Node| block_on(node.handle().query_stale(Bytes::new())).unwrap();
+            let tape = |node: &Node| block_on(node.handle().read_present(Bytes::new())).unwrap().whole();
             let tapes: Vec<_> = self.nodes.iter().map(tape).collect();
             let tape = String::from_utf8_lossy(&tapes[0]);
             let there = |text: &String| tape.matches(text).count();

@@ -94,6 +94,14 @@ pub enum Event {
         /// The command.
         payload: Bytes,
     },
+    /// A local client sends a command that keeps something alive, such as a lease. It is a command of this replica, and
+    /// is not refused because others wait: the client would lose more than time.
+    Upkeep {
+        /// A name that comes back with the result.
+        request: RequestId,
+        /// The command.
+        payload: Bytes,
+    },
     /// A local client wants to read, linearizably.
     Read(ReadId),
     /// Everything through this slot is executed.

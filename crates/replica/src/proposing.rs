@@ -74,11 +74,9 @@ impl Replica {
         let limits = &self.group.limits;
         let outstanding_max = limits.sessions.replica_outstanding_max / 2;
         let has_room = self.requests.has_room(payload.len(), self.settings.queue_bytes_max, outstanding_max);
-        // A change of the group may be what makes it faster.
-        let would_wait = kind != CommandKind::Reconfigure && self.requests.would_wait_too_long(now);
         let refused = if self.group.is_away(self.me) {
             Some(RequestError::TakesNoPart)
-        } else if !has_room || would_wait {
+        } else if !has_room {
             Some(RequestError::Overloaded)
         } else if payload.len() > limits.request_bytes_max {
             Some(RequestError::TooLarge)

@@ -6,7 +6,9 @@
 //! with it.
 
 use synod_consensus::{Bug, Control, Effect, Input, LeaderView, Link};
-use synod_wire::{Ballots, Batch, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session};
+use synod_wire::{
+    Ballots, Batch, CommandKind, Epoch, Incarnation, Lsn, ReplicaId, Slot, Time, replica_session,
+};
 
 use crate::{
     Group, History, LogRecord, PeerMessage, RequestError, Settings,
@@ -186,7 +188,16 @@ impl Replica {
                 self.expire(now, actions);
             }
             Event::Request { request, kind, session, payload } => {
-                self.request(now, request, kind, session, &payload, actions);
+                // A change of the group may be what makes it faster.
+                let waits = kind != CommandKind::Reconfigure && self.requests.would_wait_too_long(now);
+                if waits {
+                    actions.push(Action::RequestFailed { request, error: RequestError::Overloaded });
+                } else {
+                    self.request(now, request, kind, session, &payload, actions);
+                }
+            }
+            Event::Upkeep { request, payload } => {
+                self.request(now, request, CommandKind::Apply, None, &payload, actions);
             }
             Event::Read(read) if self.group.is_away(self.me) => {
                 actions.push(Action::ReadFailed { read, error: RequestError::TakesNoPart });

@@ -130,8 +130,9 @@ impl Requests {
         self.elapse(now);
         // Batches leave in the order in which they came, but for changes of the group.
         let first = self.outstanding.values().next().map(|batch| batch.closed.born);
-        let oldest = first.or(self.batcher.oldest()).map_or(Duration::ZERO, |born| now.since(born));
-        self.throughput.is_exceeded(self.batches(), oldest)
+        let queues = self.batcher.batches() > 0;
+        let oldest = first.or(self.batcher.oldest()).filter(|_| queues);
+        oldest.is_some_and(|oldest| self.throughput.is_exceeded(self.batches(), oldest))
     }
 
     /// Counts the time for which something has waited.

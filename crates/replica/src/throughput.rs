@@ -10,7 +10,9 @@
 //! in which something waited here and a leader was known; it is what the leader gives this replica of the whole, and
 //! follows a leader that becomes slower within a request time-out. It is no estimate of what would be possible: a
 //! lone client far from the leader also sees few batches a second. So it counts only while something has waited for
-//! long.
+//! long, and has waited for its turn: what could leave at once waits for nothing but its own order. An outage is no
+//! rate either: if nothing was delivered since the oldest command came, nobody knows how fast the next leader will be,
+//! and what waits is bounded by its bytes and by the request time-out.
 
 use std::time::Duration;
 
@@ -43,6 +45,8 @@ pub(crate) struct Throughput {
     began: Time,
     /// The time through which `present` counts.
     counted: Time,
+    /// When a batch was delivered last.
+    delivered_at: Time,
     before: Stretch,
     present: Stretch,
 }
@@ -54,6 +58,7 @@ impl Throughput {
             led: false,
             began: Time::ZERO,
             counted: Time::ZERO,
+            delivered_at: Time::ZERO,
             before: Stretch::default(),
             present: Stretch::default(),
         }
@@ -78,14 +83,18 @@ impl Throughput {
         self.counted = now;
     }
 
-    /// Takes note that a batch is delivered.
+    /// Takes note that a batch is delivered, at the time through which was counted last.
     pub fn delivered(&mut self) {
         self.present.delivered += 1;
+        self.delivered_at = self.counted;
     }
 
-    /// Whether a command that comes now would wait for too long, after `batches` of which the oldest has waited for
-    /// `oldest`.
-    pub fn is_exceeded(&self, batches: usize, oldest: Duration) -> bool {
+    /// Whether a command that comes now would wait for too long, after `batches` of which the oldest came at `oldest`.
+    pub fn is_exceeded(&self, batches: usize, oldest: Time) -> bool {
+        if !self.led || self.delivered_at <= oldest {
+            return false;
+        }
+        let oldest = self.counted.since(oldest);
         // One more counts as delivered: nothing is known of a replica that has just begun to wait.
         let delivered = self.before.delivered + self.present.delivered + 1;
         let busy = (self.before.busy + self.present.busy).as_nanos();
@@ -120,9 +129,9 @@ mod tests {
     #[test]
     fn as_many_batches_may_wait_as_are_delivered_in_a_third_of_the_time() {
         let throughput = steady(10, 10_000);
-        assert!(!throughput.is_exceeded(200, SECOND) && throughput.is_exceeded(205, SECOND));
-        assert!(!throughput.is_exceeded(10_000, MS * 499), "nothing has waited for long");
-        assert!(!throughput.is_exceeded(0, SECOND));
+        assert!(!throughput.is_exceeded(200, at(9_000)) && throughput.is_exceeded(205, at(9_000)));
+        assert!(!throughput.is_exceeded(10_000, at(9_501)), "nothing has waited for long");
+        assert!(!throughput.is_exceeded(0, at(9_000)));
     }
 
     #[test]
@@ -132,9 +141,22 @@ mod tests {
             throughput.elapse(at(ms), true);
             throughput.delivered();
         }
-        assert!(throughput.is_exceeded(30, SECOND) && !throughput.is_exceeded(15, SECOND));
+        assert!(throughput.is_exceeded(30, at(13_000)) && !throughput.is_exceeded(15, at(13_000)));
         (14_100..18_200).step_by(100).for_each(|ms| throughput.elapse(at(ms), true));
-        assert!(throughput.is_exceeded(2, SECOND), "nothing is delivered any more");
+        assert!(throughput.is_exceeded(2, at(13_000)), "hardly anything is delivered");
+    }
+
+    #[test]
+    fn an_outage_is_no_rate() {
+        let mut throughput = steady(10, 1_000);
+        throughput.elapse(at(8_000), false);
+        // A leader that hangs is known for a while.
+        (8_000..9_000).step_by(100).for_each(|ms| throughput.elapse(at(ms), true));
+        assert!(!throughput.is_exceeded(3, at(8_000)), "nothing was delivered since they came");
+        throughput.delivered();
+        assert!(throughput.is_exceeded(100, at(8_000)));
+        throughput.led(false);
+        assert!(!throughput.is_exceeded(100, at(8_000)), "nobody leads");
     }
 
     #[test]
@@ -144,9 +166,11 @@ mod tests {
         throughput.led(false);
         throughput.elapse(at(3_500), true);
         throughput.led(true);
-        assert!(!throughput.is_exceeded(150, SECOND));
+        throughput.delivered();
+        assert!(!throughput.is_exceeded(150, at(2_500)));
         throughput.elapse(at(9_000), false);
-        throughput.elapse(at(9_001), true);
-        assert!(!throughput.is_exceeded(1_000, SECOND), "it is too long ago");
+        throughput.elapse(at(9_501), true);
+        throughput.delivered();
+        assert!(!throughput.is_exceeded(3, at(9_000)), "it is too long ago");
     }
 }

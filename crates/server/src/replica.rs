@@ -25,6 +25,11 @@ pub trait Replica: Clone + Send + Sync + 'static {
     /// reply.
     fn execute(&self, command: Bytes) -> impl Future<Output = Result<Bytes, RequestError>> + Send;
 
+    /// The same for a command that keeps something alive, such as a lease, which is not refused because others wait.
+    fn execute_upkeep(&self, command: Bytes) -> impl Future<Output = Result<Bytes, RequestError>> + Send {
+        self.execute(command)
+    }
+
     /// Executes a command of a client that numbers its commands. If a command with this number of the session
     /// was executed before, the reply of that time is returned. The client has an answer to, or has given up,
     /// every number below `lowest_outstanding`.

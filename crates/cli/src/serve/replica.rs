@@ -170,6 +170,10 @@ impl Replica for Served {
         self.orders().execute(command).await.map_err(error)
     }
 
+    async fn execute_upkeep(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        self.orders().execute_upkeep(command).await.map_err(error)
+    }
+
     async fn execute_in_session(
         &self,
         session: SessionId,

@@ -119,9 +119,12 @@ impl Balanced {
         if !held.is_empty() {
             effects.send(peer, Message::Held { held }, Lsn::ZERO);
         }
+        // What this peer was asked for may be lost; what others were asked for is not put off.
         let retry = self.options.retransmit_after;
         for (_, known) in self.store.iter_mut().filter(|(_, known)| known.batch.is_none()) {
-            known.resend = Resend::first(now, retry);
+            if known.resend.at() > now + retry {
+                known.resend = Resend::first(now, retry);
+            }
         }
     }
 
@@ -256,7 +259,7 @@ impl Balanced {
             let wait = self.options.retransmit_after;
             for id in lacked {
                 self.store.note(id, now, wait);
-                self.store.heard_of(id, from);
+                self.store.refers_to(id, from);
             }
             self.parked.push_back(super::Parked { from, message, since: now });
         }

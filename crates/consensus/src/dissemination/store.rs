@@ -182,6 +182,14 @@ impl Store {
         }
     }
 
+    /// A replica refers to a batch in a message of the inner protocol, so it has the batch: it is asked first, whoever
+    /// else spoke of it.
+    pub(super) fn refers_to(&mut self, id: BatchId, from: ReplicaId) {
+        if let Some(known) = self.known.get_mut(&id).filter(|known| !known.asked) {
+            known.source = Some(from);
+        }
+    }
+
     /// The replica to ask for a batch that is not here, for the first time or again: one that spoke of it, then the
     /// leader, which has what it proposes, then the others in turn.
     pub(super) fn source(

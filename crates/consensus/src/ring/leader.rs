@@ -128,6 +128,11 @@ impl Leader {
         self.walk.wait(options.retransmit_after, options.election_timeout / 3)
     }
 
+    /// Takes a batch under way; false if it is already.
+    pub(super) fn takes(&mut self, id: BatchId) -> bool {
+        self.names.insert(id)
+    }
+
     /// Takes note that a batch is delivered.
     pub(super) fn delivers(&mut self, id: BatchId) {
         self.names.remove(&id);

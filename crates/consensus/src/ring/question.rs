@@ -205,7 +205,8 @@ impl Ring {
                 let told = std::mem::take(&mut candidate.question.told);
                 candidate.answered.extend(candidate.question.answers.keys());
                 let answered = std::mem::take(&mut candidate.answered);
-                let waiting = self.adopted(told, decided, through, VecDeque::new());
+                let adopted = told.adopted(&self.acceptor, decided, through);
+                let waiting = self.in_turn(adopted, VecDeque::new());
                 let reserved = if ends { through } else { Slot(u64::MAX) };
                 self.begin_to_lead(now, decided, reserved, waiting, answered, effects);
             }
@@ -214,7 +215,9 @@ impl Ring {
                 leader.proposed = leader.proposed.max(decided.min(through));
                 leader.reserved = through;
                 let (proposed, waiting) = (leader.proposed, std::mem::take(&mut leader.waiting));
-                let waiting = self.adopted(question.told, proposed, through, waiting);
+                let adopted = question.told.adopted(&self.acceptor, proposed, through);
+                let adopted = self.unless_under_way(adopted);
+                let waiting = self.in_turn(adopted, waiting);
                 if let State::Leader(leader) = &mut self.state {
                     leader.waiting = waiting;
                 }
@@ -225,20 +228,29 @@ impl Ring {
         }
     }
 
-    /// What goes into the slots after `proposed`: up to the last that an answer mentions, what was accepted there, or
-    /// something that waits, or nothing; then the rest of what waits.
-    fn adopted(
-        &self,
-        told: Told,
-        proposed: Slot,
-        through: Slot,
-        mut waiting: VecDeque<Waiting>,
-    ) -> VecDeque<Waiting> {
+    /// Of what was accepted in a later range, that which this coordinator has not under way and which may still count.
+    /// It began to lead because a quorum had accepted nothing in later slots, so nothing was chosen there in a lower
+    /// ballot, and nothing has to be proposed again: a batch that it proposes elsewhere would only take a second slot.
+    fn unless_under_way(&mut self, mut adopted: Vec<Option<Batch>>) -> Vec<Option<Batch>> {
+        let table = std::sync::Arc::clone(&self.table);
+        let State::Leader(leader) = &mut self.state else { return adopted };
+        for value in &mut adopted {
+            let id = value.as_ref().and_then(Batch::id);
+            if id.is_some_and(|id| table.voids(id) || !leader.takes(id)) {
+                *value = None;
+            }
+        }
+        adopted
+    }
+
+    /// What goes into the next slots: what was accepted in each, or something that waits, or nothing; then the rest of
+    /// what waits.
+    fn in_turn(&self, accepted: Vec<Option<Batch>>, mut waiting: VecDeque<Waiting>) -> VecDeque<Waiting> {
         let dropped = self.common().options.has(Bug::DropAcceptedValue);
         // It is not known which members have its bytes.
         let safe = |batch| Waiting { batch, hops: 0, safe: true };
         let mut adopted = VecDeque::new();
-        for value in told.adopted(&self.acceptor, proposed, through) {
+        for value in accepted {
             let other = || waiting.pop_front().unwrap_or_else(|| safe(Batch::noop()));
             adopted.push_back(value.filter(|_| !dropped).map_or_else(other, safe));
         }

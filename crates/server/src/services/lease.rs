@@ -231,7 +231,7 @@ async fn order_renewals<R: Replica>(replica: R, renewals: Arc<Mutex<Renewals>>) 
         let command =
             KvCommand { command: Some(Command::LeaseRenew(KvLeaseRenew { ids })), ..KvCommand::default() };
         let command = by(&waiting.0, command);
-        let reply = replied(replica.execute(command.encode_to_vec().into()).await);
+        let reply = replied(replica.execute_upkeep(command.encode_to_vec().into()).await);
         let renewed = reply.and_then(|reply| match reply {
             Reply::LeaseRenew(renewed) if renewed.ttls.len() == batch.len() => Ok(renewed),
             other => Err(unexpected(other)),
