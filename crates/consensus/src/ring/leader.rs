@@ -221,6 +221,9 @@ impl Ring {
     /// Makes this the ring: the others are told, and what is under way goes round it again. Without anybody else in it
     /// there is no ring, and what is under way goes to each member by itself.
     pub(super) fn form_ring(&mut self, now: Time, order: Vec<ReplicaId>, effects: &mut Effects) {
+        if order.len() > 1 {
+            self.announce_at_last(effects);
+        }
         let State::Leader(leader) = &mut self.state else { return };
         let ballot = leader.ballot;
         let minor = self.view.as_ref().filter(|view| view.ballot == ballot).map_or(0, |view| view.minor) + 1;
