@@ -99,11 +99,10 @@ impl Ring {
         }
     }
 
-    /// Tells the members what is decided for the last time, if from now on a ring does.
+    /// Tells the members what is decided for the last time: from now on a ring does.
     pub(super) fn announce_at_last(&mut self, effects: &mut Effects) {
         let decided = self.decided();
-        let is_direct = self.view.as_ref().is_some_and(View::is_direct);
-        if is_direct && let State::Leader(leader) = &mut self.state {
+        if let State::Leader(leader) = &mut self.state {
             leader.duties.announces_no_more(decided);
             self.tell_decided(decided, effects);
         }
