@@ -193,6 +193,12 @@ impl Leadership {
         news
     }
 
+    /// Stops announcing: from now on decisions reach the others without that.
+    pub(crate) fn announces_no_more(&mut self, through: Slot) {
+        self.told(through);
+        self.announce_at = Time::NEVER;
+    }
+
     // Heartbeats.
 
     /// Whether this leader slept through an election time-out, because its process was stopped or its machine

@@ -99,6 +99,15 @@ impl Ring {
         }
     }
 
+    /// Tells the members what is decided for the last time: from now on a ring does.
+    pub(super) fn announce_at_last(&mut self, effects: &mut Effects) {
+        let decided = self.decided();
+        if let State::Leader(leader) = &mut self.state {
+            leader.duties.announces_no_more(decided);
+            self.tell_decided(decided, effects);
+        }
+    }
+
     /// Tells the members what is decided while there is no ring that does.
     pub(super) fn announce_directly(&mut self, now: Time, effects: &mut Effects) {
         if self.view.as_ref().is_some_and(View::is_direct) {

@@ -223,7 +223,8 @@ impl Ring {
     pub(super) fn form_ring(&mut self, now: Time, order: Vec<ReplicaId>, effects: &mut Effects) {
         let State::Leader(leader) = &mut self.state else { return };
         let ballot = leader.ballot;
-        let minor = self.view.as_ref().filter(|view| view.ballot == ballot).map_or(0, |view| view.minor) + 1;
+        let before = self.view.take().filter(|view| view.ballot == ballot);
+        let minor = before.as_ref().map_or(0, |view| view.minor) + 1;
         let view = View { ballot, minor, order: order.into() };
         leader.survey.ring_begins(now, self.common.options.election_timeout, leader.broken.is_some());
         (leader.ring_at, leader.broken, leader.search) = (now, None, None);
@@ -235,7 +236,11 @@ impl Ring {
         self.common.broadcast(Message::View { view: view.clone() }, Lsn::ZERO, effects);
         let learners = view.order.iter().filter(|&&id| self.common.members.index(id).is_none());
         effects.send_each(learners.copied(), Message::View { view: view.clone() }, Lsn::ZERO);
+        let begins = !view.is_direct() && before.is_some_and(|before| before.is_direct());
         self.view = Some(view);
+        if begins {
+            self.announce_at_last(effects);
+        }
         self.send_values_again(now);
     }
 

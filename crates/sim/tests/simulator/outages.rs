@@ -29,10 +29,7 @@ fn serves_soon(protocol: ProtocolKind) {
                 );
             }
             let (after_fault, after_crash) = row.bounds_of(cast.election);
-            // A decision of the ring passes its members one after the other.
-            let hops = u32::from(cast.protocol == ProtocolKind::Ring);
             for (bound, (longest, case)) in [after_fault, after_crash].into_iter().zip(measured.longest) {
-                let bound = bound + hops;
                 let within = longest <= timeout * bound;
                 assert!(
                     within,
