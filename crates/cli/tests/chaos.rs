@@ -40,14 +40,14 @@ fn processes(data: &Path) -> usize {
 #[test]
 fn a_short_run_applies_its_faults_and_finds_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let faults = "kill,cut-one-way,move-leader,replace";
+    let faults = "kill,cut-one-way,move-leader,replace,wipe";
     // On a very busy machine too few operations may be completed in five seconds, too few events told, and locks may
     // change hands too seldom; but on no machine may anything be broken.
     let run = |seconds: &&str| {
         let data = folder.path().join(seconds);
         let output = chaos(&data, &["--seconds", seconds, "--faults", faults]).wait_with_output().unwrap();
         let said = said(&output);
-        for part in ["Seed: 5", "| kill | ", "| replace | ", "Verdict: "] {
+        for part in ["Seed: 5", "| kill | ", "| replace | ", "| wipe | ", "Verdict: "] {
             assert!(said.contains(part), "{part} is missing in {said}");
         }
         let is_broken = ["BROKEN", "not linearizable", "violations"].iter().any(|part| said.contains(part));
@@ -115,7 +115,9 @@ fn what_makes_no_sense_is_refused() {
     };
     refused(&["--replicas", "4"], "accepted: 3, 5");
     refused(&["--faults", "rain"], "possible values: kill, kill-all");
-    refused(&["--faults", "disk-full"], "only with --network namespaces");
+    refused(&["--faults", "disk-full"], "--faults disk-full: only with --network namespaces");
+    refused(&["--faults", "kill,power-loss"], "--faults power-loss: only with --network namespaces");
+    refused(&["--durability", "memory"], "accepted: sync, view, async");
     fs::write(folder.path().join("something"), "").unwrap();
     refused(&[], "is not empty");
 }
