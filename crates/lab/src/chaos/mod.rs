@@ -81,7 +81,7 @@ pub struct Args {
     /// Options of the protocol, as `serve --options`: KEY=VALUE,...
     #[arg(long, default_value = "")]
     options: String,
-    /// How long faults are applied; longer if some fault has not had its turn by then. All of them take about 110 s.
+    /// How long faults are applied; longer if some fault has not had its turn by then. All of them take about 90 s.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// The seed of the schedule of faults [default: another each time].

@@ -107,7 +107,11 @@ impl Run {
         let recovery = undone.elapsed();
         let gap = pulse.longest_gap();
         self.note_gap(gap, &what);
-        // Nothing can be completed while all replicas are dead, so operations count until all replicas serve again.
+        // Nothing can be completed while all replicas are dead, so operations count until all replicas have served for a
+        // moment. Until they serve, a busy machine may complete too few to cover the fault.
+        if step.fault.ends_all() {
+            sleep(ACT).await;
+        }
         let completed = if step.fault.ends_all() { pulse.completed() - before } else { during };
         let tally = self.tallies.entry(step.fault).or_default();
         match applied {
