@@ -25,8 +25,10 @@ const ACT: Duration = Duration::from_secs(1);
 /// How often a full disk is filled up again, since a replica may delete what it does not need.
 const FILL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The part of a replica's message that says that the others know it with other data.
-const REFUSED: &str = "a replica of this id with other data";
+/// What a replica without its data logs: another one knows it with other data, or has an id that it does not know, since all
+/// others have been replaced since the beginning.
+const REFUSALS: [&str; 2] =
+    ["a replica of this id with other data", "another replica than the one called listens there"];
 /// After so long without a majority no leader answers reads by itself any more, and no answer is under way.
 const LEASES_END: Duration = Duration::from_millis(1500);
 /// How much longer each commit to a slow disk takes: less than an election time-out.
@@ -326,7 +328,8 @@ impl Run {
                 };
             }
             let said = self.cluster.said(victim);
-            if said.get(said_before..).is_some_and(|new| new.contains(REFUSED)) {
+            let said = said.get(said_before..).unwrap_or_default();
+            if REFUSALS.iter().any(|refusal| said.contains(refusal)) {
                 break;
             }
             if Instant::now() > deadline {
