@@ -519,7 +519,7 @@ fn setup(
         ("Options", if args.options.is_empty() { "none".to_owned() } else { args.options.clone() }),
         ("Durability", args.durability.to_string()),
         ("Replicas", format!("{}: {on}", args.replicas)),
-        ("Faults", if left_out.is_empty() { "all of those below".to_owned() } else { left_out.join("; ") }),
+        ("Faults left out", if left_out.is_empty() { "none".to_owned() } else { left_out.join("; ") }),
         ("Machine", machine),
     ]
 }
