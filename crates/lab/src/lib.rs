@@ -19,5 +19,6 @@ pub mod net;
 pub mod overload;
 pub mod report;
 pub mod statistics;
+mod strace;
 pub mod study;
 pub mod threads;

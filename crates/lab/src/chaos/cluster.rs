@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::Write as _,
+    io::ErrorKind,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
@@ -12,8 +12,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::network::Network;
-use crate::net::namespaces::tool;
+use super::{disks::Disks, network::Network};
+use crate::{net::namespaces::tool, strace::SlowDisk};
 
 /// Small limits, so that replicas often take snapshots, trim their logs and catch up in both ways, and soon need room.
 const FLAGS: [&str; 6] = [
@@ -24,8 +24,6 @@ const FLAGS: [&str; 6] = [
     "--wal-segment-bytes=64KiB",
     "--exit-with-stdin",
 ];
-/// The size of a replica's file system, where it has one of its own.
-const DISK: &str = "size=96m";
 /// How long a process that was told to stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -38,6 +36,8 @@ pub struct Cluster {
     flags: Vec<String>,
     /// The network between them.
     pub network: Network,
+    /// Where their data are.
+    pub disks: Disks,
     replicas: Vec<Replica>,
 }
 
@@ -46,6 +46,8 @@ struct Replica {
     /// Whether its data were deleted once, so that it is another replica than the one with which the cluster began.
     joins: bool,
     process: Option<(Child, ChildStdin)>,
+    /// What makes its disk slow, if it is.
+    slow: Option<SlowDisk>,
 }
 
 impl Cluster {
@@ -55,19 +57,12 @@ impl Cluster {
         folder: &Path,
         flags: Vec<String>,
         network: Network,
+        disks: Disks,
     ) -> Result<Cluster, String> {
         let replicas = network.addresses.iter().map(|_| Replica::default()).collect();
         let (program, folder) = (program.to_owned(), folder.to_owned());
-        let mut cluster = Cluster { program, folder, flags, network, replicas };
-        for place in 0..cluster.replicas.len() {
-            let disk = cluster.disk(place);
-            fs::create_dir_all(&disk).map_err(|error| format!("{}: {error}", disk.display()))?;
-            if cluster.has_disks() {
-                let disk = disk.to_str().ok_or("--data: a path that is not UTF-8")?;
-                tool("mount", &["-t", "tmpfs", "-o", DISK, "none", disk], "")?;
-            }
-            cluster.restart(place)?;
-        }
+        let mut cluster = Cluster { program, folder, flags, network, disks, replicas };
+        (0..cluster.len()).try_for_each(|place| cluster.restart(place))?;
         Ok(cluster)
     }
 
@@ -91,21 +86,8 @@ impl Cluster {
         format!("http://{}", self.network.addresses[place].advertised)
     }
 
-    /// Whether each replica has a file system of its own.
-    pub fn has_disks(&self) -> bool {
-        self.network.addresses[0].namespace.is_some()
-    }
-
-    fn disk(&self, place: usize) -> PathBuf {
-        self.folder.join(Cluster::name(place))
-    }
-
     fn data(&self, place: usize) -> PathBuf {
-        self.disk(place).join("data")
-    }
-
-    fn ballast(&self, place: usize) -> PathBuf {
-        self.disk(place).join("ballast")
+        self.disks.path(place).join("data")
     }
 
     fn log(&self, place: usize) -> PathBuf {
@@ -142,8 +124,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills a process, as a power switch would, and waits until it is gone. Does nothing if it does not run.
+    /// Kills a process, and waits until it is gone. Does nothing if it does not run.
     pub fn kill(&mut self, place: usize) {
+        self.replicas[place].slow = None;
         if let Some((mut child, _)) = self.replicas[place].process.take() {
             // These calls fail only if the process has ended.
             let _ = child.kill();
@@ -160,6 +143,29 @@ impl Cluster {
         }
     }
 
+    /// Cuts the power of some replicas at the same time: their processes end, and their disks forget what was not
+    /// synchronised.
+    pub fn cut_power(&mut self, places: &[usize]) -> Result<(), String> {
+        // A process that is stopped does not hear of what its disk says from now on, as if it had no power either.
+        places.iter().for_each(|&place| self.pause(place, true));
+        places.iter().try_for_each(|&place| self.disks.cut_power(place))?;
+        places.iter().for_each(|&place| self.kill(place));
+        places.iter().try_for_each(|&place| self.disks.return_power(place))
+    }
+
+    /// Makes the disk of a running replica slow: each commit takes so much longer.
+    pub fn slow_down(&mut self, place: usize, by: Duration) -> Result<(), String> {
+        let record = self.folder.join(format!("{}.strace", Cluster::name(place)));
+        let (child, _) = self.replicas[place].process.as_ref().ok_or("the replica does not run")?;
+        self.replicas[place].slow = Some(SlowDisk::begin(Pid::from_child(child), by, &record)?);
+        Ok(())
+    }
+
+    /// Makes it as fast as before. Returns how many commits took longer.
+    pub fn speed_up(&mut self, place: usize) -> Result<usize, String> {
+        self.replicas[place].slow.take().map_or(Ok(0), SlowDisk::end)
+    }
+
     /// How a process ended, if it has.
     pub fn ended(&mut self, place: usize) -> Option<ExitStatus> {
         let (child, _) = self.replicas[place].process.as_mut()?;
@@ -168,10 +174,14 @@ impl Cluster {
         Some(status)
     }
 
+    /// Everything that the replicas at a place have logged.
+    pub fn said(&self, place: usize) -> String {
+        String::from_utf8_lossy(&fs::read(self.log(place)).unwrap_or_default()).into_owned()
+    }
+
     /// The last error that a replica logged, or its last line.
     pub fn last_words(&self, place: usize) -> String {
-        let said = fs::read(self.log(place)).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
+        let said = self.said(place);
         let error = said.lines().rfind(|line| line.contains("ERROR") || line.contains("panicked"));
         error.or(said.lines().last()).unwrap_or("nothing").to_owned()
     }
@@ -187,29 +197,24 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes the data of a replica that does not run. A replica that is started there next is a new member.
+    /// Deletes all data of a replica that does not run, and what tells it who it was. Does nothing if there are none.
     pub fn wipe(&mut self, place: usize) -> Result<(), String> {
         assert!(self.replicas[place].process.is_none(), "it runs");
         let data = self.data(place);
-        fs::remove_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
-        self.replicas[place].joins = true;
-        Ok(())
-    }
-
-    /// Fills a replica's file system.
-    pub fn fill(&self, place: usize) {
-        let Ok(mut ballast) = File::options().create(true).append(true).open(self.ballast(place)) else {
-            return;
-        };
-        for size in [1 << 20, 4096, 1] {
-            while ballast.write_all(&vec![0; size]).is_ok() {}
+        match fs::remove_dir_all(&data) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(format!("{}: {error}", data.display())),
+            _ => Ok(()),
         }
     }
 
-    /// Makes room again.
-    pub fn empty(&self, place: usize) -> Result<(), String> {
-        let ballast = self.ballast(place);
-        fs::remove_file(&ballast).map_err(|error| format!("{}: {error}", ballast.display()))
+    /// A replica that is started at this place from now on is a new member.
+    pub fn renew(&mut self, place: usize) {
+        self.replicas[place].joins = true;
+    }
+
+    /// Whether the member at this place joined later, so that it asks the members when it begins without data.
+    pub fn has_joined(&self, place: usize) -> bool {
+        self.replicas[place].joins
     }
 
     /// Stops all replicas, and has their logs verified.
@@ -257,7 +262,7 @@ impl Cluster {
     pub fn keep(&mut self) -> Result<(), String> {
         for place in 0..self.len() {
             self.kill(place);
-            if self.has_disks() {
+            if self.disks.are_mounted() {
                 let kept = self.folder.join(format!("{}-data", Cluster::name(place)));
                 let (from, to) = (self.data(place), kept);
                 tool("cp", &["-a", &from.to_string_lossy(), &to.to_string_lossy()], "")?;

@@ -7,12 +7,13 @@
 //! operations and faults coincide, is different each time; the schedule is the same.
 //!
 //! Where the system allows it, everything happens in namespaces that the program makes and that end with it:
-//! of networks, so that packets can be dropped; of mounts, so that each replica has a file system that can be
-//! filled up; of processes, so that none survives. The program then runs twice: the outer one waits, and tells
+//! of networks, so that packets can be dropped; of mounts, so that each replica has a file system that can get
+//! full and lose power; of processes, so that none survives. The program then runs twice: the outer one waits, and tells
 //! the inner one to end by closing its standard input. Elsewhere replicas are behind the laboratory's relay.
 
 mod clients;
 mod cluster;
+mod disks;
 mod events;
 pub mod history;
 mod holders;
@@ -41,13 +42,14 @@ use std::{
 
 use clap::{Args as ClapArgs, ValueEnum};
 use synod_consensus::{Dissemination, ProtocolKind};
-use synod_wire::Groups;
+use synod_wire::{Durability, Groups};
 use tokio::time::{Instant, interval, sleep};
 
 pub use self::schedule::{Fault, Schedule, Step, Victim};
 use self::{
     clients::Clients,
     cluster::Cluster,
+    disks::Disks,
     holders::Holders,
     log::Log,
     network::Network,
@@ -60,6 +62,7 @@ use self::{
 use crate::{
     figure::{Figure, numbers::date},
     net::namespaces,
+    strace,
     study::{Environment, commit_of},
 };
 
@@ -78,7 +81,7 @@ pub struct Args {
     /// Options of the protocol, as `serve --options`: KEY=VALUE,...
     #[arg(long, default_value = "")]
     options: String,
-    /// How long faults are applied; longer if some fault has not had its turn by then. All of them take about 80 s.
+    /// How long faults are applied; longer if some fault has not had its turn by then. All of them take about 90 s.
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// The seed of the schedule of faults [default: another each time].
@@ -91,7 +94,11 @@ pub struct Args {
     /// folder, which stays only if the run fails].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Faults to apply [default: all that the network allows].
+    /// What a replica waits for before it says something, as `serve --durability`. Anything but sync is a control: it
+    /// loses writes when all lose power, and the run has to find that.
+    #[arg(long, default_value = "sync", value_parser = durability)]
+    durability: Durability,
+    /// Faults to apply [default: all that the machine and the network allow].
     #[arg(long, value_name = "FAULT,...", value_delimiter = ',')]
     faults: Vec<Fault>,
     /// The network between the replicas [default: namespaces where the system allows them].
@@ -113,7 +120,7 @@ pub struct Args {
 enum Ground {
     /// Each replica has a network and a file system of its own.
     Namespaces,
-    /// The loopback interface and the laboratory's relay. Disks cannot be filled up.
+    /// The loopback interface and the laboratory's relay. Disks can neither be filled up nor lose power.
     Relay,
 }
 
@@ -130,6 +137,14 @@ fn groups(text: &str) -> Result<Groups, String> {
     // The clients use etcd's API.
     let one_store = groups.merged.is_some() || groups == Groups::ONE;
     if one_store { Ok(groups) } else { Err("accepted: merge:N, shard:1".to_owned()) }
+}
+
+fn durability(text: &str) -> Result<Durability, String> {
+    match text.parse() {
+        Ok(kept @ (Durability::Sync | Durability::View | Durability::Async)) => Ok(kept),
+        // The others end with the first replica that is killed.
+        _ => Err("accepted: sync, view, async".to_owned()),
+    }
 }
 
 /// Why there is no verdict.
@@ -182,13 +197,17 @@ fn outside(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> Re
         }
         (None, Err(why)) => {
             eprintln!(
-                "there are no namespaces to be had ({why}): replicas are behind a relay, and no disk is filled up"
+                "there are no namespaces to be had ({why}): replicas are behind a relay, and no disk is filled up or \
+                 loses power"
             );
             Ground::Relay
         }
     };
-    if ground == Ground::Relay && args.faults.contains(&Fault::DiskFull) {
-        return Err(Stopped::Usage("--faults disk-full: only with --network namespaces".to_owned()));
+    let on_disks = [Fault::DiskFull, Fault::PowerLoss, Fault::PowerLossAll];
+    if let Some(fault) = on_disks.into_iter().find(|fault| args.faults.contains(fault))
+        && ground == Ground::Relay
+    {
+        return Err(Stopped::Usage(format!("--faults {}: only with --network namespaces", fault.name())));
     }
     let mut temporary = None;
     let folder = match &args.data {
@@ -246,6 +265,8 @@ fn in_namespaces(
 fn inside(args: &Args, interrupted: &Arc<AtomicBool>, own_program: &Path) -> Result<ExitCode, Stopped> {
     let (Some(folder), Some(seed)) = (&args.data, args.seed) else { unreachable!("they are required") };
     namespaces::heed_parent(interrupted);
+    // Only `strace` looks there, which says so if it finds no process.
+    let _ = namespaces::show_own_processes();
     start(args, seed, folder, Network::namespaces(args.replicas)?, interrupted, own_program)
 }
 
@@ -295,18 +316,23 @@ async fn measure(
     network: Network,
     program: &Path,
 ) -> Result<(Report, Figure), String> {
-    let on = network.describe();
-    let mut environment = Environment::now(commit_of(program), on.to_owned());
+    let disks = match network.addresses[0].namespace {
+        Some(_) => Disks::mounted(folder, args.replicas)?,
+        None => Disks::folders(folder, args.replicas)?,
+    };
+    let (faults, left_out) = faults(args, &disks, folder)?;
+    let on = format!("{}; {}", network.describe(), disks.describe());
+    let mut environment = Environment::now(commit_of(program), on.clone());
     let mut flags = vec![
         format!("--protocol={}", args.protocol),
         format!("--dissemination={}", args.dissemination),
         format!("--groups={}", args.groups),
+        format!("--durability={}", args.durability),
     ];
     if !args.options.is_empty() {
         flags.push(format!("--options={}", args.options));
     }
-    let cluster = Cluster::start(program, folder, flags, network)?;
-    let faults = faults(args, cluster.has_disks());
+    let cluster = Cluster::start(program, folder, flags, network, disks)?;
     let endpoints = cluster.endpoints();
     let refused = |error: synod_client::Error| error.to_string();
     let operator = Operator::new(&endpoints).map_err(refused)?;
@@ -317,12 +343,22 @@ async fn measure(
     let mut holders = Holders::start(&endpoints, seed).map_err(refused)?;
     let longest_gap = (Duration::ZERO, 0.0, String::new());
     let timeline = Timeline::begin(clients.pulse());
-    let mut run =
-        Run { cluster, clients, operator, protocol: args.protocol, tallies, longest_gap, log, timeline };
+    let mut run = Run {
+        cluster,
+        clients,
+        operator,
+        protocol: args.protocol,
+        durability: args.durability,
+        tallies,
+        longest_gap,
+        log,
+        timeline,
+    };
     run.log.say(&format!(
         "seed {seed}: {}, dissemination {}, {}, {} replicas, {on}",
         args.protocol, args.dissemination, args.groups, args.replicas
     ));
+    left_out.iter().for_each(|why| run.log.say(why));
     run.await_service("the start").await?;
     run.clients.pulse().longest_gap();
 
@@ -365,7 +401,7 @@ async fn measure(
     environment.end();
     let figure = Figure { caption: caption(args, seed, &environment), ..figure };
     let report = Report {
-        setup: setup(args, seed, on, &environment),
+        setup: setup(args, seed, &on, &left_out, &environment),
         took,
         tallies: run.tallies,
         longest_gap: run.longest_gap,
@@ -435,15 +471,37 @@ async fn settle(
     (watched, Locks { changes: holds::changes(&record.holds), record, violations })
 }
 
-/// The faults of the run: those that were asked for, or all that can be applied.
-fn faults(args: &Args, has_disks: bool) -> Vec<Fault> {
-    if !args.faults.is_empty() {
-        return args.faults.clone();
+/// The faults of the run: those that were asked for, or all that can be applied here; and why others are left out. The
+/// error names a fault that was asked for and cannot be applied.
+fn faults(args: &Args, disks: &Disks, folder: &Path) -> Result<(Vec<Fault>, Vec<String>), String> {
+    let asked = if args.faults.is_empty() { Fault::ALL } else { &args.faults };
+    let no_strace = asked.contains(&Fault::SlowDisk).then(|| strace::rehearse(folder).err()).flatten();
+    let obstacle = |fault: Fault| match fault {
+        Fault::DiskFull => (!disks.are_mounted()).then(|| "only with --network namespaces".to_owned()),
+        Fault::PowerLoss | Fault::PowerLossAll => disks.no_power_loss(),
+        Fault::SlowDisk => no_strace.clone(),
+        _ => None,
+    };
+    let (mut faults, mut left_out) = (Vec::new(), Vec::new());
+    for &fault in asked {
+        match obstacle(fault) {
+            None => faults.push(fault),
+            Some(why) if args.faults.is_empty() => {
+                left_out.push(format!("{} is left out: {why}", fault.name()))
+            }
+            Some(why) => return Err(format!("--faults {}: {why}", fault.name())),
+        }
     }
-    Fault::ALL.iter().copied().filter(|fault| has_disks || *fault != Fault::DiskFull).collect()
+    Ok((faults, left_out))
 }
 
-fn setup(args: &Args, seed: u64, on: &str, environment: &Environment) -> Vec<(&'static str, String)> {
+fn setup(
+    args: &Args,
+    seed: u64,
+    on: &str,
+    left_out: &[String],
+    environment: &Environment,
+) -> Vec<(&'static str, String)> {
     let Environment { cores, processor, kernel, load_before, load_after, .. } = environment;
     let load = |load: &Option<f64>| load.unwrap_or(0.0);
     let build = if environment.optimised { "" } else { ", built without optimisations" };
@@ -459,7 +517,9 @@ fn setup(args: &Args, seed: u64, on: &str, environment: &Environment) -> Vec<(&'
         ("Dissemination", args.dissemination.to_string()),
         ("Groups", args.groups.to_string()),
         ("Options", if args.options.is_empty() { "none".to_owned() } else { args.options.clone() }),
+        ("Durability", args.durability.to_string()),
         ("Replicas", format!("{}: {on}", args.replicas)),
+        ("Faults left out", if left_out.is_empty() { "none".to_owned() } else { left_out.join("; ") }),
         ("Machine", machine),
     ]
 }
@@ -483,5 +543,46 @@ async fn keep_house(
             // Compaction may fail during a fault; the next round tries again.
             let _ = operator.compact(2000, |revision| watched.compact(revision)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_fault_that_cannot_be_applied_is_left_out_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let disks = Disks::folders(folder.path(), 3).unwrap();
+        let faults = |line: &[&str]| {
+            let line = ["chaos"].iter().chain(line);
+            faults(&Line::parse_from(line).args, &disks, folder.path())
+        };
+        let (all, left_out) = faults(&[]).unwrap();
+        assert!(
+            all.contains(&Fault::Kill)
+                && all.contains(&Fault::Wipe)
+                && all.len() + left_out.len() == Fault::ALL.len()
+        );
+        for fault in ["disk-full", "power-loss", "power-loss-all"] {
+            let why = format!("{fault} is left out: only with --network namespaces");
+            assert!(left_out.contains(&why), "{left_out:?}");
+            assert!(faults(&["--faults", fault]).unwrap_err().starts_with(&format!("--faults {fault}: ")));
+        }
+        assert_eq!(faults(&["--faults", "wipe"]).unwrap(), (vec![Fault::Wipe], vec![]));
+    }
+
+    #[test]
+    fn a_durability_that_ends_with_the_first_kill_is_refused() {
+        assert_eq!(durability("async"), Ok(Durability::Async));
+        assert_eq!(durability("memory").unwrap_err(), "accepted: sync, view, async");
     }
 }

@@ -54,10 +54,8 @@ impl Network {
     /// The network's description in the report.
     pub fn describe(&self) -> &'static str {
         match self.relay {
-            None => "a network namespace each; cuts drop packets by direction; data on a tmpfs each",
-            Some(_) => {
-                "loopback, through a relay; cuts hold back what is sent, by direction; no disk is filled up"
-            }
+            None => "a network namespace each; cuts drop packets by direction",
+            Some(_) => "loopback, through a relay; cuts hold back what is sent, by direction",
         }
     }
 

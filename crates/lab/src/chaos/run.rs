@@ -3,10 +3,12 @@
 
 use std::{
     collections::BTreeMap,
+    ops::RangeInclusive,
     time::{Duration, Instant},
 };
 
 use synod_consensus::ProtocolKind;
+use synod_wire::Durability;
 use tokio::{task::JoinHandle, time::sleep};
 
 use super::{
@@ -22,6 +24,15 @@ use super::{
 const ACT: Duration = Duration::from_secs(1);
 /// How often a full disk is filled up again, since a replica may delete what it does not need.
 const FILL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What a replica without its data logs: another one knows it with other data, or has an id that it does not know, since all
+/// others have been replaced since the beginning.
+const REFUSALS: [&str; 2] =
+    ["a replica of this id with other data", "another replica than the one called listens there"];
+/// After so long without a majority no leader answers reads by itself any more, and no answer is under way.
+const LEASES_END: Duration = Duration::from_millis(1500);
+/// How much longer each commit to a slow disk takes: less than an election time-out.
+const SLOWER_MS: RangeInclusive<usize> = 20..=300;
 
 /// How long a replica may take from an error of its disk to its end.
 const STOPPING: Duration = Duration::from_secs(5);
@@ -55,6 +66,8 @@ pub struct Run {
     pub operator: Operator,
     /// The protocol that the run is about.
     pub protocol: ProtocolKind,
+    /// What a replica waits for before it says something.
+    pub durability: Durability,
     /// The effects of each fault.
     pub tallies: BTreeMap<Fault, Tally>,
     /// The longest time without a completed operation, when it was noticed, and which fault preceded it.
@@ -96,8 +109,12 @@ impl Run {
         let recovery = undone.elapsed();
         let gap = pulse.longest_gap();
         self.note_gap(gap, &what);
-        // Nothing can be completed while all replicas are dead, so operations count until all replicas serve again.
-        let completed = if step.fault == Fault::KillAll { pulse.completed() - before } else { during };
+        // Nothing can be completed while all replicas are dead, so operations count until all replicas have served for a
+        // moment. Until they serve, a busy machine may complete too few to cover the fault.
+        if step.fault.ends_all() {
+            sleep(ACT).await;
+        }
+        let completed = if step.fault.ends_all() { pulse.completed() - before } else { during };
         let tally = self.tallies.entry(step.fault).or_default();
         match applied {
             Ok(()) => {
@@ -139,6 +156,16 @@ impl Run {
                     self.cluster.restart(place)?;
                 }
             }
+            Fault::PowerLoss => {
+                self.cluster.cut_power(&[victim])?;
+                *act = self.hold(step).await;
+                self.cluster.restart(victim)?;
+            }
+            Fault::PowerLossAll => {
+                let all: Vec<_> = (0..self.cluster.len()).collect();
+                self.cluster.cut_power(&all)?;
+                all.into_iter().try_for_each(|place| self.cluster.restart(place))?;
+            }
             Fault::Pause => {
                 self.cluster.pause(victim, true);
                 *act = self.hold(step).await;
@@ -152,6 +179,7 @@ impl Run {
                 self.cluster.network.mend()?;
             }
             Fault::DiskFull => return self.fill_disk(step, victim, act).await,
+            Fault::SlowDisk => return self.slow_disk(step, victim, act).await,
             Fault::ChangeProtocol => {
                 let other = self.other_protocol(step.choice);
                 self.log.say(&format!("  to {other}"));
@@ -165,14 +193,21 @@ impl Run {
                 self.operator.remove(id).await?;
                 self.await_removed(victim).await?;
                 sleep(step.hold / 2).await;
-                self.cluster.wipe(victim)?;
                 self.join(victim, 0).await?;
             }
             Fault::Replace => {
                 let id = self.operator.id(victim).await?;
                 self.cluster.kill(victim);
+                sleep(step.hold / 2).await;
+                self.join(victim, id).await?;
+            }
+            Fault::Wipe => {
+                let id = self.operator.id(victim).await?;
+                self.cluster.kill(victim);
                 self.cluster.wipe(victim)?;
                 sleep(step.hold / 2).await;
+                self.come_back_empty(step, victim).await?;
+                self.cluster.kill(victim);
                 self.join(victim, id).await?;
             }
             Fault::MoveLeader => {
@@ -231,14 +266,14 @@ impl Run {
         let mut ended = None;
         let wait_max = step.hold + WAIT_MAX / 4;
         while began.elapsed() < if ended.is_none() { wait_max } else { step.hold } {
-            self.cluster.fill(victim);
+            self.cluster.disks.fill(victim);
             ended = ended.or(self.cluster.ended(victim));
             if act.is_none() && began.elapsed() > step.hold / 3 {
                 *act = self.begin_act(step);
             }
             sleep(FILL_INTERVAL).await;
         }
-        self.cluster.empty(victim)?;
+        self.cluster.disks.empty(victim)?;
         // The replica may have met the full disk a moment ago, and take another moment to stop.
         let deadline = Instant::now() + STOPPING;
         while ended.is_none() && Instant::now() < deadline {
@@ -258,8 +293,77 @@ impl Run {
         Ok(Ok(()))
     }
 
-    /// Starts a new member at a place. It takes the place of the member `replaces`, unless that is 0.
+    async fn slow_disk(
+        &mut self,
+        step: &Step,
+        victim: usize,
+        act: &mut Option<Act>,
+    ) -> Result<Result<(), String>, String> {
+        let slower = slower_by(step.choice);
+        if let Err(why) = self.cluster.slow_down(victim, slower) {
+            return Ok(Err(why));
+        }
+        *act = self.hold(step).await;
+        let commits = self.cluster.speed_up(victim)?;
+        self.log.say(&format!("  {commits} commits took {slower:?} longer"));
+        Ok(if commits > 0 { Ok(()) } else { Err("the replica committed nothing meanwhile".to_owned()) })
+    }
+
+    /// Starts a replica without its data under its old id. The others must refuse it, and no vote of it may count. The
+    /// error is a broken promise.
+    async fn come_back_empty(&mut self, step: &Step, victim: usize) -> Result<(), String> {
+        let name = Cluster::name(victim);
+        let said_before = self.cluster.said(victim).len();
+        self.cluster.restart(victim)?;
+        let deadline = Instant::now() + WAIT_MAX;
+        loop {
+            if let Some(status) = self.cluster.ended(victim) {
+                let said = self.cluster.last_words(victim);
+                self.log.say(&format!("  it did not start ({status}); it said: {said}"));
+                // A member that joined later asks the others who it is, which know that it votes.
+                return if self.cluster.has_joined(victim) && !status.success() {
+                    Ok(())
+                } else {
+                    Err(format!("{name} came back without its data and ended by itself ({status}): {said}"))
+                };
+            }
+            let said = self.cluster.said(victim);
+            let said = said.get(said_before..).unwrap_or_default();
+            if REFUSALS.iter().any(|refusal| said.contains(refusal)) {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{name} came back without its data, and no other replica refused it"));
+            }
+            sleep(FILL_INTERVAL).await;
+        }
+        // Without so many of the others there is no majority, unless the vote of the empty replica counts.
+        let others = (0..self.cluster.len()).filter(|&place| place != victim);
+        let mut others: Vec<_> = others.collect();
+        let first = step.choice % others.len();
+        others.rotate_left(first);
+        others.truncate((self.cluster.len() - 1) / 2);
+        let paused = others.iter().map(|&place| Cluster::name(place)).collect::<Vec<_>>().join(", ");
+        self.log.say(&format!("  it is refused; {paused} paused, so that there is no majority without it"));
+        let pulse = self.clients.pulse();
+        others.iter().for_each(|&place| self.cluster.pause(place, true));
+        sleep(LEASES_END).await;
+        let before = pulse.completed();
+        sleep(ACT).await;
+        let completed = pulse.completed() - before;
+        others.iter().for_each(|&place| self.cluster.pause(place, false));
+        if completed > 0 {
+            return Err(format!(
+                "{completed} operations were completed by less than a majority and {name}, which had lost its data"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Starts a new member without data at a place. It takes the place of the member `replaces`, unless that is 0.
     async fn join(&mut self, place: usize, replaces: u64) -> Result<(), String> {
+        self.cluster.wipe(place)?;
+        self.cluster.renew(place);
         let id = self.operator.add(&Cluster::name(place), self.cluster.peer_url(place), replaces).await?;
         self.cluster.network.settle(id, place);
         self.cluster.restart(place)?;
@@ -293,7 +397,12 @@ impl Run {
     pub async fn await_service(&mut self, after: &str) -> Result<(), String> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
-            self.cluster.check()?;
+            if self.durability == Durability::Sync {
+                self.cluster.check()?;
+            } else {
+                // A replica that is told that it forgot something ends by itself, and learns when it is started again.
+                self.restart_all()?;
+            }
             let silent = self.operator.silent().await;
             if silent.is_empty() {
                 return Ok(());
@@ -304,6 +413,18 @@ impl Run {
             }
             sleep(FILL_INTERVAL).await;
         }
+    }
+
+    /// Starts each replica that has ended.
+    fn restart_all(&mut self) -> Result<(), String> {
+        for place in 0..self.cluster.len() {
+            if let Some(status) = self.cluster.ended(place) {
+                let said = self.cluster.last_words(place);
+                self.log.say(&format!("  {} ended ({status}); it said: {said}", Cluster::name(place)));
+                self.cluster.restart(place)?;
+            }
+        }
+        Ok(())
     }
 
     /// Changes back to the protocol of the run.
@@ -344,6 +465,12 @@ async fn do_act(
     }
     sleep(ACT.saturating_sub(began.elapsed())).await;
     Ok(pulse.completed() - before)
+}
+
+/// How much longer a commit to a slow disk takes.
+fn slower_by(choice: usize) -> Duration {
+    let (from, to) = (*SLOWER_MS.start(), *SLOWER_MS.end());
+    Duration::from_millis((from + choice % (to - from + 1)) as u64)
 }
 
 /// The pairs (from, to) between which nothing gets through, and a description.
@@ -394,6 +521,12 @@ mod tests {
         let (pairs, shape) = cut(Fault::CutPartial, 3, 5);
         assert_eq!((pairs.len(), shape.as_str()), (12, "all from each other but n5"));
         assert!(pairs.iter().all(|&(from, to)| from != 4 && to != 4));
+    }
+
+    #[test]
+    fn a_slow_disk_is_slower_by_what_is_drawn() {
+        let slower = |choice| slower_by(choice).as_millis();
+        assert_eq!((slower(0), slower(280), slower(281)), (20, 300, 20));
     }
 
     /// Whatever is cut, some replica reaches a majority in both directions, so the cluster can serve.

@@ -12,6 +12,10 @@ pub enum Fault {
     Kill,
     /// All replicas are killed at the same time, and started again at once.
     KillAll,
+    /// The power of a replica is cut, so that its disk forgets what was not synchronised; then it is started again.
+    PowerLoss,
+    /// The power of all replicas is cut at the same time, and they are started again at once.
+    PowerLossAll,
     /// A replica is stopped (SIGSTOP) for longer than an election time-out, and continued.
     Pause,
     /// A replica, or with five replicas sometimes two, is cut off from the others in both directions.
@@ -23,6 +27,8 @@ pub enum Fault {
     CutOneWay,
     /// The file system of a replica is full until the replica stops; then there is room again, and it is started.
     DiskFull,
+    /// Each commit to the disk of a replica takes 20 to 300 ms longer, as drawn.
+    SlowDisk,
     /// The protocol is changed for a while (`synod reconfigure`).
     ChangeProtocol,
     /// A replica is removed, its data are deleted, and it is added again as a new member.
@@ -31,6 +37,9 @@ pub enum Fault {
     MoveLeader,
     /// A replica's data are deleted, and a new member takes its place (`synod member replace`).
     Replace,
+    /// A replica's data are deleted, and it is started again under its old id. It must have no vote; then a new member
+    /// takes its place.
+    Wipe,
 }
 
 impl Fault {
@@ -38,28 +47,38 @@ impl Fault {
     pub const ALL: &[Fault] = &[
         Fault::Kill,
         Fault::KillAll,
+        Fault::PowerLoss,
+        Fault::PowerLossAll,
         Fault::Pause,
         Fault::CutFull,
         Fault::CutPartial,
         Fault::CutOneWay,
         Fault::DiskFull,
+        Fault::SlowDisk,
         Fault::ChangeProtocol,
         Fault::ChangeVoters,
         Fault::MoveLeader,
         Fault::Replace,
+        Fault::Wipe,
     ];
 
     /// Whether an operator's action may be drawn beside it. Its own steps then wait for nothing that the
     /// action could delay.
     fn takes_company(self) -> bool {
-        use Fault::{CutFull, CutOneWay, CutPartial, DiskFull, Kill, Pause};
-        matches!(self, Kill | Pause | CutFull | CutPartial | CutOneWay | DiskFull)
+        use Fault::{CutFull, CutOneWay, CutPartial, DiskFull, Kill, Pause, PowerLoss, SlowDisk};
+        matches!(self, Kill | PowerLoss | Pause | CutFull | CutPartial | CutOneWay | DiskFull | SlowDisk)
     }
 
     /// Whether it has one replica as its victim.
     #[must_use]
     pub fn has_victim(self) -> bool {
-        !matches!(self, Fault::KillAll | Fault::ChangeProtocol | Fault::MoveLeader)
+        !matches!(self, Fault::KillAll | Fault::PowerLossAll | Fault::ChangeProtocol | Fault::MoveLeader)
+    }
+
+    /// Whether nothing can be completed while it lasts.
+    #[must_use]
+    pub fn ends_all(self) -> bool {
+        matches!(self, Fault::KillAll | Fault::PowerLossAll)
     }
 
     /// Its name on the command line.

@@ -20,6 +20,7 @@ use clap::Args as ClapArgs;
 use crate::{
     attacks::cluster::{Cluster, SERVERS, System},
     bench::{self, Interval, Operation, Options, Report},
+    strace::holding_back,
     study::{Conduct, Environment, LabError, at, commit_of},
 };
 
@@ -124,20 +125,9 @@ pub(crate) fn run(
 fn overload(system: &System, args: &Args, conduct: &Conduct) -> Result<Outcome, LabError> {
     let folder = tempfile::tempdir_in(&args.folder).map_err(at(&args.folder))?;
     let replicas = |why: String| LabError::Replicas(format!("{}: {why}", system.name()));
-    let delay = format!("inject=fdatasync:delay_enter={}", args.commit_ms * 1000);
-    let strace = [
-        "strace",
-        "-D",
-        "-f",
-        "-qq",
-        "--seccomp-bpf",
-        "-o",
-        "/dev/null",
-        "-e",
-        "trace=fdatasync",
-        "-e",
-        &delay,
-    ];
+    let slower = holding_back("fdatasync", Duration::from_millis(args.commit_ms), "/dev/null");
+    let strace = ["strace", "-D", "--seccomp-bpf"].into_iter().chain(slower.iter().map(String::as_str));
+    let strace: Vec<_> = strace.collect();
     let (bytes, window) = (args.batch_bytes.to_string(), args.window.to_string());
     let arguments: &[&str] = match system {
         System::Synod(_) => &["--batch-bytes-max", &bytes, "--window-max", &window],
