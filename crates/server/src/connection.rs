@@ -338,6 +338,7 @@ mod tests {
             Readers::new(),
             Admission::new(4 << 20),
             Feeds::default(),
+            Arc::default(),
         );
         let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {
