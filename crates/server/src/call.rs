@@ -26,7 +26,7 @@ use crate::{
     admission::{Charge, REQUEST_BYTES, Share},
     auth::{Caller, judged_anew},
     feeds::Feed,
-    message::{RequestBody, too_many},
+    message::{RequestBody, drain, too_many},
     readers::{GATHERED_BYTES, Lane},
     requests::RequestMetrics,
     sending::{HANDED_BYTES, Sender},
@@ -114,15 +114,16 @@ impl Call {
         if LASTING.contains(&self.path.as_str()) {
             return Box::pin(self.serve_stream(store, lane, ending.clone())).await;
         }
-        let Call { path, body, mut deadline, mut reply, came, charge, needs_leader, caller } = self;
+        let Call { path, mut body, mut deadline, mut reply, came, charge, needs_leader, caller } = self;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         if needs_leader && !store.knows_leader() {
             answered(Code::Unavailable);
-            return Refusal::from(no_leader()).send(&mut reply);
+            Refusal::from(no_leader()).send(&mut reply);
+            return until_ended(body, ending).await;
         }
         let answer = {
-            let body = RequestBody::new(body, path.as_str(), store.bounds(), &charge);
+            let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge);
             let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge, &caller));
             // The future of the answer is dropped when the client resets the request, which frees what the
             // request holds.
@@ -142,6 +143,8 @@ impl Call {
             Some(Err(status)) => {
                 answered(status.code());
                 Refusal::from(status).send(&mut reply);
+                charge.shrink_to(REQUEST_BYTES);
+                until_ended(body, ending).await;
             }
             Some(Ok(Answer::Message(message))) => {
                 charge.shrink_to(REQUEST_BYTES + message.len() as u64);
@@ -185,7 +188,7 @@ impl Call {
         lane: &Lane,
         mut ending: watch::Receiver<bool>,
     ) {
-        let Call { path, body, deadline, mut reply, came, charge, needs_leader, caller } = self;
+        let Call { path, mut body, deadline, mut reply, came, charge, needs_leader, caller } = self;
         // A stream whose connection ends is dropped here: its client has cancelled it.
         let mut counted = Counted { requests: store.requests(), path: &path, came, code: Code::Cancelled };
         let served = match path.as_str() {
@@ -206,17 +209,19 @@ impl Call {
                 let mut sender = Sender::new(stream);
                 let served = async {
                     match path.as_str() {
-                        WATCH => serve(store.watches()?, store, &charge, body, &mut sender, &caller).await,
-                        KEEP_ALIVE => store.keep_alive(&charge, body, &mut sender, &caller).await,
+                        WATCH => {
+                            serve(store.watches()?, store, &charge, &mut body, &mut sender, &caller).await
+                        }
+                        KEEP_ALIVE => store.keep_alive(&charge, &mut body, &mut sender, &caller).await,
                         OBSERVE => {
-                            let body = RequestBody::new(body, path.as_str(), store.bounds(), &charge);
+                            let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge);
                             store.observe(body, &mut sender, lane, &charge, &caller).await
                         }
                         WATCH_HEALTH => {
-                            let body = RequestBody::new(body, path.as_str(), store.bounds(), &charge);
+                            let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge);
                             store.watch_health(body, &mut sender).await
                         }
-                        path => store.reflect(path, body, &mut sender, &charge).await,
+                        path => store.reflect(path, &mut body, &mut sender, &charge).await,
                     }
                 };
                 let leaderless =
@@ -232,7 +237,25 @@ impl Call {
                 end(&mut sender, outcome)
             }
         };
+        drop(counted);
+        until_ended(body, &ending).await;
     }
+}
+
+/// Waits until the client of a request that was answered has stopped sending it, unless the server stops.
+async fn until_ended(body: RecvStream, ending: &watch::Receiver<bool>) {
+    if body.is_end_stream() || *ending.borrow() {
+        return;
+    }
+    let mut ending = ending.clone();
+    // Boxed, since it is rare: most requests have come when they are answered.
+    let ended = async move {
+        tokio::select! {
+            () = drain(body) => {}
+            _ = ending.wait_for(|ending| *ending) => {}
+        }
+    };
+    Box::pin(ended).await;
 }
 
 /// Counts a call when it is dropped.

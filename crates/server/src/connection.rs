@@ -21,6 +21,7 @@ use http::Request;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{oneshot, watch},
+    task::unconstrained,
     time::{Instant, Sleep, sleep, timeout},
 };
 
@@ -111,7 +112,7 @@ pub(crate) async fn serve<R: Replica>(
             return Poll::Ready(Err(broken));
         }
         // Answers come first, so that polling the connection sends all of them at once.
-        while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+        go_on(&mut calls, cx);
         let answered = share.answered();
         let began = accept(&mut connection, &mut calls, streams_max, cx, |request, reply| {
             if let Some(web) = web.filter(|web| web.takes(&request)) {
@@ -136,7 +137,7 @@ pub(crate) async fn serve<R: Replica>(
             }
             occupancy.begins();
             // If a call sends something, the connection wakes this task.
-            while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+            go_on(&mut calls, cx);
         }
         if outbox.are_pings_too_many(!calls.is_empty()) {
             outbox.say_too_many_pings(cx);
@@ -169,6 +170,19 @@ fn builder(streams_max: u32) -> server::Builder {
         // that begins with a hundred of them.
         .data_frame_budget(streams_max as usize * SMALL_FRAME_BYTES);
     builder
+}
+
+/// Lets all calls do what they can.
+///
+/// They do not share the budget that tokio gives a task. A call that is stopped for lack of it is woken only when the
+/// thread is about to wait, and until then the connection would have further turns, in which it reads frames that the
+/// call does not take. A call is bounded by what has come for it, and by what it may hand over.
+fn go_on<F: Future<Output = ()>>(calls: &mut FuturesUnordered<F>, cx: &mut Context<'_>) {
+    let all = poll_fn(|cx| {
+        while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+        Poll::Ready(())
+    });
+    let _ = pin!(unconstrained(all)).poll(cx);
 }
 
 /// Takes requests that have come, and begins what `answer` returns for each. Returns how many it took, or nothing if
@@ -338,6 +352,7 @@ mod tests {
             Readers::new(),
             Admission::new(4 << 20),
             Feeds::default(),
+            Arc::default(),
         );
         let (client, stream) = duplex(room);
         let served = tokio::spawn(async move {

@@ -182,7 +182,8 @@ fn store() -> Arc<Store<InPlace>> {
     });
     let config = Config { auth: Some(auth), watches: Some(watches), ..Config::default() };
     let admission = Admission::new(REQUESTS_BYTES_MAX);
-    Arc::new(Store::new(&config, vec![replica], Readers::new(), admission, Feeds::default()))
+    let (readers, feeds, openings) = (Readers::new(), Feeds::default(), Arc::default());
+    Arc::new(Store::new(&config, vec![replica], readers, admission, feeds, openings))
 }
 
 /// Serves one connection as a server does at an address for clients, until it ends.

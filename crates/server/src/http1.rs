@@ -273,7 +273,14 @@ pub(crate) mod tests {
         };
         let replica = InMemory::start(KvStore::new(), ClusterId(1), member).unwrap();
         let admission = Admission::new(4 << 20);
-        Store::new(&Config::default(), vec![replica], Readers::new(), admission, Feeds::default())
+        Store::new(
+            &Config::default(),
+            vec![replica],
+            Readers::new(),
+            admission,
+            Feeds::default(),
+            Arc::default(),
+        )
     }
 
     /// The client's end of a connection for pages, and how it ended.

@@ -45,6 +45,7 @@ mod json;
 mod listen;
 mod memory;
 mod message;
+mod openings;
 mod outbox;
 mod pings;
 mod places;

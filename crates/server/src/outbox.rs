@@ -11,15 +11,16 @@ use std::{
 };
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf, split};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, ReadHalf, Take, WriteHalf, split};
 
 use crate::pings::Pings;
 
 /// Once this many bytes are gathered, they are sent before more are taken.
 const GATHERED_BYTES: usize = 64 << 10;
 
-/// Once about so many bytes were read, the requests that they belong to have their turn: before they take the frames,
-/// each costs `h2` more than it has bytes, and a connection with more than a few thousand of them ends.
+/// Once so many bytes were read, the requests that they belong to have their turn: before they take the frames, each
+/// costs `h2` more than it has bytes, and a connection with more than a few thousand of them ends. These bytes are some
+/// 1,600 of the smallest frames.
 const READ_TURN_BYTES: usize = 16 << 10;
 
 /// Splits a stream into the end that `h2` reads and writes, and the end that sends.
@@ -34,14 +35,15 @@ pub(crate) fn gathering<S: AsyncRead + AsyncWrite>(stream: S, pings: Pings) -> (
         full: false,
         pings,
     })));
-    (Gathering { read, turn: 0, outbox: Outbox(outbox.0.clone()) }, outbox)
+    (Gathering { read: read.take(0), turn: 0, outbox: Outbox(outbox.0.clone()) }, outbox)
 }
 
 /// A stream that keeps what is written until the outbox sends it, or until there is much of it, and that is read in
 /// turns.
 #[derive(Debug)]
 pub(crate) struct Gathering<S> {
-    read: ReadHalf<S>,
+    /// Limited to what is left of the turn: the buffers of `h2` have room for several.
+    read: Take<ReadHalf<S>>,
     /// Bytes that were read in this turn.
     turn: usize,
     outbox: Outbox<S>,
@@ -135,7 +137,8 @@ impl<S: AsyncRead + AsyncWrite> AsyncRead for Gathering<S> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let before = buffer.filled().len();
+        let (before, left) = (buffer.filled().len(), READ_TURN_BYTES - self.turn);
+        self.read.set_limit(left as u64);
         ready!(Pin::new(&mut self.read).poll_read(cx, buffer))?;
         self.turn += buffer.filled().len() - before;
         self.outbox.gathered().pings.came(&buffer.filled()[before..]);
@@ -187,6 +190,27 @@ mod tests {
         let mut heard = [0; 100];
         let len = client.read(&mut heard).await.unwrap();
         assert_eq!(&heard[..len], b"one two three");
+    }
+
+    #[tokio::test]
+    async fn a_turn_reads_no_more_than_it_may_however_much_room_there_is() {
+        let (mut client, stream) = duplex(1 << 20);
+        let (mut stream, _outbox) = gathering(stream, Pings::new(Duration::ZERO));
+        client.write_all(&[7; 5 * READ_TURN_BYTES / 2]).await.unwrap();
+        let mut room = vec![0; 1 << 20];
+        let mut turns = Vec::new();
+        for _ in 0..3 {
+            let mut turn = 0;
+            let read = poll_fn(|cx| {
+                let mut buffer = ReadBuf::new(&mut room);
+                while Pin::new(&mut stream).poll_read(cx, &mut buffer).is_ready() {}
+                turn = buffer.filled().len();
+                Poll::Ready(())
+            });
+            read.await;
+            turns.push(turn);
+        }
+        assert_eq!(turns, [READ_TURN_BYTES, READ_TURN_BYTES, READ_TURN_BYTES / 2]);
     }
 
     #[tokio::test]

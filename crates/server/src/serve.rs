@@ -30,6 +30,7 @@ use crate::{
     http::Pages,
     http1,
     listen::{Bound, Listener, Remote},
+    openings::Openings,
     places::{Places, Presence},
     readers::Readers,
     services::Store,
@@ -149,6 +150,7 @@ impl Server {
         let rejected = Arc::<Mutex<Sparse>>::default();
         let (readers, admission) = (Readers::new(), Admission::new(config.requests_bytes_max));
         let feeds = Feeds::new(server.stopping.subscribe());
+        let openings = Arc::<Openings>::default();
         let terms = connection::Terms {
             streams_max: config.streams_per_connection_max,
             head_timeout: HEAD_TIMEOUT,
@@ -161,8 +163,10 @@ impl Server {
                 thread.spawn(task);
                 replica
             });
+            let gathering = gathering.collect();
+            let (readers, admission) = (readers.clone(), admission.clone());
             let store =
-                Store::new(config, gathering.collect(), readers.clone(), admission.clone(), feeds.clone());
+                Store::new(config, gathering, readers, admission, feeds.clone(), Arc::clone(&openings));
             let store = Arc::new(store);
             let pages = Pages::new(store.clone(), Arc::clone(&metrics));
             let protocols = Protocols {

@@ -281,6 +281,15 @@ const ALL: &[Attack] = &[
         run: |scene| Box::pin(native::commands(scene)),
     },
     Attack {
+        name: "sessions",
+        about: "the table of sessions: 8 connections from one address that open them, while one of another address rests",
+        store: Store::Nothing,
+        latency: Latency::Serves,
+        nofile: None,
+        restarts: false,
+        run: |scene| Box::pin(native::sessions(scene)),
+    },
+    Attack {
         name: "honest-leases",
         about: "no attack: one client keeps `leases` leases on one stream, and all its renewals leave at once",
         store: Store::Nothing,

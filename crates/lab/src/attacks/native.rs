@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
     time::{Duration, Instant},
 };
 
@@ -19,7 +20,10 @@ use synod_api::{
     },
 };
 use tokio::task::JoinSet;
-use tonic::{Code, transport::Channel};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint},
+};
 
 use super::{Scene, cluster::channel, honest::Leads};
 
@@ -29,6 +33,9 @@ const CONNECTIONS: usize = 4;
 const EMPTY_OPS: usize = 700_000;
 /// Puts of a transaction that is as long as a request may be.
 const PUTS: usize = 100_000;
+/// Connections that open sessions, and how many each opens at a time.
+const SESSION_CONNECTIONS: usize = 8;
+const SESSION_STREAMS: usize = 32;
 /// Renewals in one command.
 const RENEWALS: usize = 500_000;
 
@@ -106,6 +113,46 @@ pub async fn commands(scene: &mut Scene<'_>) -> Result<(), String> {
     let alarms = MaintenanceClient::new(target).alarm(AlarmRequest::default()).await;
     let alarms = alarms.map_err(|status| format!("alarms: {status}"))?.into_inner().alarms;
     scene.claim("no alarm is raised", alarms.is_empty(), format!("{alarms:?}"));
+    leads.judge(scene).await
+}
+
+/// Very many sessions of one address. Meanwhile one of another address rests, and goes on at the end.
+pub async fn sessions(scene: &mut Scene<'_>) -> Result<(), String> {
+    let leads = Leads::now(scene).await?;
+    let target = scene.cluster.servers[scene.target].client;
+    let endpoint = Endpoint::from_shared(format!("http://{target}")).map_err(|error| error.to_string())?;
+    let own = IpAddr::from(Ipv4Addr::new(127, 0, 0, 2));
+    let mut honest = NativeClient::new(endpoint.local_address(Some(own)).connect_lazy());
+    let session = match honest.open_session(OpenSessionRequest::default()).await {
+        Ok(opened) => opened.into_inner().session,
+        Err(status) => {
+            scene.note("sessions", format!("none: {:?}", status.code()));
+            return Ok(());
+        }
+    };
+    let until = Instant::now() + scene.settings.seconds();
+    let clients: Vec<_> = (0..SESSION_CONNECTIONS).map(|_| client(scene)).collect();
+    let mut opening = JoinSet::new();
+    for number in 0..SESSION_CONNECTIONS * SESSION_STREAMS {
+        let mut client = clients[number % SESSION_CONNECTIONS].clone();
+        opening.spawn(async move {
+            let (mut opened, mut refused) = (0_u64, 0_u64);
+            while Instant::now() < until {
+                let answer = client.open_session(OpenSessionRequest::default()).await;
+                *if answer.is_ok() { &mut opened } else { &mut refused } += 1;
+            }
+            (opened, refused)
+        });
+    }
+    let all = opening.join_all().await;
+    let (opened, refused) = all.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    scene.note("sessions of one address", format!("{opened} opened, {refused} refused"));
+    let put = PutRequest { key: "k".into(), ..PutRequest::default() };
+    let payload =
+        KvCommand { command: Some(Command::Put(put)), ..KvCommand::default() }.encode_to_vec().into();
+    let request = ExecuteRequest { session, sequence: 1, lowest_outstanding: 1, payload, group: None };
+    let code = honest.execute(request).await.map_or_else(|status| status.code(), |_| Code::Ok);
+    scene.claim("the session of another address is kept", code == Code::Ok, format!("{code:?}"));
     leads.judge(scene).await
 }
 

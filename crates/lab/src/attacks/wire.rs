@@ -64,6 +64,8 @@ impl Wire {
     async fn on(stream: TcpStream, address: SocketAddr, window: u32) -> Result<Wire, String> {
         let mut builder = client::Builder::new();
         builder.initial_window_size(window).initial_connection_window_size(window.max(65_535));
+        // Otherwise this client would end a connection itself on which some hundred small answers wait.
+        builder.data_frame_budget(usize::MAX);
         let (sender, driver) =
             builder.enable_push(false).handshake(stream).await.map_err(|error| error.to_string())?;
         let stop = Arc::new(Notify::new());

@@ -31,6 +31,7 @@ use crate::{
     feeds::Feeds,
     fields::Bounds,
     listen::Origin,
+    openings::Openings,
     readers::{GATHERED_BYTES, Lane, Place, Readers},
     replica,
     services::{concurrency::RELEASES_MAX, lease::Renewals, no_single_revision},
@@ -66,6 +67,7 @@ pub(crate) struct Store<R> {
     readers: Readers,
     admission: Admission,
     feeds: Feeds,
+    openings: Arc<Openings>,
     watches: Option<Watches>,
     auth: Option<Auth>,
     watch_progress_interval: Duration,
@@ -91,6 +93,7 @@ impl<R: Replica> Store<R> {
         readers: Readers,
         admission: Admission,
         feeds: Feeds,
+        openings: Arc<Openings>,
     ) -> Store<R> {
         let status = groups[0].status();
         Store {
@@ -104,6 +107,7 @@ impl<R: Replica> Store<R> {
             readers,
             admission,
             feeds,
+            openings,
             watches: config.watches.clone(),
             watch_progress_interval: config.watch_progress_interval.max(WATCH_PROGRESS_INTERVAL_MIN),
             strict_reconfig_check: config.strict_reconfig_check,
@@ -205,6 +209,11 @@ impl<R: Replica> Store<R> {
 
     pub(super) fn feeds(&self) -> &Feeds {
         &self.feeds
+    }
+
+    /// The sessions that clients opened lately at this server.
+    pub(super) fn openings(&self) -> &Openings {
+        &self.openings
     }
 
     pub(crate) fn requests(&self) -> &RequestMetrics {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::{BufMut, BytesMut};
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use h2::RecvStream;
 use prost::Message as _;
 use synod_api::{
@@ -50,6 +50,8 @@ const RENEWALS_MAX: usize = 2_000;
 const OUTSTANDING_MAX: usize = 1_024;
 /// Renewals of all streams that are under way, also of streams that have ended since. More are refused.
 const OUTSTANDING_ALL_MAX: usize = 1 << 17;
+/// Bytes of answers that are sent together.
+const ANSWERS_BYTES: usize = 16 << 10;
 /// What a renewal costs its stream while it is under way.
 const RENEWAL_BYTES: u64 = 256;
 
@@ -154,7 +156,7 @@ impl<R: Replica> Store<R> {
     pub(crate) async fn keep_alive(
         &self,
         charge: &Charge,
-        body: RecvStream,
+        body: &mut RecvStream,
         sender: &mut Sender,
         caller: &Caller,
     ) -> Result<(), Status> {
@@ -180,12 +182,20 @@ impl<R: Replica> Store<R> {
                     }
                     None => open = false,
                 },
-                Some((id, renewed)) = renewals.next(), if !renewals.is_empty() => {
-                    charge.give_back(RENEWAL_BYTES);
-                    // The batch was given up: the server ends.
-                    let (revision, ttl) = renewed.unwrap_or_else(|_| Err(call::stopped()))?;
-                    let header = self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
-                    frames.put(framed(&LeaseKeepAliveResponse { header, id, ttl }));
+                Some(first) = renewals.next(), if !renewals.is_empty() => {
+                    let mut next = Some(first);
+                    // What was ordered together is answered together: some clients end a connection with many small
+                    // frames that they have not read.
+                    while let Some((id, renewed)) = next {
+                        charge.give_back(RENEWAL_BYTES);
+                        // The batch was given up: the server ends.
+                        let (revision, ttl) = renewed.unwrap_or_else(|_| Err(call::stopped()))?;
+                        let header =
+                            self.header(Some(ResponseHeader { revision, ..ResponseHeader::default() }));
+                        frames.put(framed(&LeaseKeepAliveResponse { header, id, ttl }));
+                        let has_room = frames.len() < ANSWERS_BYTES;
+                        next = if has_room { renewals.next().now_or_never().flatten() } else { None };
+                    }
                 }
             }
             if !frames.is_empty() {

@@ -190,7 +190,7 @@ impl<R: Replica> Store<R> {
             }
             "/grpc.health.v1.Health/Check" => unary(body, |request| self.health(request)).await,
             "/grpc.health.v1.Health/List" => unary(body, |request| self.all_healths(request)).await,
-            "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request)).await,
+            "/synod.v1.Native/OpenSession" => unary(body, |request| self.open_session(request, lane)).await,
             "/synod.v1.Native/Status" => unary(body, |request| self.replica_status(request)).await,
             "/synod.v1.Native/Subscribe" => {
                 // It was judged before it could be registered.

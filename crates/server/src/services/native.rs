@@ -1,6 +1,8 @@
 //! Synod's own service: for clients that want each command executed at most once, and for changes of a group
 //! that etcd's API cannot express.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use prost::{
     Message,
@@ -16,6 +18,7 @@ use synod_api::{
     },
 };
 use synod_kv::validate;
+use synod_replica::Limits;
 use synod_wire::{GroupId, ReplicaId, SessionId, Slot};
 use tonic::Status;
 
@@ -27,6 +30,7 @@ use crate::{
     Change, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
     auth::{Judgement, Who},
     feeds::{Feed, broken_off},
+    openings::Table,
     readers::{Lane, Place},
 };
 
@@ -40,9 +44,21 @@ impl<R: Replica> Store<R> {
     pub(super) async fn open_session(
         &self,
         request: OpenSessionRequest,
+        lane: &Lane,
     ) -> Result<OpenSessionResponse, Status> {
-        let session = self.group(request.group)?.open_session().await.map_err(failure)?.0;
-        Ok(OpenSessionResponse { session, groups: self.count().into() })
+        let replica = self.group(request.group)?;
+        let table = session_table(request.group, replica);
+        let opening = self.openings().open(table, lane.origin(), Instant::now());
+        let opening = opening.map_err(|share| too_many_sessions(table, share))?;
+        match replica.open_session().await {
+            Ok(session) => Ok(OpenSessionResponse { session: session.0, groups: self.count().into() }),
+            Err(error) => {
+                if !matches!(error, RequestError::Timeout | RequestError::Stopping) {
+                    opening.failed();
+                }
+                Err(failure(error))
+            }
+        }
     }
 
     pub(super) async fn execute_natively(
@@ -349,6 +365,22 @@ impl<R: Replica> Store<R> {
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
         Ok(ChangeResponse { group: Some(group.into()), added })
     }
+}
+
+/// The table of a group's sessions, as this replica knows it.
+fn session_table(group: u32, replica: &impl Replica) -> Table {
+    // A replica of another version may know other limits; those of the sessions are as old as the table.
+    let limits = Limits::default().with(&replica.group().limits).unwrap_or_default().sessions;
+    let free = (limits.clients_max as u64).saturating_sub(replica.status().sessions);
+    Table { group, free, idle_max: limits.idle_max }
+}
+
+fn too_many_sessions(table: Table, share: u64) -> Status {
+    Status::resource_exhausted(format!(
+        "synod: clients of this address have opened {share} or more sessions lately, their share of the {} that are free; \
+         use one session for many commands, or raise the limit sessions-max",
+        table.free
+    ))
 }
 
 /// The status for a request of a group in which this replica takes no part. It names those that do: for people in the

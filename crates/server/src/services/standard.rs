@@ -60,7 +60,7 @@ impl<R: Replica> Store<R> {
     pub(crate) async fn reflect(
         &self,
         path: &str,
-        body: RecvStream,
+        body: &mut RecvStream,
         sender: &mut Sender,
         charge: &Charge,
     ) -> Result<(), Status> {

@@ -45,7 +45,7 @@ pub(crate) async fn serve<R: Replica>(
     watches: &Watches,
     store: &Store<R>,
     charge: &Charge,
-    body: RecvStream,
+    body: &mut RecvStream,
     sender: &mut Sender,
     caller: &Caller,
 ) -> Result<(), Status> {
@@ -115,7 +115,10 @@ async fn read<R: Replica>(
                 // A watch from now on begins with what a read of this replica's state shows, also after a restart.
                 if request.start_revision <= 0 && !mem::replace(&mut is_settled, true) {
                     // Whatever the answer is, the replica has waited for it.
-                    let _ = store.status(Consistency::Serializable).await;
+                    let settled = messages.meanwhile(store.status(Consistency::Serializable)).await;
+                    if let Err(failed) = settled {
+                        return failed;
+                    }
                 }
                 // If it is refused, it may be tried again on the same stream, as with etcd.
                 let judged = match messages.meanwhile(store.may_watch(caller, &request, judgement)).await {
