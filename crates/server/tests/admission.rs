@@ -151,13 +151,21 @@ async fn unread_answers_about_leases_are_bounded() {
         for _ in 0..100 {
             answers.push(begin(&silent, post(LEASES), &framed(&LeaseLeasesRequest {}), true).await);
         }
-        sleep(Duration::from_millis(300)).await;
-        let (mut begun, mut refused) = (0, 0);
-        for (response, _stream) in &mut answers {
-            if let Some(response) = response.now_or_never() {
-                let is_refused =
-                    response.unwrap().headers().get("grpc-status").is_some_and(|code| code == "8");
+        // Until nothing more comes.
+        let (mut begun, mut refused, mut held) = (0, 0, Vec::new());
+        let mut before = None;
+        while before != Some((begun, refused)) || begun + refused == 0 {
+            before = Some((begun, refused));
+            sleep(Duration::from_millis(300)).await;
+            for (mut response, stream) in std::mem::take(&mut answers) {
+                let Some(response) = (&mut response).now_or_never() else {
+                    answers.push((response, stream));
+                    continue;
+                };
+                let response = response.unwrap();
+                let is_refused = response.headers().get("grpc-status").is_some_and(|code| code == "8");
                 *if is_refused { &mut refused } else { &mut begun } += 1;
+                held.push((response, stream));
             }
         }
         (begun, refused)
