@@ -7,7 +7,8 @@
 //!
 //! Meanwhile it looks for an order that carries. A **probe** is the decision of a slot that it has proposed, which goes
 //! round in the order that is tried and comes back; it says nothing new to anybody. The first order whose probe comes
-//! back is the next ring.
+//! back is the next ring. Some probes leave out the learners, or one voter, which may be what only the coordinator reaches;
+//! such a member is left out of the ring for a while, and gets what the others order by catch-up.
 
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 
@@ -23,12 +24,14 @@ const PATIENCE_MAX: u32 = 16;
 /// What a coordinator without a ring looks for.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
-    /// The order that is tried next.
+    /// The order of the voters that is tried next.
     next: Vec<ReplicaId>,
     /// When it is tried.
     at: Time,
     /// The order of the last probe.
     tried: Vec<ReplicaId>,
+    /// How many probes were sent.
+    probes: usize,
 }
 
 impl Ring {
@@ -45,22 +48,37 @@ impl Ring {
         leader.patience = (leader.patience * 2).min(PATIENCE_MAX);
         self.form_ring(now, vec![me], effects);
         if let State::Leader(leader) = &mut self.state {
-            leader.search = Some(Search { next, at, tried: Vec::new() });
+            leader.search = Some(Search { next, at, tried: Vec::new(), probes: 0 });
         }
     }
 
     /// Tries one more order of the members that are there, if it is time.
     pub(super) fn search_ring(&mut self, now: Time, present: Vec<ReplicaId>, effects: &mut Effects) {
         let (interval, decided) = (self.common().options.heartbeat_interval, self.decided());
+        let members = self.common().members.clone();
+        let (voters, learners): (Vec<_>, Vec<_>) =
+            present.into_iter().partition(|&id| members.index(id).is_some());
         let State::Leader(leader) = &mut self.state else { return };
         let (ballot, began) = (leader.ballot, leader.began);
         let Some(search) = leader.search.as_mut().filter(|search| now >= search.at) else { return };
         if decided <= began {
             return; // Nothing that it could send round is decided in its ballot.
         }
-        let is_same = search.next.len() == present.len() && present.iter().all(|id| search.next.contains(id));
-        let order = if is_same { std::mem::take(&mut search.next) } else { present };
+        search.next.retain(|id| voters.contains(id));
+        let is_same = search.next.len() == voters.len();
+        let mut order = if is_same { std::mem::take(&mut search.next) } else { voters };
         search.next = another_order(&order, |_| true);
+        // Now and then without those that may be the reason: the learners, or one of the voters after the other.
+        let count = search.probes;
+        search.probes += 1;
+        if count % 4 == 3 && order.len() > 2 {
+            let without = order.remove(1 + count / 4 % (order.len() - 1));
+            if !members.is_quorum(members.those(|id| order.contains(&id))) {
+                order.push(without);
+            }
+        } else if count % 2 == 0 {
+            order.extend(learners);
+        }
         search.tried.clone_from(&order);
         search.at = now + interval;
         let view = View::probe(ballot, order);
@@ -70,17 +88,29 @@ impl Ring {
     }
 
     /// A decision came along a way that this coordinator chose for it: the probe of an order, which carries, or a
-    /// detour to a member, which has voted.
+    /// detour to a member, which has voted. A probe may take longer than the time until the next one.
     pub(super) fn came_back(&mut self, now: Time, from: ReplicaId, view: &View, effects: &mut Effects) {
         let State::Leader(leader) = &self.state else { return };
         if !view.is_detour() || view.ballot != leader.ballot {
             return;
         }
-        if leader.search.as_ref().is_some_and(|search| search.tried == *view.order) {
+        let Some(search) = &leader.search else {
+            return self.heard_votes(now, self.common().members.only(from));
+        };
+        // Of two members a detour and a probe are the same.
+        if view.len() > 2 || search.tried == *view.order {
             let order = view.order.to_vec();
-            return self.form_ring(now, order, effects);
+            let timeout = self.common().options.election_timeout;
+            let mut apart = leader.heard_since(now, timeout);
+            apart.retain(|id| !order.contains(id));
+            let until = now + timeout * PATIENCE_MAX;
+            self.form_ring(now, order, effects);
+            if let State::Leader(leader) = &mut self.state {
+                leader.apart = (apart, until);
+            }
+        } else {
+            self.heard_votes(now, self.common().members.only(from));
         }
-        self.heard_votes(now, self.common().members.only(from));
     }
 
     /// Proposes what was accepted here in these slots to each member by itself.

@@ -65,8 +65,10 @@ pub(super) struct Leader {
     pub(super) patience: u32,
     /// Slots through this one were decided before it led.
     pub(super) began: Slot,
-    /// The votes for slots through this one began without its own.
+    /// The votes for slots through this one have begun their way, with its own or without.
     begun: Slot,
+    /// Members that answer, and are left out of the ring all the same until this time: it carries without them only.
+    pub(super) apart: (Vec<ReplicaId>, Time),
     pub(super) gap: GapWatch,
 }
 
@@ -119,6 +121,8 @@ impl Leader {
     pub(super) fn lands(&mut self, decided: Slot, now: Time, least: Duration) {
         while let Some(flight) = self.flights.lands(decided) {
             let Lap { since, sent } = flight.more;
+            // What went round once carries the ring on, whatever had to go past it before.
+            self.broken = self.broken.filter(|&broken| sent > 1 || since < broken);
             self.walk.took(Took { time: now.since(since), repeated: sent > 1 }, least);
         }
     }
@@ -126,6 +130,12 @@ impl Leader {
     /// After which time a proposal is sent again at first.
     fn resend_after(&self, options: &Options) -> Duration {
         self.walk.wait(options.retransmit_after, options.election_timeout / 3)
+    }
+
+    /// The members of which something was heard lately.
+    pub(super) fn heard_since(&self, now: Time, lately: Duration) -> Vec<ReplicaId> {
+        let heard = self.members.iter().filter(|(_, heard)| now.since(heard.at) <= lately);
+        heard.map(|(&id, _)| id).collect()
     }
 
     /// Takes a batch under way; false if it is already.
@@ -184,6 +194,7 @@ impl Ring {
             patience: 1,
             began: decided,
             begun: Slot::ZERO,
+            apart: (Vec::new(), Time::ZERO),
             gap: GapWatch::begin(now),
         };
         self.state = State::Leader(Box::new(leader));
@@ -261,7 +272,8 @@ impl Ring {
             })
         };
         let young = now.since(leader.ring_at) <= suspect;
-        let is_in = |id: ReplicaId| id == me || fits(id) || young && view.contains(id);
+        let apart = |id: ReplicaId| now < leader.apart.1 && leader.apart.0.contains(&id);
+        let is_in = |id: ReplicaId| id == me || fits(id) && !apart(id) || young && view.contains(id);
         let all = self.all_in_turn();
         if !self.common.members.is_quorum(self.common.members.those(is_in)) {
             return;
@@ -373,6 +385,7 @@ impl Ring {
         let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
         self.accept_run(ballot, first, batches, effects);
         if view.is_direct() {
+            leader_begins(&mut self.state, last);
             return self.propose_directly(first, page, effects);
         }
         let safe = page.first().is_some_and(|waiting| waiting.safe);
@@ -383,23 +396,22 @@ impl Ring {
         let values = page.iter().map(value).collect();
         let accept = Message::Accept(Accept { view: view.clone(), first, decided, safe, values });
         self.send_round(accept, Lsn::ZERO, effects);
-        if self.is_disk_slow(now)
-            && let State::Leader(leader) = &mut self.state
-        {
-            leader.begun = last;
+        if self.is_disk_slow(now) {
+            // With them those for earlier slots, whose record is on its way to the same disk.
+            let first = leader_begins(&mut self.state, last);
             self.send_own_votes(view, first, last, false, effects);
         }
     }
 
-    /// The coordinator's own record of what it proposed is durable: its vote goes round, and collects the others.
-    /// Those that went without it need it no more.
+    /// The coordinator's own record of what it proposed is durable: its vote goes round, and collects the others,
+    /// unless they have begun without it.
     pub(super) fn begin_votes(&mut self, ballot: Ballot, first: Slot, last: Slot, effects: &mut Effects) {
         if let State::Leader(leader) = &self.state
             && leader.ballot == ballot
             && last > leader.begun
             && let Some(view) = self.view.clone()
         {
-            let first = first.max(leader.begun.next());
+            let first = first.max(leader_begins(&mut self.state, last));
             self.send_own_votes(view, first, last, true, effects);
         }
     }
@@ -498,6 +510,14 @@ impl Ring {
             State::Recovering | State::Follower | State::Learner(_) => {}
         }
     }
+}
+
+/// Records that the votes for slots through `last` begin their way; returns the first of them that had not.
+fn leader_begins(state: &mut State, last: Slot) -> Slot {
+    let State::Leader(leader) = state else { return last.next() };
+    let first = leader.begun.next();
+    leader.begun = leader.begun.max(last);
+    first
 }
 
 /// Another order of a ring. Members that did not vote although they were asked directly come last, where no decision

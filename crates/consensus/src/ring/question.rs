@@ -240,6 +240,9 @@ impl Ring {
                 *value = None;
             }
         }
+        while adopted.last().is_some_and(Option::is_none) {
+            adopted.pop();
+        }
         adopted
     }
 
