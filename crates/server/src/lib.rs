@@ -56,6 +56,7 @@ mod serve;
 mod services;
 mod slow;
 mod stream;
+mod turns;
 mod upkeep;
 mod watch;
 mod web;

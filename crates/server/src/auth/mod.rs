@@ -8,9 +8,9 @@
 mod jwt;
 mod keys;
 mod lasting;
+mod logins;
 mod passwords;
 mod tokens;
-mod turns;
 
 use std::{
     fmt,
@@ -27,7 +27,7 @@ use synod_kv::{AuthFeed, Token};
 use self::{jwt::Signer, lasting::Lasting, tokens::Tokens};
 pub(crate) use self::{
     lasting::{Judgement, judged_anew, until_marked},
-    passwords::{Attempt, Passwords, decoded as decoded_hash},
+    passwords::{Attempt, Passwords},
     tokens::now_ms,
 };
 

@@ -30,7 +30,7 @@ use tonic::Status;
 use super::envelope::{Store, decoded, failure, refusal, unexpected};
 use crate::{
     Auth, Consistency, Replica,
-    auth::{Attempt, Caller, Found, Judgement, Who, decoded_hash, now_ms},
+    auth::{Attempt, Caller, Found, Judgement, Who, now_ms},
     feeds::{Feed, UsersChange},
     message::{RequestBody, framed},
     readers::Lane,
@@ -351,8 +351,8 @@ impl<R: Replica> Store<R> {
         let password = mem::take(&mut request.password);
         if !password.is_empty() {
             request.hashed_password = auth.passwords().hash(password, lane).await?;
-        } else if decoded_hash(&request.hashed_password).is_none() {
-            return Err(refusal(&KvError::NoPasswordUser));
+        } else {
+            auth.passwords().check(&request.hashed_password)?;
         }
         Ok(request)
     }
