@@ -45,6 +45,7 @@ use crate::{
     message::{COME_TIMEOUT, too_many},
     places::Places,
     readers::{Lane, Source},
+    requests::proposes,
     services::{SMALL_ANSWER_BYTES_MAX, Store},
 };
 
@@ -117,6 +118,8 @@ const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 const JSON_FACTOR: usize = 2;
 /// What a body costs while it is translated: itself, its fields, and the message.
 const COPIES: u64 = 3;
+/// What a piece of an answer takes at most, with the longest value in it.
+const TEXT_BYTES: u64 = 4 << 20;
 /// What is longer, or takes more memory while it is translated, is translated apart from the threads that serve
 /// clients.
 const SMALL_BYTES: usize = 64 << 10;
@@ -201,33 +204,35 @@ impl<R: Replica> Gateway<R> {
             return Err(Status::unimplemented("Method Not Allowed"));
         }
         let held = Held(self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?);
+        let mut passed = HeaderMap::new();
+        metadata(&head.headers, &mut passed);
+        let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
         let body = self.body(body, &held.0).await?;
         let (bounds, lane) = (self.store.bounds(), self.lane.get_or_init(|| self.store.lane(self.client.0)));
         let (requests, held) = translated(body, method, bounds, held, lane).await?;
         // The buffer in which they are may be twice as long.
         let requests_bytes = 2 * requests.len() as u64;
         held.0.shrink_to(REQUEST_BYTES + requests_bytes);
-        // A command must not be refused for its answer once it has had its effect.
+        // It is charged before the call is made, so that little is left that can fail once a command has had its effect.
         let has_pairs = match method.name() {
             "Txn" | "DeleteRange" => true,
             "Put" => PutRequest::decode(requests.slice(PREFIX_BYTES..)).is_ok_and(|put| put.prev_kv),
             _ => false,
         };
-        let answer_bytes = if has_pairs { COPIES * SMALL_ANSWER_BYTES_MAX } else { 0 };
+        let answer_bytes = match has_pairs {
+            _ if method.is_server_streaming() => STREAM_BYTES,
+            true => COPIES * SMALL_ANSWER_BYTES_MAX,
+            false => 0,
+        };
         if !held.0.grow(answer_bytes) {
             return Err(too_many());
         }
         let shape = Shape::of(&method.output());
         let mut link = self.link().await?;
-        let mut call = Request::post(format!(
-            "http://gateway/{}/{}",
-            method.parent_service().full_name(),
-            method.name()
-        ));
-        let headers = call.headers_mut().expect("the request is valid");
-        headers.insert(header::CONTENT_TYPE, GRPC);
-        metadata(&head.headers, headers);
-        let call = call.body(()).map_err(|error| Status::internal(error.to_string()))?;
+        let call = Request::post(format!("http://gateway{path}")).body(());
+        let mut call = call.map_err(|error| Status::internal(error.to_string()))?;
+        passed.insert(header::CONTENT_TYPE, GRPC);
+        *call.headers_mut() = passed;
         let (response, mut stream) = link.send_request(call, false).map_err(broken)?;
         stream.send_data(requests, true).map_err(broken)?;
         let (head, mut answers) = response.await.map_err(broken)?.into_parts();
@@ -238,12 +243,9 @@ impl<R: Replica> Gateway<R> {
             outcome(&head.headers)?;
         }
         if method.is_server_streaming() {
-            if !held.0.grow(STREAM_BYTES) {
-                return Err(too_many());
-            }
             return Ok(streamed(Messages::new(answers, held), shape, lane.clone()));
         }
-        let message = whole(&mut answers, &held.0).await?;
+        let message = whole(&mut answers, &held.0, changes(&path)).await?;
         let mut answer = if message.len() <= SMALL_BYTES {
             let object = object(message, shape)?;
             let len = object.len();
@@ -481,17 +483,28 @@ impl Messages {
     }
 }
 
-/// The only message of an answer. What arrives is charged: it is in memory as a whole, and so is its translation.
-async fn whole(answers: &mut RecvStream, charge: &Charge) -> Result<Bytes, Status> {
+/// The only message of an answer. It is in memory as a whole, and charged once, before more of it is taken than its
+/// beginning. Its translation is written a piece at a time. What the request takes covers a small answer.
+///
+/// # Errors
+/// There is no memory for it. If the call may have `changed` something it must not sound as if it were refused.
+async fn whole(answers: &mut RecvStream, charge: &Charge, changed: bool) -> Result<Bytes, Status> {
     let mut whole = BytesMut::new();
+    let mut is_charged = false;
     while let Some(piece) = answers.data().await {
         let piece = piece.map_err(broken)?;
-        // What the request takes covers a small answer: one to a command that has had its effect must not be refused.
-        if !charge.grow_to(COPIES * (whole.len() + piece.len()) as u64) {
-            return Err(too_many());
+        whole.extend_from_slice(&piece);
+        if !is_charged && let Some(&[_, a, b, c, d]) = whole.first_chunk() {
+            let bytes = u32::from_be_bytes([a, b, c, d]) as usize;
+            if !charge.grow_to(answer_cost(bytes)) {
+                return Err(if changed { unknown_outcome() } else { too_many() });
+            }
+            is_charged = true;
+            let mut all = BytesMut::with_capacity(PREFIX_BYTES + bytes);
+            all.extend_from_slice(&whole);
+            whole = all;
         }
         let _ = answers.flow_control().release_capacity(piece.len());
-        whole.extend_from_slice(&piece);
     }
     let trailers = poll_fn(|cx| answers.poll_trailers(cx)).await.map_err(broken)?;
     outcome(&trailers.unwrap_or_default())?;
@@ -500,6 +513,27 @@ async fn whole(answers: &mut RecvStream, charge: &Charge) -> Result<Bytes, Statu
     }
     whole.advance(PREFIX_BYTES);
     Ok(whole.freeze())
+}
+
+/// What an answer costs: its message, and what is written of its translation at a time.
+fn answer_cost(bytes: usize) -> u64 {
+    let bytes = bytes as u64;
+    bytes + ((COPIES - 1) * bytes).min(TEXT_BYTES)
+}
+
+/// Whether a call changes something when it is executed.
+fn changes(path: &str) -> bool {
+    proposes(path)
+        || path.starts_with("/v3lockpb.")
+        || path.starts_with("/v3electionpb.") && !path.ends_with("/Leader")
+}
+
+/// The error of a call whose command was executed, as far as the gateway knows, and whose answer it cannot give. Clients
+/// take it as they take a broken connection, and do not try again blindly.
+fn unknown_outcome() -> Status {
+    Status::unavailable(
+        "synod: the outcome is unknown, and the command may have taken effect: there is no memory for its answer as JSON",
+    )
 }
 
 /// Whether a call has succeeded, from its last headers.
