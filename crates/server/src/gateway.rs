@@ -39,6 +39,7 @@ use tonic::{Code, Status};
 use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
+    auth::Caller,
     connection::{self, Client, Terms},
     fields::{Bounds, Shape},
     json::{self, Pieces},
@@ -116,6 +117,8 @@ const WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// JSON has at most so many times the bytes of its message, in base64 and with names, but for small messages.
 const JSON_FACTOR: usize = 2;
+/// Most bytes of a body that anybody may send where users count: a name and a password.
+const STRANGERS_BYTES_MAX: usize = 8 << 10;
 /// What a body costs while it is translated: itself, its fields, and the message.
 const COPIES: u64 = 3;
 /// What a piece of an answer takes at most, with the longest value in it.
@@ -207,7 +210,9 @@ impl<R: Replica> Gateway<R> {
         let mut passed = HeaderMap::new();
         metadata(&head.headers, &mut passed);
         let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
-        let body = self.body(body, &held.0).await?;
+        // The call is refused for that later, but its body would have been translated.
+        let of_strangers = self.store.is_known(&path, &Caller::of(&passed, self.client.1.as_ref())).await?;
+        let body = self.body(body, of_strangers, &held.0).await?;
         let (bounds, lane) = (self.store.bounds(), self.lane.get_or_init(|| self.store.lane(self.client.0)));
         let (requests, held) = translated(body, method, bounds, held, lane).await?;
         // The buffer in which they are may be twice as long.
@@ -277,13 +282,16 @@ impl<R: Replica> Gateway<R> {
         Ok(answer)
     }
 
-    /// The whole body of a request.
-    async fn body<B>(&self, body: B, charge: &Charge) -> Result<Bytes, Status>
+    /// The whole body of a request, which may be of a stranger.
+    async fn body<B>(&self, body: B, of_strangers: bool, charge: &Charge) -> Result<Bytes, Status>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let bytes_max = self.store.message_bytes_max().saturating_mul(JSON_FACTOR);
+        let bytes_max = match of_strangers {
+            true => STRANGERS_BYTES_MAX,
+            false => self.store.message_bytes_max().saturating_mul(JSON_FACTOR),
+        };
         let mut body = pin!(Limited::new(body, bytes_max));
         let mut whole = BytesMut::new();
         loop {
@@ -362,7 +370,7 @@ async fn translated(
         }
         translate(&body, &input, many)
     };
-    let (requests, held) = if is_small { (work(&held), held) } else { lane.apart(held, work).await? };
+    let (requests, held) = if is_small { (work(&held), held) } else { lane.translated(held, work).await? };
     Ok((requests?, held))
 }
 

@@ -27,7 +27,10 @@ use synod_api::{
 use synod_kv::KvError;
 use tonic::Status;
 
-use super::envelope::{Store, decoded, failure, refusal, unexpected};
+use super::{
+    concurrency::relayed,
+    envelope::{Store, decoded, failure, refusal, unexpected},
+};
 use crate::{
     Auth, Consistency, Replica,
     auth::{Attempt, Caller, Found, Judgement, Who, now_ms},
@@ -138,6 +141,18 @@ impl<R: Replica> Store<R> {
         };
         self.permitted(&who, KvPermission { administer, ..KvPermission::default() }).await?;
         Ok(who)
+    }
+
+    /// Refuses a call of which it shows before its message comes that it has no user, and takes one. Returns whether
+    /// anybody may make it where users count.
+    pub(crate) async fn is_known(&self, path: &str, caller: &Caller) -> Result<bool, Status> {
+        let is_open = matches!(takes(path), Takes::Nothing | Takes::NoUser);
+        if is_open || !self.users_count() {
+            return Ok(is_open && self.users_count());
+        }
+        let found = Box::pin(self.user_of(caller)).await;
+        let is_relayed = path.starts_with("/v3lockpb.") || path.starts_with("/v3electionpb.");
+        found.map(|_| false).map_err(|failure| if is_relayed { relayed(failure) } else { failure })
     }
 
     /// The user of a call that lasts, at this moment: users and roles may have changed since it began.
