@@ -32,7 +32,6 @@ use synod_api::etcdserverpb::PutRequest;
 use tokio::{
     io::{DuplexStream, duplex},
     sync::{Mutex, watch},
-    time::timeout,
 };
 use tonic::{Code, Status};
 
@@ -43,8 +42,8 @@ use crate::{
     connection::{self, Client, Terms},
     fields::{Bounds, Shape},
     json::{self, Pieces},
-    message::{COME_TIMEOUT, too_many},
-    places::Places,
+    message::{ComePace, too_many},
+    places::{Mark, Places},
     readers::{Lane, Source},
     requests::proposes,
     services::{SMALL_ANSWER_BYTES_MAX, Store},
@@ -169,6 +168,8 @@ pub(crate) struct Gateway<R> {
     terms: Terms,
     stopping: watch::Receiver<bool>,
     share: Share,
+    /// The mark of the connection, whose work is done at the far end of the pipe.
+    mark: Mark,
     /// The connection's share of the threads that translate, once it was needed.
     lane: OnceLock<Lane>,
     /// The way to the server, once it was needed.
@@ -181,9 +182,10 @@ impl<R: Replica> Gateway<R> {
         client: Client,
         terms: Terms,
         stopping: watch::Receiver<bool>,
+        mark: Mark,
     ) -> Gateway<R> {
         let share = store.share();
-        Gateway { store, client, terms, stopping, share, lane: OnceLock::new(), link: Mutex::new(None) }
+        Gateway { store, client, terms, stopping, share, mark, lane: OnceLock::new(), link: Mutex::new(None) }
     }
 
     /// Answers a request whose path has a [`route`].
@@ -293,12 +295,9 @@ impl<R: Replica> Gateway<R> {
             false => self.store.message_bytes_max().saturating_mul(JSON_FACTOR),
         };
         let mut body = pin!(Limited::new(body, bytes_max));
-        let mut whole = BytesMut::new();
+        let (mut whole, mut pace) = (BytesMut::new(), ComePace::default());
         loop {
-            let frame = timeout(COME_TIMEOUT, body.frame()).await;
-            let Some(frame) = frame.map_err(|_| Status::cancelled("synod: the body does not come"))? else {
-                break;
-            };
+            let Some(frame) = pace.kept(body.frame()).await? else { break };
             let frame = frame.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
                 true => Status::resource_exhausted(format!("synod: a body has {bytes_max} bytes at most")),
                 false => Status::cancelled(error.to_string()),
@@ -308,6 +307,7 @@ impl<R: Replica> Gateway<R> {
                     return Err(too_many());
                 }
                 whole.extend_from_slice(&data);
+                pace.came(data.len());
             }
         }
         Ok(whole.freeze())
@@ -317,9 +317,10 @@ impl<R: Replica> Gateway<R> {
     fn far_end(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (store, client, terms, mut stopping) =
             (Arc::clone(&self.store), self.client.clone(), self.terms, self.stopping.clone());
+        let mark = self.mark.clone();
         Box::pin(async move {
             let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
-            let place = Places::new(1).take().expect("it is free");
+            let place = Places::new(1).take().expect("it is free").marking(mark);
             // The gateway's client has the place that counts. An error means that it has left.
             let _ = connection::serve(pipe, client, &store, None, terms, stop, place).await;
         })

@@ -23,6 +23,7 @@ use tonic::Status;
 use crate::{
     listen::Origin,
     message::too_many,
+    places::Mark,
     turns::{Turn, Turns},
 };
 
@@ -72,7 +73,7 @@ impl Readers {
     pub(crate) fn lane(&self, origin: Origin) -> Lane {
         let (sent, one) = (places(SENT_OF_CONNECTION_MAX), || places(1));
         let (readers, piece, whole, password, body) = (self.clone(), one(), one(), one(), one());
-        Lane { readers, origin, piece, sent, whole, password, body }
+        Lane { readers, origin, piece, sent, whole, password, body, mark: Mark::default() }
     }
 }
 
@@ -86,6 +87,7 @@ pub(crate) struct Lane {
     whole: Arc<Semaphore>,
     password: Arc<Semaphore>,
     body: Arc<Semaphore>,
+    mark: Mark,
 }
 
 /// A place for an answer. Dropping its last clone frees the place.
@@ -117,6 +119,16 @@ impl Lane {
     /// Waits for a place for an answer in pieces.
     pub(crate) async fn sending(&self) -> Place {
         Place::new(&self.sent, &self.readers.sent).await
+    }
+
+    /// The same for the connection that has this mark.
+    pub(crate) fn of(self, mark: Mark) -> Lane {
+        Lane { mark, ..self }
+    }
+
+    /// The mark of the connection.
+    pub(crate) fn mark(&self) -> &Mark {
+        &self.mark
     }
 
     pub(crate) fn origin(&self) -> Origin {

@@ -30,6 +30,7 @@ pub(crate) use self::{
     passwords::{Attempt, Passwords},
     tokens::now_ms,
 };
+use crate::places::Mark;
 
 /// The headers that carry a token, as etcd's clients and its JSON gateway name them.
 const TOKEN: HeaderName = HeaderName::from_static("token");
@@ -234,6 +235,8 @@ pub(crate) struct Caller {
     pub(crate) token: Option<Box<str>>,
     /// The common name of the client's certificate, which the connection has verified.
     pub(crate) common_name: Option<Arc<str>>,
+    /// That of the connection, once the request is answered.
+    pub(crate) mark: Option<Mark>,
 }
 
 impl fmt::Debug for Caller {
@@ -255,7 +258,7 @@ impl Caller {
             token.strip_prefix("Bearer ").unwrap_or(token).into()
         });
         let common_name = common_name.filter(|_| !headers.contains_key(GATEWAY)).cloned();
-        Caller { token, common_name }
+        Caller { token, common_name, mark: None }
     }
 
     /// Bytes that are kept for it while the request is answered.

@@ -36,6 +36,7 @@ use crate::{
     auth::{Attempt, Caller, Found, Judgement, Who, now_ms},
     feeds::{Feed, UsersChange},
     message::{RequestBody, framed},
+    places::Mark,
     readers::Lane,
 };
 
@@ -170,8 +171,10 @@ impl<R: Replica> Store<R> {
     /// The user of a request. Without a token and a certificate it has none.
     async fn identify(&self, caller: &Caller) -> Result<Who, Status> {
         let Some(auth) = self.auth() else { return Ok(None) };
+        let works = || caller.mark.iter().for_each(Mark::works);
         let Some(token) = &caller.token else {
-            return Ok(caller.common_name.as_ref().map(|name| Box::new(auth.named(name))));
+            let name = caller.common_name.as_ref();
+            return Ok(name.map(|name| Box::new(auth.named(name))).inspect(|_| works()));
         };
         let found = match auth.find(token) {
             Found::Later => {
@@ -182,7 +185,10 @@ impl<R: Replica> Store<R> {
             found => found,
         };
         match found {
-            Found::User(identity) => Ok(Some(Box::new(identity))),
+            Found::User(identity) => {
+                works();
+                Ok(Some(Box::new(identity)))
+            }
             Found::Later | Found::Nobody => Err(refusal(&KvError::InvalidAuthToken)),
         }
     }
