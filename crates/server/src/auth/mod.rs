@@ -140,6 +140,11 @@ impl Auth {
         &self.0.passwords
     }
 
+    /// Whether what a token is worth depends on how far this replica has executed the log.
+    pub(crate) fn has_simple_tokens(&self) -> bool {
+        self.0.signer.is_none()
+    }
+
     /// The secret part of a simple token; empty if tokens are signed.
     pub(crate) fn secret(&self) -> String {
         if self.0.signer.is_some() { String::new() } else { tokens::secret() }

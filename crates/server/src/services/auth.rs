@@ -106,6 +106,23 @@ const LASTS: [&str; 5] = [
     "/etcdserverpb.Cluster/MemberPromote",
 ];
 
+/// Commands of those with the role root: changes of users and roles, and what is about the store as a whole.
+const JUDGED_BY_NAME: [&str; 13] = [
+    "/etcdserverpb.Auth/AuthEnable",
+    "/etcdserverpb.Auth/AuthDisable",
+    "/etcdserverpb.Auth/UserAdd",
+    "/etcdserverpb.Auth/UserDelete",
+    "/etcdserverpb.Auth/UserChangePassword",
+    "/etcdserverpb.Auth/UserGrantRole",
+    "/etcdserverpb.Auth/UserRevokeRole",
+    "/etcdserverpb.Auth/RoleAdd",
+    "/etcdserverpb.Auth/RoleDelete",
+    "/etcdserverpb.Auth/RoleGrantPermission",
+    "/etcdserverpb.Auth/RoleRevokePermission",
+    "/etcdserverpb.Maintenance/Alarm",
+    "/etcdserverpb.KV/Compact",
+];
+
 impl<R: Replica> Store<R> {
     /// Whether users count, as far as this replica knows. If it lags, the store refuses what has no user.
     pub(crate) fn users_count(&self) -> bool {
@@ -130,6 +147,12 @@ impl<R: Replica> Store<R> {
         let takes = takes(path);
         if takes == Takes::Nothing {
             return Ok(None);
+        }
+        let is_simple = caller.token.is_some() && self.auth().is_some_and(Auth::has_simple_tokens);
+        if is_simple && JUDGED_BY_NAME.contains(&path) {
+            // A token that is void may still be valid where the log was not executed so far, and the store judges the
+            // command by its user alone. A linearizable read waits for what was decided.
+            self.status(Consistency::Linearizable).await?;
         }
         if takes == Takes::NoUser {
             return self.identify(caller).await;
