@@ -32,7 +32,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most operations in a list of a transaction. Nested transactions are counted as etcd does: each level
-    /// has what the longest list of the level above it leaves.
+    /// has what the longest list of the level above it leaves. All lists together have at most
+    /// [`txn_ops_total_max`](Limits::txn_ops_total_max).
     pub txn_ops_max: usize,
     /// Most bytes of an encoded command.
     pub request_bytes_max: usize,
@@ -44,6 +45,13 @@ impl Limits {
     /// No limits, for the store's own checks.
     pub(crate) const NONE: Limits =
         Limits { txn_ops_max: usize::MAX, request_bytes_max: usize::MAX, answer_bytes_max: ANSWER_BYTES_MAX };
+
+    /// Most operations and comparisons of a transaction in all its lists, those of nested transactions among them. The
+    /// rule for each list does not bound their number: it multiplies with each level.
+    #[must_use]
+    pub fn txn_ops_total_max(&self) -> usize {
+        self.txn_ops_max.saturating_mul(TXN_OPS_TOTAL_FACTOR)
+    }
 }
 
 impl Default for Limits {
@@ -56,6 +64,10 @@ impl Default for Limits {
 /// How deep transactions may be nested, the outermost one counted. A request is decoded again as a part of a
 /// command, where it lies one message deeper; prost decodes 100 messages deep, and each transaction takes two.
 pub const TXN_DEPTH_MAX: usize = 48;
+
+/// A transaction and those nested in it have at most so many times as many operations and comparisons as one list of a
+/// transaction may have. The three lists of a transaction that is not nested have three times as many.
+const TXN_OPS_TOTAL_FACTOR: usize = 16;
 
 /// Checks a command.
 ///
@@ -151,7 +163,7 @@ pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), KvError> {
 /// [`KvError::NestedTooDeeply`], [`KvError::TooManyOps`], [`KvError::DuplicateKey`], [`KvError::KeyNotFound`] for an
 /// empty operation, and those of the operations in it.
 pub fn txn(request: &TxnRequest, limits: &Limits) -> Result<(), KvError> {
-    check_ops(request, limits.txn_ops_max, TXN_DEPTH_MAX)?;
+    check_ops(request, limits.txn_ops_max, &mut limits.txn_ops_total_max(), TXN_DEPTH_MAX)?;
     Footprint::of(&request.success)?;
     Footprint::of(&request.failure)?;
     Ok(())
@@ -208,16 +220,24 @@ fn check_key(key: &[u8]) -> Result<(), KvError> {
     if key.is_empty() { Err(KvError::EmptyKey) } else { Ok(()) }
 }
 
-fn check_ops(request: &TxnRequest, ops_max: usize, depth_left: usize) -> Result<(), KvError> {
+/// Checks the operations of a transaction, which has at most `ops_max` in each list, and takes all of them from
+/// `total_left`.
+fn check_ops(
+    request: &TxnRequest,
+    ops_max: usize,
+    total_left: &mut usize,
+    depth_left: usize,
+) -> Result<(), KvError> {
     let below = depth_left.checked_sub(1).ok_or(KvError::NestedTooDeeply)?;
-    let longest = request.compare.len().max(request.success.len()).max(request.failure.len());
-    let left = ops_max.checked_sub(longest).ok_or(KvError::TooManyOps)?;
+    let lists = [request.compare.len(), request.success.len(), request.failure.len()];
+    let left = ops_max.checked_sub(lists.into_iter().max().unwrap_or(0)).ok_or(KvError::TooManyOps)?;
+    *total_left = total_left.checked_sub(lists.into_iter().sum()).ok_or(KvError::TooManyOps)?;
     request.compare.iter().try_for_each(|compare| check_key(&compare.key))?;
     request.success.iter().chain(&request.failure).try_for_each(|op| match &op.request {
         Some(Request::RequestRange(request)) => range(request),
         Some(Request::RequestPut(request)) => put(request),
         Some(Request::RequestDeleteRange(request)) => delete_range(request),
-        Some(Request::RequestTxn(nested)) => check_ops(nested, left, below),
+        Some(Request::RequestTxn(nested)) => check_ops(nested, left, total_left, below),
         None => Err(KvError::KeyNotFound),
     })
 }
@@ -417,6 +437,25 @@ mod tests {
         let comparing = TxnRequest { compare: vec![compare; 129], ..TxnRequest::default() };
         assert_eq!(txn(&comparing, &Limits::default()), Err(KvError::TooManyOps));
         assert_eq!(txn(&comparing, &Limits { txn_ops_max: 129, ..Limits::default() }), Ok(()));
+    }
+
+    /// Lists of 35, 35 and 34 have 104 of the 128 operations that a level may have, and 333,200 in all.
+    #[test]
+    fn operations_of_all_nested_transactions_are_counted_together() {
+        let tree = |widths: [usize; 3]| {
+            let leaf = op_txn(TxnRequest::default());
+            let wide = |op: RequestOp, width: usize| nested(vec![op.clone(); width], vec![op; width]);
+            let [outer, middle, inner] = widths;
+            let ops = vec![wide(wide(leaf, inner), middle); outer];
+            TxnRequest { success: ops.clone(), failure: ops, ..TxnRequest::default() }
+        };
+        for widths in [[35, 35, 34], [16, 16, 15], [9, 8, 7]] {
+            assert_eq!(txn(&tree(widths), &Limits::default()), Err(KvError::TooManyOps), "{widths:?}");
+        }
+        // 10 + 120 + 1,920 operations are 2,050, and with 7 leaves in each innermost list there are 1,810.
+        assert_eq!(txn(&tree([5, 6, 8]), &Limits::default()), Err(KvError::TooManyOps));
+        assert_eq!(txn(&tree([5, 6, 7]), &Limits::default()), Ok(()));
+        assert_eq!(txn(&tree([9, 8, 7]), &Limits::NONE), Ok(()), "a command that was ordered is executed");
     }
 
     #[test]

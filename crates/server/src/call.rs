@@ -47,6 +47,8 @@ const WATCH_HEALTH: &str = "/grpc.health.v1.Health/Watch";
 const REFLECT: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 const REFLECT_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 const LASTING: [&str; 6] = [WATCH, KEEP_ALIVE, OBSERVE, WATCH_HEALTH, REFLECT, REFLECT_ALPHA];
+/// The services whose calls take no user and ask for nothing of the store.
+const OF_STRANGERS: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection."];
 const OK: HeaderValue = HeaderValue::from_static("0");
 
 /// How long a client may take almost nothing of an answer that is sent at the client's pace. Until then the
@@ -111,10 +113,18 @@ impl Call {
         lane: &Lane,
         ending: &watch::Receiver<bool>,
     ) {
-        if LASTING.contains(&self.path.as_str()) {
-            return Box::pin(self.serve_stream(store, lane, ending.clone())).await;
+        let mut call = self;
+        let path = call.path.as_str();
+        call.caller.mark = Some(lane.mark().clone());
+        // Where users count, the connection works when one is found out.
+        let works = !store.users_count() && !OF_STRANGERS.iter().any(|service| path.starts_with(service));
+        if LASTING.contains(&path) {
+            if works {
+                lane.mark().works();
+            }
+            return Box::pin(call.serve_stream(store, lane, ending.clone())).await;
         }
-        let Call { path, mut body, mut deadline, mut reply, came, charge, needs_leader, caller } = self;
+        let Call { path, mut body, mut deadline, mut reply, came, charge, needs_leader, caller } = call;
         let requests = store.requests();
         let answered = |code| requests.answered(path.as_str(), code, came.elapsed());
         if needs_leader && !store.knows_leader() {
@@ -123,7 +133,8 @@ impl Call {
             return until_ended(body, ending).await;
         }
         let answer = {
-            let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge);
+            let mark = works.then(|| lane.mark());
+            let body = RequestBody::new(&mut body, path.as_str(), store.bounds(), &charge).marking(mark);
             let mut answer = pin!(store.answer(path.as_str(), body, lane, &charge, &caller));
             // The future of the answer is dropped when the client resets the request, which frees what the
             // request holds.

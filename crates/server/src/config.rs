@@ -41,7 +41,8 @@ pub struct Config {
     /// Where clients are served in place of threads of the server: the loop on which the replica runs, which must have
     /// been started on it. What [`Server::stop`](crate::Server::stop) had to break off ends with that loop.
     pub event_loop: Option<Arc<EventLoop>>,
-    /// Most connections at a time, over all addresses. A further one replaces an idle one, or is closed.
+    /// Most connections at a time, over all addresses. A further one replaces one that is idle, does no work, or comes
+    /// from the address with most; or it is closed.
     pub connections_max: usize,
     /// How the server and a client find out that the other is gone.
     pub keep_alive: KeepAlive,

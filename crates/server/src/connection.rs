@@ -89,7 +89,7 @@ pub(crate) async fn serve<R: Replica>(
     };
     let mut keep_alive =
         KeepAlive::new(connection.ping_pong().expect("nobody else has taken it"), keep_alive);
-    let (lane, share) = (&store.lane(origin), store.share());
+    let (lane, share) = (&store.lane(origin).of(occupancy.place.mark()), store.share());
     // Refusals since the client last took all that was sent, and the size of the connection's window.
     let (mut refused, mut window) = (0, WINDOW_BYTES_MIN);
     // Streams that would not end by themselves end when it becomes true.
@@ -103,7 +103,7 @@ pub(crate) async fn serve<R: Replica>(
             ends.send_replace(true);
         }
         if occupancy.must_end(cx) {
-            // No request is outstanding. The client learns of the end if it takes a frame at once.
+            // The client learns of the end if it takes a frame at once.
             connection.abrupt_shutdown(h2::Reason::NO_ERROR);
             let _ = (connection.poll_closed(cx), outbox.poll_send(cx));
             return Poll::Ready(Ok(()));
@@ -211,7 +211,7 @@ fn accept<T: AsyncRead + AsyncWrite + Unpin, F: Future<Output = ()>>(
     Ok(Some(TURN_REQUESTS_MAX))
 }
 
-/// Whether requests are outstanding, and whether the connection must give its place to another while none is.
+/// Whether requests are outstanding, and whether the connection must give its place to another.
 struct Occupancy {
     place: Presence,
     give_way: oneshot::Receiver<()>,
@@ -231,16 +231,13 @@ impl Occupancy {
     }
 
     fn must_end(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.busy {
-            return false;
-        }
         self.told = self.told || self.give_way.poll_unpin(cx).is_ready();
         self.told
     }
 
     fn begins(&mut self) {
         if !mem::replace(&mut self.busy, true) {
-            self.place.busy();
+            self.give_way = self.place.busy();
             self.told = false;
         }
     }

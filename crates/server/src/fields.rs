@@ -36,8 +36,9 @@ const DEPTH_MAX: usize = 100;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub message_bytes_max: usize,
-    /// Elements of the lists of one transaction.
+    /// Elements of the lists of one transaction, and of those of a transaction and all that are nested in it.
     txn_elements_max: usize,
+    txn_elements_total_max: usize,
     fields_max: usize,
 }
 
@@ -45,7 +46,8 @@ impl Bounds {
     pub(crate) fn new(limits: &Limits, message_bytes_max: usize) -> Bounds {
         let txn_elements_max = limits.txn_ops_max.saturating_mul(LISTS_OF_TXN);
         let fields_max = txn_elements_max.saturating_mul(FIELDS_OF_OP).max(FIELDS_MAX);
-        Bounds { message_bytes_max, txn_elements_max, fields_max }
+        let txn_elements_total_max = limits.txn_ops_total_max();
+        Bounds { message_bytes_max, txn_elements_max, txn_elements_total_max, fields_max }
     }
 
     /// Counts the fields of a message, and returns how many bytes it takes beyond what every request is charged.
@@ -56,13 +58,13 @@ impl Bounds {
         if message.len() < FREE_BYTES {
             return Ok(0);
         }
-        let mut left = self.fields_max;
+        let mut left = Left { fields: self.fields_max, txn_elements: self.txn_elements_total_max };
         self.count(message, shape, &mut left, DEPTH_MAX)?;
-        let fields = (self.fields_max - left) as u64;
+        let fields = (self.fields_max - left.fields) as u64;
         Ok(fields.saturating_sub(FREE_FIELDS) * FIELD_BYTES)
     }
 
-    fn count(&self, mut message: &[u8], shape: &Shape, left: &mut usize, depth: usize) -> Result<(), Status> {
+    fn count(&self, mut message: &[u8], shape: &Shape, left: &mut Left, depth: usize) -> Result<(), Status> {
         let mut elements = 0;
         while !message.is_empty() {
             let (number, value) = next(&mut message).ok_or_else(cut_off)?;
@@ -73,12 +75,14 @@ impl Bounds {
                 // Numbers of a list are packed: each ends with a byte whose first bit is not set.
                 (_, Value::Bytes(packed)) => packed.iter().filter(|byte| **byte < 0x80).count().max(1),
             };
-            *left = left.checked_sub(count).ok_or_else(|| too_many_fields(self.fields_max))?;
+            left.fields = left.fields.checked_sub(count).ok_or_else(|| too_many_fields(self.fields_max))?;
             if is_list && shape.is_txn {
+                let too_many = || refusal(&KvError::TooManyOps);
                 elements += count;
                 if elements > self.txn_elements_max {
-                    return Err(refusal(&KvError::TooManyOps));
+                    return Err(too_many());
                 }
+                left.txn_elements = left.txn_elements.checked_sub(count).ok_or_else(too_many)?;
             }
             if let (Some(Field { kind: Kind::Message(inner), .. }), Value::Bytes(bytes)) = (field, value)
                 && depth > 0
@@ -98,6 +102,12 @@ impl Bounds {
         let values = values(text, self.fields_max).ok_or_else(|| too_many_fields(self.fields_max))?;
         Ok(values as u64 * VALUE_BYTES)
     }
+}
+
+/// What a message may have besides what was counted.
+struct Left {
+    fields: usize,
+    txn_elements: usize,
 }
 
 /// What a value of JSON takes while it is translated: `prost-reflect` makes a node of a B-tree for each message, and a
@@ -294,14 +304,18 @@ mod tests {
     use prost::Message as _;
     use synod_api::{
         etcdserverpb::{Compare, MemberAddRequest, PutRequest, RequestOp, TxnRequest, request_op::Request},
-        synod::v1::{KvCommand, KvLeaseRenew, kv_command::Command},
+        synod::v1::{KvCommand, KvLeaseRenew, KvQuery, kv_command::Command, kv_query::Query},
     };
     use tonic::Code;
 
     use super::*;
 
-    const BOUNDS: Bounds =
-        Bounds { message_bytes_max: 1 << 20, txn_elements_max: 3 * 128, fields_max: FIELDS_MAX };
+    const BOUNDS: Bounds = Bounds {
+        message_bytes_max: 1 << 20,
+        txn_elements_max: 3 * 128,
+        txn_elements_total_max: 2048,
+        fields_max: FIELDS_MAX,
+    };
 
     fn cost(message: &impl prost::Message, name: &str) -> Result<u64, Status> {
         BOUNDS.cost(&message.encode_to_vec(), Shape::named(name))
@@ -327,6 +341,20 @@ mod tests {
         assert!(cost(&command(ops(1000)), "synod.v1.KvCommand").is_err());
         let mixed = TxnRequest { compare: vec![Compare::default(); 200], ..ops(200) };
         assert!(cost(&mixed, TXN).is_err());
+    }
+
+    #[test]
+    fn the_elements_of_all_nested_transactions_are_counted_together() {
+        let wide = |inner: TxnRequest, width| TxnRequest {
+            success: vec![RequestOp { request: Some(Request::RequestTxn(inner)) }; width],
+            ..TxnRequest::default()
+        };
+        assert_eq!(Bounds::new(&Limits::default(), 0).txn_elements_total_max, 2048);
+        assert!(cost(&wide(ops(63), 32), TXN).is_ok());
+        let refused = cost(&wide(ops(64), 32), TXN).unwrap_err();
+        assert_eq!(refused.message(), refusal(&KvError::TooManyOps).message());
+        let query = KvQuery { query: Some(Query::Txn(wide(ops(64), 32))), ..KvQuery::default() };
+        assert_eq!(cost(&query, "synod.v1.KvQuery").unwrap_err().message(), refused.message());
     }
 
     #[test]

@@ -195,13 +195,13 @@ async fn serve(stream: tokio::io::DuplexStream, store: Arc<Store<InPlace>>) -> R
         keep_alive: config.keep_alive,
     };
     let (_running, stopping) = watch::channel(false);
-    let gateway = Gateway::new(store.clone(), (None, None), terms, stopping);
+    let place = Places::new(1).take().expect("it is free");
+    let gateway = Gateway::new(store.clone(), (None, None), terms, stopping, place.mark());
     let web = Web::new(
         Pages::new(store.clone(), Arc::new(Exposition::new(Registry::default()))),
         Some(gateway),
         Arc::default(),
     );
-    let place = Places::new(1).take().expect("it is free");
     let mut stream = Ahead::new(stream);
     let is_http2 = stream.begins_http2().await.map_err(|error: io::Error| error.to_string())?;
     let stop = pin!(std::future::pending());

@@ -32,19 +32,20 @@ use synod_api::etcdserverpb::PutRequest;
 use tokio::{
     io::{DuplexStream, duplex},
     sync::{Mutex, watch},
-    time::timeout,
 };
 use tonic::{Code, Status};
 
 use crate::{
     Replica,
     admission::{Charge, REQUEST_BYTES, Share},
+    auth::Caller,
     connection::{self, Client, Terms},
     fields::{Bounds, Shape},
     json::{self, Pieces},
-    message::{COME_TIMEOUT, too_many},
-    places::Places,
+    message::{ComePace, too_many},
+    places::{Mark, Places},
     readers::{Lane, Source},
+    requests::proposes,
     services::{SMALL_ANSWER_BYTES_MAX, Store},
 };
 
@@ -115,8 +116,12 @@ const WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// JSON has at most so many times the bytes of its message, in base64 and with names, but for small messages.
 const JSON_FACTOR: usize = 2;
+/// Most bytes of a body that anybody may send where users count: a name and a password.
+const STRANGERS_BYTES_MAX: usize = 8 << 10;
 /// What a body costs while it is translated: itself, its fields, and the message.
 const COPIES: u64 = 3;
+/// What a piece of an answer takes at most, with the longest value in it.
+const TEXT_BYTES: u64 = 4 << 20;
 /// What is longer, or takes more memory while it is translated, is translated apart from the threads that serve
 /// clients.
 const SMALL_BYTES: usize = 64 << 10;
@@ -163,6 +168,8 @@ pub(crate) struct Gateway<R> {
     terms: Terms,
     stopping: watch::Receiver<bool>,
     share: Share,
+    /// The mark of the connection, whose work is done at the far end of the pipe.
+    mark: Mark,
     /// The connection's share of the threads that translate, once it was needed.
     lane: OnceLock<Lane>,
     /// The way to the server, once it was needed.
@@ -175,9 +182,10 @@ impl<R: Replica> Gateway<R> {
         client: Client,
         terms: Terms,
         stopping: watch::Receiver<bool>,
+        mark: Mark,
     ) -> Gateway<R> {
         let share = store.share();
-        Gateway { store, client, terms, stopping, share, lane: OnceLock::new(), link: Mutex::new(None) }
+        Gateway { store, client, terms, stopping, share, mark, lane: OnceLock::new(), link: Mutex::new(None) }
     }
 
     /// Answers a request whose path has a [`route`].
@@ -201,33 +209,37 @@ impl<R: Replica> Gateway<R> {
             return Err(Status::unimplemented("Method Not Allowed"));
         }
         let held = Held(self.share.charge(REQUEST_BYTES).ok_or_else(too_many)?);
-        let body = self.body(body, &held.0).await?;
+        let mut passed = HeaderMap::new();
+        metadata(&head.headers, &mut passed);
+        let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
+        // The call is refused for that later, but its body would have been translated.
+        let of_strangers = self.store.is_known(&path, &Caller::of(&passed, self.client.1.as_ref())).await?;
+        let body = self.body(body, of_strangers, &held.0).await?;
         let (bounds, lane) = (self.store.bounds(), self.lane.get_or_init(|| self.store.lane(self.client.0)));
         let (requests, held) = translated(body, method, bounds, held, lane).await?;
         // The buffer in which they are may be twice as long.
         let requests_bytes = 2 * requests.len() as u64;
         held.0.shrink_to(REQUEST_BYTES + requests_bytes);
-        // A command must not be refused for its answer once it has had its effect.
+        // It is charged before the call is made, so that little is left that can fail once a command has had its effect.
         let has_pairs = match method.name() {
             "Txn" | "DeleteRange" => true,
             "Put" => PutRequest::decode(requests.slice(PREFIX_BYTES..)).is_ok_and(|put| put.prev_kv),
             _ => false,
         };
-        let answer_bytes = if has_pairs { COPIES * SMALL_ANSWER_BYTES_MAX } else { 0 };
+        let answer_bytes = match has_pairs {
+            _ if method.is_server_streaming() => STREAM_BYTES,
+            true => COPIES * SMALL_ANSWER_BYTES_MAX,
+            false => 0,
+        };
         if !held.0.grow(answer_bytes) {
             return Err(too_many());
         }
         let shape = Shape::of(&method.output());
         let mut link = self.link().await?;
-        let mut call = Request::post(format!(
-            "http://gateway/{}/{}",
-            method.parent_service().full_name(),
-            method.name()
-        ));
-        let headers = call.headers_mut().expect("the request is valid");
-        headers.insert(header::CONTENT_TYPE, GRPC);
-        metadata(&head.headers, headers);
-        let call = call.body(()).map_err(|error| Status::internal(error.to_string()))?;
+        let call = Request::post(format!("http://gateway{path}")).body(());
+        let mut call = call.map_err(|error| Status::internal(error.to_string()))?;
+        passed.insert(header::CONTENT_TYPE, GRPC);
+        *call.headers_mut() = passed;
         let (response, mut stream) = link.send_request(call, false).map_err(broken)?;
         stream.send_data(requests, true).map_err(broken)?;
         let (head, mut answers) = response.await.map_err(broken)?.into_parts();
@@ -238,12 +250,9 @@ impl<R: Replica> Gateway<R> {
             outcome(&head.headers)?;
         }
         if method.is_server_streaming() {
-            if !held.0.grow(STREAM_BYTES) {
-                return Err(too_many());
-            }
             return Ok(streamed(Messages::new(answers, held), shape, lane.clone()));
         }
-        let message = whole(&mut answers, &held.0).await?;
+        let message = whole(&mut answers, &held.0, changes(&path)).await?;
         let mut answer = if message.len() <= SMALL_BYTES {
             let object = object(message, shape)?;
             let len = object.len();
@@ -275,20 +284,20 @@ impl<R: Replica> Gateway<R> {
         Ok(answer)
     }
 
-    /// The whole body of a request.
-    async fn body<B>(&self, body: B, charge: &Charge) -> Result<Bytes, Status>
+    /// The whole body of a request, which may be of a stranger.
+    async fn body<B>(&self, body: B, of_strangers: bool, charge: &Charge) -> Result<Bytes, Status>
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let bytes_max = self.store.message_bytes_max().saturating_mul(JSON_FACTOR);
+        let bytes_max = match of_strangers {
+            true => STRANGERS_BYTES_MAX,
+            false => self.store.message_bytes_max().saturating_mul(JSON_FACTOR),
+        };
         let mut body = pin!(Limited::new(body, bytes_max));
-        let mut whole = BytesMut::new();
+        let (mut whole, mut pace) = (BytesMut::new(), ComePace::default());
         loop {
-            let frame = timeout(COME_TIMEOUT, body.frame()).await;
-            let Some(frame) = frame.map_err(|_| Status::cancelled("synod: the body does not come"))? else {
-                break;
-            };
+            let Some(frame) = pace.kept(body.frame()).await? else { break };
             let frame = frame.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
                 true => Status::resource_exhausted(format!("synod: a body has {bytes_max} bytes at most")),
                 false => Status::cancelled(error.to_string()),
@@ -298,6 +307,7 @@ impl<R: Replica> Gateway<R> {
                     return Err(too_many());
                 }
                 whole.extend_from_slice(&data);
+                pace.came(data.len());
             }
         }
         Ok(whole.freeze())
@@ -307,9 +317,10 @@ impl<R: Replica> Gateway<R> {
     fn far_end(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let (store, client, terms, mut stopping) =
             (Arc::clone(&self.store), self.client.clone(), self.terms, self.stopping.clone());
+        let mark = self.mark.clone();
         Box::pin(async move {
             let stop = pin!(async move { _ = stopping.wait_for(|stopping| *stopping).await });
-            let place = Places::new(1).take().expect("it is free");
+            let place = Places::new(1).take().expect("it is free").marking(mark);
             // The gateway's client has the place that counts. An error means that it has left.
             let _ = connection::serve(pipe, client, &store, None, terms, stop, place).await;
         })
@@ -360,7 +371,7 @@ async fn translated(
         }
         translate(&body, &input, many)
     };
-    let (requests, held) = if is_small { (work(&held), held) } else { lane.apart(held, work).await? };
+    let (requests, held) = if is_small { (work(&held), held) } else { lane.translated(held, work).await? };
     Ok((requests?, held))
 }
 
@@ -481,17 +492,28 @@ impl Messages {
     }
 }
 
-/// The only message of an answer. What arrives is charged: it is in memory as a whole, and so is its translation.
-async fn whole(answers: &mut RecvStream, charge: &Charge) -> Result<Bytes, Status> {
+/// The only message of an answer. It is in memory as a whole, and charged once, before more of it is taken than its
+/// beginning. Its translation is written a piece at a time. What the request takes covers a small answer.
+///
+/// # Errors
+/// There is no memory for it. If the call may have `changed` something it must not sound as if it were refused.
+async fn whole(answers: &mut RecvStream, charge: &Charge, changed: bool) -> Result<Bytes, Status> {
     let mut whole = BytesMut::new();
+    let mut is_charged = false;
     while let Some(piece) = answers.data().await {
         let piece = piece.map_err(broken)?;
-        // What the request takes covers a small answer: one to a command that has had its effect must not be refused.
-        if !charge.grow_to(COPIES * (whole.len() + piece.len()) as u64) {
-            return Err(too_many());
+        whole.extend_from_slice(&piece);
+        if !is_charged && let Some(&[_, a, b, c, d]) = whole.first_chunk() {
+            let bytes = u32::from_be_bytes([a, b, c, d]) as usize;
+            if !charge.grow_to(answer_cost(bytes)) {
+                return Err(if changed { unknown_outcome() } else { too_many() });
+            }
+            is_charged = true;
+            let mut all = BytesMut::with_capacity(PREFIX_BYTES + bytes);
+            all.extend_from_slice(&whole);
+            whole = all;
         }
         let _ = answers.flow_control().release_capacity(piece.len());
-        whole.extend_from_slice(&piece);
     }
     let trailers = poll_fn(|cx| answers.poll_trailers(cx)).await.map_err(broken)?;
     outcome(&trailers.unwrap_or_default())?;
@@ -500,6 +522,27 @@ async fn whole(answers: &mut RecvStream, charge: &Charge) -> Result<Bytes, Statu
     }
     whole.advance(PREFIX_BYTES);
     Ok(whole.freeze())
+}
+
+/// What an answer costs: its message, and what is written of its translation at a time.
+fn answer_cost(bytes: usize) -> u64 {
+    let bytes = bytes as u64;
+    bytes + ((COPIES - 1) * bytes).min(TEXT_BYTES)
+}
+
+/// Whether a call changes something when it is executed.
+fn changes(path: &str) -> bool {
+    proposes(path)
+        || path.starts_with("/v3lockpb.")
+        || path.starts_with("/v3electionpb.") && !path.ends_with("/Leader")
+}
+
+/// The error of a call whose command was executed, as far as the gateway knows, and whose answer it cannot give. Clients
+/// take it as they take a broken connection, and do not try again blindly.
+fn unknown_outcome() -> Status {
+    Status::unavailable(
+        "synod: the outcome is unknown, and the command may have taken effect: there is no memory for its answer as JSON",
+    )
 }
 
 /// Whether a call has succeeded, from its last headers.

@@ -2,7 +2,8 @@
 //!
 //! The client must take its answers. What it does not take waits in the connection, and so do the requests that it has
 //! sent ahead. So the connection gives way to others while the client takes nothing, as one that is idle does, and ends
-//! when the client has taken next to nothing for a minute, as a call of gRPC does.
+//! when the client has taken next to nothing for a minute, as a call of gRPC does. A request whose body does not end has
+//! done no work (see `places.rs`).
 
 use std::{
     convert::Infallible,
@@ -85,7 +86,7 @@ struct Occupancy(Arc<Mutex<State>>);
 struct State {
     place: Presence,
     /// It becomes ready when the connection must give way.
-    gives_way: Option<oneshot::Receiver<()>>,
+    gives_way: oneshot::Receiver<()>,
     /// A request is being answered.
     answers: bool,
     /// The client takes nothing of an answer.
@@ -100,7 +101,7 @@ impl State {
 
 impl Occupancy {
     fn new(mut place: Presence) -> Occupancy {
-        let gives_way = Some(place.idle(Instant::now()));
+        let gives_way = place.idle(Instant::now());
         Occupancy(Arc::new(Mutex::new(State { place, gives_way, answers: false, stalls: false })))
     }
 
@@ -109,17 +110,13 @@ impl Occupancy {
         let rested = state.rests();
         change(&mut state);
         if state.rests() != rested {
-            state.gives_way =
-                if rested { state.place.busy() } else { Some(state.place.idle(Instant::now())) };
+            state.gives_way = if rested { state.place.busy() } else { state.place.idle(Instant::now()) };
         }
     }
 
     fn poll_gives_way(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut state.gives_way {
-            Some(gives_way) => gives_way.poll_unpin(cx).map(drop),
-            None => Poll::Pending,
-        }
+        state.gives_way.poll_unpin(cx).map(drop)
     }
 }
 
@@ -338,7 +335,7 @@ pub(crate) mod tests {
         used.read_exact(&mut answer).await.unwrap();
         assert_eq!(answer, b"HTTP/1.1 200");
         let began = time::Instant::now();
-        let _newcomer = places.claim().await.expect("one gives way");
+        let _newcomer = places.claim(None).await.expect("one gives way");
         served.await.unwrap().unwrap();
         assert!(began.elapsed() < Duration::from_secs(1), "the oldest has, at once");
     }

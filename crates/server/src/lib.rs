@@ -57,6 +57,7 @@ mod serve;
 mod services;
 mod slow;
 mod stream;
+mod turns;
 mod upkeep;
 mod watch;
 mod web;

@@ -13,12 +13,14 @@ use futures_util::FutureExt;
 use h2::RecvStream;
 use prost::Message;
 use synod_kv::KvError;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::Status;
 
 use crate::{
     admission::Charge,
+    call::{TAKE_BYTES_MIN, TAKE_TIMEOUT},
     fields::{Bounds, Shape},
+    places::Mark,
     services::refusal,
 };
 
@@ -30,6 +32,49 @@ pub(crate) const COME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a client may take to stop sending a request that was answered before its end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// After that, how long the server waits for what has come already. A thread that could not run for as long learns at
+/// once that the time is over and that there is something to read, and the time comes first.
+const COME_LATE: Duration = Duration::from_millis(100);
+
+/// The pace at which a request's body comes: something in ten seconds, and in each minute as much as a client must take
+/// of an answer. A body that comes a byte at a time would keep a place and memory for days.
+#[derive(Debug, Default)]
+pub(crate) struct ComePace {
+    /// When [`TAKE_BYTES_MIN`] bytes must have come, and how many of them have; it begins with the first wait.
+    until: Option<Instant>,
+    bytes: usize,
+}
+
+impl ComePace {
+    /// Waits for the next piece.
+    ///
+    /// # Errors
+    /// The body comes too slowly.
+    pub(crate) async fn kept<T>(&mut self, piece: impl Future<Output = T>) -> Result<T, Status> {
+        let now = Instant::now();
+        let until = *self.until.get_or_insert(now + TAKE_TIMEOUT);
+        let mut piece = pin!(piece);
+        if let Ok(piece) = timeout_at(until.min(now + COME_TIMEOUT), &mut piece).await {
+            return Ok(piece);
+        }
+        timeout(COME_LATE, piece).await.map_err(|_| {
+            Status::cancelled(if until < now + COME_TIMEOUT {
+                "synod: the request is broken off, since next to nothing of it came for a minute"
+            } else {
+                "synod: the request is broken off, since nothing of it came for ten seconds"
+            })
+        })
+    }
+
+    /// So many bytes have come.
+    pub(crate) fn came(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes >= TAKE_BYTES_MIN {
+            *self = ComePace::default();
+        }
+    }
+}
 
 /// A message with its prefix, ready to be sent.
 pub(crate) fn framed(message: &impl Message) -> Bytes {
@@ -52,6 +97,9 @@ pub(crate) struct RequestBody<'a> {
     bounds: Bounds,
     shape: &'static Shape,
     charge: &'a Charge,
+    /// That of the connection, if it works as soon as the message is whole.
+    mark: Option<&'a Mark>,
+    pace: ComePace,
 }
 
 impl<'a> RequestBody<'a> {
@@ -62,7 +110,13 @@ impl<'a> RequestBody<'a> {
         bounds: Bounds,
         charge: &'a Charge,
     ) -> RequestBody<'a> {
-        RequestBody { stream, bounds, shape: Shape::asked_at(path), charge }
+        let (shape, pace) = (Shape::asked_at(path), ComePace::default());
+        RequestBody { stream, bounds, shape, charge, mark: None, pace }
+    }
+
+    /// The same body, whose connection works once the message is whole.
+    pub(crate) fn marking(self, mark: Option<&'a Mark>) -> RequestBody<'a> {
+        RequestBody { mark, ..self }
     }
 
     /// Waits for the whole message. Until it is decoded it takes no more memory than it has bytes.
@@ -96,6 +150,7 @@ impl<'a> RequestBody<'a> {
             return Err(malformed("it ends before its message does"));
         }
         body.advance(PREFIX_BYTES);
+        self.mark.into_iter().for_each(Mark::works);
         if !self.charge.grow(self.bounds.cost(&body, self.shape)?) {
             return Err(too_many());
         }
@@ -111,13 +166,11 @@ impl<'a> RequestBody<'a> {
         let piece = match (&mut next).now_or_never() {
             Some(piece) => piece,
             // Boxed, since it is rare: most bodies have arrived before their request is handled.
-            None => Box::pin(timeout(COME_TIMEOUT, next)).await.map_err(|_| {
-                Status::cancelled(
-                    "synod: the request is broken off, since nothing of it came for ten seconds",
-                )
-            })?,
+            None => Box::pin(self.pace.kept(next)).await?,
         };
-        piece.transpose().map_err(|error| broke_off(&error))
+        let piece = piece.transpose().map_err(|error| broke_off(&error))?;
+        self.pace.came(piece.as_ref().map_or(0, Bytes::len));
+        Ok(piece)
     }
 
     /// Refuses as early as it can a body that will not become one message, or one that is too large. `head`
@@ -318,7 +371,42 @@ fn malformed(what: &str) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{sync::oneshot, time};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_piece_that_came_while_the_thread_could_not_run_is_taken() {
+        let (send, came) = oneshot::channel();
+        let mut pace = ComePace::default();
+        let mut waits = Box::pin(pace.kept(came));
+        assert!((&mut waits).now_or_never().is_none());
+        // The connection is read only after its calls have learned the time.
+        time::advance(2 * COME_TIMEOUT).await;
+        assert!((&mut waits).now_or_never().is_none(), "it is not given up yet");
+        send.send(7).unwrap();
+        assert_eq!(waits.await.unwrap(), Ok(7));
+        let broken_off = ComePace::default().kept(std::future::pending::<()>()).await.unwrap_err();
+        assert!(broken_off.message().ends_with("nothing of it came for ten seconds"), "{broken_off}");
+    }
+
+    /// How long a body lasts of which so many bytes come every five seconds, for an hour at most.
+    async fn lasts(bytes: usize) -> Duration {
+        let (mut pace, began) = (ComePace::default(), Instant::now());
+        while began.elapsed() < Duration::from_secs(3600)
+            && pace.kept(time::sleep(Duration::from_secs(5))).await.is_ok()
+        {
+            pace.came(bytes);
+        }
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_has_a_pace_in_bytes() {
+        assert!(lasts(1).await < TAKE_TIMEOUT + Duration::from_secs(10));
+        assert!(lasts(500).await < TAKE_TIMEOUT + Duration::from_secs(10));
+        assert!(lasts(1000).await >= Duration::from_secs(3600));
+    }
 
     #[test]
     fn pieces_of_any_size_are_put_together_as_they_came() {

@@ -2,15 +2,24 @@
 //!
 //! The oldest connection that never sent a request gives way first. After these, the one that has been idle
 //! for longest gives way, if that is at least [`IDLE_MIN`] and connections that have sent a request hold more
-//! than half of the places. A connection with an outstanding request never gives way. So a client that only
-//! opens connections cannot keep out those that use theirs.
+//! than half of the places. So a client that only opens connections cannot keep out those that use theirs.
+//!
+//! A client may also hold places with requests that last and take no user: its health, reflection, a body that does not
+//! end. Where no other connection gives way, one of these does that has done no [work](Mark), at an address with more
+//! places than the newcomer's, or at that itself. And where there is none, **the address with most places loses one to an
+//! address with fewer**: connections that rest first, then those that have done no work, then any, each time the oldest.
+//! So a newcomer at an address of its own always gets in, and one at a crowded address does not cost others their work.
 //!
 //! Where connections are short, at the addresses for pages, all give way: those that never sent a request, then idle
 //! ones, then those with an outstanding request, the oldest first. So a client that holds all places keeps nobody out.
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -18,6 +27,8 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, oneshot},
     time::timeout,
 };
+
+use crate::listen::Origin;
 
 /// How long a connection that has sent a request must be idle before it gives way.
 pub(crate) const IDLE_MIN: Duration = Duration::from_secs(30);
@@ -40,23 +51,77 @@ pub(crate) struct Places {
 enum Class {
     NeverAsked,
     Idle,
-    /// Listed only where all give way.
     Busy,
+}
+
+/// Whether a connection has done what not anybody can: a request of a user, or where users do not count one that came
+/// as a whole and is more than a question for the server's health. Clones are of the same connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mark(Arc<AtomicBool>);
+
+impl Mark {
+    pub(crate) fn works(&self) {
+        self.0.store(true, Relaxed);
+    }
+
+    fn has_worked(&self) -> bool {
+        self.0.load(Relaxed)
+    }
 }
 
 /// Connections that may have to give way, in the order in which they do.
 #[derive(Debug, Default)]
 struct Idle {
     next: u64,
-    waiting: BTreeMap<(Class, u64), (Instant, oneshot::Sender<()>)>,
+    waiting: BTreeMap<(Class, u64), Waiting>,
     /// How many connections, idle or not, have sent a request.
     asked: u32,
+    /// How many connections, idle or not, come from each address.
+    origins: BTreeMap<Origin, u32>,
+}
+
+/// One that may have to give way.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    give_way: oneshot::Sender<()>,
+    origin: Origin,
+    mark: Mark,
+}
+
+impl Idle {
+    /// Which connection gives way to a newcomer though it has an outstanding request, or has rested for a short time.
+    fn for_newcomer(&self, newcomer: Origin) -> Option<(Class, u64)> {
+        let places = |origin: &Origin| self.origins.get(origin).copied().unwrap_or(0);
+        let own = places(&newcomer);
+        let strangers = self.waiting.iter().filter(|((class, _), one)| {
+            *class == Class::Busy
+                && !one.mark.has_worked()
+                && (one.origin == newcomer || places(&one.origin) > own)
+        });
+        let first = strangers.min_by_key(|((_, number), one)| (Reverse(places(&one.origin)), *number));
+        if let Some((key, _)) = first {
+            return Some(*key);
+        }
+        let (most, count) = self.origins.iter().max_by_key(|(_, count)| **count)?;
+        // Otherwise two addresses would take turns at the last place.
+        if *count <= own + 1 {
+            return None;
+        }
+        let of_most = self.waiting.iter().filter(|(_, one)| one.origin == *most);
+        of_most
+            .map(|((class, number), one)| (*class, one.mark.has_worked(), *number))
+            .min()
+            .map(|(class, _, number)| (class, number))
+    }
 }
 
 /// A connection's place. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Presence {
     places: Places,
+    origin: Origin,
+    mark: Mark,
     asked: bool,
     /// Its key among those that may have to give way, while it is one of them.
     listed: Option<(Class, u64)>,
@@ -76,47 +141,52 @@ impl Places {
 
     /// Takes a place, if one is free.
     pub(crate) fn take(&self) -> Option<Presence> {
-        Some(self.presence(Arc::clone(&self.free).try_acquire_owned().ok()?))
+        self.take_from(None)
     }
 
-    /// Takes a place, if one is free or an idle connection gives way in time.
-    pub(crate) async fn claim(&self) -> Option<Presence> {
+    fn take_from(&self, origin: Origin) -> Option<Presence> {
+        Some(self.presence(Arc::clone(&self.free).try_acquire_owned().ok()?, origin))
+    }
+
+    /// Takes a place for a connection from there, if one is free or another connection gives way in time.
+    pub(crate) async fn claim(&self, origin: Origin) -> Option<Presence> {
         let deadline = Instant::now() + GIVE_WAY_TIMEOUT;
         let mut told = false;
         loop {
-            if let Some(place) = self.take() {
+            if let Some(place) = self.take_from(origin) {
                 return Some(place);
             }
             let now = Instant::now();
             // A connection that is told to give way may send a request at the same time, and stay.
-            told |= self.make_room(now);
+            told |= self.make_room(now, origin);
             if !told || now >= deadline {
                 return None;
             }
             let freed = Arc::clone(&self.free).acquire_owned();
             if let Ok(permit) = timeout(GIVE_WAY_PACE, freed).await {
-                return Some(self.presence(permit.expect("it is never closed")));
+                return Some(self.presence(permit.expect("it is never closed"), origin));
             }
         }
     }
 
-    fn presence(&self, permit: OwnedSemaphorePermit) -> Presence {
-        Presence { places: self.clone(), asked: false, listed: None, _permit: permit }
+    fn presence(&self, permit: OwnedSemaphorePermit, origin: Origin) -> Presence {
+        *self.idle().origins.entry(origin).or_default() += 1;
+        let mark = Mark::default();
+        Presence { places: self.clone(), origin, mark, asked: false, listed: None, _permit: permit }
     }
 
-    /// Tells a connection to give way. Returns whether there is one that must.
-    fn make_room(&self, now: Instant) -> bool {
+    /// Tells a connection to give way to a newcomer. Returns whether there is one that must.
+    fn make_room(&self, now: Instant, newcomer: Origin) -> bool {
         let mut idle = self.idle();
-        let Some(first) = idle.waiting.first_entry() else { return false };
-        let &(class, _) = first.key();
-        let long = now.duration_since(first.get().0) >= IDLE_MIN;
-        let must = self.all_give_way || class == Class::NeverAsked || (long && idle.asked > self.max / 2);
-        if !must {
-            return false;
-        }
-        let (_, (_, give_way)) = idle.waiting.pop_first().expect("it was there");
+        let Some((first, one)) = idle.waiting.first_key_value() else { return false };
+        let is_long = first.0 == Class::Idle && now.duration_since(one.since) >= IDLE_MIN;
+        let must =
+            self.all_give_way || first.0 == Class::NeverAsked || (is_long && idle.asked > self.max / 2);
+        let told = if must { Some(*first) } else { idle.for_newcomer(newcomer) };
+        let Some(told) = told else { return false };
+        let told = idle.waiting.remove(&told).expect("it is among them");
         // If the connection has ended meanwhile, its place is free.
-        let _ = give_way.send(());
+        let _ = told.give_way.send(());
         true
     }
 
@@ -143,9 +213,19 @@ impl Presence {
         self.list(&mut places.idle(), class, now)
     }
 
-    /// Marks the connection as having an outstanding request. There is a receiver where it may have to give way all the
-    /// same.
-    pub(crate) fn busy(&mut self) -> Option<oneshot::Receiver<()>> {
+    /// Whether the connection works, which is found out where its requests are answered.
+    pub(crate) fn mark(&self) -> Mark {
+        self.mark.clone()
+    }
+
+    /// The same place for a connection whose work is that of another one.
+    pub(crate) fn marking(mut self, mark: Mark) -> Presence {
+        self.mark = mark;
+        self
+    }
+
+    /// Marks the connection as having an outstanding request. It may have to give way all the same.
+    pub(crate) fn busy(&mut self) -> oneshot::Receiver<()> {
         let places = self.places.clone();
         let mut idle = places.idle();
         self.unlist(&mut idle);
@@ -153,7 +233,7 @@ impl Presence {
             self.asked = true;
             idle.asked += 1;
         }
-        places.all_give_way.then(|| self.list(&mut idle, Class::Busy, Instant::now()))
+        self.list(&mut idle, Class::Busy, Instant::now())
     }
 
     fn list(&mut self, idle: &mut Idle, class: Class, now: Instant) -> oneshot::Receiver<()> {
@@ -162,7 +242,8 @@ impl Presence {
         idle.next += 1;
         self.unlist(idle);
         self.listed = Some((class, number));
-        idle.waiting.insert((class, number), (now, give_way));
+        let (origin, mark) = (self.origin, self.mark.clone());
+        idle.waiting.insert((class, number), Waiting { since: now, give_way, origin, mark });
         gives_way
     }
 
@@ -179,6 +260,12 @@ impl Drop for Presence {
         let mut idle = places.idle();
         self.unlist(&mut idle);
         idle.asked -= u32::from(self.asked);
+        if let Some(count) = idle.origins.get_mut(&self.origin) {
+            *count -= 1;
+            if *count == 0 {
+                idle.origins.remove(&self.origin);
+            }
+        }
     }
 }
 
@@ -187,57 +274,116 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_without_a_request_give_way_first_and_busy_ones_never() {
+    fn connections_without_a_request_give_way_first_and_those_that_work_do_not() {
         let (places, now) = (Places::new(4), Instant::now());
         let mut four: Vec<Presence> = (0..4).map(|_| places.take().unwrap()).collect();
         assert!(places.take().is_none());
-        assert!(!places.make_room(now), "none is idle");
-        assert!(four[0].busy().is_none());
+        assert!(!places.make_room(now, None), "none is idle");
+        four.iter().for_each(|one| one.mark().works());
+        let mut busy = four[0].busy();
         four[1].busy();
         let mut asked = four[1].idle(now);
         let mut older = four[2].idle(now);
         let mut younger = four[3].idle(now);
-        assert!(places.make_room(now) && older.try_recv().is_ok());
-        assert!(places.make_room(now) && younger.try_recv().is_ok());
-        assert!(!places.make_room(now) && asked.try_recv().is_err());
+        assert!(places.make_room(now, None) && older.try_recv().is_ok());
+        assert!(places.make_room(now, None) && younger.try_recv().is_ok());
+        assert!(!places.make_room(now, None) && asked.try_recv().is_err());
         // Half of the places belong to connections that have sent a request.
-        assert!(!places.make_room(now + IDLE_MIN) && asked.try_recv().is_err());
+        assert!(!places.make_room(now + IDLE_MIN, None) && asked.try_recv().is_err());
         four[2].busy();
         drop(four[2].idle(now));
-        assert!(!places.make_room(now + IDLE_MIN - Duration::from_millis(1)));
-        assert!(places.make_room(now + IDLE_MIN) && asked.try_recv().is_ok());
+        assert!(!places.make_room(now + IDLE_MIN - Duration::from_millis(1), None));
+        assert!(places.make_room(now + IDLE_MIN, None) && asked.try_recv().is_ok());
+        assert!(busy.try_recv().is_err());
         drop(four);
         assert_eq!(places.taken(), 0);
         assert_eq!(places.idle().asked, 0);
-        assert!(places.idle().waiting.is_empty());
+        assert!(places.idle().waiting.is_empty() && places.idle().origins.is_empty());
+    }
+
+    /// Connections that were told to give way, by their numbers.
+    fn told(all: &mut [oneshot::Receiver<()>]) -> Vec<usize> {
+        (0..all.len()).filter(|number| all[*number].try_recv().is_ok()).collect()
+    }
+
+    fn from(host: u8) -> Origin {
+        Some([10, 0, 0, host].into())
+    }
+
+    #[test]
+    fn a_connection_that_has_done_no_work_gives_way_to_one_at_an_address_with_fewer_or_at_its_own() {
+        let (places, now) = (Places::new(6), Instant::now());
+        let mut six: Vec<Presence> =
+            [1, 1, 1, 2, 2, 3].map(|host| places.take_from(from(host)).unwrap()).into();
+        let mut busy: Vec<_> = six.iter_mut().map(Presence::busy).collect();
+        [0, 3].into_iter().for_each(|number| six[number].mark().works());
+        // The oldest at the address with most places.
+        assert!(places.make_room(now, from(4)));
+        assert_eq!(told(&mut busy), [1]);
+        assert!(places.make_room(now, from(1)));
+        assert_eq!(told(&mut busy), [2]);
+        // The places of those that were told are theirs until they end.
+        six.drain(1..3);
+        busy.drain(1..3);
+        let mut more: Vec<_> = (0..2).map(|_| places.take_from(from(5)).unwrap()).collect();
+        busy.extend(more.iter_mut().map(Presence::busy));
+        more.iter().for_each(|one| one.mark().works());
+        // An address with no more places than the newcomer's loses none of them, but to itself.
+        assert!(places.make_room(now, from(3)));
+        assert_eq!(told(&mut busy), [2]);
+        assert!(
+            !places.make_room(now, from(1)),
+            "what works gives way at none with two places, and the last has one"
+        );
+        assert!(places.make_room(now, from(3)));
+        assert_eq!(told(&mut busy), [3]);
+    }
+
+    #[test]
+    fn the_address_with_most_places_loses_one_to_a_newcomer_at_another() {
+        let (places, now) = (Places::new(5), Instant::now());
+        let mut five: Vec<Presence> =
+            [1, 2, 2, 2, 3].map(|host| places.take_from(from(host)).unwrap()).into();
+        five.iter().for_each(|one| one.mark().works());
+        let mut all: Vec<_> = five.iter_mut().map(Presence::busy).collect();
+        assert!(!places.make_room(now, from(2)), "its own connections work");
+        all[3] = five[3].idle(now);
+        for expected in [3, 1, 2] {
+            assert!(places.make_room(now, from(4)));
+            assert_eq!(told(&mut all), [expected]);
+        }
+        assert!(
+            !places.make_room(now, from(4)),
+            "the others have no more than the newcomer will have, or were told"
+        );
     }
 
     #[test]
     fn where_all_give_way_busy_connections_come_last() {
         let (places, now) = (Places::giving_way(3), Instant::now());
         let mut three: Vec<Presence> = (0..3).map(|_| places.take().unwrap()).collect();
-        let mut answers = three[0].busy().unwrap();
+        let mut answers = three[0].busy();
         three[1].busy();
         let mut rests = three[1].idle(now);
         let mut silent = three[2].idle(now);
         for told in [&mut silent, &mut rests, &mut answers] {
-            assert!(told.try_recv().is_err() && places.make_room(now) && told.try_recv().is_ok());
+            assert!(told.try_recv().is_err() && places.make_room(now, None) && told.try_recv().is_ok());
         }
-        assert!(!places.make_room(now), "all were told");
+        assert!(!places.make_room(now, None), "all were told");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_goes_on_to_the_next_if_one_that_was_told_stays() {
         let places = Places::new(2);
-        let mut deaf = places.claim().await.unwrap();
+        let mut deaf = places.claim(None).await.unwrap();
         let _ignored = deaf.idle(Instant::now());
-        let mut polite = places.claim().await.unwrap();
+        let mut polite = places.claim(None).await.unwrap();
         let gives_way = polite.idle(Instant::now());
         tokio::spawn(async move {
             let _ = gives_way.await;
             drop(polite);
         });
-        let _newcomer = places.claim().await.expect("one gives way");
-        assert!(places.claim().await.is_none(), "nobody is left who could give way");
+        let _newcomer = places.claim(None).await.expect("one gives way");
+        assert!(places.claim(None).await.is_none(), "nobody is left who could give way");
     }
 }

@@ -6,6 +6,9 @@
 //! large answer to a transaction or another command, or a range in another order than that of its keys) holds
 //! one of a few places until it is sent. Only a command in a session holds none: it cannot be executed again
 //! once its answer turns out to be large.
+//!
+//! Large bodies of JSON are translated apart, too, and before it is known whose they are. So they have threads of their
+//! own, and each address has its turn: a client that sends many makes only those at the same address wait.
 
 use std::{cell::Cell, num::NonZero, sync::Arc, thread};
 
@@ -17,7 +20,12 @@ use tokio::{
 };
 use tonic::Status;
 
-use crate::listen::Origin;
+use crate::{
+    listen::Origin,
+    message::too_many,
+    places::Mark,
+    turns::{Turn, Turns},
+};
 
 /// An iterator over the pieces of an answer.
 pub(crate) type Source = Box<dyn Iterator<Item = Bytes> + Send>;
@@ -38,27 +46,34 @@ const NICENESS: i32 = 10;
 /// thread switches.
 pub(crate) const GATHERED_BYTES: usize = 256 << 10;
 
+/// Bodies that wait to be translated, each of another connection. Their memory is bounded as that of all requests.
+const BODIES_WAITING_MAX: usize = 4096;
+
 /// The threads that make pieces, and the places for answers that are in memory as a whole. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Readers {
     threads: Arc<Semaphore>,
     sent: Arc<Semaphore>,
     whole: Arc<Semaphore>,
+    /// The threads that translate bodies.
+    translating: Arc<Turns>,
 }
 
 impl Readers {
-    /// Allows half as many threads as there are processors, and at most four. The other processors order and
-    /// execute commands.
+    /// Allows half as many threads as there are processors, and at most four; and as many that translate bodies. The
+    /// other processors order and execute commands.
     pub(crate) fn new() -> Readers {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let threads = (processors / 2).clamp(1, 4);
-        Readers { threads: places(threads), sent: places(SENT_MAX), whole: places(WHOLE_MAX) }
+        let translating = Arc::new(Turns::new(threads, 0, BODIES_WAITING_MAX));
+        Readers { threads: places(threads), sent: places(SENT_MAX), whole: places(WHOLE_MAX), translating }
     }
 
     /// Makes the share of a new connection from there.
     pub(crate) fn lane(&self, origin: Origin) -> Lane {
-        let sent = places(SENT_OF_CONNECTION_MAX);
-        Lane { readers: self.clone(), origin, piece: places(1), sent, whole: places(1), password: places(1) }
+        let (sent, one) = (places(SENT_OF_CONNECTION_MAX), || places(1));
+        let (readers, piece, whole, password, body) = (self.clone(), one(), one(), one(), one());
+        Lane { readers, origin, piece, sent, whole, password, body, mark: Mark::default() }
     }
 }
 
@@ -71,6 +86,8 @@ pub(crate) struct Lane {
     sent: Arc<Semaphore>,
     whole: Arc<Semaphore>,
     password: Arc<Semaphore>,
+    body: Arc<Semaphore>,
+    mark: Mark,
 }
 
 /// A place for an answer. Dropping its last clone frees the place.
@@ -102,6 +119,16 @@ impl Lane {
     /// Waits for a place for an answer in pieces.
     pub(crate) async fn sending(&self) -> Place {
         Place::new(&self.sent, &self.readers.sent).await
+    }
+
+    /// The same for the connection that has this mark.
+    pub(crate) fn of(self, mark: Mark) -> Lane {
+        Lane { mark, ..self }
+    }
+
+    /// The mark of the connection.
+    pub(crate) fn mark(&self) -> &Mark {
+        &self.mark
     }
 
     pub(crate) fn origin(&self) -> Origin {
@@ -154,18 +181,46 @@ impl Lane {
         work: impl FnOnce(&K) -> T + Send + 'static,
     ) -> Result<(T, K), Status> {
         let turns = self.turn().await;
-        let done = spawn_blocking(move || {
-            let _turns = turns;
-            give_way();
-            (work(&kept), kept)
-        });
-        done.await.map_err(|error| Status::internal(format!("synod: a large message failed: {error}")))
+        apart(turns, kept, work).await
+    }
+
+    /// The same for a body of JSON, which becomes a request.
+    ///
+    /// # Errors
+    /// Too many bodies wait.
+    pub(crate) async fn translated<K: Send + 'static, T: Send + 'static>(
+        &self,
+        kept: K,
+        work: impl FnOnce(&K) -> T + Send + 'static,
+    ) -> Result<(T, K), Status> {
+        let turns = self.turn_to_translate().await?;
+        apart(turns, kept, work).await
+    }
+
+    async fn turn_to_translate(&self) -> Result<(OwnedSemaphorePermit, Turn), Status> {
+        let of_connection = permit(&self.body).await;
+        let turn = self.readers.translating.turn((self.origin, "".into()), false).await;
+        Ok((of_connection, turn.ok_or_else(too_many)?))
     }
 
     /// Waits for a thread. Semaphores are fair: the streams of a connection take turns, and so do the connections.
     async fn turn(&self) -> (OwnedSemaphorePermit, OwnedSemaphorePermit) {
         (permit(&self.piece).await, permit(&self.readers.threads).await)
     }
+}
+
+/// Does work on a thread of its own, which holds `turns` until the work has ended, and what is `kept` for it.
+async fn apart<K: Send + 'static, T: Send + 'static>(
+    turns: impl Send + 'static,
+    kept: K,
+    work: impl FnOnce(&K) -> T + Send + 'static,
+) -> Result<(T, K), Status> {
+    let done = spawn_blocking(move || {
+        let _turns = turns;
+        give_way();
+        (work(&kept), kept)
+    });
+    done.await.map_err(|error| Status::internal(format!("synod: a large message failed: {error}")))
 }
 
 /// Lowers this thread's priority, so that the threads that order and execute go first where processors are few.
@@ -226,6 +281,34 @@ mod tests {
         };
         timeout(Duration::from_secs(20), freed).await.expect("the work has ended");
         assert_eq!(readers.threads.available_permits(), threads);
+    }
+
+    /// Otherwise a stranger who sends bodies of JSON, of which it is not known yet whose they are, would hold up everybody.
+    #[tokio::test]
+    async fn bodies_do_not_hold_up_answers_nor_those_of_other_addresses() {
+        let readers = Readers::new();
+        let from = |host| readers.lane(Some([10, 0, 0, host].into()));
+        let mut ends = Vec::new();
+        let mut flood: Vec<_> = (0..100)
+            .map(|_| {
+                let (end, ended) = mpsc::channel::<()>();
+                ends.push(end);
+                let lane = from(1);
+                Box::pin(async move { lane.translated((), move |()| ended.recv().is_err()).await.map(drop) })
+            })
+            .collect();
+        flood.iter_mut().for_each(|body| assert!(body.now_or_never().is_none()));
+        let soon = Duration::from_secs(20);
+        let answer = from(2);
+        timeout(soon, answer.apart((), |()| 7)).await.expect("answers have threads of their own").unwrap();
+        let own = from(2);
+        let mut own = Box::pin(async move { own.translated((), |()| 7).await });
+        assert!((&mut own).now_or_never().is_none());
+        // Those at work end; the others of the flood do not.
+        let threads = readers.threads.available_permits();
+        ends.drain(..threads);
+        timeout(soon, futures_util::future::join_all(flood.drain(..threads))).await.unwrap();
+        timeout(soon, own).await.expect("the other address has the next turn").unwrap();
     }
 
     #[tokio::test]

@@ -154,12 +154,12 @@ impl RequestMetrics {
     }
 }
 
-fn service_and_name(path: &'static str) -> (&'static str, &'static str) {
+fn service_and_name(path: &str) -> (&str, &str) {
     path[1..].split_once('/').expect("a path has a service and a method")
 }
 
 /// Whether calls of a method are writes.
-fn proposes(path: &'static str) -> bool {
+pub(crate) fn proposes(path: &str) -> bool {
     let (service, name) = service_and_name(path);
     match service {
         "etcdserverpb.KV" => !name.starts_with("Range"),

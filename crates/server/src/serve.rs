@@ -399,7 +399,7 @@ impl<R: Replica> Acceptance<R> {
             };
             // Further connections wait in the kernel's queue until this one has a place or is refused.
             let place = tokio::select! {
-                place = self.places.claim() => place,
+                place = self.places.claim(peer.origin()) => place,
                 _ = self.stopping.wait_for(|stopping| *stopping) => return,
             };
             if place.is_none()
@@ -409,7 +409,7 @@ impl<R: Replica> Acceptance<R> {
             }
             let is_spare = place.is_none();
             let place = match (place, &self.spare) {
-                (None, Some(spare)) => spare.claim().await,
+                (None, Some(spare)) => spare.claim(peer.origin()).await,
                 (place, _) => place,
             };
             let Some(mut place) = place else { continue };
@@ -504,8 +504,8 @@ impl<R: Replica> Protocols<R> {
             _ if is_spare => Some(Web::spare(self.pages.clone(), Arc::clone(&self.browsers))),
             Purpose::Pages => Some(Web::of_pages(self.pages.clone())),
             Purpose::Clients | Purpose::Http => {
-                let gateway =
-                    || Gateway::new(self.store.clone(), client.clone(), self.terms, served_stopping);
+                let (store, client, mark) = (self.store.clone(), client.clone(), place.mark());
+                let gateway = || Gateway::new(store, client, self.terms, served_stopping, mark);
                 let gateway = self.json.then(gateway);
                 Some(Web::new(self.pages.clone(), gateway, Arc::clone(&self.browsers)))
             }

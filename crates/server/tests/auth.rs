@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use common::{MEMBER, config, connect, replica_of, serve};
 use futures_util::{StreamExt as _, stream};
@@ -40,7 +41,10 @@ use synod_api::{
 use synod_kv::{AuthFeed, KvStore, Token};
 use synod_server::{Answer, Auth, Config, Consistency, InMemory, Replica, RequestError, Server, TokenKind};
 use tempfile::TempDir;
-use tokio::sync::Notify;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::Notify,
+};
 use tonic::{Code, Request, transport::Channel};
 use users::{COST, DENIED, EMPTY, FAILED, INVALID, OLD, Users, get, put, refused, with, with_users};
 
@@ -361,7 +365,6 @@ async fn the_native_service_is_no_way_around() {
 }
 
 async fn page_is_there(server: &Server, page: &str) -> bool {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut stream = tokio::net::TcpStream::connect(server.metrics_addresses()[0]).await.unwrap();
     let request = format!("GET /{page} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -596,6 +599,127 @@ async fn a_watch_is_judged_by_a_state_that_its_token_knows() {
     let later = users.authenticate("u", "upw").await.unwrap();
     lags.store(true, SeqCst);
     assert_eq!(watch(&later).await, "");
+}
+
+/// A replica that lags behind a cluster, until a read waits for what was decided.
+#[derive(Clone)]
+struct Follower {
+    cluster: InMemory,
+    inner: InMemory,
+    missed: Arc<Mutex<Vec<Bytes>>>,
+    lags: Arc<AtomicBool>,
+}
+
+impl Replica for Follower {
+    answered_by_inner!(limits, execute_in_session, open_session, term, status, group, change, move_leader);
+
+    async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
+        if self.lags.load(SeqCst) {
+            self.missed.lock().unwrap().push(command.clone());
+        } else {
+            self.inner.execute(command.clone()).await?;
+        }
+        self.cluster.execute(command).await
+    }
+
+    async fn query(&self, query: Bytes, consistency: Consistency) -> Result<Answer, RequestError> {
+        if consistency == Consistency::Linearizable {
+            let missed: Vec<_> = self.missed.lock().unwrap().drain(..).collect();
+            for command in missed {
+                self.inner.execute(command).await?;
+            }
+            self.lags.store(false, SeqCst);
+        }
+        self.inner.query(query, consistency).await
+    }
+}
+
+/// The hash of no password, with this cost.
+fn hash_of_nobody(cost: u32) -> String {
+    STANDARD.encode(format!("$2b${cost:02}${}", ".".repeat(53)))
+}
+
+#[tokio::test]
+async fn a_token_that_is_void_changes_no_users_through_a_replica_that_lags() {
+    for change in 0..3 {
+        let (store, config) = with_users(TokenKind::default());
+        let (cluster, inner) = (replica_of(KvStore::new()), replica_of(store));
+        let replica = Follower { cluster, inner, missed: Arc::default(), lags: Arc::default() };
+        let server = serve(&config, replica.clone());
+        let (mut users, _) = Users::enabled(&server).await;
+        replica.lags.store(true, SeqCst);
+        // Another member changes the password of root. The tokens of root are void from here on.
+        let (name, hashed_password) = ("root".to_owned(), hash_of_nobody(4));
+        let new = AuthUserChangePasswordRequest { name, hashed_password, ..Default::default() };
+        let command = Command::Auth(KvAuthChange { change: Some(Change::UserChangePassword(new)) });
+        let command = KvCommand { command: Some(command), of_member: true, ..KvCommand::default() };
+        let reply = replica.execute(command.encode_to_vec().into()).await.unwrap();
+        assert!(matches!(KvReply::decode(reply).unwrap().reply, Some(Reply::Auth(_))));
+        let token = users.token.clone();
+        let outcome = match change {
+            0 => {
+                let add =
+                    AuthUserAddRequest { name: "mine".into(), password: "pw".into(), ..Default::default() };
+                users.auth.user_add(with(&token, add)).await.map(drop)
+            }
+            1 => users.auth.auth_disable(with(&token, AuthDisableRequest {})).await.map(drop),
+            _ => {
+                let compact = CompactionRequest { revision: 1, physical: false };
+                KvClient::new(connect(&server).await).compact(with(&token, compact)).await.map(drop)
+            }
+        };
+        assert_eq!(refused(outcome), INVALID, "{change}");
+    }
+}
+
+/// Each cost more doubles the time of a login.
+#[tokio::test]
+async fn a_hash_that_would_take_days_is_refused() {
+    let server = server();
+    let (mut users, _) = Users::enabled(&server).await;
+    let mut change = async |cost| {
+        let hashed_password = hash_of_nobody(cost);
+        let change =
+            AuthUserChangePasswordRequest { name: "u".into(), hashed_password, ..Default::default() };
+        users.auth.user_change_password(with(&users.token, change)).await.map(drop)
+    };
+    change(12).await.unwrap();
+    let refusal = refused(change(31).await);
+    assert!(refusal.starts_with("InvalidArgument: synod: the hash has the cost 31"), "{refusal}");
+}
+
+/// Posts JSON, and reads the answer until the connection ends.
+async fn post_json(server: &Server, path: &str, headers: &str, body: &str) -> String {
+    let mut stream = tokio::net::TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+    let len = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {len}\r\n\r\n"
+    );
+    // The server may answer before it has read all.
+    let _ = stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn a_body_of_a_stranger_is_not_translated_where_users_count() {
+    let server = server();
+    let (_users, token) = Users::enabled(&server).await;
+    let own = format!("authorization: {token}\r\n");
+    let unknown = "authorization: abc.1\r\n";
+    // It is no JSON, which would show if it were looked at.
+    let of = async |path: &str, headers: &str, body: &str| post_json(&server, path, headers, body).await;
+    assert!(of("/v3/kv/txn", "", "{no}").await.contains("user name is empty"));
+    assert!(of("/v3/kv/txn", unknown, "{no}").await.contains("invalid auth token"));
+    assert!(of("/v3/lock/lock", "", "{no}").await.contains("user name is empty"));
+    assert!(of("/v3/kv/txn", &own, "{no}").await.contains("key must be a string"));
+    // Who logs in is no user yet. A name and a password are no large body.
+    let login = |name: &str| format!(r#"{{"name": "{name}", "password": "upw"}}"#);
+    assert!(of("/v3/auth/authenticate", "", &login("u")).await.contains("\"token\""));
+    let long = of("/v3/auth/authenticate", "", &login(&"u".repeat(9_000))).await;
+    assert!(long.contains("a body has 8192 bytes at most"), "{long}");
+    assert!(of("/v3/auth/status", "", "{}").await.contains("\"enabled\":true"));
 }
 
 /// A change of users or roles is no reason to lose a place in a queue.

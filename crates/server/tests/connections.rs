@@ -6,7 +6,11 @@ mod common;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use common::{config, connect, replica, serve};
+use common::{
+    config, connect,
+    http2::{begin, framed, post},
+    replica, serve,
+};
 use h2::client::SendRequest;
 use http_body_util::{BodyExt, Empty};
 use prost::Message;
@@ -15,13 +19,14 @@ use synod_api::{
         AlarmRequest, AlarmType, PutRequest, RangeRequest, alarm_request::AlarmAction, kv_client::KvClient,
         maintenance_client::MaintenanceClient,
     },
+    grpc::health::v1::HealthCheckRequest,
     synod::v1::{ExecuteRequest, OpenSessionRequest, StatusRequest, native_client::NativeClient},
 };
 use synod_server::{Answer, Config, Consistency, InMemory, Replica, RequestError, Server, Status};
 use synod_wire::SessionId;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::{sleep, timeout},
 };
 use tonic::{Code, Request, transport::Channel};
@@ -324,6 +329,85 @@ async fn idle_connections_give_way_to_new_ones() {
     }
     let (status, _) = page(server.metrics_addresses()[0], "/metrics").await;
     assert_eq!(status, 200);
+}
+
+/// A connection of HTTP/2 from this host of the loopback network.
+async fn http2_from(host: u8, server: &Server) -> Result<SendRequest<Bytes>, h2::Error> {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, host], 0).into()).unwrap();
+    let stream = socket.connect(server.client_addresses()[0]).await.unwrap();
+    let (send, connection) = h2::client::handshake(stream).await?;
+    tokio::spawn(connection);
+    send.ready().await
+}
+
+async fn puts(send: &SendRequest<Bytes>) -> bool {
+    let asked = async {
+        let mut send = send.clone().ready().await?;
+        let (response, mut stream) =
+            send.send_request(post("/etcdserverpb.KV/Put").body(()).unwrap(), false)?;
+        stream.send_data(framed(&put("k")).freeze(), true)?;
+        let mut body = response.await?.into_body();
+        while let Some(piece) = body.data().await {
+            piece?;
+        }
+        Ok::<_, h2::Error>(())
+    };
+    timeout(SOON, asked).await.expect("it is answered or ends").is_ok()
+}
+
+/// Asks for the server's health until the connection ends.
+async fn watches_health(send: &SendRequest<Bytes>) -> h2::RecvStream {
+    let request = framed(&HealthCheckRequest::default());
+    let (response, _) = begin(send, post("/grpc.health.v1.Health/Watch"), &request, true).await;
+    timeout(SOON, response).await.expect("it begins").unwrap().into_body()
+}
+
+#[tokio::test]
+async fn a_stranger_who_holds_all_places_keeps_nobody_out() {
+    const PLACES: usize = 4;
+    let server = serve(&Config { connections_max: PLACES, ..config() }, replica());
+    for host in [1, 2] {
+        let mut watching = Vec::new();
+        for _ in 0..PLACES {
+            let send = http2_from(1, &server).await.unwrap();
+            watching.push((watches_health(&send).await, send));
+        }
+        let own = http2_from(host, &server).await.unwrap();
+        assert!(puts(&own).await, "host {host}");
+        let mut dripping = Vec::new();
+        for _ in 0..2 * PLACES {
+            let mut stream = TcpStream::connect(server.client_addresses()[0]).await.unwrap();
+            let head = "POST /v3/kv/range HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n{";
+            stream.write_all(head.as_bytes()).await.unwrap();
+            dripping.push(stream);
+            sleep(Duration::from_millis(20)).await;
+        }
+        assert!(puts(&own).await, "one that works keeps its place");
+        assert!(puts(&http2_from(host, &server).await.unwrap()).await, "host {host}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_holds_all_places_loses_one_to_another() {
+    const PLACES: usize = 4;
+    let server = serve(&Config { connections_max: PLACES, ..config() }, replica());
+    let mut working = Vec::new();
+    for _ in 0..PLACES {
+        let send = http2_from(1, &server).await.unwrap();
+        assert!(puts(&send).await);
+        working.push((watches_health(&send).await, send));
+    }
+    let refused = http2_from(1, &server).await;
+    let refused = match refused {
+        Ok(send) => !puts(&send).await,
+        Err(_) => true,
+    };
+    assert!(refused, "those that work do not give way to one at the same address");
+    let other = http2_from(2, &server).await.unwrap();
+    assert!(puts(&other).await);
+    assert!(!puts(&working[0].1).await, "the oldest has given way");
+    assert!(puts(&working[1].1).await && puts(&other).await);
 }
 
 /// Clients that hold all places and read nothing keep nobody from the pages.

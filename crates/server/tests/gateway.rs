@@ -490,3 +490,57 @@ async fn large_messages_of_streams_are_charged() {
     }
     assert!(told > 0 && refused > 0, "{told} told, {refused} refused");
 }
+
+/// A command that has had its effect is not answered as one that was refused, however large its answer is.
+#[tokio::test]
+async fn a_write_with_a_large_answer_is_answered_and_never_refused_afterwards() {
+    const VALUES: usize = 30;
+    const VALUE_BYTES: usize = 1_000_000;
+    let of = |text: &str| STANDARD.encode(text);
+    let all = || json!({"key": of("big/"), "range_end": of("big0")});
+    let fill = async |http: &mut Http| {
+        let value = STANDARD.encode(vec![b'v'; VALUE_BYTES]);
+        for number in 0..VALUES {
+            let put = json!({"key": of(&format!("big/{number:02}")), "value": value});
+            assert_eq!(http.post("/v3/kv/put", put).await.0, 200);
+        }
+    };
+    let txn = || {
+        json!({"success": [
+            {"request_put": {"key": of("marker"), "value": of("written")}},
+            {"request_range": all()},
+        ]})
+    };
+    let marker = async |http: &mut Http| {
+        http.post("/v3/kv/range", json!({"key": of("marker")})).await.1["kvs"][0]["value"].clone()
+    };
+    let server = serve(&config(), replica_of(KvStore::new()));
+    let mut http = Http::new(&server).await;
+    fill(&mut http).await;
+    for (path, asked) in [("/v3/kv/range", all()), ("/v3/kv/txn", txn())] {
+        http.send("POST", path, "", &asked.to_string()).await;
+        assert_eq!(http.head().await, (200, None), "{path}");
+        let (answer, _) = http.chunks().await;
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        let found = if path.ends_with("txn") { &answer["responses"][1]["response_range"] } else { &answer };
+        assert_eq!(found["kvs"].as_array().unwrap().len(), VALUES, "{path}");
+    }
+    assert_eq!(marker(&mut http).await, of("written"));
+    // Where memory is missing, a read may be tried again, and of a write the outcome is unknown.
+    let little = Config { requests_bytes_max: 64 << 20, ..config() };
+    let server = serve(&little, replica_of(KvStore::new()));
+    let mut http = Http::new(&server).await;
+    fill(&mut http).await;
+    let (status, refused) = http.post("/v3/kv/range", all()).await;
+    assert_eq!((status, &refused["message"]), (429, &json!("etcdserver: too many requests")));
+    let (status, refused) = http.post("/v3/kv/txn", txn()).await;
+    assert_eq!((status, &refused["code"]), (503, &json!(14)));
+    assert!(refused["message"].as_str().unwrap().contains("the outcome is unknown"), "{refused}");
+    assert_eq!(marker(&mut http).await, of("written"));
+    let delete = json!({"key": of("big/"), "range_end": of("big0"), "prev_kv": true});
+    assert_eq!(http.post("/v3/kv/deleterange", delete).await.0, 503);
+    let (_, left) = http
+        .post("/v3/kv/range", json!({"key": of("big/"), "range_end": of("big0"), "count_only": true}))
+        .await;
+    assert_eq!(left["count"], Value::Null);
+}

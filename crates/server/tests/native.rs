@@ -92,6 +92,14 @@ fn txn(count: usize, request: Option<Request>) -> TxnRequest {
     TxnRequest { success: vec![RequestOp { request }; count], ..TxnRequest::default() }
 }
 
+/// A transaction whose lists have as many transactions at each level, and the innermost lists as many empty ones.
+fn tree(widths: [usize; 3]) -> TxnRequest {
+    widths.into_iter().rev().fold(TxnRequest::default(), |inner, width| {
+        let ops = vec![RequestOp { request: Some(Request::RequestTxn(inner)) }; width];
+        TxnRequest { success: ops.clone(), failure: ops, ..TxnRequest::default() }
+    })
+}
+
 fn command(command: Command) -> KvCommand {
     KvCommand { command: Some(command), ..KvCommand::default() }
 }
@@ -141,6 +149,9 @@ fn commands_with(field: u32) -> Cases {
                 of(false, Command::Txn(compares(700_000))),
                 of(false, Command::Txn(txn(2, Some(Request::RequestPut(put("twice")))))),
                 of(false, Command::Txn(txn(1, Some(Request::RequestTxn(txn(700_000, None)))))),
+                of(true, Command::Txn(tree([5, 6, 7]))),
+                of(false, Command::Txn(tree([5, 6, 8]))),
+                of(false, Command::Txn(tree([35, 35, 34]))),
             ]
         }
         4 => vec![of(true, Command::Compact(CompactionRequest { revision: 1, physical: false }))],
@@ -186,6 +197,9 @@ fn queries_with(field: u32) -> Cases {
                 of(true, Query::Txn(txn(128, read()))),
                 of(false, Query::Txn(txn(129, read()))),
                 of(false, Query::Txn(txn(716_800, None))),
+                of(true, Query::Txn(tree([5, 6, 7]))),
+                of(false, Query::Txn(tree([5, 6, 8]))),
+                of(false, Query::Txn(tree([35, 35, 34]))),
                 of(false, Query::Txn(txn(1, Some(Request::RequestPut(put("k")))))),
             ]
         }
@@ -263,6 +277,27 @@ async fn every_query_is_checked_before_the_store_sees_it() {
             assert_eq!((outcome.is_ok(), reached), (passes, usize::from(passes)), "{case}");
         }
     }
+}
+
+/// What a payload becomes takes memory, as what any request becomes.
+#[tokio::test]
+async fn the_fields_of_a_payload_are_charged() {
+    let (auth, watches) = (Auth::new(TokenKind::default(), 4), Watches::new());
+    let replica = replica_of(KvStore::new().authenticating(auth.feed()).feeding(watches.feed()));
+    // A connection gets a quarter of what is free: not enough for 1,810 operations of 256 bytes and their messages.
+    let config = Config { auth: Some(auth), watches: Some(watches), requests_bytes_max: 2 << 20, ..config() };
+    let server = serve(&config, replica);
+    let mut native = NativeClient::new(connect(&server).await);
+    let mut outcome = async |widths| {
+        let payload = query(Query::Txn(tree(widths))).encode_to_vec().into();
+        native.query(QueryRequest { payload, serializable: true, group: None }).await.map(drop)
+    };
+    let refused = outcome([5, 6, 7]).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::ResourceExhausted, "etcdserver: too many requests")
+    );
+    outcome([2, 2, 2]).await.unwrap();
 }
 
 /// The quota is the server's, and no client raises an alarm of a member that does not exist.

@@ -204,10 +204,15 @@ impl KvStore {
             }
             Some(Query::LeaseTimeToLive(request)) => {
                 auth.is_known(caller)?;
-                if request.keys { self.may_read_keys_of(caller, request.id, budget) } else { Ok(()) }
+                if !request.keys {
+                    return Ok(());
+                }
+                auth.is_not_before(caller)?;
+                self.may_read_keys_of(caller, request.id, budget)
             }
             Some(Query::LeaseLeases(_)) => {
                 auth.is_known(caller)?;
+                auth.is_not_before(caller)?;
                 if auth.may_administer(caller).is_ok() {
                     return Ok(());
                 }

@@ -214,6 +214,17 @@ fn what_was_revoked_in_an_earlier_slot_is_gone_in_a_later_one() {
             assert_eq!(store.query(&query).err(), refused.then_some(KvError::AuthOldRevision));
         }
     }
+    // The keys of leases are as secret as keys are, also for a user who may have lost the role root since.
+    let later = |user: &str, query| {
+        let user = user.to_owned();
+        store.query(&KvQuery { query: Some(query), user, auth_revision: now + 1, ..KvQuery::default() }).err()
+    };
+    for user in ["u", "root"] {
+        let keys_of = |keys| Asked::LeaseTimeToLive(LeaseTimeToLiveRequest { id: 1, keys });
+        assert_eq!(later(user, keys_of(true)), Some(KvError::AuthOldRevision));
+        assert_eq!(later(user, Asked::LeaseLeases(LeaseLeasesRequest {})), Some(KvError::AuthOldRevision));
+        assert_eq!(later(user, keys_of(false)), None, "{user}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ const NESTED: u32 = 4;
 /// # Errors
 /// [`KvError::TooManyOps`], [`KvError::NestedTooDeeply`].
 pub fn encoded_command(command: &[u8], limits: &Limits) -> Result<(), KvError> {
-    txn(&parts(command, TXN_OF_COMMAND), limits.txn_ops_max, TXN_DEPTH_MAX)
+    txn(&parts(command, TXN_OF_COMMAND), limits.txn_ops_max, &mut limits.txn_ops_total_max(), TXN_DEPTH_MAX)
 }
 
 /// Checks the number of operations of an encoded `KvQuery`. Bytes that cannot be decoded may pass.
@@ -30,7 +30,7 @@ pub fn encoded_command(command: &[u8], limits: &Limits) -> Result<(), KvError> {
 /// # Errors
 /// [`KvError::TooManyOps`], [`KvError::NestedTooDeeply`].
 pub fn encoded_query(query: &[u8], limits: &Limits) -> Result<(), KvError> {
-    txn(&parts(query, TXN_OF_QUERY), limits.txn_ops_max, TXN_DEPTH_MAX)
+    txn(&parts(query, TXN_OF_QUERY), limits.txn_ops_max, &mut limits.txn_ops_total_max(), TXN_DEPTH_MAX)
 }
 
 /// Checks the number of operations of an encoded `TxnRequest`. Bytes that cannot be decoded may pass.
@@ -38,11 +38,17 @@ pub fn encoded_query(query: &[u8], limits: &Limits) -> Result<(), KvError> {
 /// # Errors
 /// [`KvError::TooManyOps`], [`KvError::NestedTooDeeply`].
 pub fn encoded_txn(request: &[u8], limits: &Limits) -> Result<(), KvError> {
-    txn(&[request], limits.txn_ops_max, TXN_DEPTH_MAX)
+    txn(&[request], limits.txn_ops_max, &mut limits.txn_ops_total_max(), TXN_DEPTH_MAX)
 }
 
 /// Checks a transaction, which may be in several parts: a field that comes again is merged with what came before.
-fn txn(parts_of_txn: &[&[u8]], ops_max: usize, depth_left: usize) -> Result<(), KvError> {
+/// It has at most `ops_max` operations in each list, and all of them are taken from `total_left`.
+fn txn(
+    parts_of_txn: &[&[u8]],
+    ops_max: usize,
+    total_left: &mut usize,
+    depth_left: usize,
+) -> Result<(), KvError> {
     if parts_of_txn.is_empty() {
         return Ok(());
     }
@@ -55,6 +61,7 @@ fn txn(parts_of_txn: &[&[u8]], ops_max: usize, depth_left: usize) -> Result<(), 
                 if counts[list] > ops_max {
                     return Err(KvError::TooManyOps);
                 }
+                *total_left = total_left.checked_sub(1).ok_or(KvError::TooManyOps)?;
             }
             Ok(())
         })?;
@@ -62,7 +69,7 @@ fn txn(parts_of_txn: &[&[u8]], ops_max: usize, depth_left: usize) -> Result<(), 
     let left = ops_max - counts.into_iter().max().unwrap_or(0);
     for part in parts_of_txn {
         each(part, |field, op| match BRANCHES.contains(&field) {
-            true => txn(&parts(op, NESTED), left, below),
+            true => txn(&parts(op, NESTED), left, total_left, below),
             false => Ok(()),
         })?;
     }
@@ -141,8 +148,9 @@ mod tests {
         for _ in 0..5_000 {
             let (ops_max, depth) = (random.usize(0..12), random.usize(0..4));
             let request = random_txn(&mut random, depth);
-            let decoded = check_ops(&request, ops_max, TXN_DEPTH_MAX);
-            assert_eq!(encoded_txn(&request.encode_to_vec(), &limits(ops_max)), decoded, "{request:?}");
+            let limits = limits(ops_max);
+            let decoded = check_ops(&request, ops_max, &mut limits.txn_ops_total_max(), TXN_DEPTH_MAX);
+            assert_eq!(encoded_txn(&request.encode_to_vec(), &limits), decoded, "{request:?}");
             *if decoded.is_ok() { &mut passed } else { &mut refused } += 1;
         }
         assert!(passed > 500 && refused > 500, "{passed} and {refused}");
@@ -171,6 +179,20 @@ mod tests {
         prost::encoding::encode_varint(2 * part.len() as u64, &mut around);
         around.extend([&part[..], &part].concat());
         assert_eq!(encoded_txn(&around, &Limits::default()), Err(KvError::TooManyOps));
+    }
+
+    #[test]
+    fn operations_of_all_levels_are_counted_before_anything_is_decoded() {
+        let wide = |op: RequestOp, width: usize| op_txn(all(vec![op; width]));
+        let tree = |width: usize| wide(wide(op_txn(all(vec![])), width), width);
+        // 12 + 12 * 12 + 12 * 12 * 12 are 1,884 operations, and with 13 in each list they are 2,379.
+        for (width, outcome) in [(12, Ok(())), (13, Err(KvError::TooManyOps)), (40, Err(KvError::TooManyOps))]
+        {
+            let request = all(vec![tree(width); width]);
+            assert_eq!(encoded_txn(&request.encode_to_vec(), &Limits::default()), outcome, "{width}");
+            let command = KvCommand { command: Some(Command::Txn(request)), ..KvCommand::default() };
+            assert_eq!(encoded_command(&command.encode_to_vec(), &Limits::default()), outcome, "{width}");
+        }
     }
 
     #[test]

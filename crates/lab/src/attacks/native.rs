@@ -39,13 +39,24 @@ const SESSION_STREAMS: usize = 32;
 /// Renewals in one command.
 const RENEWALS: usize = 500_000;
 
-/// Queries with a transaction of very many empty operations.
+/// Queries with a transaction of very many empty operations: in one list, and in lists of nested transactions.
 pub async fn queries(scene: &mut Scene<'_>) -> Result<(), String> {
     let leads = Leads::now(scene).await?;
-    let query = KvQuery { query: Some(Query::Txn(empty())), ..KvQuery::default() };
+    for (what, txn) in [("700,000 empty operations", empty()), (TREE, tree())] {
+        let codes = ask(scene, txn).await;
+        scene.note(format!("queries of {what}"), format!("{codes:?}"));
+        let answered = codes.get("Ok").copied().unwrap_or(0);
+        scene.claim(format!("no query of {what} is answered"), answered == 0, answered);
+    }
+    leads.judge(scene).await
+}
+
+/// Asks on some connections for half of the attack's time, and returns how often each code came.
+async fn ask(scene: &Scene<'_>, txn: TxnRequest) -> BTreeMap<String, u64> {
+    let query = KvQuery { query: Some(Query::Txn(txn)), ..KvQuery::default() };
     let request =
         QueryRequest { payload: query.encode_to_vec().into(), serializable: true, ..QueryRequest::default() };
-    let until = Instant::now() + scene.settings.seconds();
+    let until = Instant::now() + scene.settings.seconds() / 2;
     let mut asking = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let (mut client, request) = (client(scene), request.clone());
@@ -63,8 +74,7 @@ pub async fn queries(scene: &mut Scene<'_>) -> Result<(), String> {
     for (code, count) in asking.join_all().await.into_iter().flatten() {
         *all.entry(code).or_default() += count;
     }
-    scene.note("queries of 700,000 empty operations", format!("{all:?}"));
-    leads.judge(scene).await
+    all
 }
 
 /// Commands in a session: very many empty operations, puts and renewals, and a quota of the client's own.
@@ -87,6 +97,7 @@ pub async fn commands(scene: &mut Scene<'_>) -> Result<(), String> {
     let renewals = KvLeaseRenew { ids: vec![1; RENEWALS] };
     let kinds = [
         ("700,000 empty operations", of(Command::Txn(empty()))),
+        (TREE, of(Command::Txn(tree()))),
         ("100,000 puts", of(Command::Txn(puts))),
         ("500,000 renewals", of(Command::LeaseRenew(renewals))),
         ("a quota of one byte", KvCommand { quota_bytes: 1, member_id: 77, ..of(own()) }),
@@ -158,6 +169,17 @@ pub async fn sessions(scene: &mut Scene<'_>) -> Result<(), String> {
 
 fn client(scene: &Scene<'_>) -> NativeClient<Channel> {
     NativeClient::new(channel(scene.cluster.servers[scene.target].client))
+}
+
+/// Transactions in the lists of transactions, as many at each level as together pass a bound for each list.
+const TREE: &str = "333,200 empty transactions in nested ones";
+const WIDTHS: [usize; 3] = [35, 35, 34];
+
+fn tree() -> TxnRequest {
+    WIDTHS.into_iter().rev().fold(TxnRequest::default(), |inner, width| {
+        let ops = vec![RequestOp { request: Some(Request::RequestTxn(inner)) }; width];
+        TxnRequest { success: ops.clone(), failure: ops, ..TxnRequest::default() }
+    })
 }
 
 fn empty() -> TxnRequest {

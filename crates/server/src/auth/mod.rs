@@ -8,9 +8,9 @@
 mod jwt;
 mod keys;
 mod lasting;
+mod logins;
 mod passwords;
 mod tokens;
-mod turns;
 
 use std::{
     fmt,
@@ -27,9 +27,10 @@ use synod_kv::{AuthFeed, Token};
 use self::{jwt::Signer, lasting::Lasting, tokens::Tokens};
 pub(crate) use self::{
     lasting::{Judgement, judged_anew, until_marked},
-    passwords::{Attempt, Passwords, decoded as decoded_hash},
+    passwords::{Attempt, Passwords},
     tokens::now_ms,
 };
+use crate::places::Mark;
 
 /// The headers that carry a token, as etcd's clients and its JSON gateway name them.
 const TOKEN: HeaderName = HeaderName::from_static("token");
@@ -139,6 +140,11 @@ impl Auth {
         &self.0.passwords
     }
 
+    /// Whether what a token is worth depends on how far this replica has executed the log.
+    pub(crate) fn has_simple_tokens(&self) -> bool {
+        self.0.signer.is_none()
+    }
+
     /// The secret part of a simple token; empty if tokens are signed.
     pub(crate) fn secret(&self) -> String {
         if self.0.signer.is_some() { String::new() } else { tokens::secret() }
@@ -234,6 +240,8 @@ pub(crate) struct Caller {
     pub(crate) token: Option<Box<str>>,
     /// The common name of the client's certificate, which the connection has verified.
     pub(crate) common_name: Option<Arc<str>>,
+    /// That of the connection, once the request is answered.
+    pub(crate) mark: Option<Mark>,
 }
 
 impl fmt::Debug for Caller {
@@ -255,7 +263,7 @@ impl Caller {
             token.strip_prefix("Bearer ").unwrap_or(token).into()
         });
         let common_name = common_name.filter(|_| !headers.contains_key(GATEWAY)).cloned();
-        Caller { token, common_name }
+        Caller { token, common_name, mark: None }
     }
 
     /// Bytes that are kept for it while the request is answered.

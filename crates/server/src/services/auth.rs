@@ -27,12 +27,16 @@ use synod_api::{
 use synod_kv::KvError;
 use tonic::Status;
 
-use super::envelope::{Store, decoded, failure, refusal, unexpected};
+use super::{
+    concurrency::relayed,
+    envelope::{Store, decoded, failure, refusal, unexpected},
+};
 use crate::{
     Auth, Consistency, Replica,
-    auth::{Attempt, Caller, Found, Judgement, Who, decoded_hash, now_ms},
+    auth::{Attempt, Caller, Found, Judgement, Who, now_ms},
     feeds::{Feed, UsersChange},
     message::{RequestBody, framed},
+    places::Mark,
     readers::Lane,
 };
 
@@ -102,6 +106,23 @@ const LASTS: [&str; 5] = [
     "/etcdserverpb.Cluster/MemberPromote",
 ];
 
+/// Commands of those with the role root: changes of users and roles, and what is about the store as a whole.
+const JUDGED_BY_NAME: [&str; 13] = [
+    "/etcdserverpb.Auth/AuthEnable",
+    "/etcdserverpb.Auth/AuthDisable",
+    "/etcdserverpb.Auth/UserAdd",
+    "/etcdserverpb.Auth/UserDelete",
+    "/etcdserverpb.Auth/UserChangePassword",
+    "/etcdserverpb.Auth/UserGrantRole",
+    "/etcdserverpb.Auth/UserRevokeRole",
+    "/etcdserverpb.Auth/RoleAdd",
+    "/etcdserverpb.Auth/RoleDelete",
+    "/etcdserverpb.Auth/RoleGrantPermission",
+    "/etcdserverpb.Auth/RoleRevokePermission",
+    "/etcdserverpb.Maintenance/Alarm",
+    "/etcdserverpb.KV/Compact",
+];
+
 impl<R: Replica> Store<R> {
     /// Whether users count, as far as this replica knows. If it lags, the store refuses what has no user.
     pub(crate) fn users_count(&self) -> bool {
@@ -127,6 +148,12 @@ impl<R: Replica> Store<R> {
         if takes == Takes::Nothing {
             return Ok(None);
         }
+        let is_simple = caller.token.is_some() && self.auth().is_some_and(Auth::has_simple_tokens);
+        if is_simple && JUDGED_BY_NAME.contains(&path) {
+            // A token that is void may still be valid where the log was not executed so far, and the store judges the
+            // command by its user alone. A linearizable read waits for what was decided.
+            self.status(Consistency::Linearizable).await?;
+        }
         if takes == Takes::NoUser {
             return self.identify(caller).await;
         }
@@ -138,6 +165,18 @@ impl<R: Replica> Store<R> {
         };
         self.permitted(&who, KvPermission { administer, ..KvPermission::default() }).await?;
         Ok(who)
+    }
+
+    /// Refuses a call of which it shows before its message comes that it has no user, and takes one. Returns whether
+    /// anybody may make it where users count.
+    pub(crate) async fn is_known(&self, path: &str, caller: &Caller) -> Result<bool, Status> {
+        let is_open = matches!(takes(path), Takes::Nothing | Takes::NoUser);
+        if is_open || !self.users_count() {
+            return Ok(is_open && self.users_count());
+        }
+        let found = Box::pin(self.user_of(caller)).await;
+        let is_relayed = path.starts_with("/v3lockpb.") || path.starts_with("/v3electionpb.");
+        found.map(|_| false).map_err(|failure| if is_relayed { relayed(failure) } else { failure })
     }
 
     /// The user of a call that lasts, at this moment: users and roles may have changed since it began.
@@ -155,8 +194,10 @@ impl<R: Replica> Store<R> {
     /// The user of a request. Without a token and a certificate it has none.
     async fn identify(&self, caller: &Caller) -> Result<Who, Status> {
         let Some(auth) = self.auth() else { return Ok(None) };
+        let works = || caller.mark.iter().for_each(Mark::works);
         let Some(token) = &caller.token else {
-            return Ok(caller.common_name.as_ref().map(|name| Box::new(auth.named(name))));
+            let name = caller.common_name.as_ref();
+            return Ok(name.map(|name| Box::new(auth.named(name))).inspect(|_| works()));
         };
         let found = match auth.find(token) {
             Found::Later => {
@@ -167,7 +208,10 @@ impl<R: Replica> Store<R> {
             found => found,
         };
         match found {
-            Found::User(identity) => Ok(Some(Box::new(identity))),
+            Found::User(identity) => {
+                works();
+                Ok(Some(Box::new(identity)))
+            }
             Found::Later | Found::Nobody => Err(refusal(&KvError::InvalidAuthToken)),
         }
     }
@@ -351,8 +395,8 @@ impl<R: Replica> Store<R> {
         let password = mem::take(&mut request.password);
         if !password.is_empty() {
             request.hashed_password = auth.passwords().hash(password, lane).await?;
-        } else if decoded_hash(&request.hashed_password).is_none() {
-            return Err(refusal(&KvError::NoPasswordUser));
+        } else {
+            auth.passwords().check(&request.hashed_password)?;
         }
         Ok(request)
     }

@@ -92,7 +92,7 @@ impl<R: Replica> Store<R> {
                 if !in_session {
                     afford(charge, SMALL_ANSWER_BYTES_MAX)?;
                 }
-                let response = self.execute_natively(who, request).await?;
+                let response = self.execute_natively(who, request, charge).await?;
                 if in_session {
                     // A client that is refused here can ask again for the reply, which its session keeps.
                     afford(charge, response.reply.len() as u64)?;
@@ -102,7 +102,7 @@ impl<R: Replica> Store<R> {
             "/synod.v1.Native/Query" => {
                 let request = body.message().await?;
                 afford(charge, PAGE_BYTES)?;
-                let (response, place) = self.query_natively(who, request, lane).await?;
+                let (response, place) = self.query_natively(who, request, lane, charge).await?;
                 match place {
                     None => Ok(Answer::Message(framed(&response))),
                     Some(place) => Box::pin(large(response, lane, place)).await,

@@ -23,13 +23,16 @@ use synod_wire::{GroupId, ReplicaId, SessionId, Slot};
 use tonic::Status;
 
 use super::{
+    afford,
     envelope::{SMALL_ANSWER_BYTES_MAX, Store, asked_by, by, failure, gathered, refusal, summed},
     maintenance::unmoved,
 };
 use crate::{
     Change, Consistency, Elsewhere, Goal, Group, Point, Replica, RequestError, Standing, Start,
+    admission::Charge,
     auth::{Judgement, Who},
     feeds::{Feed, broken_off},
+    fields::Shape,
     openings::Table,
     readers::{Lane, Place},
 };
@@ -65,6 +68,7 @@ impl<R: Replica> Store<R> {
         &self,
         who: &Who,
         request: ExecuteRequest,
+        charge: &Charge,
     ) -> Result<ExecuteResponse, Status> {
         let ExecuteRequest { session, sequence, lowest_outstanding, payload, group } = request;
         let in_session = session != 0;
@@ -85,7 +89,7 @@ impl<R: Replica> Store<R> {
         }
         // A session's number may be that of another client's session in another group.
         let group = if in_session { Some(group.unwrap_or(0)) } else { group };
-        let (replica, payload) = self.command(who, group, payload, in_session)?;
+        let (replica, payload) = self.command(who, group, payload, in_session, charge)?;
         let reply = if in_session {
             replica.execute_in_session(SessionId(session), sequence, lowest_outstanding, payload).await
         } else {
@@ -99,9 +103,10 @@ impl<R: Replica> Store<R> {
         who: &Who,
         request: QueryRequest,
         lane: &Lane,
+        charge: &Charge,
     ) -> Result<(QueryResponse, Option<Place>), Status> {
         let QueryRequest { payload, serializable, group } = request;
-        let (replica, payload) = self.query_of(who, group, payload)?;
+        let (replica, payload) = self.query_of(who, group, payload, charge)?;
         let consistency = if serializable { Consistency::Serializable } else { Consistency::Linearizable };
         let answer = replica.query(payload, consistency).await.map_err(failure)?;
         let (reply, place) = gathered(answer, lane).await?;
@@ -161,6 +166,7 @@ impl<R: Replica> Store<R> {
         group: Option<u32>,
         payload: Bytes,
         in_session: bool,
+        charge: &Charge,
     ) -> Result<(&R, Bytes), Status> {
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
@@ -170,6 +176,7 @@ impl<R: Replica> Store<R> {
         }
         check_unclaimed("command", &payload, &FOR_MEMBERS_OF_COMMAND)?;
         validate::encoded_command(&payload, &self.limits()).map_err(|error| refusal(&error))?;
+        afford(charge, self.bounds().cost(&payload, Shape::named("synod.v1.KvCommand"))?)?;
         let command: KvCommand = decoded("KvCommand", payload)?;
         let replica = match self.count() {
             1 => self.group(group.unwrap_or(0))?,
@@ -188,7 +195,13 @@ impl<R: Replica> Store<R> {
     }
 
     /// The replica in the group that is asked, and the query as it is asked there.
-    fn query_of(&self, who: &Who, group: Option<u32>, payload: Bytes) -> Result<(&R, Bytes), Status> {
+    fn query_of(
+        &self,
+        who: &Who,
+        group: Option<u32>,
+        payload: Bytes,
+        charge: &Charge,
+    ) -> Result<(&R, Bytes), Status> {
         if payload.len() > self.limits().request_bytes_max {
             return Err(failure(RequestError::TooLarge));
         }
@@ -197,6 +210,7 @@ impl<R: Replica> Store<R> {
         }
         check_unclaimed("query", &payload, &FOR_MEMBERS_OF_QUERY)?;
         validate::encoded_query(&payload, &self.limits()).map_err(|error| refusal(&error))?;
+        afford(charge, self.bounds().cost(&payload, Shape::named("synod.v1.KvQuery"))?)?;
         let query: KvQuery = decoded("KvQuery", payload)?;
         let replica = match self.count() {
             1 => self.group(group.unwrap_or(0))?,
