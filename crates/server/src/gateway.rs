@@ -220,7 +220,7 @@ impl<R: Replica> Gateway<R> {
         // The buffer in which they are may be twice as long.
         let requests_bytes = 2 * requests.len() as u64;
         held.0.shrink_to(REQUEST_BYTES + requests_bytes);
-        // It is charged before the call is made, so that little is left that can fail once a command has had its effect.
+        // It is charged before the call is made, so that little is left that can fail once a command is executed.
         let has_pairs = match method.name() {
             "Txn" | "DeleteRange" => true,
             "Put" => PutRequest::decode(requests.slice(PREFIX_BYTES..)).is_ok_and(|put| put.prev_kv),
@@ -537,8 +537,8 @@ fn changes(path: &str) -> bool {
         || path.starts_with("/v3electionpb.") && !path.ends_with("/Leader")
 }
 
-/// The error of a call whose command was executed, as far as the gateway knows, and whose answer it cannot give. Clients
-/// take it as they take a broken connection, and do not try again blindly.
+/// The error of a call whose command was executed, as far as the gateway knows, and whose answer it cannot give.
+/// Clients take it as they take a broken connection, and do not try again blindly.
 fn unknown_outcome() -> Status {
     Status::unavailable(
         "synod: the outcome is unknown, and the command may have taken effect: there is no memory for its answer as JSON",

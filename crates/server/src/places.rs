@@ -4,11 +4,11 @@
 //! for longest gives way, if that is at least [`IDLE_MIN`] and connections that have sent a request hold more
 //! than half of the places. So a client that only opens connections cannot keep out those that use theirs.
 //!
-//! A client may also hold places with requests that last and take no user: its health, reflection, a body that does not
-//! end. Where no other connection gives way, one of these does that has done no [work](Mark), at an address with more
-//! places than the newcomer's, or at that itself. And where there is none, **the address with most places loses one to an
-//! address with fewer**: connections that rest first, then those that have done no work, then any, each time the oldest.
-//! So a newcomer at an address of its own always gets in, and one at a crowded address does not cost others their work.
+//! A client may also hold places with requests that last and take no user: for the server's health, for reflection, or
+//! with a body that does not end. Where no other connection gives way, one does that has done no [work](Mark), at the
+//! newcomer's address or at one with more places. And where there is none, **the address with most places loses one to an
+//! address with fewer**: a connection that rests, then one that has done no work, then any, each time the oldest. So a
+//! newcomer at an address of its own always gets in, and one at a crowded address does not cost others their work.
 //!
 //! Where connections are short, at the addresses for pages, all give way: those that never sent a request, then idle
 //! ones, then those with an outstanding request, the oldest first. So a client that holds all places keeps nobody out.
@@ -54,8 +54,8 @@ enum Class {
     Busy,
 }
 
-/// Whether a connection has done what not anybody can: a request of a user, or where users do not count one that came
-/// as a whole and is more than a question for the server's health. Clones are of the same connection.
+/// Whether a connection has done work: a request of a user, or where users do not count one that came as a whole and is
+/// none for the server's health or for reflection. Clones are of the same connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mark(Arc<AtomicBool>);
 

@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(readers.threads.available_permits(), threads);
     }
 
-    /// Otherwise a stranger who sends bodies of JSON, of which it is not known yet whose they are, would hold up everybody.
+    /// Otherwise a stranger who sends bodies of JSON would hold up everybody before it is known whose they are.
     #[tokio::test]
     async fn bodies_do_not_hold_up_answers_nor_those_of_other_addresses() {
         let readers = Readers::new();

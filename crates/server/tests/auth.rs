@@ -714,7 +714,7 @@ async fn a_body_of_a_stranger_is_not_translated_where_users_count() {
     assert!(of("/v3/kv/txn", unknown, "{no}").await.contains("invalid auth token"));
     assert!(of("/v3/lock/lock", "", "{no}").await.contains("user name is empty"));
     assert!(of("/v3/kv/txn", &own, "{no}").await.contains("key must be a string"));
-    // Who logs in is no user yet. A name and a password are no large body.
+    // A client that logs in is no user yet. A name and a password are no large body.
     let login = |name: &str| format!(r#"{{"name": "{name}", "password": "upw"}}"#);
     assert!(of("/v3/auth/authenticate", "", &login("u")).await.contains("\"token\""));
     let long = of("/v3/auth/authenticate", "", &login(&"u".repeat(9_000))).await;
