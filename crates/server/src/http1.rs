@@ -2,8 +2,8 @@
 //!
 //! The client must take its answers. What it does not take waits in the connection, and so do the requests that it has
 //! sent ahead. So the connection gives way to others while the client takes nothing, as one that is idle does, and ends
-//! when the client has taken next to nothing for a minute, as a call of gRPC does. A connection on which a body does not
-//! end has done no work (see `places.rs`).
+//! when the client has taken next to nothing for a minute, as a call of gRPC does. A connection on which a body does
+//! not end has done no work (see `places.rs`).
 
 use std::{
     convert::Infallible,

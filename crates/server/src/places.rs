@@ -6,9 +6,9 @@
 //!
 //! A client may also hold places with requests that last and take no user: for the server's health, for reflection, or
 //! with a body that does not end. Where no other connection gives way, one does that has done no [work](Mark), at the
-//! newcomer's address or at one with more places. And where there is none, **the address with most places loses one to an
-//! address with fewer**: a connection that rests, then one that has done no work, then any, each time the oldest. So a
-//! newcomer at an address of its own always gets in, and one at a crowded address does not cost others their work.
+//! newcomer's address or at one with more places. And where there is none, **the address with most places loses one to
+//! an address with fewer**: a connection that rests, then one that has done no work, then any, each time the oldest. So
+//! a newcomer at an address of its own always gets in, and one at a crowded address does not cost others their work.
 //!
 //! Where connections are short, at the addresses for pages, all give way: those that never sent a request, then idle
 //! ones, then those with an outstanding request, the oldest first. So a client that holds all places keeps nobody out.

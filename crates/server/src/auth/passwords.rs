@@ -7,9 +7,9 @@
 //! of the costs `c`, `c + 1` and so on below the highest `h`, which sum up to 2^c + (2^c + ... + 2^(h-1)) = 2^h; and
 //! where there is no user, one of the highest.
 //!
-//! **A hash whose cost is far beyond the setting is compared with nothing**: each cost more doubles the time, so a hash of
-//! the cost 31, which a user with the role root can give, would take a thread for a day. It is refused when it is given.
-//! Where one is stored nobody logs in with it, and the log says so.
+//! **A hash whose cost is far beyond the setting is compared with nothing**: each cost more doubles the time, so a hash
+//! of the cost 31, which a user with the role root can give, would take a thread for a day. It is refused when it is
+//! given. Where one is stored nobody logs in with it, and the log says so.
 
 use std::{fmt::Display, hint::black_box, num::NonZero, thread};
 
