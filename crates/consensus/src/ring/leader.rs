@@ -193,7 +193,7 @@ impl Ring {
             search: None,
             patience: 1,
             began: decided,
-            begun: Slot::ZERO,
+            begun: decided,
             apart: (Vec::new(), Time::ZERO),
             gap: GapWatch::begin(now),
         };
@@ -397,8 +397,9 @@ impl Ring {
         let accept = Message::Accept(Accept { view: view.clone(), first, decided, safe, values });
         self.send_round(accept, Lsn::ZERO, effects);
         if self.is_disk_slow(now) {
-            // With them those for earlier slots, whose record is on its way to the same disk.
-            let first = leader_begins(&mut self.state, last);
+            // With them those for earlier slots, whose record is on its way to the same disk. What it proposed in its
+            // ballot and is not decided comes after the decided prefix: of other slots it asks for no votes.
+            let first = leader_begins(&mut self.state, last).max(self.decided().next());
             self.send_own_votes(view, first, last, false, effects);
         }
     }
