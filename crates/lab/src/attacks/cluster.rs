@@ -21,6 +21,7 @@ use synod_api::etcdserverpb::{
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
+use super::users::token;
 use crate::net::free_addresses;
 
 /// How many servers there are.
@@ -270,8 +271,22 @@ impl Cluster {
     pub async fn leads(&self) -> Result<(u64, u64), String> {
         let mut error = "no server runs".to_owned();
         for (server, _) in self.servers.iter().zip(&self.children).filter(|(_, child)| child.is_some()) {
-            let mut client = MaintenanceClient::new(channel(server.client));
-            match timeout(Duration::from_secs(5), client.status(StatusRequest {})).await {
+            let told = async {
+                let mut client = MaintenanceClient::new(channel(server.client));
+                match client.status(StatusRequest {}).await {
+                    // Since an attack users count.
+                    Err(status) if status.message().contains("user name is empty") => {
+                        let token = token(server.client).await?;
+                        let mut request = tonic::Request::new(StatusRequest {});
+                        let token =
+                            token.parse().map_err(|_| tonic::Status::internal("the token is no header"))?;
+                        request.metadata_mut().insert("authorization", token);
+                        client.status(request).await
+                    }
+                    told => told,
+                }
+            };
+            match timeout(Duration::from_secs(5), told).await {
                 Ok(Ok(status)) => return Ok((status.get_ref().leader, status.get_ref().raft_term)),
                 Ok(Err(status)) => error = status.to_string(),
                 Err(_) => error = format!("{} does not tell who leads", server.client),

@@ -29,7 +29,10 @@ fn serves_soon(protocol: ProtocolKind) {
                 );
             }
             let (after_fault, after_crash) = row.bounds_of(cast.election);
+            // Where links are slow, a round of the ring is several trips.
+            let hops = u32::from(cast.protocol == ProtocolKind::Ring);
             for (bound, (longest, case)) in [after_fault, after_crash].into_iter().zip(measured.longest) {
+                let bound = bound + hops;
                 let within = longest <= timeout * bound;
                 assert!(
                     within,
