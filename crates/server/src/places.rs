@@ -10,8 +10,9 @@
 //! an address with fewer**: a connection that rests, then one that has done no work, then any, each time the oldest. So
 //! a newcomer at an address of its own always gets in, and one at a crowded address does not cost others their work.
 //!
-//! Where connections are short, at the addresses for pages, all give way: those that never sent a request, then idle
-//! ones, then those with an outstanding request, the oldest first. So a client that holds all places keeps nobody out.
+//! Where connections are short, at the addresses for pages, all give way: those of the address with most places, and of
+//! these the ones that never sent a request, then idle ones, then those with an outstanding request, the oldest first.
+//! So a client that holds all places keeps nobody out, and one that opens many at once pushes out its own only.
 
 use std::{
     cmp::Reverse,
@@ -90,6 +91,13 @@ struct Waiting {
 }
 
 impl Idle {
+    /// Which connection gives way where all do.
+    fn of_most_crowded(&self) -> Option<(Class, u64)> {
+        let places = |one: &Waiting| self.origins.get(&one.origin).copied().unwrap_or(0);
+        let first = self.waiting.iter().min_by_key(|(key, one)| (Reverse(places(one)), **key));
+        first.map(|(key, _)| *key)
+    }
+
     /// Which connection gives way to a newcomer though it has an outstanding request, or has rested for a short time.
     fn for_newcomer(&self, newcomer: Origin) -> Option<(Class, u64)> {
         let places = |origin: &Origin| self.origins.get(origin).copied().unwrap_or(0);
@@ -180,9 +188,14 @@ impl Places {
         let mut idle = self.idle();
         let Some((first, one)) = idle.waiting.first_key_value() else { return false };
         let is_long = first.0 == Class::Idle && now.duration_since(one.since) >= IDLE_MIN;
-        let must =
-            self.all_give_way || first.0 == Class::NeverAsked || (is_long && idle.asked > self.max / 2);
-        let told = if must { Some(*first) } else { idle.for_newcomer(newcomer) };
+        let must = first.0 == Class::NeverAsked || (is_long && idle.asked > self.max / 2);
+        let told = if self.all_give_way {
+            idle.of_most_crowded()
+        } else if must {
+            Some(*first)
+        } else {
+            idle.for_newcomer(newcomer)
+        };
         let Some(told) = told else { return false };
         let told = idle.waiting.remove(&told).expect("it is among them");
         // If the connection has ended meanwhile, its place is free.
@@ -299,6 +312,19 @@ mod tests {
         assert_eq!(places.taken(), 0);
         assert_eq!(places.idle().asked, 0);
         assert!(places.idle().waiting.is_empty() && places.idle().origins.is_empty());
+    }
+
+    #[test]
+    fn where_all_give_way_the_address_with_most_places_loses_one() {
+        let (places, now) = (Places::giving_way(4), Instant::now());
+        let mut four: Vec<Presence> = [2, 1, 1, 1].map(|host| places.take_from(from(host)).unwrap()).into();
+        // The one at the other address is the oldest, and has not asked yet.
+        let mut waits: Vec<_> = vec![four[0].idle(now)];
+        waits.extend(four[1..].iter_mut().map(Presence::busy));
+        assert!(places.make_room(now, from(1)));
+        assert_eq!(told(&mut waits), [1]);
+        assert!(places.make_room(now, from(3)));
+        assert_eq!(told(&mut waits), [2]);
     }
 
     /// Connections that were told to give way, by their numbers.

@@ -2,10 +2,12 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
+
+use tokio::{net::TcpSocket, runtime::Handle, time::timeout};
 
 use super::{Scene, report, sockets::finish};
 
@@ -17,6 +19,8 @@ const AT_METRICS: usize = 40;
 const AHEAD: usize = 1_000;
 /// Connections that read, at the client port.
 const SCRAPERS: usize = 500;
+/// The address from which pages are asked for.
+const PROBE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// The longest that a probe may take. Those of orchestrators wait for a second.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 /// Time between two probes.
@@ -29,7 +33,7 @@ fn get(path: &str, connection: &str) -> String {
 }
 
 /// Connections that ask for /metrics and read nothing: 40 at the metrics port, and more at the client port than the
-/// server takes. Meanwhile both ports are asked whether the server is well.
+/// server takes. Meanwhile both ports are asked, from another address, whether the server is well.
 pub async fn silent(scene: &mut Scene<'_>) -> Result<(), String> {
     let deadline = Instant::now() + scene.settings.seconds() + Duration::from_secs(5);
     let server = scene.cluster.servers[scene.target];
@@ -46,7 +50,11 @@ pub async fn silent(scene: &mut Scene<'_>) -> Result<(), String> {
         (server.client, "/health"),
         (server.client, "/metrics"),
     ];
-    let probes = probes.map(|(address, path)| thread::spawn(move || probe(address, path, begin, deadline)));
+    let runtime = Handle::current();
+    let probes = probes.map(|(address, path)| {
+        let runtime = runtime.clone();
+        thread::spawn(move || probe(&runtime, address, path, begin, deadline))
+    });
     let opened = finish(floods.into()).await?;
     scene.note("connections opened", opened);
     let names = ["metrics port", "client port"].map(|port| format!("pages at the {port}: each within 1 s"));
@@ -102,15 +110,27 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Asks for a page again and again, each time over a new connection. Returns how long an answer took at most, and how
-/// many requests had none in five seconds.
-fn probe(address: SocketAddr, path: &str, begin: Instant, deadline: Instant) -> (Duration, u64) {
+/// Asks for a page again and again, each time over a new connection from an address of its own. Returns how long an
+/// answer took at most, and how many requests had none in five seconds.
+fn probe(
+    runtime: &Handle,
+    address: SocketAddr,
+    path: &str,
+    begin: Instant,
+    deadline: Instant,
+) -> (Duration, u64) {
     thread::sleep(begin.saturating_duration_since(Instant::now()));
     let (mut longest, mut failed) = (Duration::ZERO, 0);
     while Instant::now() < deadline {
         let began = Instant::now();
         let answer = || {
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+            let connected = async {
+                let socket = TcpSocket::new_v4()?;
+                socket.bind((PROBE, 0).into())?;
+                timeout(Duration::from_secs(5), socket.connect(address)).await?
+            };
+            let mut stream = runtime.block_on(connected)?.into_std()?;
+            stream.set_nonblocking(false)?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             stream.write_all(get(path, "close").as_bytes())?;
             let mut answer = Vec::new();
