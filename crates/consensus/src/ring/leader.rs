@@ -385,7 +385,7 @@ impl Ring {
         let batches: Batches = page.iter().map(|waiting| waiting.batch.clone()).collect();
         self.accept_run(ballot, first, batches, effects);
         if view.is_direct() {
-            leader_begins(&mut self.state, last);
+            self.record_votes_begun(last);
             return self.propose_directly(first, page, effects);
         }
         let safe = page.first().is_some_and(|waiting| waiting.safe);
@@ -399,7 +399,7 @@ impl Ring {
         if self.is_disk_slow(now) {
             // With them those for earlier slots, whose record is on its way to the same disk. What it proposed in its
             // ballot and is not decided comes after the decided prefix: of other slots it asks for no votes.
-            let first = leader_begins(&mut self.state, last).max(self.decided().next());
+            let first = self.record_votes_begun(last).max(self.decided().next());
             self.send_own_votes(view, first, last, false, effects);
         }
     }
@@ -412,9 +412,17 @@ impl Ring {
             && last > leader.begun
             && let Some(view) = self.view.clone()
         {
-            let first = first.max(leader_begins(&mut self.state, last));
+            let first = first.max(self.record_votes_begun(last));
             self.send_own_votes(view, first, last, true, effects);
         }
+    }
+
+    /// Records that the votes for slots through `last` begin their way; returns the first of them that had not.
+    fn record_votes_begun(&mut self, last: Slot) -> Slot {
+        let State::Leader(leader) = &mut self.state else { return last.next() };
+        let first = leader.begun.next();
+        leader.begun = leader.begun.max(last);
+        first
     }
 
     /// Lets the votes for some slots begin their way, with the coordinator's own or without.
@@ -511,14 +519,6 @@ impl Ring {
             State::Recovering | State::Follower | State::Learner(_) => {}
         }
     }
-}
-
-/// Records that the votes for slots through `last` begin their way; returns the first of them that had not.
-fn leader_begins(state: &mut State, last: Slot) -> Slot {
-    let State::Leader(leader) = state else { return last.next() };
-    let first = leader.begun.next();
-    leader.begun = leader.begun.max(last);
-    first
 }
 
 /// Another order of a ring. Members that did not vote although they were asked directly come last, where no decision
