@@ -33,7 +33,7 @@ fn a_short_run_kills_no_replica_and_stays_within_its_memory() {
             assert!(section.contains(&format!("- kept: {bound}")), "{bound}, in {section}");
         }
     }
-    let poison = "| answer to 104,976 ranges (1061 KiB) | ResourceExhausted, 0 MiB";
+    let poison = "| answer to 104,976 ranges (1061 KiB) | InvalidArgument, 0 MiB";
     for part in [poison, "- kept: all serve after a restart", "- kept: all hold the same after a restart"] {
         assert!(said.contains(part), "{part} is missing in {said}");
     }

@@ -259,7 +259,7 @@ impl Balanced {
             let wait = self.options.retransmit_after;
             for id in lacked {
                 self.store.note(id, now, wait);
-                self.store.refers_to(id, from);
+                self.store.refers_to(id, from, now, wait);
             }
             self.parked.push_back(super::Parked { from, message, since: now });
         }

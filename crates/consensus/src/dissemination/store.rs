@@ -182,11 +182,14 @@ impl Store {
         }
     }
 
-    /// A replica refers to a batch in a message of the inner protocol, so it has the batch: it is asked first, whoever
-    /// else spoke of it.
-    pub(super) fn refers_to(&mut self, id: BatchId, from: ReplicaId) {
-        if let Some(known) = self.known.get_mut(&id).filter(|known| !known.asked) {
+    /// A replica refers to a batch in a message of the inner protocol, so it has the batch: it is asked next, whoever
+    /// else spoke of it or was asked without success, and no later than after `wait`.
+    pub(super) fn refers_to(&mut self, id: BatchId, from: ReplicaId, now: Time, wait: Duration) {
+        if let Some(known) = self.known.get_mut(&id) {
             known.source = Some(from);
+            if known.resend.at() > now + wait {
+                known.resend = Resend::first(now, wait);
+            }
         }
     }
 
