@@ -95,7 +95,8 @@ exec {SYNOD} "$@"
     }
 }
 
-/// Whatever was synchronised survives a power failure of all replicas. The control shows that the disks forget the rest.
+/// Whatever was synchronised survives a power failure of all replicas. The control shows that the disks forget the
+/// rest.
 #[test]
 #[ignore = "takes root, mkfs.ext4, loop devices and two minutes: run it when logs are written in another way"]
 fn a_power_failure_takes_what_was_not_synchronised() {

@@ -82,8 +82,8 @@ enum Command {
 /// Runs that are not experiments.
 #[derive(Clone, Debug, Subcommand)]
 enum Special {
-    /// Kill, pause, cut off, fill up, slow down, wipe, reconfigure and replace real replicas under load, cut their power,
-    /// and check what clients saw
+    /// Kill, pause, cut off, fill up, slow down, wipe, reconfigure and replace real replicas under load, cut their
+    /// power, and check what clients saw
     Chaos(Box<chaos::Args>),
     /// Do to real replicas, and to etcd beside them, what a hostile client can, and judge what honest clients notice
     Attacks(Box<attacks::Args>),

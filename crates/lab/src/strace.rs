@@ -29,8 +29,8 @@ pub(crate) struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// Makes the disk of a process slow: each `fdatasync` and `fsync` takes so much longer. The record is a file that does
-    /// not exist.
+    /// Makes the disk of a process slow: each `fdatasync` and `fsync` takes so much longer. The record is a file that
+    /// does not exist.
     ///
     /// # Errors
     /// There is no `strace`, or the system does not let it trace the process.

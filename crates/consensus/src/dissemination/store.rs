@@ -182,8 +182,8 @@ impl Store {
         }
     }
 
-    /// A replica refers to a batch in a message of the inner protocol, so it has the batch: it is asked next, whoever
-    /// else spoke of it or was asked without success, and no later than after `wait`.
+    /// A replica refers to a batch in a message of the inner protocol, so it has the batch: it is asked next, even if
+    /// others spoke of it or were asked without success, and no later than after `wait`.
     pub(super) fn refers_to(&mut self, id: BatchId, from: ReplicaId, now: Time, wait: Duration) {
         if let Some(known) = self.known.get_mut(&id) {
             known.source = Some(from);

@@ -7,8 +7,8 @@
 //!
 //! Meanwhile it looks for an order that carries. A **probe** is the decision of a slot that it has proposed, which goes
 //! round in the order that is tried and comes back; it says nothing new to anybody. The first order whose probe comes
-//! back is the next ring. Some probes leave out the learners, or one voter, which may be what only the coordinator reaches;
-//! such a member is left out of the ring for a while, and gets what the others order by catch-up.
+//! back is the next ring. Some probes leave out the learners, or one voter, which may be what only the coordinator
+//! reaches; such a member is left out of the ring for a while, and gets what the others order by catch-up.
 
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 

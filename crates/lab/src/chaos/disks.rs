@@ -1,9 +1,10 @@
 //! The file systems of the replicas: how they get full, and how they lose power.
 //!
-//! Where the system allows it, each replica has an ext4 file system in a file, behind a loop device. Linux can be told to
-//! end such a file system as it is on its device at that moment (`EXT4_IOC_SHUTDOWN`, as the tests of Linux' file systems
-//! do): what was written and not yet synchronised is gone, as after a power failure. Without loop devices, in namespaces
-//! of users for example, each replica has a tmpfs, which can only get full; without namespaces it has a folder.
+//! Where the system allows it, each replica has an ext4 file system in a file, behind a loop device. Linux can be
+//! told to end such a file system as it is on its device at that moment (`EXT4_IOC_SHUTDOWN`, as the tests of Linux'
+//! file systems do): what was written and not yet synchronised is gone, as after a power failure. Without loop
+//! devices, in namespaces of users for example, each replica has a tmpfs, which can only get full; without namespaces
+//! it has a folder.
 
 use std::{
     fs::{self, File},
@@ -49,8 +50,8 @@ impl Disks {
         Ok(disks)
     }
 
-    /// A file system for each replica, below this folder. This process must be in a namespace of mounts of its own, with
-    /// which they end.
+    /// A file system for each replica, below this folder. This process must be in a namespace of mounts of its own,
+    /// with which they end.
     pub fn mounted(folder: &Path, replicas: usize) -> Result<Disks, String> {
         let Disks { folder, .. } = Disks::folders(folder, replicas)?;
         let mut disks = Disks { folder, kind: Kind::Devices };
@@ -143,7 +144,7 @@ impl Disks {
         fs::remove_file(&ballast).map_err(|error| format!("{}: {error}", ballast.display()))
     }
 
-    /// Cuts the power of a disk: it keeps what has reached its device, and whoever reads or writes it gets an error.
+    /// Cuts the power of a disk: it keeps what has reached its device, and reads and writes get an error.
     pub fn cut_power(&self, place: usize) -> Result<(), String> {
         let path = self.path(place);
         let root = File::open(&path).map_err(|error| format!("{}: {error}", path.display()))?;

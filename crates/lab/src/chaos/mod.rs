@@ -8,8 +8,8 @@
 //!
 //! Where the system allows it, everything happens in namespaces that the program makes and that end with it:
 //! of networks, so that packets can be dropped; of mounts, so that each replica has a file system that can get
-//! full and lose power; of processes, so that none survives. The program then runs twice: the outer one waits, and tells
-//! the inner one to end by closing its standard input. Elsewhere replicas are behind the laboratory's relay.
+//! full and lose power; of processes, so that none survives. The program then runs twice: the outer one waits, and
+//! tells the inner one to end by closing its standard input. Elsewhere replicas are behind the laboratory's relay.
 
 mod clients;
 mod cluster;

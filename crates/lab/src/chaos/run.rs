@@ -25,8 +25,8 @@ const ACT: Duration = Duration::from_secs(1);
 /// How often a full disk is filled up again, since a replica may delete what it does not need.
 const FILL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a replica without its data logs: another one knows it with other data, or has an id that it does not know, since all
-/// others have been replaced since the beginning.
+/// What a replica without its data logs: another one knows it with other data, or has an id that it does not know,
+/// since all others have been replaced since the beginning.
 const REFUSALS: [&str; 2] =
     ["a replica of this id with other data", "another replica than the one called listens there"];
 /// After so long without a majority no leader answers reads by itself any more, and no answer is under way.
@@ -109,8 +109,8 @@ impl Run {
         let recovery = undone.elapsed();
         let gap = pulse.longest_gap();
         self.note_gap(gap, &what);
-        // Nothing can be completed while all replicas are dead, so operations count until all replicas have served for a
-        // moment. Until they serve, a busy machine may complete too few to cover the fault.
+        // Nothing can be completed while all replicas are dead, so operations count until all replicas have served
+        // for a moment. Until they serve, a busy machine may complete too few to cover the fault.
         if step.fault.ends_all() {
             sleep(ACT).await;
         }

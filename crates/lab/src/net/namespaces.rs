@@ -96,8 +96,8 @@ pub(crate) fn heed_parent(interrupted: &Arc<AtomicBool>) {
     });
 }
 
-/// Shows the processes of this program's namespace in `/proc`, where tools look for the threads of a process by its number.
-/// This process must be in namespaces of its own ([`run_again`]).
+/// Shows the processes of this program's namespace in `/proc`, where tools look for the threads of a process by its
+/// number. This process must be in namespaces of its own ([`run_again`]).
 ///
 /// # Errors
 /// The system does not allow it.
