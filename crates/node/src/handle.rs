@@ -61,8 +61,7 @@ impl Reply {
 ///
 /// The futures belong to no particular runtime, and no method blocks its thread. Futures may be dropped at any time.
 /// Requests wait for admission when too many bytes of commands are under way, so that clients feel the load. A request
-/// that is dropped after its admission keeps its place until its command is executed or has failed, unless the
-/// protocol has not taken it yet: then it is never ordered.
+/// that is dropped after its admission keeps its place until its command is executed or has failed.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(crate) inner: Arc<Inner>,

@@ -90,8 +90,6 @@ impl Hosted {
 
     pub(crate) fn request(&mut self, now: Time, job: ClientJob) {
         match job {
-            // Nobody waits for it any more: it came while this thread was busy for long.
-            ClientJob::Command { reply, .. } | ClientJob::Upkeep { reply, .. } if !reply.is_awaited() => {}
             ClientJob::Command { kind, session, payload, reply } => {
                 self.shared.requests.add(1);
                 let request = self.waiting.commands.insert(reply);

@@ -207,6 +207,8 @@ fn one_of_the_groups_changes_its_protocol() {
     let cluster = Cluster::new(|_| {});
     let nodes = cluster.start();
     let handle = &nodes[0].handles()[1];
+    // Otherwise the members' births are named meanwhile, and the group follows.
+    until("births are named", || nodes[0].handles().iter().all(|handle| handle.group().names_births()));
     let (protocol, version) = (ProtocolKind::Raft, handle.group().version);
     let change = Change::Order { protocol, election: protocol.elections()[0], overrides: Default::default() };
     let group = block(handle.change(version, change)).unwrap();
