@@ -22,6 +22,13 @@ impl Resend {
         Resend { at: now, wait: wait / 2 }
     }
 
+    /// Begins the schedule again, unless it has to be sent before `wait` is over anyway.
+    pub(crate) fn no_later_than(&mut self, now: Time, wait: Duration) {
+        if self.at > now + wait {
+            *self = Resend::first(now, wait);
+        }
+    }
+
     /// The next time at which it has to be sent.
     pub(crate) fn at(&self) -> Time {
         self.at

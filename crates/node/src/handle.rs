@@ -172,7 +172,7 @@ impl Handle {
     /// See [`RequestError`]; [`RequestError::may_have_executed`] says whether the command may have been executed all
     /// the same.
     pub async fn execute(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        self.submit(CommandKind::Apply, None, command).await
+        self.command(CommandKind::Apply, None, command).await
     }
 
     /// The same for a command that keeps something alive, such as a lease: it is not refused because others wait. A
@@ -181,12 +181,7 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn execute_upkeep(&self, command: Bytes) -> Result<Bytes, RequestError> {
-        if command.len() > self.limits().request_bytes_max {
-            return Err(RequestError::TooLarge);
-        }
-        let (reply, answer) = self.inner.admit(command.len()).await?;
-        self.send(ClientJob::Upkeep { payload: command, reply })?;
-        answer.await.unwrap_or(Err(RequestError::Stopping)).map(Answer::whole)
+        self.submit(command, |payload, reply| ClientJob::Upkeep { payload, reply }).await
     }
 
     /// The same for a client that numbers its commands: one that was executed before is answered with the reply
@@ -199,7 +194,7 @@ impl Handle {
         place: SessionCommand,
         command: Bytes,
     ) -> Result<Bytes, RequestError> {
-        self.submit(CommandKind::Apply, Some(place), command).await
+        self.command(CommandKind::Apply, Some(place), command).await
     }
 
     /// Opens a session, through the log.
@@ -207,7 +202,7 @@ impl Handle {
     /// # Errors
     /// See [`RequestError`].
     pub async fn open_session(&self) -> Result<SessionId, RequestError> {
-        let reply = self.submit(CommandKind::OpenSession, None, Bytes::new()).await?;
+        let reply = self.command(CommandKind::OpenSession, None, Bytes::new()).await?;
         let id = reply[..].try_into().map_err(|_| RequestError::OutcomeUnknown)?;
         Ok(SessionId(u64::from_le_bytes(id)))
     }
@@ -285,7 +280,7 @@ impl Handle {
         self.check(&change)?;
         let request = ChangeRequest { expected, change };
         let payload = request.encode().to_bytes();
-        let reply = self.submit(CommandKind::Reconfigure, None, payload).await?;
+        let reply = self.command(CommandKind::Reconfigure, None, payload).await?;
         Ok(decode_reply(reply).map_err(|_| RequestError::OutcomeUnknown)??)
     }
 
@@ -333,17 +328,25 @@ impl Handle {
         self.inner.inputs.send_if_room(event)
     }
 
-    async fn submit(
+    async fn command(
         &self,
         kind: CommandKind,
         session: Option<SessionCommand>,
         payload: Bytes,
     ) -> Result<Bytes, RequestError> {
+        self.submit(payload, |payload, reply| ClientJob::Command { kind, session, payload, reply }).await
+    }
+
+    async fn submit(
+        &self,
+        payload: Bytes,
+        job: impl FnOnce(Bytes, Reply) -> ClientJob,
+    ) -> Result<Bytes, RequestError> {
         if payload.len() > self.limits().request_bytes_max {
             return Err(RequestError::TooLarge);
         }
         let (reply, answer) = self.inner.admit(payload.len()).await?;
-        self.send(ClientJob::Command { kind, session, payload, reply })?;
+        self.send(job(payload, reply))?;
         answer.await.unwrap_or(Err(RequestError::Stopping)).map(Answer::whole)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use synod_wire::{Batch, BatchId, Lsn, ReplicaId, Slot, Time};
 
 use super::{Balanced, Bug, Holdings, Message, Record, by_reference};
-use crate::{Batches, Effects, Input, batches::fitting, resend::Resend};
+use crate::{Batches, Effects, Input, batches::fitting};
 
 /// The most batches that are known of at a time: more than the windows of all replicas hold.
 const KNOWN_MAX: usize = 1 << 16;
@@ -122,9 +122,7 @@ impl Balanced {
         // What this peer was asked for may be lost; what others were asked for is not put off.
         let retry = self.options.retransmit_after;
         for (_, known) in self.store.iter_mut().filter(|(_, known)| known.batch.is_none()) {
-            if known.resend.at() > now + retry {
-                known.resend = Resend::first(now, retry);
-            }
+            known.resend.no_later_than(now, retry);
         }
     }
 

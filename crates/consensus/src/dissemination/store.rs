@@ -187,9 +187,7 @@ impl Store {
     pub(super) fn refers_to(&mut self, id: BatchId, from: ReplicaId, now: Time, wait: Duration) {
         if let Some(known) = self.known.get_mut(&id) {
             known.source = Some(from);
-            if known.resend.at() > now + wait {
-                known.resend = Resend::first(now, wait);
-            }
+            known.resend.no_later_than(now, wait);
         }
     }
 

@@ -8,7 +8,8 @@
 //! Meanwhile it looks for an order that carries. A **probe** is the decision of a slot that it has proposed, which goes
 //! round in the order that is tried and comes back; it says nothing new to anybody. The first order whose probe comes
 //! back is the next ring. Some probes leave out the learners, or one voter, which may be what only the coordinator
-//! reaches; such a member is left out of the ring for a while, and gets what the others order by catch-up.
+//! reaches; such a member is left out of the ring for as long as the next search would wait, and gets what the others
+//! order by catch-up.
 
 use synod_wire::{Lsn, ReplicaId, Slot, Time};
 
@@ -73,7 +74,8 @@ impl Ring {
         search.probes += 1;
         if count % 4 == 3 && order.len() > 2 {
             let without = order.remove(1 + count / 4 % (order.len() - 1));
-            if !members.is_quorum(members.those(|id| order.contains(&id))) {
+            // A ring that could lose no member would be worse than none.
+            if !members.is_quorum(members.those(|id| order[1..].contains(&id))) {
                 order.push(without);
             }
         } else if count % 2 == 0 {
@@ -94,22 +96,19 @@ impl Ring {
         if !view.is_detour() || view.ballot != leader.ballot {
             return;
         }
-        let Some(search) = &leader.search else {
-            return self.heard_votes(now, self.common().members.only(from));
-        };
         // Of two members a detour and a probe are the same.
-        if view.len() > 2 || search.tried == *view.order {
-            let order = view.order.to_vec();
-            let timeout = self.common().options.election_timeout;
-            let mut apart = leader.heard_since(now, timeout);
-            apart.retain(|id| !order.contains(id));
-            let until = now + timeout * PATIENCE_MAX;
-            self.form_ring(now, order, effects);
-            if let State::Leader(leader) = &mut self.state {
-                leader.apart = (apart, until);
-            }
-        } else {
-            self.heard_votes(now, self.common().members.only(from));
+        let carries = |search: &Search| view.len() > 2 || search.tried == *view.order;
+        if !leader.search.as_ref().is_some_and(carries) {
+            return self.heard_votes(now, self.common().members.only(from));
+        }
+        let order = view.order.to_vec();
+        let timeout = self.common().options.election_timeout;
+        let mut apart = leader.heard_since(now, timeout);
+        apart.retain(|id| !order.contains(id));
+        let until = now + timeout * leader.patience;
+        self.form_ring(now, order, effects);
+        if let State::Leader(leader) = &mut self.state {
+            leader.apart = (apart, until);
         }
     }
 

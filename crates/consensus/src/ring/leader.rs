@@ -194,7 +194,7 @@ impl Ring {
             patience: 1,
             began: decided,
             begun: decided,
-            apart: (Vec::new(), Time::ZERO),
+            apart: Default::default(),
             gap: GapWatch::begin(now),
         };
         self.state = State::Leader(Box::new(leader));
@@ -276,6 +276,10 @@ impl Ring {
         let is_in = |id: ReplicaId| id == me || fits(id) && !apart(id) || young && view.contains(id);
         let all = self.all_in_turn();
         if !self.common.members.is_quorum(self.common.members.those(is_in)) {
+            // Perhaps with those that the ring carries without.
+            if let State::Leader(leader) = &mut self.state {
+                leader.apart = Default::default();
+            }
             return;
         }
         if leader.search.is_some() {

@@ -5,7 +5,10 @@
 //! asked for when the one before is half used up. It proposes in a slot only after a quorum, having promised its
 //! ballot, told what it accepted there; docs/ring.md has the argument.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use synod_wire::{Batch, ReplicaId, Slot, Time};
 
@@ -232,7 +235,7 @@ impl Ring {
     /// It began to lead because a quorum had accepted nothing in later slots, so nothing was chosen there in a lower
     /// ballot, and nothing has to be proposed again: a batch that it proposes elsewhere would only take a second slot.
     fn unless_under_way(&mut self, mut adopted: Vec<Option<Batch>>) -> Vec<Option<Batch>> {
-        let table = std::sync::Arc::clone(&self.table);
+        let table = Arc::clone(&self.table);
         let State::Leader(leader) = &mut self.state else { return adopted };
         for value in &mut adopted {
             let id = value.as_ref().and_then(Batch::id);

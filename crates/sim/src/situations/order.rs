@@ -95,14 +95,19 @@ pub(super) mod tests {
         (
             &[Situation::Overload],
             ALL,
-            "cluster 1
+            "cluster 1 window=1 batch-bytes=1
              elect 1
-             stall-disk 1
+             slow-disk 1 1s
              put 1 k1=1
              put 1 k1=2
              put 1 k1=3
-             tick 3s
-             put 1 k1=4",
+             put 1 k1=4
+             put 1 k1=5
+             put 1 k1=6
+             put 1 k1=7
+             put 1 k1=8
+             run 1500ms
+             put 1 k1=9",
         ),
         (
             &[Situation::Overtaken],

@@ -155,8 +155,7 @@ pub(super) mod tests {
              slow-disk 1 100ms
              put 1 k1=7
              run 50ms
-             put 1 k2=7
-             run 50ms",
+             put 1 k2=7",
         ),
         (
             &[Situation::VotesPass],
