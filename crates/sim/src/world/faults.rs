@@ -581,7 +581,8 @@ impl World {
     /// there to vote, no change is half made, and a group that follows has the members that it should have.
     fn converged(&self, target: Slot) -> bool {
         let group = self.reference.group();
-        group.learners().all(|(_, goal)| goal == Goal::Learn)
+        // A learner that lost its data waits for its operator, who would remove it.
+        group.learners().all(|(id, goal)| goal == Goal::Learn || self.is_out(self.index(id)))
             && group.outgoing.is_empty()
             && self.has_followed()
             && group.members.iter().filter(|member| !self.is_out(self.index(member.id))).all(|member| {
