@@ -412,6 +412,17 @@ impl Raft {
         if self.options.raft.replication == Replication::GossipStatus {
             return self.settle(now, effects);
         }
+        let reached = self.quorum_holds(leader);
+        let own_term = self.log.ballot_at(reached) == Some(leader.ballot);
+        if reached > self.decided && (own_term || self.options.has(super::Bug::CountOldTerms)) {
+            let decided_in = leader.ballot;
+            self.deliver_through(reached, decided_in, effects);
+            self.advance_change(now, effects);
+        }
+    }
+
+    /// A quorum is known to hold this leader's log through this slot, durably.
+    fn quorum_holds(&self, leader: &Leader) -> Slot {
         let (me, stable) = (self.members.me(), self.stable);
         let has = |id| match leader.peers.get(&id) {
             Some(progress) => progress.matched.0,
@@ -419,17 +430,20 @@ impl Raft {
             None => 0,
         };
         let voters = &self.log.configuration().voters;
-        let reached = if self.options.has(super::Bug::UnionMajority) {
+        Slot(if self.options.has(super::Bug::UnionMajority) {
             voters.union().quorum_value(has)
         } else {
             voters.quorum_value(has)
-        };
-        let reached = Slot(reached);
-        let own_term = self.log.ballot_at(reached) == Some(leader.ballot);
-        if reached > self.decided && (own_term || self.options.has(super::Bug::CountOldTerms)) {
-            let decided_in = leader.ballot;
-            self.deliver_through(reached, decided_in, effects);
-            self.advance_change(now, effects);
+        })
+    }
+
+    /// How far this leader has come: what is decided, and before it can decide anything what a quorum has of earlier
+    /// terms. With many entries and small messages that takes longer than a leader may decide nothing; and where rounds
+    /// of gossip begin after what is decided, each new leader begins with them again.
+    fn gained(&self) -> Slot {
+        match &self.state {
+            State::Leader(leader) => self.decided.max(self.quorum_holds(leader)),
+            _ => self.decided,
         }
     }
 
@@ -473,8 +487,8 @@ impl Raft {
     /// answered, and says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        let waits = !self.is_congested() && self.log.last() > self.decided;
-        let stalls = self.progress.stalls(now, self.decided, waits, timeout);
+        let (gained, waits) = (self.gained(), !self.is_congested() && self.log.last() > self.decided);
+        let stalls = self.progress.stalls(now, gained, waits, timeout);
         let checks = self.options.raft.check_quorum;
         let works = self.disk.answers(now, timeout) && (!checks || self.hears_a_quorum(now));
         if !self.is_useful(works, stalls && checks) {

@@ -202,9 +202,9 @@ impl Replica {
             actions.push(self.progress_to(from, false));
             return;
         }
+        // What a protocol says is meant for members of its epoch.
         let decided = if epoch == self.known.running { self.needed() } else { self.decided.last().next() };
-        self.known.hears_of(decided);
-        self.heard_ahead(from, decided);
+        self.called(from, decided);
         if self.known.early.len() < GROUP_MEMBERS_MAX || self.known.early.contains_key(&from) {
             self.known.early.insert(from, epoch);
         }
@@ -217,16 +217,21 @@ impl Replica {
             && self.known.met.insert(from)
     }
 
+    /// Takes note that a replica, which keeps slots from `kept` on, calls this one a member after slot `decided`.
+    pub(crate) fn called_back(&mut self, now: Time, from: ReplicaId, kept: Slot, decided: Slot) {
+        self.called(from, decided);
+        self.catch_up.told(from, kept, decided, now);
+    }
+
     /// Takes note that a replica has this one for a member after slot `decided`. This replica may have left the group
     /// before, and finds in what it lacks that it came back.
-    pub(crate) fn called_back(&mut self, now: Time, from: ReplicaId, kept: Slot, decided: Slot) {
+    fn called(&mut self, from: ReplicaId, decided: Slot) {
         if decided > self.decided.last() {
             self.reports.called = self.reports.called.max(decided);
             self.reports.retired = false;
         }
         self.known.hears_of(decided);
         self.heard_ahead(from, decided);
-        self.catch_up.told(from, kept, decided, now);
     }
 
     fn heard_ahead(&mut self, from: ReplicaId, decided: Slot) {
@@ -329,13 +334,17 @@ impl Replica {
         }
     }
 
+    /// Whether this replica tells the voters how far it is: a learner or a removed replica, of which the leader asks
+    /// nothing.
+    fn tells_voters(&self) -> bool {
+        let orders = self.instance.runs() && self.group.counts(self.me);
+        !self.takes_care() && !orders && !self.reports.retired
+    }
+
     /// The replicas to tell how far this one is.
     fn listeners(&self) -> impl Iterator<Item = ReplicaId> + '_ {
-        let takes_care = self.takes_care();
-        let orders = self.instance.runs() && self.group.counts(self.me);
+        let (takes_care, tells_voters) = (self.takes_care(), self.tells_voters());
         let learners = self.group.learners().map(|(id, _)| id).filter(move |_| takes_care);
-        // A learner or a removed replica: the leader asks nothing, so it is told without being asked.
-        let tells_voters = !takes_care && !orders && !self.reports.retired;
         let voters = self.group.voters().filter(move |_| tells_voters);
         learners.chain(voters).filter(|id| *id != self.me)
     }
@@ -400,15 +409,21 @@ impl Replica {
         self.promote_learners(now);
     }
 
-    /// Calls learners that say nothing: one that had left the group asks nobody whether it is a member again.
+    /// Calls replicas that may have left the group before, and then ask nobody whether they are members again. The
+    /// caretaker calls learners that say nothing. A voter hears the protocol of its epoch; but too few voters may know
+    /// that they vote for it to run anywhere, so where nobody leads, those that tell the voters how far they are call
+    /// them.
     fn call_back(&self, now: Time, actions: &mut Vec<Action>) {
-        if !self.takes_care() || !matches!(self.group.membership, Membership::Follows(_)) {
+        if !matches!(self.group.membership, Membership::Follows(_)) {
             return;
         }
         let silent =
             |id: &ReplicaId| !self.reports.has_spoken(*id, now, self.settings.consensus.election_timeout);
+        let leaderless = self.leaderless_from().is_some_and(|from| now >= from);
+        let learners = self.group.learners().map(|(id, _)| id).filter(|id| self.takes_care() && silent(id));
+        let voters = self.group.voters().filter(|_| leaderless && self.tells_voters());
         let (kept, decided) = (self.decided.first(), self.decided.last());
-        for to in self.group.learners().map(|(id, _)| id).filter(silent).filter(|id| *id != self.me) {
+        for to in learners.chain(voters).filter(|id| *id != self.me) {
             let message = PeerMessage::Rejoin { kept, decided };
             actions.push(Action::Send { to: to.into(), message, after: self.known.entered });
         }
@@ -435,8 +450,8 @@ impl Replica {
 mod tests {
     use super::*;
     use crate::{Choice, Event, Goal, Others, Recovered, Settings, decided::Decided};
-    use synod_consensus::Options;
-    use synod_wire::{Ballot, Ballots, BatchBuilder, CommandKind, Incarnation, Lsn, SessionId};
+    use synod_consensus::{Options, raft};
+    use synod_wire::{Ballot, Ballots, Batch, BatchBuilder, CommandKind, Incarnation, Lsn, SessionId};
 
     const R1: ReplicaId = ReplicaId(1);
     const R3: ReplicaId = ReplicaId(3);
@@ -524,65 +539,131 @@ mod tests {
         assert!(!orders.takes_leader_from(&says(2, 6, epoch)));
     }
 
+    /// A replica that steps through what it hears.
+    struct Node {
+        replica: Replica,
+        now: Time,
+        actions: Vec<Action>,
+    }
+
+    impl Node {
+        fn new(me: ReplicaId, group: Group) -> Node {
+            let now = Time::ZERO + Duration::from_secs(3600);
+            let recovered = Recovered {
+                records: Vec::new(),
+                last_lsn: Lsn::ZERO,
+                snapshot: None,
+                amnesia: false,
+                birth: me.0,
+                incarnation: Incarnation(1),
+                nonce: 1,
+                met_all: true,
+            };
+            let mut actions = Vec::new();
+            let replica = Replica::start(Settings::default(), me, group, recovered, now, &mut actions);
+            Node { replica, now, actions }
+        }
+
+        fn hears(&mut self, from: u64, message: PeerMessage) {
+            let event = Event::Receive { from: ReplicaId(from), message };
+            self.replica.step(self.now, event, &mut self.actions);
+        }
+
+        /// What it sends after a while in which it hears nothing.
+        fn sends(&mut self) -> Vec<(ReplicaId, PeerMessage)> {
+            self.now += Duration::from_secs(60);
+            self.actions.clear();
+            self.replica.flush(self.now, &mut self.actions);
+            let sent = self.actions.drain(..).flat_map(|action| match action {
+                Action::Send { to, message, .. } => {
+                    to.ids().iter().map(|&to| (to, message.clone())).collect::<Vec<_>>()
+                }
+                _ => Vec::new(),
+            });
+            sent.collect()
+        }
+    }
+
+    /// A group after a choice of its voters, and the batch with the choice.
+    fn placed(group: &Group, voters: &[u64]) -> (Group, Batch) {
+        let choice = Choice::of(voters.iter().copied().map(ReplicaId), Others::StayAway);
+        let request = ChangeRequest { expected: group.version, change: Change::Place(Some(choice)) };
+        let mut builder = BatchBuilder::new();
+        builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
+        (group.apply(Slot(group.version), &request).expect("it can be made"), builder.finish())
+    }
+
+    fn fetched(from: u64, batch: Batch) -> PeerMessage {
+        let batches = vec![Decided { ballots: Ballots::ZERO, batch }];
+        PeerMessage::Fetched { from: Slot(from), kept: Slot(1), decided: Slot(2), batches }
+    }
+
+    fn progress(epoch: Epoch, decided: u64) -> PeerMessage {
+        let (kept, decided, view) = (Slot(1), Slot(decided), LeaderView::default());
+        PeerMessage::Progress { epoch, kept, decided, view, sought: false }
+    }
+
+    /// Replica 3, which was sent away with slot 1 and retired, and the choice that brings it back.
+    fn away() -> (Node, Group, Batch) {
+        let begins = group().following(1);
+        let (left, leaves) = placed(&begins, &[1, 2]);
+        let (_, returns) = placed(&left, &[1, 2, 3]);
+        let mut node = Node::new(R3, begins);
+        node.hears(1, fetched(1, leaves));
+        assert!(node.replica.group().is_away(R3));
+        [1, 2].into_iter().for_each(|from| node.hears(from, progress(left.epoch, 2)));
+        assert!(node.replica.reports.is_retired());
+        (node, left, returns)
+    }
+
+    fn asks(sent: &[(ReplicaId, PeerMessage)]) -> bool {
+        sent.iter().any(|(_, message)| matches!(message, PeerMessage::Fetch { from: Slot(2), .. }))
+    }
+
     /// A replica that is away has asked for what it lacks when a quorum says that it goes on without it. It finds in
     /// the answer, which comes after that, that it was chosen again, and tells the voters how far it is: the group may
     /// decide nothing more until it votes, so that no later call could reach it.
     #[test]
     fn a_replica_that_finds_late_that_it_came_back_says_how_far_it_is() {
-        let mut now = Time::ZERO + Duration::from_secs(3600);
+        let (mut node, _, returns) = away();
+        node.hears(1, fetched(2, returns));
+        let group = node.replica.group();
+        assert!(!group.votes(R3) && group.member(R3).is_some());
+        let tells = |sent: &(_, _)| matches!(sent.1, PeerMessage::Progress { decided: Slot(2), .. });
+        assert!(node.sends().iter().any(tells));
+    }
+
+    /// A voter may lose the slots that brought it back, once it has got its vote, and hear then that others go on
+    /// without it, as far as it knows. No caretaker calls a voter.
+    #[test]
+    fn a_voter_that_takes_itself_for_away_asks_what_it_lacks_once_it_hears_the_protocol_of_a_later_epoch() {
+        let (mut node, left, _) = away();
+        assert!(!asks(&node.sends()), "it is quiet");
+        let message = raft::Message::Commit { ballot: Ballot { round: 1, replica: R1 }, through: Slot(100) };
+        let of = |epoch| PeerMessage::Protocol { epoch, message: message.clone().into() };
+        node.hears(1, of(Epoch(left.epoch.0 - 1)));
+        assert!(!asks(&node.sends()), "it has left that epoch");
+        node.hears(1, of(Epoch(left.epoch.0 + 1)));
+        assert!(asks(&node.sends()));
+        [1, 2].into_iter().for_each(|from| node.hears(from, progress(Epoch(left.epoch.0 + 1), 2)));
+        assert!(!node.replica.reports.is_retired(), "it has not come to where it was called");
+    }
+
+    /// The only voter of an epoch may not know that it is one. Then no protocol runs, and nobody takes care.
+    #[test]
+    fn where_nobody_leads_a_replica_that_takes_no_part_calls_the_voters() {
+        let calls = |sent: &[(ReplicaId, PeerMessage)]| {
+            let called = sent.iter().filter(|(_, message)| matches!(message, PeerMessage::Rejoin { .. }));
+            called.map(|(to, _)| to.0).collect::<Vec<_>>()
+        };
         let begins = group().following(1);
-        let recovered = Recovered {
-            records: Vec::new(),
-            last_lsn: Lsn::ZERO,
-            snapshot: None,
-            amnesia: false,
-            birth: 3,
-            incarnation: Incarnation(1),
-            nonce: 1,
-            met_all: true,
-        };
-        let mut actions = Vec::new();
-        let mut replica =
-            Replica::start(Settings::default(), R3, begins.clone(), recovered, now, &mut actions);
-        let place = |group: &Group, voters: &[u64]| {
-            let choice = Choice::of(voters.iter().copied().map(ReplicaId), Others::StayAway);
-            let request = ChangeRequest { expected: group.version, change: Change::Place(Some(choice)) };
-            let mut builder = BatchBuilder::new();
-            builder.push_as(CommandKind::Reconfigure, SessionId(1), 1, 1, &request.encode().to_bytes());
-            let batch = builder.finish();
-            (group.apply(Slot(group.version), &request).expect("it can be made"), batch)
-        };
-        let (left, leaves) = place(&begins, &[1, 2]);
-        let (_, returns) = place(&left, &[1, 2, 3]);
-        let fetched = |from, batch| PeerMessage::Fetched {
-            from: Slot(from),
-            kept: Slot(1),
-            decided: Slot(2),
-            batches: vec![Decided { ballots: Ballots::ZERO, batch }],
-        };
-        let goes_on = PeerMessage::Progress {
-            epoch: left.epoch,
-            kept: Slot(1),
-            decided: Slot(2),
-            view: LeaderView::default(),
-            sought: false,
-        };
-        let mut hears = |replica: &mut Replica, from, message: PeerMessage| {
-            let from = ReplicaId(from);
-            replica.step(now, Event::Receive { from, message }, &mut actions);
-        };
-        hears(&mut replica, 1, fetched(1, leaves));
-        assert!(replica.group().is_away(R3));
-        [1, 2].into_iter().for_each(|from| hears(&mut replica, from, goes_on.clone()));
-        assert!(replica.reports.is_retired());
-        hears(&mut replica, 1, fetched(2, returns));
-        assert!(!replica.group().votes(R3) && replica.group().member(R3).is_some());
-        now += Duration::from_secs(1);
-        actions.clear();
-        replica.flush(now, &mut actions);
-        let tells = |action: &Action| {
-            matches!(action, Action::Send { message: PeerMessage::Progress { decided: Slot(2), .. }, .. })
-        };
-        assert!(actions.iter().any(tells), "{actions:?}");
+        let (_, leaves) = placed(&begins, &[1, 2]);
+        let mut node = Node::new(R3, begins.clone());
+        assert_eq!(calls(&node.sends()), [], "it orders");
+        node.hears(1, fetched(1, leaves));
+        assert_eq!(calls(&node.sends()), [1, 2]);
+        let (mut voter, ..) = away();
+        voter.hears(1, PeerMessage::Rejoin { kept: Slot(1), decided: Slot(2) });
+        assert!(asks(&voter.sends()));
     }
 }

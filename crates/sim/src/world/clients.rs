@@ -481,7 +481,7 @@ impl World {
         {
             clients.history[op].void = true;
         }
-        self.move_on(index, worker);
+        self.move_on(index, worker, false);
     }
 
     /// Handles the answer that an earlier attempt was executed and its reply is gone: there is nothing more to ask.
@@ -512,18 +512,22 @@ impl World {
                 self.goodput.does_not_count(payload);
             }
         }
-        self.move_on(index, worker);
+        self.move_on(index, worker, waited);
     }
 
-    /// Has a worker turn to another replica, and then go on with whatever it has to do.
-    fn move_on(&mut self, index: usize, worker: usize) {
+    /// Has a worker turn to another replica, and then go on with whatever it has to do. After the last fault, one that
+    /// `waited` in vain backs off: a replica refuses nothing that leaves at once, so where all windows together take
+    /// longer than a request may, those who go on asking at once keep them full of what nobody waits for any more.
+    fn move_on(&mut self, index: usize, worker: usize, waited: bool) {
+        let backs_off = waited && self.faults_are_over();
         let clients = &mut self.clients;
         let client = &mut clients.clients[index];
         if client.probe.is_none() {
             client.home = clients.rng.usize(0..self.machines.len());
         }
         client.workers[worker].attempt = NO_ATTEMPT;
-        self.think_later(index, worker, RETRY);
+        let pause = if backs_off { (RETRY.0, RETRY.1 + self.plan.settings.request_timeout * 2) } else { RETRY };
+        self.think_later(index, worker, pause);
     }
 
     /// Ends a session, and with it all knowledge of what is outstanding.
