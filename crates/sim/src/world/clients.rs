@@ -515,9 +515,9 @@ impl World {
         self.move_on(index, worker, waited);
     }
 
-    /// Has a worker turn to another replica, and then go on with whatever it has to do. After the last fault, one that
-    /// `waited` in vain backs off: a replica refuses nothing that leaves at once, so where all windows together take
-    /// longer than a request may, those who go on asking at once keep them full of what nobody waits for any more.
+    /// Has a worker turn to another replica, and then go on with whatever it has to do. One that `waited` until its time
+    /// was over backs off after the last fault: a replica refuses nothing that leaves at once, so where all windows
+    /// together take longer than a request may, clients that ask again at once keep them full of what has timed out.
     fn move_on(&mut self, index: usize, worker: usize, waited: bool) {
         let backs_off = waited && self.faults_are_over();
         let clients = &mut self.clients;
@@ -526,7 +526,8 @@ impl World {
             client.home = clients.rng.usize(0..self.machines.len());
         }
         client.workers[worker].attempt = NO_ATTEMPT;
-        let pause = if backs_off { (RETRY.0, RETRY.1 + self.plan.settings.request_timeout * 2) } else { RETRY };
+        let pause =
+            if backs_off { (RETRY.0, RETRY.1 + self.plan.settings.request_timeout * 2) } else { RETRY };
         self.think_later(index, worker, pause);
     }
 
