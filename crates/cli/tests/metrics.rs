@@ -10,6 +10,8 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::Path,
+    thread,
+    time::Duration,
 };
 
 use openmetrics_parser::{
@@ -115,7 +117,7 @@ fn metrics_are_valid_openmetrics_and_say_what_is_wanted_to_know() {
     done(&endpoint, &["get", "b"]);
     done(&endpoint, &["compact", "2"]);
     // A page is given to all who ask within a tenth of a second, so the next one has to be made.
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    thread::sleep(Duration::from_millis(200));
     let (kind, page) = scrape(&endpoint, open);
     assert_eq!(kind, OPEN);
     let after = checked(&page);

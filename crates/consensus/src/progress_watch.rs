@@ -35,7 +35,7 @@ pub(crate) struct ProgressWatch {
 
 impl ProgressWatch {
     /// Whether the leader stalls. It has to be called repeatedly, with the last slot that is known to be
-    /// decided, and with whether something `waits` to be decided.
+    /// decided, or where else its progress shows before it decides, and with whether something `waits` to be decided.
     pub(crate) fn stalls(&mut self, now: Time, decided: Slot, waits: bool, timeout: Duration) -> bool {
         match self.since {
             Some((since, then)) if waits && then == decided => now.since(since) > timeout * TIMEOUTS,

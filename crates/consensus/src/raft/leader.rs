@@ -438,8 +438,7 @@ impl Raft {
     }
 
     /// How far this leader has come: what is decided, and before it can decide anything what a quorum has of earlier
-    /// terms. With many entries and small messages that takes longer than a leader may decide nothing; and where rounds
-    /// of gossip begin after what is decided, each new leader begins with them again.
+    /// terms. To bring many entries in small messages may take longer than a leader may make no progress.
     fn gained(&self) -> Slot {
         match &self.state {
             State::Leader(leader) => self.decided.max(self.quorum_holds(leader)),
@@ -487,7 +486,8 @@ impl Raft {
     /// answered, and says that it lives.
     pub(super) fn lead_on(&mut self, now: Time, effects: &mut Effects) {
         let timeout = self.options.election_timeout;
-        let (gained, waits) = (self.gained(), !self.is_congested() && self.log.last() > self.decided);
+        let waits = !self.is_congested() && self.log.last() > self.decided;
+        let gained = self.gained();
         let stalls = self.progress.stalls(now, gained, waits, timeout);
         let checks = self.options.raft.check_quorum;
         let works = self.disk.answers(now, timeout) && (!checks || self.hears_a_quorum(now));

@@ -276,7 +276,7 @@ impl Ring {
         let is_in = |id: ReplicaId| id == me || fits(id) && !apart(id) || young && view.contains(id);
         let all = self.all_in_turn();
         if !self.common.members.is_quorum(self.common.members.those(is_in)) {
-            // Perhaps with those that the ring carries without.
+            // Those that were left out may make it one: they are taken in again at the next look.
             if let State::Leader(leader) = &mut self.state {
                 leader.apart = Default::default();
             }

@@ -516,10 +516,11 @@ impl World {
     }
 
     /// Has a worker turn to another replica, and then go on with whatever it has to do. One that `waited` until its
-    /// time was over backs off after the last fault: a replica refuses nothing that can leave, so where all windows
-    /// together take longer than a request may, clients that ask again at once keep them full of what has timed out.
+    /// time was over backs off after the last fault, unless it presses on: a replica refuses nothing that can leave, so
+    /// where all windows together take longer than a request may, clients that ask again at once keep them full of what
+    /// has timed out.
     fn move_on(&mut self, index: usize, worker: usize, waited: bool) {
-        let backs_off = waited && self.faults_are_over();
+        let backs_off = waited && self.faults_are_over() && self.plan.clients.presses_on.is_zero();
         let clients = &mut self.clients;
         let client = &mut clients.clients[index];
         if client.probe.is_none() {

@@ -581,8 +581,9 @@ impl World {
     /// there to vote, no change is half made, and a group that follows has the members that it should have.
     fn converged(&self, target: Slot) -> bool {
         let group = self.reference.group();
-        // A learner that lost its data waits for its operator, who would remove it.
-        group.learners().all(|(id, goal)| goal == Goal::Learn || self.is_out(self.index(id)))
+        // One that lost its data gets no vote: it waits for an operator who would remove it.
+        let wiped = |id| self.machines[self.index(id)].wiped;
+        group.learners().all(|(id, goal)| goal == Goal::Learn || wiped(id))
             && group.outgoing.is_empty()
             && self.has_followed()
             && group.members.iter().filter(|member| !self.is_out(self.index(member.id))).all(|member| {
