@@ -223,6 +223,7 @@ fn what_does_not_go_together_is_refused_with_the_reason_before_anything_happens(
     let node = Node::start_blocking(group.config(1), Diary::default()).unwrap();
     let handle = node.handle();
     append(&handle, "a");
+    until("births are named", || handle.group().names_births());
     let of = handle.group();
     let change = |change| block(handle.change(of.version, change)).unwrap_err();
     let order = |protocol, election, options: &str| {

@@ -186,6 +186,7 @@ fn every_group_follows_when_a_member_is_replaced() {
     for group in 0..GROUPS {
         append(&nodes[group % 3].handles()[group], &format!("<{group}>"));
     }
+    until("births are named", || nodes[0].handles().iter().all(|handle| handle.group().names_births()));
     let Some(old) = nodes.pop() else { panic!("three nodes") };
     old.stop_blocking().unwrap();
 

@@ -26,6 +26,7 @@ fn join(group: &Group, of: &Node, id: u64, goal: Goal) -> Node {
     let member = &group.members[id as usize - 1];
     let info = MemberInfo::new(&member.name, vec![format!("http://{}", member.address)]);
     let handle = of.handle();
+    until("births are named", || handle.group().names_births());
     block(handle.change(handle.group().version, Change::Add { info, goal })).unwrap();
     let mut config = group.config(id);
     config.durability = Durability::Sync;

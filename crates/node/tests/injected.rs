@@ -125,6 +125,9 @@ fn a_watch_wakes_for_another_leader_and_for_a_new_member() {
         assert_eq!(one, other);
         group.cut_off(leader.0, false);
 
+        let mut watch = handles[0].watch();
+        watch.until(|view| view.group.names_births()).await.expect("it runs");
+
         let joined = async |handle: &Handle| {
             let mut watch = handle.watch();
             let known = watch.until(|view| view.group.member(ReplicaId(4)).is_some()).await;

@@ -293,6 +293,7 @@ fn a_member_comes_back_to_a_group_without_memory() {
 fn only_a_group_that_follows_is_placed_and_only_on_voters_of_the_first_group() {
     let cluster = Cluster::start(|_| {});
     let first = cluster.node(1).handle();
+    until("the births of the voters are named", || first.group().names_births());
     let place = Change::Place(choice(&[1], Others::Learn));
     let refused = block(first.change(first.group().version, place.clone()));
     assert_eq!(refused, Err(ChangeError::Refused(Refusal::FollowsNone)));

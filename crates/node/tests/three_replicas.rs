@@ -285,6 +285,7 @@ fn terms_grow_although_each_epoch_begins_its_ballots_again() {
         (ProtocolKind::SequencePaxos, ElectionKind::Ballot),
         (ProtocolKind::MultiPaxos, ElectionKind::Ballot),
     ];
+    until("the births of the voters are named", || handles[0].group().names_births());
     let mut before = terms().into_iter().max().unwrap();
     for (protocol, election) in orders {
         let change = Change::Order { protocol, election, overrides: "".parse().unwrap() };
