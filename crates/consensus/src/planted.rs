@@ -60,6 +60,8 @@ macro_rules! bugs {
             VoteBeforeAllMet,
             /// A replica whose disk was restored from an older copy is taken for what it was.
             BelieveCopies,
+            /// A command is taken in whatever waits.
+            AdmitEverything,
             /// A replica that was removed ends its service when the first of its successors has gone on.
             RetireEarly,
             /// A replica that was removed ends its service while the voters before the change still count.
@@ -222,6 +224,7 @@ impl Bug {
         Bug::Raft(crate::raft::Bug::ServeAnyLog),
         Bug::Raft(crate::raft::Bug::FitByLength),
         Bug::Raft(crate::raft::Bug::ReadAtCommit),
+        Bug::Raft(crate::raft::Bug::CountBeyondLog),
     ];
 
     /// Those of what is kept of a damaged log.

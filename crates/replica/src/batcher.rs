@@ -88,6 +88,8 @@ pub struct Batcher {
     born: Time,
     /// Whether the open batch has been left over by a flush, because there was no room.
     waited: bool,
+    /// Whether anything was left over at the end of the last burst.
+    left_over: bool,
     closed: VecDeque<(BatchBuilder, Closed)>,
     closed_bytes: usize,
     /// [`Closed::first_own`] of those that have one, in order.
@@ -111,6 +113,7 @@ impl Batcher {
             first_own: None,
             born: Time::ZERO,
             waited: false,
+            left_over: false,
             closed: VecDeque::new(),
             closed_bytes: 0,
             closed_own: VecDeque::new(),
@@ -130,6 +133,11 @@ impl Batcher {
     /// How many batches wait here, the open one among them.
     pub fn batches(&self) -> usize {
         self.closed.len() + usize::from(!self.builder.is_empty())
+    }
+
+    /// Whether what waits here has to wait for its turn, and not only for the end of the burst with which it came.
+    pub fn queues(&self) -> bool {
+        self.left_over && self.batches() > 0
     }
 
     /// Adds a command.
@@ -205,6 +213,7 @@ impl Batcher {
     /// Takes note that a burst is over: what is still open had no room.
     pub fn end_burst(&mut self) {
         self.waited = true;
+        self.left_over = self.batches() > 0;
     }
 
     /// When an open batch has waited long enough, if there is one.
@@ -308,6 +317,19 @@ mod tests {
         push(&mut batcher, Time::ZERO, &[0; 80]);
         assert_eq!(batcher.take(Time::ZERO, None).unwrap().closed.waiters.len(), 1, "the second did not fit");
         assert_eq!(batcher.bytes(), 80 + COMMAND_HEADER_BYTES + IDENTITY_BYTES);
+    }
+
+    #[test]
+    fn what_came_with_the_present_burst_does_not_wait_for_its_turn() {
+        let mut batcher = batcher(100 + IDENTITY_BYTES, MS * 50);
+        for payload in [b"a", b"b"] {
+            push(&mut batcher, Time::ZERO, payload);
+            assert!(!batcher.queues());
+        }
+        batcher.end_burst();
+        assert!(batcher.queues(), "there was no room");
+        batcher.take(Time::ZERO + MS * 50, None).unwrap();
+        assert!(!batcher.queues());
     }
 
     #[test]

@@ -189,8 +189,8 @@ impl Replica {
             }
             Event::Request { request, kind, session, payload } => {
                 // A change of the group may be what makes it faster.
-                let waits = kind != CommandKind::Reconfigure && self.requests.would_wait_too_long(now);
-                if waits {
+                let is_bound = kind != CommandKind::Reconfigure && !self.has(Bug::AdmitEverything);
+                if is_bound && self.requests.would_wait_too_long(now) {
                     actions.push(Action::RequestFailed { request, error: RequestError::Overloaded });
                 } else {
                     self.request(now, request, kind, session, &payload, actions);
@@ -503,6 +503,7 @@ impl Replica {
         // A view that repeats itself must not make reads start over, or a lagging replica would never answer one.
         if routed.leader.is_some() && routed != self.view {
             self.reads.ask_again_after(self.decided.last());
+            self.requests.forget_given_up();
         } else {
             self.reads.ask_again();
         }

@@ -71,6 +71,8 @@ pub(crate) struct Requests {
     outstanding: BTreeMap<u64, Outstanding>,
     /// Bytes of these batches.
     outstanding_bytes: usize,
+    /// When the batches came that left and were given up, and may still be ordered before others.
+    given_up: BTreeMap<u64, Time>,
     /// The first sequence number of this replica's own session in each of them.
     own_first: BTreeSet<u64>,
     /// The number of the last skip of the common order of several groups, in the own session.
@@ -105,6 +107,7 @@ impl Requests {
             batcher: Batcher::new(names, settings.batch_bytes_max, settings.batch_delay_max),
             outstanding: BTreeMap::new(),
             outstanding_bytes: 0,
+            given_up: BTreeMap::new(),
             own_first: BTreeSet::new(),
             last_skip: None,
             throughput: Throughput::new(settings.request_timeout),
@@ -129,15 +132,23 @@ impl Requests {
     pub fn would_wait_too_long(&mut self, now: Time) -> bool {
         self.elapse(now);
         // Batches leave in the order in which they came, but for changes of the group.
-        let first = self.outstanding.values().next().map(|batch| batch.closed.born);
-        let queues = self.batcher.batches() > 0;
-        let oldest = first.or(self.batcher.oldest()).filter(|_| queues);
-        oldest.is_some_and(|oldest| self.throughput.is_exceeded(self.batches(), oldest))
+        let given_up = self.given_up.values().next().copied();
+        let outstanding = self.outstanding.values().next().map(|batch| batch.closed.born);
+        let oldest = given_up.or(outstanding).or(self.batcher.oldest());
+        let batches = self.batches() + self.given_up.len();
+        oldest.is_some_and(|oldest| self.throughput.is_exceeded(batches, oldest, self.batcher.queues()))
     }
 
     /// Counts the time for which something has waited.
     fn elapse(&mut self, now: Time) {
-        self.throughput.elapse(now, self.batches() > 0);
+        let counts_for = self.throughput.counts_for();
+        self.given_up.retain(|_, &mut born| born + counts_for > now);
+        self.throughput.elapse(now, self.batches() + self.given_up.len() > 0);
+    }
+
+    /// Takes note that another replica leads, with which nothing is that was given up.
+    pub fn forget_given_up(&mut self) {
+        self.given_up.clear();
     }
 
     /// Batches that are not decided.
@@ -328,6 +339,7 @@ impl Requests {
     pub fn forget_sent(&mut self) {
         let to_leader = |batch: &&mut Outstanding| matches!(batch.sent, Some((Taker::Leader(_), _)));
         self.outstanding.values_mut().filter(to_leader).for_each(|batch| batch.sent = None);
+        self.forget_given_up();
     }
 
     /// When the next batch has to be sent to the leader again, of those that [`Requests::resend`] would send with the
@@ -355,28 +367,37 @@ impl Requests {
     /// Takes note that this batch is delivered; if it is one of this replica's, returns the requests that wait for it.
     pub fn delivered(&mut self, now: Time, batch: &Batch) -> Vec<Awaited> {
         self.elapse(now);
-        let before = self.outstanding.len();
-        let requests = self.done(batch);
-        if self.outstanding.len() < before {
-            self.throughput.delivered();
+        if let Some(number) = self.number_of(batch) {
+            if self.outstanding.contains_key(&number) || self.given_up.contains_key(&number) {
+                self.throughput.delivered();
+            }
+            // Those that left earlier and are not delivered were passed over.
+            self.given_up.retain(|&earlier, _| earlier > number);
         }
-        requests
+        self.done(batch)
     }
 
     /// Takes note that this batch is decided, or will not be proposed; if it is one of this replica's, returns the
     /// requests that wait for it.
     pub fn done(&mut self, batch: &Batch) -> Vec<Awaited> {
-        let ours = batch.id().filter(|id| id.origin == self.batcher.session() && !batch.is_reference());
-        let closed = ours.and_then(|id| self.remove(id.number));
+        let closed = self.number_of(batch).and_then(|number| self.remove(number));
         closed.map_or_else(Vec::new, |closed| self.waiting_for(&closed))
+    }
+
+    /// The number of a batch of this life.
+    fn number_of(&self, batch: &Batch) -> Option<u64> {
+        let ours = batch.id().filter(|id| id.origin == self.batcher.session() && !batch.is_reference());
+        ours.map(|id| id.number)
     }
 
     /// The requests of batches of which it is known that they are delivered, with results that are not.
     pub fn delivered_unseen(&mut self, now: Time, is_delivered: impl Fn(BatchId) -> bool) -> Vec<RequestId> {
         self.elapse(now);
         let origin = self.batcher.session();
-        let unseen = self.outstanding.keys().copied();
-        let unseen: Vec<u64> = unseen.filter(|&number| is_delivered(BatchId { origin, number })).collect();
+        let is_delivered = |number| is_delivered(BatchId { origin, number });
+        self.given_up.retain(|&number, _| !is_delivered(number));
+        let unseen: Vec<u64> =
+            self.outstanding.keys().copied().filter(|&number| is_delivered(number)).collect();
         let closed: Vec<Closed> = unseen.into_iter().filter_map(|number| self.remove(number)).collect();
         closed.iter().for_each(|_| self.throughput.delivered());
         closed.iter().flat_map(|closed| self.waiting_for(closed)).map(|(_, request)| request).collect()
@@ -424,8 +445,9 @@ impl Requests {
         self.elapse(now);
         let unsent = self.batcher.expire(born_max);
         let old = self.outstanding.iter().filter(|(_, batch)| batch.closed.born <= born_max);
-        let old: Vec<u64> = old.map(|(&number, _)| number).collect();
-        let sent: Vec<_> = old.into_iter().filter_map(|number| self.remove(number)).collect();
+        let old: Vec<(u64, Time)> = old.map(|(&number, batch)| (number, batch.closed.born)).collect();
+        self.given_up.extend(old.iter().copied());
+        let sent: Vec<_> = old.into_iter().filter_map(|(number, _)| self.remove(number)).collect();
         let mut requests = |given_up: Vec<Closed>| {
             let waiting = given_up.iter().flat_map(|closed| self.waiting_for(closed));
             waiting.map(|(_, request)| request).collect()
@@ -484,6 +506,54 @@ mod tests {
                 while requests.resend(LEADER, changes, now, retry).is_some() {}
             }
         }
+    }
+
+    /// The batches that leave at a moment before a command is refused, at most nine.
+    fn admitted(requests: &mut Requests, now: Time) -> Vec<Batch> {
+        let mut admitted = Vec::new();
+        while admitted.len() < 9 && !requests.would_wait_too_long(now) {
+            requests.add_own(now, None, CommandKind::Apply, b"a");
+            admitted.push(requests.next_batch(now, LEADER).unwrap());
+        }
+        admitted
+    }
+
+    /// Requests that may take six seconds, with eight batches on their way, of which a second each five are delivered
+    /// and three given up; and a moment soon after that.
+    fn with_three_given_up() -> (Requests, Time) {
+        let at = |second| NOW + Duration::from_secs(second);
+        let settings = Settings { request_timeout: Duration::from_secs(6), ..Settings::default() };
+        let mut requests = Requests::new(SessionId(1), &settings);
+        requests.led(NOW, true);
+        let batches: Vec<Batch> = (0..8).map(|request| sent(&mut requests, request)).collect();
+        for (second, batch) in (1..).zip(&batches[..5]) {
+            requests.delivered(at(second), batch);
+        }
+        assert_eq!(requests.expire(at(6), NOW).sent.len(), 3);
+        (requests, at(6))
+    }
+
+    #[test]
+    fn what_was_given_up_on_its_way_is_in_front_of_the_next_command() {
+        let (mut requests, now) = with_three_given_up();
+        let late = admitted(&mut requests, now);
+        assert!((1..4).contains(&late.len()), "{} beside three others", late.len());
+        let second = Duration::from_secs(1);
+        requests.delivered(now + second, &late[0]);
+        assert_eq!(admitted(&mut requests, now + second).len(), 9, "they were passed over");
+    }
+
+    #[test]
+    fn what_was_given_up_counts_with_its_leader_and_for_a_time_only() {
+        let (mut requests, now) = with_three_given_up();
+        admitted(&mut requests, now);
+        assert!(requests.would_wait_too_long(now));
+        requests.forget_sent();
+        assert!(!requests.would_wait_too_long(now), "with another leader");
+        let (mut requests, now) = with_three_given_up();
+        let later = now + Duration::from_secs(2);
+        requests.elapse(later);
+        assert!(requests.given_up.is_empty(), "eight seconds after they came");
     }
 
     #[test]

@@ -10,9 +10,9 @@
 //! in which something waited here and a leader was known; it is what the leader gives this replica of the whole, and
 //! follows a leader that becomes slower within a request time-out. It is no estimate of what would be possible: a
 //! lone client far from the leader also sees few batches a second. So it counts only while something has waited for
-//! long, and has waited for its turn: what could leave at once waits for nothing but its own order. An outage is no
-//! rate either: if nothing was delivered since the oldest command came, nobody knows how fast the next leader will be,
-//! and what waits is bounded by its bytes and by the request time-out.
+//! long, and what could leave at once may take longer than what has to wait for its turn here. An outage is no rate
+//! either: if nothing was delivered since the oldest command came, nobody knows how fast the next leader will be, and
+//! what waits is bounded by its bytes and by the request time-out.
 
 use std::time::Duration;
 
@@ -22,7 +22,12 @@ use synod_wire::Time;
 /// falls, and for what lies between the client and this replica.
 const WAIT_PART: u32 = 3;
 
-/// The rate counts once the oldest command has waited for this part of the request time-out.
+/// If nothing waits for its turn here, a command may take for as many such parts as this: it waits only for those that
+/// are being ordered, here and for other replicas, and their number is bounded.
+const ORDER_PARTS: u32 = 2;
+
+/// The rate counts once the oldest command has waited for this part of the request time-out; if nothing waits for its
+/// turn here, once it has waited for a whole [`WAIT_PART`], since where all takes long, few are delivered at first.
 const EVIDENCE_PART: u32 = 8;
 
 /// What happened in a stretch of time.
@@ -89,8 +94,15 @@ impl Throughput {
         self.delivered_at = self.counted;
     }
 
+    /// For how long a batch counts from when it came: it is given up after the request time-out, and may be delivered a
+    /// little later.
+    pub fn counts_for(&self) -> Duration {
+        self.wait_max * (WAIT_PART + 1)
+    }
+
     /// Whether a command that comes now would wait for too long, after `batches` of which the oldest came at `oldest`.
-    pub fn is_exceeded(&self, batches: usize, oldest: Time) -> bool {
+    /// Some of them wait for their turn here (`queues`), or all are being ordered.
+    pub fn is_exceeded(&self, batches: usize, oldest: Time, queues: bool) -> bool {
         if !self.led || self.delivered_at <= oldest {
             return false;
         }
@@ -99,8 +111,12 @@ impl Throughput {
         let delivered = self.before.delivered + self.present.delivered + 1;
         let busy = (self.before.busy + self.present.busy).as_nanos();
         let wait = busy * batches as u128;
-        oldest >= self.wait_max * WAIT_PART / EVIDENCE_PART
-            && wait > self.wait_max.as_nanos() * u128::from(delivered)
+        let (evidence, parts) = if queues {
+            (self.wait_max * WAIT_PART / EVIDENCE_PART, 1)
+        } else {
+            (self.wait_max, ORDER_PARTS)
+        };
+        oldest >= evidence && wait > (self.wait_max * parts).as_nanos() * u128::from(delivered)
     }
 }
 
@@ -129,9 +145,19 @@ mod tests {
     #[test]
     fn as_many_batches_may_wait_as_are_delivered_in_a_third_of_the_time() {
         let throughput = steady(10, 10_000);
-        assert!(!throughput.is_exceeded(200, at(9_000)) && throughput.is_exceeded(205, at(9_000)));
-        assert!(!throughput.is_exceeded(10_000, at(9_501)), "nothing has waited for long");
-        assert!(!throughput.is_exceeded(0, at(9_000)));
+        assert!(
+            !throughput.is_exceeded(200, at(9_000), true) && throughput.is_exceeded(205, at(9_000), true)
+        );
+        assert!(!throughput.is_exceeded(10_000, at(9_501), true), "nothing has waited for long");
+        assert!(!throughput.is_exceeded(0, at(9_000), true));
+    }
+
+    #[test]
+    fn what_is_being_ordered_may_take_twice_as_long_as_what_waits_for_its_turn() {
+        let throughput = steady(100, 10_000);
+        assert!(throughput.is_exceeded(30, at(8_000), true) && !throughput.is_exceeded(30, at(8_000), false));
+        assert!(throughput.is_exceeded(45, at(8_000), false));
+        assert!(!throughput.is_exceeded(45, at(8_001), false), "nothing has been on its way for long");
     }
 
     #[test]
@@ -141,9 +167,11 @@ mod tests {
             throughput.elapse(at(ms), true);
             throughput.delivered();
         }
-        assert!(throughput.is_exceeded(30, at(13_000)) && !throughput.is_exceeded(15, at(13_000)));
+        assert!(
+            throughput.is_exceeded(30, at(13_000), true) && !throughput.is_exceeded(15, at(13_000), true)
+        );
         (14_100..18_200).step_by(100).for_each(|ms| throughput.elapse(at(ms), true));
-        assert!(throughput.is_exceeded(2, at(13_000)), "hardly anything is delivered");
+        assert!(throughput.is_exceeded(2, at(13_000), true), "hardly anything is delivered");
     }
 
     #[test]
@@ -152,11 +180,11 @@ mod tests {
         throughput.elapse(at(8_000), false);
         // A leader that hangs is known for a while.
         (8_000..9_000).step_by(100).for_each(|ms| throughput.elapse(at(ms), true));
-        assert!(!throughput.is_exceeded(3, at(8_000)), "nothing was delivered since they came");
+        assert!(!throughput.is_exceeded(3, at(8_000), true), "nothing was delivered since they came");
         throughput.delivered();
-        assert!(throughput.is_exceeded(100, at(8_000)));
+        assert!(throughput.is_exceeded(100, at(8_000), true));
         throughput.led(false);
-        assert!(!throughput.is_exceeded(100, at(8_000)), "nobody leads");
+        assert!(!throughput.is_exceeded(100, at(8_000), true), "nobody leads");
     }
 
     #[test]
@@ -167,10 +195,10 @@ mod tests {
         throughput.elapse(at(3_500), true);
         throughput.led(true);
         throughput.delivered();
-        assert!(!throughput.is_exceeded(150, at(2_500)));
+        assert!(!throughput.is_exceeded(150, at(2_500), true));
         throughput.elapse(at(9_000), false);
         throughput.elapse(at(9_501), true);
         throughput.delivered();
-        assert!(!throughput.is_exceeded(3, at(9_000)), "it is too long ago");
+        assert!(!throughput.is_exceeded(3, at(9_000), true), "it is too long ago");
     }
 }

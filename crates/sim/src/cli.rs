@@ -49,8 +49,8 @@ pub struct RunArgs {
     /// How batches reach all replicas: leader, references or balanced; by default each seed draws it.
     #[arg(long)]
     pub dissemination: Option<Dissemination>,
-    /// The family of all seeds: general, bridge, sleep, recovery, change, follow, disk or files; by default
-    /// each seed draws one of the first six.
+    /// The family of all seeds: general, bridge, sleep, recovery, change, follow, load, disk or files; by default each
+    /// seed draws one of the first six
     #[arg(long)]
     pub family: Option<Family>,
     /// The seeds to run, from A up to and without B; a single number is one seed.

@@ -1,10 +1,11 @@
 //! Rounds of gossip: how a leader's entries reach the voters by way of each other (Driftwood 2023, chapter 3).
 //!
-//! The leader sends a **round** to a few voters: the entries after its committed prefix. A voter that sees the round
-//! for the first time passes it on to a few others, and takes the entries in. With `gossip-replies` (version 1) it
-//! answers the leader. With `gossip-status` (version 2) it does not: every copy of a round carries the [`CommitStatus`]
-//! of the replica that sends it. Elections, changes of voters, heartbeats and learners are those of Raft as it is
-//! otherwise, and a voter whose log does not fit is served by the leader directly until it does.
+//! The leader sends a **round** to a few voters: the entries after its committed prefix, or after those of earlier
+//! terms that a quorum is known to have. A voter that sees the round for the first time passes it on to a few others,
+//! and takes the entries in. With `gossip-replies` (version 1) it answers the leader. With `gossip-status` (version 2)
+//! it does not: every copy of a round carries the [`CommitStatus`] of the replica that sends it. Elections, changes of
+//! voters, heartbeats and learners are those of Raft as it is otherwise, and a voter whose log does not fit is served
+//! by the leader directly until it does.
 //!
 //! `docs/driftwood.md` says why it is safe, and what differs from the document.
 
@@ -259,26 +260,29 @@ impl Raft {
         }
         let (status, others) = (self.status_to_tell(), self.others());
         let (decided, last) = (self.decided, self.log.last_written());
+        // Where nobody answers, only what is committed is known to be at a quorum.
+        let gained = if self.has_status() { decided } else { self.gained() };
         let State::Leader(leader) = &mut self.state else { return };
         let Some(rounds) = &mut leader.rounds else { return };
         let interval = rounds.pace.interval();
         let again_max = self.options.retransmit_after.max(interval);
         // Only entries of this term commit those before it, so a leader does not wait for a page to be committed before
-        // it sends the next one.
-        let page_end = rounds.page_end.filter(|end| (decided.next()..last).contains(end));
-        let prev = page_end.unwrap_or(decided);
+        // it sends the next one, and does not begin again with what a quorum has of earlier terms.
+        let page_end = rounds.page_end.filter(|&end| end < last);
+        let fresh = last > rounds.newest;
+        let has_entries = fresh || page_end.is_some() || now >= rounds.again_at;
+        let prev = if has_entries { page_end.map_or(gained, |end| end.max(gained)) } else { decided };
         let prev_ballot = self.log.ballot_at(prev);
         let Some(prev_ballot) = prev_ballot else {
             // More terms came and went than a log remembers.
             rounds.began = now;
             return;
         };
-        let fresh = last > rounds.newest;
         if fresh {
             (rounds.gap, rounds.again_gap) = (interval, interval);
         }
         let unanswered = !fresh && now >= rounds.again_at && rounds.again_gap >= again_max && last > decided;
-        let entries = if fresh || page_end.is_some() || now >= rounds.again_at {
+        let entries = if has_entries {
             rounds.again_at = now + rounds.again_gap;
             rounds.again_gap = (rounds.again_gap * 2).min(again_max);
             let (count, _) = fitting(self.log.from(prev.next()), self.options.raft.append_bytes_max);
@@ -508,7 +512,12 @@ impl Raft {
         let has_own_term =
             self.log.ballot_at(stable) == Some(ballot) || self.options.has(super::Bug::HoldAnyTerm);
         let own = if has_own_term { stable } else { Slot::ZERO };
-        let counted = if follows { self.log.last_written() } else { Slot::ZERO };
+        let beyond = self.options.has(super::Bug::CountBeyondLog);
+        let counted = match follows {
+            _ if beyond => Slot(u64::MAX),
+            true => self.log.last_written(),
+            false => Slot::ZERO,
+        };
         let voters: &VoterSets = &self.log.configuration().voters;
         self.gossip.status.forget_others(voters, me);
         self.gossip.has_news |= own > self.gossip.status.held_by(me) && own > self.gossip.status.commit();

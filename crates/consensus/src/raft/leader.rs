@@ -367,14 +367,14 @@ impl Raft {
 
     /// A follower's log equals this leader's through a slot, durably.
     pub(super) fn holds_through(&mut self, now: Time, from: ReplicaId, through: Slot, effects: &mut Effects) {
-        let (last, decided, resend_after) =
-            (self.log.last_written(), self.decided, self.options.retransmit_after);
+        let (last, decided, gained) = (self.log.last_written(), self.decided, self.gained());
+        let resend_after = self.options.retransmit_after;
         let State::Leader(leader) = &mut self.state else { return };
         // No replica has more of this term than its leader sent.
         let Some(progress) = leader.peers.get_mut(&from).filter(|_| through <= last) else { return };
         let advanced = through > progress.matched;
         progress.matches(through, now, resend_after);
-        progress.repaired(decided);
+        progress.repaired(gained);
         if advanced {
             self.holds_directly(from, through);
             // An answer that comes after a quorum has the slot commits nothing, but it counts as a status.
@@ -439,7 +439,7 @@ impl Raft {
 
     /// How far this leader has come: what is decided, and before it can decide anything what a quorum has of earlier
     /// terms. To bring many entries in small messages may take longer than a leader may make no progress.
-    fn gained(&self) -> Slot {
+    pub(super) fn gained(&self) -> Slot {
         match &self.state {
             State::Leader(leader) => self.decided.max(self.quorum_holds(leader)),
             _ => self.decided,

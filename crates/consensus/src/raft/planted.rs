@@ -41,4 +41,6 @@ pub enum Bug {
     FitByLength,
     /// A leader answers reads at what it has committed itself, although a follower may have committed more.
     ReadAtCommit,
+    /// A replica counts the holders of slots that its log does not have, by the voters that its log names last.
+    CountBeyondLog,
 }

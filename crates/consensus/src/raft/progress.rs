@@ -142,9 +142,9 @@ impl Progress {
         begins
     }
 
-    /// Ends that once the follower has it and what is committed, so that the next round of gossip fits its log.
-    pub(super) fn repaired(&mut self, decided: Slot) {
-        if self.repairs.is_some_and(|through| self.matched >= through.max(decided)) {
+    /// Ends that once the follower has it and all that rounds of gossip leave out, so that the next one fits its log.
+    pub(super) fn repaired(&mut self, gained: Slot) {
+        if self.repairs.is_some_and(|through| self.matched >= through.max(gained)) {
             self.repairs = None;
             self.forget_inflight();
             self.resend = None;

@@ -6,11 +6,11 @@
 //!
 //! The rule: time after the last fault is cut into stretches of [`STRETCH`]. Of a stretch those commands of clients
 //! count that were executed in it, for the first time, and of which it is known whether they were in time. One is in
-//! time if its client heard the reply. It is late if the client had given up before it was executed, or gave up
-//! before it heard the reply: because it had waited for long enough, or because a replica said so
-//! ([`RequestError::Timeout`]). Others do not count: those that were given up before the last fault was over, those
-//! whose replica stopped, those whose replies are not kept any more, and those that a snapshot brought to the replica
-//! that was asked. In a stretch with at least [`LEAST`] commands that count, at least half are in time.
+//! time if its client heard the reply. It is late if the client had given up before it was executed, or gave up before
+//! it heard the reply: because it had waited for long enough, or because a replica said so ([`RequestError::Timeout`]).
+//! Others do not count: those that were asked for before the last fault was over, which may have taken their time;
+//! those whose replica stopped, those whose replies are not kept any more, and those that a snapshot brought to the
+//! replica that was asked. In a stretch with at least [`LEAST`] commands that count, at least half are in time.
 //!
 //! [`RequestError::Timeout`]: synod_replica::RequestError::Timeout
 
@@ -61,7 +61,9 @@ impl Goodput {
 
     /// A client has a new command.
     pub(crate) fn asked(&mut self, payload: &Bytes) {
-        self.open.insert(payload.clone(), Command::default());
+        if self.peace.is_some() {
+            self.open.insert(payload.clone(), Command::default());
+        }
     }
 
     /// Some replica has this command to execute.
@@ -85,9 +87,6 @@ impl Goodput {
         match self.open.get_mut(payload) {
             Some(command) if command.executed.is_none() && !asks_again => {
                 command.given_up = true;
-                if self.peace.is_none() {
-                    self.does_not_count(payload);
-                }
             }
             Some(command) if command.executed.is_none() => {}
             _ => self.count(payload, |stretch| stretch.late += 1),
@@ -101,9 +100,7 @@ impl Goodput {
 
     fn count(&mut self, payload: &Bytes, add: impl FnOnce(&mut Stretch)) {
         let executed = self.open.remove(payload).and_then(|command| command.executed);
-        if let (Some(executed), Some(peace)) = (executed, self.peace)
-            && executed >= peace
-        {
+        if let (Some(executed), Some(peace)) = (executed, self.peace) {
             let place = (executed.since(peace).as_nanos() / STRETCH.as_nanos()) as usize;
             self.stretches.resize(self.stretches.len().max(place + 1), Stretch::default());
             add(&mut self.stretches[place]);
@@ -182,8 +179,18 @@ mod tests {
             violation.detail.contains("of 21 commands that were executed between 5s and 10s"),
             "{violation}"
         );
-        assert!(judged(99, 10, 6, 5, 0).is_ok(), "before the last fault was over");
         assert!(judged(100, 0, 9, 6, 0).is_ok(), "they are too few");
         assert!(judged(100, 0, 9, 7, 0).is_err());
+    }
+
+    #[test]
+    fn what_was_asked_for_before_the_last_fault_was_over_does_not_count() {
+        let mut goodput = Goodput::default();
+        let ids: Vec<Bytes> = (0..LEAST).map(payload).collect();
+        ids.iter().for_each(|id| goodput.asked(id));
+        goodput.peace(at(100));
+        ids.iter().for_each(|id| goodput.executed(at(100), id));
+        ids.iter().for_each(|id| goodput.given_up(id, false));
+        assert!(goodput.check().is_ok());
     }
 }

@@ -178,6 +178,20 @@ impl Plan {
         self.faults.leader = Odds::percent(80);
         self.faults.gap = (timeout, timeout * 6);
         self.faults.lasts = (timeout, timeout * pick(rng, &[4, 20]));
+        if rng.u8(0..3) == 0 {
+            self.outsleep_leases(timeout);
+        }
+    }
+
+    /// Leaders sleep one after the other, each for longer than an election and the whole time of a lease take.
+    fn outsleep_leases(&mut self, timeout: Duration) {
+        self.faults.weights = FaultWeights { pause: 1, ..FaultWeights::default() };
+        self.faults.leader = Odds::ALWAYS;
+        self.faults.long_pauses = Odds::NEVER;
+        self.faults.lasts = (timeout * 4 + Duration::from_secs(4), timeout * 4 + Duration::from_secs(6));
+        self.faults.gap = (self.faults.lasts.1, self.faults.lasts.1 + timeout * 6);
+        self.duration = self.faults.gap.1 * 2;
+        self.clients.leases = 60;
     }
 
     /// The plan of [`Family::Load`]. Returns for how long clients think at most.

@@ -224,6 +224,8 @@ situations! {
     HeldLater = "a replica does not say yet what is not durable";
     /// A follower is the first replica to know that a slot is committed, while its leader leads.
     FollowerCommitsFirst = "a follower commits before its leader";
+    /// It counts the voters of its log, and the leader has an entry that changes them, which has not come there.
+    CommitsByOldVoters = "a follower commits by older voters than its leader's";
     /// A leader chooses a ring without a replica that the ring before had.
     RingShrinks = "a ring leaves a replica out";
     /// A leader chooses a ring with a replica that the ring before had not.
@@ -303,6 +305,7 @@ impl Situation {
             | Situation::PullWaits
             | Situation::HeldLater
             | Situation::FollowerCommitsFirst
+            | Situation::CommitsByOldVoters
                 if !protocol.heeds("replication") =>
             {
                 Err("its leader sends to all, or round a ring")
@@ -536,6 +539,7 @@ mod stories {
             Situation::PullWaits,
             Situation::HeldLater,
             Situation::FollowerCommitsFirst,
+            Situation::CommitsByOldVoters,
         ];
         let ring = [
             Situation::RingShrinks,

@@ -5,7 +5,7 @@ use synod_consensus::{
     raft::{self, Round},
 };
 use synod_replica::{Event, LogRecord, PeerMessage};
-use synod_wire::{Ballot, ReplicaId, Slot};
+use synod_wire::{Ballot, Slot};
 
 use super::{
     Reached, Sight, Situation,
@@ -24,10 +24,30 @@ struct Seen {
     round: (Ballot, u64),
     /// The last slot that it wrote, whether durably or not, and the term of the entry.
     wrote: (Slot, Ballot),
+    /// The last slot that it wrote whose entry changes voters; zero if there is none.
+    change: Slot,
     /// The leader whose round did not fit its log.
     refused: Option<Ballot>,
     /// The replica whose question for entries is the last thing that came.
     asked_by: Option<usize>,
+}
+
+impl Seen {
+    fn writes(&mut self, record: &raft::Record) {
+        match record {
+            raft::Record::Entries { first, entries, .. } => {
+                let slots = (first.0..).map(Slot).zip(entries.iter());
+                for (slot, entry) in slots {
+                    self.wrote = (slot, entry.ballot);
+                    if entry.voters.is_some() {
+                        self.change = slot;
+                    }
+                }
+            }
+            raft::Record::Truncated { from, .. } if *from <= self.change => self.change = Slot::ZERO,
+            _ => {}
+        }
+    }
 }
 
 impl Watcher {
@@ -38,13 +58,10 @@ impl Watcher {
     pub(super) fn see(&mut self, scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
         match *sight {
             Sight::Starts { of, .. } => self.of[of] = Seen::default(),
-            Sight::Appends { of, record: LogRecord::Protocol { record, .. } } => {
-                if let synod_consensus::Record::Raft(raft::Record::Entries { first, entries, .. }) = record
-                    && let Some(last) = entries.last()
-                {
-                    self.of[of].wrote = (Slot(first.0 + entries.len() as u64 - 1), last.ballot);
-                }
-            }
+            Sight::Appends {
+                of,
+                record: LogRecord::Protocol { record: synod_consensus::Record::Raft(record), .. },
+            } => self.of[of].writes(record),
             Sight::Sends { from, to, message: PeerMessage::Protocol { message, .. } } => match message {
                 Message::Raft(raft::Message::Round(round)) => self.sends((from, to), round, reached),
                 Message::Raft(raft::Message::RoundConflict(conflict)) => {
@@ -58,11 +75,17 @@ impl Watcher {
             },
             Sight::Takes { of, event } => self.takes(of, event, reached),
             Sight::Delivers { of, first: true, .. } => {
-                let leads = |leader: ReplicaId| scene.actors[index_of(leader)].face.role == Role::Leader;
-                let led = scene.actors[of].face.leader.is_some_and(leads);
+                let leads = |leader: &usize| scene.actors[*leader].face.role == Role::Leader;
+                let leader = scene.actors[of].face.leader.map(index_of).filter(leads);
                 let follows = scene.actors[of].face.role == Role::Follower;
                 let gossips = self.of[of].round.0 != Ballot::ZERO;
-                reached.mark(Situation::FollowerCommitsFirst, follows && led && gossips);
+                let Some(leader) = leader.filter(|_| follows && gossips) else { return };
+                reached.mark(Situation::FollowerCommitsFirst, true);
+                let wrote = self.of[of].wrote.0;
+                reached.mark(
+                    Situation::CommitsByOldVoters,
+                    wrote > Slot::ZERO && self.of[leader].change > wrote,
+                );
             }
             _ => {}
         }
@@ -184,6 +207,17 @@ pub(super) mod tests {
             "cluster 3 replication=gossip-status status-echoes=0
              elect 1
              tick 2ms
+             deliver 1->2",
+        ),
+        (
+            &[Situation::CommitsByOldVoters],
+            &["raft"],
+            "cluster 3 replication=gossip-status status-echoes=0
+             elect 1
+             run 200ms
+             put 1 k1=1
+             tick 2ms
+             member 1 remove 3
              deliver 1->2",
         ),
         (

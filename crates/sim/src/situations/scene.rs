@@ -259,6 +259,11 @@ impl Scene {
         self.running().filter(|(_, actor)| actor.face.role == Role::Leader)
     }
 
+    /// The replicas that take themselves for the leader, also while they are paused.
+    pub(super) fn claim_to_lead(&self) -> impl Iterator<Item = &Actor> {
+        self.actors.iter().filter(|actor| actor.up && actor.face.role == Role::Leader)
+    }
+
     /// The running replicas.
     pub(super) fn running(&self) -> impl Iterator<Item = (usize, &Actor)> {
         self.actors.iter().enumerate().filter(|(_, actor)| actor.runs())

@@ -8,7 +8,8 @@ use crate::check::LeaseAct;
 pub(super) fn see(scene: &Scene, sight: &Sight<'_>, reached: &mut Reached) {
     match *sight {
         Sight::Leases(acts) => {
-            let two_lead = || scene.leaders().count() > 1;
+            // One that is paused for long would go on with the clock where it left off.
+            let two_lead = || scene.claim_to_lead().count() > 1;
             for act in acts {
                 match *act {
                     LeaseAct::Ended { had_keys, .. } => {

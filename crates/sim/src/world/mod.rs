@@ -310,7 +310,7 @@ impl World {
         self.goodput.peace(peace);
         self.run_until(peace + self.plan.clients.presses_on)?;
         self.run_to_recovery(self.now)?;
-        // Elsewhere faults may have left much to do that was asked for before they ended.
+        // Elsewhere an outage may outlast the last fault, and what was asked for in it comes too late.
         if self.plan.family == Family::Load {
             self.goodput.check()?;
         }

@@ -388,6 +388,14 @@ fn plan_of_gossip(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
             plan.clients.direct = 16;
             plan.clients.think = (Duration::ZERO, timeout / 20);
         }
+        // A replica lacks changes by which many voters come or go, and hears all the same who holds what.
+        raft::Bug::CountBeyondLog => {
+            plan.replicas = 3;
+            plan.changes =
+                ChangePlan { spares: SPARES_MAX, burst_max: 4, stale: Odds::NEVER, ..plan.changes };
+            plan.faults.weights = FaultWeights { change: 8, partial: 6, crash: 2, ..FaultWeights::default() };
+            plan.settings.consensus.raft.append_bytes_max = 1;
+        }
         _ => {}
     }
     plan
@@ -544,6 +552,15 @@ fn plan_of_identities(seed: u64, protocol: ProtocolKind, bug: Bug) -> Plan {
 fn every_planted_bug_of_identities_is_found_and_nothing_without_it() {
     for &(_, protocol) in ProtocolKind::ALL {
         Bug::IDENTITY.iter().for_each(|&bug| find(protocol, bug, plan_of_identities));
+    }
+}
+
+#[test]
+fn a_replica_that_admits_everything_is_found_under_load() {
+    for &(_, protocol) in ProtocolKind::ALL {
+        find(protocol, Bug::AdmitEverything, |seed, protocol, _| {
+            Plan::draw_general(seed, protocol, Plan::draw_election(seed, protocol)).of_family(Family::Load)
+        });
     }
 }
 

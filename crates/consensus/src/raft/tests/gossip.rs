@@ -222,11 +222,23 @@ fn a_round_has_at_most_the_bytes_of_a_message_and_the_next_one_goes_on_where_it_
     let told: Vec<Round> = rounds(&effects).into_iter().map(|(_, round, _)| round).collect();
     let pages: Vec<_> = told.iter().map(|round| (round.prev.0, round.entries.len())).collect();
     assert_eq!(pages[..3], [(0, 2), (2, 2), (4, 2)], "nobody has answered yet");
+    let (ballot, number) = (ballot(2, R1), told[2].number);
+    for from in [R2, R3] {
+        let reply = Message::RoundReply { ballot, number: told[0].number, through: Slot(2) };
+        assert!(delivered(&leader.receive(from, reply)).is_empty(), "it is of an earlier term");
+    }
+    let mut again = Vec::new();
+    for _ in 0..20 {
+        again.extend(rounds(&leader.wait(T / 20)));
+    }
+    let pages: Vec<_> = again.iter().map(|(_, round, _)| (round.prev.0, round.entries.len())).collect();
+    let with_entries: Vec<_> = pages.iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(with_entries[..2], [&(2, 2), &(4, 2)], "a quorum has the first page: {pages:?}");
+    assert!(pages.iter().all(|&(prev, count)| count > 0 || prev == 0), "an empty round fits more logs");
     for round in &told {
         let bytes: usize = round.entries.iter().map(|entry| entry.batch.bytes().len()).sum();
         assert!(bytes <= bytes_max, "{bytes} in round {}", round.number);
     }
-    let (ballot, number) = (ballot(2, R1), told[2].number);
     let mut decided = 0;
     for from in [R2, R3] {
         let reply = Message::RoundReply { ballot, number, through: Slot(6) };
