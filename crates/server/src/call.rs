@@ -37,6 +37,10 @@ use crate::{
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_TIMEOUT: &str = "grpc-timeout";
+const GRPC_ENCODING: &str = "grpc-encoding";
+const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+/// How messages of clients may be compressed.
+const GZIP: HeaderValue = HeaderValue::from_static("gzip");
 /// etcd's header for calls that are to be refused, and streams that are to end, when there is no leader.
 const NEEDS_LEADER: &str = "hasleader";
 /// The calls that last as long as their clients want.
@@ -522,6 +526,15 @@ fn deadline(head: &Parts) -> Result<Deadline, Refusal> {
     if !head.headers.get(header::CONTENT_TYPE).is_some_and(is_grpc) {
         let status = Status::invalid_argument("the content type is not application/grpc");
         return Err(Refusal::from(status).with(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    let encoding = head.headers.get(GRPC_ENCODING);
+    if let Some(encoding) = encoding.filter(|encoding| *encoding != "identity" && *encoding != GZIP) {
+        // The text is that of gRPC's Go implementation, which clients of etcd know.
+        let encoding = encoding.to_str().unwrap_or_default();
+        let text = format!("grpc: Decompressor is not installed for grpc-encoding \"{encoding}\"");
+        let mut refusal = Refusal::from(Status::unimplemented(text));
+        refusal.0.headers_mut().insert(GRPC_ACCEPT_ENCODING, GZIP);
+        return Err(refusal);
     }
     let Some(value) = head.headers.get(GRPC_TIMEOUT) else { return Ok(Deadline::NONE) };
     let timeout = timeout(value).ok_or_else(|| {

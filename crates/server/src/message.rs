@@ -1,7 +1,10 @@
 //! Messages of gRPC: five bytes that tell whether the message is compressed and how long it is, then protobuf.
+//!
+//! Messages of clients may be compressed with gzip, the only encoding that etcd's server takes. Answers never are.
 
 use std::{
     future::poll_fn,
+    io::Read,
     mem,
     pin::pin,
     task::{Context, Poll, ready},
@@ -9,6 +12,7 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use flate2::read::MultiGzDecoder;
 use futures_util::FutureExt;
 use h2::RecvStream;
 use prost::Message;
@@ -26,6 +30,9 @@ use crate::{
 
 /// Bytes before each message: a flag for compression, and the length.
 const PREFIX_BYTES: usize = 5;
+
+/// The flag of a message that is compressed.
+const PACKED: u8 = 1;
 
 /// How long a request's body may make no progress. The bytes that have arrived are kept in memory until then.
 pub(crate) const COME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -143,13 +150,16 @@ impl<'a> RequestBody<'a> {
         if body.is_empty() {
             body = pieces.join();
         }
-        let Some(&[_, a, b, c, d]) = body.first_chunk() else {
+        let Some(&[flag, a, b, c, d]) = body.first_chunk() else {
             return Err(malformed("it is shorter than a message's prefix"));
         };
         if u32::from_be_bytes([a, b, c, d]) as usize != body.len() - PREFIX_BYTES {
             return Err(malformed("it ends before its message does"));
         }
         body.advance(PREFIX_BYTES);
+        if flag == PACKED {
+            body = unpacked(&body, self.bounds.message_bytes_max, self.charge)?;
+        }
         self.mark.into_iter().for_each(Mark::works);
         if !self.charge.grow(self.bounds.cost(&body, self.shape)?) {
             return Err(too_many());
@@ -223,7 +233,12 @@ impl<'a> ClientMessages<'a> {
                     self.buffer = BytesMut::from(&self.buffer[..]);
                 }
                 self.charge.give_back(message.len() as u64);
-                message.advance(PREFIX_BYTES);
+                let flag = message.get_u8();
+                message.advance(PREFIX_BYTES - 1);
+                if flag == PACKED {
+                    message = unpacked(&message, self.bounds.message_bytes_max, self.charge)?;
+                    self.charge.give_back(message.len() as u64);
+                }
                 // The reader of the messages charges what it keeps of each.
                 self.bounds.cost(&message, self.shape)?;
                 return M::decode(message).map(Some).map_err(|error| malformed(&error.to_string()));
@@ -293,12 +308,7 @@ pub(crate) async fn drain(mut body: RecvStream) {
 /// How many bytes the message has that begins here, if that can be seen yet.
 fn announced(head: &[u8], message_bytes_max: usize) -> Result<Option<usize>, Status> {
     match head.first() {
-        None | Some(0) => {}
-        Some(1) => {
-            return Err(Status::unimplemented(
-                "compressed messages are not supported; send them as they are",
-            ));
-        }
+        None | Some(&(0 | PACKED)) => {}
         Some(flag) => return Err(malformed(&format!("{flag} is no compression flag; 0 and 1 are"))),
     }
     let Some(&[_, a, b, c, d]) = head.first_chunk() else { return Ok(None) };
@@ -309,6 +319,30 @@ fn announced(head: &[u8], message_bytes_max: usize) -> Result<Option<usize>, Sta
         return Err(Status::resource_exhausted(text));
     }
     Ok(Some(len))
+}
+
+/// Unpacks a message of a client, which may become as long as one that is not compressed. What it takes is added to the
+/// charge as it grows.
+fn unpacked(packed: &[u8], message_bytes_max: usize, charge: &Charge) -> Result<Bytes, Status> {
+    let (mut reader, mut pieces) = (MultiGzDecoder::new(packed), Pieces::default());
+    let mut piece = [0; 8 << 10];
+    loop {
+        let len = match reader.read(&mut piece) {
+            Ok(0) => return Ok(pieces.join()),
+            Ok(len) => len,
+            Err(error) => return Err(malformed(&format!("its gzip cannot be unpacked: {error}"))),
+        };
+        if pieces.len() + len > message_bytes_max {
+            // The text is that of gRPC's Go implementation, which clients of etcd know.
+            let text =
+                format!("grpc: received message after decompression larger than max {message_bytes_max}");
+            return Err(Status::resource_exhausted(text));
+        }
+        if !charge.grow(len as u64) {
+            return Err(too_many());
+        }
+        pieces.put(Bytes::copy_from_slice(&piece[..len]));
+    }
 }
 
 fn broke_off(error: &h2::Error) -> Status {

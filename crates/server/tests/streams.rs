@@ -5,6 +5,7 @@
 mod common;
 
 use std::{
+    io::Write,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -18,12 +19,13 @@ use common::{
     http2::{SOON, begin, call, finish, framed, http2, http2_with, post, read},
     replica, serve,
 };
+use flate2::{Compression, write::GzEncoder};
 use h2::{Reason, RecvStream, SendStream, client::SendRequest};
 use http::Request;
 use prost::Message;
 use synod_api::etcdserverpb::{
-    DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, RangeResponse, RangeStreamResponse,
-    RequestOp, TxnRequest, kv_client::KvClient, maintenance_client::MaintenanceClient,
+    DeleteRangeRequest, HashKvRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest, RangeResponse,
+    RangeStreamResponse, RequestOp, TxnRequest, kv_client::KvClient, maintenance_client::MaintenanceClient,
     range_request::SortTarget, request_op::Request as Op,
 };
 use synod_server::{Config, Consistency, InMemory, Replica, RequestError, Server};
@@ -228,14 +230,48 @@ async fn what_is_not_grpc_is_told_so() {
     let answer = call(&send, post("/etcdserverpb.KV/Nothing"), &body).await;
     assert_eq!((answer.http_status, answer.grpc_status.as_str()), (200, "12"));
     assert_eq!(answer.grpc_message, "unknown%20method%20Nothing%20for%20service%20etcdserverpb.KV");
-    let mut compressed = body.clone();
-    compressed[0] = 1;
-    let answer = call(&send, post(PUT).header("grpc-encoding", "gzip"), &compressed).await;
-    assert_eq!(answer.grpc_status, "12");
-    assert!(answer.grpc_message.starts_with("compressed%20messages"), "{}", answer.grpc_message);
     let twice = [&body[..], &body].concat();
     assert_eq!(call(&send, post(PUT), &twice).await.grpc_status, "13");
     assert_eq!(call(&send, post(PUT), &body).await.grpc_status, "0");
+}
+
+/// A message that is compressed with gzip.
+fn packed(message: &[u8]) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(message).unwrap();
+    let packed = packed.finish().unwrap();
+    let len = u32::try_from(packed.len()).unwrap().to_be_bytes();
+    [&[1], &len[..], &packed].concat()
+}
+
+#[tokio::test]
+async fn messages_may_come_as_gzip_and_are_bounded_by_what_they_become() {
+    let server = serve(&config(), replica());
+    let send = http2(&server).await;
+    let gzip = || post(PUT).header("grpc-encoding", "gzip");
+    let plain = framed(&put("k"));
+    assert_eq!(call(&send, gzip(), &packed(&plain[5..])).await.grpc_status, "0");
+    assert_eq!(call(&send, gzip(), &plain).await.grpc_status, "0", "not every message has to be");
+    let renewal = LeaseKeepAliveRequest { id: 7 }.encode_to_vec();
+    let keep_alive = || post("/etcdserverpb.Lease/LeaseKeepAlive").header("grpc-encoding", "gzip");
+    let twice = call(&send, keep_alive(), &[packed(&renewal), packed(&renewal)].concat()).await;
+    assert_eq!(twice.grpc_status, "0");
+    let once = call(&send, keep_alive(), &packed(&renewal)).await;
+    assert_eq!(twice.body.len(), 2 * once.body.len(), "a message of a stream each");
+    let large = framed(&PutRequest { value: vec![7; 64 << 20].into(), ..put("k") });
+    let bomb = packed(&large[5..]);
+    assert!(bomb.len() < 1 << 20);
+    let answer = call(&send, gzip(), &bomb).await;
+    assert_eq!(answer.grpc_status, "8");
+    assert!(answer.grpc_message.contains("after%20decompression%20larger"), "{}", answer.grpc_message);
+    let mut torn = packed(&plain[5..]);
+    // Eight bytes at the end are a checksum and a length.
+    *torn.iter_mut().nth_back(7).unwrap() ^= 1;
+    assert_eq!(call(&send, gzip(), &torn).await.grpc_status, "13");
+    let answer = call(&send, post(PUT).header("grpc-encoding", "deflate"), &plain).await;
+    assert_eq!((answer.grpc_status.as_str(), answer.accepts.as_str()), ("12", "gzip"));
+    assert!(answer.grpc_message.contains("not%20installed"), "{}", answer.grpc_message);
+    assert_eq!(call(&send, post(PUT), &plain).await.grpc_status, "0");
 }
 
 #[tokio::test]

@@ -55,6 +55,8 @@ pub struct Answer {
     pub http_status: u16,
     pub grpc_status: String,
     pub grpc_message: String,
+    /// The encodings of messages that a refusal names.
+    pub accepts: String,
     pub body: Bytes,
 }
 
@@ -69,7 +71,13 @@ pub async fn finish(response: ResponseFuture) -> Answer {
             trailers = last;
         }
         let text = |name| trailers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned();
-        Answer { http_status, grpc_status: text("grpc-status"), grpc_message: text("grpc-message"), body }
+        Answer {
+            http_status,
+            grpc_status: text("grpc-status"),
+            grpc_message: text("grpc-message"),
+            accepts: text("grpc-accept-encoding"),
+            body,
+        }
     };
     timeout(SOON, answer).await.expect("it is answered")
 }
