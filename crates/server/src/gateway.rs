@@ -213,7 +213,11 @@ impl<R: Replica> Gateway<R> {
         metadata(&head.headers, &mut passed);
         let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
         // The call is refused for that later, but its body would have been translated.
-        let of_strangers = self.store.is_known(&path, &Caller::of(&passed, self.client.1.as_ref())).await?;
+        let of_strangers =
+            match self.store.is_known(&path, &Caller::of(&passed, self.client.1.as_ref())).await {
+                Err(status) if method.is_server_streaming() => return Ok(failed(&status)),
+                of_strangers => of_strangers?,
+            };
         let body = self.body(body, of_strangers, &held.0).await?;
         let (bounds, lane) = (self.store.bounds(), self.lane.get_or_init(|| self.store.lane(self.client.0)));
         let (requests, held) = translated(body, method, bounds, held, lane).await?;
@@ -246,12 +250,14 @@ impl<R: Replica> Gateway<R> {
         // The server reads the messages of a client that sends many as it answers them.
         let unread_bytes = if method.is_client_streaming() { requests_bytes } else { 0 };
         held.0.shrink_to(REQUEST_BYTES + unread_bytes + answer_bytes);
-        if head.headers.contains_key("grpc-status") {
-            outcome(&head.headers)?;
-        }
+        let refused = head.headers.contains_key("grpc-status").then(|| outcome(&head.headers)).transpose();
         if method.is_server_streaming() {
-            return Ok(streamed(Messages::new(answers, held), shape, lane.clone()));
+            return Ok(match refused {
+                Ok(_) => streamed(Messages::new(answers, held), shape, lane.clone()).await,
+                Err(status) => failed(&status),
+            });
         }
+        refused?;
         let message = whole(&mut answers, &held.0, changes(&path)).await?;
         let mut answer = if message.len() <= SMALL_BYTES {
             let object = object(message, shape)?;
@@ -554,16 +560,36 @@ fn outcome(trailers: &HeaderMap) -> Result<(), Status> {
     }
 }
 
-/// An answer of one object after another: `{"result": ...}`, or at last `{"error": ...}`.
-fn streamed(messages: Messages, shape: &'static Shape, lane: Lane) -> Answer {
-    let lines = Lines { messages, shape, lane, source: None, made: Vec::new().into_iter() };
-    let chunks = stream::unfold(lines, async |mut lines| {
-        let chunk = lines.chunk().await?;
-        Some((chunk.map(Frame::data), lines))
+/// An answer of one object after another: `{"result": ...}`, or at last `{"error": ...}`. It begins with the first one,
+/// since its code of HTTP tells of a failure that comes before.
+async fn streamed(messages: Messages, shape: &'static Shape, lane: Lane) -> Answer {
+    let mut lines =
+        Lines { messages, shape, lane, source: None, made: Vec::new().into_iter(), failure: None };
+    let first = lines.chunk().await;
+    if let Some(status) = &lines.failure {
+        return failed(status);
+    }
+    let chunks = stream::unfold((first, lines), async |(first, mut lines)| {
+        let chunk = match first {
+            Some(first) => first,
+            None => lines.chunk().await?,
+        };
+        Some((chunk.map(Frame::data), (None, lines)))
     });
     let mut answer = Response::new(StreamBody::new(chunks).boxed_unsync());
     answer.headers_mut().insert(header::CONTENT_TYPE, JSON);
     answer
+}
+
+/// The answer to a call for a stream that fails before its first message.
+fn failed(status: &Status) -> Answer {
+    text(failure_line(status), status_of(status.code()))
+}
+
+/// The last line of a stream that fails. It has never had the `error` of other refusals.
+fn failure_line(status: &Status) -> Bytes {
+    let line = json!({"error": {"code": status.code() as i32, "message": status.message()}});
+    (line.to_string() + "\n").into()
 }
 
 /// What is before and after the object of a line.
@@ -578,6 +604,8 @@ struct Lines {
     /// What is still to be made of a line, if it is long, and what is made.
     source: Option<Source>,
     made: vec::IntoIter<Bytes>,
+    /// Why the answer ends, if it fails.
+    failure: Option<Status>,
 }
 
 impl Lines {
@@ -599,7 +627,9 @@ impl Lines {
         };
         Some(Ok(line.unwrap_or_else(|status| {
             self.messages.ended = true;
-            Bytes::from(json!({"error": of_status(&status)}).to_string() + "\n")
+            let line = failure_line(&status);
+            self.failure = Some(status);
+            line
         })))
     }
 
@@ -631,7 +661,11 @@ fn untranslated() -> Status {
 }
 
 fn refusal(status: &Status, code: StatusCode) -> Answer {
-    let body = Full::new(Bytes::from(of_status(status).to_string()));
+    text(of_status(status).to_string().into(), code)
+}
+
+fn text(text: Bytes, code: StatusCode) -> Answer {
+    let body = Full::new(text);
     let mut answer = Response::new(body.map_err(|never| match never {}).boxed_unsync());
     *answer.status_mut() = code;
     answer.headers_mut().insert(header::CONTENT_TYPE, JSON);

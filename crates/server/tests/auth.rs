@@ -722,6 +722,32 @@ async fn a_body_of_a_stranger_is_not_translated_where_users_count() {
     assert!(of("/v3/auth/status", "", "{}").await.contains("\"enabled\":true"));
 }
 
+/// A stream that fails before its first message has the code of HTTP, and its body is the line with which it would end.
+#[tokio::test]
+async fn refused_streams_have_the_code_of_http_and_the_shape_of_their_last_line() {
+    let server = server();
+    let (_users, token) = Users::enabled(&server).await;
+    let own = format!("authorization: {token}\r\n");
+    let calls = [
+        ("maintenance/snapshot", "{}"),
+        ("kv/rangestream", r#"{"key": "YQ=="}"#),
+        ("lease/keepalive", r#"{"ID": "5"}"#),
+    ];
+    let line =
+        |code: i32, text: &str| format!("\r\n\r\n{{\"error\":{{\"code\":{code},\"message\":\"{text}\"}}}}\n");
+    for (path, body) in calls {
+        let told = post_json(&server, &format!("/v3/{path}"), "", body).await;
+        assert!(told.starts_with("HTTP/1.1 400"), "{path}: {told}");
+        assert!(told.ends_with(&line(3, "etcdserver: user name is empty")), "{path}: {told}");
+    }
+    let told = post_json(&server, "/v3/kv/rangestream", &own, r#"{"key": "eA=="}"#).await;
+    assert!(told.starts_with("HTTP/1.1 403"), "{told}");
+    assert!(told.ends_with(&line(7, "etcdserver: permission denied")), "{told}");
+    // No stream has begun.
+    let told = post_json(&server, "/v3/kv/rangestream", &own, "{no}").await;
+    assert!(told.starts_with("HTTP/1.1 400") && told.contains("\"error\":\"key must be"), "{told}");
+}
+
 /// A change of users or roles is no reason to lose a place in a queue.
 #[tokio::test]
 async fn who_waits_for_a_lock_keeps_its_place_when_users_change() {
