@@ -76,7 +76,10 @@ impl From<synod_client::Error> for Failure {
         match error {
             synod_client::Error::Config { .. } => Failure::usage(error),
             // The message is the server's own, which is etcd's: scripts match on it.
-            synod_client::Error::Refused { message, .. } => Failure::failed(message),
+            synod_client::Error::Refused { message, .. } => {
+                let hint = refused(&message).map(str::to_owned);
+                Failure::failed(message).with_hint(hint)
+            }
             synod_client::Error::Unavailable { reached: false, .. } => {
                 let failure = Failure::failed(error);
                 let hint = if failure.message.contains("certificate") {
@@ -93,5 +96,23 @@ impl From<synod_client::Error> for Failure {
             }
             _ => Failure::failed(error),
         }
+    }
+}
+
+/// What to do about a refusal, where that is not obvious.
+fn refused(message: &str) -> Option<&'static str> {
+    if message.ends_with("database space exceeded") {
+        Some(
+            "the store is full, and puts are refused until there is room: delete keys, `synod compact REVISION` with the \
+             revision that `synod get KEY -w json` shows, then `synod alarm disarm`. `synod status` shows the size, and \
+             --quota-backend-bytes of `serve` is the bound",
+        )
+    } else if message.ends_with("corrupt cluster") {
+        Some(
+            "the contents of members differ (`synod alarm list`): replace those that differ from most, `synod member \
+             replace`, then `synod alarm disarm`",
+        )
+    } else {
+        None
     }
 }

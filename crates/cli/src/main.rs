@@ -3,6 +3,7 @@
 //! There is no logic here beyond wiring and presentation: `serve` puts the replica, the key-value store and the server
 //! together, the other commands ask a cluster, or run another crate's tool.
 
+mod alarm;
 mod client;
 mod dev;
 mod failure;
@@ -106,6 +107,8 @@ enum Command {
     /// Forget versions that no read at or after a revision can see
     #[command(visible_alias = "compaction")]
     Compact(kv::CompactArgs),
+    /// Show and clear alarms: a full store, or members whose contents differ
+    Alarm(alarm::AlarmArgs),
     /// Show every replica as it sees itself
     Status(status::StatusArgs),
     /// Print what the cluster decides, as it does
@@ -177,6 +180,7 @@ fn dispatch(matches: &ArgMatches, told: &[String]) -> Result<ExitCode, Failure> 
         Command::Watch(args) => watch::run(args),
         Command::Lease(args) => lease::run(args),
         Command::Compact(args) => kv::compact(args),
+        Command::Alarm(args) => alarm::run(args),
         Command::Status(args) => status::run(args),
         Command::Tail(args) => tail::run(&args),
         Command::Member(args) => member::run(args),

@@ -148,8 +148,48 @@ fn a_missing_quorum_is_called_that_within_the_time_that_a_command_has() {
     for what in [&["put", "a", "c"][..], &["get", "a"], &["member", "list"], &["compact", "1"]] {
         let answer = ask(&[what, &["--command-timeout", "2500ms"]].concat());
         let quorum = "1 of 3 voters answers (n1), and 2 have to. Start n2, n3;";
-        refused(&answer, 1, &["etcdserver: no leader", quorum, "A quorum is gone"]);
+        refused(&answer, 1, &["etcdserver: no leader", quorum, "A quorum is lost for good"]);
     }
+}
+
+#[test]
+fn a_full_store_is_told_and_takes_puts_again_once_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--election-timeout=300", "--quota-backend-bytes=2MiB"];
+    let cluster = Cluster::start(Path::new(SYNOD), folder.path(), 1, &flags);
+    let endpoint = cluster.endpoints().swap_remove(0);
+    let ask = |what: &[&str]| synod(&[what, &["--endpoints", &endpoint]].concat());
+    let text =
+        |output: Output| String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr);
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < WAIT_MAX, "{what}\n{}", cluster.said(0));
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until("it serves", &|| ask(&["put", "a", "b"]).status.success());
+    let value = "v".repeat(100_000);
+    until("it is full", &|| !ask(&["put", "large", &value]).status.success());
+    refused(
+        &ask(&["put", "a", "c"]),
+        1,
+        &["database space exceeded", "hint: the store is full", "synod alarm disarm"],
+    );
+    assert!(text(ask(&["alarm", "list"])).contains("alarm:NOSPACE"));
+    assert!(text(ask(&["status"])).contains("the store is full (alarm NOSPACE of n1)"));
+    until("it is in the log", &|| cluster.said(0).contains("the alarm NOSPACE is raised"));
+    // The newest revision is that of the last put.
+    let at = text(ask(&["get", "large", "-w", "json"]));
+    let revision: serde_json::Value = serde_json::from_str(&at).unwrap();
+    let revision = revision["header"]["revision"].to_string();
+    assert!(ask(&["del", "large"]).status.success());
+    let newest = (revision.parse::<i64>().unwrap() + 1).to_string();
+    let told = text(ask(&["compact", &newest, "--disarm"]));
+    assert_eq!(told, format!("compacted revision {newest}\ncleared 1 alarm\n"));
+    assert_eq!(text(ask(&["put", "a", "c"])), "OK\n");
+    assert_eq!(text(ask(&["alarm", "disarm"])), "");
+    until("that is in the log", &|| cluster.said(0).contains("the alarm NOSPACE is cleared"));
 }
 
 /// `synod dev`, with its output line by line.

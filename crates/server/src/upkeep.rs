@@ -12,7 +12,7 @@ use std::{
 
 use prost::Message;
 use synod_api::{
-    etcdserverpb::{AlarmType, HashKvRequest, HashKvResponse},
+    etcdserverpb::{AlarmMember, AlarmType, HashKvRequest, HashKvResponse},
     synod::v1::{
         KvHashCheck, KvQuery, KvStatus, KvStatusRequest, kv_answer::Answer, kv_command::Command,
         kv_query::Query, kv_reply::Reply,
@@ -23,6 +23,7 @@ use synod_kv::{
     Comparer, KvError,
     upkeep::{Comparisons, Done, Judged, Keeper, Known, Question, Task, Verdict, of_member},
 };
+use synod_wire::ReplicaId;
 use tokio::{
     runtime::Builder,
     select,
@@ -162,7 +163,12 @@ struct Caretaking<R> {
     keeper: Keeper,
     /// The caller that waits for this replica to compare itself at its start, and until when.
     at_start: Option<(WantsVerdict, Instant)>,
+    /// The alarms that were raised when this thread last looked.
+    alarms: Vec<AlarmMember>,
 }
+
+/// How often this thread looks for alarms, to write down which are raised and cleared.
+const ALARMS_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<R: Replica> Caretaking<R> {
     fn new(config: UpkeepConfig, replica: R, hashes: Hashes) -> Caretaking<R> {
@@ -171,12 +177,13 @@ impl<R: Replica> Caretaking<R> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let round = u64::try_from(since.as_nanos()).unwrap_or(0) ^ (member << 56);
         let keeper = Keeper::new(config, member, round, Duration::ZERO);
-        Caretaking { config, replica, member, hashes, began: Instant::now(), keeper, at_start: None }
+        let (began, alarms) = (Instant::now(), Vec::new());
+        Caretaking { config, replica, member, hashes, began, keeper, at_start: None, alarms }
     }
 
     async fn run(mut self, mut wanted: mpsc::Receiver<WantsVerdict>) {
         loop {
-            let far = Instant::now() + Duration::from_secs(3600);
+            let far = Instant::now() + ALARMS_INTERVAL;
             let due = self.keeper.due().map_or(far, |due| self.began + due);
             let gives_up = self.at_start.as_ref().map_or(far, |(_, until)| *until);
             select! {
@@ -207,8 +214,9 @@ impl<R: Replica> Caretaking<R> {
         }
     }
 
-    async fn known(&self) -> Known {
+    async fn known(&mut self) -> Known {
         let status = status(&self.replica).await.unwrap_or_default();
+        self.log_alarms(&status.alarms);
         Known {
             revision: status.revision,
             compact_revision: status.compact_revision,
@@ -217,6 +225,27 @@ impl<R: Replica> Caretaking<R> {
             members: self.replica.group().members.len(),
             forked_with: self.replica.status().forked_with.into_iter().map(|id| id.0).collect(),
         }
+    }
+
+    /// Writes down which alarms were raised or cleared since the last look.
+    fn log_alarms(&mut self, raised: &[AlarmMember]) {
+        let group = self.replica.group();
+        let name = |of: &AlarmMember| group.name_of(ReplicaId(of.member_id));
+        for alarm in raised.iter().filter(|alarm| !self.alarms.contains(alarm)) {
+            let (kind, member) = (alarm.alarm().as_str_name(), name(alarm));
+            match alarm.alarm() {
+                AlarmType::Nospace => error!(
+                    member,
+                    "the alarm {kind} is raised: the store is full, and puts are refused until keys are deleted, old \
+                     revisions are compacted, and the alarm is cleared (`synod alarm disarm`)"
+                ),
+                _ => error!(member, "the alarm {kind} is raised: writes are refused until it is cleared"),
+            }
+        }
+        for alarm in self.alarms.iter().filter(|alarm| !raised.contains(alarm)) {
+            info!(member = name(alarm), "the alarm {} is cleared", alarm.alarm().as_str_name());
+        }
+        self.alarms = raised.to_vec();
     }
 
     async fn carry_out(&mut self, task: &Task) -> Done {

@@ -103,6 +103,50 @@ fn comments_fit_on_a_screen() {
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
 
+/// The pages that a text names, each with the title before it, if there is one: `'A title' in docs/page.md`, or with double
+/// quotes.
+fn pointers(text: &str) -> Vec<(Option<&str>, &str)> {
+    let places = text.match_indices("docs/").map(|(at, _)| at);
+    let named = places.filter_map(|at| {
+        let page = &text[at..at + text[at..].find(".md")? + 3];
+        let is_name = |it: char| it.is_ascii_alphanumeric() || "-/._".contains(it);
+        let before = text[..at].strip_suffix(" in ");
+        let title = before.and_then(|before| {
+            let quote = before.chars().next_back().filter(|it| "'\"".contains(*it))?;
+            before[..before.len() - 1].rsplit(quote).next()
+        });
+        page.chars().all(is_name).then_some((title, page))
+    });
+    named.collect()
+}
+
+/// What the program tells people to read is there.
+#[test]
+fn messages_point_to_pages_and_titles_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (mut count, mut missing) = (0, Vec::new());
+    for path in files(&[".rs"]).into_iter().filter(|path| !path.ends_with("wire/tests/tidy.rs")) {
+        let code = fs::read_to_string(&path).unwrap();
+        // A string may go on in the next line.
+        let words = code.replace("\\\n", "").replace("\\\"", "\"");
+        let text = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (title, page) in pointers(&text) {
+            let there = fs::read_to_string(root.join(page)).unwrap_or_default();
+            let is_there = title.map_or(!there.is_empty(), |title| {
+                there
+                    .lines()
+                    .any(|line| line.trim_start_matches('#').trim() == title && line.starts_with('#'))
+            });
+            count += usize::from(title.is_some());
+            if !is_there {
+                missing.push(format!("{}: {title:?} in {page}", path.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(count > 3 || !root.join("ARCHITECTURE.md").exists(), "{count} titles");
+}
+
 #[test]
 fn the_check_of_words_finds_them() {
     assert!(has_word("it can not", "can not") && has_word("whoever leads", "whoever"));

@@ -14,7 +14,7 @@ pub use self::{
     ops::{Range, lease_id},
     print::{GetStyle, header_json, kv_json, kv_lines},
 };
-use crate::{client::ClientArgs, failure::Failure};
+use crate::{alarm, client::ClientArgs, failure::Failure};
 
 /// Arguments of `synod put`.
 #[derive(Clone, Debug, Args)]
@@ -67,8 +67,8 @@ pub struct CompactArgs {
     /// (`serve --groups`). The revision is that group's.
     #[arg(long)]
     group: Option<u16>,
-    /// Then clear the group's alarms: a group whose store was full takes puts again. A revision is not needed.
-    #[arg(long, requires = "group")]
+    /// Then clear all alarms, or those of the group: a store that was full takes puts again. A revision is not needed.
+    #[arg(long)]
     disarm: bool,
     #[command(flatten)]
     client: ClientArgs,
@@ -112,7 +112,6 @@ pub fn txn(args: TxnArgs) -> Result<(), Failure> {
 
 pub fn compact(args: CompactArgs) -> Result<(), Failure> {
     let client = args.client.client()?;
-    let disarmed = args.group.filter(|_| args.disarm);
     // One run: connections end with it.
     let (compacted, cleared) = args.client.run(async {
         let compacted = match args.revision {
@@ -125,17 +124,18 @@ pub fn compact(args: CompactArgs) -> Result<(), Failure> {
                 })
             }
         };
-        let cleared = match disarmed {
+        let cleared = match args.group {
+            _ if !args.disarm => 0,
             Some(group) => client.disarm_in(group).await?.len(),
-            None => 0,
+            None => alarm::disarm(&client).await?.len(),
         };
         Ok((compacted, cleared))
     })?;
     if let Some((response, revision)) = compacted.zip(args.revision) {
         print::compact(args.client.write_out, revision, &response)?;
     }
-    if let Some(group) = disarmed {
-        print::disarm(args.client.write_out, group, cleared)?;
+    if args.disarm {
+        print::disarm(args.client.write_out, args.group, cleared)?;
     }
     Ok(())
 }

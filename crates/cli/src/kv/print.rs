@@ -96,10 +96,14 @@ pub fn compact(format: Format, revision: i64, response: &CompactionResponse) -> 
     }
 }
 
-pub fn disarm(format: Format, group: u16, cleared: usize) -> Result<(), Failure> {
+pub fn disarm(format: Format, group: Option<u16>, cleared: usize) -> Result<(), Failure> {
     match format {
         Format::Json => output::print_json(&object([("cleared", cleared.into())])),
-        _ => output::print(format!("cleared {cleared} alarms of group {group}\n").as_bytes()),
+        _ => {
+            let alarms = if cleared == 1 { "alarm" } else { "alarms" };
+            let of_group = group.map_or_else(String::new, |group| format!(" of group {group}"));
+            output::print(format!("cleared {cleared} {alarms}{of_group}\n").as_bytes())
+        }
     }
 }
 

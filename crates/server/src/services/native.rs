@@ -9,6 +9,7 @@ use prost::{
     encoding::{DecodeContext, decode_key, skip_field},
 };
 use synod_api::{
+    etcdserverpb::{AlarmMember, AlarmType},
     shards::{self, ENDPOINTS, NOT_HERE, Unroutable},
     synod::v1::{
         self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvCommand, KvQuery,
@@ -282,7 +283,14 @@ impl<R: Replica> Store<R> {
             }
             groups
         };
-        let KvStatus { revision, size_bytes, .. } = summed(stores);
+        let KvStatus { revision, size_bytes, alarms, .. } = summed(stores);
+        let mut troubles = self.troubles(status.troubles);
+        for raised in &alarms {
+            let trouble = trouble(raised, &group.name_of(ReplicaId(raised.member_id)));
+            if !troubles.contains(&trouble) {
+                troubles.push(trouble);
+            }
+        }
         let leader_name = status.leader.map_or_else(String::new, |leader| group.name_of(leader));
         let (received, total) = status.receiving.unwrap_or_default();
         Ok(StatusResponse {
@@ -320,7 +328,7 @@ impl<R: Replica> Store<R> {
             slots_missing: status.missing,
             sources: status.sources,
             without_memory: groups.iter().any(|group| group.without_memory),
-            troubles: self.troubles(status.troubles),
+            troubles,
             waits_for: status.waits_for,
             groups,
         })
@@ -378,6 +386,21 @@ impl<R: Replica> Store<R> {
         let group = self.change(&replica, expected, change).await?;
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
         Ok(ChangeResponse { group: Some(group.into()), added })
+    }
+}
+
+/// What an operator is told of an alarm.
+fn trouble(raised: &AlarmMember, member: &str) -> String {
+    match raised.alarm() {
+        AlarmType::Nospace => format!(
+            "the store is full (alarm NOSPACE of {member}), and puts are refused: delete keys, forget old revisions (`synod \
+             compact`), then `synod alarm disarm`"
+        ),
+        kind => format!(
+            "the alarm {} of {member} is raised, and writes are refused: `synod alarm disarm` clears it once its cause is \
+             mended",
+            kind.as_str_name()
+        ),
     }
 }
 
