@@ -1,5 +1,7 @@
 //! `synod status`: every replica as it describes itself, side by side.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use serde_json::{Value, json};
 use synod_client::{Error, api::Member, native::StatusResponse};
@@ -62,18 +64,25 @@ pub fn run(mut args: StatusArgs) -> Result<(), Failure> {
     let given = args.client.clone();
     let asked = given.run(async {
         let mut silent = Vec::new();
+        let mut names = BTreeMap::new();
         if args.cluster {
             let members = args.client.client()?.member_list(false).await?.members;
             // Before a new group has decided anything, no member has told its URLs: then the given endpoints are asked.
             if members.iter().any(|member| !member.client_ur_ls.is_empty()) {
                 silent.extend(members.iter().filter(|member| member.client_ur_ls.is_empty()).map(unstarted));
+                for member in &members {
+                    names.extend(member.client_ur_ls.iter().map(|url| (url.clone(), member.name.clone())));
+                }
                 args.client.endpoints = members.into_iter().flat_map(|member| member.client_ur_ls).collect();
             }
         }
         let client = args.client.client()?;
         let answers = client.native_status().await.into_iter().map(|answer| answer.map_err(Silence::from));
         let asked = client.endpoints().map(str::to_owned).zip(answers);
-        let asked = asked.map(|(endpoint, answer)| Asked { endpoint, answer });
+        let asked = asked.map(|(endpoint, answer)| {
+            let name = names.get(&endpoint).cloned().unwrap_or_default();
+            Asked { endpoint, answer: answer.map_err(|silence| Silence { name, ..silence }) }
+        });
         Ok(asked.chain(silent).collect::<Vec<_>>())
     })?;
     // How far the cluster is, as far as any replica that was asked knows.

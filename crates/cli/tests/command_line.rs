@@ -152,6 +152,35 @@ fn a_missing_quorum_is_called_that_within_the_time_that_a_command_has() {
     }
 }
 
+/// The commands do not wait for it, though it is named first.
+#[test]
+fn a_replica_that_hangs_is_passed_over_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(Path::new(SYNOD), folder.path(), 3, &["--election-timeout=300"]);
+    let endpoints = cluster.endpoints().join(",");
+    let ask = |what: &[&str]| synod(&[what, &["--endpoints", &endpoints]].concat());
+    let until = |what: &[&str]| {
+        let began = Instant::now();
+        while !ask(what).status.success() {
+            assert!(began.elapsed() < WAIT_MAX, "{what:?}");
+        }
+    };
+    until(&["put", "a", "b"]);
+    until(&["move-leader", "n2"]);
+    // All have told where clients reach them.
+    until(&["status", "--cluster"]);
+    cluster.hang(0);
+    for what in [&["put", "a", "c"][..], &["get", "a"], &["move-leader", "n3"], &["member", "list"]] {
+        let answer = ask(what);
+        assert!(answer.status.success(), "{what:?}: {answer:?}");
+    }
+    let status = ask(&["status", "--cluster"]);
+    refused(&status, 1, &["no answer in time", "1 of 3 replicas gave no status"]);
+    let told = String::from_utf8_lossy(&status.stdout).into_owned();
+    let is_named = |line: &str| line.contains("n1") && line.contains("unreachable");
+    assert!(told.lines().any(is_named) && told.contains("n2"), "{told}");
+}
+
 #[test]
 fn a_full_store_is_told_and_takes_puts_again_once_there_is_room() {
     let folder = tempfile::tempdir().unwrap();

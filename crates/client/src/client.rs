@@ -6,8 +6,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use prost::Message as _;
 use synod_api::{
     etcdserverpb::{
@@ -22,6 +24,7 @@ use synod_api::{
         kv_command::Command, kv_query::Query, kv_reply::Reply, native_client::NativeClient,
     },
 };
+use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Response, Status};
 
 use crate::{
@@ -270,21 +273,61 @@ impl Client {
     /// Asks every endpoint for its status, in the etcd API's terms. All are asked at the same time; the
     /// answers are in the order of [`endpoints`](Client::endpoints).
     pub async fn status(&self) -> Vec<Result<StatusResponse, Error>> {
-        self.ask_all(|channel| async move { MaintenanceClient::new(channel).status(StatusRequest {}).await })
-            .await
+        let within = self.status_timeout();
+        self.ask_all(within, |channel| async move {
+            MaintenanceClient::new(channel).status(StatusRequest {}).await
+        })
+        .await
     }
 
     /// Asks every endpoint for its status, in Synod's terms. All are asked at the same time; the answers are
     /// in the order of [`endpoints`](Client::endpoints). An etcd server does not know the request.
     pub async fn native_status(&self) -> Vec<Result<native::StatusResponse, Error>> {
-        self.ask_all(
-            |channel| async move { NativeClient::new(channel).status(native::StatusRequest {}).await },
-        )
+        let within = self.status_timeout();
+        self.ask_all(within, |channel| async move {
+            NativeClient::new(channel).status(native::StatusRequest::default()).await
+        })
         .await
+    }
+
+    /// The same from those endpoints that answer soon, with their addresses: until an answer is `enough`, or once one
+    /// has come for as long as `grace`.
+    pub async fn native_status_soon(
+        &self,
+        grace: Duration,
+        enough: impl Fn(&native::StatusResponse) -> bool,
+    ) -> Vec<(String, native::StatusResponse)> {
+        let within = self.status_timeout();
+        let asked = self.endpoints.urls().enumerate().map(|(index, url)| async move {
+            let status = self.endpoints.call_at_within(index, within, |channel| async move {
+                NativeClient::new(channel).status(native::StatusRequest::default()).await
+            });
+            (url.to_owned(), status.await)
+        });
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut until = Instant::now() + within;
+        let mut answers = Vec::new();
+        while let Ok(Some((url, answer))) = timeout_at(until, asked.next()).await {
+            let Ok(status) = answer else { continue };
+            let is_enough = enough(&status);
+            answers.push((url, status));
+            if is_enough {
+                break;
+            }
+            until = until.min(Instant::now() + grace);
+        }
+        answers
+    }
+
+    /// A replica tells its status at once, or does not answer.
+    fn status_timeout(&self) -> Duration {
+        let config = self.endpoints.config();
+        config.attempt_timeout.min(config.request_timeout)
     }
 
     pub(crate) async fn ask_all<T, F>(
         &self,
+        within: Duration,
         send: impl Fn(Line) -> F + Clone + Send + Sync + 'static,
     ) -> Vec<Result<T, Error>>
     where
@@ -294,7 +337,7 @@ impl Client {
         let asked: Vec<_> = (0..self.endpoints.urls().count())
             .map(|index| {
                 let (endpoints, send) = (self.endpoints.clone(), send.clone());
-                tokio::spawn(async move { endpoints.call_at(index, send).await })
+                tokio::spawn(async move { endpoints.call_at_within(index, within, send).await })
             })
             .collect();
         let mut answers = Vec::with_capacity(asked.len());

@@ -11,7 +11,10 @@ use std::{
 };
 
 use synod_api::shards::ENDPOINTS;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, sleep, timeout_at},
+};
 use tonic::{
     Response, Status,
     service::interceptor::InterceptedService,
@@ -23,7 +26,7 @@ use crate::{
     Config, Error,
     auth::{Line, RENEWALS_MAX, Token},
     dial::Dial,
-    error::Failure,
+    error::{Failure, NO_LEADER},
 };
 
 /// The first pause after all endpoints have failed; it doubles up to [`BACKOFF_MAX`].
@@ -60,6 +63,8 @@ pub(crate) struct Endpoints {
     /// Endpoints that replicas named for groups in which they take no part, with their channels.
     named: Mutex<BTreeMap<String, Channel>>,
     token: Token,
+    /// Whether an endpoint that answers was looked for.
+    greeted: OnceCell<()>,
 }
 
 struct Node {
@@ -108,6 +113,7 @@ impl Endpoints {
             current: AtomicUsize::new(first),
             named: Mutex::default(),
             token: Token::default(),
+            greeted: OnceCell::new(),
         }))
     }
 
@@ -127,6 +133,25 @@ impl Endpoints {
     /// The number of the endpoint in use.
     pub(crate) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn first_greeting(&self) -> &OnceCell<()> {
+        &self.greeted
+    }
+
+    /// Uses this endpoint from now on, by this channel if it has none.
+    pub(crate) fn use_next(&self, index: usize, channel: Channel) {
+        self.all[index].channel.get_or_init(|| channel);
+        self.current.store(index, Ordering::Relaxed);
+    }
+
+    /// Another channel to an endpoint.
+    pub(crate) fn new_channel(&self, index: usize) -> Channel {
+        self.all[index].way.channel()
     }
 
     /// Moves on from the endpoint in use, which has failed.
@@ -179,7 +204,20 @@ impl Endpoints {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let deadline = Instant::now() + self.config.request_timeout;
+        self.call_at_within(index, self.config.request_timeout, send).await
+    }
+
+    /// [`call_at`](Endpoints::call_at) with another time-out than that of the configuration.
+    pub(crate) async fn call_at_within<T, F>(
+        &self,
+        index: usize,
+        timeout: Duration,
+        send: impl Fn(Line) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let deadline = Instant::now() + timeout;
         let endpoint = self.all[index].url.clone();
         let attempt = async {
             for _ in 0..RENEWALS_MAX {
@@ -227,6 +265,8 @@ impl Endpoints {
         let mut renewals = 0;
         // Where the replicas that were asked last send this request, and how often that was done.
         let (mut named, mut sent_on): (Vec<String>, u32) = (Vec::new(), 0);
+        // An error means that no endpoint answers, which the attempts tell.
+        let _ = timeout_at(deadline, self.greeted()).await;
         loop {
             let index = self.current.load(Ordering::Relaxed);
             let elsewhere = named.pop().and_then(|url| Some((self.channel_to(&url)?, url)));
@@ -268,6 +308,16 @@ impl Endpoints {
                     Failure::NotExecuted => {
                         reached = true;
                         refused_after = began.elapsed();
+                        // Replicas that are cut off refuse after a while. If another one knows a leader, it does not.
+                        let another = self.use_one_with_a_leader(index);
+                        if status.message() == NO_LEADER
+                            && !is_elsewhere
+                            && attempts as usize <= self.all.len()
+                            && timeout_at(deadline, another).await == Ok(true)
+                        {
+                            debug!(endpoint, attempts, "it knows no leader, and another endpoint does");
+                            continue;
+                        }
                         describe(&status)
                     }
                     Failure::InDoubt => {

@@ -114,8 +114,11 @@ pub(crate) enum Failure {
     InDoubt,
 }
 
+/// What a server says that knows no leader.
+pub(crate) const NO_LEADER: &str = "etcdserver: no leader";
+
 /// Statuses of the etcd API that a server answers before it proposes anything.
-const REFUSED_BEFORE_PROPOSING: [&str; 2] = ["etcdserver: no leader", "etcdserver: too many requests"];
+const REFUSED_BEFORE_PROPOSING: [&str; 2] = [NO_LEADER, "etcdserver: too many requests"];
 
 impl Failure {
     /// Sorts a gRPC status.

@@ -164,6 +164,7 @@ mod dial;
 mod election;
 mod endpoints;
 mod error;
+mod greeting;
 mod keeper;
 mod lease;
 mod lock;

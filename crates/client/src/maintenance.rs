@@ -58,7 +58,7 @@ impl Client {
     /// [`endpoints`](Client::endpoints).
     pub async fn hash_kv(&self, revision: i64) -> Vec<Result<HashKvResponse, Error>> {
         let send = move |line| async move { maintenance(line).hash_kv(HashKvRequest { revision }).await };
-        self.ask_all(send).await
+        self.ask_all(self.endpoints.config().request_timeout, send).await
     }
 
     /// Has the server at an endpoint, counted from 0, give back the space of what was compacted. Synod has nothing to

@@ -2,7 +2,10 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::{
+    net::TcpListener,
+    time::{Duration, Instant},
+};
 
 use common::{Fault, Pair};
 use synod_client::{
@@ -192,13 +195,51 @@ async fn give_up_unreachable_reports_refused_connections_at_once() {
     assert!(matches!(error, Error::Unavailable { attempts: 2, reached: false, .. }), "{error:?}");
 }
 
+/// A process that is stopped takes connections, since its machine does.
+#[tokio::test]
+async fn an_endpoint_that_hangs_is_not_waited_for() {
+    let pair = Pair::start();
+    let hangs = TcpListener::bind("127.0.0.1:0").unwrap();
+    let hung = hangs.local_addr().unwrap().to_string();
+    let mut config = pair.config_with(|config| config.endpoints.insert(0, hung.clone()));
+    config.request_timeout = Duration::from_secs(20);
+    let client = Client::new(config).unwrap();
+    let began = Instant::now();
+    client.put(put()).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10), "not until the request is given up");
+    assert_eq!(pair.replicas[0].seen() + pair.replicas[1].seen(), 1);
+    // What is asked of each is not waited for either.
+    let answers = client.native_status().await;
+    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, true]);
+}
+
+/// A replica that is cut off from the others answers, and knows no leader.
+#[tokio::test]
+async fn an_endpoint_with_a_leader_is_used() {
+    let pair = Pair::start();
+    pair.replicas[0].knows_leader(false);
+    let config = pair.config_with(|config| config.request_timeout = Duration::from_secs(3));
+    let client = Client::new(config).unwrap();
+    client.put(put()).await.unwrap();
+    assert_eq!((pair.replicas[0].seen(), pair.replicas[1].seen()), (0, 1));
+    // Then that one is cut off, and refuses after two seconds.
+    pair.replicas[1].set(Fault::RefuseLate(RequestError::NoLeader));
+    pair.replicas[1].knows_leader(false);
+    pair.replicas[0].knows_leader(true);
+    client.put(put()).await.unwrap();
+    assert_eq!(version(&client).await, 2);
+}
+
 /// The refusal took as long as the server looked for a leader. There is no time for a second such refusal.
 #[tokio::test]
 async fn a_refusal_that_took_long_is_passed_on_rather_than_asked_for_again() {
     let pair = Pair::start();
     let client =
         Client::new(pair.config_with(|config| config.request_timeout = Duration::from_secs(3))).unwrap();
-    pair.replicas.iter().for_each(|replica| replica.set(Fault::RefuseLate(RequestError::NoLeader)));
+    for replica in &pair.replicas {
+        replica.set(Fault::RefuseLate(RequestError::NoLeader));
+        replica.knows_leader(false);
+    }
     let error = client.put(put()).await.unwrap_err();
     assert!(
         matches!(error, Error::Unavailable { reached: true, .. }) && !error.may_have_executed(),

@@ -343,8 +343,8 @@ async fn the_native_service_is_no_way_around() {
         QueryRequest { payload: query.encode_to_vec().into(), serializable: true, group: None }
     };
     assert_eq!(refused(native.query(query("u")).await), EMPTY);
-    assert_eq!(refused(native.status(native::StatusRequest {}).await), EMPTY);
-    native.status(with(own, native::StatusRequest {})).await.unwrap();
+    assert_eq!(refused(native.status(native::StatusRequest::default()).await), EMPTY);
+    native.status(with(own, native::StatusRequest::default())).await.unwrap();
     let answered = async |native: &mut NativeClient<Channel>, key| {
         let reply = native.query(with(own, query(key))).await.unwrap().into_inner().reply;
         native::KvAnswer::decode(reply).unwrap().answer.unwrap()

@@ -188,7 +188,7 @@ async fn a_session_command_is_executed_once() {
     let first = client.execute(execute.clone()).await.unwrap().into_inner();
     let again = client.execute(execute.clone()).await.unwrap().into_inner();
     assert_eq!(first, again);
-    let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+    let status = client.status(StatusRequest::default()).await.unwrap().into_inner();
     assert_eq!((status.revision, status.applied_slot, status.sessions), (2, 1, 1));
     assert_eq!((status.leader_name.as_str(), status.role.as_str()), ("only", "leader"));
     let wrong = [

@@ -242,7 +242,7 @@ async fn the_native_call_says_more() {
     let member = group.members.last().unwrap();
     assert_eq!((member.votes, member.goal(), member.replaces), (false, native::Goal::Replace, MEMBER));
 
-    let status = client.status(native::StatusRequest {}).await.unwrap().into_inner();
+    let status = client.status(native::StatusRequest::default()).await.unwrap().into_inner();
     assert_eq!((status.snapshot_bytes_received, status.snapshot_bytes_total), (3, 10));
     let group = status.group.unwrap();
     assert_eq!((group.version, group.members[0].votes, group.members[1].decided_slot), (2, true, 5));

@@ -1,8 +1,10 @@
 //! The group as its replicas tell it: finds members in it, and prints it.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use synod_client::{
-    Client, Error,
+    Client,
     native::{ChangeResponse, Goal, Group, GroupMember, StatusResponse},
 };
 
@@ -27,24 +29,18 @@ pub async fn told(args: &ClientArgs) -> Result<Vec<(String, StatusResponse)>, Fa
     Ok(told.filter_map(|(endpoint, answer)| Some((endpoint, answer.ok()?))).collect())
 }
 
-/// The latest group that an endpoint knows.
+/// How long others may take once a replica has told its status.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// The latest group that an endpoint knows which answers soon.
 pub async fn group(client: &Client) -> Result<Group, Failure> {
-    let mut latest: Option<Group> = None;
-    let mut failed: Option<Error> = None;
-    for answer in client.native_status().await {
-        match answer {
-            Ok(status) => {
-                let known = latest.as_ref().map_or(0, |group| group.version);
-                latest = status.group.filter(|group| group.version > known).or(latest);
-            }
-            Err(error) => failed = Some(error),
-        }
+    let told = client.native_status_soon(GRACE, |_| false).await;
+    let groups = told.into_iter().filter_map(|(_, status)| status.group);
+    if let Some(latest) = groups.max_by_key(|group| group.version) {
+        return Ok(latest);
     }
-    match (latest, failed) {
-        (Some(group), _) => Ok(group),
-        (None, Some(error)) => Err(error.into()),
-        (None, None) => Err(Failure::failed("no replica tells who belongs to the group")),
-    }
+    let why = client.native_status().await.into_iter().find_map(Result::err);
+    Err(why.map_or_else(|| Failure::failed("no replica tells who belongs to the group"), Failure::from))
 }
 
 /// Finds a member by its name, or by its id in hexadecimal digits, as lists of members show it.
@@ -79,7 +75,8 @@ pub async fn leader(args: &ClientArgs, group: &Group) -> Result<Leading, Failure
 
 /// The same for one of several groups.
 pub async fn leader_of(args: &ClientArgs, group: &Group, number: u16) -> Result<Leading, Failure> {
-    if let Some((_, status)) = told(args).await?.first()
+    let told = args.client()?.native_status_soon(GRACE, |_| true).await;
+    if let Some((_, status)) = told.first()
         && usize::from(number) >= status.groups.len().max(1)
     {
         let last = status.groups.len().max(1) - 1;
@@ -102,7 +99,8 @@ async fn leading(
         if asked.endpoints.is_empty() {
             continue;
         }
-        if let Some((endpoint, status)) = told(asked).await?.into_iter().find(|(_, status)| leads(status)) {
+        let told = asked.client()?.native_status_soon(GRACE, &leads).await;
+        if let Some((endpoint, status)) = told.into_iter().find(|(_, status)| leads(status)) {
             return Ok(Leading { id: status.replica, endpoint });
         }
     }

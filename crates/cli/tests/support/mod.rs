@@ -170,6 +170,12 @@ impl Cluster {
         process.wait().expect("it is our child");
     }
 
+    /// Stops a process, which then does nothing, and its machine takes connections for it.
+    pub fn hang(&self, index: usize) {
+        let process = self.replicas[index].process.as_ref().expect("it runs");
+        kill_process(Pid::from_child(process), Signal::STOP).expect("it is our child");
+    }
+
     /// Starts a replica that does not run.
     pub fn restart(&mut self, index: usize) {
         let replica = &mut self.replicas[index];

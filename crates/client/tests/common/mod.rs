@@ -7,7 +7,7 @@ use std::{
     future::pending,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -49,6 +49,8 @@ pub struct Faulty {
     refusals: Arc<Mutex<VecDeque<SubscribeError>>>,
     /// Requests that came, commands and queries alike.
     seen: Arc<AtomicUsize>,
+    /// Whether it says that it knows no leader.
+    leaderless: Arc<AtomicBool>,
 }
 
 impl Faulty {
@@ -62,6 +64,10 @@ impl Faulty {
 
     pub fn refuse_to_be_followed(&self, refusals: impl IntoIterator<Item = SubscribeError>) {
         *self.refusals.lock().unwrap() = refusals.into_iter().collect();
+    }
+
+    pub fn knows_leader(&self, knows: bool) {
+        self.leaderless.store(!knows, Ordering::SeqCst);
     }
 
     pub fn seen(&self) -> usize {
@@ -126,7 +132,9 @@ impl Replica for Faulty {
         self.inner.limits()
     }
     fn status(&self) -> Status {
-        self.inner.status()
+        let status = self.inner.status();
+        let leader = status.leader.filter(|_| !self.leaderless.load(Ordering::SeqCst));
+        Status { leader, ..status }
     }
     fn group(&self) -> Group {
         self.inner.group()
@@ -178,6 +186,7 @@ impl Pair {
             elsewhere: Arc::default(),
             refusals: Arc::default(),
             seen: Arc::default(),
+            leaderless: Arc::default(),
         });
         let config = ServerConfig {
             client_addresses: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()],
@@ -201,6 +210,7 @@ impl Pair {
             elsewhere: Arc::default(),
             refusals: Arc::default(),
             seen: Arc::default(),
+            leaderless: Arc::default(),
         };
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let config = ServerConfig {

@@ -264,13 +264,16 @@ impl<R: Replica> Store<R> {
         })
     }
 
-    pub(super) async fn replica_status(&self, _: StatusRequest) -> Result<StatusResponse, Status> {
+    pub(super) async fn replica_status(&self, request: StatusRequest) -> Result<StatusResponse, Status> {
         // First the group: an answer that has the members of a later version than its status would say of a change that
         // is under way that nothing is.
         let group = self.replica().group();
         let status = self.replica().status();
         // A state machine other than the key-value store has no revision; it answers something else or an error.
-        let stores = self.status_by_group(Consistency::Present).await.unwrap_or_default();
+        let stores = match request.brief {
+            true => Vec::new(),
+            false => self.status_by_group(Consistency::Present).await.unwrap_or_default(),
+        };
         let of_groups = self.groups().iter().map(Replica::status).enumerate();
         let groups: Vec<_> = if status.merged.is_empty() {
             of_groups.map(|(number, status)| self.group_status(status, stores.get(number))).collect()

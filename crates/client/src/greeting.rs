@@ -1,0 +1,95 @@
+//! Which endpoint to use: one that answers, best one that knows a leader.
+//!
+//! A replica that hangs takes connections all the same, and one that is cut off from the others takes requests and
+//! refuses them after seconds. So before the first request all endpoints are asked for their status at once.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use synod_api::synod::v1::{StatusRequest, native_client::NativeClient};
+use tokio::time::{Instant, timeout_at};
+use tonic::transport::Channel;
+
+use crate::{endpoints::Endpoints, error::Failure};
+
+/// How long the endpoint to begin with may take before another one that has answered is used.
+const HEAD_START: Duration = Duration::from_millis(100);
+
+/// How long others may take once a replica has answered that knows no leader.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// An endpoint that answers.
+#[derive(Debug)]
+struct Greeting {
+    index: usize,
+    channel: Channel,
+    /// Whether it knows a leader, as far as it says.
+    knows_leader: bool,
+}
+
+impl Endpoints {
+    /// Uses an endpoint that answers, if there are several and no request has been sent.
+    pub(crate) async fn greeted(&self) {
+        let choose = || async {
+            if let Some(found) = self.choose(None).await {
+                self.use_next(found.index, found.channel);
+            }
+        };
+        if self.count() > 1 {
+            self.first_greeting().get_or_init(choose).await;
+        }
+    }
+
+    /// Uses another endpoint than this one, which knows no leader, if one of the others does.
+    pub(crate) async fn use_one_with_a_leader(&self, but: usize) -> bool {
+        let found = if self.count() > 1 { self.choose(Some(but)).await } else { None };
+        let found = found.filter(|found| found.knows_leader);
+        let is_found = found.is_some();
+        if let Some(found) = found {
+            self.use_next(found.index, found.channel);
+        }
+        is_found
+    }
+
+    /// The first endpoint that answers and knows a leader; if none does, one that answers.
+    async fn choose(&self, but: Option<usize>) -> Option<Greeting> {
+        let (began, preferred) = (Instant::now(), self.current());
+        let others = (0..self.count()).filter(|index| Some(*index) != but);
+        let mut asked: FuturesUnordered<_> =
+            others.map(|index| async move { (index, self.greeting(index).await) }).collect();
+        let mut until = began + self.config().connect_timeout;
+        let mut best: Option<Greeting> = None;
+        while let Ok(Some((index, greeting))) = timeout_at(until, asked.next()).await {
+            let knows_leader = greeting.as_ref().is_some_and(|greeting| greeting.knows_leader);
+            if knows_leader && index == preferred {
+                return greeting;
+            }
+            let rank = |greeting: &Greeting| (greeting.knows_leader, greeting.index == preferred);
+            if greeting.as_ref().map(rank) > best.as_ref().map(rank) {
+                best = greeting;
+            }
+            let waits = match &best {
+                Some(best) if best.knows_leader && index == preferred => Duration::ZERO,
+                Some(best) if best.knows_leader => HEAD_START.saturating_sub(began.elapsed()),
+                Some(_) => GRACE,
+                None => continue,
+            };
+            until = until.min(Instant::now() + waits);
+        }
+        best
+    }
+
+    /// The answer of an endpoint; `None` if it cannot be reached.
+    async fn greeting(&self, index: usize) -> Option<Greeting> {
+        // A connection of its own, which is closed if another endpoint is used.
+        let channel = self.new_channel(index);
+        let knows_leader =
+            match NativeClient::new(channel.clone()).status(StatusRequest { brief: true }).await {
+                Ok(status) => status.get_ref().leader != 0,
+                Err(status) if Failure::of(&status) == Failure::NotReached => return None,
+                // It is etcd's, or wants to know a user.
+                Err(_) => true,
+            };
+        Some(Greeting { index, channel, knows_leader })
+    }
+}
