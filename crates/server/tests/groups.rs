@@ -76,7 +76,7 @@ async fn each_group_has_the_keys_and_revisions_of_its_own() {
         };
         assert_eq!((status.revision, status.keys), (1 + writes, 1));
     }
-    let status = client.status(StatusRequest {}).await.unwrap().into_inner();
+    let status = client.status(StatusRequest::default()).await.unwrap().into_inner();
     assert_eq!(status.groups.iter().map(|group| group.applied_slot).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(status.groups.iter().all(|group| group.leader_name == "only"));
     assert_eq!(status.revision, 0, "there is no single revision");
