@@ -59,7 +59,10 @@ impl ClientArgs {
         // Endpoints are asked in the order in which the user gave them.
         config.first_endpoint = Some(0);
         config.request_timeout = self.command_timeout - self.reserve();
-        config.connect_timeout = config.connect_timeout.min(config.request_timeout);
+        // All can be tried one after the other, and nothing was sent to those that cannot be reached.
+        let share = config.request_timeout.mul_f64(0.6)
+            / u32::try_from(self.endpoints.len().max(1)).unwrap_or(u32::MAX);
+        config.connect_timeout = config.connect_timeout.min(share);
         config.give_up_unreachable = true;
         config.tls = self.tls().map_err(Failure::usage)?;
         config.user = self.user()?;

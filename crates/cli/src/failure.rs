@@ -103,8 +103,8 @@ impl From<synod_client::Error> for Failure {
 fn refused(message: &str) -> Option<&'static str> {
     if message.ends_with("database space exceeded") {
         Some(
-            "the store is full, and puts are refused until there is room: delete keys, `synod compact REVISION` with the \
-             revision that `synod get KEY -w json` shows, then `synod alarm disarm`. `synod status` shows the size, and \
+            "the store is full, and puts are refused until there is room: delete keys, then `synod compact REVISION --disarm` \
+             with the revision that `synod get KEY -w json` shows (and --group N where the cluster has several groups). \
              --quota-backend-bytes of `serve` is the bound",
         )
     } else if message.ends_with("corrupt cluster") {

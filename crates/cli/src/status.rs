@@ -309,9 +309,15 @@ fn lag(status: &StatusResponse, newest: u64) -> u64 {
     newest.saturating_sub(status.applied_slot)
 }
 
+/// How many of the others a replica exchanges messages with, and which of them it does not.
 fn peers_up(status: &StatusResponse) -> String {
-    let up = status.peers.iter().filter(|peer| peer.up).count();
-    format!("{up} of {}", status.peers.len())
+    let down = status.peers.iter().filter(|peer| !peer.up).map(|peer| match peer.name.as_str() {
+        "" => format!("{:x}", peer.replica),
+        name => name.to_owned(),
+    });
+    let down: Vec<String> = down.collect();
+    let up = format!("{} of {}", status.peers.len() - down.len(), status.peers.len());
+    if down.is_empty() { up } else { format!("{up}, not {}", down.join(" ")) }
 }
 
 /// The table with colours: replicas that are silent stand out, and so do replicas that lag, have no vote for

@@ -203,11 +203,11 @@ fn a_full_store_is_told_and_takes_puts_again_once_there_is_room() {
     refused(
         &ask(&["put", "a", "c"]),
         1,
-        &["database space exceeded", "hint: the store is full", "synod alarm disarm"],
+        &["database space exceeded", "hint: the store is full", "synod compact REVISION --disarm"],
     );
     assert!(text(ask(&["alarm", "list"])).contains("alarm:NOSPACE"));
-    assert!(text(ask(&["status"])).contains("the store is full (alarm NOSPACE of n1)"));
-    until("it is in the log", &|| cluster.said(0).contains("the alarm NOSPACE is raised"));
+    assert!(text(ask(&["status"])).contains("the alarm NOSPACE of n1 is raised: the store is full"));
+    until("it is in the log", &|| cluster.said(0).contains("the alarm NOSPACE of n1 is raised"));
     // The newest revision is that of the last put.
     let at = text(ask(&["get", "large", "-w", "json"]));
     let revision: serde_json::Value = serde_json::from_str(&at).unwrap();
@@ -218,7 +218,7 @@ fn a_full_store_is_told_and_takes_puts_again_once_there_is_room() {
     assert_eq!(told, format!("compacted revision {newest}\ncleared 1 alarm\n"));
     assert_eq!(text(ask(&["put", "a", "c"])), "OK\n");
     assert_eq!(text(ask(&["alarm", "disarm"])), "");
-    until("that is in the log", &|| cluster.said(0).contains("the alarm NOSPACE is cleared"));
+    until("that is in the log", &|| cluster.said(0).contains("the alarm NOSPACE of n1 is cleared"));
 }
 
 /// `synod dev`, with its output line by line.

@@ -295,7 +295,7 @@ impl Client {
     pub async fn native_status_soon(
         &self,
         grace: Duration,
-        enough: impl Fn(&native::StatusResponse) -> bool,
+        mut enough: impl FnMut(&native::StatusResponse) -> bool,
     ) -> Vec<(String, native::StatusResponse)> {
         let within = self.status_timeout();
         let asked = self.endpoints.urls().enumerate().map(|(index, url)| async move {

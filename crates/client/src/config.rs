@@ -11,15 +11,15 @@ pub struct Config {
     /// Client URLs of the replicas, at least one: `http://host:port`, `https://host:port`, `unix://path`,
     /// `unixs://path`, or just `host:port`, which is with TLS if `tls` is set.
     pub endpoints: Vec<String>,
-    /// The endpoint to begin with, counted from 0. Without it each client picks one at random, which spreads
-    /// many clients over the replicas.
+    /// The endpoint to begin with, counted from 0, unless another one answers much sooner or knows a leader where this
+    /// one does not. Without it each client picks one at random, which spreads many clients over the replicas.
     pub first_endpoint: Option<usize>,
     /// How connections with TLS are made ([`Connector::new`], for the protocol `h2`).
     pub tls: Option<Connector>,
     /// How long making a connection may take.
     pub connect_timeout: Duration,
-    /// How long to wait for one endpoint's answer to a request that may be sent again. Each time-out doubles
-    /// it for the next attempt of the same request.
+    /// How long to wait for one endpoint's answer to a request that may be sent again, or for its status. Each time-out
+    /// doubles it for the next attempt of the same request.
     pub attempt_timeout: Duration,
     /// How long a request may take in all. Until then the client sends it again where `retry_writes` and the
     /// kind of request allow that, with pauses of 10 to 500 ms whenever every endpoint has failed.

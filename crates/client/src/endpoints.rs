@@ -12,7 +12,7 @@ use std::{
 
 use synod_api::shards::ENDPOINTS;
 use tokio::{
-    sync::OnceCell,
+    sync::{Mutex as AsyncMutex, OnceCell},
     time::{Instant, sleep, timeout_at},
 };
 use tonic::{
@@ -65,6 +65,8 @@ pub(crate) struct Endpoints {
     token: Token,
     /// Whether an endpoint that answers was looked for.
     greeted: OnceCell<()>,
+    /// Taken by the request that looks for an endpoint with a leader: when none was found last.
+    search: AsyncMutex<Option<Instant>>,
 }
 
 struct Node {
@@ -114,6 +116,7 @@ impl Endpoints {
             named: Mutex::default(),
             token: Token::default(),
             greeted: OnceCell::new(),
+            search: AsyncMutex::new(None),
         }))
     }
 
@@ -141,6 +144,10 @@ impl Endpoints {
 
     pub(crate) fn first_greeting(&self) -> &OnceCell<()> {
         &self.greeted
+    }
+
+    pub(crate) fn search(&self) -> &AsyncMutex<Option<Instant>> {
+        &self.search
     }
 
     /// Uses this endpoint from now on, by this channel if it has none.
@@ -174,7 +181,7 @@ impl Endpoints {
         self.token.is_refused(&self.config, reason)
     }
 
-    fn channel(&self, index: usize) -> Channel {
+    pub(crate) fn channel(&self, index: usize) -> Channel {
         let node = &self.all[index];
         node.channel.get_or_init(|| node.way.channel()).clone()
     }
@@ -265,8 +272,7 @@ impl Endpoints {
         let mut renewals = 0;
         // Where the replicas that were asked last send this request, and how often that was done.
         let (mut named, mut sent_on): (Vec<String>, u32) = (Vec::new(), 0);
-        // An error means that no endpoint answers, which the attempts tell.
-        let _ = timeout_at(deadline, self.greeted()).await;
+        self.greeted().await;
         loop {
             let index = self.current.load(Ordering::Relaxed);
             let elsewhere = named.pop().and_then(|url| Some((self.channel_to(&url)?, url)));

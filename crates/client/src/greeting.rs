@@ -18,6 +18,12 @@ const HEAD_START: Duration = Duration::from_millis(100);
 /// How long others may take once a replica has answered that knows no leader.
 const GRACE: Duration = Duration::from_millis(300);
 
+/// For how long nobody looks again for an endpoint with a leader where none was found.
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
+
+/// The part of a request's time that the first look for an endpoint may take.
+const PART_OF_REQUEST: u32 = 4;
+
 /// An endpoint that answers.
 #[derive(Debug)]
 struct Greeting {
@@ -31,7 +37,8 @@ impl Endpoints {
     /// Uses an endpoint that answers, if there are several and no request has been sent.
     pub(crate) async fn greeted(&self) {
         let choose = || async {
-            if let Some(found) = self.choose(None).await {
+            let within = self.config().request_timeout / PART_OF_REQUEST;
+            if let Some(found) = self.choose(None, within).await {
                 self.use_next(found.index, found.channel);
             }
         };
@@ -40,10 +47,22 @@ impl Endpoints {
         }
     }
 
-    /// Uses another endpoint than this one, which knows no leader, if one of the others does.
+    /// Uses another endpoint than this one, which knows no leader, if one of the others does. Many requests may fail at
+    /// once: one of them looks, and the others heed what it finds.
     pub(crate) async fn use_one_with_a_leader(&self, but: usize) -> bool {
-        let found = if self.count() > 1 { self.choose(Some(but)).await } else { None };
+        if self.count() == 1 {
+            return false;
+        }
+        let mut without = self.search().lock().await;
+        if self.current() != but {
+            return true;
+        }
+        if without.is_some_and(|at| at.elapsed() < SEARCH_PAUSE) {
+            return false;
+        }
+        let found = self.choose(Some(but), self.config().connect_timeout).await;
         let found = found.filter(|found| found.knows_leader);
+        *without = found.is_none().then(Instant::now);
         let is_found = found.is_some();
         if let Some(found) = found {
             self.use_next(found.index, found.channel);
@@ -51,25 +70,24 @@ impl Endpoints {
         is_found
     }
 
-    /// The first endpoint that answers and knows a leader; if none does, one that answers.
-    async fn choose(&self, but: Option<usize>) -> Option<Greeting> {
+    /// The first endpoint that answers and knows a leader; if none does in time, one that answers.
+    async fn choose(&self, but: Option<usize>, within: Duration) -> Option<Greeting> {
         let (began, preferred) = (Instant::now(), self.current());
         let others = (0..self.count()).filter(|index| Some(*index) != but);
         let mut asked: FuturesUnordered<_> =
             others.map(|index| async move { (index, self.greeting(index).await) }).collect();
-        let mut until = began + self.config().connect_timeout;
+        let mut until = began + within.min(self.config().connect_timeout);
         let mut best: Option<Greeting> = None;
+        // Whether the one to begin with has said what it is, or is not asked.
+        let mut is_told = but == Some(preferred);
         while let Ok(Some((index, greeting))) = timeout_at(until, asked.next()).await {
-            let knows_leader = greeting.as_ref().is_some_and(|greeting| greeting.knows_leader);
-            if knows_leader && index == preferred {
-                return greeting;
-            }
+            is_told |= index == preferred;
             let rank = |greeting: &Greeting| (greeting.knows_leader, greeting.index == preferred);
             if greeting.as_ref().map(rank) > best.as_ref().map(rank) {
                 best = greeting;
             }
             let waits = match &best {
-                Some(best) if best.knows_leader && index == preferred => Duration::ZERO,
+                Some(best) if best.knows_leader && is_told => break,
                 Some(best) if best.knows_leader => HEAD_START.saturating_sub(began.elapsed()),
                 Some(_) => GRACE,
                 None => continue,
@@ -79,16 +97,20 @@ impl Endpoints {
         best
     }
 
-    /// The answer of an endpoint; `None` if it cannot be reached.
+    /// The answer of an endpoint; `None` if it cannot be reached, or breaks off.
     async fn greeting(&self, index: usize) -> Option<Greeting> {
-        // A connection of its own, which is closed if another endpoint is used.
-        let channel = self.new_channel(index);
+        // Connections that are not used are closed. That to the endpoint to begin with is kept, so that after a request
+        // that is given up early the next one does not begin from nothing.
+        let channel = if index == self.current() { self.channel(index) } else { self.new_channel(index) };
         let knows_leader =
             match NativeClient::new(channel.clone()).status(StatusRequest { brief: true }).await {
                 Ok(status) => status.get_ref().leader != 0,
-                Err(status) if Failure::of(&status) == Failure::NotReached => return None,
-                // It is etcd's, or wants to know a user.
-                Err(_) => true,
+                Err(status) => match Failure::of(&status) {
+                    // It is etcd's, or wants to know a user.
+                    Failure::Refused => true,
+                    Failure::NotExecuted | Failure::Elsewhere => false,
+                    Failure::NotReached | Failure::InDoubt => return None,
+                },
             };
         Some(Greeting { index, channel, knows_leader })
     }

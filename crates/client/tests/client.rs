@@ -209,8 +209,22 @@ async fn an_endpoint_that_hangs_is_not_waited_for() {
     assert!(began.elapsed() < Duration::from_secs(10), "not until the request is given up");
     assert_eq!(pair.replicas[0].seen() + pair.replicas[1].seen(), 1);
     // What is asked of each is not waited for either.
+    let began = Instant::now();
     let answers = client.native_status().await;
+    assert!(began.elapsed() < Duration::from_secs(10), "not until the request is given up");
     assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, true]);
+}
+
+/// As behind a proxy whose server is gone. Nobody knows what became of a write that it took.
+#[tokio::test]
+async fn an_endpoint_that_breaks_connections_is_not_used() {
+    let pair = Pair::start();
+    let breaks = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = breaks.local_addr().unwrap().to_string();
+    std::thread::spawn(move || breaks.incoming().for_each(drop));
+    let client = Client::new(pair.config_with(|config| config.endpoints.insert(0, address))).unwrap();
+    client.put(put()).await.unwrap();
+    assert_eq!(pair.replicas[0].seen() + pair.replicas[1].seen(), 1);
 }
 
 /// A replica that is cut off from the others answers, and knows no leader.

@@ -347,7 +347,7 @@ pub struct MergeStatus {
 pub struct PeerLink {
     /// The other replica.
     pub id: ReplicaId,
-    /// Since when messages can be sent to it; `None` if they cannot.
+    /// Since when messages can be sent to it; `None` if they cannot, or if none can come from it.
     pub up_since: Option<Instant>,
 }
 

@@ -618,7 +618,10 @@ impl Lines {
             return None;
         }
         let line = match self.messages.next().await {
-            Ok(None) => return None,
+            Ok(None) => {
+                self.messages.ended = true;
+                return None;
+            }
             Ok(Some(message)) if message.len() <= SMALL_BYTES => {
                 object(message, self.shape).map(|object| [BEGIN, &object[..], END].concat().into())
             }

@@ -1,14 +1,16 @@
 //! Bounds the number of connections. Idle connections give way to new ones.
 //!
-//! The oldest connection that never sent a request gives way first. After these, the one that has been idle
-//! for longest gives way, if that is at least [`IDLE_MIN`] and connections that have sent a request hold more
-//! than half of the places. So a client that only opens connections cannot keep out those that use theirs.
+//! The oldest connection that never sent a request gives way first, unless its address has fewer places than the
+//! newcomer's; if it has as many, only once a second has gone by or nobody else gives way. After these, the one that
+//! has been idle for longest gives way, if that is at least [`IDLE_MIN`] and connections that have sent a request hold
+//! more than half of the places. So a client that only opens connections cannot keep out those that use theirs.
 //!
 //! A client may also hold places with requests that last and take no user: for the server's health, for reflection, or
-//! with a body that does not end. Where no other connection gives way, one does that has done no [work](Mark), at the
-//! newcomer's address or at one with more places. And where there is none, **the address with most places loses one to
-//! an address with fewer**: a connection that rests, then one that has done no work, then any, each time the oldest. So
-//! a newcomer at an address of its own always gets in, and one at a crowded address does not cost others their work.
+//! with a body that does not end. Where no other connection gives way, one does that has done no [work](Mark), at an
+//! address with more places than the newcomer's. And where there is none, **the address with most places loses one to
+//! an address with fewer**: a connection that rests, then one that has done no work, then any, each time the oldest; at
+//! last one at the newcomer's own address that has done no work. So a newcomer at an address of its own always gets in,
+//! and one at a crowded address does not cost others their work.
 //!
 //! Where connections are short, at the addresses for pages, all give way: those of the address with most places, and of
 //! these the ones that never sent a request, then idle ones, then those with an outstanding request, the oldest first.
@@ -33,6 +35,8 @@ use crate::listen::Origin;
 
 /// How long a connection that has sent a request must be idle before it gives way.
 pub(crate) const IDLE_MIN: Duration = Duration::from_secs(30);
+/// How long a connection may take for its first request, while there are others that could give way.
+const FIRST_REQUEST_MAX: Duration = Duration::from_secs(1);
 /// How long to wait for a connection that was told to give way before telling another, and how long to wait in all.
 const GIVE_WAY_PACE: Duration = Duration::from_millis(50);
 const GIVE_WAY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -98,29 +102,49 @@ impl Idle {
         first.map(|(key, _)| *key)
     }
 
+    /// The oldest connection that never sent a request, but for those of addresses with fewer places than the
+    /// newcomer's: one that has just come must not make room for the next of a thousand. Also whether it gives way
+    /// before others do: its address has more places, or its request is overdue. (Several may come from one address at
+    /// a moment.)
+    fn oldest_without_request(&self, newcomer: Origin, now: Instant) -> Option<((Class, u64), bool)> {
+        let places = |origin: &Origin| self.origins.get(origin).copied().unwrap_or(0);
+        let own = places(&newcomer);
+        let mut waiting = self.waiting.iter().take_while(|((class, _), _)| *class == Class::NeverAsked);
+        let (key, one) = waiting.find(|(_, one)| places(&one.origin) >= own)?;
+        let is_overdue = now.duration_since(one.since) >= FIRST_REQUEST_MAX;
+        Some((*key, places(&one.origin) > own || is_overdue))
+    }
+
+    /// The connection that has been idle for longest, if it has for long.
+    fn longest_idle(&self, now: Instant) -> Option<(Class, u64)> {
+        let mut idle = self.waiting.range((Class::Idle, 0)..(Class::Busy, 0));
+        let (key, one) = idle.next()?;
+        (now.duration_since(one.since) >= IDLE_MIN).then_some(*key)
+    }
+
     /// Which connection gives way to a newcomer though it has an outstanding request, or has rested for a short time.
     fn for_newcomer(&self, newcomer: Origin) -> Option<(Class, u64)> {
         let places = |origin: &Origin| self.origins.get(origin).copied().unwrap_or(0);
         let own = places(&newcomer);
-        let strangers = self.waiting.iter().filter(|((class, _), one)| {
-            *class == Class::Busy
-                && !one.mark.has_worked()
-                && (one.origin == newcomer || places(&one.origin) > own)
-        });
-        let first = strangers.min_by_key(|((_, number), one)| (Reverse(places(&one.origin)), *number));
+        let strangers = || {
+            self.waiting.iter().filter(|((class, _), one)| *class == Class::Busy && !one.mark.has_worked())
+        };
+        let elsewhere = strangers().filter(|(_, one)| places(&one.origin) > own);
+        let first = elsewhere.min_by_key(|((_, number), one)| (Reverse(places(&one.origin)), *number));
         if let Some((key, _)) = first {
             return Some(*key);
         }
-        let (most, count) = self.origins.iter().max_by_key(|(_, count)| **count)?;
         // Otherwise two addresses would take turns at the last place.
-        if *count <= own + 1 {
-            return None;
-        }
-        let of_most = self.waiting.iter().filter(|(_, one)| one.origin == *most);
-        of_most
-            .map(|((class, number), one)| (*class, one.mark.has_worked(), *number))
-            .min()
-            .map(|(class, _, number)| (class, number))
+        let most =
+            self.origins.iter().max_by_key(|(_, count)| **count).filter(|(_, count)| **count > own + 1);
+        let of_most =
+            self.waiting.iter().filter(|(_, one)| most.is_some_and(|(most, _)| one.origin == *most));
+        let crowded = of_most.map(|((class, number), one)| (*class, one.mark.has_worked(), *number)).min();
+        let crowded = crowded.map(|(class, _, number)| (class, number));
+        crowded.or_else(|| {
+            let mut at_home = strangers().filter(|(_, one)| one.origin == newcomer);
+            at_home.next().map(|(key, _)| *key)
+        })
     }
 }
 
@@ -186,15 +210,17 @@ impl Places {
     /// Tells a connection to give way to a newcomer. Returns whether there is one that must.
     fn make_room(&self, now: Instant, newcomer: Origin) -> bool {
         let mut idle = self.idle();
-        let Some((first, one)) = idle.waiting.first_key_value() else { return false };
-        let is_long = first.0 == Class::Idle && now.duration_since(one.since) >= IDLE_MIN;
-        let must = first.0 == Class::NeverAsked || (is_long && idle.asked > self.max / 2);
         let told = if self.all_give_way {
             idle.of_most_crowded()
-        } else if must {
-            Some(*first)
         } else {
-            idle.for_newcomer(newcomer)
+            let without_request = idle.oldest_without_request(newcomer, now);
+            let (overdue, fresh) = match without_request {
+                Some((key, true)) => (Some(key), None),
+                Some((key, false)) => (None, Some(key)),
+                None => (None, None),
+            };
+            let rests = || idle.longest_idle(now).filter(|_| fresh.is_none() && idle.asked > self.max / 2);
+            overdue.or_else(rests).or_else(|| idle.for_newcomer(newcomer)).or(fresh)
         };
         let Some(told) = told else { return false };
         let told = idle.waiting.remove(&told).expect("it is among them");
@@ -312,6 +338,25 @@ mod tests {
         assert_eq!(places.taken(), 0);
         assert_eq!(places.idle().asked, 0);
         assert!(places.idle().waiting.is_empty() && places.idle().origins.is_empty());
+    }
+
+    /// A thousand that come from one address, and send requests at once or never, push out their own.
+    #[test]
+    fn one_that_has_just_come_does_not_make_room_for_a_crowd() {
+        let (places, now) = (Places::new(4), Instant::now());
+        let mut four: Vec<Presence> = [2, 1, 1, 1].map(|host| places.take_from(from(host)).unwrap()).into();
+        let mut waits: Vec<_> = four.iter_mut().map(|one| one.idle(now)).collect();
+        assert!(places.make_room(now, from(1)));
+        assert_eq!(told(&mut waits), [1]);
+        // One that comes from the same address as the first, at the same moment.
+        four[2].busy();
+        waits[2] = four[2].idle(now);
+        four[3].busy();
+        waits[3] = four[3].idle(now);
+        assert!(places.make_room(now, from(2)));
+        assert_eq!(told(&mut waits), [2], "it rests at the address with most places");
+        assert!(places.make_room(now + FIRST_REQUEST_MAX, from(2)));
+        assert_eq!(told(&mut waits), [0], "its request is overdue");
     }
 
     #[test]

@@ -293,7 +293,7 @@ pub struct PeerStatus {
     pub replica: ReplicaId,
     /// Its name.
     pub name: String,
-    /// Since when there is a connection to it; `None` if there is none.
+    /// Since when there is a connection to it; `None` if there is none, or none from it.
     pub up_since: Option<Instant>,
     /// The last slot that it is known to have decided.
     pub decided: Slot,

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use prometheus_client::registry::Registry;
 use prost::Message as _;
 use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
@@ -29,7 +30,7 @@ use crate::{
     gateway::Gateway,
     http::Pages,
     http1,
-    listen::{Bound, Listener, Remote},
+    listen::{Accepted, Bound, Listener, Remote},
     openings::Openings,
     places::{Places, Presence},
     readers::Readers,
@@ -44,6 +45,8 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses for pages alone, and as many for pages at those for clients when these have taken all
 /// places there. The oldest gives way to a new one.
 pub(crate) const PAGES_MAX: u32 = 32;
+/// Connections at an address that wait for a place at the same time.
+const CLAIMS_MAX: usize = 32;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Least time between two warnings that connections are refused.
@@ -368,6 +371,15 @@ enum Purpose {
     Pages,
 }
 
+/// A connection that was accepted, with its place, if there is one.
+struct Claimed {
+    stream: Accepted,
+    peer: Remote,
+    place: Option<Presence>,
+    /// It is one for pages, since all others are taken.
+    is_spare: bool,
+}
+
 /// Accepts connections and distributes them over the threads in turn.
 struct Acceptance<R> {
     /// The threads, each with its state for the protocols.
@@ -382,58 +394,68 @@ struct Acceptance<R> {
 impl<R: Replica> Acceptance<R> {
     async fn run(mut self, listener: Listener, purpose: Purpose, speaks: Speaks) {
         let mut accepted: usize = 0;
+        let (mut claims, mut stopping) = (FuturesUnordered::new(), self.stopping.clone());
         loop {
+            // Those that wait for a place of others do not wait for each other: a thousand from one address would keep
+            // one from another waiting. Further ones wait in the kernel's queue.
             let connection = tokio::select! {
-                connection = listener.accept() => connection,
-                _ = self.stopping.wait_for(|stopping| *stopping) => return,
+                connection = listener.accept(), if claims.len() < CLAIMS_MAX => connection,
+                Some(claimed) = claims.next(), if !claims.is_empty() => {
+                    self.admit(claimed, accepted, purpose, speaks);
+                    accepted += 1;
+                    continue;
+                }
+                _ = stopping.wait_for(|stopping| *stopping) => return,
             };
-            let (stream, peer) = match connection {
-                Ok(connection) => connection,
+            match connection {
+                Ok((stream, peer)) => {
+                    let (places, spare) = (self.places.clone(), self.spare.clone());
+                    claims.push(async move {
+                        let place = places.claim(peer.origin()).await;
+                        let is_spare = place.is_none();
+                        let place = match (place, &spare) {
+                            (None, Some(spare)) => spare.claim(peer.origin()).await,
+                            (place, _) => place,
+                        };
+                        Claimed { stream, peer, place, is_spare }
+                    });
+                }
                 Err(error) => {
                     if let Some(others) = self.refused.say(Instant::now()) {
                         warn!(%error, others, "accepting a connection failed");
                     }
                     sleep(ACCEPT_PAUSE).await;
-                    continue;
                 }
-            };
-            // Further connections wait in the kernel's queue until this one has a place or is refused.
-            let place = tokio::select! {
-                place = self.places.claim(peer.origin()) => place,
-                _ = self.stopping.wait_for(|stopping| *stopping) => return,
-            };
-            if place.is_none()
-                && let Some(others) = self.refused.say(Instant::now())
-            {
-                warn!(%peer, others, "a connection is refused, but for pages: there are as many as connections_max allows");
             }
-            let is_spare = place.is_none();
-            let place = match (place, &self.spare) {
-                (None, Some(spare)) => spare.claim(peer.origin()).await,
-                (place, _) => place,
-            };
-            let Some(mut place) = place else { continue };
-            // From here on, and not only once its task runs, so that newer connections are not refused meanwhile.
-            let gives_way = place.idle(Instant::now());
-            // The socket moves to the other thread's reactor.
-            let stream = match stream.rest() {
-                Ok(stream) => stream,
-                Err(error) => {
-                    debug!(%peer, %error, "a connection broke at once");
-                    continue;
-                }
-            };
-            let (thread, protocols) = &self.threads[accepted % self.threads.len()];
-            let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
-            let admitted = Admitted { peer, purpose, speaks, place, is_spare, gives_way };
-            thread.spawn(async move {
-                match stream.wake() {
-                    Ok(stream) => protocols.serve(stream, admitted, stopping).await,
-                    Err(error) => debug!(%peer, %error, "a connection broke at once"),
-                }
-            });
-            accepted += 1;
         }
+    }
+
+    /// Serves a connection on one of the threads, if it has a place.
+    fn admit(&mut self, claimed: Claimed, accepted: usize, purpose: Purpose, speaks: Speaks) {
+        let Claimed { stream, peer, place, is_spare } = claimed;
+        if is_spare && let Some(others) = self.refused.say(Instant::now()) {
+            warn!(%peer, others, "a connection is refused, but for pages: there are as many as connections_max allows");
+        }
+        let Some(mut place) = place else { return };
+        // From here on, and not only once its task runs, so that newer connections are not refused meanwhile.
+        let gives_way = place.idle(Instant::now());
+        // The socket moves to the other thread's reactor.
+        let stream = match stream.rest() {
+            Ok(stream) => stream,
+            Err(error) => {
+                debug!(%peer, %error, "a connection broke at once");
+                return;
+            }
+        };
+        let (thread, protocols) = &self.threads[accepted % self.threads.len()];
+        let (protocols, stopping) = (protocols.clone(), self.stopping.clone());
+        let admitted = Admitted { peer, purpose, speaks, place, is_spare, gives_way };
+        thread.spawn(async move {
+            match stream.wake() {
+                Ok(stream) => protocols.serve(stream, admitted, stopping).await,
+                Err(error) => debug!(%peer, %error, "a connection broke at once"),
+            }
+        });
     }
 }
 

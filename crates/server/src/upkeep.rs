@@ -99,10 +99,12 @@ impl Upkeep {
         let runtime = Builder::new_current_thread().enable_time().build()?;
         let stop = Arc::new(Notify::new());
         let mut checks = Vec::new();
-        for (replica, hashes) in stores {
+        let several = stores.len() > 1;
+        for (group, (replica, hashes)) in stores.into_iter().enumerate() {
             let (wanted, want) = mpsc::channel(1);
             checks.push(wanted);
-            runtime.spawn(Caretaking::new(config, replica, hashes).run(want));
+            let group = several.then_some(group);
+            runtime.spawn(Caretaking::new(config, replica, hashes, group).run(want));
         }
         let stopped = Arc::clone(&stop);
         thread::Builder::new().name("upkeep".into()).spawn(move || {
@@ -147,6 +149,28 @@ impl Drop for Upkeep {
     }
 }
 
+/// What an operator is told of an alarm of a member: what it does, and how it ends. If there are several groups, it is
+/// that of one.
+pub(crate) fn told_of_alarm(raised: &AlarmMember, member: &str, group: Option<usize>) -> String {
+    let (of_group, compact) = match group {
+        Some(group) => {
+            (format!(" in group {group}"), format!("`synod compact REVISION --group {group} --disarm`"))
+        }
+        None => (String::new(), "`synod compact REVISION --disarm`".to_owned()),
+    };
+    match raised.alarm() {
+        AlarmType::Nospace => format!(
+            "the alarm NOSPACE of {member} is raised{of_group}: the store is full, and puts are refused; delete keys, then \
+             {compact} forgets old revisions and clears the alarm"
+        ),
+        kind => format!(
+            "the alarm {} of {member} is raised{of_group}: writes are refused until it is cleared (`synod alarm disarm`), once \
+             its cause is mended",
+            kind.as_str_name()
+        ),
+    }
+}
+
 /// A replica's contents differ from those of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found data inconsistency with peers")]
@@ -165,20 +189,22 @@ struct Caretaking<R> {
     at_start: Option<(WantsVerdict, Instant)>,
     /// The alarms that were raised when this thread last looked.
     alarms: Vec<AlarmMember>,
+    /// Which of several stores it is.
+    group: Option<usize>,
 }
 
 /// How often this thread looks for alarms, to write down which are raised and cleared.
 const ALARMS_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<R: Replica> Caretaking<R> {
-    fn new(config: UpkeepConfig, replica: R, hashes: Hashes) -> Caretaking<R> {
+    fn new(config: UpkeepConfig, replica: R, hashes: Hashes, group: Option<usize>) -> Caretaking<R> {
         let member = replica.status().replica.0;
         // A round must not be that of an earlier life.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let round = u64::try_from(since.as_nanos()).unwrap_or(0) ^ (member << 56);
         let keeper = Keeper::new(config, member, round, Duration::ZERO);
         let (began, alarms) = (Instant::now(), Vec::new());
-        Caretaking { config, replica, member, hashes, began, keeper, at_start: None, alarms }
+        Caretaking { config, replica, member, hashes, began, keeper, at_start: None, alarms, group }
     }
 
     async fn run(mut self, mut wanted: mpsc::Receiver<WantsVerdict>) {
@@ -215,8 +241,11 @@ impl<R: Replica> Caretaking<R> {
     }
 
     async fn known(&mut self) -> Known {
-        let status = status(&self.replica).await.unwrap_or_default();
-        self.log_alarms(&status.alarms);
+        let status = status(&self.replica).await;
+        if let Ok(status) = &status {
+            self.log_alarms(&status.alarms);
+        }
+        let status = status.unwrap_or_default();
         Known {
             revision: status.revision,
             compact_revision: status.compact_revision,
@@ -229,21 +258,14 @@ impl<R: Replica> Caretaking<R> {
 
     /// Writes down which alarms were raised or cleared since the last look.
     fn log_alarms(&mut self, raised: &[AlarmMember]) {
-        let group = self.replica.group();
-        let name = |of: &AlarmMember| group.name_of(ReplicaId(of.member_id));
+        let members = self.replica.group();
+        let name = |of: &AlarmMember| members.name_of(ReplicaId(of.member_id));
         for alarm in raised.iter().filter(|alarm| !self.alarms.contains(alarm)) {
-            let (kind, member) = (alarm.alarm().as_str_name(), name(alarm));
-            match alarm.alarm() {
-                AlarmType::Nospace => error!(
-                    member,
-                    "the alarm {kind} is raised: the store is full, and puts are refused until keys are deleted, old \
-                     revisions are compacted, and the alarm is cleared (`synod alarm disarm`)"
-                ),
-                _ => error!(member, "the alarm {kind} is raised: writes are refused until it is cleared"),
-            }
+            error!("{}", told_of_alarm(alarm, &name(alarm), self.group));
         }
         for alarm in self.alarms.iter().filter(|alarm| !raised.contains(alarm)) {
-            info!(member = name(alarm), "the alarm {} is cleared", alarm.alarm().as_str_name());
+            let of_group = self.group.map_or_else(String::new, |group| format!(" in group {group}"));
+            info!("the alarm {} of {} is cleared{of_group}", alarm.alarm().as_str_name(), name(alarm));
         }
         self.alarms = raised.to_vec();
     }

@@ -264,6 +264,11 @@ async fn leases_are_kept_and_snapshots_come_as_lines() {
     assert_eq!((&kept[0]["result"]["TTL"], &kept[1]["result"]["TTL"]), (&json!("60"), &Value::Null));
     assert_eq!(http.line().await, "0");
     http.line().await;
+    // A stream without a message, which ends well.
+    http.send("POST", "/v3/lease/keepalive", "", "").await;
+    assert_eq!(http.head().await.0, 200);
+    assert_eq!(http.line().await, "0");
+    http.line().await;
     http.send("POST", "/v3/maintenance/snapshot", "", "{}").await;
     http.head().await;
     let first = http.chunk().await;

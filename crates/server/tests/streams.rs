@@ -268,6 +268,10 @@ async fn messages_may_come_as_gzip_and_are_bounded_by_what_they_become() {
     // Eight bytes at the end are a checksum and a length.
     *torn.iter_mut().nth_back(7).unwrap() ^= 1;
     assert_eq!(call(&send, gzip(), &torn).await.grpc_status, "13");
+    let twice = [&packed(&plain[5..])[5..], &packed(&[])[5..]].concat();
+    let len = u32::try_from(twice.len()).unwrap().to_be_bytes();
+    let two_members = [&[1], &len[..], &twice].concat();
+    assert_eq!(call(&send, gzip(), &two_members).await.grpc_status, "13");
     let answer = call(&send, post(PUT).header("grpc-encoding", "deflate"), &plain).await;
     assert_eq!((answer.grpc_status.as_str(), answer.accepts.as_str()), ("12", "gzip"));
     assert!(answer.grpc_message.contains("not%20installed"), "{}", answer.grpc_message);

@@ -502,4 +502,11 @@ impl PeerMetrics {
     pub fn connected(&self) -> bool {
         self.connected_since.is_some()
     }
+
+    /// Since when there is a session to it, if there is one from it, too: where packets are dropped in one direction
+    /// only, or a peer refuses to call, the other session tells.
+    #[must_use]
+    pub fn up_since(&self) -> Option<Instant> {
+        self.connected_since.filter(|_| self.receiving)
+    }
 }

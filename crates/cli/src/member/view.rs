@@ -30,11 +30,17 @@ pub async fn told(args: &ClientArgs) -> Result<Vec<(String, StatusResponse)>, Fa
 }
 
 /// How long others may take once a replica has told its status.
-const GRACE: Duration = Duration::from_millis(100);
+const GRACE: Duration = Duration::from_secs(1);
 
-/// The latest group that an endpoint knows which answers soon.
+/// The latest group that one of the first endpoints to answer knows, of more than half of the voters if so many do.
 pub async fn group(client: &Client) -> Result<Group, Failure> {
-    let told = client.native_status_soon(GRACE, |_| false).await;
+    let mut answered = 0;
+    let most = |status: &StatusResponse| {
+        answered += 1;
+        let members = status.group.iter().flat_map(|group| &group.members);
+        2 * answered > members.filter(|member| member.votes).count()
+    };
+    let told = client.native_status_soon(GRACE, most).await;
     let groups = told.into_iter().filter_map(|(_, status)| status.group);
     if let Some(latest) = groups.max_by_key(|group| group.version) {
         return Ok(latest);
@@ -99,7 +105,8 @@ async fn leading(
         if asked.endpoints.is_empty() {
             continue;
         }
-        let told = asked.client()?.native_status_soon(GRACE, &leads).await;
+        // It may be far away: what is waited for is its answer.
+        let told = asked.client()?.native_status_soon(asked.command_timeout, &leads).await;
         if let Some((endpoint, status)) = told.into_iter().find(|(_, status)| leads(status)) {
             return Ok(Leading { id: status.replica, endpoint });
         }

@@ -9,7 +9,7 @@ use prost::{
     encoding::{DecodeContext, decode_key, skip_field},
 };
 use synod_api::{
-    etcdserverpb::{AlarmMember, AlarmType},
+    etcdserverpb::AlarmMember,
     shards::{self, ENDPOINTS, NOT_HERE, Unroutable},
     synod::v1::{
         self as pb, ChangeRequest, ChangeResponse, ExecuteRequest, ExecuteResponse, KvCommand, KvQuery,
@@ -36,6 +36,7 @@ use crate::{
     fields::Shape,
     openings::Table,
     readers::{Lane, Place},
+    upkeep::told_of_alarm,
 };
 
 /// The fields of a `KvCommand` and of a `KvQuery` that no client may set: renewals of leases, which servers gather;
@@ -286,14 +287,16 @@ impl<R: Replica> Store<R> {
             }
             groups
         };
-        let KvStatus { revision, size_bytes, alarms, .. } = summed(stores);
         let mut troubles = self.troubles(status.troubles);
-        for raised in &alarms {
-            let trouble = trouble(raised, &group.name_of(ReplicaId(raised.member_id)));
-            if !troubles.contains(&trouble) {
-                troubles.push(trouble);
-            }
+        let several = stores.len() > 1;
+        for (number, store) in stores.iter().enumerate() {
+            let told = |raised: &AlarmMember| {
+                let member = group.name_of(ReplicaId(raised.member_id));
+                told_of_alarm(raised, &member, several.then_some(number))
+            };
+            troubles.extend(store.alarms.iter().map(told));
         }
+        let KvStatus { revision, size_bytes, .. } = summed(stores);
         let leader_name = status.leader.map_or_else(String::new, |leader| group.name_of(leader));
         let (received, total) = status.receiving.unwrap_or_default();
         Ok(StatusResponse {
@@ -389,21 +392,6 @@ impl<R: Replica> Store<R> {
         let group = self.change(&replica, expected, change).await?;
         let added = group.members.last().filter(|_| adds).map_or(0, |member| member.id.0);
         Ok(ChangeResponse { group: Some(group.into()), added })
-    }
-}
-
-/// What an operator is told of an alarm.
-fn trouble(raised: &AlarmMember, member: &str) -> String {
-    match raised.alarm() {
-        AlarmType::Nospace => format!(
-            "the store is full (alarm NOSPACE of {member}), and puts are refused: delete keys, forget old revisions (`synod \
-             compact`), then `synod alarm disarm`"
-        ),
-        kind => format!(
-            "the alarm {} of {member} is raised, and writes are refused: `synod alarm disarm` clears it once its cause is \
-             mended",
-            kind.as_str_name()
-        ),
     }
 }
 
