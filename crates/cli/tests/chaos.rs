@@ -45,7 +45,7 @@ fn processes(data: &Path) -> usize {
 fn a_short_run_applies_its_faults_and_finds_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let faults = "kill,cut-one-way,move-leader,replace,wipe";
-    // On a very busy machine too few operations may be completed in five seconds, too few events told, and locks may
+    // On a very busy machine too few operations may be completed in so short a time, too few events told, and locks may
     // change hands too seldom; but on no machine may anything be broken.
     let run = |seconds: &&str| {
         let data = folder.path().join(seconds);
@@ -59,7 +59,7 @@ fn a_short_run_applies_its_faults_and_finds_nothing() {
         assert!(output.status.success() || said.contains("is not covered"), "{said}");
         output.status.success().then_some(data)
     };
-    let data = ["5", "20", "60"].iter().find_map(run).expect("all is covered in a minute");
+    let data = ["20", "60"].iter().find_map(run).expect("all is covered in a minute");
     assert!(fs::read_to_string(data.join("report.md")).unwrap().contains("Verdict: "));
     let timeline = fs::read_to_string(data.join("timeline.csv")).unwrap();
     assert!(timeline.contains(",event,\"kill n") && timeline.contains(",measured,"), "{timeline}");
