@@ -68,6 +68,7 @@ fn print(format: Format, alarms: &[AlarmMember]) -> Result<(), Failure> {
             output::print_json(&object([("alarms", json!(alarms))]))
         }
         _ => {
+            // The space at the end is etcdctl's.
             let lines = alarms.iter().map(|raised| {
                 format!("memberID:{} alarm:{} \n", raised.member_id, raised.alarm().as_str_name())
             });

@@ -56,7 +56,7 @@ impl ClientArgs {
     /// A client of these endpoints.
     pub fn client(&self) -> Result<Client, Failure> {
         let mut config = Config::new(self.endpoints.iter().cloned());
-        // Endpoints are asked in the order in which the user gave them.
+        // The first one that the user gave is preferred.
         config.first_endpoint = Some(0);
         config.request_timeout = self.command_timeout - self.reserve();
         // All can be tried one after the other, and nothing was sent to those that cannot be reached.

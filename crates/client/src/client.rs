@@ -283,11 +283,7 @@ impl Client {
     /// Asks every endpoint for its status, in Synod's terms. All are asked at the same time; the answers are
     /// in the order of [`endpoints`](Client::endpoints). An etcd server does not know the request.
     pub async fn native_status(&self) -> Vec<Result<native::StatusResponse, Error>> {
-        let within = self.status_timeout();
-        self.ask_all(within, |channel| async move {
-            NativeClient::new(channel).status(native::StatusRequest::default()).await
-        })
-        .await
+        self.ask_all(self.status_timeout(), native_status_at).await
     }
 
     /// The same from those endpoints that answer soon, with their addresses: until an answer is `enough`, or once one
@@ -299,10 +295,7 @@ impl Client {
     ) -> Vec<(String, native::StatusResponse)> {
         let within = self.status_timeout();
         let asked = self.endpoints.urls().enumerate().map(|(index, url)| async move {
-            let status = self.endpoints.call_at_within(index, within, |channel| async move {
-                NativeClient::new(channel).status(native::StatusRequest::default()).await
-            });
-            (url.to_owned(), status.await)
+            (url.to_owned(), self.endpoints.call_at_within(index, within, native_status_at).await)
         });
         let mut asked: FuturesUnordered<_> = asked.collect();
         let mut until = Instant::now() + within;
@@ -334,7 +327,7 @@ impl Client {
         T: Send + 'static,
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send,
     {
-        let asked: Vec<_> = (0..self.endpoints.urls().count())
+        let asked: Vec<_> = (0..self.endpoints.count())
             .map(|index| {
                 let (endpoints, send) = (self.endpoints.clone(), send.clone());
                 tokio::spawn(async move { endpoints.call_at_within(index, within, send).await })
@@ -346,6 +339,10 @@ impl Client {
         }
         answers
     }
+}
+
+async fn native_status_at(channel: Line) -> Result<Response<native::StatusResponse>, Status> {
+    NativeClient::new(channel).status(native::StatusRequest::default()).await
 }
 
 fn native_client(channel: Line) -> NativeClient<Line> {

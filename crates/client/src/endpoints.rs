@@ -11,10 +11,7 @@ use std::{
 };
 
 use synod_api::shards::ENDPOINTS;
-use tokio::{
-    sync::{Mutex as AsyncMutex, OnceCell},
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{
     Response, Status,
     service::interceptor::InterceptedService,
@@ -27,6 +24,7 @@ use crate::{
     auth::{Line, RENEWALS_MAX, Token},
     dial::Dial,
     error::{Failure, NO_LEADER},
+    greeting::Search,
 };
 
 /// The first pause after all endpoints have failed; it doubles up to [`BACKOFF_MAX`].
@@ -63,10 +61,7 @@ pub(crate) struct Endpoints {
     /// Endpoints that replicas named for groups in which they take no part, with their channels.
     named: Mutex<BTreeMap<String, Channel>>,
     token: Token,
-    /// Whether an endpoint that answers was looked for.
-    greeted: OnceCell<()>,
-    /// Taken by the request that looks for an endpoint with a leader: when none was found last.
-    search: AsyncMutex<Option<Instant>>,
+    pub(crate) search: Search,
 }
 
 struct Node {
@@ -115,8 +110,7 @@ impl Endpoints {
             current: AtomicUsize::new(first),
             named: Mutex::default(),
             token: Token::default(),
-            greeted: OnceCell::new(),
-            search: AsyncMutex::new(None),
+            search: Search::default(),
         }))
     }
 
@@ -140,14 +134,6 @@ impl Endpoints {
 
     pub(crate) fn count(&self) -> usize {
         self.all.len()
-    }
-
-    pub(crate) fn first_greeting(&self) -> &OnceCell<()> {
-        &self.greeted
-    }
-
-    pub(crate) fn search(&self) -> &AsyncMutex<Option<Instant>> {
-        &self.search
     }
 
     /// Uses this endpoint from now on, by this channel if it has none.
@@ -314,12 +300,11 @@ impl Endpoints {
                     Failure::NotExecuted => {
                         reached = true;
                         refused_after = began.elapsed();
-                        // Replicas that are cut off refuse after a while. If another one knows a leader, it does not.
-                        let another = self.use_one_with_a_leader(index);
+                        // A replica that is cut off refuses after a while, and one that knows a leader does not.
                         if status.message() == NO_LEADER
                             && !is_elsewhere
                             && attempts as usize <= self.all.len()
-                            && timeout_at(deadline, another).await == Ok(true)
+                            && timeout_at(deadline, self.use_one_with_a_leader(index)).await == Ok(true)
                         {
                             debug!(endpoint, attempts, "it knows no leader, and another endpoint does");
                             continue;

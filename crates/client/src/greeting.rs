@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use synod_api::synod::v1::{StatusRequest, native_client::NativeClient};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::{Mutex, OnceCell},
+    time::{Instant, timeout_at},
+};
 use tonic::transport::Channel;
 
 use crate::{endpoints::Endpoints, error::Failure};
@@ -23,6 +26,15 @@ const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// The part of a request's time that the first look for an endpoint may take.
 const PART_OF_REQUEST: u32 = 4;
+
+/// What was looked for. Requests that come meanwhile wait for what is found.
+#[derive(Debug, Default)]
+pub(crate) struct Search {
+    /// An endpoint to begin with.
+    first: OnceCell<()>,
+    /// One that knows a leader: when none was found last.
+    leaderless: Mutex<Option<Instant>>,
+}
 
 /// An endpoint that answers.
 #[derive(Debug)]
@@ -43,7 +55,7 @@ impl Endpoints {
             }
         };
         if self.count() > 1 {
-            self.first_greeting().get_or_init(choose).await;
+            self.search.first.get_or_init(choose).await;
         }
     }
 
@@ -53,16 +65,16 @@ impl Endpoints {
         if self.count() == 1 {
             return false;
         }
-        let mut without = self.search().lock().await;
+        let mut leaderless = self.search.leaderless.lock().await;
         if self.current() != but {
             return true;
         }
-        if without.is_some_and(|at| at.elapsed() < SEARCH_PAUSE) {
+        if leaderless.is_some_and(|at| at.elapsed() < SEARCH_PAUSE) {
             return false;
         }
         let found = self.choose(Some(but), self.config().connect_timeout).await;
         let found = found.filter(|found| found.knows_leader);
-        *without = found.is_none().then(Instant::now);
+        *leaderless = found.is_none().then(Instant::now);
         let is_found = found.is_some();
         if let Some(found) = found {
             self.use_next(found.index, found.channel);

@@ -583,7 +583,7 @@ async fn streamed(messages: Messages, shape: &'static Shape, lane: Lane) -> Answ
 
 /// The answer to a call for a stream that fails before its first message.
 fn failed(status: &Status) -> Answer {
-    text(failure_line(status), status_of(status.code()))
+    json_answer(failure_line(status), status_of(status.code()))
 }
 
 /// The last line of a stream that fails. It has never had the `error` of other refusals.
@@ -664,11 +664,11 @@ fn untranslated() -> Status {
 }
 
 fn refusal(status: &Status, code: StatusCode) -> Answer {
-    text(of_status(status).to_string().into(), code)
+    json_answer(of_status(status).to_string().into(), code)
 }
 
-fn text(text: Bytes, code: StatusCode) -> Answer {
-    let body = Full::new(text);
+fn json_answer(body: Bytes, code: StatusCode) -> Answer {
+    let body = Full::new(body);
     let mut answer = Response::new(body.map_err(|never| match never {}).boxed_unsync());
     *answer.status_mut() = code;
     answer.headers_mut().insert(header::CONTENT_TYPE, JSON);

@@ -241,7 +241,7 @@ impl<'a> ClientMessages<'a> {
                 if flag == PACKED {
                     message = unpacked(&message, self.bounds.message_bytes_max, self.charge)?;
                     self.charge.give_back(message.len() as u64);
-                    // A message for one packet takes as long to unpack as its bytes are.
+                    // What came in one packet may be a thousand times as long: others have their turn in between.
                     yield_now().await;
                 }
                 // The reader of the messages charges what it keeps of each.

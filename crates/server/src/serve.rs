@@ -45,8 +45,8 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses for pages alone, and as many for pages at those for clients when these have taken all
 /// places there. The oldest gives way to a new one.
 pub(crate) const PAGES_MAX: u32 = 32;
-/// Connections at an address that wait for a place at the same time.
-const CLAIMS_MAX: usize = 32;
+/// Connections at an address that wait for a place at the same time. Each has a descriptor beside those with places.
+const CLAIMS_MAX: usize = 8;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Least time between two warnings that connections are refused.

@@ -1,5 +1,5 @@
-//! What a replica does for its store without being asked: it compacts old revisions away, and compares its contents
-//! with those of the other members.
+//! What a replica does for its store without being asked: it compacts old revisions away, compares its contents with
+//! those of the other members, and logs alarms.
 //!
 //! One thread does it for all stores of a replica. What it changes goes through the log, as commands of clients do.
 
@@ -152,19 +152,26 @@ impl Drop for Upkeep {
 /// What an operator is told of an alarm of a member: what it does, and how it ends. If there are several groups, it is
 /// that of one.
 pub(crate) fn told_of_alarm(raised: &AlarmMember, member: &str, group: Option<usize>) -> String {
-    let (of_group, compact) = match group {
+    let (of_group, compact, disarm) = match group {
         Some(group) => {
-            (format!(" in group {group}"), format!("`synod compact REVISION --group {group} --disarm`"))
+            let of_group = format!("--group {group} --disarm");
+            (
+                format!(" in group {group}"),
+                format!("synod compact REVISION {of_group}"),
+                format!("synod compact {of_group}"),
+            )
         }
-        None => (String::new(), "`synod compact REVISION --disarm`".to_owned()),
+        None => {
+            (String::new(), "synod compact REVISION --disarm".to_owned(), "synod alarm disarm".to_owned())
+        }
     };
     match raised.alarm() {
         AlarmType::Nospace => format!(
             "the alarm NOSPACE of {member} is raised{of_group}: the store is full, and puts are refused; delete keys, then \
-             {compact} forgets old revisions and clears the alarm"
+             `{compact}` forgets old revisions and clears the alarm"
         ),
         kind => format!(
-            "the alarm {} of {member} is raised{of_group}: writes are refused until it is cleared (`synod alarm disarm`), once \
+            "the alarm {} of {member} is raised{of_group}: writes are refused until it is cleared (`{disarm}`), once \
              its cause is mended",
             kind.as_str_name()
         ),
@@ -394,5 +401,24 @@ async fn status<R: Replica>(replica: &R) -> Result<KvStatus, Status> {
     match ask(replica, Query::Status(KvStatusRequest {}), Consistency::Present).await? {
         Answer::Status(status) => Ok(status),
         other => Err(Status::internal(format!("not a status: {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a cluster has several groups, only the command that names one clears its alarms.
+    #[test]
+    fn an_alarm_of_a_group_is_cleared_by_a_command_that_names_it() {
+        for kind in [AlarmType::Nospace, AlarmType::Corrupt] {
+            let raised = AlarmMember { member_id: 1, alarm: kind.into() };
+            let told = told_of_alarm(&raised, "n1", Some(2));
+            assert!(
+                told.contains("of n1 is raised in group 2") && told.contains("--group 2 --disarm`"),
+                "{told}"
+            );
+            assert!(!told_of_alarm(&raised, "n1", None).contains("group"));
+        }
     }
 }

@@ -512,11 +512,12 @@ impl Raft {
         let has_own_term =
             self.log.ballot_at(stable) == Some(ballot) || self.options.has(super::Bug::HoldAnyTerm);
         let own = if has_own_term { stable } else { Slot::ZERO };
-        let beyond = self.options.has(super::Bug::CountBeyondLog);
-        let counted = match follows {
-            _ if beyond => Slot(u64::MAX),
-            true => self.log.last_written(),
-            false => Slot::ZERO,
+        let counted = if self.options.has(super::Bug::CountBeyondLog) {
+            Slot(u64::MAX)
+        } else if follows {
+            self.log.last_written()
+        } else {
+            Slot::ZERO
         };
         let voters: &VoterSets = &self.log.configuration().voters;
         self.gossip.status.forget_others(voters, me);

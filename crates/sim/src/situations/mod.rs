@@ -250,7 +250,8 @@ situations! {
     MoreReserved = "a leader asks about more slots";
     /// The time of a lease is over, and it takes keys with it.
     LeaseEndsWithKeys = "a lease ends with keys";
-    /// The time of a lease is over while two replicas lead, of which each may have moved the clock.
+    /// The time of a lease is over while two replicas take themselves for the leader, one of them perhaps paused; each
+    /// may have moved the clock, or move it when it goes on.
     LeaseEndsWhileTwoLead = "a lease ends while two lead";
     /// A lease gets its whole time again, since another replica moves the clock, or the log stood still.
     LeaseStartsAgain = "a lease starts again";
