@@ -18,7 +18,7 @@ use self::{
     support::Cluster,
 };
 
-/// The descriptors of each process; 352 of them are the replica's.
+/// The descriptors of each process; 368 of them are the replica's.
 const LIMIT: usize = 384;
 
 #[test]

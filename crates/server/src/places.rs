@@ -15,10 +15,15 @@
 //! Where connections are short, at the addresses for pages, all give way: those of the address with most places, and of
 //! these the ones that never sent a request, then idle ones, then those with an outstanding request, the oldest first.
 //! So a client that holds all places keeps nobody out, and one that opens many at once pushes out its own only.
+//!
+//! Newcomers that find no free place wait. **A place that becomes free goes to the newcomer whose address has fewest
+//! places**, whichever connection made room for whom, and where more than [`NEWCOMERS_MAX`] wait, the latest at the
+//! address with most connections and newcomers is turned away. So newcomers of a crowd stand in nobody's way.
 
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -27,7 +32,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, oneshot},
+    sync::{Notify, oneshot},
     time::timeout,
 };
 
@@ -40,15 +45,18 @@ const FIRST_REQUEST_MAX: Duration = Duration::from_secs(1);
 /// How long to wait for a connection that was told to give way before telling another, and how long to wait in all.
 const GIVE_WAY_PACE: Duration = Duration::from_millis(50);
 const GIVE_WAY_TIMEOUT: Duration = Duration::from_secs(3);
+/// Newcomers that wait for a place at the same time. Each has a descriptor beside those of connections with places.
+const NEWCOMERS_MAX: usize = 16;
 
 /// The places for the connections of one address or of several. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    free: Arc<Semaphore>,
     max: u32,
     /// Whether connections with an outstanding request give way as well, and idle ones at once.
     all_give_way: bool,
-    idle: Arc<Mutex<Idle>>,
+    state: Arc<Mutex<State>>,
+    /// Notified when the last connection leaves.
+    empty: Arc<Notify>,
 }
 
 /// The order in which connections give way.
@@ -74,10 +82,14 @@ impl Mark {
     }
 }
 
-/// Connections that may have to give way, in the order in which they do.
+/// The connections that have places, and the newcomers that have none yet.
 #[derive(Debug, Default)]
-struct Idle {
+struct State {
     next: u64,
+    /// How many places are taken. While one is free, there are no newcomers.
+    taken: u32,
+    newcomers: BTreeMap<u64, Newcomer>,
+    /// Connections that may have to give way, in the order in which they do.
     waiting: BTreeMap<(Class, u64), Waiting>,
     /// How many connections, idle or not, have sent a request.
     asked: u32,
@@ -94,10 +106,51 @@ struct Waiting {
     mark: Mark,
 }
 
-impl Idle {
+/// A connection that waits for a place.
+#[derive(Debug)]
+struct Newcomer {
+    origin: Origin,
+    place: oneshot::Sender<Presence>,
+}
+
+/// The wait of a newcomer, which ends when this is dropped.
+#[derive(Debug)]
+struct Wait {
+    places: Places,
+    number: u64,
+    place: oneshot::Receiver<Presence>,
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.places.state().newcomers.remove(&self.number);
+    }
+}
+
+impl State {
+    fn places_of(&self, origin: &Origin) -> u32 {
+        self.origins.get(origin).copied().unwrap_or(0)
+    }
+
+    /// The newcomer that gets the next place.
+    fn next_newcomer(&self) -> Option<u64> {
+        let first = self.newcomers.iter().min_by_key(|(number, one)| (self.places_of(&one.origin), **number));
+        first.map(|(number, _)| *number)
+    }
+
+    /// The newcomer that is turned away where too many wait.
+    fn last_newcomer(&self) -> Option<u64> {
+        let crowd = |origin: &Origin| {
+            let newcomers = self.newcomers.values().filter(|one| one.origin == *origin).count();
+            newcomers + self.places_of(origin) as usize
+        };
+        let last = self.newcomers.iter().max_by_key(|(number, one)| (crowd(&one.origin), **number));
+        last.map(|(number, _)| *number)
+    }
+
     /// Which connection gives way where all do.
     fn of_most_crowded(&self) -> Option<(Class, u64)> {
-        let places = |one: &Waiting| self.origins.get(&one.origin).copied().unwrap_or(0);
+        let places = |one: &Waiting| self.places_of(&one.origin);
         let first = self.waiting.iter().min_by_key(|(key, one)| (Reverse(places(one)), **key));
         first.map(|(key, _)| *key)
     }
@@ -107,7 +160,7 @@ impl Idle {
     /// before others do: its address has more places, or its request is overdue. (Several may come from one address at
     /// a moment.)
     fn oldest_without_request(&self, newcomer: Origin, now: Instant) -> Option<((Class, u64), bool)> {
-        let places = |origin: &Origin| self.origins.get(origin).copied().unwrap_or(0);
+        let places = |origin: &Origin| self.places_of(origin);
         let own = places(&newcomer);
         let mut waiting = self.waiting.iter().take_while(|((class, _), _)| *class == Class::NeverAsked);
         let (key, one) = waiting.find(|(_, one)| places(&one.origin) >= own)?;
@@ -124,7 +177,7 @@ impl Idle {
 
     /// Which connection gives way to a newcomer though it has an outstanding request, or has rested for a short time.
     fn for_newcomer(&self, newcomer: Origin) -> Option<(Class, u64)> {
-        let places = |origin: &Origin| self.origins.get(origin).copied().unwrap_or(0);
+        let places = |origin: &Origin| self.places_of(origin);
         let own = places(&newcomer);
         let strangers = || {
             self.waiting.iter().filter(|((class, _), one)| *class == Class::Busy && !one.mark.has_worked())
@@ -157,13 +210,11 @@ pub(crate) struct Presence {
     asked: bool,
     /// Its key among those that may have to give way, while it is one of them.
     listed: Option<(Class, u64)>,
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Places {
     pub(crate) fn new(max: u32) -> Places {
-        let free = Arc::new(Semaphore::new(max as usize));
-        Places { free, max, all_give_way: false, idle: Arc::default() }
+        Places { max, all_give_way: false, state: Arc::default(), empty: Arc::default() }
     }
 
     /// Places of which a newcomer always gets one.
@@ -177,53 +228,82 @@ impl Places {
     }
 
     fn take_from(&self, origin: Origin) -> Option<Presence> {
-        Some(self.presence(Arc::clone(&self.free).try_acquire_owned().ok()?, origin))
+        let mut state = self.state();
+        (state.taken < self.max).then(|| self.presence(&mut state, origin))
     }
 
     /// Takes a place for a connection from there, if one is free or another connection gives way in time.
     pub(crate) async fn claim(&self, origin: Origin) -> Option<Presence> {
         let deadline = Instant::now() + GIVE_WAY_TIMEOUT;
+        let mut wait = match self.take_or_wait(origin) {
+            Ok(place) => return Some(place),
+            Err(wait) => wait?,
+        };
         let mut told = false;
         loop {
-            if let Some(place) = self.take_from(origin) {
-                return Some(place);
-            }
             let now = Instant::now();
             // A connection that is told to give way may send a request at the same time, and stay.
             told |= self.make_room(now, origin);
             if !told || now >= deadline {
                 return None;
             }
-            let freed = Arc::clone(&self.free).acquire_owned();
-            if let Ok(permit) = timeout(GIVE_WAY_PACE, freed).await {
-                return Some(self.presence(permit.expect("it is never closed"), origin));
+            if let Ok(place) = timeout(GIVE_WAY_PACE, &mut wait.place).await {
+                // Without one, it was turned away.
+                return place.ok();
             }
         }
     }
 
-    fn presence(&self, permit: OwnedSemaphorePermit, origin: Origin) -> Presence {
-        *self.idle().origins.entry(origin).or_default() += 1;
-        let mark = Mark::default();
-        Presence { places: self.clone(), origin, mark, asked: false, listed: None, _permit: permit }
+    /// Takes a place, or waits for one that becomes free. Where too many wait, one of them is turned away: this one, or
+    /// another.
+    fn take_or_wait(&self, origin: Origin) -> Result<Presence, Option<Wait>> {
+        let mut state = self.state();
+        if state.taken < self.max {
+            return Ok(self.presence(&mut state, origin));
+        }
+        let number = state.next;
+        state.next += 1;
+        let (place, granted) = oneshot::channel();
+        state.newcomers.insert(number, Newcomer { origin, place });
+        if state.newcomers.len() > NEWCOMERS_MAX {
+            let last = state.last_newcomer();
+            last.and_then(|last| state.newcomers.remove(&last));
+            if last == Some(number) {
+                return Err(None);
+            }
+        }
+        Err(Some(Wait { places: self.clone(), number, place: granted }))
+    }
+
+    fn presence(&self, state: &mut State, origin: Origin) -> Presence {
+        state.taken += 1;
+        *state.origins.entry(origin).or_default() += 1;
+        Presence { places: self.clone(), origin, mark: Mark::default(), asked: false, listed: None }
+    }
+
+    /// Gives a free place to the next newcomer. Returns the place if that has just gone.
+    fn grant(&self, state: &mut State) -> Option<Presence> {
+        let newcomer = state.next_newcomer().and_then(|number| state.newcomers.remove(&number))?;
+        newcomer.place.send(self.presence(state, newcomer.origin)).err()
     }
 
     /// Tells a connection to give way to a newcomer. Returns whether there is one that must.
     fn make_room(&self, now: Instant, newcomer: Origin) -> bool {
-        let mut idle = self.idle();
+        let mut state = self.state();
         let told = if self.all_give_way {
-            idle.of_most_crowded()
+            state.of_most_crowded()
         } else {
-            let without_request = idle.oldest_without_request(newcomer, now);
+            let without_request = state.oldest_without_request(newcomer, now);
             let (overdue, fresh) = match without_request {
                 Some((key, true)) => (Some(key), None),
                 Some((key, false)) => (None, Some(key)),
                 None => (None, None),
             };
-            let rests = || idle.longest_idle(now).filter(|_| fresh.is_none() && idle.asked > self.max / 2);
-            overdue.or_else(rests).or_else(|| idle.for_newcomer(newcomer)).or(fresh)
+            let rests = || state.longest_idle(now).filter(|_| fresh.is_none() && state.asked > self.max / 2);
+            overdue.or_else(rests).or_else(|| state.for_newcomer(newcomer)).or(fresh)
         };
         let Some(told) = told else { return false };
-        let told = idle.waiting.remove(&told).expect("it is among them");
+        let told = state.waiting.remove(&told).expect("it is among them");
         // If the connection has ended meanwhile, its place is free.
         let _ = told.give_way.send(());
         true
@@ -231,25 +311,32 @@ impl Places {
 
     /// Waits until every place is free, when the server stops.
     pub(crate) async fn all(&self) {
-        let _ = self.free.acquire_many(self.max).await;
+        loop {
+            let mut empty = pin!(self.empty.notified());
+            empty.as_mut().enable();
+            if self.taken() == 0 {
+                return;
+            }
+            empty.await;
+        }
     }
 
     /// How many places are taken.
     pub(crate) fn taken(&self) -> usize {
-        self.max as usize - self.free.available_permits()
+        self.state().taken as usize
     }
 
-    fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Presence {
-    /// Marks the connection as idle. The receiver becomes ready when the connection must give way.
+    /// Marks the connection as state. The receiver becomes ready when the connection must give way.
     pub(crate) fn idle(&mut self, now: Instant) -> oneshot::Receiver<()> {
         let places = self.places.clone();
         let class = if self.asked { Class::Idle } else { Class::NeverAsked };
-        self.list(&mut places.idle(), class, now)
+        self.list(&mut places.state(), class, now)
     }
 
     /// Whether the connection works, which is found out where its requests are answered.
@@ -266,29 +353,29 @@ impl Presence {
     /// Marks the connection as having an outstanding request. It may have to give way all the same.
     pub(crate) fn busy(&mut self) -> oneshot::Receiver<()> {
         let places = self.places.clone();
-        let mut idle = places.idle();
-        self.unlist(&mut idle);
+        let mut state = places.state();
+        self.unlist(&mut state);
         if !self.asked {
             self.asked = true;
-            idle.asked += 1;
+            state.asked += 1;
         }
-        self.list(&mut idle, Class::Busy, Instant::now())
+        self.list(&mut state, Class::Busy, Instant::now())
     }
 
-    fn list(&mut self, idle: &mut Idle, class: Class, now: Instant) -> oneshot::Receiver<()> {
+    fn list(&mut self, state: &mut State, class: Class, now: Instant) -> oneshot::Receiver<()> {
         let (give_way, gives_way) = oneshot::channel();
-        let number = idle.next;
-        idle.next += 1;
-        self.unlist(idle);
+        let number = state.next;
+        state.next += 1;
+        self.unlist(state);
         self.listed = Some((class, number));
         let (origin, mark) = (self.origin, self.mark.clone());
-        idle.waiting.insert((class, number), Waiting { since: now, give_way, origin, mark });
+        state.waiting.insert((class, number), Waiting { since: now, give_way, origin, mark });
         gives_way
     }
 
-    fn unlist(&mut self, idle: &mut Idle) {
+    fn unlist(&mut self, state: &mut State) {
         if let Some(listed) = self.listed.take() {
-            idle.waiting.remove(&listed);
+            state.waiting.remove(&listed);
         }
     }
 }
@@ -296,15 +383,23 @@ impl Presence {
 impl Drop for Presence {
     fn drop(&mut self) {
         let places = self.places.clone();
-        let mut idle = places.idle();
-        self.unlist(&mut idle);
-        idle.asked -= u32::from(self.asked);
-        if let Some(count) = idle.origins.get_mut(&self.origin) {
+        let mut state = places.state();
+        self.unlist(&mut state);
+        state.asked -= u32::from(self.asked);
+        state.taken -= 1;
+        if let Some(count) = state.origins.get_mut(&self.origin) {
             *count -= 1;
             if *count == 0 {
-                idle.origins.remove(&self.origin);
+                state.origins.remove(&self.origin);
             }
         }
+        let gone = places.grant(&mut state);
+        if state.taken == 0 {
+            places.empty.notify_waiters();
+        }
+        drop(state);
+        // Its place goes to the next newcomer.
+        drop(gone);
     }
 }
 
@@ -336,8 +431,8 @@ mod tests {
         assert!(busy.try_recv().is_err());
         drop(four);
         assert_eq!(places.taken(), 0);
-        assert_eq!(places.idle().asked, 0);
-        assert!(places.idle().waiting.is_empty() && places.idle().origins.is_empty());
+        assert_eq!(places.state().asked, 0);
+        assert!(places.state().waiting.is_empty() && places.state().origins.is_empty());
     }
 
     /// A thousand that come from one address, and send requests at once or never, push out their own.
@@ -456,5 +551,46 @@ mod tests {
         });
         let _newcomer = places.claim(None).await.expect("one gives way");
         assert!(places.claim(None).await.is_none(), "nobody is left who could give way");
+    }
+    /// Registers newcomers, and returns their waits by host.
+    fn newcomers<const N: usize>(places: &Places, hosts: [u8; N]) -> [Option<Wait>; N] {
+        hosts.map(|host| places.take_or_wait(from(host)).expect_err("all places are taken"))
+    }
+
+    #[test]
+    fn a_free_place_goes_to_the_newcomer_whose_address_has_fewest() {
+        let places = Places::new(3);
+        let mut three: Vec<Presence> = [1, 1, 2].map(|host| places.take_from(from(host)).unwrap()).into();
+        let [crowd, second, gone, new] = newcomers(&places, [1, 2, 3, 4]);
+        // A newcomer that has gone takes no place, whether before one was free or after.
+        drop(gone);
+        drop(three.remove(0));
+        let mut new = new.unwrap();
+        let place = new.place.try_recv().expect("its address has none");
+        drop(three.remove(0));
+        let (mut crowd, mut second) = (crowd.unwrap(), second.unwrap());
+        let from_crowd = crowd.place.try_recv().expect("its address has none any more, the other's has one");
+        assert!(second.place.try_recv().is_err());
+        drop(from_crowd);
+        drop(second);
+        drop((place, three));
+        assert_eq!(places.taken(), 0);
+        assert!(places.state().newcomers.is_empty() && places.state().origins.is_empty());
+    }
+
+    #[test]
+    fn where_too_many_wait_the_latest_of_the_most_crowded_address_is_turned_away() {
+        let places = Places::new(1);
+        let taken = places.take_from(from(1)).unwrap();
+        let crowd: Vec<_> = (0..NEWCOMERS_MAX).flat_map(|_| newcomers(&places, [1])).collect();
+        assert!(crowd.iter().all(Option::is_some));
+        assert!(newcomers(&places, [1])[0].is_none());
+        let [new] = newcomers(&places, [2]);
+        let mut crowd: Vec<_> = crowd.into_iter().flatten().collect();
+        let closed = oneshot::error::TryRecvError::Closed;
+        assert_eq!(crowd.last_mut().unwrap().place.try_recv().unwrap_err(), closed);
+        assert_eq!(places.state().newcomers.len(), NEWCOMERS_MAX);
+        drop(taken);
+        assert!(new.unwrap().place.try_recv().is_ok());
     }
 }

@@ -15,7 +15,7 @@ use synod_api::synod::v1::{KvQuery, KvStatusRequest, kv_query::Query};
 use synod_tls::Acceptor;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
-    sync::{Semaphore, oneshot, watch},
+    sync::{oneshot, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -45,8 +45,6 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections to the addresses for pages alone, and as many for pages at those for clients when these have taken all
 /// places there. The oldest gives way to a new one.
 pub(crate) const PAGES_MAX: u32 = 32;
-/// Connections at an address that wait for a place at the same time. Each has a descriptor beside those with places.
-const CLAIMS_MAX: usize = 8;
 /// How long to pause after accepting has failed, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Least time between two warnings that connections are refused.
@@ -120,7 +118,7 @@ impl Server {
             let error = format!("{} groups; there can be 1 to {}", groups.len(), u16::MAX);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
-        let connections_max = u32::try_from(config.connections_max.min(Semaphore::MAX_PERMITS));
+        let connections_max = u32::try_from(config.connections_max);
         let count = if config.event_loop.is_some() { 0 } else { config.client_io_threads.max(1) };
         let threads = (0..count).map(client_io_thread).collect::<io::Result<Vec<_>>>()?;
         let handles: Vec<_> = match &config.event_loop {
@@ -396,16 +394,17 @@ impl<R: Replica> Acceptance<R> {
         let mut accepted: usize = 0;
         let (mut claims, mut stopping) = (FuturesUnordered::new(), self.stopping.clone());
         loop {
-            // Those that wait for a place of others do not wait for each other: a thousand from one address would keep
-            // one from another waiting. Further ones wait in the kernel's queue.
+            // Accepting goes on while newcomers wait for a place: in the kernel's queue a thousand from one address would
+            // keep one from another waiting. Claims bound how many wait; those that are turned away are closed first.
             let connection = tokio::select! {
-                connection = listener.accept(), if claims.len() < CLAIMS_MAX => connection,
+                biased;
+                _ = stopping.wait_for(|stopping| *stopping) => return,
                 Some(claimed) = claims.next(), if !claims.is_empty() => {
                     self.admit(claimed, accepted, purpose, speaks);
                     accepted += 1;
                     continue;
                 }
-                _ = stopping.wait_for(|stopping| *stopping) => return,
+                connection = listener.accept() => connection,
             };
             match connection {
                 Ok((stream, peer)) => {

@@ -7,9 +7,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors for everything but connections of clients: the connections at the peer port, with the descriptor by
 /// which an event loop watches each (128), and to peers (64), segments and snapshots that are written, read and sent
-/// (32), connections for pages, at their own addresses and, when clients have all places, at theirs (64), connections
-/// that wait for a place, eight at an address (32), and those of threads, runtimes and standard streams (32).
-pub const RESERVED: u64 = 352;
+/// (32), connections for pages, at their own addresses and, when clients have all places, at theirs (64), newcomers
+/// that wait for a place of clients or of these pages (3 times 16), and those of threads, runtimes and standard
+/// streams (32).
+pub const RESERVED: u64 = 368;
 
 /// With fewer connections than this a server would be useless.
 const PLACES_MIN: u64 = 16;
@@ -49,7 +50,7 @@ mod tests {
     fn clients_get_what_the_replica_does_not_need() {
         assert_eq!(places(10_000, None), Ok(10_000));
         assert_eq!(places(10_000, Some(1 << 20)), Ok(10_000));
-        assert_eq!(places(10_000, Some(1024)), Ok(672));
+        assert_eq!(places(10_000, Some(1024)), Ok(656));
         assert_eq!(places(100, Some(1024)), Ok(100));
         assert!(places(100, Some(RESERVED)).unwrap_err().contains("ulimit -n"));
     }
