@@ -19,6 +19,7 @@ mod quorum;
 mod recover;
 mod serve;
 mod sim;
+mod snapshot;
 mod status;
 mod tail;
 mod wal;
@@ -123,6 +124,8 @@ enum Command {
     Reconfigure(member::ReconfigureArgs),
     /// Make a new cluster from the data of one survivor, after the quorum is lost for good
     Recover(recover::RecoverArgs),
+    /// Save, inspect and restore backups
+    Snapshot(snapshot::SnapshotArgs),
     /// Measure throughput and latency of a cluster, Synod's or etcd's
     Bench(synod_lab::bench::Args),
     /// Attack the consensus code in a simulated world
@@ -141,28 +144,41 @@ fn main() -> ExitCode {
     run(env::args_os().collect()).unwrap_or_else(Failure::report)
 }
 
+/// The commands with the flags of a replica, which files and etcd's variables may set.
+const OF_REPLICAS: [&[&str]; 2] = [&["serve"], &["snapshot", "restore"]];
+
 fn run(mut args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let command = command();
-    let serve = command.find_subcommand("serve").expect("it is one of them").clone();
-    args = serve::etcd::as_clap_reads(args, &serve);
-    let mut matches = command.clone().get_matches_from(&args);
-    let mut told = Vec::new();
-    if let Some(("serve", given)) = matches.subcommand() {
-        let settings = serve::etcd::settings(&serve, given)?;
-        told = settings.warnings;
-        // They are inserted before the user's own arguments, after which clap may not accept an option.
-        args.splice(2..2, settings.arguments);
-        matches = command.get_matches_from(&args);
-        let (_, given) = matches.subcommand().expect("it was parsed from one");
-        told.extend(serve::etcd::judge(given)?);
-    }
+    let name = |place: usize| args.get(place + 1).and_then(|arg| arg.to_str());
+    let of_replica = |path: &&&[&str]| path.iter().enumerate().all(|(place, part)| name(place) == Some(part));
+    let Some(path) = OF_REPLICAS.iter().find(of_replica) else {
+        return dispatch(&command.get_matches_from(&args), &[]);
+    };
+    let flags =
+        path.iter().fold(&command, |command, part| command.find_subcommand(part).expect("it is one of them"));
+    args = serve::etcd::as_clap_reads(args, flags);
+    let matches = command.clone().get_matches_from(&args);
+    let settings = serve::etcd::settings(flags, given(&matches, path))?;
+    let mut told = settings.warnings;
+    // They are inserted before the user's own arguments, after which clap may not accept an option.
+    let own = 1 + path.len();
+    args.splice(own..own, settings.arguments);
+    let matches = command.clone().get_matches_from(&args);
+    told.extend(serve::etcd::judge(given(&matches, path))?);
     dispatch(&matches, &told)
+}
+
+/// What was given to a command, by its path.
+fn given<'a>(matches: &'a ArgMatches, path: &[&str]) -> &'a ArgMatches {
+    path.iter()
+        .fold(matches, |matches, part| matches.subcommand_matches(part).expect("it was parsed from one"))
 }
 
 /// The command line, with etcd's flags that `serve` does not have itself.
 fn command() -> clap::Command {
     Cli::command()
         .mut_subcommand("serve", |serve| serve::etcd::accept(serve).version(env!("CARGO_PKG_VERSION")))
+        .mut_subcommand("snapshot", |snapshot| snapshot.mut_subcommand("restore", serve::etcd::accept))
 }
 
 fn dispatch(matches: &ArgMatches, told: &[String]) -> Result<ExitCode, Failure> {
@@ -187,6 +203,7 @@ fn dispatch(matches: &ArgMatches, told: &[String]) -> Result<ExitCode, Failure> 
         Command::MoveLeader(args) => member::move_leader(args),
         Command::Reconfigure(args) => member::reconfigure(args),
         Command::Recover(args) => recover::run(args),
+        Command::Snapshot(args) => snapshot::run(args, told),
         Command::Wal(args) => wal::run(args),
         Command::Version => version(),
         // These report for themselves.

@@ -137,6 +137,11 @@ impl History {
         Seen::from(&self.0.latest)
     }
 
+    /// Takes the lease from the newest version.
+    pub(crate) fn drop_lease(&mut self) {
+        Arc::make_mut(&mut self.0).latest.lease = 0;
+    }
+
     /// The newest version unless the key is deleted.
     pub(crate) fn live(&self) -> Option<Seen<'_>> {
         Some(self.latest()).filter(|version| !version.is_tombstone())

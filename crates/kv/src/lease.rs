@@ -52,9 +52,9 @@ use crate::{KvBug, KvError, KvStore, auth::Caller, budget::Budget, key::Key, pla
 pub(crate) const LEASE_BYTES: u64 = 256;
 
 /// The shortest time to live, in seconds; a shorter one is raised to it. It is etcd's, and some election time-outs.
-const TTL_SECONDS_MIN: i64 = 2;
+pub(crate) const TTL_SECONDS_MIN: i64 = 2;
 /// The longest time to live, in seconds, as with etcd.
-const TTL_SECONDS_MAX: i64 = 9_000_000_000;
+pub(crate) const TTL_SECONDS_MAX: i64 = 9_000_000_000;
 
 /// While there are leases the clock is to move at least this often, so that clients see how long a lease has left.
 const SHOWN_MS: u64 = 1_000;
@@ -71,7 +71,7 @@ const COUNTED_MAX: usize = 2_500;
 
 /// How many times the clock must move, with a turn for the lease, until what it shows counts for a lease that was
 /// granted or renewed.
-const TICKS: u8 = 2;
+pub(crate) const TICKS: u8 = 2;
 
 /// All leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -47,6 +47,7 @@ pub use alarms::ALARMS_MAX;
 pub use auth::{AuthFeed, ROOT, Shown, Token, shown};
 pub use budget::PAGE_BYTES;
 pub use error::KvError;
+pub use etcd_db::{Backup, BackupError, BackupStatus, Bump, Restored};
 pub use feed::{Change, Commit, Event, Feed, View};
 pub use planted::KvBug;
 #[cfg(feature = "planted-bugs")]

@@ -436,6 +436,11 @@ impl KvStore {
         self.purge(revisions.max(1));
     }
 
+    /// Drops all that the last compaction made superfluous.
+    pub(crate) fn clear_all(&mut self) {
+        self.purge(i64::MAX);
+    }
+
     /// Goes through the changes of the next `revisions` revisions that the last compaction covers, and drops
     /// the versions that they made superfluous.
     fn purge(&mut self, revisions: i64) {

@@ -1,16 +1,25 @@
-//! What a new cluster keeps of the log of its only survivor.
+//! New clusters: what one keeps of the log of its only survivor, and those that begin with a backup.
+
+mod common;
 
 use std::{
+    fs,
     io::{self, Read, Write},
     path::Path,
+    time::Duration,
 };
 
 use bytes::Bytes;
+use common::{Tape, append, block, tape, until};
 use synod_consensus::{
     Options, ProtocolKind, VoterSets,
     raft::{Entry, Record},
 };
-use synod_node::{Config, Origin, recover::force_new_cluster};
+use synod_node::{
+    Config, Merging, Node, Origin,
+    recover::force_new_cluster,
+    restore::{RestoreError, from_backup},
+};
 use synod_replica::{
     Change, ChangeRequest, Context, Frozen, Goal, Group, LogRecord, MemberInfo, StateMachine,
 };
@@ -103,18 +112,18 @@ fn an_interrupted_recovery_is_finished_and_not_passed_over() {
     assert_eq!((cluster_in(&path), cluster_in(&plan.aside)), (plan.new_cluster, CLUSTER));
 
     let made = DataDir::replacement(&path);
-    std::fs::rename(&path, &made).unwrap();
+    fs::rename(&path, &made).unwrap();
     for empty in [false, true] {
         if empty {
-            std::fs::create_dir(&path).unwrap();
+            fs::create_dir(&path).unwrap();
         }
         let error = DataDir::open(&path, CLUSTER, R1, "n1", Durability::Sync).unwrap_err().to_string();
         assert!(error.contains(&format!("mv {} {}", made.display(), path.display())), "{error}");
         assert!(DataDir::read(&path).is_err());
         assert_eq!(path.exists(), empty, "what is to be renamed must not go into it");
     }
-    std::fs::remove_dir(&path).unwrap();
-    std::fs::rename(&made, &path).unwrap();
+    fs::remove_dir(&path).unwrap();
+    fs::rename(&made, &path).unwrap();
     let config = Config::new(plan.new_cluster, plan.groups[0].new.members[0].id, Vec::new(), path);
     assert!(force_new_cluster(&config, vec![Nothing], |_| false).unwrap().is_none(), "it can be read");
 }
@@ -125,7 +134,7 @@ fn the_directory_may_be_named_in_a_roundabout_way() {
     for way in ["link", "r1/wal/.."] {
         let folder = tempfile::tempdir().unwrap();
         let disk = folder.path().join("disk");
-        std::fs::create_dir(&disk).unwrap();
+        fs::create_dir(&disk).unwrap();
         let path = disk.join("r1");
         let mut config = survivor(&path);
         std::os::unix::fs::symlink(&path, disk.join("link")).unwrap();
@@ -162,8 +171,8 @@ fn a_recovery_that_was_interrupted_before_it_changed_anything_is_done_again() {
     assert!(!DataDir::replacement(&path).exists());
 
     // The data of this very cluster are not left over from an attempt.
-    std::fs::remove_dir_all(&path).unwrap();
-    std::fs::rename(&aside, &path).unwrap();
+    fs::remove_dir_all(&path).unwrap();
+    fs::rename(&aside, &path).unwrap();
     drop(DataDir::open(&aside, CLUSTER, R1, "n1", Durability::Sync).unwrap());
     let error = force_new_cluster(&config, vec![Nothing], |_| true).unwrap_err().to_string();
     assert!(error.contains("exists already"), "{error}");
@@ -210,4 +219,115 @@ fn a_learner_that_may_have_voted_keeps_what_it_accepted() {
     assert!(plan.groups[0].kept >= Slot(3), "{plan:?}");
     assert!(plan.groups[0].old.votes(R2));
     assert_eq!(plan.groups[0].new.voters().collect::<Vec<_>>(), [ReplicaId(3)]);
+}
+
+/// Every protocol, and merged groups.
+fn in_all_ways() -> Vec<(&'static str, fn(&mut Config))> {
+    vec![
+        ("multipaxos", |config| config.settings.consensus = Options::of(ProtocolKind::MultiPaxos)),
+        ("sequence-paxos", |config| config.settings.consensus = Options::of(ProtocolKind::SequencePaxos)),
+        ("raft", |config| config.settings.consensus = Options::of(ProtocolKind::Raft)),
+        ("ring", |config| config.settings.consensus = Options::of(ProtocolKind::Ring)),
+        ("merged", |config| config.merging = Some(Merging::of(2))),
+    ]
+}
+
+fn backup() -> Tape {
+    Tape(b"old ".to_vec())
+}
+
+#[test]
+fn a_backup_is_what_all_members_begin_with_and_what_a_joining_one_gets() {
+    for (way, tune) in in_all_ways() {
+        let group = common::Group::new(4, tune);
+        let first = |id| {
+            let mut config = group.config(id);
+            config.members.truncate(3);
+            config
+        };
+        (1..=3).for_each(|id| from_backup(&first(id), backup()).unwrap());
+        let start = |config| Node::start_blocking(config, Tape::default()).unwrap();
+        let mut nodes: Vec<_> = (1..=3).map(|id| start(first(id))).collect();
+        append(&nodes[1].handle(), "new ");
+        assert_eq!(tape(&nodes[2].handle()), "old new ", "{way}");
+
+        // The log does not hold what the cluster began with.
+        let handle = nodes[0].handle();
+        until("births are named", || handle.group().names_births());
+        let member = &group.members[3];
+        let info = MemberInfo::new(&member.name, vec![format!("http://{}", member.address)]);
+        block(handle.change(handle.group().version, Change::Add { info, goal: Goal::Vote })).unwrap();
+        let mut config = group.config(4);
+        let asked = [group.members[0].address.as_str()];
+        config.joins = Some(Origin::ask_blocking(asked, None, Duration::from_secs(20)).unwrap());
+        nodes.push(start(config));
+        append(&handle, "more");
+        until("the new member has it", || tape(&nodes[3].handle()) == "old new more");
+
+        // A member starts again with what it has, and one whose snapshot is gone gets it from the others.
+        for id in [1, 2] {
+            nodes[id - 1].hand_over_blocking();
+            let config = first(id as u64);
+            let stopped = nodes.remove(id - 1);
+            stopped.stop_blocking().unwrap();
+            if id == 2 {
+                for snapshot in fs::read_dir(config.data_dir.join("snapshots")).unwrap() {
+                    fs::write(snapshot.unwrap().path(), "damaged").unwrap();
+                }
+            }
+            nodes.insert(id - 1, start(config));
+            until("it has it again", || tape(&nodes[id - 1].handle()) == "old new more");
+        }
+    }
+}
+
+/// Members of different backups, or one of which was started without it, are of different clusters.
+#[test]
+fn a_backup_is_restored_where_there_is_nothing() {
+    let group = common::Group::new(1, |_| {});
+    let config = group.config(1);
+    fs::create_dir(&config.data_dir).unwrap();
+    fs::write(config.data_dir.join("something"), "of somebody").unwrap();
+    assert!(matches!(from_backup(&config, backup()), Err(RestoreError::NotEmpty(_))));
+    fs::remove_file(config.data_dir.join("something")).unwrap();
+    let made = DataDir::replacement(&config.data_dir);
+    fs::create_dir(&made).unwrap();
+    assert!(matches!(from_backup(&config, backup()), Err(RestoreError::InTheWay(_))));
+    fs::remove_dir(&made).unwrap();
+
+    /// A state that cannot be written.
+    struct Full;
+    impl Frozen for Full {
+        fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+            out.write_all(b"some")?;
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+    impl StateMachine for Full {
+        fn apply(&mut self, _: &Bytes, _: &Context) -> Bytes {
+            Bytes::new()
+        }
+        fn query(&self, _: &Bytes) -> Bytes {
+            Bytes::new()
+        }
+        fn freeze(&self) -> Box<dyn Frozen> {
+            Box::new(Full)
+        }
+        fn restore(&mut self, _: &mut dyn Read) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    assert!(matches!(from_backup(&config, Full), Err(RestoreError::Io { doing: "write", .. })));
+    assert!(!made.exists() && fs::read_dir(&config.data_dir).unwrap().next().is_none());
+
+    // An empty folder is one.
+    from_backup(&config, backup()).unwrap();
+    assert!(matches!(from_backup(&config, backup()), Err(RestoreError::NotEmpty(_))));
+    let node = Node::start_blocking(config.clone(), Tape::default()).unwrap();
+    assert_eq!(tape(&node.handle()), "old ");
+    node.stop_blocking().unwrap();
+    let mut other = config;
+    other.cluster = ClusterId(8);
+    let error = Node::start_blocking(other, Tape::default()).unwrap_err().to_string();
+    assert!(error.contains("of cluster"), "{error}");
 }

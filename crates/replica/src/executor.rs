@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use synod_consensus::Bug;
-use synod_wire::{Ballots, Batch, Command, CommandKind, GroupId, SessionId, Slot, Writer};
+use synod_wire::{Ballots, Batch, BatchBuilder, Command, CommandKind, GroupId, SessionId, Slot, Writer};
 
 pub use self::snapshot::{Cut, ReadSnapshot, ReadSnapshotFrom, SNAPSHOT_FORMATS};
 use crate::{
@@ -474,6 +474,22 @@ impl<S: StateMachine> Executor<S> {
         self.set_group(GroupId::FIRST, group);
     }
 
+    /// Counts slot 1, of the first group, as executed: the state machine has the state of a backup, which is what that
+    /// slot did. Sessions of clients through `last_session` count as opened, so that no client takes one for a session
+    /// that it had where the backup was made.
+    ///
+    /// # Panics
+    /// If something was executed already.
+    pub fn begin_with_backup(&mut self, last_session: u64) {
+        // Nobody executes this batch, and it has a place in the common order of several groups.
+        let mut loading = BatchBuilder::new();
+        loading.push(SessionId(1), 1, 1, &[]);
+        let begun = self.begin_of(GroupId::FIRST, Slot(1), Ballots::ZERO, &loading.finish());
+        assert_eq!((begun.at, begun.done), (Slot(1), 0), "nothing was executed before");
+        self.is_within_batch = false;
+        self.sessions.skip(last_session);
+    }
+
     /// Ballots of different epochs cannot be compared, and what is before an epoch counts as lower than anything in it.
     fn set_group(&mut self, of: GroupId, group: Group) {
         let head = &mut self.heads[usize::from(of.0)];
@@ -544,7 +560,7 @@ pub(crate) mod tests {
     use super::{snapshot::WITHOUT_HISTORY, *};
     use crate::{Frozen, Limits, SessionLimits};
     use synod_consensus::Options;
-    use synod_wire::{BatchBuilder, Format, Incarnation, ReplicaId, SessionId, replica_session};
+    use synod_wire::{Format, Incarnation, ReplicaId, replica_session};
 
     /// Appends what it is told; the reply is the length.
     #[derive(Debug, Default, PartialEq)]

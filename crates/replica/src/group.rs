@@ -151,6 +151,13 @@ impl Group {
         Group::first(options, ids.into_iter().map(|id| (id, MemberInfo::default())))
     }
 
+    /// The group as one that begins with a backup, which is slot 1 ([`Executor::begin_with_backup`](
+    /// crate::Executor::begin_with_backup)): it orders the slots from 2 on.
+    #[must_use]
+    pub fn after_backup(self) -> Group {
+        Group { first: Slot(2), ..self }
+    }
+
     /// The group with other limits, which is possible only before it begins.
     #[must_use]
     pub fn limited(self, limits: Limits) -> Group {

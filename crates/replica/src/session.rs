@@ -247,6 +247,11 @@ impl SessionTable {
         id
     }
 
+    /// Counts sessions of clients as opened, through this number.
+    pub fn skip(&mut self, through: u64) {
+        self.sessions.last_opened = self.sessions.last_opened.max(through);
+    }
+
     /// Closes the sessions that were idle longest, until so many are left.
     fn close_idlest(&mut self, clients_max: usize) {
         while self.sessions.clients.len() > clients_max {

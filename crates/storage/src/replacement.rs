@@ -45,6 +45,17 @@ impl DataDir {
     pub fn replace(path: &Path, aside: &Path) -> Result<(), StorageError> {
         replace_on(&RealDisk, path, aside)
     }
+
+    /// Puts the finished data directory at [`replacement`](DataDir::replacement) at `path`, where there is nothing, or
+    /// an empty directory. No process may have it open. Durable when this returns.
+    ///
+    /// # Errors
+    /// There is something at `path`, a file system is mounted there, or the rename fails or cannot be made durable.
+    pub fn place(path: &Path) -> Result<(), StorageError> {
+        let made = DataDir::replacement(path);
+        RealDisk.rename(&made, path).map_err(|error| StorageError::io("rename", &made, error))?;
+        sync_dir(&RealDisk, folder_of(path))
+    }
 }
 
 fn replace_on(disk: &dyn Disk, path: &Path, aside: &Path) -> Result<(), StorageError> {

@@ -214,7 +214,7 @@ pub use synod_node::NodeMetrics;
 pub use synod_node::{
     AskError, ChangeError, Config, ConfigError, Ended, Handle, Lacking, MemberAddress, MergeStatus, Merging,
     Node, NodeStatus, Origin, PeerLink, ReadLogError, StartError, Subscription, Threads, UnknownThreads,
-    View, Watch, recover,
+    View, Watch, recover, restore,
 };
 pub use synod_replica::{
     Answer, Change, Choice, Context, Frozen, Goal, Group, LimitError, Limits, Member, MemberInfo, Membership,

@@ -280,14 +280,31 @@ pub fn settings(tuning: &Tuning) -> Settings {
 /// then, each word followed by a zero byte, and the number of groups. Replicas that were started with different
 /// values refuse each other instead of diverging.
 pub fn cluster_id(args: &ServeArgs, groups: Groups, members: &BTreeMap<String, String>) -> ClusterId {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
     let settings = settings(&args.tuning);
     let mut words = vec![args.cluster.initial_cluster_token.clone()];
     words.extend(members.iter().flat_map(|(name, url)| [name.clone(), units::plain(url).to_owned()]));
     words.extend([settings.consensus.protocol.to_string(), settings.consensus.election.to_string()]);
     words.extend([Overrides::shared(&settings.consensus).to_string(), settings.limits.to_string()]);
-    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
+    cluster_of(groups, words.iter().flat_map(|word| word.bytes().chain([0])))
+}
+
+/// The id of a cluster that begins with a backup: from what it would be without, the hash of the backup, and how many
+/// revisions are skipped. So its members have the same contents, and those of a cluster that began otherwise, such as
+/// the one that was saved, are refused.
+pub fn restored_cluster(
+    cluster: ClusterId,
+    groups: Groups,
+    backup: &[u8; 32],
+    skipped: Option<u64>,
+) -> ClusterId {
+    let skipped = skipped.map(u64::to_le_bytes);
+    let bytes = cluster.0.to_le_bytes().into_iter().chain(*backup);
+    cluster_of(groups, bytes.chain(skipped.into_iter().flatten()))
+}
+
+fn cluster_of(groups: Groups, bytes: impl Iterator<Item = u8>) -> ClusterId {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
     let hash = bytes.fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
     // 0 stands for "no cluster" in etcd's messages.
     ClusterId(groups.named_in(ClusterId(hash)).0.max(1))

@@ -7,7 +7,7 @@ use std::{
     fs::{self, File},
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     sync::Mutex,
     thread,
     time::{Duration, Instant},
@@ -185,6 +185,14 @@ impl Cluster {
         let process =
             Command::new(&replica.program).args(&replica.args).stdin(Stdio::null()).stderr(log).spawn();
         replica.process = Some(process.expect("the program can be started"));
+    }
+
+    /// Makes the data directory of a replica that has none from a backup, with the replica's own flags.
+    pub fn restore(&self, index: usize, more: &[&str]) -> Output {
+        let replica = &self.replicas[index];
+        let mut command = Command::new(&replica.program);
+        command.args(["snapshot", "restore"]).args(&replica.args[1..]).args(more);
+        command.stdin(Stdio::null()).output().expect("the program can be started")
     }
 
     /// Does the same, with further flags from now on.

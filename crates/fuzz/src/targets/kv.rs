@@ -541,6 +541,11 @@ fn snapshot(input: &[u8]) -> Verdict {
     if let Err(error) = store.restore(&mut &bytes[..]) {
         return Verdict::Refused(error.to_string());
     }
+    Verdict::Accepted(gone_on(store))
+}
+
+/// Goes on with a store that was read, and says what became of it.
+pub(super) fn gone_on(store: KvStore) -> String {
     let mut twins = Twins { answers: store, ..Twins::new() };
     twins.restore();
     for command in some_commands() {
@@ -548,7 +553,16 @@ fn snapshot(input: &[u8]) -> Verdict {
     }
     twins.pass(Duration::from_secs(100));
     check_reads(&twins.answers);
-    Verdict::Accepted(twins.compare())
+    twins.compare()
+}
+
+/// A store in which one command of each kind was executed.
+pub(super) fn lived_in() -> KvStore {
+    let mut store = KvStore::new();
+    for (at, (_, command)) in some_commands().into_iter().enumerate() {
+        store.apply(&encoded(command).into(), &context(at as u64, Duration::from_secs(1)));
+    }
+    store
 }
 
 /// The contents of a snapshot, with the byte for its version in front.

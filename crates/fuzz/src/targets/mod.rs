@@ -1,5 +1,6 @@
 //! The targets, a file for each place that bytes come from.
 
+mod backup;
 mod client;
 mod file;
 mod kind;
@@ -13,7 +14,7 @@ use crate::{Memory, Target, Verdict};
 /// All targets.
 #[must_use]
 pub fn all() -> Vec<Target> {
-    [peer::TARGETS, client::TARGETS, log::TARGETS, kv::TARGETS, file::TARGETS].concat()
+    [peer::TARGETS, client::TARGETS, log::TARGETS, kv::TARGETS, backup::TARGETS, file::TARGETS].concat()
 }
 
 /// The target with this name.

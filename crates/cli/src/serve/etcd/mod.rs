@@ -59,9 +59,6 @@ fn id(name: &str) -> String {
 /// The user's arguments in the form that clap reads: as Go's programs do, flags may have a single dash; and names that
 /// begin with `experimental-` are those without it.
 pub fn as_clap_reads(args: Vec<OsString>, serve: &Command) -> Vec<OsString> {
-    if args.get(1).is_none_or(|command| command != "serve") {
-        return args;
-    }
     let rewritten = args.into_iter().map(|arg| {
         let flag = arg.to_str().and_then(|text| Some((text, text.strip_prefix('-')?)));
         let Some((text, rest)) = flag else { return arg };
@@ -278,8 +275,6 @@ mod tests {
             Some(&std::time::Duration::from_secs(60))
         );
         assert_eq!(given.get_one("keep_slots"), Some(&7_u64));
-        let other = [OsString::from("synod"), "get".into(), "-name".into()].to_vec();
-        assert_eq!(as_clap_reads(other.clone(), &serve()), other);
     }
 
     #[test]

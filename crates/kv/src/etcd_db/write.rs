@@ -1,58 +1,22 @@
-//! The store as etcd would have it in its database: for etcd's snapshots and its hashes.
-//!
-//! The bucket `key` has each version under its revision, so it is the history since the last compaction. What the store
-//! does not know (members, how far the log is) comes with the question. The file is made piece by piece from a view: a
-//! first walk over all versions counts the pages, a second one writes them. So the memory is that of a page of each
-//! level and of what [`Revisions`] holds, whatever the size of the store.
+//! Writes the file piece by piece from a view: a first walk over all versions counts the pages, a second one writes them.
+//! So the memory is that of a page of each level and of what [`Revisions`] holds, whatever the size of the store.
 
 use std::ops::Bound;
 
 use bytes::Bytes;
-use prost::{Message as _, encoding};
+use prost::Message as _;
 use synod_api::synod::v1::{KvAnswer, KvBucketEntry, KvEtcdSnapshot, kv_answer::Answer};
 
+use super::{ALARM, BUCKETS, COMPACTED, KEY, LEASE, META, StoredLease, revision_key, revision_value};
 use crate::{
     KvStore,
-    bbolt::Writer,
-    history::Seen,
-    lease::Lease,
+    bbolt::{PAGE_BYTES, Writer},
     pieces::{PIECE_BYTES, Pair},
     revisions::Revisions,
 };
 
 /// Entries that are looked at between two pieces.
 const STEP_ENTRIES: usize = 4_096;
-
-/// All buckets of an etcd, in the order of their names.
-const BUCKETS: [&str; 10] =
-    ["alarm", "auth", "authRoles", "authUsers", "cluster", KEY, LEASE, "members", "members_removed", META];
-const KEY: &str = "key";
-const LEASE: &str = "lease";
-const META: &str = "meta";
-
-/// The key of a version in the bucket `key`.
-pub(crate) fn revision_key(version: &Seen<'_>) -> ([u8; 18], usize) {
-    const LEN: usize = 17;
-    let mut key = [0; 18];
-    key[..8].copy_from_slice(&version.modified.to_be_bytes());
-    key[8] = b'_';
-    key[9..LEN].copy_from_slice(&u64::from(version.sub).to_be_bytes());
-    key[LEN] = b't';
-    (key, if version.is_tombstone() { LEN + 1 } else { LEN })
-}
-
-/// A revision as the bucket `meta` has it.
-fn revision(revision: i64) -> Vec<u8> {
-    [&revision.to_be_bytes()[..], b"_", &[0; 8]].concat()
-}
-
-/// A lease as the bucket `lease` has it: its id and its time to live, which begins again.
-fn lease(id: i64, lease: &Lease) -> Vec<u8> {
-    let mut out = Vec::new();
-    encoding::int64::encode(1, &id, &mut out);
-    encoding::int64::encode(2, &lease.ttl, &mut out);
-    out
-}
 
 impl KvStore {
     /// The entries of the small buckets that the store itself knows: of all buckets but `key` and `lease`.
@@ -64,10 +28,10 @@ impl KvStore {
         };
         let alarms = self.list_alarms(synod_api::etcdserverpb::AlarmType::None);
         let mut entries: Vec<_> =
-            alarms.iter().map(|alarm| entry("alarm", alarm.encode_to_vec(), Vec::new())).collect();
+            alarms.iter().map(|alarm| entry(ALARM, alarm.encode_to_vec(), Vec::new())).collect();
         if self.compacted >= 0 {
-            for name in ["scheduledCompactRev", "finishedCompactRev"] {
-                entries.push(entry(META, name.into(), revision(self.compacted)));
+            for name in COMPACTED {
+                entries.push(entry(META, name.into(), revision_value(self.compacted)));
             }
         }
         entries.extend(
@@ -147,7 +111,7 @@ impl Walk {
                 self.lease = Some(id.cast_unsigned());
                 break;
             }
-            let value = lease(id, found);
+            let value = StoredLease { id, ttl: found.ttl }.encode_to_vec();
             self.writer.entry(&id.to_be_bytes(), value.len(), |out| out.extend_from_slice(&value));
         }
         self.lease.is_none()
@@ -178,7 +142,7 @@ impl Iterator for EtcdDb {
         if let Some(pages) = ended.filter(|_| self.counts) {
             self.counts = false;
             self.walk = Walk::new(Writer::writing(pages), &self.view);
-            return Some(piece(Vec::new(), pages * crate::bbolt::PAGE_BYTES as u64));
+            return Some(piece(Vec::new(), pages * PAGE_BYTES as u64));
         }
         self.done = ended.is_some();
         if self.counts || self.walk.writer.written() < PIECE_BYTES && !self.done {
@@ -194,7 +158,7 @@ fn piece(pages: Vec<u8>, rest_bytes: u64) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use synod_api::{
         etcdserverpb::{AlarmType, LeaseGrantRequest, PutRequest, alarm_request::AlarmAction},
         mvccpb::KeyValue,
@@ -204,11 +168,12 @@ mod tests {
 
     use super::*;
     use crate::{
-        bbolt::reading::{Entries, buckets},
+        bbolt::tests::{Entries, buckets},
         testing::{self, Execute},
     };
 
-    fn file(store: &KvStore, entries: Vec<KvBucketEntry>) -> Vec<(String, Entries)> {
+    /// The database of a store.
+    pub(crate) fn database(store: &KvStore, entries: Vec<KvBucketEntry>) -> Vec<u8> {
         let query =
             KvQuery { query: Some(Query::EtcdSnapshot(KvEtcdSnapshot { entries })), ..KvQuery::default() };
         let Answered::Pieces(pieces) = store.answer(&query.encode_to_vec().into()) else {
@@ -228,7 +193,11 @@ mod tests {
             }
         }
         assert_eq!(told, Some(bytes.len() as u64));
-        buckets(&bytes)
+        bytes
+    }
+
+    fn file(store: &KvStore, entries: Vec<KvBucketEntry>) -> Vec<(String, Entries)> {
+        buckets(&database(store, entries))
     }
 
     fn entries<'a>(file: &'a [(String, Entries)], name: &str) -> &'a Entries {
@@ -290,7 +259,7 @@ mod tests {
             ["\\x04_: a (2, 4, 2, 0) 240000", "\\x05_t: b (0, 0, 0, 0) 0", "\\x06_: c (6, 6, 1, 0) 1"]
         );
         let meta = entries(&all, "meta");
-        assert_eq!(meta[0], (b"finishedCompactRev".to_vec(), revision(5)));
+        assert_eq!(meta[0], (b"finishedCompactRev".to_vec(), revision_value(5)));
         assert_eq!(meta.len(), 2);
     }
 

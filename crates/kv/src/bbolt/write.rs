@@ -1,4 +1,4 @@
-//! Files of bbolt, etcd's embedded database, written in one go.
+//! Writes a file in one go.
 //!
 //! ```text
 //! page   0      1      2          3 ...                                               last
@@ -8,33 +8,13 @@
 //! Entries come in order, so a page is written when it is full, and a branch after the pages that it leads to; only one
 //! page of each level is in memory. The meta pages name the last page, so a writer that only counts goes through all
 //! entries first.
-//!
-//! All numbers are little-endian. A page is a header (id, kind, elements, pages that follow it), then an element for
-//! each entry (where key and value are), then keys and values. A page whose entries need more than [`PAGE_BYTES`] goes
-//! on in the pages after it, which have no header.
 
 use std::mem;
 
-/// Bytes of a page, as on most machines.
-pub(crate) const PAGE_BYTES: usize = 4096;
-
-const PAGE_HEADER_BYTES: usize = 16;
-const ELEMENT_BYTES: usize = 16;
-
-const MAGIC: u32 = 0xED0C_DAED;
-const VERSION: u32 = 2;
-
-/// Kinds of pages.
-const BRANCH: u16 = 0x01;
-const LEAF: u16 = 0x02;
-const META: u16 = 0x04;
-const FREELIST: u16 = 0x10;
-
-/// What an element of a leaf says of a bucket.
-const IS_BUCKET: u32 = 0x01;
-
-const FREELIST_PAGE: u64 = 2;
-const FIRST_PAGE: u64 = 3;
+use super::{
+    BRANCH, ELEMENT_BYTES, FIRST_PAGE, FREELIST, FREELIST_PAGE, IS_BUCKET, LEAF, MAGIC, META, PAGE_BYTES,
+    PAGE_HEADER_BYTES, VERSION, fnv1a,
+};
 
 /// A file that is being written, or counted.
 #[derive(Debug)]
@@ -251,100 +231,10 @@ fn meta(number: u64, pages: u64) -> Vec<u8> {
     page
 }
 
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Reads a file back, for tests.
-#[cfg(test)]
-pub(crate) mod reading {
-    use super::*;
-
-    pub(crate) type Entries = Vec<(Vec<u8>, Vec<u8>)>;
-
-    fn u16_at(bytes: &[u8], at: usize) -> u16 {
-        u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap())
-    }
-
-    fn u32_at(bytes: &[u8], at: usize) -> u32 {
-        u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
-    }
-
-    fn u64_at(bytes: &[u8], at: usize) -> u64 {
-        u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
-    }
-
-    struct File<'a> {
-        bytes: &'a [u8],
-        /// How often each page is reached.
-        reached: Vec<u8>,
-    }
-
-    impl File<'_> {
-        /// Walks a tree; checks that keys ascend, and that branches tell the first key of each page.
-        fn walk(&mut self, page: u64, entries: &mut Vec<(u32, Vec<u8>, Vec<u8>)>) {
-            let bytes = &self.bytes[page as usize * PAGE_BYTES..];
-            assert_eq!(u64_at(bytes, 0), page);
-            let (kind, count, overflow) = (u16_at(bytes, 8), u16_at(bytes, 10), u32_at(bytes, 12));
-            for page in page..=page + u64::from(overflow) {
-                self.reached[page as usize] += 1;
-            }
-            for number in 0..usize::from(count) {
-                let at = PAGE_HEADER_BYTES + number * ELEMENT_BYTES;
-                let element = &bytes[at..];
-                if kind == LEAF {
-                    let [flags, position, key, value] = [0, 4, 8, 12].map(|at| u32_at(element, at));
-                    let from = position as usize;
-                    let to = from + key as usize;
-                    let (key, value) = (&element[from..to], &element[to..to + value as usize]);
-                    assert!(entries.last().is_none_or(|(_, last, _)| &last[..] < key), "keys ascend");
-                    entries.push((flags, key.to_vec(), value.to_vec()));
-                } else {
-                    assert_eq!(kind, BRANCH);
-                    let from = u32_at(element, 0) as usize;
-                    let key = element[from..from + u32_at(element, 4) as usize].to_vec();
-                    let before = entries.len();
-                    self.walk(u64_at(element, 8), entries);
-                    assert_eq!(entries[before].1, key, "a branch has the first key of its page");
-                }
-            }
-        }
-    }
-
-    /// All buckets of a file. Every page must be reached once.
-    pub(crate) fn buckets(bytes: &[u8]) -> Vec<(String, Entries)> {
-        assert_eq!(bytes.len() % PAGE_BYTES, 0);
-        let pages = (bytes.len() / PAGE_BYTES) as u64;
-        for number in 0..2 {
-            let page = &bytes[number * PAGE_BYTES..];
-            assert_eq!(page[..PAGE_BYTES], meta(number as u64, pages));
-        }
-        assert_eq!(u16_at(bytes, 2 * PAGE_BYTES + 8), FREELIST);
-        let mut file = File { bytes, reached: vec![0; pages as usize] };
-        let mut root = Vec::new();
-        file.walk(u64_at(bytes, PAGE_HEADER_BYTES + 16), &mut root);
-        let buckets = root.into_iter().map(|(flags, name, place)| {
-            assert_eq!((flags, place.len()), (IS_BUCKET, 16));
-            let mut entries = Vec::new();
-            file.walk(u64_at(&place, 0), &mut entries);
-            let entries = entries.into_iter().map(|(flags, key, value)| {
-                assert_eq!(flags, 0);
-                (key, value)
-            });
-            (String::from_utf8(name).unwrap(), entries.collect())
-        });
-        let buckets = buckets.collect();
-        assert_eq!(file.reached[..3], [0; 3]);
-        assert!(file.reached[3..].iter().all(|times| *times == 1), "{:?}", file.reached);
-        buckets
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{reading::Entries, *};
+    use super::*;
+    use crate::bbolt::tests::{Entries, buckets};
 
     fn write(writer: &mut Writer, buckets: &[(&'static str, Entries)]) -> u64 {
         for (name, entries) in buckets {
@@ -388,7 +278,7 @@ mod tests {
             assert_eq!(file.len() as u64, pages * PAGE_BYTES as u64);
             let expected: Vec<_> =
                 buckets.into_iter().map(|(name, entries)| (name.to_owned(), entries)).collect();
-            assert!(reading::buckets(&file) == expected, "{count} entries of {value_len} bytes");
+            assert!(self::buckets(&file) == expected, "{count} entries of {value_len} bytes");
         }
     }
 }

@@ -1,0 +1,142 @@
+//! Backups: saved while a cluster serves, and restored into new ones.
+
+#[path = "support/commands.rs"]
+mod commands;
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
+
+use self::{
+    commands::{SYNOD, done, synod, until},
+    support::Cluster,
+};
+
+#[track_caller]
+fn refused(output: &Output, code: i32, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    for part in parts {
+        assert!(said.contains(part), "{said}\nshould contain {part}");
+    }
+    assert_eq!(output.status.code(), Some(code), "{said}");
+}
+
+/// What a client reads of all that is in a backup.
+fn contents(endpoint: &str, lease: &str) -> Vec<String> {
+    let read = |args: &[&str]| {
+        let mut answer: serde_json::Value = serde_json::from_str(&done(endpoint, args)).unwrap();
+        // Cluster, member and term are others.
+        let revision = answer["header"]["revision"].take();
+        answer.as_object_mut().map(|answer| answer.remove("header"));
+        format!("{args:?}: {revision} {answer}")
+    };
+    let mut all: Vec<_> = ["3", "4", "5", "0"]
+        .iter()
+        .map(|revision| read(&["get", "", "--prefix", "--rev", revision, "-w", "json"]))
+        .collect();
+    let leased: serde_json::Value =
+        serde_json::from_str(&done(endpoint, &["lease", "timetolive", lease, "--keys", "-w", "json"]))
+            .unwrap();
+    all.push(format!("{} {}", leased["granted-ttl"], leased["keys"]));
+    all
+}
+
+#[test]
+fn what_one_cluster_saved_another_one_begins_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--election-timeout=300"];
+    ["old", "new", "merged"].iter().for_each(|name| fs::create_dir(folder.path().join(name)).unwrap());
+    let old = Cluster::start(Path::new(SYNOD), &folder.path().join("old"), 1, &flags);
+    let from = old.endpoints().swap_remove(0);
+    until("it serves", || synod(&["put", "a", "1", "--endpoints", &from]).status.success());
+    let lease = done(&from, &["lease", "grant", "3600"]);
+    let lease = lease.split(' ').nth(1).unwrap();
+    done(&from, &["put", "leased", "2", "--lease", lease]);
+    done(&from, &["put", "a", "3"]);
+    done(&from, &["del", "leased"]);
+    done(&from, &["put", "leased", "4", "--lease", lease]);
+    done(&from, &["compact", "3"]);
+    let before = contents(&from, lease);
+
+    let file = folder.path().join("backup");
+    let path = file.to_str().unwrap();
+    let said = done(&from, &["snapshot", "save", path]);
+    assert!(said.ends_with("saved: revision 6, 2 keys, 52.0 KiB\n"), "{said}");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing else is left");
+    let told = synod(&["snapshot", "status", path, "-w", "json"]);
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!((told["revision"].as_i64(), told["totalKey"].as_i64()), (Some(6), Some(2)));
+
+    // Three replicas, and one with merged groups, in which keys are in one order too.
+    for (name, replicas, more) in [("new", 3, &[][..]), ("merged", 1, &["--groups=merge:2"])] {
+        let flags = [&flags[..], more].concat();
+        let mut new = Cluster::start_some(Path::new(SYNOD), &folder.path().join(name), replicas, 0, &flags);
+        for index in 0..replicas {
+            let restored = new.restore(index, &[path]);
+            let said = String::from_utf8_lossy(&restored.stdout);
+            assert!(
+                restored.status.success() && said.contains("revision 6, 2 keys, 1 leases"),
+                "{restored:?}"
+            );
+        }
+        refused(&new.restore(0, &[path]), 2, &["--data-dir", "is not empty"]);
+        (0..replicas).for_each(|index| new.restart(index));
+        let all = new.endpoints();
+        until("it serves", || synod(&["get", "a", "--endpoints", &all.join(",")]).status.success());
+        for endpoint in &all {
+            assert_eq!(contents(endpoint, lease), before, "{name}");
+        }
+        done(&all[0], &["put", "b", "7"]);
+        let watched = done(&all[replicas - 1], &["get", "b", "-w", "json"]);
+        assert!(watched.contains("\"mod_revision\":7"), "{watched}");
+        // It is another cluster, but its flags are those of the first start.
+        assert!(!new.said(0).contains("would not begin"), "{}", new.said(0));
+    }
+}
+
+#[test]
+fn what_cannot_be_restored_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    ["old", "new"].iter().for_each(|name| fs::create_dir(folder.path().join(name)).unwrap());
+    let old = Cluster::start(Path::new(SYNOD), &folder.path().join("old"), 1, &["--election-timeout=300"]);
+    let from = old.endpoints().swap_remove(0);
+    until("it serves", || synod(&["put", "a", "1", "--endpoints", &from]).status.success());
+    let file = folder.path().join("backup");
+    let path = file.to_str().unwrap();
+    done(&from, &["snapshot", "save", path]);
+    let good = fs::read(&file).unwrap();
+
+    let new = Cluster::start_some(Path::new(SYNOD), &folder.path().join("new"), 1, 0, &[]);
+    let restore = |more: &[&str]| new.restore(0, &[&[path], more].concat());
+    fs::write(&file, &good[..good.len() - 4096]).unwrap();
+    refused(&restore(&[]), 1, &["backup: its hash does not match", "hint: take an earlier file"]);
+    refused(&restore(&["--skip-hash-check"]), 1, &["backup: it ends too early"]);
+    fs::write(&file, &good[..good.len() - 32]).unwrap();
+    refused(&restore(&[]), 1, &["does not end with a hash", "hint: ", "--skip-hash-check"]);
+    let mut flipped = good.clone();
+    flipped[5 * 4096 + 3] ^= 1;
+    fs::write(&file, &flipped).unwrap();
+    refused(&restore(&[]), 1, &["its hash does not match"]);
+    refused(&restore(&["--skip-hash-check"]), 1, &["backup: page 5: it has another number"]);
+    fs::write(&file, "no database").unwrap();
+    refused(&restore(&["--skip-hash-check"]), 1, &["no valid first pages"]);
+    refused(&synod(&["snapshot", "status", "missing"]), 1, &["missing: No such file"]);
+    fs::write(&file, &good).unwrap();
+    refused(&restore(&["--groups=shard:2"]), 2, &["--groups shard:2", "merge:N"]);
+    refused(&restore(&["--initial-cluster-state=existing"]), 2, &["--initial-cluster-state existing"]);
+    refused(&restore(&["--bump-revision=5"]), 2, &["--mark-compacted"]);
+    assert!(!new.data_dir(0).exists() && !folder.path().join("new/n1.new").exists());
+
+    // The bare database of a member, and revisions that are skipped.
+    fs::write(&file, &good[..good.len() - 32]).unwrap();
+    let bumped = restore(&["--skip-hash-check", "--bump-revision=100", "--mark-compacted"]);
+    assert!(String::from_utf8_lossy(&bumped.stdout).contains("revision 102, 1 keys"), "{bumped:?}");
+
+    // A save that fails leaves no file, and an earlier one as it was.
+    fs::write(&file, "earlier").unwrap();
+    drop(old);
+    refused(&synod(&["snapshot", "save", path, "--endpoints", &from]), 1, &[&from]);
+    assert_eq!(fs::read(&file).unwrap(), b"earlier");
+    assert!(!folder.path().join("backup.part").exists());
+}
