@@ -91,8 +91,11 @@ impl From<synod_client::Error> for Failure {
                 };
                 failure.with_hint(Some(hint.to_owned()))
             }
-            synod_client::Error::Unavailable { .. } | synod_client::Error::Unknown { .. } => {
-                Failure::unserved(error)
+            // Some refusals come with a code that leaves open what was done.
+            synod_client::Error::Unavailable { ref cause, .. }
+            | synod_client::Error::Unknown { ref cause, .. } => {
+                let hint = refused(cause).map(str::to_owned);
+                Failure::unserved(error).with_hint(hint)
             }
             _ => Failure::failed(error),
         }
@@ -101,18 +104,77 @@ impl From<synod_client::Error> for Failure {
 
 /// What to do about a refusal, where that is not obvious.
 fn refused(message: &str) -> Option<&'static str> {
-    if message.ends_with("database space exceeded") {
-        Some(
-            "the store is full, and puts are refused until there is room: delete keys, then `synod compact REVISION --disarm` \
-             with the revision that `synod get KEY -w json` shows (and --group N where the cluster has several groups). \
-             --quota-backend-bytes of `serve` is the bound",
-        )
-    } else if message.ends_with("corrupt cluster") {
-        Some(
-            "the contents of members differ (`synod alarm list`): replace those that differ from most, `synod member \
-             replace`, then `synod alarm disarm`",
-        )
-    } else {
-        None
+    REMEDIES.iter().find(|(end, _)| message.ends_with(end)).map(|(_, remedy)| *remedy)
+}
+
+/// How messages of refusals end, and what to do about them.
+const REMEDIES: [(&str, &str); 9] = [
+    (
+        "database space exceeded",
+        "the store is full, and puts are refused until there is room: delete keys, then `synod compact REVISION \
+         --disarm` with the revision that `synod get KEY -w json` shows (and --group N where the cluster has several \
+         groups). --quota-backend-bytes of `serve` is the bound",
+    ),
+    (
+        "corrupt cluster",
+        "the contents of members differ (`synod alarm list`): replace those that differ from most, `synod member \
+         replace`, then `synod alarm disarm`",
+    ),
+    (
+        "root user does not exist",
+        "where users count, somebody has to manage them: `synod user add root`, then `synod user grant-role root root`",
+    ),
+    (
+        "root user does not have root role",
+        "where users count, somebody has to manage them: `synod user grant-role root root`",
+    ),
+    (
+        "user name is empty",
+        "users count here, and the request has none: --user NAME with the password in SYNOD_PASSWORD, or, where \
+         certificates stand for users, --cert and --key",
+    ),
+    (
+        "permission denied",
+        "`synod user get NAME --detail` shows what the roles of a user permit; users, roles and the cluster take the \
+         role root (docs/auth.md)",
+    ),
+    (
+        "password was given for no password user",
+        "the user was added with --no-password: leave out --user, and show a certificate with its name as the common \
+         name, --cert and --key",
+    ),
+    (
+        "permission is not granted to the role",
+        "a permission is revoked by exactly the key or range that it was granted for, so with the same RANGE_END, \
+         --prefix or --from-key: `synod role get ROLE` shows them",
+    ),
+    (
+        "invalid auth management",
+        "while users count, the user root and the role root stay (`synod auth disable` ends that); and a permission is \
+         for a key that is not empty, or for a range that ends after its first key",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use synod_kv::KvError;
+
+    use super::*;
+
+    #[test]
+    fn refusals_by_users_and_roles_come_with_a_remedy() {
+        for (error, remedy) in [
+            (KvError::RootUserMissing, "`synod user add root`"),
+            (KvError::RootRoleMissing, "`synod user grant-role root root`"),
+            (KvError::UserEmpty, "--user NAME"),
+            (KvError::PermissionDenied, "--detail"),
+            (KvError::NoPasswordUser, "--cert"),
+            (KvError::PermissionNotGranted, "`synod role get ROLE`"),
+            (KvError::InvalidAuthMgmt, "`synod auth disable`"),
+        ] {
+            let hint = refused(&error.to_string()).unwrap_or_default();
+            assert!(hint.contains(remedy), "{error}: {hint}");
+        }
+        assert_eq!(refused(&KvError::UserNotFound.to_string()), None);
     }
 }
