@@ -38,7 +38,7 @@ pub struct ClientArgs {
     /// Do not check servers' certificates: anybody in between can read and change everything.
     #[arg(long)]
     pub insecure_skip_tls_verify: bool,
-    /// The user for whom the command is executed, NAME or NAME:PASSWORD, where users count (`etcdctl auth enable`).
+    /// The user for whom the command is executed, NAME or NAME:PASSWORD, where users count (`synod auth enable`).
     #[arg(long, env = "SYNOD_USER", value_name = "NAME[:PASSWORD]", hide_env_values = true)]
     pub user: Option<String>,
     /// The user's password, if it is not in --user.

@@ -83,18 +83,18 @@ pub fn run(args: LeaseArgs) -> Result<(), Failure> {
             let (id, ttl) = (granted.id, granted.ttl);
             let header = header_json(granted.header.as_ref());
             let fields = object([("header", header), ("id", json!(id)), ("ttl", json!(ttl))]);
-            print(client.write_out, format!("lease {id:016x} granted with TTL({ttl}s)"), &fields)
+            output::answer(client.write_out, format!("lease {id:016x} granted with TTL({ttl}s)"), &fields)
         }
         LeaseCommand::Revoke { lease: Named { id }, client } => {
             let cluster = client.client()?;
             let revoked = client.run(async { Ok(cluster.lease_revoke(id).await?) })?;
             let fields = object([("header", header_json(revoked.header.as_ref()))]);
-            print(client.write_out, format!("lease {id:016x} revoked"), &fields)
+            output::answer(client.write_out, format!("lease {id:016x} revoked"), &fields)
         }
         LeaseCommand::TimeToLive { lease: Named { id }, keys, client } => {
             let cluster = client.client()?;
             let found = client.run(async { Ok(cluster.lease_time_to_live(id, keys).await?) })?;
-            print(client.write_out, time_to_live(&found, keys), &time_to_live_json(&found))
+            output::answer(client.write_out, time_to_live(&found, keys), &time_to_live_json(&found))
         }
         LeaseCommand::List { client } => {
             let cluster = client.client()?;
@@ -104,7 +104,7 @@ pub fn run(args: LeaseArgs) -> Result<(), Failure> {
             let text = format!("found {} leases{}", ids.len(), lines.collect::<String>());
             let leases = ids.iter().map(|id| json!({ "id": id })).collect::<Vec<_>>();
             let fields = object([("header", header_json(found.header.as_ref())), ("leases", json!(leases))]);
-            print(client.write_out, text, &fields)
+            output::answer(client.write_out, text, &fields)
         }
         LeaseCommand::KeepAlive { lease: Named { id }, once, client } => {
             let cluster = client.client()?;
@@ -132,7 +132,7 @@ async fn renew(cluster: &Client, id: i64, format: Format) -> Result<Option<i64>,
         0 => format!("lease {id:016x} expired or revoked."),
         ttl => format!("lease {id:016x} keepalived with TTL({ttl})"),
     };
-    print(format, text, &fields)?;
+    output::answer(format, text, &fields)?;
     Ok(Some(ttl).filter(|ttl| *ttl > 0))
 }
 
@@ -157,13 +157,6 @@ fn time_to_live_json(found: &LeaseTimeToLiveResponse) -> Value {
         ("granted-ttl", json!(found.granted_ttl)),
         ("keys", found.keys.iter().map(|key| base64(key)).collect()),
     ])
-}
-
-fn print(format: Format, text: String, fields: &Value) -> Result<(), Failure> {
-    match format {
-        Format::Json => output::print_json(fields),
-        _ => output::print(format!("{text}\n").as_bytes()),
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! together, the other commands ask a cluster, or run another crate's tool.
 
 mod alarm;
+mod auth;
 mod client;
 mod dev;
 mod failure;
@@ -110,6 +111,25 @@ enum Command {
     Compact(kv::CompactArgs),
     /// Show and clear alarms: a full store, or members whose contents differ
     Alarm(alarm::AlarmArgs),
+    /// Make users count, or not, and show whether they do
+    ///
+    /// Until then everybody may do everything. Then a request needs a user, whose roles say which keys
+    /// it may read and write. The user root has to have the role root, which permits everything.
+    ///
+    ///   synod user add root
+    ///   synod user grant-role root root
+    ///   synod role add app
+    ///   synod role grant-permission app readwrite app/ --prefix
+    ///   synod user add app
+    ///   synod user grant-role app app
+    ///   synod auth enable
+    ///   synod put app/city Bern --user app      with the password in SYNOD_PASSWORD
+    #[command(verbatim_doc_comment)]
+    Auth(auth::AuthArgs),
+    /// Show, add and delete users, and change their passwords and roles
+    User(auth::user::UserArgs),
+    /// Show, add and delete roles, and change what they permit
+    Role(auth::role::RoleArgs),
     /// Show every replica as it sees itself
     Status(status::StatusArgs),
     /// Print what the cluster decides, as it does
@@ -197,6 +217,9 @@ fn dispatch(matches: &ArgMatches, told: &[String]) -> Result<ExitCode, Failure> 
         Command::Lease(args) => lease::run(args),
         Command::Compact(args) => kv::compact(args),
         Command::Alarm(args) => alarm::run(args),
+        Command::Auth(args) => auth::run(args),
+        Command::User(args) => auth::user::run(args),
+        Command::Role(args) => auth::role::run(args),
         Command::Status(args) => status::run(args),
         Command::Tail(args) => tail::run(&args),
         Command::Member(args) => member::run(args),

@@ -55,6 +55,14 @@ pub fn print_json(value: &Value) -> Result<(), Failure> {
     print(format!("{value}\n").as_bytes())
 }
 
+/// Prints an answer that is a line or two in all formats but JSON.
+pub fn answer(format: Format, text: impl fmt::Display, fields: &Value) -> Result<(), Failure> {
+    match format {
+        Format::Json => print_json(fields),
+        _ => print(format!("{text}\n").as_bytes()),
+    }
+}
+
 /// The emphasis of a line on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emphasis {

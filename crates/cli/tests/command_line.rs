@@ -233,6 +233,8 @@ impl Dev {
         let mut process = Command::new(SYNOD)
             .args(["dev", "--election-timeout=500ms", &format!("--base-port={base_port}"), "--data"])
             .arg(data)
+            // The replicas inherit it. A hash that costs more takes long without optimisations.
+            .env("SYNOD_BCRYPT_COST", "4")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -304,6 +306,7 @@ fn dev_starts_serves_stops_and_goes_on_with_its_data() {
     dev.wait_for("Try, in another terminal");
     keys(&dev);
     overview(&dev);
+    users(&dev, folder.path());
     assert!(stop(&mut dev.process).success(), "SIGTERM stops dev in good order");
     wait_until_free(&ports);
     for name in ["n1", "n2", "n3"] {
@@ -412,6 +415,55 @@ fn overview(dev: &Dev) {
     refused(&what_does_not_go_together, 1, &[why]);
     let foreign = synod(&["reconfigure", "--options", "head-start=off", "--endpoints", first]);
     refused(&foreign, 1, &["option head-start does not go with multipaxos; accepted: window-max"]);
+}
+
+/// Users and roles, until users count no more.
+fn users(dev: &Dev, folder: &Path) {
+    let fails = |args: &[&str], code: i32, parts: &[&str]| {
+        refused(&synod(&[args, &["--endpoints", &dev.endpoints]].concat()), code, parts);
+    };
+    fails(&["auth", "enable"], 1, &["root user does not exist", "hint: ", "`synod user add root`"]);
+    fails(&["user", "add", "root"], 3, &["standard input", "the password is empty", "--new-password-file"]);
+    assert_eq!(dev.synod(&["user", "add", "root"], "a secret\n"), "User root created\n");
+    let granted = dev.synod(&["user", "grant-role", "root", "root"], "");
+    assert_eq!(granted, "Role root is granted to user root\n");
+    let file = folder.join("password");
+    fs::write(&file, "hers\n").unwrap();
+    let add = ["user", "add", "app", "--new-password-file", file.to_str().unwrap()];
+    assert_eq!(dev.synod(&add, ""), "User app created\n");
+    assert_eq!(dev.synod(&["role", "add", "app"], ""), "Role app created\n");
+    let grant = ["role", "grant-permission", "app", "readwrite", "app/", "--prefix"];
+    assert_eq!(dev.synod(&grant, ""), "Role app updated\n");
+    dev.synod(&["user", "grant-role", "app", "app"], "");
+    assert_eq!(dev.synod(&["auth", "enable"], ""), "Authentication Enabled\n");
+
+    fails(&["put", "app/a", "1"], 1, &["etcdserver: user name is empty", "hint: users count here"]);
+    assert_eq!(dev.synod(&["put", "app/a", "1", "--user", "app:hers"], ""), "OK\n");
+    fails(&["put", "b", "1", "--user", "app:hers"], 1, &["etcdserver: permission denied", "hint: "]);
+    let root = ["--user", "root:a secret"];
+    let as_root = |args: &[&str], input: &str| dev.synod(&[args, &root].concat(), input);
+    assert_eq!(as_root(&["user", "list"], ""), "app\nroot\n");
+    assert_eq!(as_root(&["user", "passwd", "app"], "new\n"), "Password updated\n");
+    fails(&["get", "app/a", "--user", "app:hers"], 1, &["authentication failed"]);
+    let detail = dev.synod(&["user", "get", "app", "--detail", "--user", "app:new"], "");
+    let range = "\t[app/, app0) (prefix app/)\n";
+    assert_eq!(detail, format!("User: app\n\nRole app\nKV Read:\n{range}KV Write:\n{range}"));
+    // The role root permits everything, though nobody has added it.
+    let detail = as_root(&["user", "get", "root", "--detail", "-w", "json"], "");
+    let permitted = r#"[{"perm":[{"permType":2,"range_end":"AA=="}],"role":"root"}]"#;
+    assert_eq!(detail, format!("{{\"detail\":{permitted},\"roles\":[\"root\"]}}\n"));
+    let json = as_root(&["role", "get", "app", "-w", "json"], "");
+    let permitted = r#""perm":[{"key":"YXBwLw==","permType":2,"range_end":"YXBwMA=="}]"#;
+    assert!(json.contains(permitted), "{json}");
+    let other = [&["role", "revoke-permission", "app", "app/"][..], &root].concat();
+    fails(&other, 1, &["permission is not granted to the role", "hint: "]);
+    let revoked = as_root(&["role", "revoke-permission", "app", "app/", "--prefix"], "");
+    assert_eq!(revoked, "Permission of range [app/, app0) is revoked from role app\n");
+    let delete = [&["user", "delete", "root"][..], &root].concat();
+    fails(&delete, 1, &["etcdserver: invalid auth management", "`synod auth disable`"]);
+    let status = dev.synod(&["auth", "status"], "");
+    assert!(status.starts_with("Authentication Status: true\nAuthRevision: "), "{status}");
+    assert_eq!(as_root(&["auth", "disable"], ""), "Authentication Disabled\n");
 }
 
 fn dumped(dir: &Path) {

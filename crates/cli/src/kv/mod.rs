@@ -11,7 +11,7 @@ use synod_client::api::CompactionRequest;
 
 use self::ops::{DelOp, GetOp, PutOp};
 pub use self::{
-    ops::{Range, lease_id},
+    ops::{Range, after_prefix, lease_id},
     print::{GetStyle, header_json, kv_json, kv_lines},
 };
 use crate::{alarm, client::ClientArgs, failure::Failure};

@@ -86,7 +86,7 @@ impl Range {
 
 /// The first key after all keys that begin with `prefix`: the last byte that can be raised is raised, and the
 /// bytes after it are dropped. If none can be raised, there is no such key, which `\0` stands for.
-fn after_prefix(prefix: &[u8]) -> Bytes {
+pub fn after_prefix(prefix: &[u8]) -> Bytes {
     match prefix.iter().rposition(|&byte| byte < u8::MAX) {
         Some(last) => {
             let mut end = prefix[..=last].to_vec();

@@ -500,7 +500,7 @@ pub struct TlsArgs {
     pub tls_max_version: String,
 }
 
-/// How users show who they are, where they count (`etcdctl auth enable`).
+/// How users show who they are, where they count (`synod auth enable`).
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Users")]
 pub struct AuthArgs {
