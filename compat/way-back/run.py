@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Leads a Synod's state back to an etcd: saves a snapshot with etcdctl, looks at it and restores it with etcdutl, starts a
-real etcd on the restored folder, and compares what both answer: keys with all their numbers, at every revision that is not
-compacted, leases with their keys, users and roles, alarms, and etcd's hash of the history.
+"""Leads a Synod's state to an etcd and back: saves a snapshot with etcdctl and with synod, looks at it and restores it with
+etcdutl, starts a real etcd on the restored folder, saves a snapshot there, and restores Synods from each file and from the
+database of the etcd that was stopped. It compares what all of them answer: keys with all their numbers, at every revision
+that is not compacted, events since then, leases with their keys, users and roles, alarms, and etcd's hash of the history.
 
     cargo build -p synod-cli
     python3 compat/way-back/run.py --synod target/debug/synod
@@ -144,6 +145,7 @@ def answers(tools, address):
         for name in posted(address, f"/v3/auth/{path}/list", {}).get(field, []):
             told[f"{kind} {name}"] = without_header(posted(address, f"/v3/auth/{path}/get", {kind if kind == "role" else "name": name}))
     told["alarms"] = without_header(posted(address, "/v3/maintenance/alarm", {}))
+    told["events"] = events(address, compacted + 1, present)
     try:
         keys(compacted - 1)
     except urllib.error.HTTPError as error:
@@ -151,8 +153,45 @@ def answers(tools, address):
     return told
 
 
+def events(address, first, last):
+    """All events of these revisions, as a watch that begins with the first one tells them."""
+    watch = {"create_request": {"key": text("\0"), "range_end": text("\0"), "start_revision": first}}
+    request = urllib.request.Request(f"http://{address}/v3/watch", json.dumps(watch).encode())
+    told = []
+    with urllib.request.urlopen(request, timeout=60) as lines:
+        while not told or int(told[-1]["kv"]["mod_revision"]) < last:
+            told += json.loads(lines.readline())["result"].get("events", [])
+    return told
+
+
 def without_header(answer):
     return {name: value for name, value in answer.items() if name != "header"}
+
+
+def flags_of_synod(data):
+    return [
+        "--name=s1", f"--data-dir={data}",
+        f"--listen-client-urls=http://{SYNOD}", f"--advertise-client-urls=http://{SYNOD}",
+        f"--listen-peer-urls=http://{PEERS[SYNOD]}", f"--initial-advertise-peer-urls=http://{PEERS[SYNOD]}",
+        f"--initial-cluster=s1=http://{PEERS[SYNOD]}",
+    ]
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command[:3]))}: {done.stderr}")
+    return done.stdout
+
+
+def compare(what, expected, found, folder, but=()):
+    names = sorted((expected.keys() | found.keys()) - set(but))
+    differs = [name for name in names if expected.get(name) != found.get(name)]
+    for name in differs[:10]:
+        print(f"{name}: {str(expected.get(name))[:300]}, {what} {str(found.get(name))[:300]}")
+    if differs:
+        sys.exit(f"{len(differs)} of {len(names)} answers differ; see {folder}")
+    print(f"{what} gives the same {len(names)} answers")
 
 
 def main():
@@ -163,25 +202,23 @@ def main():
     tools = Tools(arguments.cache)
     folder = Path(tempfile.mkdtemp(prefix="way-back-", dir=arguments.dir))
     log = open(folder / "log", "w")
-    serve = [
-        arguments.synod, "serve", "--name=s1", f"--data-dir={folder / 'synod'}",
-        f"--listen-client-urls=http://{SYNOD}", f"--advertise-client-urls=http://{SYNOD}",
-        f"--listen-peer-urls=http://{PEERS[SYNOD]}", f"--initial-advertise-peer-urls=http://{PEERS[SYNOD]}",
-        f"--initial-cluster=s1=http://{PEERS[SYNOD]}",
-    ]
-    synod = started(serve, log, SYNOD)
+    synod = arguments.synod
+    server = started([synod, "serve", *flags_of_synod(folder / "synod")], log, SYNOD)
     try:
         live(random.Random(arguments.seed))
         before = answers(tools, SYNOD)
-        file = folder / "snapshot.db"
+        file, own = folder / "snapshot.db", folder / "own.db"
         tools.ctl(SYNOD, "snapshot", "save", str(file))
+        run(synod, "snapshot", "save", own, f"--endpoints=http://{SYNOD}")
         after = answers(tools, SYNOD)
     finally:
-        stop(synod)
+        stop(server)
     if before != after:
         sys.exit("a snapshot has changed the store")
     status = json.loads(tools.utl("snapshot", "status", str(file), "-w", "json"))
     print(f"snapshot: {status}")
+    if status != json.loads(run(synod, "snapshot", "status", file, "-w", "json")):
+        sys.exit("synod says something else of it")
     keys = len(before[f"keys at {before['revision']}"])
     if (status["revision"], status["totalKey"]) != (before["revision"], keys):
         sys.exit(f"the snapshot should have {keys} keys at revision {before['revision']}")
@@ -199,7 +236,9 @@ def main():
     server = started(command, log, ETCD)
     try:
         version = json.load(urllib.request.urlopen(f"http://{ETCD}/version"))["etcdserver"]
-        there = answers(tools, ETCD)
+        compare(f"etcd {version}", before, answers(tools, ETCD), folder)
+        of_etcd = folder / "etcd.db"
+        tools.ctl(ETCD, "snapshot", "save", str(of_etcd))
         tools.ctl(ETCD, "alarm", "disarm")
         tools.ctl(ETCD, "put", "goes", "on")
         tools.ctl(ETCD, "user", "add", "root:root")
@@ -207,14 +246,29 @@ def main():
         tools.ctl(ETCD, "auth", "enable")
         # The hash of the password has come along.
         tools.ctl(ETCD, "--user=ann:secret of ann", "get", "key/1")
+        tools.ctl(ETCD, "--user=root:root", "auth", "disable")
+        last = answers(tools, ETCD)
     finally:
         stop(server)
-    differs = [name for name in sorted(before.keys() | there.keys()) if before.get(name) != there.get(name)]
-    for name in differs[:10]:
-        print(f"{name}: Synod {str(before.get(name))[:300]}, etcd {str(there.get(name))[:300]}")
-    if differs:
-        sys.exit(f"{len(differs)} of {len(before)} answers differ; see {folder}")
-    print(f"etcd {version} gives the same {len(before)} answers")
+    status = json.loads(tools.utl("snapshot", "status", str(of_etcd), "-w", "json"))
+    if status != json.loads(run(synod, "snapshot", "status", of_etcd, "-w", "json")):
+        sys.exit("synod says something else of etcd's snapshot")
+    # Alarms name a member of the cluster that was saved.
+    for name, backup, expected, more in [
+        ("own", own, before, []),
+        ("of-etcd", of_etcd, before, []),
+        ("merged", of_etcd, before, ["--groups=merge:2"]),
+        ("bare", restored / "member" / "snap" / "db", last, ["--skip-hash-check"]),
+    ]:
+        flags = [*flags_of_synod(folder / name), *more]
+        run(synod, "snapshot", "restore", backup, *flags)
+        serving = [flag for flag in flags if flag != "--skip-hash-check"]
+        server = started([synod, "serve", *serving], log, SYNOD)
+        try:
+            compare(f"Synod, restored from {backup.name} as {name},", expected, answers(tools, SYNOD), folder, ["alarms"])
+            run(synod, "put", "goes", "further", f"--endpoints=http://{SYNOD}")
+        finally:
+            stop(server)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ pub fn run(args: RecoverArgs) -> Result<(), Failure> {
         return Err(Failure::usage(format!(
             "--data-dir {}: its groups are merged into one order ({}), and a new cluster cannot be made of one replica of \
              such a cluster: which batch of a group comes next could depend on a group of which this replica lacks \
-             something. Start a majority of the replicas again, or restore a copy of each",
+             something. Start a majority of the replicas again; or save what one of them has (synod snapshot save needs no \
+             leader), and restore that into a new cluster (synod snapshot restore)",
             args.data_dir.display(),
             marker.groups
         )));

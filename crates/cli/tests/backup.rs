@@ -5,7 +5,16 @@ mod commands;
 #[path = "support/mod.rs"]
 mod support;
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
+use std::{
+    env, fs,
+    net::TcpListener,
+    ops::Range,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::Path,
+    process::{Command, Output},
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use self::{
     commands::{SYNOD, done, synod, until},
@@ -139,4 +148,50 @@ fn what_cannot_be_restored_leaves_nothing() {
     refused(&synod(&["snapshot", "save", path, "--endpoints", &from]), 1, &[&from]);
     assert_eq!(fs::read(&file).unwrap(), b"earlier");
     assert!(!folder.path().join("backup.part").exists());
+}
+
+/// Replicas that a script has started.
+struct Started(Pid);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = kill_process_group(self.0, Signal::KILL);
+    }
+}
+
+/// The end of five-digit ports that begin with 1, 2 and 3, at which nobody listens.
+fn free_ending(among: Range<u16>) -> String {
+    loop {
+        let ending = format!("{:04}", fastrand::u16(among.clone()));
+        let is_free = |first: &u16| TcpListener::bind(format!("127.0.0.1:{first}{ending}")).is_ok();
+        if [1, 2, 3].iter().all(is_free) {
+            return ending;
+        }
+    }
+}
+
+#[test]
+fn the_page_about_backups_does_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = Cluster::start(Path::new(SYNOD), folder.path(), 1, &["--election-timeout=300"]);
+    let from = old.endpoints().swap_remove(0);
+    until("it serves", || synod(&["put", "a", "1", "--endpoints", &from]).status.success());
+    let page = include_str!("../../../docs/backup.md");
+    let script = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let (peers, clients) = (free_ending(1_000..1_500), free_ending(1_500..2_000));
+    let script = script
+        .replace("http://127.0.0.1:2379", &from)
+        .replace("2380", &peers)
+        .replace("}2379", &format!("}}{clients}"));
+    let way = format!("{}:{}", Path::new(SYNOD).parent().unwrap().display(), env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &script]).env("PATH", way).current_dir(folder.path()).process_group(0);
+    let mut shell = shell.spawn().unwrap();
+    let _started = Started(Pid::from_child(&shell));
+    assert!(shell.wait().unwrap().success(), "{script}");
+    let endpoints = ["1", "2", "3"].map(|first| format!("http://127.0.0.1:{first}{clients}"));
+    until("the new cluster serves", || {
+        let read = synod(&["get", "a", "--print-value-only", "--endpoints", &endpoints.join(",")]);
+        read.stdout == b"1\n"
+    });
 }
